@@ -81,14 +81,8 @@ pub struct AssignmentInput {
 }
 
 impl Input for AssignmentInput {
-    const READ_ONLY: &[&str] = &[
-        "target",
-        "targetKind",
-        "slotsInUse",
-        "failures",
-        "since",
-        "resumption",
-    ];
+    const READ_ONLY: &[&str] =
+        &["target", "targetKind", "slotsInUse", "failures", "since", "resumption"];
 }
 
 /// Resumption of an assignment that has stopped because of failures.

@@ -277,19 +277,14 @@ impl HostInput {
     pub fn out_of_band_field(&self) -> Option<&'static str> {
         let requested = [
             ("desiredPowerState", !is_default(&self.desired_power_state)),
-            (
-                "powerCommandPolicy",
-                !is_default(&self.power_command_policy),
-            ),
+            ("powerCommandPolicy", !is_default(&self.power_command_policy)),
             ("desiredAmtState", !is_default(&self.desired_amt_state)),
             ("amtControlMode", !is_default(&self.amt_control_mode)),
             ("amtDnsSuffix", !is_default(&self.amt_dns_suffix)),
             ("desiredKvmState", !is_default(&self.desired_kvm_state)),
             ("desiredSolState", !is_default(&self.desired_sol_state)),
         ];
-        requested
-            .into_iter()
-            .find_map(|(field, is_requested)| is_requested.then_some(field))
+        requested.into_iter().find_map(|(field, is_requested)| is_requested.then_some(field))
     }
 }
 

@@ -201,22 +201,14 @@ pub struct InstanceInput {
     #[schema(pattern = "^os-[0-9a-f]{8}$")]
     pub os_id: String,
     /// ID of the local account that may log in; empty, null or omitted for none.
-    #[serde(
-        rename = "localAccountID",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "localAccountID", default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^$|^localaccount-[0-9a-f]{8}$")]
     pub local_account_id: Option<String>,
     /// IDs of the custom configurations for the first boot.
     #[serde(rename = "customConfigID", default)]
     pub custom_config_id: Vec<String>,
     /// ID of the policy to assign to the instance; empty, null or omitted for none.
-    #[serde(
-        rename = "osUpdatePolicyID",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "osUpdatePolicyID", default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^$|^osupdatepolicy-[0-9a-f]{8}$")]
     pub os_update_policy_id: Option<String>,
     /// Security features of the installation.

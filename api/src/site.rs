@@ -73,12 +73,6 @@ pub struct SiteInput {
 }
 
 impl Input for SiteInput {
-    const READ_ONLY: &[&str] = &[
-        "resourceId",
-        "siteID",
-        "region",
-        "provider",
-        "inheritedMetadata",
-        "timestamps",
-    ];
+    const READ_ONLY: &[&str] =
+        &["resourceId", "siteID", "region", "provider", "inheritedMetadata", "timestamps"];
 }

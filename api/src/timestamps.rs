@@ -18,10 +18,7 @@ impl Timestamps {
     /// Truncates both times to milliseconds.
     #[must_use]
     pub fn new(created_at: DateTime<Utc>, updated_at: DateTime<Utc>) -> Self {
-        Self {
-            created_at: created_at.trunc_subsecs(3),
-            updated_at: updated_at.trunc_subsecs(3),
-        }
+        Self { created_at: created_at.trunc_subsecs(3), updated_at: updated_at.trunc_subsecs(3) }
     }
 }
 

@@ -82,10 +82,7 @@ fn a_response_can_be_written_back() {
     assert_can_be_written_back::<ProjectSettingsInput>(&ProjectSettings::default());
     assert_can_be_written_back::<SingleScheduleInput>(&SingleScheduleResource::default());
     assert_can_be_written_back::<RepeatedScheduleInput>(&RepeatedScheduleResource::default());
-    let order = OrderResource {
-        kind: OrderKind::Now.to_string(),
-        ..OrderResource::default()
-    };
+    let order = OrderResource { kind: OrderKind::Now.to_string(), ..OrderResource::default() };
     assert_can_be_written_back::<OrderInput>(&order);
 }
 
@@ -139,10 +136,7 @@ fn the_openapi_schema_lists_the_wire_texts() {
 
 #[test]
 fn a_response_with_unknown_fields_is_readable() {
-    let mut host = to_json(&HostResource {
-        name: "edge-01".to_owned(),
-        ..HostResource::default()
-    });
+    let mut host = to_json(&HostResource { name: "edge-01".to_owned(), ..HostResource::default() });
     host["aFieldOfTomorrow"] = json!(1);
     let back: HostResource = serde_json::from_value(host).expect("readable");
     assert_eq!(back.name, "edge-01");
@@ -163,8 +157,5 @@ fn a_problem_starts_with_the_members_that_eim_clients_search_for() {
         ..Problem::default()
     };
     let text = serde_json::to_string(&problem).expect("JSON");
-    assert!(
-        text.starts_with(r#"{"code":"FailedPrecondition","message":"a host"#),
-        "{text}"
-    );
+    assert!(text.starts_with(r#"{"code":"FailedPrecondition","message":"a host"#), "{text}");
 }

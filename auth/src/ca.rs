@@ -82,9 +82,7 @@ impl CertificateAuthority {
         let key = KeyPair::from_pem(&key).map_err(|error| FileError::content(&key_path, error))?;
         let pem = file::read_or_create(&certificate_path, 0o644, || {
             let certificate = authority_params(now).self_signed(&key);
-            Ok(certificate
-                .map_err(FileError::create("an authority's certificate"))?
-                .pem())
+            Ok(certificate.map_err(FileError::create("an authority's certificate"))?.pem())
         })?;
         Self::from_pem(pem, key, now).map_err(|why| FileError::content(&certificate_path, why))
     }
@@ -102,12 +100,7 @@ impl CertificateAuthority {
             return Err(format!("it expired at {expires_at}"));
         }
         let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(to_text)?;
-        Ok(Self {
-            der: block.contents,
-            pem,
-            issuer,
-            expires_at,
-        })
+        Ok(Self { der: block.contents, pem, issuer, expires_at })
     }
 
     /// The authority's certificate, in PEM.
@@ -147,17 +140,13 @@ impl CertificateAuthority {
             };
             params.subject_alt_names.push(name);
         }
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "Evenkeel server");
+        params.distinguished_name.push(DnType::CommonName, "Evenkeel server");
         params.not_before = convert_time(now - CLOCK_SKEW_ALLOWANCE);
         params.not_after = convert_time(expires_at);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .map_err(FileError::create(what))?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(FileError::create(what))?;
         Ok(ServerCertificate {
             chain_pem: format!("{}{}", certificate.pem(), self.pem),
             key_pem: Secret::new(key.serialize_pem()),
@@ -191,9 +180,7 @@ pub fn chain_digest(path: &Path) -> Result<String, FileError> {
 
 fn authority_params(now: DateTime<Utc>) -> CertificateParams {
     let mut params = CertificateParams::default();
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "Evenkeel certificate authority");
+    params.distinguished_name.push(DnType::CommonName, "Evenkeel certificate authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.not_before = convert_time(now - CLOCK_SKEW_ALLOWANCE);
@@ -230,11 +217,7 @@ mod tests {
         let second = open(folder.path()).unwrap();
         assert_eq!(first.digest(), second.digest());
         assert_eq!(first.digest().len(), 64);
-        assert!(
-            first
-                .certificate_pem()
-                .starts_with("-----BEGIN CERTIFICATE-----")
-        );
+        assert!(first.certificate_pem().starts_with("-----BEGIN CERTIFICATE-----"));
         assert_eq!(first.expires_at(), NOW + AUTHORITY_LIFETIME);
     }
 
@@ -242,9 +225,7 @@ mod tests {
     fn the_digest_is_that_of_the_last_certificate_of_the_chain() {
         let folder = tempfile::tempdir().unwrap();
         let authority = open(folder.path()).unwrap();
-        let server = authority
-            .issue_server(&["localhost".to_owned()], NOW)
-            .unwrap();
+        let server = authority.issue_server(&["localhost".to_owned()], NOW).unwrap();
         let path = folder.path().join("chain.pem");
         fs::write(&path, &server.chain_pem).unwrap();
         assert_eq!(server.chain_pem.matches("BEGIN CERTIFICATE").count(), 2);
@@ -267,10 +248,7 @@ mod tests {
         let alt_names = certificate.subject_alternative_name().unwrap().unwrap();
         assert_eq!(alt_names.value.general_names.len(), 3);
         assert!(!certificate.is_ca());
-        assert_eq!(
-            certificate.validity().not_after.timestamp(),
-            server.expires_at.timestamp()
-        );
+        assert_eq!(certificate.validity().not_after.timestamp(), server.expires_at.timestamp());
     }
 
     #[test]
@@ -278,9 +256,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let authority = open(folder.path()).unwrap();
         let late = authority.expires_at() - TimeDelta::days(10);
-        let server = authority
-            .issue_server(&["localhost".to_owned()], late)
-            .unwrap();
+        let server = authority.issue_server(&["localhost".to_owned()], late).unwrap();
         assert_eq!(server.expires_at, authority.expires_at());
         assert!(server.renew_at < server.expires_at);
     }
@@ -289,15 +265,8 @@ mod tests {
     fn an_invalid_name_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let authority = open(folder.path()).unwrap();
-        let error = authority
-            .issue_server(&["schön.example".to_owned()], NOW)
-            .unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("cannot create a server certificate"),
-            "{error}"
-        );
+        let error = authority.issue_server(&["schön.example".to_owned()], NOW).unwrap_err();
+        assert!(error.to_string().starts_with("cannot create a server certificate"), "{error}");
     }
 
     #[test]

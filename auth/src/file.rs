@@ -44,17 +44,11 @@ impl FileError {
     }
 
     pub(crate) fn content(path: &Path, why: impl ToString) -> Self {
-        Self::Content {
-            path: path.to_owned(),
-            why: why.to_string(),
-        }
+        Self::Content { path: path.to_owned(), why: why.to_string() }
     }
 
     pub(crate) fn create<E: ToString>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |error| Self::Create {
-            what,
-            why: error.to_string(),
-        }
+        move |error| Self::Create { what, why: error.to_string() }
     }
 }
 
@@ -89,9 +83,7 @@ pub(crate) fn read_or_create(
     }
     let text = make()?;
     let mut random = [0; 8];
-    OsRng
-        .try_fill_bytes(&mut random)
-        .map_err(FileError::create("a random number"))?;
+    OsRng.try_fill_bytes(&mut random).map_err(FileError::create("a random number"))?;
     let temporary = path.with_extension(format!("{:016x}.new", u64::from_ne_bytes(random)));
     write(&temporary, mode, &text).map_err(FileError::io("write", &temporary))?;
     // A hard link fails if the name exists. A rename would replace the file of another process.
@@ -112,11 +104,7 @@ pub(crate) fn read_or_create(
 }
 
 fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }
@@ -161,20 +149,10 @@ mod tests {
                 })
             };
             let threads: Vec<_> = (0..8).map(make).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let stored = fs::read_to_string(&path).unwrap();
-        assert!(
-            texts.iter().all(|text| *text == stored),
-            "{texts:?} {stored}"
-        );
-        assert_eq!(
-            fs::read_dir(folder.path()).unwrap().count(),
-            1,
-            "no temporary file remains"
-        );
+        assert!(texts.iter().all(|text| *text == stored), "{texts:?} {stored}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file remains");
     }
 }

@@ -65,20 +65,14 @@ impl ExternalIssuer {
     /// Sets how often the keys are fetched.
     #[must_use]
     pub fn with_key_refresh(self, intervals: KeyRefreshIntervals) -> Self {
-        Self {
-            key_refresh: Some(intervals),
-            ..self
-        }
+        Self { key_refresh: Some(intervals), ..self }
     }
 
     /// Reads the roles from another claim than `realm_access.roles`: names joined by dots, or a
     /// JSON pointer.
     #[must_use]
     pub fn with_roles_claim(self, claim: &str) -> Self {
-        Self {
-            roles: RolesClaim::new(claim),
-            ..self
-        }
+        Self { roles: RolesClaim::new(claim), ..self }
     }
 
     pub(crate) fn new(issuer: &str, audience: Option<&str>, keys: KeySet) -> Self {

@@ -53,9 +53,7 @@ impl JoinToken {
     /// A new token with a random secret.
     pub fn generate(ca_digest: Option<&str>) -> Result<Self, NoRandomness> {
         let mut secret = [0; SECRET_BYTES];
-        OsRng
-            .try_fill_bytes(&mut secret)
-            .map_err(|error| NoRandomness(error.to_string()))?;
+        OsRng.try_fill_bytes(&mut secret).map_err(|error| NoRandomness(error.to_string()))?;
         Ok(Self {
             ca_digest: ca_digest.map(str::to_owned),
             secret: Secret::new(URL_SAFE_NO_PAD.encode(secret)),
@@ -77,9 +75,7 @@ impl JoinToken {
         if !digest.is_empty() && (digest.len() != 64 || !digest.bytes().all(is_digit)) {
             return Err(BadJoinToken::CaDigest);
         }
-        let bytes = URL_SAFE_NO_PAD
-            .decode(secret)
-            .map_err(|_| BadJoinToken::Secret)?;
+        let bytes = URL_SAFE_NO_PAD.decode(secret).map_err(|_| BadJoinToken::Secret)?;
         if bytes.len() != SECRET_BYTES {
             return Err(BadJoinToken::Secret);
         }
@@ -180,9 +176,7 @@ mod tests {
 
     #[test]
     fn a_hash_is_stored_as_bytes_and_printed_as_hexadecimal() {
-        let hash = JoinToken::parse(&format!("ekj1..{SECRET}"))
-            .unwrap()
-            .secret_hash();
+        let hash = JoinToken::parse(&format!("ekj1..{SECRET}")).unwrap().secret_hash();
         assert_eq!(SecretHash::from_bytes(hash.as_bytes()), Some(hash));
         assert_eq!(SecretHash::from_bytes(b"short"), None);
         assert_eq!(
@@ -200,10 +194,7 @@ mod tests {
             (format!("ekj1..{SECRET}.more"), B::Form),
             (format!("ekj2..{SECRET}"), B::Version),
             (format!("ekj1.{}.{SECRET}", &DIGEST[1..]), B::CaDigest),
-            (
-                format!("ekj1.{}.{SECRET}", DIGEST.to_uppercase()),
-                B::CaDigest,
-            ),
+            (format!("ekj1.{}.{SECRET}", DIGEST.to_uppercase()), B::CaDigest),
             ("ekj1..".to_owned(), B::Secret),
             ("ekj1..AAAA".to_owned(), B::Secret),
             (format!("ekj1..{SECRET}="), B::Secret),

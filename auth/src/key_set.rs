@@ -35,18 +35,12 @@ pub(crate) struct KeySet {
 impl KeySet {
     /// Keys that never change.
     pub(crate) fn fixed(keys: Vec<VerificationKey>) -> Self {
-        Self {
-            keys: RwLock::new(Some(keys.into())),
-            refresh_requested: Notify::new(),
-        }
+        Self { keys: RwLock::new(Some(keys.into())), refresh_requested: Notify::new() }
     }
 
     /// Keys that were not fetched yet.
     pub(crate) fn unfetched() -> Self {
-        Self {
-            keys: RwLock::new(None),
-            refresh_requested: Notify::new(),
-        }
+        Self { keys: RwLock::new(None), refresh_requested: Notify::new() }
     }
 
     /// The current keys. None if they were never fetched.
@@ -183,22 +177,13 @@ mod tests {
         let keys = KeySet::unfetched();
         assert!(keys.current().is_none());
         let parse_all = |all: &[Value]| parse(&key_set_json(all)).unwrap();
-        assert!(
-            !keys.replace(parse_all(&[ed25519_jwk("1", 1)])),
-            "there were no keys"
-        );
+        assert!(!keys.replace(parse_all(&[ed25519_jwk("1", 1)])), "there were no keys");
         assert!(
             !keys.replace(parse_all(&[ed25519_jwk("1", 1), ed25519_jwk("2", 2)])),
             "one key was added"
         );
-        assert!(
-            keys.replace(parse_all(&[ed25519_jwk("2", 2)])),
-            "the first key is gone"
-        );
-        assert!(
-            keys.replace(parse_all(&[ed25519_jwk("2", 3)])),
-            "another key has the same id"
-        );
+        assert!(keys.replace(parse_all(&[ed25519_jwk("2", 2)])), "the first key is gone");
+        assert!(keys.replace(parse_all(&[ed25519_jwk("2", 3)])), "another key has the same id");
         assert_eq!(keys.current().map(|keys| keys.len()), Some(1));
     }
 }

@@ -79,20 +79,15 @@ impl Keys {
         let path = folder.join("signing.pem");
         let pem = file::read_or_create(&path, 0o600, || {
             let key = KeyPair::generate_for(&PKCS_ED25519);
-            Ok(key
-                .map_err(FileError::create("a signing key"))?
-                .serialize_pem())
+            Ok(key.map_err(FileError::create("a signing key"))?.serialize_pem())
         })?;
         file::warn_if_open(&path);
         let signing = EncodingKey::from_ed_pem(pem.as_bytes())
             .map_err(|error| FileError::content(&path, error))?;
         let public = public_key(&pem).map_err(|why| FileError::content(&path, why))?;
         let signing_id = thumbprint(&public);
-        let mut keys = Self {
-            signing,
-            signing_id: signing_id.clone(),
-            public: vec![(signing_id, public)],
-        };
+        let mut keys =
+            Self { signing, signing_id: signing_id.clone(), public: vec![(signing_id, public)] };
         keys.read_others(folder, &path)?;
         Ok(keys)
     }
@@ -178,13 +173,8 @@ mod tests {
     #[test]
     fn the_thumbprint_is_that_of_the_rfc() {
         // RFC 8037, appendix A.3.
-        let public = URL_SAFE_NO_PAD
-            .decode("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
-            .unwrap();
-        assert_eq!(
-            thumbprint(&public),
-            "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
-        );
+        let public = URL_SAFE_NO_PAD.decode("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo").unwrap();
+        assert_eq!(thumbprint(&public), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k");
     }
 
     #[test]
@@ -200,11 +190,7 @@ mod tests {
     fn a_renamed_signing_key_is_published_next_to_the_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let old = Keys::open(folder.path()).unwrap();
-        fs::rename(
-            folder.path().join("signing.pem"),
-            folder.path().join("2026.pem"),
-        )
-        .unwrap();
+        fs::rename(folder.path().join("signing.pem"), folder.path().join("2026.pem")).unwrap();
 
         let new = Keys::open(folder.path()).unwrap();
 
@@ -228,10 +214,7 @@ mod tests {
     fn a_file_that_holds_no_ed25519_key_is_named() {
         for (content, why) in [
             ("nonsense".to_owned(), "signing.pem is not usable"),
-            (
-                KeyPair::generate().unwrap().serialize_pem(),
-                "signing.pem is not usable",
-            ),
+            (KeyPair::generate().unwrap().serialize_pem(), "signing.pem is not usable"),
         ] {
             let folder = tempfile::tempdir().unwrap();
             fs::write(folder.path().join("signing.pem"), content).unwrap();
@@ -242,9 +225,6 @@ mod tests {
         let rsa_like = KeyPair::generate().unwrap().public_key_pem();
         fs::write(folder.path().join("other.pem"), rsa_like).unwrap();
         let error = Keys::open(folder.path()).unwrap_err().to_string();
-        assert!(
-            error.contains("other.pem is not usable: it is not an Ed25519 key"),
-            "{error}"
-        );
+        assert!(error.contains("other.pem is not usable: it is not an Ed25519 key"), "{error}");
     }
 }

@@ -116,11 +116,7 @@ impl Authority {
     fn store_keys(&self, issuer: &ExternalIssuer, keys: Vec<VerificationKey>, failures: u32) {
         let count = keys.len();
         if issuer.keys.current().is_none() || failures > 0 {
-            tracing::info!(
-                issuer = issuer.issuer,
-                count,
-                "the issuer's keys were fetched"
-            );
+            tracing::info!(issuer = issuer.issuer, count, "the issuer's keys were fetched");
         }
         if issuer.keys.replace(keys) {
             tracing::info!(issuer = issuer.issuer, count, "the issuer's keys changed");
@@ -146,10 +142,7 @@ fn refresh_delay(intervals: &KeyRefreshIntervals, failures: u32) -> Duration {
         return intervals.interval;
     }
     let doubled = 2_u32.saturating_pow(failures - 1);
-    intervals
-        .retry_interval
-        .saturating_mul(doubled)
-        .min(intervals.min_interval)
+    intervals.retry_interval.saturating_mul(doubled).min(intervals.min_interval)
 }
 
 /// HTTP client for an issuer. It uses no proxy for an issuer on this machine.
@@ -176,9 +169,7 @@ pub(crate) fn discovery_url(issuer: &str) -> Result<Url, BadAddress> {
 
 /// Parses an address and checks that it uses TLS or is on this machine.
 fn check_address(address: &str) -> Result<Url, BadAddress> {
-    let bad = || BadAddress {
-        address: address.to_owned(),
-    };
+    let bad = || BadAddress { address: address.to_owned() };
     let url = Url::parse(address).map_err(|_| bad())?;
     let may = match url.scheme() {
         "https" => url.host_str().is_some(),
@@ -201,9 +192,7 @@ async fn fetch_keys(client: &Client, issuer: &str) -> Result<Vec<VerificationKey
     let document: DiscoveryDocument =
         parse_json(&description, &get_text(client, &description).await?)?;
     if document.issuer != issuer {
-        return Err(KeyFetchError::WrongIssuer {
-            issuer: document.issuer,
-        });
+        return Err(KeyFetchError::WrongIssuer { issuer: document.issuer });
     }
     let keys = check_address(&document.jwks_uri)?;
     // A document that came over TLS must not lead to an address without TLS.
@@ -216,20 +205,15 @@ async fn fetch_keys(client: &Client, issuer: &str) -> Result<Vec<VerificationKey
 }
 
 fn parse_json<T: DeserializeOwned>(url: &Url, text: &str) -> Result<T, KeyFetchError> {
-    serde_json::from_str(text).map_err(|error| KeyFetchError::Content {
-        url: url.clone(),
-        why: error.to_string(),
-    })
+    serde_json::from_str(text)
+        .map_err(|error| KeyFetchError::Content { url: url.clone(), why: error.to_string() })
 }
 
 async fn get_text(client: &Client, url: &Url) -> Result<String, KeyFetchError> {
     let request = client.get(url.clone()).header(ACCEPT, "application/json");
     let mut answer = request.send().await?;
     if answer.status() != StatusCode::OK {
-        return Err(KeyFetchError::Status {
-            url: url.clone(),
-            status: answer.status(),
-        });
+        return Err(KeyFetchError::Status { url: url.clone(), status: answer.status() });
     }
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await? {
@@ -238,10 +222,8 @@ async fn get_text(client: &Client, url: &Url) -> Result<String, KeyFetchError> {
         }
         body.extend_from_slice(&part);
     }
-    String::from_utf8(body).map_err(|error| KeyFetchError::Content {
-        url: url.clone(),
-        why: error.to_string(),
-    })
+    String::from_utf8(body)
+        .map_err(|error| KeyFetchError::Content { url: url.clone(), why: error.to_string() })
 }
 
 #[cfg(test)]
@@ -252,19 +234,13 @@ mod tests {
     fn each_failure_doubles_the_delay_up_to_the_limit() {
         let intervals = KeyRefreshIntervals::default();
         let seconds = |failures| refresh_delay(&intervals, failures).as_secs();
-        assert_eq!(
-            [1, 2, 3, 4, 7, 8, u32::MAX].map(seconds),
-            [1, 2, 4, 8, 60, 60, 60]
-        );
+        assert_eq!([1, 2, 3, 4, 7, 8, u32::MAX].map(seconds), [1, 2, 4, 8, 60, 60, 60]);
         assert_eq!(seconds(0), 3600);
     }
 
     #[test]
     fn the_discovery_document_is_below_the_issuers_address() {
-        for issuer in [
-            "https://login.example/realms/a",
-            "https://login.example/realms/a/",
-        ] {
+        for issuer in ["https://login.example/realms/a", "https://login.example/realms/a/"] {
             assert_eq!(
                 discovery_url(issuer).unwrap().as_str(),
                 "https://login.example/realms/a/.well-known/openid-configuration"

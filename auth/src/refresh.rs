@@ -57,9 +57,7 @@ impl Authority {
         lifetime: TimeDelta,
         now: DateTime<Utc>,
     ) -> Result<IssuedToken, IssueError> {
-        let expires_at = now
-            .checked_add_signed(lifetime)
-            .ok_or(IssueError::TooLong)?;
+        let expires_at = now.checked_add_signed(lifetime).ok_or(IssueError::TooLong)?;
         let token = self.sign(&NewRefreshClaims {
             iss: &refresh.endpoint,
             aud: &refresh.endpoint,
@@ -130,10 +128,7 @@ mod tests {
         let issued = authority.issue_refresh(&alice(), HOUR, NOON).unwrap();
         let read = |now| authority.verify_refresh(issued.token.reveal(), now);
         assert_eq!(read(NOON), Ok((alice(), NOON + HOUR)));
-        assert_eq!(
-            read(NOON + HOUR * 2),
-            Err(AuthError::Expired { at: NOON + HOUR })
-        );
+        assert_eq!(read(NOON + HOUR * 2), Err(AuthError::Expired { at: NOON + HOUR }));
         let (other, _folder) = test_authority();
         let elsewhere = other.verify_refresh(issued.token.reveal(), NOON);
         assert_eq!(elsewhere, Err(AuthError::UnknownKey));
@@ -159,23 +154,14 @@ mod tests {
         // Also if the endpoint has the same address as the issuer.
         let ours = Settings::default();
         for endpoint in [alice().endpoint, ours.issuer, ours.audience] {
-            let refresh = RefreshToken {
-                endpoint,
-                ..alice()
-            };
+            let refresh = RefreshToken { endpoint, ..alice() };
             let issued = authority.issue_refresh(&refresh, HOUR, NOON).unwrap();
             assert!(authority.verify(issued.token.reveal(), NOON).is_err());
         }
-        let both = Settings {
-            audience: "urn:evenkeel:issuer".to_owned(),
-            ..Settings::default()
-        };
+        let both = Settings { audience: "urn:evenkeel:issuer".to_owned(), ..Settings::default() };
         let folder = tempfile::tempdir().unwrap();
         let same = Authority::new(Keys::open(folder.path()).unwrap(), both.clone());
-        let refresh = RefreshToken {
-            endpoint: both.issuer,
-            ..alice()
-        };
+        let refresh = RefreshToken { endpoint: both.issuer, ..alice() };
         let issued = same.issue_refresh(&refresh, HOUR, NOON).unwrap();
         let refused = same.verify(issued.token.reveal(), NOON).unwrap_err();
         assert_eq!(refused, AuthError::WrongKind);

@@ -134,12 +134,7 @@ mod tests {
 
     #[test]
     fn a_role_is_written_as_it_is_read() {
-        for role in [
-            Role::Read(ONE),
-            Role::Write(ONE),
-            Role::Node(TWO),
-            Role::Administrator,
-        ] {
+        for role in [Role::Read(ONE), Role::Write(ONE), Role::Node(TWO), Role::Administrator] {
             assert_eq!(Role::parse(&role.to_string()), Some(role));
         }
     }

@@ -185,13 +185,7 @@ impl Authority {
         // Our own tokens are verified like all others.
         let own = KeySet::fixed(keys.verification_keys());
         let ourselves = ExternalIssuer::new(&settings.issuer, Some(&settings.audience), own);
-        Self {
-            keys,
-            settings,
-            issuers: vec![ourselves],
-            verified_tokens,
-            anonymous: None,
-        }
+        Self { keys, settings, issuers: vec![ourselves], verified_tokens, anonymous: None }
     }
 
     /// Treats every request as an administrator's and ignores its token
@@ -205,10 +199,7 @@ impl Authority {
             expires_at: DateTime::<Utc>::MAX_UTC,
             issued_by_us: true,
         };
-        Self {
-            anonymous: Some(Arc::new(anonymous)),
-            ..self
-        }
+        Self { anonymous: Some(Arc::new(anonymous)), ..self }
     }
 
     /// Also accepts the tokens of this issuer.
@@ -232,9 +223,7 @@ impl Authority {
         lifetime: TimeDelta,
         now: DateTime<Utc>,
     ) -> Result<IssuedToken, IssueError> {
-        let expires_at = now
-            .checked_add_signed(lifetime)
-            .ok_or(IssueError::TooLong)?;
+        let expires_at = now.checked_add_signed(lifetime).ok_or(IssueError::TooLong)?;
         let claims = OwnClaims {
             iss: &self.settings.issuer,
             aud: &self.settings.audience,
@@ -242,14 +231,9 @@ impl Authority {
             iat: now.timestamp(),
             exp: expires_at.timestamp(),
             jti: Uuid::new_v4(),
-            realm_access: RealmAccess {
-                roles: roles.iter().map(Role::to_string).collect(),
-            },
+            realm_access: RealmAccess { roles: roles.iter().map(Role::to_string).collect() },
         };
-        Ok(IssuedToken {
-            token: self.sign(&claims)?,
-            expires_at,
-        })
+        Ok(IssuedToken { token: self.sign(&claims)?, expires_at })
     }
 
     /// Signs claims with our own key.
@@ -313,8 +297,7 @@ impl Authority {
         let generation = self.verified_tokens.generation();
         let caller = Arc::new(self.verify_except_time(bearer)?);
         check_validity_period(&caller, now)?;
-        self.verified_tokens
-            .insert(digest, Arc::clone(&caller), generation);
+        self.verified_tokens.insert(digest, Arc::clone(&caller), generation);
         Ok(caller)
     }
 
@@ -322,10 +305,7 @@ impl Authority {
     fn verify_except_time(&self, token: &str) -> Result<Caller, AuthError> {
         let header = parse_header(token)?;
         let issuer = claimed_issuer(token)?;
-        let index = self
-            .issuers
-            .iter()
-            .position(|candidate| candidate.issuer == issuer);
+        let index = self.issuers.iter().position(|candidate| candidate.issuer == issuer);
         let index = index.ok_or(AuthError::WrongIssuer)?;
         let issuer = &self.issuers[index];
         let all = verify_with_issuer(issuer, token, &header)?;
@@ -414,9 +394,7 @@ fn verify_with_issuer(
 /// the same keys.
 fn is_not_access_token(typ: &Value) -> bool {
     let typ = typ.as_str().unwrap_or_default();
-    ["refresh", "offline", "id", "logout"]
-        .iter()
-        .any(|other| typ.eq_ignore_ascii_case(other))
+    ["refresh", "offline", "id", "logout"].iter().any(|other| typ.eq_ignore_ascii_case(other))
 }
 
 /// The issuer that the token names. Nothing else is read from a token before its signature is
@@ -448,10 +426,7 @@ fn verify_with_keys(
     validation.validate_aud = false;
     validation.required_spec_claims.clear();
     let mut failure = AuthError::Algorithm;
-    for key in candidates
-        .into_iter()
-        .filter(|key| key.signs_by(header.alg))
-    {
+    for key in candidates.into_iter().filter(|key| key.signs_by(header.alg)) {
         match jsonwebtoken::decode::<Value>(token, &key.key, &validation) {
             Ok(token) => return Ok(token.claims),
             Err(error) => failure = from_jwt_error(error),

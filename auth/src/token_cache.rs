@@ -31,10 +31,7 @@ struct VerifiedToken {
 impl VerifiedTokenCache {
     /// A cache for about `capacity` tokens.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            tokens: Cache::new(capacity),
-            generation: AtomicU64::new(0),
-        }
+        Self { tokens: Cache::new(capacity), generation: AtomicU64::new(0) }
     }
 
     pub(crate) fn get(&self, digest: &TokenDigest) -> Option<Arc<Caller>> {
@@ -66,8 +63,7 @@ impl VerifiedTokenCache {
     /// Inserts a token that was verified in a generation, unless the cache was cleared since.
     pub(crate) fn insert(&self, digest: TokenDigest, caller: Arc<Caller>, generation: u64) {
         if self.generation() == generation {
-            self.tokens
-                .insert(digest, VerifiedToken { caller, generation });
+            self.tokens.insert(digest, VerifiedToken { caller, generation });
         }
     }
 
@@ -106,11 +102,7 @@ mod tests {
         let cache = VerifiedTokenCache::new(1_000);
         for n in 0..20_000 {
             cache.insert(digest(n), caller(1), 0);
-            assert_eq!(
-                cache.get(&digest(n)),
-                Some(caller(1)),
-                "the newest token is always cached"
-            );
+            assert_eq!(cache.get(&digest(n)), Some(caller(1)), "the newest token is always cached");
         }
         // The cache consists of equal shards whose number depends on the processors.
         let cached = cache.len();

@@ -81,10 +81,7 @@ pub struct User {
 
 impl fmt::Debug for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("User")
-            .field("name", &self.name)
-            .field("roles", &self.roles)
-            .finish()
+        f.debug_struct("User").field("name", &self.name).field("roles", &self.roles).finish()
     }
 }
 
@@ -130,10 +127,7 @@ impl Users {
             roles: Vec::new(),
             hash: hash.map_err(|error| bad("", &error.to_string()))?,
         };
-        Ok(Self {
-            by_name: all,
-            decoy,
-        })
+        Ok(Self { by_name: all, decoy })
     }
 
     /// The user of this name.
@@ -175,10 +169,7 @@ pub fn hash_password(password: &Secret) -> Result<String, BadPassword> {
 }
 
 fn bad(name: &str, why: &str) -> BadUser {
-    BadUser {
-        name: name.to_owned(),
-        why: why.to_owned(),
-    }
+    BadUser { name: name.to_owned(), why: why.to_owned() }
 }
 
 fn parse_user(entry: &UserEntry) -> Result<User, BadUser> {
@@ -205,18 +196,14 @@ fn parse_user(entry: &UserEntry) -> Result<User, BadUser> {
     let hash = PasswordHash::new(entry.password_hash.reveal());
     let hash = hash.map_err(|error| bad(&format!("password_hash: {error}")))?;
     check_hash(&hash).map_err(|why| bad(&format!("password_hash: {why}")))?;
-    Ok(User {
-        name: name.clone(),
-        roles,
-        hash,
-    })
+    Ok(User { name: name.clone(), roles, hash })
 }
 
 /// Checks that a hash is argon2id and does not exceed the limits.
 fn check_hash(hash: &PasswordHash) -> Result<(), String> {
     if hash.algorithm != ARGON2ID_IDENT {
         return Err(
-            "it is not an argon2id hash; create one with `evenkeeld hash-password`".to_owned(),
+            "it is not an argon2id hash; create one with `evenkeeld hash-password`".to_owned()
         );
     }
     if hash.salt.is_none() || hash.hash.is_none() {
@@ -264,11 +251,7 @@ mod tests {
     #[test]
     fn a_user_logs_in_with_name_and_password() {
         let role = format!("{PROJECT}_im-rw");
-        let alice = entry(
-            "alice",
-            &cheap_hash("open sesame"),
-            &[&role, "evenkeel-admin"],
-        );
+        let alice = entry("alice", &cheap_hash("open sesame"), &[&role, "evenkeel-admin"]);
         let users = users(vec![alice, entry("bob", &cheap_hash("barley"), &[&role])]).unwrap();
         let log_in = |name: &str, password: &str| {
             let user = users.log_in(name, &Secret::new(password));
@@ -294,10 +277,7 @@ mod tests {
     #[test]
     fn a_hash_is_that_of_its_password_and_never_the_same() {
         let secret = Secret::new("open sesame");
-        let (one, another) = (
-            hash_password(&secret).unwrap(),
-            hash_password(&secret).unwrap(),
-        );
+        let (one, another) = (hash_password(&secret).unwrap(), hash_password(&secret).unwrap());
         assert!(one.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{one}");
         assert_ne!(one, another);
         let users = users(vec![entry("alice", &one, &["evenkeel-admin"])]).unwrap();
@@ -310,11 +290,7 @@ mod tests {
     #[test]
     fn another_password_ends_the_sessions() {
         let session = |password: &str| {
-            let users = users(vec![entry(
-                "alice",
-                &cheap_hash(password),
-                &["evenkeel-admin"],
-            )]);
+            let users = users(vec![entry("alice", &cheap_hash(password), &["evenkeel-admin"])]);
             users.unwrap().find("alice").unwrap().session()
         };
         assert_eq!(session("one").len(), 16);
@@ -337,10 +313,7 @@ mod tests {
             (entry("alice", &good, &[&node]), "cannot speak as a node"),
             (entry("alice", "open sesame", &admin), "password_hash"),
             (entry("alice", other, &admin), "not an argon2id hash"),
-            (
-                entry("alice", "$argon2id$v=19$m=16,t=1,p=1", &admin),
-                "no salt",
-            ),
+            (entry("alice", "$argon2id$v=19$m=16,t=1,p=1", &admin), "no salt"),
             (entry("alice", &heavy, &admin), "it asks for more than"),
         ];
         for (entry, why) in cases {

@@ -69,16 +69,10 @@ fn encode(part: &Value) -> String {
 fn an_own_token_identifies_its_bearer() {
     let fixture = TokenFixture::new();
     let roles = [Role::Write(PROJECT)];
-    let issued = fixture
-        .authority
-        .issue_operator("alice", &roles, HOUR, NOON)
-        .unwrap();
+    let issued = fixture.authority.issue_operator("alice", &roles, HOUR, NOON).unwrap();
     assert_eq!(issued.expires_at, NOON + HOUR);
 
-    let caller = fixture
-        .authority
-        .verify(issued.token.reveal(), NOON)
-        .unwrap();
+    let caller = fixture.authority.verify(issued.token.reveal(), NOON).unwrap();
 
     assert_eq!(caller.subject, "alice");
     assert_eq!(caller.roles, roles);
@@ -89,14 +83,9 @@ fn an_own_token_identifies_its_bearer() {
 #[test]
 fn a_node_has_a_credential_of_its_host() {
     let fixture = TokenFixture::new();
-    let issued = fixture
-        .authority
-        .issue_node(PROJECT, "host-0a1b2c3d", TimeDelta::days(90), NOON)
-        .unwrap();
-    let caller = fixture
-        .authority
-        .verify(issued.token.reveal(), NOON)
-        .unwrap();
+    let issued =
+        fixture.authority.issue_node(PROJECT, "host-0a1b2c3d", TimeDelta::days(90), NOON).unwrap();
+    let caller = fixture.authority.verify(issued.token.reveal(), NOON).unwrap();
     assert_eq!(caller.subject, "host-0a1b2c3d");
     assert_eq!(caller.node_project(), Some(PROJECT));
     assert!(!caller.may_read(PROJECT));
@@ -169,11 +158,7 @@ fn a_token_without_a_signature_is_refused() {
         let header = encode(&json!({"alg": algorithm, "typ": "JWT"}));
         for signature in ["", "AAAA"] {
             let token = format!("{header}.{}.{signature}", encode(&valid_claims()));
-            assert_eq!(
-                fixture.verify(&token),
-                Err(AuthError::Algorithm),
-                "{algorithm}"
-            );
+            assert_eq!(fixture.verify(&token), Err(AuthError::Algorithm), "{algorithm}");
         }
     }
 }
@@ -184,23 +169,14 @@ fn a_public_key_is_no_shared_secret() {
     let jwks = fixture.authority.jwks();
     let x = jwks["keys"][0]["x"].as_str().unwrap();
     let raw = URL_SAFE_NO_PAD.decode(x).unwrap();
-    for secret in [
-        raw.as_slice(),
-        x.as_bytes(),
-        b"",
-        fixture.signing_pem().as_bytes(),
-    ] {
+    for secret in [raw.as_slice(), x.as_bytes(), b"", fixture.signing_pem().as_bytes()] {
         for algorithm in [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512] {
             let mut header = Header::new(algorithm);
             for kid in [None, jwks["keys"][0]["kid"].as_str().map(str::to_owned)] {
                 header.kid = kid;
                 let key = EncodingKey::from_secret(secret);
                 let token = jsonwebtoken::encode(&header, &valid_claims(), &key).unwrap();
-                assert_eq!(
-                    fixture.verify(&token),
-                    Err(AuthError::Algorithm),
-                    "{algorithm:?}"
-                );
+                assert_eq!(fixture.verify(&token), Err(AuthError::Algorithm), "{algorithm:?}");
             }
         }
     }
@@ -209,18 +185,9 @@ fn a_public_key_is_no_shared_secret() {
 #[test]
 fn a_token_of_another_authority_is_rejected() {
     let (fixture, other) = (TokenFixture::new(), TokenFixture::new());
-    assert_eq!(
-        fixture.verify(&other.sign(&valid_claims())),
-        Err(AuthError::BadSignature)
-    );
-    let issued = other
-        .authority
-        .issue_operator("mallory", &[], HOUR, NOON)
-        .unwrap();
-    assert_eq!(
-        fixture.verify(issued.token.reveal()),
-        Err(AuthError::UnknownKey)
-    );
+    assert_eq!(fixture.verify(&other.sign(&valid_claims())), Err(AuthError::BadSignature));
+    let issued = other.authority.issue_operator("mallory", &[], HOUR, NOON).unwrap();
+    assert_eq!(fixture.verify(issued.token.reveal()), Err(AuthError::UnknownKey));
 }
 
 #[test]
@@ -228,16 +195,9 @@ fn an_algorithm_of_another_kind_of_key_is_refused() {
     let fixture = TokenFixture::new();
     for algorithm in ["RS256", "PS512", "ES256", "ES384"] {
         let header = encode(&json!({"alg": algorithm}));
-        let token = format!(
-            "{header}.{}.{}",
-            encode(&valid_claims()),
-            URL_SAFE_NO_PAD.encode([7; 64])
-        );
-        assert_eq!(
-            fixture.verify(&token),
-            Err(AuthError::Algorithm),
-            "{algorithm}"
-        );
+        let token =
+            format!("{header}.{}.{}", encode(&valid_claims()), URL_SAFE_NO_PAD.encode([7; 64]));
+        assert_eq!(fixture.verify(&token), Err(AuthError::Algorithm), "{algorithm}");
     }
 }
 
@@ -248,10 +208,7 @@ fn a_token_that_needs_an_extension_is_refused() {
     header.crit = Some(vec!["b64".to_owned()]);
     let key = EncodingKey::from_ed_pem(fixture.signing_pem().as_bytes()).unwrap();
     let token = jsonwebtoken::encode(&header, &valid_claims(), &key).unwrap();
-    assert!(matches!(
-        fixture.verify(&token),
-        Err(AuthError::Malformed(_))
-    ));
+    assert!(matches!(fixture.verify(&token), Err(AuthError::Malformed(_))));
 }
 
 #[test]
@@ -261,12 +218,8 @@ fn a_changed_payload_is_refused_also_when_the_token_was_seen_before() {
     fixture.verify(&token).unwrap();
     let parts: Vec<&str> = token.split('.').collect();
     let roles = json!({"roles": ["evenkeel-admin"]});
-    let forged = format!(
-        "{}.{}.{}",
-        parts[0],
-        encode(&with_claim("realm_access", roles)),
-        parts[2]
-    );
+    let forged =
+        format!("{}.{}.{}", parts[0], encode(&with_claim("realm_access", roles)), parts[2]);
     assert_eq!(fixture.verify(&forged), Err(AuthError::BadSignature));
     fixture.verify(&token).unwrap();
 }
@@ -290,19 +243,10 @@ fn garbage_is_malformed() {
         assert!(fixture.verify(garbage).is_err(), "{garbage}");
     }
     let long = "A".repeat(10 * 1024);
-    assert_eq!(
-        fixture.verify(&long),
-        Err(AuthError::Malformed("it is too long"))
-    );
-    let nested = format!(
-        "{}.{}.AAAA",
-        URL_SAFE_NO_PAD.encode("[".repeat(3000)),
-        encode(&valid_claims())
-    );
-    assert!(matches!(
-        fixture.verify(&nested),
-        Err(AuthError::Malformed(_))
-    ));
+    assert_eq!(fixture.verify(&long), Err(AuthError::Malformed("it is too long")));
+    let nested =
+        format!("{}.{}.AAAA", URL_SAFE_NO_PAD.encode("[".repeat(3000)), encode(&valid_claims()));
+    assert!(matches!(fixture.verify(&nested), Err(AuthError::Malformed(_))));
     assert_eq!(fixture.verify(""), Err(AuthError::Missing));
 }
 
@@ -313,20 +257,13 @@ fn the_header_must_be_that_of_a_bearer() {
     let verify_header =
         |value: Option<&str>| fixture.authority.verify_header(value, NOON).map(|_| ());
     for missing in [None, Some(""), Some("Bearer"), Some("bearer  "), Some("  ")] {
-        assert_eq!(
-            verify_header(missing),
-            Err(AuthError::Missing),
-            "{missing:?}"
-        );
+        assert_eq!(verify_header(missing), Err(AuthError::Missing), "{missing:?}");
     }
     for good in [format!("Bearer {token}"), format!("bearer  {token} ")] {
         assert_eq!(verify_header(Some(&good)), Ok(()));
     }
     for other in [format!("Basic {token}"), token] {
-        assert!(
-            matches!(verify_header(Some(&other)), Err(AuthError::Malformed(_))),
-            "{other}"
-        );
+        assert!(matches!(verify_header(Some(&other)), Err(AuthError::Malformed(_))), "{other}");
     }
 }
 
@@ -343,10 +280,7 @@ fn a_token_of_the_previous_key_is_accepted_until_it_expires() {
     later.verify(&token, NOON).unwrap();
     let fresh = later.issue_operator("alice", &[], HOUR, NOON).unwrap();
     later.verify(fresh.token.reveal(), NOON).unwrap();
-    assert_eq!(
-        fixture.verify(fresh.token.reveal()),
-        Err(AuthError::UnknownKey)
-    );
+    assert_eq!(fixture.verify(fresh.token.reveal()), Err(AuthError::UnknownKey));
 }
 
 #[test]
@@ -356,35 +290,18 @@ fn an_outside_issuer_counts_with_its_own_keys_only() {
     let jwks = folder.join("jwks.json");
     fs::write(&jwks, outside.authority.jwks().to_string()).unwrap();
     let issuer = ExternalIssuer::open("https://login.example/realms/master", None, &jwks).unwrap();
-    let TokenFixture {
-        authority,
-        folder: own_folder,
-    } = fixture;
-    let fixture = TokenFixture {
-        authority: authority.accept(issuer),
-        folder: own_folder,
-    };
+    let TokenFixture { authority, folder: own_folder } = fixture;
+    let fixture = TokenFixture { authority: authority.accept(issuer), folder: own_folder };
     let mut theirs = with_claim("iss", json!("https://login.example/realms/master"));
     theirs["aud"] = json!("account");
 
-    let caller = fixture
-        .authority
-        .verify(&outside.sign(&theirs), NOON)
-        .unwrap();
+    let caller = fixture.authority.verify(&outside.sign(&theirs), NOON).unwrap();
     assert!(!caller.issued_by_us && caller.may_write(PROJECT));
 
     let posing = outside.sign(&valid_claims());
-    assert_eq!(
-        fixture.verify(&posing),
-        Err(AuthError::BadSignature),
-        "as us, with their key"
-    );
+    assert_eq!(fixture.verify(&posing), Err(AuthError::BadSignature), "as us, with their key");
     let posing = fixture.sign(&theirs);
-    assert_eq!(
-        fixture.verify(&posing),
-        Err(AuthError::BadSignature),
-        "as them, with our key"
-    );
+    assert_eq!(fixture.verify(&posing), Err(AuthError::BadSignature), "as them, with our key");
 }
 
 #[test]
@@ -414,10 +331,7 @@ fn an_outside_issuer_may_sign_with_rsa_or_an_elliptic_curve() {
     shared.kid = Some("shared".to_owned());
     let token =
         jsonwebtoken::encode(&shared, &claims, &EncodingKey::from_secret(b"secret")).unwrap();
-    assert_eq!(
-        authority.verify(&token, NOON).unwrap_err(),
-        AuthError::UnknownKey
-    );
+    assert_eq!(authority.verify(&token, NOON).unwrap_err(), AuthError::UnknownKey);
 }
 
 proptest! {

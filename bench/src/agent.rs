@@ -15,14 +15,8 @@ use crate::real_node::{RealNode, build_shipped_agent};
 use crate::report::print_status;
 
 /// Packages that the update upgrades from 1.0 to 1.1.
-const PACKAGES: [&str; 6] = [
-    "demo-app",
-    "demo-lib",
-    "demo-hello",
-    "demo-conf",
-    "demo-held",
-    "demo-big",
-];
+const PACKAGES: [&str; 6] =
+    ["demo-app", "demo-lib", "demo-hello", "demo-conf", "demo-held", "demo-big"];
 /// The poll interval that the server sets, in seconds.
 const POLL_INTERVAL_SECONDS: u32 = 20;
 
@@ -58,11 +52,8 @@ struct AgentFigures {
 }
 
 /// Upper limits of figures, by JSON name.
-const MAX_FIGURES: [(&str, f64); 3] = [
-    ("binary_mib", 8.0),
-    ("idle_rss_mib", 8.0),
-    ("update_peak_mib", 24.0),
-];
+const MAX_FIGURES: [(&str, f64); 3] =
+    [("binary_mib", 8.0), ("idle_rss_mib", 8.0), ("update_peak_mib", 24.0)];
 
 /// Runs the benchmark. Fails if a figure exceeds its limit.
 pub async fn run(args: &AgentArgs) -> anyhow::Result<ExitCode> {
@@ -85,11 +76,7 @@ pub async fn run(args: &AgentArgs) -> anyhow::Result<ExitCode> {
     drop(folder);
     let figures = figures?;
     print_figures(&figures, args.json)?;
-    Ok(if is_within_limits(&figures)? {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if is_within_limits(&figures)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The last 4,000 bytes of a log.
@@ -109,20 +96,10 @@ async fn measure(
     let server = format!("https://{}", harness.address("southbound")?);
     let token = token["token"].as_str().context("no token")?;
     let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
-    let arguments = [
-        "enroll",
-        "--server",
-        &server,
-        "--token",
-        token,
-        "--uuid",
-        uuid.trim(),
-    ];
+    let arguments = ["enroll", "--server", &server, "--token", token, "--uuid", uuid.trim()];
     node.run_agent(&arguments).await?;
 
-    let (_holder, pid) = node
-        .start_agent(&harness.folder().join("agent.log"))
-        .await?;
+    let (_holder, pid) = node.start_agent(&harness.folder().join("agent.log")).await?;
     // Skip the first poll with its facts and package lists.
     tokio::time::sleep(Duration::from_secs(u64::from(POLL_INTERVAL_SECONDS))).await;
     reset_peak(pid)?;
@@ -168,13 +145,9 @@ impl OperatorSession {
         let policy = self.post("/os-update-policies", &body).await?;
         let instances = self.get("/compute/instances").await?;
         let instance = &instances["instances"][0];
-        let path = format!(
-            "/compute/instances/{}",
-            require_str(&instance["resourceId"])?
-        );
+        let path = format!("/compute/instances/{}", require_str(&instance["resourceId"])?);
         let body = json!({"osUpdatePolicyID": require_str(&policy["resourceId"])?});
-        self.send(reqwest::Method::PATCH, &path, Some(&body))
-            .await?;
+        self.send(reqwest::Method::PATCH, &path, Some(&body)).await?;
         let hosts = self.get("/compute/hosts").await?;
         let now = self.get(&format!("{path}/decision")).await?;
         let now: chrono::DateTime<chrono::Utc> = require_str(&now["time"])?.parse()?;
@@ -195,10 +168,7 @@ impl OperatorSession {
             let path = format!("/os-update-runs/{}", require_str(&run["resourceId"])?);
             let run = self.get(&path).await?;
             if run["endTime"].as_u64() > Some(0) {
-                ensure!(
-                    run["state"] == "succeeded",
-                    "the update did not succeed: {run:#}"
-                );
+                ensure!(run["state"] == "succeeded", "the update did not succeed: {run:#}");
                 let phases = run["report"]["phases"].as_array().into_iter().flatten();
                 let millis = phases.filter_map(|phase| phase["millis"].as_u64());
                 return Ok(as_f64(millis.sum()) / 1e3);
@@ -235,9 +205,7 @@ impl OperatorSession {
 }
 
 fn require_str(value: &Value) -> anyhow::Result<&str> {
-    value
-        .as_str()
-        .with_context(|| format!("{value} is not a string"))
+    value.as_str().with_context(|| format!("{value} is not a string"))
 }
 
 fn is_within_limits(figures: &AgentFigures) -> anyhow::Result<bool> {

@@ -50,9 +50,7 @@ impl BenchHarness {
 
     /// Starts several servers on one empty database.
     pub async fn start_many(servers: u16, settings: &str) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("evenkeel-bench-")
-            .tempdir()?;
+        let folder = tempfile::Builder::new().prefix("evenkeel-bench-").tempdir()?;
         make_accessible(folder.path())?;
         let postgres = Options::new(folder.path().join("postgres"));
         let postgres = postgres.setting("shared_buffers", SHARED_BUFFERS);
@@ -61,11 +59,7 @@ impl BenchHarness {
         // The first server creates the schema, the keys and the project.
         let mut all = start_servers(folder.path(), 0..1).await?;
         all.extend(start_servers(folder.path(), 1..servers).await?);
-        Ok(Self {
-            servers: all,
-            postgres,
-            folder,
-        })
+        Ok(Self { servers: all, postgres, folder })
     }
 
     /// Stops the servers, and waits until they have ended.
@@ -230,14 +224,7 @@ async fn start_servers(
             std::fs::remove_file(&ready)?;
         }
         let (config, ready_file) = (path_text(&config_path(folder, server)), path_text(&ready));
-        let arguments = [
-            "serve",
-            "all",
-            "--config",
-            &config,
-            "--ready-file",
-            &ready_file,
-        ];
+        let arguments = ["serve", "all", "--config", &config, "--ready-file", &ready_file];
         started.push((MeasuredProcess::start(&arguments, &log)?, ready, log));
     }
     let mut all = Vec::new();
@@ -259,10 +246,7 @@ fn find_free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
     let from = PORT_RANGE.start + steps * 39;
     let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let free: Vec<u16> = (from..PORT_RANGE.end).filter(is_free).take(count).collect();
-    ensure!(
-        free.len() == count,
-        "there are no {count} free ports from {from} on"
-    );
+    ensure!(free.len() == count, "there are no {count} free ports from {from} on");
     Ok(free)
 }
 

@@ -51,14 +51,8 @@ impl MeasuredProcess {
             .spawn()
             .context("cannot start a process of this program")?;
         let pid = child.id().context("the process ended at once")?;
-        let stdin = child
-            .stdin
-            .take()
-            .context("the process has no standard input")?;
-        let stdout = child
-            .stdout
-            .take()
-            .context("the process has no standard output")?;
+        let stdin = child.stdin.take().context("the process has no standard input")?;
+        let stdout = child.stdout.take().context("the process has no standard output")?;
         Ok((Self { child, pid }, stdin, stdout))
     }
 

@@ -85,10 +85,8 @@ pub async fn start(
     ca: &CertificateAuthority,
     answers: &EchoAnswers,
 ) -> anyhow::Result<(MeasuredProcess, String)> {
-    let certificate = ca.issue_server(
-        &["localhost".to_owned(), "127.0.0.1".to_owned()],
-        SystemClock.now(),
-    )?;
+    let certificate =
+        ca.issue_server(&["localhost".to_owned(), "127.0.0.1".to_owned()], SystemClock.now())?;
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     std::fs::write(path("echo.pem"), &certificate.chain_pem)?;
     std::fs::write(path("echo-key.pem"), certificate.key_pem.reveal())?;

@@ -44,15 +44,11 @@ pub struct LoadOutcome {
 
 /// Opens connections over TLS, including their handshakes.
 pub async fn open_channels(address: &str, ca: &str, count: usize) -> anyhow::Result<Vec<Channel>> {
-    let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(ca))
-        .domain_name("localhost");
+    let tls =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost");
     let endpoint = Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls)?;
     let opened = join_all((0..count).map(|_| endpoint.connect())).await;
-    opened
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .context("cannot connect to the server")
+    opened.into_iter().collect::<Result<_, _>>().context("cannot connect to the server")
 }
 
 /// Polls until the duration has passed. The nodes take turns.
@@ -68,12 +64,7 @@ pub async fn run(
     for channel in channels {
         for _ in 0..shape.at_once {
             let client = AgentServiceClient::new(channel.clone());
-            tasks.spawn(poll_until(
-                end,
-                client,
-                Arc::clone(nodes),
-                Arc::clone(&next),
-            ));
+            tasks.spawn(poll_until(end, client, Arc::clone(nodes), Arc::clone(&next)));
         }
     }
     let mut outcome = LoadOutcome::default();
@@ -101,9 +92,7 @@ async fn poll_until(
     while Instant::now() < end {
         let node = &nodes[next.fetch_add(1, Ordering::Relaxed) % nodes.len()];
         let mut request = Request::new(node.request.clone());
-        request
-            .metadata_mut()
-            .insert("authorization", node.authorization.clone());
+        request.metadata_mut().insert("authorization", node.authorization.clone());
         let sent_at = Instant::now();
         match client.poll(request).await {
             Ok(answer) if !answer.get_ref().facts_required => latencies.push(sent_at.elapsed()),

@@ -147,10 +147,8 @@ impl HelperProcess {
 async fn run_until_signal(
     benchmark: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let signal = tokio::select! {
         code = benchmark => return code,
         _ = interrupt.recv() => SignalKind::interrupt(),

@@ -22,10 +22,7 @@ fn own_cpu_time(pid: u32) -> Option<Duration> {
 fn dead_children_cpu_time(pid: u32) -> Duration {
     let ticks = stat_fields(pid).map_or(0, |fields| {
         // cutime and cstime are fields 16 and 17; two fields come before the state.
-        fields[13..15]
-            .iter()
-            .filter_map(|field| field.parse::<u64>().ok())
-            .sum()
+        fields[13..15].iter().filter_map(|field| field.parse::<u64>().ok()).sum()
     });
     Duration::from_secs_f64(as_f64(ticks) / as_f64(rustix::param::clock_ticks_per_second()))
 }
@@ -34,12 +31,7 @@ fn dead_children_cpu_time(pid: u32) -> Duration {
 pub fn pss_mib(pid: u32) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let kib = text.lines().find_map(|line| {
-        line.strip_prefix("Pss:")?
-            .trim()
-            .strip_suffix(" kB")?
-            .trim()
-            .parse::<u64>()
-            .ok()
+        line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
     });
     as_f64(kib.unwrap_or(0)) / 1_024.0
 }
@@ -66,10 +58,7 @@ pub fn wake_ups(pid: u32) -> u64 {
     let threads = threads.into_iter().flatten().flatten();
     let ids = threads.filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());
     ids.map(|thread| {
-        read_number(
-            &format!("/proc/{pid}/task/{thread}/status"),
-            "voluntary_ctxt_switches:",
-        )
+        read_number(&format!("/proc/{pid}/task/{thread}/status"), "voluntary_ctxt_switches:")
     })
     .sum()
 }
@@ -90,11 +79,7 @@ fn read_number(file: &str, name: &str) -> u64 {
 pub fn family(parent: u32) -> Vec<u32> {
     let mut pids = vec![parent];
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
         if stat_fields(pid).is_some_and(|fields| fields[1].parse() == Ok(parent)) {
@@ -125,19 +110,12 @@ impl Meter {
     /// Starts to measure.
     pub fn start(pids: Vec<u32>) -> Self {
         let before = total_cpu_time(&pids);
-        Self {
-            pids,
-            parent: None,
-            before,
-        }
+        Self { pids, parent: None, before }
     }
 
     /// Starts to measure a process and all of its current and later children.
     pub fn start_for_family(parent: u32) -> Self {
-        Self {
-            parent: Some(parent),
-            ..Self::start(family(parent))
-        }
+        Self { parent: Some(parent), ..Self::start(family(parent)) }
     }
 
     /// Processor time since the start.

@@ -59,12 +59,7 @@ pub async fn run(args: &OsArgs) -> anyhow::Result<ExitCode> {
         print_status(&format!("creating {nodes} nodes"));
         followed.push(follow::measure(*nodes).await?);
     }
-    let report = OsReport {
-        syncs,
-        documents,
-        followed,
-        files,
-    };
+    let report = OsReport { syncs, documents, followed, files };
     report.print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -98,11 +93,7 @@ impl OsReport {
             let (what, mib, speed) = (read.what, read.mib, read.mib_per_second);
             writeln!(out, "{what:>36} {mib:>9.2} {speed:>9.0}")?;
         }
-        writeln!(
-            out,
-            "\n{:>12} {:>9} {:>10} {:>12}",
-            "nodes", "s", "server ms", "postgres ms"
-        )?;
+        writeln!(out, "\n{:>12} {:>9} {:>10} {:>12}", "nodes", "s", "server ms", "postgres ms")?;
         for figures in &self.followed {
             writeln!(
                 out,

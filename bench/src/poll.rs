@@ -42,10 +42,7 @@ pub struct PollArgs {
 
 impl PollArgs {
     const fn load_shape(&self, length: Duration) -> LoadShape {
-        LoadShape {
-            at_once: self.at_once,
-            length,
-        }
+        LoadShape { at_once: self.at_once, length }
     }
 }
 
@@ -58,18 +55,11 @@ pub async fn run(args: &PollArgs) -> anyhow::Result<ExitCode> {
         rounds.push(figures);
         echo = Some(echo_figures);
     }
-    let last = rounds
-        .last()
-        .context("--hosts needs at least one number")?
-        .clone();
+    let last = rounds.last().context("--hosts needs at least one number")?.clone();
     let echo = echo.context("--hosts needs at least one number")?;
     let failed = rounds.iter().any(|round| round.errors > 0) || echo.errors > 0;
     PollReport { last, rounds, echo }.print(args.json)?;
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Measures one fleet: first the server, then the echo with the answer of the server.
@@ -113,17 +103,9 @@ async fn poll_once(
     node: &PollingNode,
 ) -> anyhow::Result<PollResponse> {
     let mut request = Request::new(node.request.clone());
-    request
-        .metadata_mut()
-        .insert("authorization", node.authorization.clone());
-    let answer = AgentServiceClient::new(channel.clone())
-        .poll(request)
-        .await?
-        .into_inner();
-    ensure!(
-        !answer.facts_required,
-        "the facts of a node differ from the seeded facts"
-    );
+    request.metadata_mut().insert("authorization", node.authorization.clone());
+    let answer = AgentServiceClient::new(channel.clone()).poll(request).await?.into_inner();
+    ensure!(!answer.facts_required, "the facts of a node differ from the seeded facts");
     Ok(answer)
 }
 
@@ -134,10 +116,7 @@ async fn measure_echo(
     nodes: &Arc<Vec<PollingNode>>,
     answer: &PollResponse,
 ) -> anyhow::Result<EchoFigures> {
-    let answers = EchoAnswers {
-        own: answer.clone(),
-        ..EchoAnswers::default()
-    };
+    let answers = EchoAnswers { own: answer.clone(), ..EchoAnswers::default() };
     let (echo, address) = echo::start(folder, 0, ca, &answers).await?;
     let channels = load::open_channels(&address, ca.certificate_pem(), args.connections).await?;
     load::run(&channels, nodes, args.load_shape(args.duration / 4)).await;

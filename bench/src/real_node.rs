@@ -30,11 +30,7 @@ impl RealNode {
         let node = Self {
             base,
             work: folder.join("node"),
-            binds: format!(
-                "{}:/srv/repo {}:{AGENT_PATH}",
-                repo.display(),
-                agent.display()
-            ),
+            binds: format!("{}:/srv/repo {}:{AGENT_PATH}", repo.display(), agent.display()),
         };
         publish_packages(&debs, &repo, "1.0", packages).await?;
         let installed = packages.join(" ");
@@ -93,13 +89,10 @@ async fn publish_packages(
     version: &str,
     packages: &[&str],
 ) -> anyhow::Result<()> {
-    let files = packages
-        .iter()
-        .map(|name| path_text(&debs.join(format!("{name}_{version}_all.deb"))));
-    let arguments: Vec<_> = [path_text(repo), "file:/srv/repo".to_owned()]
-        .into_iter()
-        .chain(files)
-        .collect();
+    let files =
+        packages.iter().map(|name| path_text(&debs.join(format!("{name}_{version}_all.deb"))));
+    let arguments: Vec<_> =
+        [path_text(repo), "file:/srv/repo".to_owned()].into_iter().chain(files).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     command_output(&lab_script("make-apt-repo"), &arguments, &[]).await?;
     Ok(())
@@ -113,18 +106,12 @@ fn find_agent_below(process: u32) -> Option<u32> {
     };
     let family = family(process);
     let children = || family.iter().copied().filter(|child| *child != process);
-    family
-        .iter()
-        .copied()
-        .find(is_agent)
-        .or_else(|| children().find_map(find_agent_below))
+    family.iter().copied().find(is_agent).or_else(|| children().find_map(find_agent_below))
 }
 
 /// Path of a lab script.
 fn lab_script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/lab")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab").join(name)
 }
 
 fn path_text(path: &Path) -> String {
@@ -134,17 +121,9 @@ fn path_text(path: &Path) -> String {
 /// Path of the agent as it is shipped. Builds the agent if necessary.
 pub async fn build_shipped_agent() -> anyhow::Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let stdout = command_output(
-        Path::new("make"),
-        &["-s", "-C", &path_text(&root), "agent"],
-        &[],
-    )
-    .await?;
-    let path = stdout
-        .lines()
-        .last()
-        .and_then(|line| line.split(' ').next_back());
+    let stdout =
+        command_output(Path::new("make"), &["-s", "-C", &path_text(&root), "agent"], &[]).await?;
+    let path = stdout.lines().last().and_then(|line| line.split(' ').next_back());
     let path = root.join(path.context("`make agent` printed no path")?);
-    path.canonicalize()
-        .context("`make agent` did not build the agent")
+    path.canonicalize().context("`make agent` did not build the agent")
 }

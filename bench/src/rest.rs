@@ -61,11 +61,7 @@ pub async fn run(args: &RestArgs) -> anyhow::Result<ExitCode> {
     for line in &problems {
         print_status(line);
     }
-    Ok(if problems.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Measures one fleet. Reads come before writes, so that they see the fleet unchanged.
@@ -75,15 +71,9 @@ async fn measure_round(args: &RestArgs, hosts: u32) -> anyhow::Result<FleetRound
     let began = Instant::now();
     let mut fleet = Fleet::new(fill_database(&harness, hosts).await?);
     let fill_seconds = round_figure(began.elapsed().as_secs_f64());
-    print_status(&format!(
-        "created {hosts} hosts in {fill_seconds:.0} s; measuring"
-    ));
+    print_status(&format!("created {hosts} hosts in {fill_seconds:.0} s; measuring"));
     let client = RestClient::open_session(&harness)?;
-    let runner = RequestRunner {
-        args,
-        harness: &harness,
-        client: &client,
-    };
+    let runner = RequestRunner { args, harness: &harness, client: &client };
     let mut requests = Vec::new();
     for probe in probes::READS {
         requests.push(runner.measure(probe, &mut fleet).await);
@@ -94,20 +84,12 @@ async fn measure_round(args: &RestArgs, hosts: u32) -> anyhow::Result<FleetRound
     }
     drop(client);
     drop(harness.stop().await);
-    Ok(FleetRound {
-        hosts,
-        fill_seconds,
-        requests,
-        lists,
-    })
+    Ok(FleetRound { hosts, fill_seconds, requests, lists })
 }
 
 /// Seeds the default project, which the server created at its first start.
 async fn fill_database(harness: &BenchHarness, hosts: u32) -> anyhow::Result<SeededProject> {
-    let size = ProjectSize {
-        hosts,
-        sites: (hosts / HOSTS_PER_SITE).max(1),
-    };
+    let size = ProjectSize { hosts, sites: (hosts / HOSTS_PER_SITE).max(1) };
     let (store, _, seeded) = seed::fill_project(harness, size, true).await?;
     fill::vacuum_and_checkpoint(&store, &harness.superuser_url()).await?;
     store.close().await;
@@ -125,12 +107,9 @@ impl RequestRunner<'_> {
     /// Measures the latency and cost of a kind of requests.
     async fn measure(&self, probe: &Probe, fleet: &mut Fleet) -> RequestFigures {
         let end = WARM_UP_REQUESTS + self.args.requests;
-        self.repeat(probe, fleet, 0..WARM_UP_REQUESTS, self.args.duration / 4)
-            .await;
+        self.repeat(probe, fleet, 0..WARM_UP_REQUESTS, self.args.duration / 4).await;
         let (server, postgres) = self.harness.meters();
-        let outcome = self
-            .repeat(probe, fleet, WARM_UP_REQUESTS..end, self.args.duration)
-            .await;
+        let outcome = self.repeat(probe, fleet, WARM_UP_REQUESTS..end, self.args.duration).await;
         RequestFigures::from_outcome(probe, fleet.host_count(), &outcome, (&server, &postgres))
     }
 

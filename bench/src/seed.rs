@@ -36,10 +36,8 @@ pub async fn fill_project(
     size: ProjectSize,
     is_complete: bool,
 ) -> anyhow::Result<(Store, TenantId, SeededProject)> {
-    let options = StoreOptions {
-        statement_timeout: Duration::from_mins(10),
-        ..StoreOptions::default()
-    };
+    let options =
+        StoreOptions { statement_timeout: Duration::from_mins(10), ..StoreOptions::default() };
     let store = Store::connect(&harness.database_url(), options).await?;
     let now = SystemClock.now();
     let tx = store.fleet().await?;
@@ -94,9 +92,7 @@ pub async fn seed_nodes(
             assignments::set(&tx, scope, policy.id, UpdateLimits::default(), now).await?;
             let mut state = nodes::lock(&tx, new.host).await?;
             state.provisioned = true;
-            state.protocol = AgentProtocol::Own {
-                modules: vec!["packages".into()],
-            };
+            state.protocol = AgentProtocol::Own { modules: vec!["packages".into()] };
             state.facts_digest.clone_from(&digest);
             nodes::save(&tx, &state).await?;
             created.push(new.host);
@@ -104,10 +100,7 @@ pub async fn seed_nodes(
         tx.commit().await?;
     }
     store.analyze().await?;
-    created
-        .into_iter()
-        .map(|host| polling_node(authority, tenant, host, &digest, now))
-        .collect()
+    created.into_iter().map(|host| polling_node(authority, tenant, host, &digest, now)).collect()
 }
 
 async fn create_host(tx: &Tx, n: usize, now: DateTime<Utc>) -> anyhow::Result<HostId> {
@@ -136,9 +129,6 @@ fn polling_node(
         authority.issue_node(tenant.uuid(), &host.to_string(), TimeDelta::days(90), now)?;
     Ok(PollingNode {
         authorization: format!("Bearer {}", issued.token.reveal()).parse()?,
-        request: PollRequest {
-            facts_digest: digest.to_vec(),
-            ..PollRequest::default()
-        },
+        request: PollRequest { facts_digest: digest.to_vec(), ..PollRequest::default() },
     })
 }

@@ -47,10 +47,7 @@ const REPORT_FIELDS: [&str; 35] = [
 ];
 
 /// Runs the benchmark, and returns its report.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test runs the program from outside"
-)]
+#[expect(clippy::disallowed_methods, reason = "the test runs the program from outside")]
 fn run_fleet(arguments: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel-bench"))
         .arg("fleet")
@@ -65,14 +62,7 @@ fn run_fleet(arguments: &[&str]) -> Value {
 #[test]
 fn a_small_fleet_is_driven_measured_and_reported() {
     let size = ["--nodes", "200", "--registered", "300", "--interval", "1s"];
-    let lines = [
-        "--connections",
-        "20",
-        "--multiplexed",
-        "4",
-        "--drivers",
-        "2",
-    ];
+    let lines = ["--connections", "20", "--multiplexed", "4", "--drivers", "2"];
     let how = ["--duration", "2s", "--storm", "10", "--tls", "--json"];
     let report = run_fleet(&[&size[..], &lines[..], &how[..]].concat());
     for name in REPORT_FIELDS {
@@ -92,16 +82,8 @@ fn a_small_fleet_is_driven_measured_and_reported() {
     assert_eq!(echo["errors"], 0);
     assert!(0.0 < number("cpu_us_per_unchanged_poll_server"), "{report}");
     assert!(0.0 < number("cpu_of_echo_ratio"), "{report}");
-    assert!(
-        report["curve"]
-            .as_array()
-            .is_some_and(|curve| !curve.is_empty())
-    );
-    assert_eq!(
-        report["recovered_s"],
-        Value::Null,
-        "no restart was requested"
-    );
+    assert!(report["curve"].as_array().is_some_and(|curve| !curve.is_empty()));
+    assert_eq!(report["recovered_s"], Value::Null, "no restart was requested");
 }
 
 /// The benchmark itself fails if a call of an unaffected node fails, or if a fault did not happen.
@@ -127,19 +109,9 @@ fn injected_faults_are_reported() {
     let recovered = half_away["returned"]["recovered_s"].as_f64();
     assert!(recovered.is_some_and(|after| 0.0 < after), "{half_away}");
     let connections = half_open["connections"].as_array().expect("connections");
-    let behaviours: Vec<_> = connections
-        .iter()
-        .filter_map(|group| group["behaviour"].as_str())
-        .collect();
-    assert_eq!(
-        behaviours,
-        [
-            "connect-only",
-            "handshake-only",
-            "half-headers",
-            "half-message"
-        ]
-    );
+    let behaviours: Vec<_> =
+        connections.iter().filter_map(|group| group["behaviour"].as_str()).collect();
+    assert_eq!(behaviours, ["connect-only", "handshake-only", "half-headers", "half-message"]);
 }
 
 /// The benchmark itself fails if an attempt is lost, or is dated by a wrong clock.
@@ -155,10 +127,7 @@ fn other_faults_and_a_restart_are_reported() {
         let injected = fault["injected"].as_u64();
         assert!(injected.is_some_and(|count| 0 < count), "{fault}");
     }
-    assert_eq!(
-        (&faults[2]["lost"], &faults[2]["misdated"]),
-        (&0.into(), &0.into())
-    );
+    assert_eq!((&faults[2]["lost"], &faults[2]["misdated"]), (&0.into(), &0.into()));
     let recovered = report["recovered_s"].as_f64();
     assert!(recovered.is_some_and(|after| 0.0 < after), "{report}");
 }
@@ -211,10 +180,7 @@ impl Drop for RunningBenchmark {
 }
 
 #[test]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test runs the program from outside"
-)]
+#[expect(clippy::disallowed_methods, reason = "the test runs the program from outside")]
 fn terminating_a_benchmark_ends_its_processes() {
     let benchmark = Command::new(env!("CARGO_BIN_EXE_evenkeel-bench"))
         .args(["fleet", "--nodes", "100", "--duration", "1h", "--no-echo"])
@@ -226,28 +192,15 @@ fn terminating_a_benchmark_ends_its_processes() {
     assert!(lines.any(|line| line.starts_with("every node calls")));
     let started = children_of(benchmark.0.id());
     for role in ["\0serve\0", "\0drive\0"] {
-        assert!(
-            started.iter().any(|(_, line)| line.contains(role)),
-            "{started:?}"
-        );
+        assert!(started.iter().any(|(_, line)| line.contains(role)), "{started:?}");
     }
     let open = |(pid, _): &(Pid, String)| pidfd_open(*pid, PidfdFlags::empty());
     let handles = started.iter().map(open).collect::<Result<Vec<_>, _>>();
     benchmark.terminate();
-    assert_eq!(
-        benchmark.0.wait().expect("the benchmark ends").code(),
-        Some(143)
-    );
+    assert_eq!(benchmark.0.wait().expect("the benchmark ends").code(), Some(143));
     for (handle, who) in handles.expect("the processes exist").iter().zip(&started) {
         let mut ended = [PollFd::new(handle, PollFlags::IN)];
-        let timeout = Timespec {
-            tv_sec: 20,
-            tv_nsec: 0,
-        };
-        assert_eq!(
-            poll(&mut ended, Some(&timeout)),
-            Ok(1),
-            "{who:?} did not end"
-        );
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut ended, Some(&timeout)), Ok(1), "{who:?} did not end");
     }
 }

@@ -18,12 +18,7 @@ use crate::time::parse_duration;
 
 /// Manage operating system updates of a fleet of edge nodes.
 #[derive(Debug, Parser)]
-#[command(
-    name = "evenkeel",
-    version,
-    propagate_version = false,
-    max_term_width = 100
-)]
+#[command(name = "evenkeel", version, propagate_version = false, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     pub globals: GlobalOptions,
@@ -38,24 +33,13 @@ pub struct GlobalOptions {
     #[arg(long, short, global = true, value_enum, default_value_t = OutputFormat::Table, help_heading = "Global options")]
     pub output: OutputFormat,
     /// Print only IDs; for a new join token, print only the token.
-    #[arg(
-        long = "quiet",
-        short = 'q',
-        global = true,
-        help_heading = "Global options"
-    )]
+    #[arg(long = "quiet", short = 'q', global = true, help_heading = "Global options")]
     pub ids_only: bool,
     /// Context to use [default: current context].
     #[arg(long, global = true, help_heading = "Global options")]
     pub context: Option<String>,
     /// Project to work in [default: project of the context, else `default`].
-    #[arg(
-        long,
-        short,
-        global = true,
-        env = "EVENKEEL_PROJECT",
-        help_heading = "Global options"
-    )]
+    #[arg(long, short, global = true, env = "EVENKEEL_PROJECT", help_heading = "Global options")]
     pub project: Option<String>,
     /// URL of the server [default: server of the context, else <http://127.0.0.1:8080>].
     #[arg(

@@ -127,8 +127,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Failure> {
-        self.send(Method::POST, self.in_project(path)?, Some(body))
-            .await
+        self.send(Method::POST, self.in_project(path)?, Some(body)).await
     }
 
     /// Changes a resource of the project.
@@ -137,8 +136,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Failure> {
-        self.send(Method::PATCH, self.in_project(path)?, Some(body))
-            .await
+        self.send(Method::PATCH, self.in_project(path)?, Some(body)).await
     }
 
     /// Creates or changes a resource outside of projects.
@@ -156,8 +154,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Failure> {
-        self.send(Method::PUT, self.in_project(path)?, Some(body))
-            .await
+        self.send(Method::PUT, self.in_project(path)?, Some(body)).await
     }
 
     /// Calls an action of a resource of the project.
@@ -175,17 +172,13 @@ impl Client {
         if !params.is_empty() {
             url.query_pairs_mut().extend_pairs(params);
         }
-        self.send::<serde_json::Value>(Method::PUT, url, None::<&()>)
-            .await
-            .map(drop)
+        self.send::<serde_json::Value>(Method::PUT, url, None::<&()>).await.map(drop)
     }
 
     /// Deletes a resource of the project.
     pub async fn delete(&self, path: &str) -> Result<(), Failure> {
         let url = self.in_project(path)?;
-        self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>)
-            .await
-            .map(drop)
+        self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>).await.map(drop)
     }
 
     /// Deletes a resource outside of projects, with query parameters.
@@ -198,9 +191,7 @@ impl Client {
         if !params.is_empty() {
             url.query_pairs_mut().extend_pairs(params);
         }
-        self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>)
-            .await
-            .map(drop)
+        self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>).await.map(drop)
     }
 
     fn in_project(&self, path: &str) -> Result<Url, Failure> {
@@ -330,10 +321,7 @@ impl Client {
 
     /// Error for a response that cannot be parsed.
     pub fn unreadable_response(&self, source: serde_json::Error) -> Failure {
-        Failure::Unreadable {
-            server: self.target.server.clone(),
-            source,
-        }
+        Failure::Unreadable { server: self.target.server.clone(), source }
     }
 
     fn error_response(&self, status: u16, body: &[u8]) -> Failure {
@@ -345,10 +333,7 @@ impl Client {
         } else {
             problem.message
         };
-        let detail = ProblemDetail {
-            position: problem.position,
-            hint: problem.hint,
-        };
+        let detail = ProblemDetail { position: problem.position, hint: problem.hint };
         let has_detail = detail.position.is_some() || detail.hint.is_some();
         Failure::Refused {
             status,
@@ -411,17 +396,12 @@ pub fn parse_server_address(text: &str) -> Result<Url, Failure> {
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || address
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback())
+    host == "localhost" || address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn read_ca(path: &Path) -> Result<Vec<Certificate>, Failure> {
-    let pem = std::fs::read(path).map_err(|source| Failure::File {
-        path: path.to_owned(),
-        source,
-    })?;
+    let pem =
+        std::fs::read(path).map_err(|source| Failure::File { path: path.to_owned(), source })?;
     Certificate::from_pem_bundle(&pem).map_err(|source| Failure::Content {
         path: path.to_owned(),
         expected: "a PEM file with certificates",

@@ -142,20 +142,15 @@ fn client_target(globals: &GlobalOptions, system: &System<'_>) -> Result<Target,
         // A token from the environment is not renewed.
         renewal: renewal.filter(|_| env_token.is_none()),
         token: env_token.or_else(|| stored.and_then(|context| context.token.clone())),
-        ca: globals
-            .ca
-            .clone()
-            .or_else(|| stored.and_then(|context| context.ca.clone())),
+        ca: globals.ca.clone().or_else(|| stored.and_then(|context| context.ca.clone())),
         retry_for: globals.retry_for,
     })
 }
 
 /// Reads a YAML file.
 fn read_yaml<T: DeserializeOwned>(path: &Path, expected: &'static str) -> Result<T, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|source| Failure::File {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| Failure::File { path: path.to_owned(), source })?;
     serde_saphyr::from_str(&text).map_err(|error| Failure::Content {
         path: path.to_owned(),
         expected,

@@ -37,11 +37,7 @@ pub struct Context {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     /// Access token.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "reveal"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "reveal")]
     pub token: Option<Secret>,
     /// How to renew the token, after a login with a password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,10 +71,8 @@ impl Contexts {
     pub fn save(&self, path: &Path) -> Result<(), Failure> {
         let text = serde_saphyr::to_string(self)
             .map_err(|error| Failure::Serialization(Box::new(error)))?;
-        write_atomically(path, &text).map_err(|source| Failure::File {
-            path: path.to_owned(),
-            source,
-        })
+        write_atomically(path, &text)
+            .map_err(|source| Failure::File { path: path.to_owned(), source })
     }
 
     /// Finds the context with this name.
@@ -90,9 +84,7 @@ impl Contexts {
     /// Finds the first context of this server.
     #[must_use]
     pub fn find_by_server(&self, server: &str) -> Option<&Context> {
-        self.contexts
-            .iter()
-            .find(|context| context.server == server)
+        self.contexts.iter().find(|context| context.server == server)
     }
 
     /// Returns the requested context, else the current one.
@@ -109,11 +101,7 @@ impl Contexts {
     /// Error for an unknown context.
     #[must_use]
     pub fn unknown_context_error(&self, name: &str) -> Failure {
-        let names: Vec<_> = self
-            .contexts
-            .iter()
-            .map(|context| context.name.as_str())
-            .collect();
+        let names: Vec<_> = self.contexts.iter().map(|context| context.name.as_str()).collect();
         let hint = if names.is_empty() {
             "there are no contexts; `evenkeel context add NAME --server URL` creates one".to_owned()
         } else {
@@ -125,11 +113,7 @@ impl Contexts {
     /// Adds or replaces a context. The first one becomes the current one.
     pub fn upsert(&mut self, context: Context) {
         self.current.get_or_insert_with(|| context.name.clone());
-        match self
-            .contexts
-            .iter_mut()
-            .find(|old| old.name == context.name)
-        {
+        match self.contexts.iter_mut().find(|old| old.name == context.name) {
             Some(old) => *old = context,
             None => self.contexts.push(context),
         }
@@ -139,23 +123,15 @@ impl Contexts {
 /// Makes a path absolute, so that it is valid in every working directory.
 pub fn absolute_path(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = path else { return Ok(None) };
-    let absolute = std::path::absolute(path).map_err(|source| Failure::File {
-        path: path.to_owned(),
-        source,
-    })?;
+    let absolute = std::path::absolute(path)
+        .map_err(|source| Failure::File { path: path.to_owned(), source })?;
     Ok(Some(absolute))
 }
 
 /// Writes a temporary file and renames it, so that readers see either the old or the new content.
 fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(folder) = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-    {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let (mut file, temp_path) = create_temp_file(path)?;
     let replaced = file
@@ -175,11 +151,7 @@ fn create_temp_file(path: &Path) -> io::Result<(File, PathBuf)> {
     loop {
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let temp_path = path.with_extension(format!("{}-{number}.new", std::process::id()));
-        let created = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temp_path);
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp_path);
         match created {
             Ok(file) => return Ok((file, temp_path)),
             // It belongs to a process with the same ID: a killed one, or one in another container.
@@ -301,11 +273,6 @@ mod tests {
         let path = folder.path().join("contexts.yaml");
         fs::write(&path, "contexts: 7").expect("written");
         let error = Contexts::load(&path).expect_err("no contexts");
-        assert!(
-            error
-                .to_string()
-                .ends_with("contexts.yaml is not a file of contexts"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with("contexts.yaml is not a file of contexts"), "{error}");
     }
 }

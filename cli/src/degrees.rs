@@ -29,17 +29,11 @@ impl Degrees {
             return Err(wrong());
         }
         let fraction = &part[..part.len().min(DIGITS)];
-        let number: i32 = format!("{integer}{fraction:0<DIGITS$}")
-            .parse()
-            .map_err(|_| wrong())?;
+        let number: i32 = format!("{integer}{fraction:0<DIGITS$}").parse().map_err(|_| wrong())?;
         if number > most * 10_i32.pow(7) {
             return Err(wrong());
         }
-        Ok(Self(if text.starts_with('-') {
-            -number
-        } else {
-            number
-        }))
+        Ok(Self(if text.starts_with('-') { -number } else { number }))
     }
 
     /// Converts from the integer of the REST API.

@@ -134,18 +134,12 @@ pub struct ProblemDetail {
 impl Failure {
     /// A usage error without a hint.
     pub fn usage(what: impl Into<String>) -> Self {
-        Self::Usage {
-            what: what.into(),
-            hint: None,
-        }
+        Self::Usage { what: what.into(), hint: None }
     }
 
     /// A usage error with a hint.
     pub fn usage_with(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Usage {
-            what: what.into(),
-            hint: Some(hint.into()),
-        }
+        Self::Usage { what: what.into(), hint: Some(hint.into()) }
     }
 
     /// Whether the reader of the output has closed the pipe.
@@ -163,13 +157,7 @@ impl Failure {
     /// Whether the error concerns only the requested resource, so that requests for others may succeed.
     #[must_use]
     pub fn is_specific_to_resource(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused {
-                status: 400 | 404 | 409 | 422,
-                ..
-            }
-        )
+        matches!(self, Self::Refused { status: 400 | 404 | 409 | 422, .. })
     }
 
     /// How to solve the problem.
@@ -227,9 +215,9 @@ fn registry_hint(error: &RegistryError) -> Option<String> {
             "check the address; --plain-http uses http://, --registry-ca names the CA certificate, --proxy the proxy; \
              options of the target registry start with `--to-`"
         }
-        RegistryError::Malformed {
-            what: "address", ..
-        } => "use https://HOST, http://HOST with --plain-http, or oci:FOLDER",
+        RegistryError::Malformed { what: "address", .. } => {
+            "use https://HOST, http://HOST with --plain-http, or oci:FOLDER"
+        }
         RegistryError::Denied => {
             "use --username with --password-file, or --token-file; for the target registry, use --to-username with \
              --to-password-file, or --to-token-file"

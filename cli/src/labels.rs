@@ -45,10 +45,7 @@ impl LabelChanges {
 fn label(text: &str) -> Result<MetadataItem, String> {
     let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
     let (key, value) = parts.ok_or("give a key and a value, such as `country=de`")?;
-    Ok(MetadataItem {
-        key: key.to_owned(),
-        value: value.to_owned(),
-    })
+    Ok(MetadataItem { key: key.to_owned(), value: value.to_owned() })
 }
 
 #[cfg(test)]

@@ -44,9 +44,7 @@ pub struct System<'a> {
 
 impl std::fmt::Debug for System<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("System")
-            .field("environment", &self.environment)
-            .finish_non_exhaustive()
+        f.debug_struct("System").field("environment", &self.environment).finish_non_exhaustive()
     }
 }
 
@@ -79,11 +77,7 @@ pub enum Ending {
 impl Ending {
     /// Success, if all operating systems are free of findings.
     const fn from_checks(all_are_good: bool) -> Self {
-        if all_are_good {
-            Self::Done
-        } else {
-            Self::ChecksFailed
-        }
+        if all_are_good { Self::Done } else { Self::ChecksFailed }
     }
 }
 

@@ -51,10 +51,7 @@ impl ListOptions {
 impl LimitOptions {
     /// The query for these options.
     pub fn query(self) -> Query {
-        Query {
-            limit: self.limit,
-            ..Query::default()
-        }
+        Query { limit: self.limit, ..Query::default() }
     }
 }
 
@@ -72,10 +69,7 @@ pub struct Query {
 impl Query {
     /// A query with a filter.
     pub fn from_filter(filter: Filter) -> Self {
-        Self {
-            filter: Some(filter),
-            ..Self::default()
-        }
+        Self { filter: Some(filter), ..Self::default() }
     }
 
     /// Adds a condition.
@@ -85,10 +79,7 @@ impl Query {
             None => Filter::internal(condition),
             Some(filter) => filter.and_condition(condition),
         };
-        Self {
-            filter: Some(filter),
-            ..self
-        }
+        Self { filter: Some(filter), ..self }
     }
 
     /// Sets the order, unless the user gave one.
@@ -101,10 +92,7 @@ impl Query {
     /// Adds a parameter that only this list accepts.
     #[must_use]
     pub fn with_param(self, name: &'static str, value: &'static str) -> Self {
-        Self {
-            extra_param: Some((name, value)),
-            ..self
-        }
+        Self { extra_param: Some((name, value)), ..self }
     }
 
     /// Query parameters of one page.
@@ -112,8 +100,7 @@ impl Query {
         let filter = self.filter.as_ref().map(|filter| filter.text.clone());
         let order_by = self.order_by.clone();
         [
-            self.extra_param
-                .map(|(name, value)| (name, value.to_owned())),
+            self.extra_param.map(|(name, value)| (name, value.to_owned())),
             filter.map(|text| ("filter", text)),
             order_by.map(|text| ("orderBy", text)),
             Some(("pageSize", size.to_string())),
@@ -126,12 +113,7 @@ impl Query {
 
     /// Marks the position of an error in the user's filter or order, if the server reports one.
     fn locate_error(&self, error: &Failure) -> Option<Failure> {
-        let Failure::Refused {
-            message,
-            field: Some(field),
-            detail: Some(detail),
-            ..
-        } = error
+        let Failure::Refused { message, field: Some(field), detail: Some(detail), .. } = error
         else {
             return None;
         };
@@ -179,20 +161,12 @@ pub struct Filter {
 impl Filter {
     /// A filter that the user typed.
     pub fn from_user(text: String) -> Self {
-        Self {
-            user_text: Some(text.clone()),
-            text,
-            prefix_chars: 0,
-        }
+        Self { user_text: Some(text.clone()), text, prefix_chars: 0 }
     }
 
     /// A filter of the program.
     pub fn internal(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            user_text: None,
-            prefix_chars: 0,
-        }
+        Self { text: text.into(), user_text: None, prefix_chars: 0 }
     }
 
     /// Adds a condition.
@@ -297,19 +271,13 @@ async fn fetch_pages<R: Resource>(
     query: &Query,
     mut on_page: impl FnMut(usize, u64) -> Result<(), Failure>,
 ) -> Result<ListResult<R>, Failure> {
-    let size = query
-        .limit
-        .map_or(MAX_PAGE_SIZE, |limit| limit.min(MAX_PAGE_SIZE));
-    let most = query.limit.map_or(usize::MAX, |limit| {
-        usize::try_from(limit).unwrap_or(usize::MAX)
-    });
+    let size = query.limit.map_or(MAX_PAGE_SIZE, |limit| limit.min(MAX_PAGE_SIZE));
+    let most = query.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let mut items: Vec<R> = Vec::new();
     let mut position = None;
     for page in 1_u64.. {
         let params = query.params(size, position.take());
-        let response = client
-            .get_with_params::<ListResponse>(R::PATH, &params)
-            .await;
+        let response = client.get_with_params::<ListResponse>(R::PATH, &params).await;
         let mut envelope = response.map_err(|error| query.locate_error(&error).unwrap_or(error))?;
         let more = envelope.take_items::<R>();
         let more = more.map_err(|error| client.unreadable_response(error))?;
@@ -339,17 +307,11 @@ mod tests {
             filter: Some("name = edge OR note = x".to_owned()),
             ..ListOptions::default()
         };
-        let query = query
-            .query()
-            .and_condition("has(site)")
-            .default_order("name");
+        let query = query.query().and_condition("has(site)").default_order("name");
         assert_eq!(
             query.params(100, None),
             [
-                (
-                    "filter",
-                    "(name = edge OR note = x) AND has(site)".to_owned()
-                ),
+                ("filter", "(name = edge OR note = x) AND has(site)".to_owned()),
                 ("orderBy", "name".to_owned()),
                 ("pageSize", "100".to_owned()),
             ]
@@ -358,10 +320,7 @@ mod tests {
 
     #[test]
     fn only_text_that_can_be_quoted_becomes_a_condition() {
-        assert_eq!(
-            equals_condition("name", "edge 'x'"),
-            Some("name == \"edge 'x'\"".to_owned())
-        );
+        assert_eq!(equals_condition("name", "edge 'x'"), Some("name == \"edge 'x'\"".to_owned()));
         for bad in ["a\"b", "a\\b", "a*", "a\nb"] {
             assert_eq!(equals_condition("name", bad), None, "{bad:?}");
         }

@@ -117,10 +117,7 @@ impl TokenResponse {
             client: request.client,
             refresh_token,
         });
-        IssuedToken {
-            token: self.access_token,
-            login,
-        }
+        IssuedToken { token: self.access_token, login }
     }
 }
 
@@ -147,10 +144,8 @@ async fn request_tokens(
         return Err(token_failure(realm, response).await);
     }
     let bytes = response.bytes().await.map_err(unreachable)?;
-    serde_json::from_slice(&bytes).map_err(|source| Failure::Unreadable {
-        server: realm.to_owned(),
-        source,
-    })
+    serde_json::from_slice(&bytes)
+        .map_err(|source| Failure::Unreadable { server: realm.to_owned(), source })
 }
 
 /// Error response of an identity provider.
@@ -167,9 +162,7 @@ async fn token_failure(realm: &str, response: Response) -> Failure {
     let wait = wait.and_then(|wait| wait.to_str().ok()).map(str::to_owned);
     let body = response.bytes().await.unwrap_or_default();
     let error: TokenError = serde_json::from_slice(&body).unwrap_or_default();
-    let why = [error.error_description, error.error]
-        .into_iter()
-        .find(|text| !text.is_empty());
+    let why = [error.error_description, error.error].into_iter().find(|text| !text.is_empty());
     match status {
         400 | 401 | 403 => Failure::usage_with(
             why.unwrap_or_else(|| "the name or the password is wrong".to_owned()),

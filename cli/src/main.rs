@@ -12,9 +12,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(run(cli)),
         Err(error) => Err(Failure::Output(error)),
@@ -39,10 +37,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
 }
 
 /// Reads the environment.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the environment is read only here"
-)]
+#[expect(clippy::disallowed_methods, reason = "the environment is read only here")]
 fn environment() -> Environment {
     let env_var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let home = || env_var("HOME").map_or_else(PathBuf::new, PathBuf::from);

@@ -33,10 +33,7 @@ impl Cell {
     /// A cell with a tone.
     pub fn toned(text: impl Into<String>, tone: Tone) -> Self {
         let text: String = text.into();
-        Self {
-            text: or_dash(sanitize_text(&text)),
-            tone,
-        }
+        Self { text: or_dash(sanitize_text(&text)), tone }
     }
 }
 
@@ -55,11 +52,7 @@ pub fn sanitize_text(text: &str) -> String {
 }
 
 fn or_dash(text: String) -> String {
-    if text.is_empty() {
-        "-".to_owned()
-    } else {
-        text
-    }
+    if text.is_empty() { "-".to_owned() } else { text }
 }
 
 impl From<evenkeel_api::status::StatusIndication> for Tone {
@@ -110,11 +103,7 @@ impl DetailPage {
         rows: Vec<Vec<Cell>>,
     ) -> &mut Self {
         if !rows.is_empty() {
-            self.tables.push(DetailTable {
-                title,
-                header,
-                rows,
-            });
+            self.tables.push(DetailTable { title, header, rows });
         }
         self
     }
@@ -139,9 +128,7 @@ pub struct Printer<'a> {
 
 impl std::fmt::Debug for Printer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Printer")
-            .field("format", &self.format)
-            .finish_non_exhaustive()
+        f.debug_struct("Printer").field("format", &self.format).finish_non_exhaustive()
     }
 }
 
@@ -283,12 +270,7 @@ impl<'a> Printer<'a> {
         if self.format != OutputFormat::Table {
             return self.print_data(item);
         }
-        let width = page
-            .fields
-            .iter()
-            .map(|(name, _)| name.len())
-            .max()
-            .unwrap_or(0);
+        let width = page.fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, value) in &page.fields {
             let text = self.paint(value);
             writeln!(self.out, "{name:<width$}  {text}")?;

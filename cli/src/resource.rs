@@ -48,9 +48,7 @@ pub trait Resource: Serialize + DeserializeOwned {
 
 /// Whether a text has the form of an ID with this prefix.
 pub fn is_id(prefix: &str, text: &str) -> bool {
-    let digits = text
-        .strip_prefix(prefix)
-        .and_then(|rest| rest.strip_prefix('-'));
+    let digits = text.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
     let is_hex = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
     digits.is_some_and(|digits| digits.len() == 8 && digits.bytes().all(is_hex))
 }
@@ -104,11 +102,7 @@ pub async fn patch<R: Resource>(
 
 /// Replaces a 404 error by one that names the resource.
 pub fn explain_not_found<R: Resource>(error: Failure, text: &str) -> Failure {
-    if error.is_not_found() {
-        not_found::<R>(text)
-    } else {
-        error
-    }
+    if error.is_not_found() { not_found::<R>(text) } else { error }
 }
 
 /// Deletes a resource by its ID or name. Returns its ID.

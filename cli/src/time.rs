@@ -27,12 +27,10 @@ impl std::str::FromStr for Moment {
         if let Some(rest) = text.strip_prefix('+') {
             return parse_duration(rest).map(Self::In);
         }
-        DateTime::parse_from_rfc3339(text)
-            .map(|time| Self::At(time.to_utc()))
-            .map_err(|_| {
-                "give `now`, an offset such as `+30m`, or a time such as `2026-01-31T22:00:00Z`"
-                    .to_owned()
-            })
+        DateTime::parse_from_rfc3339(text).map(|time| Self::At(time.to_utc())).map_err(|_| {
+            "give `now`, an offset such as `+30m`, or a time such as `2026-01-31T22:00:00Z`"
+                .to_owned()
+        })
     }
 }
 
@@ -42,8 +40,7 @@ impl Moment {
     pub fn instant(self, now: DateTime<Utc>) -> DateTime<Utc> {
         let ahead = |by: Duration| {
             let by = TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
-            now.checked_add_signed(by)
-                .unwrap_or(DateTime::<Utc>::MAX_UTC)
+            now.checked_add_signed(by).unwrap_or(DateTime::<Utc>::MAX_UTC)
         };
         match self {
             Self::Now => ahead(Duration::from_secs(2)),
@@ -100,16 +97,10 @@ mod tests {
     #[test]
     fn a_time_has_three_forms() {
         let now = DateTime::UNIX_EPOCH;
-        let at = |text: &str| {
-            text.parse::<Moment>()
-                .map(|moment| format_time(moment.instant(now)))
-        };
+        let at = |text: &str| text.parse::<Moment>().map(|moment| format_time(moment.instant(now)));
         assert_eq!(at("now"), Ok("1970-01-01T00:00:02Z".to_owned()));
         assert_eq!(at("+1h 30m"), Ok("1970-01-01T01:30:00Z".to_owned()));
-        assert_eq!(
-            at("2026-01-31T23:00:00+01:00"),
-            Ok("2026-01-31T22:00:00Z".to_owned())
-        );
+        assert_eq!(at("2026-01-31T23:00:00+01:00"), Ok("2026-01-31T22:00:00Z".to_owned()));
         assert!(at("tomorrow").is_err());
         assert!(at("+soon").is_err());
     }

@@ -25,11 +25,8 @@ impl Branch {
     fn add_inner<'a>(&'a self, before: &str, lines: &mut Vec<(String, &'a [Cell])>) {
         let last = self.children.len().saturating_sub(1);
         for (at, branch) in self.children.iter().enumerate() {
-            let (fork, below) = if at == last {
-                ("└── ", "    ")
-            } else {
-                ("├── ", "│   ")
-            };
+            let (fork, below) =
+                if at == last { ("└── ", "    ") } else { ("├── ", "│   ") };
             lines.push((format!("{before}{fork}"), branch.cells.as_slice()));
             branch.add_inner(&format!("{before}{below}"), lines);
         }
@@ -41,19 +38,14 @@ mod tests {
     use super::*;
 
     fn branch(name: &str, inner: Vec<Branch>) -> Branch {
-        Branch {
-            cells: vec![name.into()],
-            children: inner,
-        }
+        Branch { cells: vec![name.into()], children: inner }
     }
 
     #[test]
     fn children_are_indented_below_their_parent() {
         let south = branch("south", vec![branch("ulm", Vec::new())]);
-        let tree = [
-            branch("emea", vec![south, branch("bonn", Vec::new())]),
-            branch("apac", Vec::new()),
-        ];
+        let tree =
+            [branch("emea", vec![south, branch("bonn", Vec::new())]), branch("apac", Vec::new())];
         let lines = Branch::lines(&tree);
         let before: Vec<_> = lines.iter().map(|(before, _)| before.as_str()).collect();
         assert_eq!(before, ["", "├── ", "│   └── ", "└── ", ""]);

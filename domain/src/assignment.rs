@@ -199,14 +199,8 @@ mod tests {
 
     #[test]
     fn a_limit_of_zero_is_rejected() {
-        assert_eq!(
-            UpdateLimits::parse(Some(0), None).expect_err("0").field,
-            "maxConcurrent"
-        );
-        assert_eq!(
-            UpdateLimits::parse(None, Some(0)).expect_err("0").field,
-            "stopAfterFailures"
-        );
+        assert_eq!(UpdateLimits::parse(Some(0), None).expect_err("0").field, "maxConcurrent");
+        assert_eq!(UpdateLimits::parse(None, Some(0)).expect_err("0").field, "stopAfterFailures");
         assert!(!UpdateLimits::parse(None, None).expect("none").is_limited());
     }
 

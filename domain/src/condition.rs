@@ -68,14 +68,10 @@ pub fn replace(
     now: Time,
 ) {
     let before = std::mem::take(conditions);
-    let (mut remaining, _replaced): (Vec<_>, Vec<_>) = before
-        .iter()
-        .cloned()
-        .partition(|condition| !covers(condition.kind));
+    let (mut remaining, _replaced): (Vec<_>, Vec<_>) =
+        before.iter().cloned().partition(|condition| !covers(condition.kind));
     for (kind, text) in holds {
-        let same = before
-            .iter()
-            .find(|condition| condition.kind == kind && condition.text == text);
+        let same = before.iter().find(|condition| condition.kind == kind && condition.text == text);
         remaining.retain(|condition| condition.kind != kind);
         remaining.push(Condition {
             kind,
@@ -105,24 +101,11 @@ mod tests {
             [(K::OtherImage, "b".into()), (K::NotNewer, "a".into())],
             start,
         );
-        replace(
-            &mut conditions,
-            K::depends_on_policy,
-            [(K::NotNewer, "a".into())],
-            later,
-        );
+        replace(&mut conditions, K::depends_on_policy, [(K::NotNewer, "a".into())], later);
         let listed: Vec<_> = conditions.iter().map(|c| (c.kind, c.since)).collect();
         assert_eq!(listed, [(K::NotNewer, start), (K::OtherImage, start)]);
-        replace(
-            &mut conditions,
-            K::depends_on_policy,
-            [(K::NotNewer, "c".into())],
-            later,
-        );
-        assert_eq!(
-            conditions[0].since, later,
-            "another text is another condition"
-        );
+        replace(&mut conditions, K::depends_on_policy, [(K::NotNewer, "c".into())], later);
+        assert_eq!(conditions[0].since, later, "another text is another condition");
         replace(&mut conditions, K::depends_on_policy, [], later);
         assert_eq!(conditions.len(), 1, "conditions from node reports remain");
     }

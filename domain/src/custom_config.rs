@@ -38,12 +38,7 @@ impl CustomConfigSpec {
     pub fn parse(name: &str, description: &str, config: &str) -> Result<Self, Invalid> {
         const ALLOWED_PUNCTUATION: &str = text::TEXT_PUNCTUATION_AND_QUOTE;
         text::check_identifier("name", name)?;
-        text::check(
-            "description",
-            description,
-            Self::MAX_DESCRIPTION_BYTES,
-            ALLOWED_PUNCTUATION,
-        )?;
+        text::check("description", description, Self::MAX_DESCRIPTION_BYTES, ALLOWED_PUNCTUATION)?;
         if config.is_empty() {
             return Err(Invalid::new("config", "must not be empty"));
         }

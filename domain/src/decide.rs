@@ -185,21 +185,12 @@ impl Decision {
 
     /// A decision without an offline grant.
     const fn new(act: Act, reason: Reason, next: Option<Time>) -> Self {
-        Self {
-            act,
-            reason,
-            next_change: next,
-            offline_grant: None,
-            is_retry: false,
-        }
+        Self { act, reason, next_change: next, offline_grant: None, is_retry: false }
     }
 
     /// Continues an open run, whatever the desired update is now.
     fn continue_run(run: &OpenRun) -> Self {
-        let reason = Reason::RunOpen {
-            run: run.id,
-            state: run.state.name(),
-        };
+        let reason = Reason::RunOpen { run: run.id, state: run.state.name() };
         Self::new(Act::Continue(run.id), reason, None)
     }
 
@@ -220,11 +211,7 @@ pub fn decide(
     let decision = evaluation.decide(open);
     let grant = evaluation.offline_grant(&decision, open);
     let again = evaluation.is_retry(&decision);
-    Decision {
-        offline_grant: grant,
-        is_retry: again,
-        ..decision
-    }
+    Decision { offline_grant: grant, is_retry: again, ..decision }
 }
 
 impl UpdateIntent {
@@ -256,11 +243,7 @@ impl UpdateIntent {
         match &self.order {
             None => self.windows.clone(),
             Some(order) if order.kind == OrderKind::Now => {
-                let ordered = Window {
-                    start: order.at,
-                    end: order.until,
-                    opener: Opener::Order,
-                };
+                let ordered = Window { start: order.at, end: order.until, opener: Opener::Order };
                 Windows::from_now_on(all.chain([ordered]), now)
             }
             Some(order) => Windows::from_now_on(all.filter(|window| order.at < window.start), now),
@@ -282,14 +265,8 @@ impl UpdateIntent {
             });
         }
         let (limits, usage) = (assigned.limits, assigned.usage);
-        if limits
-            .stop_after_failures
-            .is_some_and(|limit| limit <= usage.failures)
-        {
-            return Some(Reason::Stopped {
-                scope: assigned.scope,
-                failures: usage.failures,
-            });
+        if limits.stop_after_failures.is_some_and(|limit| limit <= usage.failures) {
+            return Some(Reason::Stopped { scope: assigned.scope, failures: usage.failures });
         }
         let (scope, limit) = (assigned.scope, limits.max_concurrent?);
         if !usage.holds_slot && limit <= usage.held_by_others {

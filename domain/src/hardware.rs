@@ -76,9 +76,7 @@ impl Hardware {
         carry_over(&mut self.usbs, &before.usbs, now);
         carry_over(&mut self.gpus, &before.gpus, now);
         let addresses = self.nics.iter_mut().flat_map(|nic| &mut nic.ipaddresses);
-        addresses
-            .filter(|address| address.resource_id.is_none())
-            .collect()
+        addresses.filter(|address| address.resource_id.is_none()).collect()
     }
 }
 
@@ -276,10 +274,7 @@ fn carry_over<P: HardwarePart>(parts: &mut [P], before: &[P], now: Time) {
         }
         let lifetime = part.lifetime();
         let created_at = lifetime.map_or(now, |lifetime| lifetime.created_at);
-        *lifetime = Some(Lifetime {
-            created_at,
-            updated_at: now,
-        });
+        *lifetime = Some(Lifetime { created_at, updated_at: now });
     }
 }
 
@@ -388,23 +383,15 @@ mod tests {
     }
 
     fn times(created: i64, updated: i64) -> Lifetime {
-        Lifetime {
-            created_at: at(created),
-            updated_at: at(updated),
-        }
+        Lifetime { created_at: at(created), updated_at: at(updated) }
     }
 
     fn nic(name: &str, link: Link, addresses: &[&str]) -> Nic {
-        let address = |address: &&str| Address {
-            address: (*address).to_owned(),
-            ..Address::default()
-        };
+        let address =
+            |address: &&str| Address { address: (*address).to_owned(), ..Address::default() };
         Nic {
             device_name: name.to_owned(),
-            link_state: LinkState {
-                kind: link,
-                timestamps: None,
-            },
+            link_state: LinkState { kind: link, timestamps: None },
             ipaddresses: addresses.iter().map(address).collect(),
             ..Nic::default()
         }
@@ -416,11 +403,7 @@ mod tests {
             capacity_bytes: Capacity(u64::MAX),
             ..Storage::default()
         };
-        Hardware {
-            storages: vec![disk],
-            nics,
-            ..Hardware::default()
-        }
+        Hardware { storages: vec![disk], nics, ..Hardware::default() }
     }
 
     /// Carries `before` over, with new ids from `hour` on. Returns also the number of new addresses.
@@ -450,10 +433,7 @@ mod tests {
 
     #[test]
     fn a_part_changes_with_its_own_parts_and_no_other_does() {
-        let reported = vec![
-            nic("eth0", Link::Up, &["10.0.0.1/24"]),
-            nic("eth1", Link::Up, &[]),
-        ];
+        let reported = vec![nic("eth0", Link::Up, &["10.0.0.1/24"]), nic("eth1", Link::Up, &[])];
         let (first, _) = carried_over(machine(reported), None, 0);
         let reported = vec![
             nic("eth1", Link::Up, &[]),

@@ -131,10 +131,7 @@ impl Registration {
             user_lvm_size: 0,
         };
         if registration.uuid.is_none() && registration.serial.is_none() {
-            return Err(Invalid::new(
-                "uuid",
-                "give the machine's uuid, its serialNumber, or both",
-            ));
+            return Err(Invalid::new("uuid", "give the machine's uuid, its serialNumber, or both"));
         }
         Ok(registration)
     }
@@ -163,10 +160,7 @@ impl Registration {
             let why = format!("more than {} GB", Self::MAX_LVM_SIZE_GB);
             return Err(Invalid::new("userLvmSize", why));
         }
-        Ok(Self {
-            user_lvm_size,
-            ..self
-        })
+        Ok(Self { user_lvm_size, ..self })
     }
 
     /// Desired state of the host.
@@ -178,11 +172,7 @@ impl Registration {
     /// Desired state of a host, depending on whether it is onboarded as soon as it connects.
     #[must_use]
     pub const fn desired_if(auto_onboard: bool) -> HostState {
-        if auto_onboard {
-            HostState::Onboarded
-        } else {
-            HostState::Registered
-        }
+        if auto_onboard { HostState::Onboarded } else { HostState::Registered }
     }
 }
 
@@ -223,12 +213,7 @@ pub fn parse_uuid(field: &'static str, text: &str) -> Result<Option<Uuid>, Inval
     if text.is_empty() {
         return Ok(None);
     }
-    let bad = || {
-        Invalid::new(
-            field,
-            "not a UUID such as 01234567-89ab-cdef-0123-456789abcdef",
-        )
-    };
+    let bad = || Invalid::new(field, "not a UUID such as 01234567-89ab-cdef-0123-456789abcdef");
     if text.len() != 36 {
         return Err(bad());
     }
@@ -253,10 +238,7 @@ impl SerialNumber {
         if good {
             Ok(Some(Self(text.to_owned())))
         } else {
-            Err(Invalid::new(
-                field,
-                "a serial number has 5 to 20 letters and digits",
-            ))
+            Err(Invalid::new(field, "a serial number has 5 to 20 letters and digits"))
         }
     }
 
@@ -303,18 +285,8 @@ mod tests {
         let created = Registration::without_registration("a name of more than twenty", "")
             .expect("a machine");
         assert_eq!(created.desired(), HostState::Onboarded);
-        assert_eq!(
-            Registration::without_registration("a;b", "")
-                .expect_err("a;b")
-                .field,
-            "name"
-        );
-        assert_eq!(
-            Registration::without_registration("a", "b")
-                .expect_err("b")
-                .field,
-            "uuid"
-        );
+        assert_eq!(Registration::without_registration("a;b", "").expect_err("a;b").field, "name");
+        assert_eq!(Registration::without_registration("a", "b").expect_err("b").field, "uuid");
     }
 
     #[test]
@@ -345,11 +317,8 @@ mod tests {
         let upper = parse_uuid("uuid", "01234567-89AB-CDEF-0123-456789ABCDEF").expect("a UUID");
         let lower = parse_uuid("uuid", "01234567-89ab-cdef-0123-456789abcdef").expect("a UUID");
         assert_eq!(upper, lower);
-        for bad in [
-            "0123456789abcdef0123456789abcdef",
-            "x",
-            "{01234567-89ab-cdef-0123-456789abcd}",
-        ] {
+        for bad in ["0123456789abcdef0123456789abcdef", "x", "{01234567-89ab-cdef-0123-456789abcd}"]
+        {
             assert!(parse_uuid("uuid", bad).is_err(), "{bad}");
         }
     }

@@ -141,13 +141,8 @@ fn parse(text: &str, prefix: &'static str) -> Result<u32, BadId> {
     let digits = text
         .strip_prefix(prefix)
         .and_then(|rest| rest.strip_prefix('-'))
-        .ok_or_else(|| BadId::OtherKind {
-            text: text.to_owned(),
-            prefix,
-        })?;
-    let impossible = || BadId::Malformed {
-        text: text.to_owned(),
-    };
+        .ok_or_else(|| BadId::OtherKind { text: text.to_owned(), prefix })?;
+    let impossible = || BadId::Malformed { text: text.to_owned() };
     let is_hex = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
     if digits.len() != 8 || !digits.as_bytes().iter().all(is_hex) {
         return Err(impossible());
@@ -173,8 +168,7 @@ pub fn parse_id<T: std::str::FromStr<Err = BadId>>(
     field: &'static str,
     text: &str,
 ) -> Result<T, Invalid> {
-    text.parse()
-        .map_err(|error: BadId| Invalid::new(field, error.to_string()))
+    text.parse().map_err(|error: BadId| Invalid::new(field, error.to_string()))
 }
 
 /// Spreads consecutive numbers over all 32 bits. Each step is reversible, so different numbers stay different.

@@ -192,11 +192,8 @@ mod tests {
         assert_eq!(read, slot);
         let failed = serde_json::json!({"sha256": "0a", "imageId": "1.1"});
         let read: FailedImage = serde_json::from_value(failed).expect("an image");
-        let expected = FailedImage {
-            sha256: "0a".to_owned(),
-            image_id: "1.1".to_owned(),
-            why: String::new(),
-        };
+        let expected =
+            FailedImage { sha256: "0a".to_owned(), image_id: "1.1".to_owned(), why: String::new() };
         assert_eq!(read, expected);
     }
 
@@ -205,14 +202,8 @@ mod tests {
         let trusted = instance();
         assert!(trusted.is_trusted());
         for state in [InstanceState::Untrusted, InstanceState::Deleted] {
-            let desired = Instance {
-                desired: state,
-                ..trusted.clone()
-            };
-            let current = Instance {
-                current: state,
-                ..trusted.clone()
-            };
+            let desired = Instance { desired: state, ..trusted.clone() };
+            let current = Instance { current: state, ..trusted.clone() };
             assert!(!desired.is_trusted() && !current.is_trusted(), "{state:?}");
         }
     }

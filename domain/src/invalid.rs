@@ -14,9 +14,6 @@ impl Invalid {
     /// Rejects the value of a field.
     #[must_use]
     pub fn new(field: &'static str, why: impl Into<String>) -> Self {
-        Self {
-            field,
-            why: why.into(),
-        }
+        Self { field, why: why.into() }
     }
 }

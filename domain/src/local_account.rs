@@ -43,10 +43,7 @@ impl LocalAccountSpec {
                 format!("must be `{kinds}`, a space, the key in Base64, and an optional comment");
             return Err(Invalid::new("sshKey", why));
         }
-        Ok(Self {
-            username: username.to_owned(),
-            ssh_key: ssh_key.to_owned(),
-        })
+        Ok(Self { username: username.to_owned(), ssh_key: ssh_key.to_owned() })
     }
 }
 

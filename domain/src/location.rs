@@ -39,16 +39,10 @@ impl Metadata {
                 return Err(Invalid::new("metadata", "more than 100 labels"));
             }
             if !is_key(&key) {
-                return Err(Invalid::new(
-                    "metadata",
-                    format!("`{key}` is not a valid key"),
-                ));
+                return Err(Invalid::new("metadata", format!("`{key}` is not a valid key")));
             }
             if !is_label_text(&value, 63) {
-                return Err(Invalid::new(
-                    "metadata",
-                    format!("`{value}` is not a valid value"),
-                ));
+                return Err(Invalid::new("metadata", format!("`{value}` is not a valid value")));
             }
             if read.iter().any(|label: &Label| label.key == key) {
                 return Err(Invalid::new("metadata", format!("`{key}` is listed twice")));
@@ -151,16 +145,10 @@ impl SiteSpec {
     /// The latitude or longitude is out of range.
     pub fn parse_position(latitude: i32, longitude: i32) -> Result<(i32, i32), Invalid> {
         if latitude.unsigned_abs() > 900_000_000 {
-            return Err(Invalid::new(
-                "siteLat",
-                "not between -900000000 and 900000000",
-            ));
+            return Err(Invalid::new("siteLat", "not between -900000000 and 900000000"));
         }
         if longitude.unsigned_abs() > 1_800_000_000 {
-            return Err(Invalid::new(
-                "siteLng",
-                "not between -1800000000 and 1800000000",
-            ));
+            return Err(Invalid::new("siteLng", "not between -1800000000 and 1800000000"));
         }
         Ok((latitude, longitude))
     }
@@ -171,11 +159,7 @@ mod tests {
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Result<Metadata, Invalid> {
-        Metadata::parse(
-            pairs
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned())),
-        )
+        Metadata::parse(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())))
     }
 
     #[test]
@@ -196,26 +180,13 @@ mod tests {
         let site = labels(&[("rack", "2"), ("city", "ulm")]).expect("labels");
         let region = labels(&[("city", "bonn"), ("country", "de")]).expect("labels");
         let inherited = own.inherited_from([&site, &region]);
-        assert_eq!(
-            inherited,
-            labels(&[("city", "ulm"), ("country", "de")]).expect("labels")
-        );
+        assert_eq!(inherited, labels(&[("city", "ulm"), ("country", "de")]).expect("labels"));
     }
 
     #[test]
     fn a_site_is_on_the_globe() {
         assert!(SiteSpec::parse_position(900_000_000, -1_800_000_000).is_ok());
-        assert_eq!(
-            SiteSpec::parse_position(i32::MIN, 0)
-                .expect_err("beyond")
-                .field,
-            "siteLat"
-        );
-        assert_eq!(
-            SiteSpec::parse_position(0, i32::MAX)
-                .expect_err("beyond")
-                .field,
-            "siteLng"
-        );
+        assert_eq!(SiteSpec::parse_position(i32::MIN, 0).expect_err("beyond").field, "siteLat");
+        assert_eq!(SiteSpec::parse_position(0, i32::MAX).expect_err("beyond").field, "siteLng");
     }
 }

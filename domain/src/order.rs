@@ -37,10 +37,7 @@ pub fn parse_reason(text: &str) -> Result<String, Invalid> {
         return Err(Invalid::new("reason", "longer than 500 bytes"));
     }
     if text.chars().any(char::is_control) {
-        return Err(Invalid::new(
-            "reason",
-            "must be one line, without control characters",
-        ));
+        return Err(Invalid::new("reason", "must be one line, without control characters"));
     }
     Ok(text.to_owned())
 }

@@ -146,27 +146,12 @@ impl OsSpec {
         text::check("imageId", &self.image_id, 500, text::TEXT_PUNCTUATION)?;
         text::check("imageUrl", &self.image_url, 500, URL_PUNCTUATION)?;
         text::check("repoUrl", &self.repo_url, 500, URL_PUNCTUATION)?;
-        text::check(
-            "installedPackagesUrl",
-            &self.installed_packages_url,
-            200,
-            URL_PUNCTUATION,
-        )?;
-        text::check(
-            "existingCvesUrl",
-            &self.existing_cves_url,
-            500,
-            URL_PUNCTUATION,
-        )?;
+        text::check("installedPackagesUrl", &self.installed_packages_url, 200, URL_PUNCTUATION)?;
+        text::check("existingCvesUrl", &self.existing_cves_url, 500, URL_PUNCTUATION)?;
         text::check("fixedCvesUrl", &self.fixed_cves_url, 500, URL_PUNCTUATION)?;
         check_signatures(&self.image_signatures)?;
         text::check("tlsCaCert", &self.tls_ca_cert, 10_000, "+/=-_ \n")?;
-        text::check(
-            "description",
-            &self.description,
-            1_000,
-            "-_.:;=?@!#,<>*(){}&%$^+` ",
-        )?;
+        text::check("description", &self.description, 1_000, "-_.:;=?@!#,<>*(){}&%$^+` ")?;
         if self.metadata.len() > 500 {
             return Err(Invalid::new("metadata", "longer than 500 bytes"));
         }
@@ -181,10 +166,7 @@ impl OsSpec {
 /// Checks the form that [`OsSpec::image_signatures`] describes.
 fn check_signatures(all: &[String]) -> Result<(), Invalid> {
     const FIELD: &str = "imageSignatures";
-    let (many, long) = (
-        OsSpec::MAX_IMAGE_SIGNATURES,
-        OsSpec::MAX_IMAGE_SIGNATURE_BYTES,
-    );
+    let (many, long) = (OsSpec::MAX_IMAGE_SIGNATURES, OsSpec::MAX_IMAGE_SIGNATURE_BYTES);
     if all.len() > many {
         let why = format!("{} signatures are more than {many}", all.len());
         return Err(Invalid::new(FIELD, why));
@@ -242,10 +224,7 @@ impl Sha256 {
         if is_digest(text) {
             Ok(Self(text.to_owned().into()))
         } else {
-            Err(Invalid::new(
-                field,
-                "a SHA-256 digest has 64 lower-case hexadecimal digits",
-            ))
+            Err(Invalid::new(field, "a SHA-256 digest has 64 lower-case hexadecimal digits"))
         }
     }
 
@@ -302,10 +281,7 @@ mod tests {
 
     #[test]
     fn a_release_with_an_unusual_name_still_has_a_profile() {
-        let release = OsRelease {
-            pretty_name: "Ölinux \"7\"".into(),
-            ..bookworm()
-        };
+        let release = OsRelease { pretty_name: "Ölinux \"7\"".into(), ..bookworm() };
         let spec = OsSpec::from_release(&release, "amd64").expect("a profile");
         assert_eq!(spec.name, "-linux -7-");
         let nameless = OsRelease::default();
@@ -317,10 +293,7 @@ mod tests {
         let checked = |signatures: &[String]| {
             let spec = OsSpec::from_release(&bookworm(), "amd64").expect("a profile");
             let image_signatures = signatures.to_vec();
-            let spec = OsSpec {
-                image_signatures,
-                ..spec
-            };
+            let spec = OsSpec { image_signatures, ..spec };
             spec.validated().map(|spec| spec.image_signatures)
         };
         let key = "0123456789abcdef".repeat(4);

@@ -32,10 +32,7 @@ impl PackageName {
         if good {
             Ok(Self(text.to_owned()))
         } else {
-            Err(Invalid::new(
-                field,
-                format!("{text:?} is not the name of a Debian package"),
-            ))
+            Err(Invalid::new(field, format!("{text:?} is not the name of a Debian package")))
         }
     }
 
@@ -76,17 +73,11 @@ impl PackageVersion {
     /// # Errors
     /// The text is not a version.
     pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
-        let bad = || {
-            Invalid::new(
-                field,
-                format!("{text:?} is not the version of a Debian package"),
-            )
-        };
+        let bad =
+            || Invalid::new(field, format!("{text:?} is not the version of a Debian package"));
         let upstream = text.split_once(':').map_or(text, |(_, rest)| rest);
         let good = text.len() <= 256
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"+-.~:".contains(&b))
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.~:".contains(&b))
             && upstream.bytes().next().is_some_and(|b| b.is_ascii_digit());
         if !good || debversion::Version::from_str(text).is_err() {
             return Err(bad());
@@ -296,10 +287,7 @@ mod tests {
             "../x",
             "ä2",
         ] {
-            assert!(
-                PackageRequirement::parse_list("updatePackages", bad).is_err(),
-                "{bad}"
-            );
+            assert!(PackageRequirement::parse_list("updatePackages", bad).is_err(), "{bad}");
         }
         let twice =
             PackageRequirement::parse_list("updatePackages", "jq\njq=1.6").expect_err("twice");
@@ -309,9 +297,7 @@ mod tests {
     #[test]
     fn versions_are_ordered_as_dpkg_orders_them() {
         let version = |text| PackageVersion::parse("version", text).expect("a version");
-        let ascending = [
-            "1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.2", "1.10", "1:0.1",
-        ];
+        let ascending = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.2", "1.10", "1:0.1"];
         for pair in ascending.windows(2) {
             assert!(version(pair[0]) < version(pair[1]), "{pair:?}");
         }

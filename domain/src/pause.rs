@@ -69,10 +69,7 @@ impl FromStr for PauseScope {
             "project" if text == "project" => Ok(Self::Project),
             SiteId::PREFIX => text.parse().map(Self::Site),
             PolicyId::PREFIX => text.parse().map(Self::Policy),
-            _ => Err(BadId::OtherKind {
-                text: text.to_owned(),
-                prefix: "site or osupdatepolicy",
-            }),
+            _ => Err(BadId::OtherKind { text: text.to_owned(), prefix: "site or osupdatepolicy" }),
         }
     }
 }

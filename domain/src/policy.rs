@@ -172,12 +172,7 @@ impl DesiredUpdate {
         for source in sources {
             text::check("updateSources", source, 100_000, SOURCE_PUNCTUATION)?;
         }
-        text::check(
-            "updateKernelCommand",
-            kernel_command,
-            500,
-            text::TEXT_PUNCTUATION_AND_QUOTE,
-        )?;
+        text::check("updateKernelCommand", kernel_command, 500, text::TEXT_PUNCTUATION_AND_QUOTE)?;
         if os.is_some() && (!packages.is_empty() || !sources.is_empty()) {
             return Err(Invalid::new(
                 "targetOsId",
@@ -227,22 +222,10 @@ mod tests {
 
     #[test]
     fn a_target_names_something_and_not_too_much() {
-        assert_eq!(
-            target(false, "", "").expect_err("nothing").field,
-            "updatePolicy"
-        );
-        assert_eq!(
-            target(true, "jq", "").expect_err("both").field,
-            "targetOsId"
-        );
-        assert_eq!(
-            target(false, "jq;id", "").expect_err("a shell").field,
-            "updatePackages"
-        );
-        assert_eq!(
-            target(false, "", "a`b").expect_err("a shell").field,
-            "updateKernelCommand"
-        );
+        assert_eq!(target(false, "", "").expect_err("nothing").field, "updatePolicy");
+        assert_eq!(target(true, "jq", "").expect_err("both").field, "targetOsId");
+        assert_eq!(target(false, "jq;id", "").expect_err("a shell").field, "updatePackages");
+        assert_eq!(target(false, "", "a`b").expect_err("a shell").field, "updateKernelCommand");
         assert!(target(true, "", "quiet").is_ok());
     }
 
@@ -259,10 +242,7 @@ mod tests {
 
     #[test]
     fn rules_are_for_packages() {
-        let careful = || PackageRules {
-            min_age_days: 7,
-            ..PackageRules::default()
-        };
+        let careful = || PackageRules { min_age_days: 7, ..PackageRules::default() };
         let of = |desired| PolicySpec::parse("policy", "", desired).expect("a policy");
         let image = || of(target(true, "", "").expect("an image"));
         let refused = image().with_package_rules(careful()).expect_err("an image");
@@ -272,29 +252,18 @@ mod tests {
         let refused = exact().with_package_rules(careful()).expect_err("an age");
         assert_eq!(refused.field, "packageRules.minAgeDays");
         assert!(exact().with_package_rules(PackageRules::default()).is_ok());
-        let ruled = of(DesiredUpdate::Latest)
-            .with_package_rules(careful())
-            .expect("rules");
+        let ruled = of(DesiredUpdate::Latest).with_package_rules(careful()).expect("rules");
         assert_eq!(ruled.rules, careful());
     }
 
     #[test]
     fn image_rules_need_an_update_that_can_be_an_image() {
-        let slow = ImageRules {
-            download_bytes_per_second: 1 << 20,
-            ..ImageRules::default()
-        };
+        let slow = ImageRules { download_bytes_per_second: 1 << 20, ..ImageRules::default() };
         let of = |desired| PolicySpec::parse("policy", "", desired).expect("a policy");
         let image = || of(target(true, "", "").expect("an image"));
         let kernel_of_image = || of(target(true, "", "quiet").expect("both"));
         for spec in [of(DesiredUpdate::Latest), image(), kernel_of_image()] {
-            assert_eq!(
-                spec.clone()
-                    .with_image_rules(slow)
-                    .expect("rules")
-                    .image_rules,
-                slow
-            );
+            assert_eq!(spec.clone().with_image_rules(slow).expect("rules").image_rules, slow);
             assert!(spec.with_image_rules(ImageRules::default()).is_ok());
         }
         for desired in [target(false, "jq", ""), target(false, "", "quiet")] {
@@ -303,20 +272,12 @@ mod tests {
             assert_eq!(refused.field, "imageRules");
             assert!(spec.with_image_rules(ImageRules::default()).is_ok());
         }
-        let bad = ImageRules {
-            attempts: 101,
-            ..slow
-        };
+        let bad = ImageRules { attempts: 101, ..slow };
         let refused = image().with_image_rules(bad).expect_err("too many");
         assert_eq!(refused.field, "imageRules.attempts");
         // The newest is a set of packages on one node and an image on another.
-        let careful = PackageRules {
-            min_age_days: 7,
-            ..PackageRules::default()
-        };
-        let both = of(DesiredUpdate::Latest)
-            .with_package_rules(careful.clone())
-            .expect("rules");
+        let careful = PackageRules { min_age_days: 7, ..PackageRules::default() };
+        let both = of(DesiredUpdate::Latest).with_package_rules(careful.clone()).expect("rules");
         let both = both.with_image_rules(slow).expect("both kinds of rules");
         assert_eq!((both.rules, both.image_rules), (careful, slow));
     }
@@ -353,9 +314,6 @@ mod tests {
         let read: PolicySpec = serde_json::from_value(old).expect("a policy");
         assert!(read.rules.is_default() && read.image_rules.is_default());
         let stored = serde_json::to_value(&read).expect("JSON");
-        assert_eq!(
-            (stored.get("rules"), stored.get("image_rules")),
-            (None, None)
-        );
+        assert_eq!((stored.get("rules"), stored.get("image_rules")), (None, None));
     }
 }

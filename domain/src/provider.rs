@@ -80,12 +80,7 @@ impl ProviderSpec {
             return Err(Invalid::new("name", "must not be empty"));
         }
         let name = Name::parse_up_to("name", name, Self::MAX_NAME_BYTES)?;
-        text::check(
-            "apiEndpoint",
-            api_endpoint,
-            Self::MAX_TEXT,
-            text::TEXT_PUNCTUATION,
-        )?;
+        text::check("apiEndpoint", api_endpoint, Self::MAX_TEXT, text::TEXT_PUNCTUATION)?;
         if api_credentials.len() > Self::MAX_CREDENTIALS {
             return Err(Invalid::new("apiCredentials", "more than 100 credentials"));
         }
@@ -122,20 +117,12 @@ mod tests {
     fn a_provider_is_read_as_it_was_given() {
         let config = r#"{"defaultOs": "os-00000001", "autoProvision": true}"#;
         let credentials = vec!["user".to_owned(), "päss \\ word".to_owned()];
-        let read = parse(
-            "LOCA 1",
-            "https://loca:8080/api",
-            credentials.clone(),
-            config,
-        );
+        let read = parse("LOCA 1", "https://loca:8080/api", credentials.clone(), config);
         let read = read.expect("a provider");
         assert_eq!(read.name.as_str(), "LOCA 1");
         assert_eq!(read.api_credentials, credentials);
         assert_eq!(read.config, config);
-        assert!(
-            parse("x", "", Vec::new(), "").is_ok(),
-            "only the required fields"
-        );
+        assert!(parse("x", "", Vec::new(), "").is_ok(), "only the required fields");
     }
 
     #[test]

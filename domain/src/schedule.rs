@@ -70,11 +70,7 @@ impl ScheduleFilter {
     /// The filter that a project's setting selects.
     #[must_use]
     pub const fn from_setting(any_schedule_status: bool) -> Self {
-        if any_schedule_status {
-            Self::AnyStatus
-        } else {
-            Self::OsUpdate
-        }
+        if any_schedule_status { Self::AnyStatus } else { Self::OsUpdate }
     }
 
     /// Whether schedules of this status open windows for updates.

@@ -30,11 +30,7 @@ impl Status {
     /// A status that applies from `at` on.
     #[must_use]
     pub fn new(text: &str, indication: Indication, at: Time) -> Self {
-        Self {
-            text: text.to_owned(),
-            indication,
-            at,
-        }
+        Self { text: text.to_owned(), indication, at }
     }
 
     /// Keeps the time of the previous status if text and indication are unchanged.

@@ -149,11 +149,7 @@ pub fn cut(text: &str, max: usize) -> String {
 #[must_use]
 pub fn cut_list(texts: &[String], max_items: usize, max_bytes: usize) -> Vec<String> {
     let all = texts.len();
-    let included = if all > max_items {
-        max_items.saturating_sub(1)
-    } else {
-        all
-    };
+    let included = if all > max_items { max_items.saturating_sub(1) } else { all };
     let first = texts.iter().take(included);
     let mut list: Vec<_> = first.map(|text| cut(&storable(text), max_bytes)).collect();
     if included < all {

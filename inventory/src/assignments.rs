@@ -125,15 +125,10 @@ pub async fn patch_assignment(
     let scope = parse_scope(&path)?;
     let now = app.clock.now();
     let before = ignore_not_found(assignments::find(&tx, scope, now).await)?;
-    let desired = change.apply_to(
-        &before.as_ref().map(to_input).unwrap_or_default(),
-        params.text("fieldMask"),
-    )?;
+    let desired = change
+        .apply_to(&before.as_ref().map(to_input).unwrap_or_default(), params.text("fieldMask"))?;
     if before.is_none() && desired.os_update_policy_id.is_empty() {
-        return Err(StoreError::NotFound {
-            what: RESOURCE_KIND,
-        }
-        .into());
+        return Err(StoreError::NotFound { what: RESOURCE_KIND }.into());
     }
     let (policy, limits) = parse_spec(&desired)?;
     if before.is_some_and(|before| before.policy == policy) {
@@ -240,10 +235,8 @@ async fn check_assignable(tx: &Tx, scope: Scope, policy: PolicyId) -> Result<(),
         Scope::Project => {}
     }
     if policies::find_many(tx, &[policy]).await?.is_empty() {
-        let missing = Conflict::MissingReference {
-            what: "os_update_policy_resource",
-            field: POLICY_FIELD,
-        };
+        let missing =
+            Conflict::MissingReference { what: "os_update_policy_resource", field: POLICY_FIELD };
         return Err(StoreError::from(missing).into());
     }
     Ok(())

@@ -58,10 +58,7 @@ impl FromRequestParts<App> for Call {
             let params = RawPathParams::from_request_parts(parts, app).await.ok();
             let name = params.as_ref().and_then(|params| {
                 let is_project = |(key, _): &(&str, &str)| *key == "projectName";
-                params
-                    .iter()
-                    .find(is_project)
-                    .map(|(_, name)| name.to_owned())
+                params.iter().find(is_project).map(|(_, name)| name.to_owned())
             });
             ProjectRef::Name(name.unwrap_or_default())
         };
@@ -113,9 +110,7 @@ impl Inventory {
     pub(crate) async fn administrate(&self, call: &Call) -> Result<FleetTx, Problem> {
         let caller = self.caller(call)?;
         if !caller.may_administrate() {
-            return Err(Problem::forbidden(
-                "only an administrator may create and delete projects",
-            ));
+            return Err(Problem::forbidden("only an administrator may create and delete projects"));
         }
         Ok(self.store.fleet_as(&actor(&caller, call)).await?)
     }
@@ -153,10 +148,7 @@ impl Inventory {
 }
 
 fn actor(caller: &Caller, call: &Call) -> Actor {
-    Actor {
-        name: caller.subject.clone(),
-        request_id: call.request_id.clone(),
-    }
+    Actor { name: caller.subject.clone(), request_id: call.request_id.clone() }
 }
 
 /// Parses the name of a project in a path. An impossible name gives "not found".

@@ -97,10 +97,7 @@ fn decision_resource(instance: InstanceId, input: &DecisionInput, now: Time) -> 
     let decision = input.decide(now);
     let (goal, before) = match &decision.act {
         Act::Fetch(target) => (Some(target), None),
-        Act::Apply {
-            target,
-            deadline: before,
-        } => (Some(target), Some(*before)),
+        Act::Apply { target, deadline: before } => (Some(target), Some(*before)),
         Act::Idle | Act::Continue(_) | Act::Cancel { .. } => (None, None),
     };
     let goal = goal.or(decision.offline_grant.as_ref().map(|grant| &grant.target));
@@ -128,24 +125,14 @@ fn decision_resource(instance: InstanceId, input: &DecisionInput, now: Time) -> 
             .collect(),
         slots: nearest.and_then(slots_resource),
         pauses: desired.pauses.iter().map(pauses::resource).collect(),
-        order: desired
-            .order
-            .as_ref()
-            .map(|order| orders::resource(instance, order)),
-        windows: windows
-            .as_slice()
-            .iter()
-            .map(|window| window_resource(window, now))
-            .collect(),
+        order: desired.order.as_ref().map(|order| orders::resource(instance, order)),
+        windows: windows.as_slice().iter().map(|window| window_resource(window, now)).collect(),
         ..Decision::default()
     }
 }
 
 fn grant_resource(grant: &OfflineGrant) -> DecisionGrant {
-    let window = |(start, end): &(Time, Time)| GrantWindow {
-        start: *start,
-        end: *end,
-    };
+    let window = |(start, end): &(Time, Time)| GrantWindow { start: *start, end: *end };
     DecisionGrant {
         windows: grant.windows.iter().map(window).collect(),
         expires_at: grant.expires_at,
@@ -211,11 +198,7 @@ pub fn policy_target(spec: &PolicySpec) -> RunTarget {
     RunTarget {
         kind: kind.to_owned(),
         mode: "exactly".to_owned(),
-        packages: target
-            .packages
-            .iter()
-            .map(PackageRequirement::to_string)
-            .collect(),
+        packages: target.packages.iter().map(PackageRequirement::to_string).collect(),
         sources: target.sources.clone(),
         package_rules: (kind == "packages").then_some(rules),
         kernel_command: target.kernel_command.clone(),
@@ -228,30 +211,17 @@ pub fn policy_target(spec: &PolicySpec) -> RunTarget {
 /// REST form of the target that a node receives.
 pub fn run_target(target: &Target) -> RunTarget {
     match &target.kind {
-        TargetKind::Packages {
-            exactly,
-            sources,
-            kernel_command,
-            rules,
-            allow_downgrades: _,
-        } => RunTarget {
-            kind: "packages".to_owned(),
-            mode: if exactly.is_some() {
-                "exactly"
-            } else {
-                "latest"
+        TargetKind::Packages { exactly, sources, kernel_command, rules, allow_downgrades: _ } => {
+            RunTarget {
+                kind: "packages".to_owned(),
+                mode: if exactly.is_some() { "exactly" } else { "latest" }.to_owned(),
+                packages: exactly.iter().flatten().map(PackageRequirement::to_string).collect(),
+                sources: sources.clone(),
+                package_rules: Some(policies::package_rules_resource(rules)),
+                kernel_command: kernel_command.clone(),
+                ..RunTarget::default()
             }
-            .to_owned(),
-            packages: exactly
-                .iter()
-                .flatten()
-                .map(PackageRequirement::to_string)
-                .collect(),
-            sources: sources.clone(),
-            package_rules: Some(policies::package_rules_resource(rules)),
-            kernel_command: kernel_command.clone(),
-            ..RunTarget::default()
-        },
+        }
         TargetKind::Image(image) => RunTarget {
             kind: "image".to_owned(),
             os_id: image.os.to_string(),

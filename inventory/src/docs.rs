@@ -54,10 +54,7 @@ async fn add_page_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("max-age=3600"));
-    headers.insert(
-        CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static(PAGE_CONTENT_POLICY),
-    );
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_CONTENT_POLICY));
     response
 }
 

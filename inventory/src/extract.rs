@@ -37,10 +37,7 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        read_object(request, state)
-            .await
-            .and_then(parse_input)
-            .map(Self)
+        read_object(request, state).await.and_then(parse_input).map(Self)
     }
 }
 
@@ -76,10 +73,8 @@ impl<S: Send + Sync, T: Input + Default + Serialize> FromRequest<S> for Change<T
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let object = T::without_read_only(read_object(request, state).await?);
-        let change = Self {
-            fields: object.as_object().cloned().unwrap_or_default(),
-            marker: PhantomData,
-        };
+        let change =
+            Self { fields: object.as_object().cloned().unwrap_or_default(), marker: PhantomData };
         // The form is checked before the token, so before the current resource can be read.
         change.apply_to(&T::default(), None)?;
         Ok(change)
@@ -240,16 +235,12 @@ impl Params {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
-        let number = text
-            .parse()
-            .ok()
-            .filter(|number| (least..=most).contains(number));
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
         match number {
             Some(number) => Ok(Some(number)),
-            None => Err(Problem::parameter(
-                name,
-                format!("must be a number from {least} to {most}"),
-            )),
+            None => {
+                Err(Problem::parameter(name, format!("must be a number from {least} to {most}")))
+            }
         }
     }
 
@@ -267,10 +258,7 @@ impl Params {
     pub fn reject(&self, names: &[&str]) -> Result<(), Problem> {
         match names.iter().find(|name| self.0.contains_key(**name)) {
             None => Ok(()),
-            Some(name) => Err(Problem::parameter(
-                name,
-                "this list does not support the parameter",
-            )),
+            Some(name) => Err(Problem::parameter(name, "this list does not support the parameter")),
         }
     }
 }

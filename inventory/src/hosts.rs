@@ -108,13 +108,9 @@ pub async fn register_host(
     Json(body): Json<HostRegister>,
 ) -> Answer<HostResource> {
     let tx = app.write(&call).await?;
-    let registration = Registration::parse(
-        &body.name,
-        &body.uuid,
-        &body.serial_number,
-        body.auto_onboard,
-    )?
-    .with_user_lvm_size(body.user_lvm_size)?;
+    let registration =
+        Registration::parse(&body.name, &body.uuid, &body.serial_number, body.auto_onboard)?
+            .with_user_lvm_size(body.user_lvm_size)?;
     let desired = DesiredHost {
         name: registration.name.clone(),
         site: optional_id("siteId", &body.site_id)?,

@@ -53,9 +53,8 @@ impl Listable for Instances {
             add_related_ids(&mut related_ids, instance, host);
         }
         let related = related::load(tx, &related_ids).await?;
-        let resources = instances
-            .iter()
-            .map(|(instance, host)| full_resource(instance, host, &related));
+        let resources =
+            instances.iter().map(|(instance, host)| full_resource(instance, host, &related));
         Ok(resources.collect())
     }
 }
@@ -208,14 +207,7 @@ pub async fn delete_instance(
 /// REST form of one instance, with the fields that are too large for lists.
 async fn load_instance_resource(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
     let (record, related) = instances::find_details(tx, id).await?;
-    let InstanceDetails {
-        instance,
-        host,
-        packages,
-        existing_cves,
-        slots,
-        failed_images,
-    } = record;
+    let InstanceDetails { instance, host, packages, existing_cves, slots, failed_images } = record;
     let applied = decisions::load_applicable_policy(tx, &host, &instance).await?;
     let configs = instance.custom_configs.iter();
     let configs = configs.filter_map(|id| related.custom_configs.get(id));

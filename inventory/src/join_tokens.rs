@@ -126,10 +126,7 @@ fn parse_spec(body: &JoinTokenInput, now: Time) -> Result<JoinTokenSpec, Problem
 }
 
 fn resource(token: &JoinToken, now: Time) -> JoinTokenResource {
-    let changed = [token.last_used_at, token.revoked_at]
-        .into_iter()
-        .flatten()
-        .max();
+    let changed = [token.last_used_at, token.revoked_at].into_iter().flatten().max();
     JoinTokenResource {
         resource_id: token.id.to_string(),
         name: token.spec.name.to_string(),
@@ -141,9 +138,6 @@ fn resource(token: &JoinToken, now: Time) -> JoinTokenResource {
         revoked_at: token.revoked_at,
         usable: token.check(now).is_ok(),
         token: None,
-        timestamps: Some(Timestamps::new(
-            token.created_at,
-            changed.unwrap_or(token.created_at),
-        )),
+        timestamps: Some(Timestamps::new(token.created_at, changed.unwrap_or(token.created_at))),
     }
 }

@@ -26,10 +26,7 @@ pub struct RequestId(String);
 impl RequestId {
     /// The client's id if it is valid (1 to 64 letters, digits and hyphens), otherwise a new one.
     fn from_request_or_new(request: &Request) -> Self {
-        let sent = request
-            .headers()
-            .get(REQUEST_ID)
-            .and_then(|id| id.to_str().ok());
+        let sent = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
         let fits = |id: &&str| {
             (1..=64).contains(&id.len())
                 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
@@ -54,15 +51,9 @@ impl RequestId {
 pub fn add_layers(router: Router, settings: &Settings) -> Router {
     let router = router
         .layer(DefaultBodyLimit::max(settings.body_limit))
-        .layer(middleware::from_fn_with_state(
-            settings.body_limit,
-            check_content_length,
-        ))
+        .layer(middleware::from_fn_with_state(settings.body_limit, check_content_length))
         .layer(middleware::from_fn(check_header_text))
-        .layer(middleware::from_fn_with_state(
-            settings.request_timeout,
-            enforce_timeout,
-        ))
+        .layer(middleware::from_fn_with_state(settings.request_timeout, enforce_timeout))
         .layer(CatchPanicLayer::custom(|panic| {
             tracing::error!(panic = panic_message(&panic), "a handler panicked");
             Problem::internal().into_response()
@@ -83,18 +74,13 @@ pub fn add_security_headers(router: Router) -> Router {
 async fn set_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
-        (
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; frame-ancestors 'none'",
-        ),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
     ] {
-        headers
-            .entry(name)
-            .or_insert(HeaderValue::from_static(value));
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
 }
@@ -102,8 +88,7 @@ async fn set_security_headers(mut response: Response) -> Response {
 /// Message of a panic.
 fn panic_message(panic: &Box<dyn std::any::Any + Send>) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("nothing")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("nothing")
 }
 
 /// Rejects a request whose announced body is too large, before the body is sent.

@@ -132,21 +132,14 @@ fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::base_document())
         .routes(routes!(orchestrator::get_orchestrator))
         .routes(routes!(projects::list_projects))
-        .routes(routes!(
-            projects::get_project,
-            projects::put_project,
-            projects::delete_project
-        ))
+        .routes(routes!(projects::get_project, projects::put_project, projects::delete_project))
         .merge(host_routes())
         .merge(update_routes())
         .merge(location_routes())
         .merge(schedule_routes())
         .merge(provisioning_routes())
         .merge(absent_routes())
-        .routes(routes!(
-            join_tokens::list_join_tokens,
-            join_tokens::create_join_token
-        ))
+        .routes(routes!(join_tokens::list_join_tokens, join_tokens::create_join_token))
         .routes(routes!(join_tokens::get_join_token))
         .routes(routes!(join_tokens::revoke_join_token))
 }
@@ -157,19 +150,11 @@ fn host_routes() -> OpenApiRouter<App> {
         .routes(routes!(hosts::list_hosts, hosts::create_host))
         .routes(routes!(summary::summarize_hosts))
         .routes(routes!(hosts::register_host))
-        .routes(routes!(
-            hosts::get_host,
-            hosts::put_host,
-            hosts::patch_host,
-            hosts::delete_host
-        ))
+        .routes(routes!(hosts::get_host, hosts::put_host, hosts::patch_host, hosts::delete_host))
         .routes(routes!(transitions::reregister_host))
         .routes(routes!(transitions::onboard_host))
         .routes(routes!(transitions::invalidate_host))
-        .routes(routes!(
-            instances::list_instances,
-            instances::create_instance
-        ))
+        .routes(routes!(instances::list_instances, instances::create_instance))
         .routes(routes!(
             instances::get_instance,
             instances::put_instance,
@@ -178,11 +163,7 @@ fn host_routes() -> OpenApiRouter<App> {
         ))
         .routes(routes!(instances::invalidate_instance))
         .routes(routes!(decisions::get_decision))
-        .routes(routes!(
-            orders::get_order,
-            orders::put_order,
-            orders::delete_order
-        ))
+        .routes(routes!(orders::get_order, orders::put_order, orders::delete_order))
 }
 
 /// Routes of operating systems, update policies and update runs.
@@ -205,14 +186,8 @@ fn update_routes() -> OpenApiRouter<App> {
         ))
         .routes(routes!(os_sync::get_os_sync, os_sync::request_os_sync))
         .routes(routes!(os_sync::get_os_sync_report))
-        .routes(routes!(
-            policies::list_update_policies,
-            policies::create_update_policy
-        ))
-        .routes(routes!(
-            policies::get_update_policy,
-            policies::delete_update_policy
-        ))
+        .routes(routes!(policies::list_update_policies, policies::create_update_policy))
+        .routes(routes!(policies::get_update_policy, policies::delete_update_policy))
         .routes(routes!(runs::list_update_runs))
         .routes(routes!(runs::get_update_run, runs::delete_update_run))
 }
@@ -228,39 +203,19 @@ fn location_routes() -> OpenApiRouter<App> {
             regions::delete_region
         ))
         .routes(routes!(sites::list_sites, sites::create_site))
-        .routes(routes!(
-            sites::get_site,
-            sites::put_site,
-            sites::patch_site,
-            sites::delete_site
-        ))
+        .routes(routes!(sites::get_site, sites::put_site, sites::patch_site, sites::delete_site))
         .routes(routes!(locations::find_locations))
 }
 
 /// Routes for the provisioning of machines.
 fn provisioning_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(
-            providers::list_providers,
-            providers::create_provider
-        ))
+        .routes(routes!(providers::list_providers, providers::create_provider))
         .routes(routes!(providers::get_provider, providers::delete_provider))
-        .routes(routes!(
-            custom_configs::list_custom_configs,
-            custom_configs::create_custom_config
-        ))
-        .routes(routes!(
-            custom_configs::get_custom_config,
-            custom_configs::delete_custom_config
-        ))
-        .routes(routes!(
-            local_accounts::list_local_accounts,
-            local_accounts::create_local_account
-        ))
-        .routes(routes!(
-            local_accounts::get_local_account,
-            local_accounts::delete_local_account
-        ))
+        .routes(routes!(custom_configs::list_custom_configs, custom_configs::create_custom_config))
+        .routes(routes!(custom_configs::get_custom_config, custom_configs::delete_custom_config))
+        .routes(routes!(local_accounts::list_local_accounts, local_accounts::create_local_account))
+        .routes(routes!(local_accounts::get_local_account, local_accounts::delete_local_account))
 }
 
 /// Routes of EIM features that Evenkeel does not have: empty lists.
@@ -278,20 +233,14 @@ fn absent_routes() -> OpenApiRouter<App> {
 fn schedule_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(schedules::list_schedules))
-        .routes(routes!(
-            single::list_single_schedules,
-            single::create_single_schedule
-        ))
+        .routes(routes!(single::list_single_schedules, single::create_single_schedule))
         .routes(routes!(
             single::get_single_schedule,
             single::put_single_schedule,
             single::patch_single_schedule,
             single::delete_single_schedule
         ))
-        .routes(routes!(
-            repeated::list_repeated_schedules,
-            repeated::create_repeated_schedule
-        ))
+        .routes(routes!(repeated::list_repeated_schedules, repeated::create_repeated_schedule))
         .routes(routes!(
             repeated::get_repeated_schedule,
             repeated::put_repeated_schedule,
@@ -307,16 +256,8 @@ fn schedule_routes() -> OpenApiRouter<App> {
         ))
         .routes(routes!(assignments::resume_assignment))
         .routes(routes!(pauses::list_pauses))
-        .routes(routes!(
-            pauses::get_pause,
-            pauses::put_pause,
-            pauses::delete_pause
-        ))
-        .routes(routes!(
-            settings::get_settings,
-            settings::put_settings,
-            settings::patch_settings
-        ))
+        .routes(routes!(pauses::get_pause, pauses::put_pause, pauses::delete_pause))
+        .routes(routes!(settings::get_settings, settings::put_settings, settings::patch_settings))
 }
 
 /// Response of the API for a request that is refused before it reaches the router.
@@ -328,10 +269,7 @@ pub fn forbidden_response(why: &str) -> axum::response::Response {
 pub fn router(inventory: Inventory) -> axum::Router {
     let app = Arc::new(AppState {
         stream_permits: Arc::new(Semaphore::new(
-            inventory
-                .settings
-                .max_streamed_lists
-                .min(Semaphore::MAX_PERMITS),
+            inventory.settings.max_streamed_lists.min(Semaphore::MAX_PERMITS),
         )),
         inventory,
     });

@@ -33,10 +33,7 @@ use query::{ListStart, PageRange};
 /// Query parameters of lists with filters.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the values"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the values")]
 pub struct ListParams {
     /// AIP-160 filter: `name = "edge" AND site.region.name = "south"`. On text, `=` tests for a
     /// part, ignoring case; `==` tests for the whole text. `OR` binds tighter than `AND`.
@@ -162,10 +159,7 @@ impl ListRequest {
             Ok::<_, Problem>(ListPart { rows, listing })
         };
         let parts: Result<Vec<ListPart>, Problem> = lists.into_iter().map(part).collect();
-        Ok(Self {
-            parts: parts?,
-            range: extent,
-        })
+        Ok(Self { parts: parts?, range: extent })
     }
 
     /// The lists of the response.
@@ -210,18 +204,16 @@ impl ListRequest {
             };
             let chosen = stored::page(&tx, &part.listing, &from, size.into()).await?;
             text.begin(part.rows.key());
-            part.rows
-                .write_items(app, &tx, &chosen.ids, &mut text)
-                .await?;
+            part.rows.write_items(app, &tx, &chosen.ids, &mut text).await?;
             text.end();
             total += chosen.total;
             next = next.or(chosen.next);
         }
         let next = match next {
             None => None,
-            Some(_) if is_joint => Some(short_list::offset_token(
-                self.range.first_offset()?.saturating_add(size),
-            )),
+            Some(_) if is_joint => {
+                Some(short_list::offset_token(self.range.first_offset()?.saturating_add(size)))
+            }
             Some(key) => Some(key.token()),
         };
         let end = ListTail { total, next };

@@ -24,10 +24,7 @@ pub struct LocationTree<'a> {
 impl<'a> LocationTree<'a> {
     /// The locations among the related resources.
     pub fn from_related(related: &'a Related) -> Self {
-        Self {
-            sites: &related.sites,
-            regions: &related.regions,
-        }
+        Self { sites: &related.sites, regions: &related.regions }
     }
 
     /// All sites, in no particular order.
@@ -84,9 +81,7 @@ impl<'a> LocationTree<'a> {
 
     /// REST form of the region with this id, including its parent region.
     pub fn region(self, id: RegionId) -> Option<RegionResource> {
-        self.regions
-            .get(&id)
-            .map(|region| self.region_resource(region))
+        self.regions.get(&id).map(|region| self.region_resource(region))
     }
 
     /// REST form of a region, including its parent region.
@@ -110,11 +105,7 @@ fn shallow_region(region: &Region) -> RegionResource {
         resource_id: region.id.to_string(),
         region_id: region.id.to_string(),
         name: region.spec.name.to_string(),
-        parent_id: region
-            .spec
-            .parent
-            .map(|id| id.to_string())
-            .unwrap_or_default(),
+        parent_id: region.spec.parent.map(|id| id.to_string()).unwrap_or_default(),
         metadata: labels(&region.spec.metadata),
         timestamps: Some(Timestamps::new(region.created_at, region.updated_at)),
         ..RegionResource::default()
@@ -127,11 +118,7 @@ fn shallow_site(site: &Site) -> SiteResource {
         resource_id: site.id.to_string(),
         site_id: site.id.to_string(),
         name: site.spec.name.to_string(),
-        region_id: site
-            .spec
-            .region
-            .map(|id| id.to_string())
-            .unwrap_or_default(),
+        region_id: site.spec.region.map(|id| id.to_string()).unwrap_or_default(),
         site_lat: site.spec.latitude,
         site_lng: site.spec.longitude,
         metadata: labels(&site.spec.metadata),

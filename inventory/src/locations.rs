@@ -27,10 +27,7 @@ const MAX_NAME_CHARS: usize = 1_000;
 /// Query parameters of the search.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the values"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the values")]
 pub struct LocationParams {
     /// Part of the name, ignoring case. `*` matches any text.
     #[param(min_length = 1, max_length = 1_000)]
@@ -74,11 +71,8 @@ pub async fn find_locations(
     }
     let sites = matches.sites.iter().copied().map(SiteId::from_bits);
     let regions = matches.regions.iter().copied().map(RegionId::from_bits);
-    let related_ids = RelatedIds {
-        sites: sites.collect(),
-        regions: regions.collect(),
-        ..RelatedIds::default()
-    };
+    let related_ids =
+        RelatedIds { sites: sites.collect(), regions: regions.collect(), ..RelatedIds::default() };
     let related = related::load(&tx, &related_ids).await?;
     let output_count = matches.regions.len() + matches.sites.len();
     Ok(Json(LocationList {
@@ -113,10 +107,7 @@ impl LocationMatches {
                 condition: FieldCondition::Contains(pattern),
             })
         };
-        let by_name = OrderKey {
-            field,
-            descending: false,
-        };
+        let by_name = OrderKey { field, descending: false };
         let listing = Listing {
             resource,
             // A pattern of stars only matches every name.
@@ -124,13 +115,8 @@ impl LocationMatches {
             within: None,
             order: vec![by_name],
         };
-        let chosen = stored::page(
-            tx,
-            &listing,
-            &stored::PageStart::Offset(0),
-            MAX_MATCHES_PER_KIND,
-        )
-        .await?;
+        let chosen =
+            stored::page(tx, &listing, &stored::PageStart::Offset(0), MAX_MATCHES_PER_KIND).await?;
         self.total += chosen.total;
         Ok(chosen.ids)
     }

@@ -51,10 +51,7 @@ struct Common;
 
 impl Modify for Common {
     fn modify(&self, document: &mut openapi::OpenApi) {
-        let scheme = HttpBuilder::new()
-            .scheme(HttpAuthScheme::Bearer)
-            .bearer_format("JWT")
-            .build();
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
         components.responses = crate::problem::documented_responses();
@@ -84,10 +81,7 @@ pub fn document() -> openapi::OpenApi {
 fn require_response_fields(document: &mut Value) {
     let mut request_schemas = BTreeSet::from(["Problem".to_owned()]);
     if let Some(paths) = document["paths"].as_object() {
-        for operation in paths
-            .values()
-            .filter_map(Value::as_object)
-            .flat_map(|path| path.values())
+        for operation in paths.values().filter_map(Value::as_object).flat_map(|path| path.values())
         {
             collect_schema_names(&operation["requestBody"], &mut request_schemas);
         }
@@ -95,23 +89,13 @@ fn require_response_fields(document: &mut Value) {
     let mut open: Vec<String> = request_schemas.iter().cloned().collect();
     while let Some(name) = open.pop() {
         let mut inside = BTreeSet::new();
-        collect_schema_names(
-            &document["components"]["schemas"][name.as_str()],
-            &mut inside,
-        );
-        open.extend(
-            inside
-                .into_iter()
-                .filter(|name| request_schemas.insert(name.clone())),
-        );
+        collect_schema_names(&document["components"]["schemas"][name.as_str()], &mut inside);
+        open.extend(inside.into_iter().filter(|name| request_schemas.insert(name.clone())));
     }
     let Some(schemas) = document["components"]["schemas"].as_object_mut() else {
         return;
     };
-    for (_, schema) in schemas
-        .iter_mut()
-        .filter(|(name, _)| !request_schemas.contains(*name))
-    {
+    for (_, schema) in schemas.iter_mut().filter(|(name, _)| !request_schemas.contains(*name)) {
         let Some(properties) = schema["properties"].as_object() else {
             continue;
         };
@@ -132,9 +116,7 @@ fn make_patch_fields_optional(document: &mut Value) {
         let Some(reference) = path.pointer_mut(PATCH_SCHEMA_POINTER) else {
             continue;
         };
-        let name = reference
-            .as_str()
-            .and_then(|text| text.strip_prefix(SCHEMA_PREFIX));
+        let name = reference.as_str().and_then(|text| text.strip_prefix(SCHEMA_PREFIX));
         let Some(name) = name.map(str::to_owned) else {
             continue;
         };
@@ -164,9 +146,7 @@ fn collect_schema_names(value: &Value, names: &mut BTreeSet<String>) {
                 }
             }
         }
-        Value::Array(items) => items
-            .iter()
-            .for_each(|item| collect_schema_names(item, names)),
+        Value::Array(items) => items.iter().for_each(|item| collect_schema_names(item, names)),
         _ => {}
     }
 }

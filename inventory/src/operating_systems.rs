@@ -55,9 +55,8 @@ impl Listable for OperatingSystems {
         let profiles = in_order(ids, profiles, |os| os.id.bits());
         let mut contents =
             os_details::find_many_with_lists(tx, &os_ids, max_listed_bytes(ids.len())).await?;
-        let resources = profiles
-            .iter()
-            .map(|os| resource_with_contents(os, contents.remove(&os.id)));
+        let resources =
+            profiles.iter().map(|os| resource_with_contents(os, contents.remove(&os.id)));
         resources.collect()
     }
 }

@@ -18,7 +18,5 @@ use crate::shape::Answer;
 )]
 pub async fn get_orchestrator(State(app): State<App>, call: Call) -> Answer<OrchestratorInfo> {
     app.caller(&call)?;
-    Ok(Json(OrchestratorInfo::for_version(env!(
-        "CARGO_PKG_VERSION"
-    ))))
+    Ok(Json(OrchestratorInfo::for_version(env!("CARGO_PKG_VERSION"))))
 }

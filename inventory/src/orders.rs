@@ -55,10 +55,7 @@ pub async fn put_order(
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let order = parse_order(&body, by, app.clock.now())?;
     if orders::set(&tx, &[id], &order).await?.is_empty() {
-        return Err(StoreError::NotFound {
-            what: RESOURCE_KIND,
-        }
-        .into());
+        return Err(StoreError::NotFound { what: RESOURCE_KIND }.into());
     }
     tx.commit().await?;
     Ok(Json(resource(id, &order)))
@@ -96,13 +93,7 @@ fn parse_order(body: &OrderInput, by: String, now: Time) -> Result<Order, Proble
         Wire::Now => (OrderKind::Now, TimeDelta::seconds(body.seconds.into())),
         Wire::Cancel => (OrderKind::Cancel, TimeDelta::zero()),
     };
-    Ok(Order {
-        kind,
-        at: now,
-        until: now + length,
-        reason: parse_reason(&body.reason)?,
-        by,
-    })
+    Ok(Order { kind, at: now, until: now + length, reason: parse_reason(&body.reason)?, by })
 }
 
 /// REST form of an order.

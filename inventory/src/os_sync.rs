@@ -101,10 +101,7 @@ pub async fn get_os_sync(State(app): State<App>, call: Call) -> Answer<OsSync> {
     // Registries belong to the whole fleet. Release this connection first: a request never holds
     // two.
     tx.commit().await?;
-    let Some(registry) = selection
-        .or_defaults(&app.settings.os_defaults.selection)
-        .registry
-    else {
+    let Some(registry) = selection.or_defaults(&app.settings.os_defaults.selection).registry else {
         return Ok(Json(OsSync::default()));
     };
     let fleet = app.store.fleet().await?;
@@ -145,9 +142,7 @@ pub async fn request_os_sync(State(app): State<App>, call: Call) -> Answer<OsSyn
 pub async fn get_os_sync_report(State(app): State<App>, call: Call) -> Answer<OsSyncReport> {
     let tx = app.read(&call).await?;
     let stored = os_reports::find(&tx).await?;
-    Ok(Json(
-        stored.map_or_else(OsSyncReport::default, report_resource),
-    ))
+    Ok(Json(stored.map_or_else(OsSyncReport::default, report_resource)))
 }
 
 /// Parses and checks the selection of a project. It must be consistent together with the server's
@@ -236,10 +231,7 @@ fn to_input(selection: CatalogSelection) -> OsSettingsInput {
 /// concern other projects.
 fn sync_resource(registry: String, state: Option<CycleState>) -> OsSync {
     let Some(state) = state else {
-        return OsSync {
-            registry,
-            ..OsSync::default()
-        };
+        return OsSync { registry, ..OsSync::default() };
     };
     OsSync {
         registry,

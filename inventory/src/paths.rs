@@ -74,10 +74,7 @@ fn canonical_path(path: &str) -> Option<(String, bool)> {
     if let Some(rest) = trimmed.strip_prefix(LEGACY_PREFIX) {
         let resource_path = replace_prefix(LEGACY_NAMES, rest).or_else(|| replace_alias(rest));
         return Some((
-            format!(
-                "{PROJECT_PREFIX}-/{}",
-                resource_path.unwrap_or_else(|| rest.to_owned())
-            ),
+            format!("{PROJECT_PREFIX}-/{}", resource_path.unwrap_or_else(|| rest.to_owned())),
             true,
         ));
     }

@@ -80,12 +80,7 @@ pub async fn put_pause(
 ) -> Answer<PauseResource> {
     let (tx, by) = app.write_as_caller(&call).await?;
     let scope: PauseScope = parse_path_id("scope", RESOURCE_KIND, &path.scope)?;
-    let pause = Pause {
-        scope,
-        reason: parse_reason(&body.reason)?,
-        by,
-        at: app.clock.now(),
-    };
+    let pause = Pause { scope, reason: parse_reason(&body.reason)?, by, at: app.clock.now() };
     pauses::set(&tx, &pause).await?;
     tx.commit().await?;
     Ok(Json(resource(&pause)))
@@ -115,9 +110,7 @@ pub async fn delete_pause(
 async fn find_pause(tx: &Tx, path: &PausePath) -> Result<Pause, Problem> {
     let scope: PauseScope = parse_path_id("scope", RESOURCE_KIND, &path.scope)?;
     let pause = pauses::find(tx, scope).await?;
-    Ok(pause.ok_or(StoreError::NotFound {
-        what: RESOURCE_KIND,
-    })?)
+    Ok(pause.ok_or(StoreError::NotFound { what: RESOURCE_KIND })?)
 }
 
 /// REST form of a pause.

@@ -145,11 +145,7 @@ fn parse_spec(body: &OsUpdatePolicyInput) -> Result<PolicySpec, Problem> {
         allow_downgrade: body.allow_downgrade,
         ..PolicySpec::parse(&body.name, &body.description, desired)?
     };
-    let rules = body
-        .package_rules
-        .as_ref()
-        .map(parse_package_rules)
-        .unwrap_or_default();
+    let rules = body.package_rules.as_ref().map(parse_package_rules).unwrap_or_default();
     let image_rules = body.image_rules.map(parse_image_rules).unwrap_or_default();
     let days = PolicySpec::default_offline_days();
     Ok(spec

@@ -37,20 +37,11 @@ enum ProblemLocation {
 
 impl Problem {
     fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            location: None,
-            position: None,
-            hint: None,
-        }
+        Self { kind, message: message.into(), location: None, position: None, hint: None }
     }
 
     fn with_location(self, location: ProblemLocation) -> Self {
-        Self {
-            location: Some(location),
-            ..self
-        }
+        Self { location: Some(location), ..self }
     }
 
     /// A field of the body is invalid. A nested field is named `outer.inner` or `outer[0]`.
@@ -67,11 +58,7 @@ impl Problem {
 
     /// A filter or an order cannot be parsed. The problem has the position of the error and a hint.
     pub fn invalid_expression(name: &str, bad: &BadFilter) -> Self {
-        Self {
-            position: Some(bad.position),
-            hint: bad.hint.clone(),
-            ..Self::parameter(name, bad)
-        }
+        Self { position: Some(bad.position), hint: bad.hint.clone(), ..Self::parameter(name, bad) }
     }
 
     /// The same problem for a parameter instead of a field of the body.
@@ -239,17 +226,11 @@ impl From<StoreError> for Problem {
         match kind {
             Kind::Unavailable if matches!(error, E::Busy(_)) => {
                 tracing::warn!(error = %chain(&error), "a request waited too long for a lock");
-                Self::new(
-                    kind,
-                    "another request is changing this; try again in a moment",
-                )
+                Self::new(kind, "another request is changing this; try again in a moment")
             }
             Kind::Unavailable => {
                 tracing::warn!(error = %chain(&error), "the database is unreachable or does not answer in time");
-                Self::new(
-                    kind,
-                    "the database cannot be reached; try again in a moment",
-                )
+                Self::new(kind, "the database cannot be reached; try again in a moment")
             }
             // Internal details are not sent to clients; the log has the whole chain.
             Kind::Internal => {
@@ -301,18 +282,12 @@ impl From<BytesRejection> for Problem {
 
 /// Fallback for unknown paths.
 pub async fn no_such_path(uri: Uri) -> Problem {
-    Problem::new(
-        Kind::NoSuchPath,
-        format!("there is nothing at {}", uri.path()),
-    )
+    Problem::new(Kind::NoSuchPath, format!("there is nothing at {}", uri.path()))
 }
 
 /// Fallback for methods that a path does not support.
 pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
-    Problem::new(
-        Kind::NoSuchMethod,
-        format!("{} does not take {method}", uri.path()),
-    )
+    Problem::new(Kind::NoSuchMethod, format!("{} does not take {method}", uri.path()))
 }
 
 #[cfg(test)]

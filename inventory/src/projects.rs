@@ -42,9 +42,7 @@ pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<Pro
     }
     let tx = app.store.fleet().await?;
     let all = projects::list(&tx).await?;
-    let visible = all
-        .into_iter()
-        .filter(|project| caller.may_read(project.id.uuid()));
+    let visible = all.into_iter().filter(|project| caller.may_read(project.id.uuid()));
     Ok(Json(visible.map(resource).collect()))
 }
 
@@ -63,10 +61,7 @@ pub async fn get_project(State(app): State<App>, call: Call) -> Answer<ProjectRe
 /// Query parameters of the creation of a project.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct PutParams {
     /// Update the description of an existing project, instead of refusing the request.
     update_if_exists: Option<bool>,
@@ -91,12 +86,7 @@ pub async fn put_project(
     let update = params.flag("update_if_exists")?;
     let tx = app.administrate(&call).await?;
     let name = ProjectName::parse("name", &path.name)?;
-    text::check(
-        "description",
-        &body.description,
-        200,
-        text::TEXT_PUNCTUATION,
-    )?;
+    text::check("description", &body.description, 200, text::TEXT_PUNCTUATION)?;
     let now = app.clock.now();
     let project = match projects::find_by_name(&tx, name.as_str()).await {
         Ok(existing) if update => {
@@ -114,10 +104,7 @@ pub async fn put_project(
 /// Query parameters of the deletion of a project.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct DeleteParams {
     /// Also delete a project that has hosts, together with its hosts.
     force: Option<bool>,
@@ -148,18 +135,12 @@ pub async fn delete_project(
 fn resource(project: Project) -> ProjectResource {
     ProjectResource {
         name: project.name.to_string(),
-        spec: ProjectSpec {
-            description: project.description,
-        },
+        spec: ProjectSpec { description: project.description },
         status: ProjectStatus {
             project_status: ProjectCondition {
                 status_indicator: StatusIndication::Idle,
                 message: "ready".to_owned(),
-                time_stamp: project
-                    .updated_at
-                    .timestamp()
-                    .try_into()
-                    .unwrap_or_default(),
+                time_stamp: project.updated_at.timestamp().try_into().unwrap_or_default(),
                 uid: project.id.to_string(),
             },
         },

@@ -26,10 +26,7 @@ const RESOURCE_KIND: &str = "region_resource";
 /// Additional query parameters of the list of regions.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct TotalParams {
     /// Whether to count the sites in each region, including those in the regions below it.
     show_total_sites: Option<bool>,
@@ -206,10 +203,7 @@ async fn load_region_resource(tx: &Tx, region: &Region) -> Answer<RegionResource
 
 async fn load_resources(tx: &Tx, regions: &[Region]) -> Result<Vec<RegionResource>, Problem> {
     let parents = regions.iter().filter_map(|region| region.spec.parent);
-    let related_ids = RelatedIds {
-        regions: parents.collect(),
-        ..RelatedIds::default()
-    };
+    let related_ids = RelatedIds { regions: parents.collect(), ..RelatedIds::default() };
     let related = related::load(tx, &related_ids).await?;
     let locations = LocationTree::from_related(&related);
     let render = |region| locations.region_resource(region);

@@ -99,13 +99,8 @@ pub async fn delete_update_run(
 /// REST form of runs with related resources, without their events. Runs one query for any number of
 /// runs.
 pub async fn load_resources(tx: &Tx, runs: &[RunDetails]) -> Result<Vec<OsUpdateRun>, StoreError> {
-    let policies = runs
-        .iter()
-        .filter_map(|record| record.run.origin.policy_id());
-    let related_ids = RelatedIds {
-        policies_with_os: policies.collect(),
-        ..RelatedIds::default()
-    };
+    let policies = runs.iter().filter_map(|record| record.run.origin.policy_id());
+    let related_ids = RelatedIds { policies_with_os: policies.collect(), ..RelatedIds::default() };
     let related = related::load(tx, &related_ids).await?;
     let mut actions = PackageActions::default();
     let resource = |run| resource(run, &related, &mut actions);

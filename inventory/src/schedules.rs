@@ -35,10 +35,7 @@ use single::SingleSchedules;
 /// Query parameters that select schedules by their target.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct TargetParams {
     /// Only schedules that apply to this host: its own and those of its site and of the regions
     /// above. It excludes `siteId` and `regionId`.
@@ -88,10 +85,8 @@ fn parse_target(
         site.map(ScheduleTarget::Site),
         region.map(ScheduleTarget::Region),
     ];
-    let mut present = fields
-        .iter()
-        .zip(candidates)
-        .filter_map(|(field, target)| Some((*field, target?)));
+    let mut present =
+        fields.iter().zip(candidates).filter_map(|(field, target)| Some((*field, target?)));
     let first = present.next();
     match present.next() {
         None => Ok(first.map(|(_, target)| target)),
@@ -138,20 +133,14 @@ impl ScheduleTargets {
             [] => Vec::new(),
             ids => hosts::find_many(tx, ids).await?,
         };
-        let sites = loaded_hosts
-            .iter()
-            .filter_map(|host| host.site)
-            .chain(of_sites);
+        let sites = loaded_hosts.iter().filter_map(|host| host.site).chain(of_sites);
         let related_ids = RelatedIds {
             sites: sites.collect(),
             regions: of_regions.into_iter().collect(),
             ..RelatedIds::default()
         };
         let related = related::load(tx, &related_ids).await?;
-        let hosts = loaded_hosts
-            .into_iter()
-            .map(|host| (host.id, host))
-            .collect();
+        let hosts = loaded_hosts.into_iter().map(|host| (host.id, host)).collect();
         Ok(Self { hosts, related })
     }
 

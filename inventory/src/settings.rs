@@ -69,10 +69,7 @@ pub async fn patch_settings(
 }
 
 fn parse_settings(body: &ProjectSettingsInput) -> Result<ProjectSettings, Problem> {
-    if body
-        .retention_days
-        .is_some_and(|days| days > ProjectSettings::MAX_RETENTION_DAYS)
-    {
+    if body.retention_days.is_some_and(|days| days > ProjectSettings::MAX_RETENTION_DAYS) {
         let why = format!("must be from 0 to {}", ProjectSettings::MAX_RETENTION_DAYS);
         return Err(Problem::invalid("retentionDays", why));
     }

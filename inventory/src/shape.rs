@@ -17,10 +17,7 @@ pub type Answer<T> = Result<Json<T>, Problem>;
 /// Path parameter of a project.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Path, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Call` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Call` reads the value")]
 pub struct InProject {
     /// The name of the project.
     project_name: String,
@@ -41,10 +38,7 @@ pub struct Item {
 /// Query parameter that names the fields to change.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct MaskParams {
     /// Names of the fields to change, separated by commas. Without it, the fields that the body
     /// names are changed. A field that is named here and missing in the body is cleared.
@@ -64,11 +58,7 @@ where
 
 /// REST form of a status in three fields: text, indication, Unix seconds.
 pub fn status_fields(status: &Status) -> (String, StatusIndication, u32) {
-    (
-        status.text.clone(),
-        indication(status.indication),
-        unix_seconds(Some(status.at)),
-    )
+    (status.text.clone(), indication(status.indication), unix_seconds(Some(status.at)))
 }
 
 /// REST form of an indication.

@@ -53,10 +53,7 @@ mod tests {
     #[test]
     fn an_error_is_printed_with_its_causes() {
         let error = Outer(std::io::Error::other("disk on fire"));
-        assert_eq!(
-            chain(&error).to_string(),
-            "the journal cannot be read: disk on fire"
-        );
+        assert_eq!(chain(&error).to_string(), "the journal cannot be read: disk on fire");
     }
 
     #[test]

@@ -16,10 +16,7 @@ pub trait Clock: Debug + Send + Sync {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the only access to the system clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the only access to the system clock")]
     fn now(&self) -> DateTime<Utc> {
         Utc::now()
     }
@@ -35,9 +32,7 @@ impl TestClock {
     /// A clock that shows `now`.
     #[must_use]
     pub fn new(now: DateTime<Utc>) -> Self {
-        Self {
-            now: Arc::new(Mutex::new(now)),
-        }
+        Self { now: Arc::new(Mutex::new(now)) }
     }
 
     /// Moves the clock, also backwards if `by` is negative. It stops at the ends of the calendar.

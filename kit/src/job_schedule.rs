@@ -63,10 +63,7 @@ impl FromStr for JobSchedule {
     type Err = JobScheduleError;
 
     fn from_str(text: &str) -> Result<Self, JobScheduleError> {
-        parse(text).map(Self).map_err(|source| JobScheduleError {
-            text: text.to_owned(),
-            source,
-        })
+        parse(text).map(Self).map_err(|source| JobScheduleError { text: text.to_owned(), source })
     }
 }
 
@@ -117,19 +114,11 @@ impl JobSchedule {
         .await?;
         scheduler.init().await?;
         let (sender, due) = mpsc::channel(1);
-        let job = ScheduledJob {
-            id: Uuid::new_v4(),
-            store,
-            due: sender,
-        };
+        let job = ScheduledJob { id: Uuid::new_v4(), store, due: sender };
         job.add_next(scheduler.clone()).await?;
         scheduler.start().await?;
         let is_shut_down = Arc::clone(&scheduler.scheduler.read().await.shutdown);
-        Ok(Occurrences {
-            due,
-            is_shut_down,
-            _stop: stop.drop_guard(),
-        })
+        Ok(Occurrences { due, is_shut_down, _stop: stop.drop_guard() })
     }
 
     /// The first occurrence after an instant; `None` if there is none.
@@ -342,11 +331,7 @@ mod tests {
         let years = "0 0 0 1 1 * 2030";
         let only_croner = ["0 0 0 * * MON", "0 0 0 * * +1", "0 0 0 * * 5L", "@daily"];
         let malformed = ["every now and then", "", "0 7 * * *", "61 * * * * *"];
-        for text in only_croner
-            .into_iter()
-            .chain(malformed)
-            .chain([never, years])
-        {
+        for text in only_croner.into_iter().chain(malformed).chain([never, years]) {
             let refused = text.parse::<JobSchedule>().expect_err(text);
             assert!(refused.to_string().contains(text));
         }

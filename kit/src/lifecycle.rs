@@ -59,10 +59,7 @@ impl Lifecycle {
 
     /// Starts a long-running task, which may end only after a stop was requested. If it fails, panics or just ends, the
     /// process stops, so that the service manager notices.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the only place that starts tasks"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the only place that starts tasks")]
     pub fn spawn(
         &self,
         name: &'static str,
@@ -83,10 +80,7 @@ impl Lifecycle {
     /// Starts a task that ends by itself, such as serving one connection. Its end has no effect on the process; a panic
     /// in it is logged. A stop waits for it as for any other task.
     pub fn spawn_brief(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "this is the only place that starts tasks"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "this is the only place that starts tasks")]
         self.tasks.spawn(async move {
             if let Err(panic) = tokio::spawn(task).await {
                 tracing::error!(task = name, error = %panic, "task failed");
@@ -96,10 +90,7 @@ impl Lifecycle {
 
     /// Starts a task that ends by itself and that a stop does not wait for; callers wait for the returned handle if they
     /// need the result. For code that has no `Lifecycle`.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the only place that starts tasks"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the only place that starts tasks")]
     pub fn detach<T: Send + 'static>(
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
@@ -142,11 +133,7 @@ impl Lifecycle {
                 return ExitCode::FAILURE;
             }
         }
-        if self.has_failed() {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        }
+        if self.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }
 
@@ -219,10 +206,7 @@ mod tests {
         let exit = life.run_until_stopped(GRACE).await;
 
         assert!(same(exit, ExitCode::FAILURE));
-        assert!(
-            cleaned_up.load(Ordering::SeqCst),
-            "the other tasks were stopped"
-        );
+        assert!(cleaned_up.load(Ordering::SeqCst), "the other tasks were stopped");
     }
 
     #[tokio::test]
@@ -234,10 +218,7 @@ mod tests {
         let exit = life.run_until_stopped(GRACE).await;
 
         assert!(same(exit, ExitCode::FAILURE));
-        assert!(
-            cleaned_up.load(Ordering::SeqCst),
-            "the other tasks were stopped"
-        );
+        assert!(cleaned_up.load(Ordering::SeqCst), "the other tasks were stopped");
     }
 
     #[tokio::test]

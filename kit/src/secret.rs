@@ -49,9 +49,6 @@ mod tests {
 
     #[test]
     fn a_secret_can_be_revealed() {
-        assert_eq!(
-            Secret::from("open sesame".to_owned()).reveal(),
-            "open sesame"
-        );
+        assert_eq!(Secret::from("open sesame".to_owned()).reveal(), "open sesame");
     }
 }

@@ -20,10 +20,7 @@ pub struct LogConfig {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self {
-            format: LogFormat::Text,
-            level: "info".to_owned(),
-        }
+        Self { format: LogFormat::Text, level: "info".to_owned() }
     }
 }
 
@@ -68,9 +65,7 @@ impl std::error::Error for TelemetryError {
 /// Sets up the log of the process. Call it once, before anything else is started.
 pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
     let colours = io::stderr().is_terminal();
-    subscriber(config, colours, io::stderr)?
-        .try_init()
-        .map_err(TelemetryError::AlreadyInitialized)
+    subscriber(config, colours, io::stderr)?.try_init().map_err(TelemetryError::AlreadyInitialized)
 }
 
 type Subscriber = Box<dyn tracing::Subscriber + Send + Sync>;
@@ -80,10 +75,8 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let filter = EnvFilter::try_new(&config.level).map_err(TelemetryError::Level)?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(writer);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(writer);
     Ok(match config.format {
         LogFormat::Text => Box::new(builder.finish()),
         LogFormat::Json => Box::new(builder.json().flatten_event(true).finish()),
@@ -113,10 +106,7 @@ mod tests {
     fn logged(format: LogFormat, level: &str) -> String {
         let buffer = Buffer::default();
         let writer = buffer.clone();
-        let config = LogConfig {
-            format,
-            level: level.to_owned(),
-        };
+        let config = LogConfig { format, level: level.to_owned() };
         let subscriber = subscriber(&config, false, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(host = "host-00000001", "the node connected");
@@ -136,22 +126,14 @@ mod tests {
     #[test]
     fn a_text_line_has_its_message_and_fields() {
         let text = logged(LogFormat::Text, "evenkeel_kit=debug");
-        assert!(
-            text.contains("the node connected host=\"host-00000001\""),
-            "{text}"
-        );
+        assert!(text.contains("the node connected host=\"host-00000001\""), "{text}");
         assert!(text.contains("a detail"), "{text}");
     }
 
     #[test]
     fn an_unknown_level_is_refused() {
-        let config = LogConfig {
-            level: "loud=extremely".to_owned(),
-            ..LogConfig::default()
-        };
-        let error = subscriber(&config, false, io::sink)
-            .err()
-            .expect("an error");
+        let config = LogConfig { level: "loud=extremely".to_owned(), ..LogConfig::default() };
+        let error = subscriber(&config, false, io::sink).err().expect("an error");
         assert_eq!(error.to_string(), "the log level is not understood");
     }
 }

@@ -26,11 +26,7 @@ pub fn next_tick(every: Duration) -> Instant {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     let first = *FIRST.get_or_init(Instant::now);
     let now = Instant::now();
-    let rest = |time: Duration| {
-        time.as_nanos()
-            .checked_rem(every.as_nanos())
-            .unwrap_or_default()
-    };
+    let rest = |time: Duration| time.as_nanos().checked_rem(every.as_nanos()).unwrap_or_default();
     // A test may turn its clock back, so `now` can be before `first`.
     let left = match rest(first.saturating_duration_since(now)) {
         0 => every.as_nanos() - rest(now.saturating_duration_since(first)),

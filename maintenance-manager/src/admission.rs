@@ -36,10 +36,7 @@ impl<S> Layer<S> for AdmissionLayer {
     type Service = Admission<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Admission {
-            load: Arc::clone(&self.0),
-            inner,
-        }
+        Admission { load: Arc::clone(&self.0), inner }
     }
 }
 
@@ -114,10 +111,7 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Admitted {
-                future: answer,
-                in_flight,
-            } => {
+            Self::Admitted { future: answer, in_flight } => {
                 let answer = Pin::new(answer).poll(context);
                 answer.map_ok(|answer| add_retry_hint(answer, in_flight))
             }

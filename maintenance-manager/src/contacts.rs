@@ -37,12 +37,7 @@ type ContactShard = HashMap<(TenantId, InstanceId), (Time, Option<Time>)>;
 impl Contacts {
     /// Records a contact. A node that was asked to wait is not silent before `due`.
     pub fn record(&self, tenant: TenantId, instance: InstanceId, at: Time, due: Option<Time>) {
-        self.insert(Contact {
-            tenant,
-            instance,
-            at,
-            due,
-        });
+        self.insert(Contact { tenant, instance, at, due });
     }
 
     /// Records a contact, unless a newer one is recorded.
@@ -165,13 +160,7 @@ mod tests {
     #[test]
     fn the_newest_contact_wins_and_of_two_at_once_the_later_deadline() {
         let contacts = Contacts::default();
-        for (minutes, due) in [
-            (1, Some(30)),
-            (2, None),
-            (2, Some(12)),
-            (2, None),
-            (0, None),
-        ] {
+        for (minutes, due) in [(1, Some(30)), (2, None), (2, Some(12)), (2, None), (0, None)] {
             contacts.insert(contact(7, minutes, due));
         }
         let expected = [contact(7, 2, Some(12))];
@@ -184,12 +173,7 @@ mod tests {
         let contacts = Contacts::default();
         let mut expected: Vec<_> = (1..=500).map(|n| contact(n, 0, None)).collect();
         for one in &expected {
-            let Contact {
-                tenant,
-                instance,
-                at,
-                due,
-            } = *one;
+            let Contact { tenant, instance, at, due } = *one;
             contacts.record(tenant, instance, at, due);
         }
         expected.sort_unstable();

@@ -32,12 +32,7 @@ fn derive_conditions(before: &[Condition], input: &DecisionInput, now: Time) -> 
         Err(reason) => Some(reason),
     };
     let holds = reason.and_then(|reason| reason.condition());
-    condition::replace(
-        &mut conditions,
-        ConditionKind::depends_on_policy,
-        holds,
-        now,
-    );
+    condition::replace(&mut conditions, ConditionKind::depends_on_policy, holds, now);
     conditions
 }
 

@@ -86,8 +86,5 @@ pub fn check_trusted(host: &Host, input: &DecisionInput) -> Result<(), Status> {
     if input.facts.trusted {
         return Ok(());
     }
-    Err(Status::permission_denied(format!(
-        "{} was invalidated",
-        host.id
-    )))
+    Err(Status::permission_denied(format!("{} was invalidated", host.id)))
 }

@@ -85,12 +85,8 @@ impl MaintenanceManager {
         let answer_cache = AnswerCache::new(settings.answer_cache.clone());
         let load = Arc::new(Load::new(settings.load.clone()));
         let shared = (&settings, &load);
-        let poll_batcher = PollBatcher::new(
-            store.clone(),
-            answer_cache.clone(),
-            Arc::clone(&clock),
-            shared,
-        );
+        let poll_batcher =
+            PollBatcher::new(store.clone(), answer_cache.clone(), Arc::clone(&clock), shared);
         Self {
             store,
             clock,
@@ -144,11 +140,8 @@ impl MaintenanceManager {
     /// Starts to follow the change log; from then on answers are cached. Once per process. Changes
     /// of the same process arrive through [`Store::send_hints`].
     pub fn start_log_follower(&self, life: &Lifecycle) {
-        let (answer_cache, store, long_polls) = (
-            self.answer_cache.clone(),
-            self.store.clone(),
-            self.long_polls.clone(),
-        );
+        let (answer_cache, store, long_polls) =
+            (self.answer_cache.clone(), self.store.clone(), self.long_polls.clone());
         let (outage, stopping) = (Arc::clone(&self.outage), life.stopping());
         life.spawn("change log", async move {
             cache::follow_log(answer_cache, store, long_polls, outage, stopping).await;
@@ -178,10 +171,8 @@ impl MaintenanceManager {
     /// Starts to remove expired tokens. A scan of a million tokens takes too long for an async
     /// worker.
     fn start_token_expiry(&self, life: &Lifecycle) {
-        let (authority, token_bindings) = (
-            Arc::clone(&self.authority),
-            Arc::clone(&self.token_bindings),
-        );
+        let (authority, token_bindings) =
+            (Arc::clone(&self.authority), Arc::clone(&self.token_bindings));
         let (clock, stopping) = (Arc::clone(&self.clock), life.stopping());
         life.spawn("expired tokens", async move {
             let mut ticks = tokio::time::interval(TOKEN_EXPIRY_INTERVAL);
@@ -190,11 +181,8 @@ impl MaintenanceManager {
                     () = stopping.cancelled() => return Ok(()),
                     _ = ticks.tick() => {}
                 }
-                let (authority, token_bindings, now) = (
-                    Arc::clone(&authority),
-                    Arc::clone(&token_bindings),
-                    clock.now(),
-                );
+                let (authority, token_bindings, now) =
+                    (Arc::clone(&authority), Arc::clone(&token_bindings), clock.now());
                 let remove_expired = move || {
                     authority.remove_expired_tokens(now);
                     token_bindings.remove_expired(now);
@@ -206,10 +194,8 @@ impl MaintenanceManager {
 
     /// Starts to check long polls against the cache, a share at a time.
     pub fn start_rechecks(&self, life: &Lifecycle) {
-        let (recheck_interval, max_interval) = (
-            self.settings.long_poll.recheck_interval,
-            Duration::from_secs(1),
-        );
+        let (recheck_interval, max_interval) =
+            (self.settings.long_poll.recheck_interval, Duration::from_secs(1));
         let interval = loop_interval(recheck_interval.min(max_interval));
         // A poll that is registered during a round is checked in the next one, hence the division
         // by two.
@@ -235,24 +221,18 @@ impl MaintenanceManager {
             return;
         }
         let now = self.now();
-        self.long_polls
-            .recheck(shares, |(tenant, host), cache_key| {
-                let node = NodeKey::Host(tenant, host);
-                matches!(
-                    self.answer_cache.lookup(&node, cache_key, now),
-                    Lookup::Hit(_)
-                )
-            });
+        self.long_polls.recheck(shares, |(tenant, host), cache_key| {
+            let node = NodeKey::Host(tenant, host);
+            matches!(self.answer_cache.lookup(&node, cache_key, now), Lookup::Hit(_))
+        });
     }
 
     /// Starts to write the contact times. At a stop the last ones are written after the long polls
     /// have ended.
     pub fn start_contacts(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
-        let (store, interval) = (
-            self.store.clone(),
-            loop_interval(self.settings.contact_write_interval),
-        );
+        let (store, interval) =
+            (self.store.clone(), loop_interval(self.settings.contact_write_interval));
         let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
         let load = Arc::clone(&self.load);
         life.spawn("contacts", async move {

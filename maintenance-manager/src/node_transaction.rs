@@ -107,12 +107,7 @@ impl<'a> NodeTransaction<'a> {
         rest: &[RunEventRecord],
     ) -> Result<UpdateRun, StoreError> {
         let timeouts = self.manager.settings.run_timeouts();
-        let events = EventBatch {
-            first,
-            rest,
-            timeouts: &timeouts,
-            now: self.now,
-        };
+        let events = EventBatch { first, rest, timeouts: &timeouts, now: self.now };
         self.apply_batch(subject, &events).await
     }
 
@@ -173,8 +168,7 @@ impl<'a> NodeTransaction<'a> {
     ) -> Result<UpdateRun, StoreError> {
         if let Some(other) = self.input.run.take() {
             let superseded = RunEventRecord::from_event(RunEvent::Superseded);
-            self.apply_event(Subject::Run(other.id), &superseded)
-                .await?;
+            self.apply_event(Subject::Run(other.id), &superseded).await?;
         }
         self.open_run(attempt, first, rest).await
     }
@@ -204,8 +198,7 @@ impl<'a> NodeTransaction<'a> {
             origin: attempt.origin,
             follows: attempt.follows,
         };
-        self.apply_events(Subject::New(Box::new(opening)), first, rest)
-            .await
+        self.apply_events(Subject::New(Box::new(opening)), first, rest).await
     }
 
     /// The origin of an attempt that names the digest of its target.
@@ -255,11 +248,7 @@ impl<'a> NodeTransaction<'a> {
     }
 
     fn build_origin(&self, target: Option<Target>, policy: Option<UpdatePolicy>) -> Origin {
-        Origin {
-            order: self.applicable_order(target.as_ref()),
-            target,
-            policy,
-        }
+        Origin { order: self.applicable_order(target.as_ref()), target, policy }
     }
 
     /// The order that lets the node begin now, if no schedule does. Only an order lets it try an
@@ -285,12 +274,7 @@ impl<'a> NodeTransaction<'a> {
 
     /// An image of the catalogue; `None` if it was removed.
     pub async fn find_image(&self, os: OsId) -> Result<Option<Image>, StoreError> {
-        let loaded = self
-            .input
-            .desired
-            .images
-            .iter()
-            .find(|image| image.os == os);
+        let loaded = self.input.desired.images.iter().find(|image| image.os == os);
         if let Some(image) = loaded {
             return Ok(Some(image.clone()));
         }
@@ -383,10 +367,7 @@ impl MaintenanceManager {
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
-        let _guard = self
-            .load
-            .admit_to_database(kind)
-            .map_err(Overloaded::status)?;
+        let _guard = self.load.admit_to_database(kind).map_err(Overloaded::status)?;
         let permit = self.load.acquire_write_permit().await?;
         status::with_database_timeout(Box::pin(write((self, permit)))).await
     }
@@ -399,10 +380,7 @@ impl MaintenanceManager {
         host: HostId,
         instance: InstanceId,
     ) -> PendingInvalidation<'_> {
-        PendingInvalidation {
-            cache: &self.answer_cache,
-            node: (tenant, host, instance),
-        }
+        PendingInvalidation { cache: &self.answer_cache, node: (tenant, host, instance) }
     }
 }
 

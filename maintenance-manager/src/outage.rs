@@ -124,17 +124,10 @@ mod tests {
         assert_eq!(outage.update(false, at(1)), OutageChange::Started);
         for second in 2..1_000 {
             assert_eq!(outage.update(false, at(second)), OutageChange::Nothing);
-            assert_eq!(
-                outage.update(true, at(second)),
-                OutageChange::Nothing,
-                "too early"
-            );
+            assert_eq!(outage.update(true, at(second)), OutageChange::Nothing, "too early");
         }
         assert!(outage.is_active.load(Ordering::Relaxed));
-        assert_eq!(
-            outage.update(true, at(1_020)),
-            OutageChange::Ended { count: 999 }
-        );
+        assert_eq!(outage.update(true, at(1_020)), OutageChange::Ended { count: 999 });
         assert!(!outage.is_active.load(Ordering::Relaxed));
         assert_eq!(outage.update(true, at(1_021)), OutageChange::Nothing);
         assert_eq!(outage.update(false, at(1_022)), OutageChange::Started);
@@ -144,10 +137,7 @@ mod tests {
     fn a_refused_call_is_no_outage() {
         let outage = Outage::default();
         outage.note_call("poll", &Err::<(), _>(Status::not_found("no such host")));
-        outage.note_call(
-            "poll",
-            &Err::<(), _>(Status::unavailable("the server stops")),
-        );
+        outage.note_call("poll", &Err::<(), _>(Status::unavailable("the server stops")));
         assert!(!outage.is_active.load(Ordering::Relaxed));
         let mut away = Status::unavailable("the database is unreachable or overloaded; try again");
         away.set_source(std::sync::Arc::new(std::io::Error::other("refused")));

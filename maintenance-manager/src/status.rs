@@ -20,9 +20,7 @@ pub async fn with_database_timeout<T>(
     work: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
     let timed_out = |_| Status::unavailable("the database does not answer in time; try again");
-    tokio::time::timeout(DATABASE_TIMEOUT, work)
-        .await
-        .map_err(timed_out)?
+    tokio::time::timeout(DATABASE_TIMEOUT, work).await.map_err(timed_out)?
 }
 
 /// The outcome of a call, for metrics.

@@ -72,13 +72,7 @@ impl Applier {
         defaults: CatalogSelection,
         sources: Arc<Sources>,
     ) -> Self {
-        Self {
-            store,
-            clock,
-            defaults,
-            sources,
-            requested: Arc::default(),
-        }
+        Self { store, clock, defaults, sources, requested: Arc::default() }
     }
 
     /// The distinct selections of one registry over all projects.
@@ -196,10 +190,7 @@ impl Applier {
             if resolved.registry != registry {
                 continue;
             }
-            match groups
-                .iter_mut()
-                .find(|(existing, _)| *existing == resolved)
-            {
+            match groups.iter_mut().find(|(existing, _)| *existing == resolved) {
                 Some((_, tenants)) => tenants.push(tenant),
                 None => groups.push((resolved, vec![tenant])),
             }
@@ -252,10 +243,7 @@ impl Applier {
     ) -> Result<Option<SyncReport>, StoreError> {
         let begun = self.clock.now();
         let plan = &planned.plan;
-        if !self
-            .store_documents(tenant, &resolved.registry, plan)
-            .await?
-        {
+        if !self.store_documents(tenant, &resolved.registry, plan).await? {
             return Ok(None);
         }
         let mut builder = ReportBuilder::new(plan);
@@ -263,8 +251,7 @@ impl Applier {
             self.import_profiles(tenant, profiles, &mut builder).await?;
         }
         for revisions in plan.gone.chunks(MAX_LOOKUPS_PER_TRANSACTION) {
-            self.find_gone_profiles(tenant, revisions, &mut builder)
-                .await?;
+            self.find_gone_profiles(tenant, revisions, &mut builder).await?;
         }
         let outcome = match planned.failure {
             Some(_) => CycleOutcome::Failed,
@@ -458,10 +445,7 @@ fn count_findings(counts: &mut BTreeMap<String, u32>, report: &SyncReport) {
 /// Sets the metrics of the findings in a registry, summed over all projects.
 fn record_findings(registry: &str, counts: &BTreeMap<String, u32>) {
     for kind in FindingKind::ALL {
-        let labels = [
-            ("registry", registry.to_owned()),
-            ("kind", kind.name().to_owned()),
-        ];
+        let labels = [("registry", registry.to_owned()), ("kind", kind.name().to_owned())];
         let count = counts.get(kind.name()).copied().unwrap_or_default();
         metrics::gauge!("evenkeel_os_findings", &labels).set(count);
     }

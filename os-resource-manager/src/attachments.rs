@@ -66,24 +66,15 @@ impl Cycle<'_> {
         let tx = self.engine.store.fleet().await?;
         let stored = os_catalogue::list_attachments(&tx, &self.claim.registry).await?;
         drop(tx);
-        let stored: HashMap<AttachmentKey, Attachment> = stored
-            .into_iter()
-            .map(|attachment| (attachment.key.clone(), attachment))
-            .collect();
+        let stored: HashMap<AttachmentKey, Attachment> =
+            stored.into_iter().map(|attachment| (attachment.key.clone(), attachment)).collect();
         let mut sources: HashSet<(&str, AttachmentKind)> = HashSet::new();
-        sources.extend(
-            files
-                .iter()
-                .flatten()
-                .filter_map(requests::attachment_source),
-        );
+        sources.extend(files.iter().flatten().filter_map(requests::attachment_source));
         self.begin_step(CycleStep::Attachments, sources.len());
         let unreachable = UnreachableHosts::default();
         let lists = package_list_requests(files, &stored);
         let (list_digests, missing) = self.fetch_all(lists, &unreachable).await?;
-        let list_digests = list_digests
-            .into_iter()
-            .map(|(key, digest)| (key.location, digest));
+        let list_digests = list_digests.into_iter().map(|(key, digest)| (key.location, digest));
         let cve_lists = cve_list_requests(files, &list_digests.collect(), &stored);
         let (_, more) = self.fetch_all(cve_lists, &unreachable).await?;
         Ok(missing.saturating_add(more))
@@ -97,14 +88,11 @@ impl Cycle<'_> {
         stream::iter(all)
             .map(|request| self.fetch_attachment(request, unreachable))
             .buffer_unordered(self.engine.settings.parallel)
-            .try_fold(
-                (Vec::new(), 0),
-                |(mut variants, missing), stored_variants| async move {
-                    self.count_finished();
-                    variants.extend(stored_variants.variants);
-                    Ok((variants, missing + u32::from(stored_variants.is_missing)))
-                },
-            )
+            .try_fold((Vec::new(), 0), |(mut variants, missing), stored_variants| async move {
+                self.count_finished();
+                variants.extend(stored_variants.variants);
+                Ok((variants, missing + u32::from(stored_variants.is_missing)))
+            })
             .await
     }
 
@@ -125,10 +113,7 @@ impl Cycle<'_> {
                     (self.store_unchanged(variant).await?, None)
                 }
                 FetchState::New { bytes, etag } => {
-                    match self
-                        .render_variant(request.kind, variant, bytes.clone())
-                        .await?
-                    {
+                    match self.render_variant(request.kind, variant, bytes.clone()).await? {
                         Ok((body, remarks)) => {
                             let digest = *Digest::compute(body.as_bytes()).bytes();
                             let attachment = Attachment {
@@ -150,9 +135,7 @@ impl Cycle<'_> {
                 let attachment = variant.with_failure(&finding, self.engine.clock.now());
                 self.store_attachment(&attachment, None).await?;
             }
-            stored_variants
-                .variants
-                .extend(digest.map(|digest| (variant.key.clone(), digest)));
+            stored_variants.variants.extend(digest.map(|digest| (variant.key.clone(), digest)));
         }
         Ok(stored_variants)
     }
@@ -214,18 +197,10 @@ async fn fetch_if_changed(
 ) -> RegistryResult<FetchState> {
     let Some(location) = FileLocation::parse(&request.location) else {
         let why = format!("cannot fetch anything from {:?}", request.location);
-        return Ok(FetchState::Missing(Finding::new(
-            FindingKind::NotThere,
-            why,
-        )));
+        return Ok(FetchState::Missing(Finding::new(FindingKind::NotThere, why)));
     };
     let is_blob = matches!(location, FileLocation::Blob(..));
-    if is_blob
-        && request
-            .variants
-            .iter()
-            .all(|variant| variant.digest().is_some())
-    {
+    if is_blob && request.variants.iter().all(|variant| variant.digest().is_some()) {
         return Ok(FetchState::Immutable);
     }
     let origin = match &location {
@@ -235,18 +210,11 @@ async fn fetch_if_changed(
     if let Some(finding) = lock_hosts(unreachable).get(&origin) {
         return Ok(FetchState::Missing(finding.clone()));
     }
-    let Ok(response) = timeout(
-        DOCUMENT_TIMEOUT,
-        request_document(source, request, location),
-    )
-    .await
+    let Ok(response) = timeout(DOCUMENT_TIMEOUT, request_document(source, request, location)).await
     else {
         let minutes = DOCUMENT_TIMEOUT.as_secs() / 60;
         let why = format!("it did not arrive within {minutes} minutes");
-        return Ok(FetchState::Missing(Finding::new(
-            FindingKind::Unreachable,
-            why,
-        )));
+        return Ok(FetchState::Missing(Finding::new(FindingKind::Unreachable, why)));
     };
     let error = match count_outcome(response) {
         Ok(FetchResult::Unchanged) => return Ok(FetchState::NotModified),
@@ -343,10 +311,7 @@ const fn finding_kind(kind: AttachmentKind) -> FindingKind {
 fn document_finding(kind: AttachmentKind, error: &RegistryError) -> Finding {
     let finding = to_finding(error);
     match error {
-        RegistryError::Malformed { .. } => Finding {
-            kind: finding_kind(kind),
-            ..finding
-        },
+        RegistryError::Malformed { .. } => Finding { kind: finding_kind(kind), ..finding },
         _ => finding,
     }
 }

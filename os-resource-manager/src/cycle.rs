@@ -84,11 +84,7 @@ impl<'a> Cycle<'a> {
             engine,
             claim,
             source,
-            progress: Mutex::new(Progress {
-                step: CycleStep::Listing,
-                finished: 0,
-                total: 0,
-            }),
+            progress: Mutex::new(Progress { step: CycleStep::Listing, finished: 0, total: 0 }),
             tally: Mutex::default(),
         }
     }
@@ -208,8 +204,7 @@ impl<'a> Cycle<'a> {
         let artifact = match result {
             FetchedRevision::Vanished => return Ok(Vec::new()),
             FetchedRevision::Unchanged(artifact) => {
-                self.mark_seen(&artifact.repository, vec![artifact.tag.clone()])
-                    .await?;
+                self.mark_seen(&artifact.repository, vec![artifact.tag.clone()]).await?;
                 artifact
             }
             FetchedRevision::Changed(artifact) => self.store_revision(&revision, artifact).await?,
@@ -261,11 +256,8 @@ impl<'a> Cycle<'a> {
 
     /// Begins a step that has `total` parts.
     pub(crate) fn begin_step(&self, step: CycleStep, total: usize) {
-        *self.progress() = Progress {
-            step,
-            finished: 0,
-            total: u32::try_from(total).unwrap_or(u32::MAX),
-        };
+        *self.progress() =
+            Progress { step, finished: 0, total: u32::try_from(total).unwrap_or(u32::MAX) };
     }
 
     /// Counts one finished part.
@@ -314,9 +306,7 @@ impl<'a> Cycle<'a> {
     /// Result of a cycle whose registry is unavailable.
     fn registry_failure(&self, error: &RegistryError) -> CycleResult {
         let not_before = match error {
-            RegistryError::Busy {
-                retry_after: Some(retry_after),
-            } => {
+            RegistryError::Busy { retry_after: Some(retry_after) } => {
                 let retry_after = TimeDelta::from_std(*retry_after).unwrap_or(MAX_RETRY_AFTER);
                 Some(self.engine.clock.now() + retry_after.min(MAX_RETRY_AFTER))
             }
@@ -337,13 +327,7 @@ impl<'a> Cycle<'a> {
         if ended.outcome == CycleOutcome::Failed {
             tracing::warn!(registry, error = ended.message, "cannot sync a registry");
         } else {
-            tracing::info!(
-                registry,
-                outcome,
-                ?took,
-                message = ended.message,
-                "synced a registry"
-            );
+            tracing::info!(registry, outcome, ?took, message = ended.message, "synced a registry");
         }
     }
 }

@@ -78,9 +78,7 @@ impl Fetcher<'_> {
             }
         };
         let mut findings = Vec::new();
-        let document = self
-            .fetch_document(revision, &manifest, &mut findings)
-            .await?;
+        let document = self.fetch_document(revision, &manifest, &mut findings).await?;
         let parsed = document
             .as_ref()
             .map(|document| read_profile(&document.title, document.text.as_bytes()));
@@ -88,8 +86,7 @@ impl Fetcher<'_> {
         findings.extend(check.finding);
         let files = match parsed {
             Some(Ok(profile)) => {
-                self.resolve_files(revision, &profile, check.trust, &mut findings)
-                    .await?
+                self.resolve_files(revision, &profile, check.trust, &mut findings).await?
             }
             Some(Err(finding)) => {
                 findings.push(finding);
@@ -198,8 +195,7 @@ impl Fetcher<'_> {
                 finding: None,
             });
         }
-        self.verify_signature(&revision.repository, &revision.tag, manifest)
-            .await
+        self.verify_signature(&revision.repository, &revision.tag, manifest).await
     }
 
     /// Verifies the signatures of an artifact with the current keys.
@@ -210,12 +206,7 @@ impl Fetcher<'_> {
         manifest: &Manifest,
     ) -> RegistryResult<SignatureCheck> {
         let Source { registry, keys, .. } = self.0;
-        let verdict = keys.verify(
-            registry.as_ref(),
-            repository,
-            &manifest.digest,
-            tag.as_str(),
-        );
+        let verdict = keys.verify(registry.as_ref(), repository, &manifest.digest, tag.as_str());
         let verdict = match count_outcome(verdict.await) {
             Ok(verdict) => verdict,
             // Signatures that cannot be read are treated as missing.
@@ -233,11 +224,7 @@ impl Fetcher<'_> {
                 (SignatureStatus::Bad, None, Some(finding))
             }
         };
-        Ok(SignatureCheck {
-            trust,
-            signature,
-            finding,
-        })
+        Ok(SignatureCheck { trust, signature, finding })
     }
 }
 
@@ -366,10 +353,7 @@ fn finding_or_error(error: RegistryError) -> RegistryResult<Finding> {
 
 /// Whether the error concerns the whole registry.
 pub(crate) const fn is_registry_wide(error: &RegistryError) -> bool {
-    matches!(
-        error,
-        RegistryError::Unreachable(_) | RegistryError::Busy { .. }
-    )
+    matches!(error, RegistryError::Unreachable(_) | RegistryError::Busy { .. })
 }
 
 /// Counts the result of a request to a registry or a web server.

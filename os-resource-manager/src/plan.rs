@@ -89,9 +89,7 @@ pub(crate) fn plan(
     };
     for name in &selection.enabled {
         let repository = format!("{}{name}", content.prefix);
-        let artifacts = by_repository
-            .remove(repository.as_str())
-            .unwrap_or_default();
+        let artifacts = by_repository.remove(repository.as_str()).unwrap_or_default();
         planner.plan_profile(&repository, name, artifacts);
     }
     planner.finish()
@@ -101,11 +99,7 @@ pub(crate) fn plan(
 type AttachmentId<'a> = (&'a str, AttachmentKind, Option<ContentDigest>);
 
 fn attachment_id(attachment: &Attachment) -> AttachmentId<'_> {
-    (
-        &attachment.key.location,
-        attachment.key.kind,
-        attachment.key.filtered_by,
-    )
+    (&attachment.key.location, attachment.key.kind, attachment.key.filtered_by)
 }
 
 /// A plan that is being built.
@@ -125,9 +119,7 @@ impl<'a> Planner<'a> {
     fn plan_profile(&mut self, repository: &str, name: &str, artifacts: Vec<&'a Artifact>) {
         let is_listed = self.report_listing(repository, &artifacts);
         let selector = &self.selection.revision;
-        let matching = artifacts
-            .into_iter()
-            .filter(|one| selector.admits(&one.tag));
+        let matching = artifacts.into_iter().filter(|one| selector.admits(&one.tag));
         let (gone, mut present): (Vec<_>, Vec<_>) = matching.partition(|one| one.gone_at.is_some());
         if present.is_empty() && is_listed {
             let why = format!("no revision matches {selector}");
@@ -289,10 +281,7 @@ impl<'a> Planner<'a> {
         let file = artifact.files.iter().find(|file| file.role == role)?;
         let filtered = (file.source.as_str(), kind, packages);
         let unfiltered = (file.source.as_str(), kind, None);
-        let attachment = *self
-            .attachments
-            .get(&filtered)
-            .or(self.attachments.get(&unfiltered))?;
+        let attachment = *self.attachments.get(&filtered).or(self.attachments.get(&unfiltered))?;
         for finding in parse_findings(&attachment.findings) {
             let role_field = || Some(profile_field(role).to_owned());
             let field = finding.field.clone().or_else(role_field);
@@ -315,12 +304,7 @@ impl<'a> Planner<'a> {
     }
 
     fn report(&mut self, repository: &str, tag: &str, finding: Finding) {
-        let key = (
-            repository.to_owned(),
-            tag.to_owned(),
-            finding.kind,
-            finding.field.clone(),
-        );
+        let key = (repository.to_owned(), tag.to_owned(), finding.kind, finding.field.clone());
         if self.reported.insert(key) {
             self.plan.findings.push(RevisionFinding {
                 repository: repository.to_owned(),
@@ -332,10 +316,8 @@ impl<'a> Planner<'a> {
 
     fn finish(self) -> Plan {
         let mut plan = self.plan;
-        plan.profiles
-            .sort_by(|one, other| profile_key(one).cmp(&profile_key(other)));
-        plan.findings
-            .sort_by(|one, other| finding_order(one).cmp(&finding_order(other)));
+        plan.profiles.sort_by(|one, other| profile_key(one).cmp(&profile_key(other)));
+        plan.findings.sort_by(|one, other| finding_order(one).cmp(&finding_order(other)));
         let at = |gone: &GoneRevision| (gone.repository.clone(), gone.tag.clone());
         plan.gone.sort_by_key(at);
         plan
@@ -372,10 +354,8 @@ fn artifact_profile(name: &str, artifact: &Artifact) -> Result<Profile, Finding>
     match revision::compare_revisions(&profile.release, &artifact.tag) {
         None | Some(Ordering::Equal) => Ok(profile),
         Some(_) => {
-            let why = format!(
-                "it was published as {} and is tagged {}",
-                profile.release, artifact.tag
-            );
+            let why =
+                format!("it was published as {} and is tagged {}", profile.release, artifact.tag);
             let kind = FindingKind::RevisionMismatch;
             Err(Finding::about(kind, "metadata.release", why))
         }
@@ -390,9 +370,7 @@ fn profile_title(artifact: &Artifact) -> &str {
 /// The image that a gone revision had, if its profile can be read.
 fn to_gone_revision(artifact: &Artifact) -> Option<GoneRevision> {
     let document = artifact.document.as_ref()?;
-    let spec = read_profile(profile_title(artifact), document.as_bytes())
-        .ok()?
-        .spec;
+    let spec = read_profile(profile_title(artifact), document.as_bytes()).ok()?.spec;
     Some(GoneRevision {
         repository: artifact.repository.clone(),
         tag: artifact.tag.clone(),
@@ -404,9 +382,7 @@ fn to_gone_revision(artifact: &Artifact) -> Option<GoneRevision> {
 /// The stored findings.
 fn parse_findings(stored: &[Value]) -> impl Iterator<Item = Finding> {
     // Only this crate writes them, so none is skipped.
-    stored
-        .iter()
-        .filter_map(|one| Finding::deserialize(one).ok())
+    stored.iter().filter_map(|one| Finding::deserialize(one).ok())
 }
 
 fn has_other_image(one: &OsSpec, other: &OsSpec) -> bool {

@@ -139,10 +139,7 @@ pub struct InvalidSettings {
 
 impl InvalidSettings {
     pub(crate) fn new(key: impl Into<String>, why: impl ToString) -> Self {
-        Self {
-            key: key.into(),
-            why: why.to_string(),
-        }
+        Self { key: key.into(), why: why.to_string() }
     }
 }
 

@@ -96,10 +96,7 @@ impl Sources {
         let mut entries = BTreeMap::new();
         for (name, settings) in registries {
             let registry = Some(name.clone());
-            let selection = CatalogSelection {
-                registry,
-                ..CatalogSelection::default()
-            };
+            let selection = CatalogSelection { registry, ..CatalogSelection::default() };
             selection.validated().map_err(|invalid| {
                 InvalidSettings::new(format!("registries.{name:?}"), invalid.why)
             })?;
@@ -151,10 +148,7 @@ impl RegistryEntry {
             return Ok(None);
         }
         let source = Arc::new(build_source(name, &self.settings, &files)?);
-        Ok(Some(CurrentSource {
-            files_digest,
-            source,
-        }))
+        Ok(Some(CurrentSource { files_digest, source }))
     }
 }
 
@@ -178,10 +172,7 @@ impl LoadedFiles {
         let bad = |key: &str, why: String| Err(InvalidSettings::new(setting_key(name, key), why));
         match (&settings.username, &settings.password_file) {
             (Some(_), Some(_)) if settings.token_file.is_some() => {
-                return bad(
-                    "token_file",
-                    "password_file is set as well; set only one".to_owned(),
-                );
+                return bad("token_file", "password_file is set as well; set only one".to_owned());
             }
             (Some(_), None) => {
                 return bad("password_file", "username is set without it".to_owned());
@@ -205,9 +196,7 @@ impl LoadedFiles {
             Ok(SecretText { text, digest })
         };
         let (password, token) = (&settings.password_file, &settings.token_file);
-        let password = password
-            .as_deref()
-            .map(|file| secret("password_file", file));
+        let password = password.as_deref().map(|file| secret("password_file", file));
         let token = token.as_deref().map(|file| secret("token_file", file));
         let ca = settings.ca.as_deref().map(|file| text("ca", file));
         let keys = settings.keys.iter().map(|file| text("keys", file));
@@ -272,10 +261,7 @@ fn build_source(
 
 /// The id of a PEM key in signatures: the SHA-256 of its DER content.
 fn key_name(pem: &str) -> Option<String> {
-    let inside = pem
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.starts_with("-----"));
+    let inside = pem.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
     let der = STANDARD.decode(inside.collect::<String>()).ok()?;
     Some(Digest::compute(&der).hex())
 }
@@ -305,10 +291,9 @@ fn build_access(
         }
     };
     let credentials = match (&settings.username, &files.password, &files.token) {
-        (Some(username), Some(password), _) => Credentials::Basic {
-            username: username.clone(),
-            password: password.text.clone(),
-        },
+        (Some(username), Some(password), _) => {
+            Credentials::Basic { username: username.clone(), password: password.text.clone() }
+        }
         (_, _, Some(token)) => Credentials::Token(token.text.clone()),
         _ => Credentials::None,
     };

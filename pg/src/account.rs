@@ -44,12 +44,7 @@ impl Account {
         let _password = fields.next()?;
         let uid = fields.next()?.parse().ok()?;
         let gid = fields.next()?.parse().ok()?;
-        Some(Self {
-            name,
-            uid,
-            gid,
-            switch_user,
-        })
+        Some(Self { name, uid, gid, switch_user })
     }
 
     /// Options of `setpriv` that make a process run as this user.
@@ -75,9 +70,7 @@ impl Account {
 
     /// Fails if the folder belongs to another user.
     pub(crate) fn check_owner(&self, folder: &Path) -> Result<(), Error> {
-        let owner = fs::symlink_metadata(folder)
-            .map_err(path_error("examine", folder))?
-            .uid();
+        let owner = fs::symlink_metadata(folder).map_err(path_error("examine", folder))?.uid();
         if owner == self.uid {
             return Ok(());
         }
@@ -98,10 +91,7 @@ mod tests {
     fn a_line_of_the_user_database_is_parsed() {
         let line = "postgres:x:101:104:PostgreSQL administrator,,,:/var/lib/postgresql:/bin/bash";
         let account = Account::parse(line, true).unwrap();
-        assert_eq!(
-            (account.name.as_str(), account.uid, account.gid),
-            ("postgres", 101, 104)
-        );
+        assert_eq!((account.name.as_str(), account.uid, account.gid), ("postgres", 101, 104));
         assert_eq!(Account::parse("nonsense", true), None);
     }
 

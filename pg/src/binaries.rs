@@ -16,21 +16,15 @@ pub(crate) fn find_binaries(folder: &Path, data: &Path) -> Result<PathBuf, Error
     let mut installed = list_installed(folder);
     installed.sort_by_key(|(version, _)| *version);
     if let Some(version) = made_by {
-        let fits = installed
-            .into_iter()
-            .find(|(candidate, _)| *candidate == version);
-        return fits.map(|(_, bin)| bin).ok_or_else(|| Error::OtherVersion {
-            data: data.to_owned(),
-            version,
-        });
+        let fits = installed.into_iter().find(|(candidate, _)| *candidate == version);
+        return fits
+            .map(|(_, bin)| bin)
+            .ok_or_else(|| Error::OtherVersion { data: data.to_owned(), version });
     }
-    let newest = installed
-        .pop()
-        .filter(|(version, _)| *version >= MIN_VERSION);
-    newest.map(|(_, bin)| bin).ok_or_else(|| Error::NoBinaries {
-        searched: folder.to_owned(),
-        oldest: MIN_VERSION,
-    })
+    let newest = installed.pop().filter(|(version, _)| *version >= MIN_VERSION);
+    newest
+        .map(|(_, bin)| bin)
+        .ok_or_else(|| Error::NoBinaries { searched: folder.to_owned(), oldest: MIN_VERSION })
 }
 
 fn list_installed(folder: &Path) -> Vec<(u32, PathBuf)> {
@@ -42,9 +36,7 @@ fn list_installed(folder: &Path) -> Vec<(u32, PathBuf)> {
         .filter_map(|entry| {
             let version = entry.file_name().to_str()?.parse().ok()?;
             let bin = entry.path().join("bin");
-            let complete = ["initdb", "postgres"]
-                .iter()
-                .all(|name| bin.join(name).is_file());
+            let complete = ["initdb", "postgres"].iter().all(|name| bin.join(name).is_file());
             complete.then_some((version, bin))
         })
         .collect()
@@ -89,26 +81,16 @@ mod tests {
         install(folder.path(), "17");
         let data = tempfile::tempdir().unwrap();
         fs::write(data.path().join("PG_VERSION"), "15\n").unwrap();
-        let error = find_binaries(folder.path(), data.path())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.ends_with("install the Debian package `postgresql-15`"),
-            "{error}"
-        );
+        let error = find_binaries(folder.path(), data.path()).unwrap_err().to_string();
+        assert!(error.ends_with("install the Debian package `postgresql-15`"), "{error}");
     }
 
     #[test]
     fn a_too_old_postgres_names_the_package() {
         let folder = tempfile::tempdir().unwrap();
         install(folder.path(), "14");
-        let error = find_binaries(folder.path(), Path::new("/nowhere"))
-            .unwrap_err()
-            .to_string();
+        let error = find_binaries(folder.path(), Path::new("/nowhere")).unwrap_err().to_string();
         assert!(error.contains("no Postgres 15 or newer"), "{error}");
-        assert!(
-            error.contains("install the Debian package `postgresql`"),
-            "{error}"
-        );
+        assert!(error.contains("install the Debian package `postgresql`"), "{error}");
     }
 }

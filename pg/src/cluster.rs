@@ -30,26 +30,12 @@ pub(crate) fn create_cluster(
     if fs::symlink_metadata(&unfinished).is_ok() {
         fs::remove_dir_all(&unfinished).map_err(path_error("remove", &unfinished))?;
     }
-    DirBuilder::new()
-        .mode(0o700)
-        .create(&unfinished)
-        .map_err(path_error("create", &unfinished))?;
-    account
-        .chown_folder(&unfinished)
-        .map_err(path_error("change the owner of", &unfinished))?;
+    DirBuilder::new().mode(0o700).create(&unfinished).map_err(path_error("create", &unfinished))?;
+    account.chown_folder(&unfinished).map_err(path_error("change the owner of", &unfinished))?;
     let runner = Runner::new(account.clone(), bin.to_owned(), unfinished.clone())?;
     tracing::info!(data = %data.display(), user = account.name, "creating a private Postgres");
 
-    let mut args = [
-        "-A",
-        "peer",
-        "-U",
-        "postgres",
-        "-E",
-        "UTF8",
-        "--locale=C.UTF-8",
-    ]
-    .to_vec();
+    let mut args = ["-A", "peer", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8"].to_vec();
     if !options.durable {
         args.push("--no-sync");
     }
@@ -58,29 +44,19 @@ pub(crate) fn create_cluster(
     fs::rename(&unfinished, &data).map_err(path_error("rename", &unfinished))?;
     if options.durable {
         let folder = File::open(&options.dir).map_err(path_error("open", &options.dir))?;
-        folder
-            .sync_all()
-            .map_err(path_error("flush", &options.dir))?;
+        folder.sync_all().map_err(path_error("flush", &options.dir))?;
     }
     Ok(data)
 }
 
 /// Uses the single-user mode, which executes statements without listening for connections.
 fn create_role_and_database(options: &Options, runner: &Runner) -> Result<(), Error> {
-    let databases = if options.create_databases {
-        "CREATEDB"
-    } else {
-        "NOCREATEDB"
-    };
+    let databases = if options.create_databases { "CREATEDB" } else { "NOCREATEDB" };
     let statements = format!(
         "CREATE ROLE evenkeel LOGIN {databases} NOSUPERUSER NOCREATEROLE NOREPLICATION NOBYPASSRLS;\n\
          CREATE DATABASE evenkeel OWNER evenkeel;\n"
     );
-    let settings: &[&str] = if options.durable {
-        &[]
-    } else {
-        &["-c", "fsync=off"]
-    };
+    let settings: &[&str] = if options.durable { &[] } else { &["-c", "fsync=off"] };
     runner.single_user(settings, &statements)
 }
 

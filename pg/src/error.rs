@@ -131,17 +131,10 @@ pub(crate) fn path_error<P: Into<PathBuf>>(
     path: P,
 ) -> impl FnOnce(io::Error) -> Error {
     let path = path.into();
-    move |source| Error::File {
-        action,
-        path,
-        source,
-    }
+    move |source| Error::File { action, path, source }
 }
 
 /// Converts an I/O error into an error that names the operation.
 pub(crate) fn system_error<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Error {
-    move |error| Error::System {
-        action,
-        source: error.into(),
-    }
+    move |error| Error::System { action, source: error.into() }
 }

@@ -26,11 +26,9 @@ const SHUTDOWN_STAGES: [(Signal, Duration); 3] = [
 /// process, and Postgres would take that for a running server.
 pub(crate) fn remove_leftovers(data: &Path, socket: &Path) -> Result<(), Error> {
     end_processes(data)?;
-    for file in [
-        data.join(PID_FILE),
-        socket.join(".s.PGSQL.5432"),
-        socket.join(".s.PGSQL.5432.lock"),
-    ] {
+    for file in
+        [data.join(PID_FILE), socket.join(".s.PGSQL.5432"), socket.join(".s.PGSQL.5432.lock")]
+    {
         match fs::remove_file(&file) {
             Ok(()) => {
                 tracing::info!(file = %file.display(), "removed a file of a crashed Postgres");
@@ -52,11 +50,7 @@ fn end_processes(data: &Path) -> Result<(), Error> {
                 return Ok(());
             }
             if !is_signalled {
-                tracing::warn!(
-                    ?running,
-                    ?signal,
-                    "an orphaned Postgres is signalled to end"
-                );
+                tracing::warn!(?running, ?signal, "an orphaned Postgres is signalled to end");
                 signal_processes(data, &running, signal);
                 is_signalled = true;
             }
@@ -65,10 +59,7 @@ fn end_processes(data: &Path) -> Result<(), Error> {
     }
     match running_processes(data).first() {
         None => Ok(()),
-        Some(&pid) => Err(Error::OrphanedPostgres {
-            pid,
-            data: data.to_owned(),
-        }),
+        Some(&pid) => Err(Error::OrphanedPostgres { pid, data: data.to_owned() }),
     }
 }
 
@@ -118,11 +109,8 @@ fn is_postgres_in(pid: i32, data: &Path) -> bool {
     if name.trim() != "postgres" {
         return false;
     }
-    let identity = |path: &Path| {
-        fs::metadata(path)
-            .ok()
-            .map(|metadata| (metadata.dev(), metadata.ino()))
-    };
+    let identity =
+        |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let there = identity(Path::new(&format!("/proc/{pid}/cwd")));
     there.is_some() && there == identity(data)
 }

@@ -109,18 +109,13 @@ mod tests {
     fn durability_is_off_only_on_request() {
         let durable = Options::new("/x").command_line("/s").join(" ");
         assert!(!durable.contains("fsync"), "{durable}");
-        let quick = Options::new("/x")
-            .durable(false)
-            .command_line("/s")
-            .join(" ");
+        let quick = Options::new("/x").durable(false).command_line("/s").join(" ");
         assert!(quick.contains("-c fsync=off -c synchronous_commit=off -c full_page_writes=off"));
     }
 
     #[test]
     fn settings_of_the_caller_come_last() {
-        let line = Options::new("/x")
-            .setting("max_connections", "7")
-            .command_line("/s");
+        let line = Options::new("/x").setting("max_connections", "7").command_line("/s");
         assert_eq!(line.last().map(String::as_str), Some("max_connections=7"));
     }
 }

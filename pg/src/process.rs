@@ -83,12 +83,8 @@ impl PostgresProcess {
             }
         };
         let thread = thread::Builder::new().name("postgres-wait".to_owned());
-        thread
-            .spawn(supervise)
-            .map_err(system_error("start a thread"))?;
-        let thread_lost = |_| Error::Ended {
-            log: "its supervising thread is gone".to_owned(),
-        };
+        thread.spawn(supervise).map_err(system_error("start a thread"))?;
+        let thread_lost = |_| Error::Ended { log: "its supervising thread is gone".to_owned() };
         let (pid, handle, log) = started.recv().map_err(thread_lost)??;
         let log_tail = LogTail::default();
         if let Some(log) = log {
@@ -98,12 +94,7 @@ impl PostgresProcess {
                 .spawn(move || forward_log(log, &log_tail))
                 .map_err(system_error("start a thread"))?;
         }
-        Ok(Self {
-            pid,
-            handle,
-            end,
-            log_tail,
-        })
+        Ok(Self { pid, handle, end, log_tail })
     }
 
     /// The last lines of its log.
@@ -131,12 +122,7 @@ impl PostgresProcess {
     /// Waits for the end of Postgres.
     pub(crate) fn wait_for_end(&self) -> impl Future<Output = Option<ExitStatus>> + use<> {
         let mut end = self.end.clone();
-        async move {
-            end.wait_for(Option::is_some)
-                .await
-                .ok()
-                .and_then(|status| *status)
-        }
+        async move { end.wait_for(Option::is_some).await.ok().and_then(|status| *status) }
     }
 
     /// Blocks until Postgres has ended. Returns false if it has not ended in time.

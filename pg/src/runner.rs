@@ -36,12 +36,7 @@ pub(crate) struct Runner {
 impl Runner {
     /// Checks whether the account can reach `data`, which must exist.
     pub(crate) fn new(account: Account, bin: PathBuf, data: PathBuf) -> Result<Self, Error> {
-        let mut runner = Self {
-            account,
-            bin,
-            data,
-            needs_mount: false,
-        };
+        let mut runner = Self { account, bin, data, needs_mount: false };
         runner.needs_mount = !runner.can_reach(&runner.data)?;
         Ok(runner)
     }
@@ -65,10 +60,7 @@ impl Runner {
     pub(crate) fn single_user(&self, settings: &[&str], statements: &str) -> Result<(), Error> {
         let mut command = self.command(ParentDeathSignal::Kill, &self.bin.join("postgres"));
         command.arg("--single").arg("-D").arg(self.visible_data());
-        command
-            .args(["-c", "exit_on_error=on"])
-            .args(settings)
-            .arg("postgres");
+        command.args(["-c", "exit_on_error=on"]).args(settings).arg("postgres");
         check_success("postgres --single", &output(command, statements)?)
     }
 
@@ -88,20 +80,13 @@ impl Runner {
         let postgres = self.bin.join("postgres");
         let mut command = self.command(parent_death_signal, &postgres);
         command.arg("-D").arg(self.visible_data()).args(settings);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let started = command.spawn();
         started.map_err(|source| start_error(&command, source))
     }
 
     fn visible_data(&self) -> &Path {
-        if self.needs_mount {
-            Path::new(MOUNT_POINT)
-        } else {
-            &self.data
-        }
+        if self.needs_mount { Path::new(MOUNT_POINT) } else { &self.data }
     }
 
     /// A command line that runs `name` as the account, in its own mount namespace if the data directory needs one.
@@ -136,20 +121,14 @@ pub(crate) fn look_up_user(name_or_uid: &str) -> Result<Option<String>, Error> {
 }
 
 /// A program with a clean environment, in `/`, in its own process group, so that terminal signals do not reach it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the runner of this crate"
-)]
+#[expect(clippy::disallowed_methods, reason = "this is the runner of this crate")]
 fn clean_command(name: &str) -> Command {
     use std::os::unix::process::CommandExt;
 
     let mut command = Command::new(name);
     command
         .env_clear()
-        .env(
-            "PATH",
-            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        )
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .env("LC_ALL", "C.UTF-8")
         .current_dir("/")
         .process_group(0);
@@ -157,10 +136,7 @@ fn clean_command(name: &str) -> Command {
 }
 
 fn output(mut command: Command, input: &str) -> Result<Output, Error> {
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let run = |command: &mut Command| {
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
@@ -177,24 +153,14 @@ fn check_success(name: &str, output: &Output) -> Result<(), Error> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let output_tail = lines[lines.len().saturating_sub(8)..].join("; ");
     Err(Error::Failed {
         program: name.to_owned(),
-        output: if output_tail.is_empty() {
-            output.status.to_string()
-        } else {
-            output_tail
-        },
+        output: if output_tail.is_empty() { output.status.to_string() } else { output_tail },
     })
 }
 
 fn start_error(command: &Command, source: std::io::Error) -> Error {
-    Error::Program {
-        program: command.get_program().to_string_lossy().into_owned(),
-        source,
-    }
+    Error::Program { program: command.get_program().to_string_lossy().into_owned(), source }
 }

@@ -142,10 +142,7 @@ impl Drop for PrivatePostgres {
 
 /// The path needs no escaping: the module `socket` accepts plain paths only.
 fn connection_url(socket: &Path, role: &str, database: &str) -> String {
-    format!(
-        "postgres:///{database}?host={}&user={role}",
-        socket.display()
-    )
+    format!("postgres:///{database}?host={}&user={role}", socket.display())
 }
 
 /// Runs blocking work on its own thread, so that the caller's runtime is not blocked.
@@ -158,11 +155,9 @@ pub(crate) async fn run_on_thread<T: Send + 'static>(
     // If the caller is gone, the result is dropped, and a Postgres in it ends.
     let run = move || _ = sender.send(work());
     thread.spawn(run).map_err(system_error("start a thread"))?;
-    receiver.await.unwrap_or_else(|_| {
-        Err(Error::Ended {
-            log: "its starting thread is gone".to_owned(),
-        })
-    })
+    receiver
+        .await
+        .unwrap_or_else(|_| Err(Error::Ended { log: "its starting thread is gone".to_owned() }))
 }
 
 /// A lock on a directory; released when dropped. Closing the file would not be enough: a process that is being spawned
@@ -179,11 +174,7 @@ impl Drop for DirectoryLock {
 
 /// Creates the directory if it does not exist, and locks it for this process.
 pub(crate) fn lock_directory(dir: &Path) -> Result<DirectoryLock, Error> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o711)
-        .create(dir)
-        .map_err(path_error("create", dir))?;
+    DirBuilder::new().recursive(true).mode(0o711).create(dir).map_err(path_error("create", dir))?;
     let path = dir.join("lock");
     let mut file = OpenOptions::new()
         .read(true)
@@ -196,12 +187,8 @@ pub(crate) fn lock_directory(dir: &Path) -> Result<DirectoryLock, Error> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            file.read_to_string(&mut holder)
-                .map_err(path_error("read", &path))?;
-            return Err(Error::InUse {
-                dir: dir.to_owned(),
-                holder,
-            });
+            file.read_to_string(&mut holder).map_err(path_error("read", &path))?;
+            return Err(Error::InUse { dir: dir.to_owned(), holder });
         }
         Err(TryLockError::Error(error)) => return Err(path_error("lock", path)(error)),
     }
@@ -225,11 +212,8 @@ fn launch(mut options: Options, lock: DirectoryLock) -> Result<PrivatePostgres, 
     leftovers::remove_leftovers(&data, &socket)?;
     cluster::write_access_rules(&account, &runner)?;
 
-    let parent_death_signal = if options.durable {
-        ParentDeathSignal::Fast
-    } else {
-        ParentDeathSignal::Immediate
-    };
+    let parent_death_signal =
+        if options.durable { ParentDeathSignal::Fast } else { ParentDeathSignal::Immediate };
     let settings = options.command_line(&socket.to_string_lossy());
     let postgres = PrivatePostgres {
         process: PostgresProcess::start(runner, settings, parent_death_signal)?,
@@ -262,15 +246,10 @@ fn wait_until_ready(
         if process.has_ended() {
             // The last log lines may not have arrived yet.
             thread::sleep(Duration::from_millis(50));
-            return Err(Error::Ended {
-                log: process.log_tail(),
-            });
+            return Err(Error::Ended { log: process.log_tail() });
         }
         if begun.elapsed() > timeout {
-            return Err(Error::NotReady {
-                waited: timeout,
-                log: process.log_tail(),
-            });
+            return Err(Error::NotReady { waited: timeout, log: process.log_tail() });
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -285,10 +264,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock_held = lock_directory(dir.path()).unwrap();
         let copy = lock_held.0.try_clone().unwrap();
-        assert!(matches!(
-            lock_directory(dir.path()),
-            Err(Error::InUse { .. })
-        ));
+        assert!(matches!(lock_directory(dir.path()), Err(Error::InUse { .. })));
         drop(lock_held);
         lock_directory(dir.path()).unwrap();
         drop(copy);

@@ -67,9 +67,7 @@ fn folder_in_tmp(note: &Path, account: &Account) -> Result<PathBuf, Error> {
 fn create_private_folder(folder: &Path, account: &Account) -> Result<bool, Error> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Ok(()) => {
-            account
-                .chown_folder(folder)
-                .map_err(path_error("change the owner of", folder))?;
+            account.chown_folder(folder).map_err(path_error("change the owner of", folder))?;
             Ok(true)
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
@@ -101,14 +99,8 @@ mod tests {
         assert!(is_plain(Path::new("/var/lib/evenkeel/postgres/socket")));
         assert!(!is_plain(Path::new("/home/me/my data/socket")));
         assert!(!is_plain(Path::new("/srv/a,b/socket")));
-        assert!(is_plain(Path::new(&format!(
-            "/{}",
-            "x".repeat(MAX_FOLDER_BYTES - 1)
-        ))));
-        assert!(!is_plain(Path::new(&format!(
-            "/{}",
-            "x".repeat(MAX_FOLDER_BYTES)
-        ))));
+        assert!(is_plain(Path::new(&format!("/{}", "x".repeat(MAX_FOLDER_BYTES - 1)))));
+        assert!(!is_plain(Path::new(&format!("/{}", "x".repeat(MAX_FOLDER_BYTES)))));
     }
 
     #[test]

@@ -36,15 +36,11 @@ impl PrivatePostgres {
     async fn start_in(parent: PathBuf, settings: Vec<(String, String)>) -> Result<Self, Error> {
         run_on_thread("postgres-start", move || {
             let (dir, lock) = claim_directory(&parent)?;
-            let options = Options::new(dir)
-                .durable(false)
-                .create_databases(true)
-                .max_connections(200);
+            let options =
+                Options::new(dir).durable(false).create_databases(true).max_connections(200);
             let options = settings
                 .into_iter()
-                .fold(options, |options, (name, value)| {
-                    options.setting(name, value)
-                });
+                .fold(options, |options, (name, value)| options.setting(name, value));
             Self::start_throwaway(options, lock)
         })
         .await
@@ -76,24 +72,16 @@ fn claim_directory(parent: &Path) -> Result<(PathBuf, DirectoryLock), Error> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(system_error("get random numbers"))?;
-    let dir = parent.join(format!(
-        "{DIRECTORY_PREFIX}{:016x}",
-        u64::from_ne_bytes(random)
-    ));
+    let dir = parent.join(format!("{DIRECTORY_PREFIX}{:016x}", u64::from_ne_bytes(random)));
     let lock = lock_directory(&dir)?;
     Ok((dir, lock))
 }
 
 /// Removes the directories that no process has locked.
 fn remove_abandoned(parent: &Path) -> Result<(), Error> {
-    for entry in fs::read_dir(parent)
-        .map_err(path_error("read", parent))?
-        .flatten()
-    {
-        let is_one = entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| name.starts_with(DIRECTORY_PREFIX));
+    for entry in fs::read_dir(parent).map_err(path_error("read", parent))?.flatten() {
+        let is_one =
+            entry.file_name().to_str().is_some_and(|name| name.starts_with(DIRECTORY_PREFIX));
         let dir = entry.path();
         if !is_one || !leftovers::running_processes(&dir.join("data")).is_empty() {
             continue;

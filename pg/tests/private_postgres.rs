@@ -28,32 +28,16 @@ fn fast_options(dir: &Path) -> Options {
 }
 
 fn try_sql(url: &str, statement: &str) -> Result<String, String> {
-    let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut versions: Vec<PathBuf> =
+        fs::read_dir("/usr/lib/postgresql").unwrap().map(|entry| entry.unwrap().path()).collect();
     versions.sort();
     let psql = versions.last().unwrap().join("bin/psql");
     let output = Command::new(psql)
-        .args([
-            "-X",
-            "-A",
-            "-t",
-            "-q",
-            "-v",
-            "ON_ERROR_STOP=1",
-            url,
-            "-c",
-            statement,
-        ])
+        .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", statement])
         .output()
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if output.status.success() {
-        Ok(text(&output.stdout))
-    } else {
-        Err(text(&output.stderr))
-    }
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
 fn sql(url: &str, statement: &str) -> String {
@@ -77,10 +61,7 @@ impl OtherProcess {
         let stdout = process.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut url).unwrap();
         let url = url.trim().to_owned();
-        assert!(
-            url.starts_with("postgres:"),
-            "the other process has started: {url}"
-        );
+        assert!(url.starts_with("postgres:"), "the other process has started: {url}");
         Self { process, url }
     }
 
@@ -101,9 +82,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 
 fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 fn postmaster(dir: &Path) -> i32 {
@@ -114,9 +93,7 @@ fn postmaster(dir: &Path) -> i32 {
 #[tokio::test]
 async fn the_role_owns_its_database_and_is_bound_by_row_level_security() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
     let url = postgres.url();
 
     let role = "SELECT rolname, rolsuper, rolbypassrls, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = user";
@@ -133,15 +110,10 @@ async fn the_role_owns_its_database_and_is_bound_by_row_level_security() {
 #[tokio::test]
 async fn postgres_does_not_run_as_root_and_other_users_cannot_connect() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
 
     let status = fs::read_to_string(format!("/proc/{}/status", postgres.pid())).unwrap();
-    let uid = status
-        .lines()
-        .find(|line| line.starts_with("Uid:"))
-        .unwrap();
+    let uid = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
     assert!(!uid.split_whitespace().skip(1).any(|id| id == "0"), "{uid}");
     let socket = fs::metadata(dir.path().join("pg/socket")).unwrap();
     assert_eq!(socket.permissions().mode() & 0o777, 0o700);
@@ -161,11 +133,7 @@ async fn a_durable_postgres_flushes() {
         ("full_page_writes", "on"),
         ("max_connections", "17"),
     ] {
-        assert_eq!(
-            sql(&postgres.url(), &format!("SHOW {setting}")),
-            value,
-            "{setting}"
-        );
+        assert_eq!(sql(&postgres.url(), &format!("SHOW {setting}")), value, "{setting}");
     }
     postgres.stop().await;
 }
@@ -173,17 +141,13 @@ async fn a_durable_postgres_flushes() {
 #[tokio::test]
 async fn data_survives_a_stop_and_a_start() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(fast_options(dir.path()).durable(true))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()).durable(true)).await.unwrap();
     let (url, pid) = (postgres.url(), postgres.pid());
     sql(&url, "CREATE TABLE kept AS SELECT 42 AS answer");
     postgres.stop().await;
     assert!(!is_alive(pid));
 
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
 
     assert_eq!(postgres.url(), url, "the address is stable");
     assert_eq!(sql(&url, "SELECT answer FROM kept"), "42");
@@ -198,14 +162,9 @@ async fn a_killed_owner_ends_its_postgres_and_committed_data_survives() {
     let pid = postmaster(dir.path());
     let url = other.kill();
 
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
 
-    assert!(
-        !is_alive(pid),
-        "the old one is gone before the new one starts"
-    );
+    assert!(!is_alive(pid), "the old one is gone before the new one starts");
     assert_eq!(postgres.url(), url, "the address is stable");
     assert_eq!(sql(&url, "SELECT answer FROM kept"), "42");
     postgres.stop().await;
@@ -214,30 +173,19 @@ async fn a_killed_owner_ends_its_postgres_and_committed_data_survives() {
 #[tokio::test]
 async fn files_of_a_killed_postgres_do_not_prevent_a_start() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
     sql(&postgres.url(), "CREATE TABLE kept AS SELECT 42 AS answer");
     sql(&postgres.admin_url(), "CHECKPOINT");
     let pid = postgres.pid();
-    Command::new("kill")
-        .args(["-KILL", &pid.to_string()])
-        .status()
-        .unwrap();
+    Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
     assert!(postgres.wait_for_end().await.is_some());
     drop(postgres);
     // The process id now belongs to an unrelated process: this one.
     let file = dir.path().join("pg/data/postmaster.pid");
     let stale = fs::read_to_string(&file).unwrap();
-    fs::write(
-        &file,
-        stale.replace(&pid.to_string(), &std::process::id().to_string()),
-    )
-    .unwrap();
+    fs::write(&file, stale.replace(&pid.to_string(), &std::process::id().to_string())).unwrap();
 
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
 
     assert_eq!(sql(&postgres.url(), "SELECT answer FROM kept"), "42");
     postgres.stop().await;
@@ -248,9 +196,7 @@ async fn a_second_start_names_the_running_process() {
     let dir = open_folder();
     let other = OtherProcess::start(dir.path());
 
-    let error = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap_err();
+    let error = PrivatePostgres::start(fast_options(dir.path())).await.unwrap_err();
 
     let text = error.to_string();
     let holder = format!("process {} runs a Postgres there", other.process.id());
@@ -268,9 +214,7 @@ async fn a_second_start_names_the_running_process() {
 #[tokio::test]
 async fn dropping_the_handle_stops_postgres() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
     let pid = postgres.pid();
     drop(postgres);
     assert!(!is_alive(pid));
@@ -279,14 +223,9 @@ async fn dropping_the_handle_stops_postgres() {
 #[tokio::test]
 async fn the_end_of_postgres_is_noticed() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
     let ended = postgres.wait_for_end();
-    Command::new("kill")
-        .args(["-QUIT", &postgres.pid().to_string()])
-        .status()
-        .unwrap();
+    Command::new("kill").args(["-QUIT", &postgres.pid().to_string()]).status().unwrap();
     assert!(ended.await.is_some());
 }
 
@@ -297,9 +236,7 @@ async fn an_unfinished_cluster_is_created_again() {
     fs::create_dir_all(&unfinished).unwrap();
     fs::write(unfinished.join("1"), "half").unwrap();
 
-    let postgres = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path())).await.unwrap();
 
     assert_eq!(sql(&postgres.url(), "SELECT 1"), "1");
     assert!(!dir.path().join("pg/data.new").exists());
@@ -315,14 +252,7 @@ async fn an_inaccessible_or_long_path_works() {
     let postgres = PrivatePostgres::start(options.clone()).await.unwrap();
     let url = postgres.url();
     assert_eq!(sql(&url, "SELECT 1"), "1");
-    let socket = url
-        .split("host=")
-        .nth(1)
-        .unwrap()
-        .split('&')
-        .next()
-        .unwrap()
-        .to_owned();
+    let socket = url.split("host=").nth(1).unwrap().split('&').next().unwrap().to_owned();
     assert!(socket.starts_with("/tmp/evenkeel-"), "{socket}");
     postgres.stop().await;
 
@@ -347,46 +277,26 @@ async fn a_data_directory_of_another_user_is_refused() {
         return; // Only root can create a folder of another user.
     }
 
-    let error = PrivatePostgres::start(fast_options(dir.path()))
-        .await
-        .unwrap_err();
+    let error = PrivatePostgres::start(fast_options(dir.path())).await.unwrap_err();
 
-    assert!(
-        matches!(error, Error::WrongOwner { owner: 0, .. }),
-        "{error}"
-    );
-    assert!(
-        error.to_string().contains("fix it with `chown -R "),
-        "{error}"
-    );
+    assert!(matches!(error, Error::WrongOwner { owner: 0, .. }), "{error}");
+    assert!(error.to_string().contains("fix it with `chown -R "), "{error}");
 }
 
 #[tokio::test]
 async fn a_rejected_setting_is_shown_with_the_log() {
     let dir = open_folder();
     let options = fast_options(dir.path()).setting("shared_buffers", "plenty");
-    let error = PrivatePostgres::start(options)
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("shared_buffers") && error.contains("plenty"),
-        "{error}"
-    );
+    let error = PrivatePostgres::start(options).await.unwrap_err().to_string();
+    assert!(error.contains("shared_buffers") && error.contains("plenty"), "{error}");
 }
 
 #[tokio::test]
 async fn without_binaries_the_package_is_named() {
     let dir = open_folder();
     let options = fast_options(dir.path()).binaries_in(dir.path());
-    let error = PrivatePostgres::start(options)
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("install the Debian package `postgresql`"),
-        "{error}"
-    );
+    let error = PrivatePostgres::start(options).await.unwrap_err().to_string();
+    assert!(error.contains("install the Debian package `postgresql`"), "{error}");
 }
 
 #[tokio::test]
@@ -401,16 +311,10 @@ async fn a_throwaway_removes_itself_and_abandoned_ones() {
     assert_eq!(sql(&postgres.url(), "SHOW fsync"), "off");
     sql(&postgres.url(), "CREATE DATABASE one_more");
     let second = PrivatePostgres::throwaway_in(dir.path()).await.unwrap();
-    assert_eq!(
-        sql(&postgres.url(), "SELECT 1"),
-        "1",
-        "a Postgres in use is not removed"
-    );
+    assert_eq!(sql(&postgres.url(), "SELECT 1"), "1", "a Postgres in use is not removed");
     second.stop().await;
     postgres.stop().await;
-    let names: Vec<_> = fs::read_dir(dir.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
+    let names: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["lock"]);
 }

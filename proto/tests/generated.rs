@@ -8,17 +8,11 @@ const PROTO_FILES: [&str; 3] = [
     "hostmgr_southbound/hostmgr.proto",
     "maintmgr/v1/maintmgr.proto",
 ];
-const GENERATED_FILES: [&str; 3] = [
-    "evenkeel.agent.v1.rs",
-    "hostmgr_southbound_proto.rs",
-    "maintmgr.v1.rs",
-];
+const GENERATED_FILES: [&str; 3] =
+    ["evenkeel.agent.v1.rs", "hostmgr_southbound_proto.rs", "maintmgr.v1.rs"];
 
 #[test]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test is controlled by one environment variable"
-)]
+#[expect(clippy::disallowed_methods, reason = "the test is controlled by one environment variable")]
 fn generated_code_is_current() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let committed = root.join("src/generated");

@@ -86,10 +86,7 @@ pub enum Credentials {
 impl Credentials {
     /// Credentials of a user with a password.
     pub fn basic(username: impl Into<String>, password: impl Into<String>) -> Self {
-        Self::Basic {
-            username: username.into(),
-            password: SecretString::from(password.into()),
-        }
+        Self::Basic { username: username.into(), password: SecretString::from(password.into()) }
     }
 
     /// Credentials that consist of a bearer token.
@@ -226,10 +223,7 @@ mod tests {
     #[test]
     fn a_proxy_is_an_address_or_none() {
         assert_eq!("none".parse::<Proxy>().unwrap(), Proxy::None);
-        assert!(matches!(
-            "http://proxy.example:3128".parse(),
-            Ok(Proxy::Through(_))
-        ));
+        assert!(matches!("http://proxy.example:3128".parse(), Ok(Proxy::Through(_))));
         assert!("socks5://proxy.example".parse::<Proxy>().is_err());
         assert!("".parse::<Proxy>().is_err());
     }

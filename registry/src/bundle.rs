@@ -75,12 +75,7 @@ fn pack_into(
         header.set_gid(0);
         bundle.append_data(&mut header, name, content)
     };
-    add(
-        LAYOUT_FILE,
-        layout_file.len() as u64,
-        &mut layout_file.as_slice(),
-    )
-    .map_err(failed())?;
+    add(LAYOUT_FILE, layout_file.len() as u64, &mut layout_file.as_slice()).map_err(failed())?;
     add(INDEX_FILE, index.len() as u64, &mut &*index).map_err(failed())?;
     for (digest, size) in reachable {
         let path = blob_path(layout, digest);
@@ -94,9 +89,7 @@ fn pack_into(
         content.verify(digest)?;
     }
     let written = bundle.into_inner().and_then(|buffer| {
-        let file = buffer
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
+        let file = buffer.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()
     });
     written.map_err(failed())
@@ -151,9 +144,7 @@ fn check_end(bundle: &mut File) -> io::Result<Result<(), CopyError>> {
     if end == END_OF_ARCHIVE && length.is_multiple_of(512) {
         return Ok(Ok(()));
     }
-    Ok(Err(invalid_bundle(
-        "it is truncated, or it is not a bundle".to_owned(),
-    )))
+    Ok(Err(invalid_bundle("it is truncated, or it is not a bundle".to_owned())))
 }
 
 /// State of an unpacking that is in progress.
@@ -176,9 +167,7 @@ impl Unpacker<'_> {
         if kind.is_dir() {
             return match plain {
                 "" | "." | "blobs/" | "blobs/sha256/" | "blobs" | "blobs/sha256" => Ok(()),
-                _ => Err(invalid_bundle(format!(
-                    "it contains the unexpected folder {name:?}"
-                ))),
+                _ => Err(invalid_bundle(format!("it contains the unexpected folder {name:?}"))),
             };
         }
         if kind.is_pax_local_extensions() || kind.is_pax_global_extensions() {
@@ -217,23 +206,14 @@ impl Unpacker<'_> {
     fn write_blob(&self, from: &mut dyn Read, digest: &Digest, size: u64) -> Result<(), CopyError> {
         if size > self.limits.blob_bytes {
             let limit = self.limits.blob_bytes;
-            return Err(invalid_bundle(format!(
-                "{digest} is larger than {limit} bytes"
-            )));
+            return Err(invalid_bundle(format!("{digest} is larger than {limit} bytes")));
         }
         let path = blob_path(self.staging, digest);
         let part = path.with_extension("part");
         let write = || CopyError::file("write", &part);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&part);
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&part);
         let mut to = BufWriter::with_capacity(CHUNK_BYTES, file.map_err(write())?);
-        let mut content = HashingReader {
-            from: from.take(size),
-            hasher: Hasher::default(),
-        };
+        let mut content = HashingReader { from: from.take(size), hasher: Hasher::default() };
         let copied = io::copy(&mut content, &mut to).map_err(write())?;
         if copied != size {
             return Err(invalid_bundle(format!("it ends inside {digest}")));
@@ -249,9 +229,7 @@ impl Unpacker<'_> {
         if !self.has_layout_file {
             return Err(invalid_bundle(format!("it has no {LAYOUT_FILE}")));
         }
-        let index = self
-            .index
-            .ok_or_else(|| invalid_bundle(format!("it has no {INDEX_FILE}")))?;
+        let index = self.index.ok_or_else(|| invalid_bundle(format!("it has no {INDEX_FILE}")))?;
         collect_reachable(self.staging, &index, self.limits, Some(&self.blobs))?;
         let index_path = self.staging.join(INDEX_FILE);
         sync_parent_folder(&blob_path(self.staging, &Digest::compute(&index)))
@@ -278,10 +256,7 @@ fn collect_reachable(
     for entry in index.manifests() {
         let blob = entry.blob();
         if blob.size > limits.manifest_bytes {
-            return Err(invalid_bundle(format!(
-                "the manifest {} is too large",
-                blob.digest
-            )));
+            return Err(invalid_bundle(format!("the manifest {} is too large", blob.digest)));
         }
         check_exists(&blob)?;
         // A blob can be both a layer and a manifest. As a manifest it reaches further blobs.
@@ -325,9 +300,7 @@ fn skip_pax_header(entry: &mut dyn Read, size: u64) -> Result<(), CopyError> {
 
 fn read_entry(from: &mut dyn Read, size: u64, limit: u64) -> Result<Vec<u8>, CopyError> {
     if size > limit {
-        return Err(invalid_bundle(format!(
-            "an entry is larger than {limit} bytes"
-        )));
+        return Err(invalid_bundle(format!("an entry is larger than {limit} bytes")));
     }
     let mut content = Vec::new();
     let read = from.take(size).read_to_end(&mut content);
@@ -347,9 +320,9 @@ fn check_layout_version(content: &[u8]) -> Result<(), CopyError> {
     });
     match version {
         Some(version) if version.starts_with("1.") => Ok(()),
-        Some(version) => Err(invalid_bundle(format!(
-            "its layout version {version:?} is not supported"
-        ))),
+        Some(version) => {
+            Err(invalid_bundle(format!("its layout version {version:?} is not supported")))
+        }
         None => Err(invalid_bundle(format!("its {LAYOUT_FILE} has no version"))),
     }
 }
@@ -367,9 +340,7 @@ impl<R> HashingReader<R> {
         if actual == *expected {
             Ok(())
         } else {
-            Err(invalid_bundle(format!(
-                "{expected} is damaged: its digest is {actual}"
-            )))
+            Err(invalid_bundle(format!("{expected} is damaged: its digest is {actual}")))
         }
     }
 }

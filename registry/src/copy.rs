@@ -195,11 +195,7 @@ pub async fn copy(
         let Some(Some(manifest)) = fetched else {
             continue;
         };
-        let rev = Revision {
-            repository,
-            tag,
-            manifest,
-        };
+        let rev = Revision { repository, tag, manifest };
         match transfer.copy_files(from, what.with_images, &rev).await? {
             FilesResult::Copied(files) => tags.extend(files),
             FilesResult::Deferred => {
@@ -241,10 +237,7 @@ pub async fn copy_layout(
     to: &dyn Registry,
     progress: &mut dyn ProgressReporter,
 ) -> Result<CopySummary, CopyError> {
-    let tags = from
-        .all_tags()
-        .await
-        .map_err(CopyError::about("the layout"))?;
+    let tags = from.all_tags().await.map_err(CopyError::about("the layout"))?;
     let mut transfer = Transfer::new(from, to);
     let total = tags.len() as u64;
     let mut signatures = Vec::new();
@@ -252,9 +245,7 @@ pub async fn copy_layout(
     for (done, (repository, tag)) in (0..).zip(tags) {
         let name = format!("{repository}:{tag}");
         progress.report(&name, done, total);
-        let manifest = from
-            .manifest(&repository, &ManifestRef::Tag(tag.clone()))
-            .await;
+        let manifest = from.manifest(&repository, &ManifestRef::Tag(tag.clone())).await;
         let manifest = manifest.map_err(CopyError::about(&name))?;
         let manifest = manifest.ok_or(CopyError::NoRevisions(name))?;
         transfer.copy_blobs(&repository, &manifest).await?;
@@ -265,11 +256,7 @@ pub async fn copy_layout(
         let push = to.push_manifest(&repository, None, &manifest).await;
         let name = format!("{repository}@{}", manifest.digest);
         push.map_err(CopyError::about(name))?;
-        others.push(TagAssignment {
-            repository,
-            tag,
-            digest: manifest.digest,
-        });
+        others.push(TagAssignment { repository, tag, digest: manifest.digest });
     }
     progress.report("tags", total, total);
     let mut first = Vec::new();
@@ -306,9 +293,7 @@ async fn plan_revisions(
             continue;
         };
         let before = planned.len();
-        let matching = tags
-            .into_iter()
-            .filter(|tag| what.revision_filter.admits(tag.as_str()));
+        let matching = tags.into_iter().filter(|tag| what.revision_filter.admits(tag.as_str()));
         planned.extend(matching.map(|tag| (repository.clone(), tag)));
         if planned.len() == before {
             let message = format!("no revision matches {}", what.revision_filter);
@@ -326,10 +311,7 @@ fn or_finding<T>(
     tag: Option<&Tag>,
     copied: &mut CopySummary,
 ) -> Result<Option<T>, CopyError> {
-    let name = tag.map_or_else(
-        || repository.to_string(),
-        |tag| format!("{repository}:{tag}"),
-    );
+    let name = tag.map_or_else(|| repository.to_string(), |tag| format!("{repository}:{tag}"));
     match got {
         Ok(got) => Ok(Some(got)),
         Err(error) if error.class() == ErrorClass::Permanent => {

@@ -45,10 +45,7 @@ pub struct CveList {
 ///
 /// # Errors
 /// The document has none of these formats, or it is too large.
-#[expect(
-    clippy::implicit_hasher,
-    reason = "callers use the default hasher for package names"
-)]
+#[expect(clippy::implicit_hasher, reason = "callers use the default hasher for package names")]
 pub fn read_cves(body: &[u8], installed: Option<&HashSet<String>>) -> Result<CveList, Finding> {
     read_bounded(body, installed, MAX_UNPACKED_BYTES)
 }
@@ -62,11 +59,7 @@ fn read_bounded(
         return Err(too_large(MAX_DOCUMENT_BYTES as u64));
     }
     if body.starts_with(b"BZh") {
-        return oval::read(
-            BufReader::new(MultiStreamReader::new(body)),
-            installed,
-            unpacked,
-        );
+        return oval::read(BufReader::new(MultiStreamReader::new(body)), installed, unpacked);
     }
     let text =
         str::from_utf8(body).map_err(|error| invalid(format!("it is not UTF-8: {error}")))?;
@@ -154,9 +147,7 @@ impl<'de> Visitor<'de> for EntryFormatVisitor {
                 }
                 let id: String = fields.next_value()?;
                 if id.is_empty() || id.contains(char::is_control) {
-                    return Err(A::Error::custom(
-                        "a cve_id is empty or has control characters",
-                    ));
+                    return Err(A::Error::custom("a cve_id is empty or has control characters"));
                 }
                 format = Some(ListFormat::Eim);
                 continue;
@@ -177,15 +168,9 @@ fn read_eim_list(text: &str) -> Result<CveList, Finding> {
     strict_json::check_json(text).map_err(invalid)?;
     if text.len() <= MAX_JSON_BYTES {
         let json = text.to_owned();
-        return Ok(CveList {
-            json,
-            is_truncated: false,
-        });
+        return Ok(CveList { json, is_truncated: false });
     }
-    Ok(CveList {
-        json: own.json + "]",
-        is_truncated: own.is_truncated,
-    })
+    Ok(CveList { json: own.json + "]", is_truncated: own.is_truncated })
 }
 
 /// A list without its closing bracket.

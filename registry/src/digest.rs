@@ -130,10 +130,7 @@ mod tests {
         let digest = Digest::compute(b"");
         assert_eq!(digest.to_string(), EMPTY);
         assert_eq!(EMPTY.parse::<Digest>().unwrap(), digest);
-        assert_eq!(
-            serde_json::to_string(&digest).unwrap(),
-            format!("{EMPTY:?}")
-        );
+        assert_eq!(serde_json::to_string(&digest).unwrap(), format!("{EMPTY:?}"));
     }
 
     #[test]

@@ -100,10 +100,7 @@ impl RegistryError {
 
 /// Error for content or a setting that is invalid.
 pub(crate) fn malformed(what: &'static str, why: impl Into<String>) -> RegistryError {
-    RegistryError::Malformed {
-        what,
-        why: why.into(),
-    }
+    RegistryError::Malformed { what, why: why.into() }
 }
 
 #[cfg(test)]
@@ -114,10 +111,7 @@ mod tests {
     fn an_error_of_one_artifact_is_not_one_of_the_registry() {
         let expected = Digest::compute(b"one");
         let actual = Digest::compute(b"other");
-        assert_eq!(
-            RegistryError::WrongDigest { expected, actual }.class(),
-            ErrorClass::Permanent
-        );
+        assert_eq!(RegistryError::WrongDigest { expected, actual }.class(), ErrorClass::Permanent);
         assert_eq!(RegistryError::Status(404).class(), ErrorClass::Permanent);
         assert_eq!(RegistryError::Status(502).class(), ErrorClass::Transient);
         assert_eq!(RegistryError::Stalled.class(), ErrorClass::Transient);

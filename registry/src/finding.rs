@@ -108,19 +108,12 @@ pub struct Finding {
 impl Finding {
     /// A finding that is not about a single value. The message is sanitized and shortened.
     pub fn new(kind: FindingKind, message: impl AsRef<str>) -> Self {
-        Self {
-            kind,
-            field: None,
-            message: sanitize(message.as_ref(), MAX_MESSAGE_BYTES),
-        }
+        Self { kind, field: None, message: sanitize(message.as_ref(), MAX_MESSAGE_BYTES) }
     }
 
     /// A finding about a single value.
     pub fn about(kind: FindingKind, field: impl AsRef<str>, message: impl AsRef<str>) -> Self {
-        Self {
-            field: Some(sanitize(field.as_ref(), MAX_FIELD_BYTES)),
-            ..Self::new(kind, message)
-        }
+        Self { field: Some(sanitize(field.as_ref(), MAX_FIELD_BYTES)), ..Self::new(kind, message) }
     }
 }
 
@@ -138,11 +131,8 @@ impl std::error::Error for Finding {}
 /// Makes a text storable: one line without control characters, of at most `longest` bytes.
 fn sanitize(raw: &str, longest: usize) -> String {
     // Each control character becomes a space, so the text does not grow.
-    let mut plain: String = raw
-        .chars()
-        .take(longest + 1)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let mut plain: String =
+        raw.chars().take(longest + 1).map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.truncate(plain.trim_end().len());
     text::cut(&plain, longest)
 }
@@ -164,16 +154,8 @@ mod tests {
     fn a_message_is_short_and_on_one_line() {
         let long = "é\0\n".repeat(1_000);
         let finding = Finding::about(FindingKind::Yaml, &long, &long);
-        assert!(
-            finding.message.len() <= MAX_MESSAGE_BYTES,
-            "{}",
-            finding.message.len()
-        );
-        assert!(
-            finding
-                .field
-                .is_some_and(|field| field.len() <= MAX_FIELD_BYTES)
-        );
+        assert!(finding.message.len() <= MAX_MESSAGE_BYTES, "{}", finding.message.len());
+        assert!(finding.field.is_some_and(|field| field.len() <= MAX_FIELD_BYTES));
         assert!(!finding.message.contains(['\0', '\n']));
         assert!(finding.message.ends_with("[cut]"));
     }

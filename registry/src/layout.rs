@@ -45,15 +45,9 @@ impl Layout {
     pub fn open(folder: &Path, limits: &Limits) -> RegistryResult<Self> {
         if folder.exists() && !folder.is_dir() {
             let path = folder.display();
-            return Err(RegistryError::Unreachable(format!(
-                "{path} is not a folder"
-            )));
+            return Err(RegistryError::Unreachable(format!("{path} is not a folder")));
         }
-        Ok(Self {
-            folder: folder.to_owned(),
-            limits: limits.clone(),
-            index_cache: Arc::default(),
-        })
+        Ok(Self { folder: folder.to_owned(), limits: limits.clone(), index_cache: Arc::default() })
     }
 
     /// Lists all tags of all repositories.
@@ -94,9 +88,7 @@ impl Layout {
             Err(error) => return Err(error.into()),
         };
         let mut content = Vec::new();
-        file.take(limit.saturating_add(1))
-            .read_to_end(&mut content)
-            .await?;
+        file.take(limit.saturating_add(1)).read_to_end(&mut content).await?;
         if content.len() as u64 > limit {
             return Err(RegistryError::TooLarge { limit });
         }
@@ -125,15 +117,10 @@ impl Layout {
 
     /// Prepares setting a tag, after checking that the manifest and its blobs exist.
     async fn tag_update(&self, assignment: &TagAssignment) -> RegistryResult<TagUpdate> {
-        let manifest = self
-            .manifest(
-                &assignment.repository,
-                &ManifestRef::Digest(assignment.digest),
-            )
-            .await?;
+        let manifest =
+            self.manifest(&assignment.repository, &ManifestRef::Digest(assignment.digest)).await?;
         let manifest = manifest.ok_or(RegistryError::NotFound)?;
-        self.check_blobs_exist(&assignment.repository, &manifest)
-            .await?;
+        self.check_blobs_exist(&assignment.repository, &manifest).await?;
         Ok(TagUpdate {
             repository: assignment.repository.clone(),
             tag: assignment.tag.clone(),
@@ -193,19 +180,14 @@ impl Registry for Layout {
             ManifestRef::Digest(digest) => (*digest, String::new()),
             ManifestRef::Tag(tag) => {
                 let tags = self.read_tags().await?;
-                let target = tags
-                    .as_ref()
-                    .and_then(|tags| tags.get(repository)?.get(tag));
+                let target = tags.as_ref().and_then(|tags| tags.get(repository)?.get(tag));
                 match target {
                     Some(target) => (target.digest, target.media_type.clone()),
                     None => return Ok(None),
                 }
             }
         };
-        let Some(bytes) = self
-            .read_content(&digest, self.limits.manifest_bytes)
-            .await?
-        else {
+        let Some(bytes) = self.read_content(&digest, self.limits.manifest_bytes).await? else {
             return match at {
                 ManifestRef::Digest(_) => Ok(None),
                 ManifestRef::Tag(_) => Err(malformed("layout", format!("{digest} is missing"))),

@@ -60,10 +60,7 @@ pub fn read_packages(body: &[u8]) -> Result<String, Finding> {
 }
 
 fn invalid_list(why: impl fmt::Display) -> Finding {
-    Finding::new(
-        FindingKind::Packages,
-        format!("the package list cannot be used: {why}"),
-    )
+    Finding::new(FindingKind::Packages, format!("the package list cannot be used: {why}"))
 }
 
 #[derive(serde::Deserialize)]
@@ -141,9 +138,7 @@ impl<'de> Visitor<'de> for PackageCountVisitor {
         while let Some(PackageEntry) = packages.next_element()? {
             count += 1;
             if count > MAX_PACKAGES {
-                return Err(A::Error::custom(format!(
-                    "more than {MAX_PACKAGES} packages"
-                )));
+                return Err(A::Error::custom(format!("more than {MAX_PACKAGES} packages")));
             }
         }
         Ok(PackageCount(count))
@@ -174,11 +169,7 @@ fn convert_dpkg_lines(text: &str) -> Result<String, Finding> {
         if AGENT_PACKAGES.contains(&package.0) || last == Some(package) {
             continue;
         }
-        json.push_str(if count == 0 {
-            r#"{"repo":[{"name":""#
-        } else {
-            r#",{"name":""#
-        });
+        json.push_str(if count == 0 { r#"{"repo":[{"name":""# } else { r#",{"name":""# });
         for part in [package.0, r#"","version":""#, package.1, r#""}"#] {
             json.push_str(part);
         }
@@ -200,13 +191,9 @@ fn convert_dpkg_lines(text: &str) -> Result<String, Finding> {
 fn parse_package<'a>(name: &'a str, version: &'a str) -> Option<(&'a str, &'a str)> {
     let (name, architecture) = name.split_once(':').unwrap_or((name, "all"));
     let is_made_of = |text: &str, besides: &[u8]| {
-        text.bytes()
-            .next()
-            .is_some_and(|b| b.is_ascii_alphanumeric())
+        text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
             && text.len() <= 256
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || besides.contains(&b))
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || besides.contains(&b))
     };
     let is_package = is_made_of(name, b"+-._")
         && is_made_of(architecture, b"-")
@@ -253,10 +240,7 @@ mod tests {
         let list = "{\"repo\":[{\"name\":\"adduser\",\"version\":\"1\"}]}";
         let marked = format!("\u{feff}{list}");
         assert_eq!(read_packages(marked.as_bytes()).unwrap(), list);
-        assert_eq!(
-            read_packages("\u{feff}adduser\t1\n".as_bytes()).unwrap(),
-            list
-        );
+        assert_eq!(read_packages("\u{feff}adduser\t1\n".as_bytes()).unwrap(), list);
         let page = read_packages("\u{feff}<html></html>".as_bytes()).unwrap_err();
         assert!(page.message.contains("web page"), "{page}");
         let nothing = read_packages("\u{feff}".as_bytes()).unwrap_err();
@@ -284,10 +268,7 @@ mod tests {
 
     #[test]
     fn only_agent_packages_are_left_out() {
-        let agents: Vec<_> = AGENT_PACKAGES
-            .iter()
-            .map(|name| format!("{name}\t1\n"))
-            .collect();
+        let agents: Vec<_> = AGENT_PACKAGES.iter().map(|name| format!("{name}\t1\n")).collect();
         // Packages of distributions with similar names.
         let own = "caddy\t2\nmqtt\t1\nreporting-agent\t1\ntpm-provision\t1\ntrtl\t1\n";
         let list = read_packages((agents.concat() + own).as_bytes()).unwrap();
@@ -313,26 +294,11 @@ mod tests {
             ("{\"repo\":[]}", "no packages"),
             ("{\"repos\":[]}", "missing field `repo`"),
             ("{\"repo\":[{\"name\":\"a\"}]}", "missing field `version`"),
-            (
-                "{\"repo\":[{\"name\":\"\",\"version\":\"1\"}]}",
-                "the name of a package",
-            ),
-            (
-                "{\"repo\":[{\"name\":\"a\\u0000\",\"version\":\"1\"}]}",
-                "the name of a package",
-            ),
-            (
-                "{\"repo\":[{\"name\":\"a\",\"version\":1}]}",
-                "invalid type",
-            ),
-            (
-                "{\"repo\":[{\"name\":\"a\",\"name\":\"b\",\"version\":\"1\"}]}",
-                "duplicate",
-            ),
-            (
-                "{\"repo\":[{\"name\":\"a\",\"version\":\"1\"}]} x",
-                "trailing",
-            ),
+            ("{\"repo\":[{\"name\":\"\",\"version\":\"1\"}]}", "the name of a package"),
+            ("{\"repo\":[{\"name\":\"a\\u0000\",\"version\":\"1\"}]}", "the name of a package"),
+            ("{\"repo\":[{\"name\":\"a\",\"version\":1}]}", "invalid type"),
+            ("{\"repo\":[{\"name\":\"a\",\"name\":\"b\",\"version\":\"1\"}]}", "duplicate"),
+            ("{\"repo\":[{\"name\":\"a\",\"version\":\"1\"}]} x", "trailing"),
             ("[]", "line 1"),
             ("{\"repo\":[[\"a\",\"1\"]]}", "invalid type"),
             ("adduser\t1\nwhat is this", "line 2"),
@@ -344,21 +310,13 @@ mod tests {
             assert_eq!(finding.kind, FindingKind::Packages);
             assert!(finding.message.contains(why), "{body}: {finding}");
         }
-        assert!(
-            read_packages(b"\xff\xfe")
-                .unwrap_err()
-                .message
-                .contains("UTF-8")
-        );
+        assert!(read_packages(b"\xff\xfe").unwrap_err().message.contains("UTF-8"));
     }
 
     #[test]
     fn a_list_has_a_largest_size() {
         let large = vec![b' '; MAX_LIST_BYTES + 1];
-        assert_eq!(
-            read_packages(&large).unwrap_err().kind,
-            FindingKind::TooLarge
-        );
+        assert_eq!(read_packages(&large).unwrap_err().kind, FindingKind::TooLarge);
         let package = "{\"name\":\"a\",\"version\":\"1\"},";
         let long = format!("{{\"repo\":[{}", package.repeat(MAX_PACKAGES + 1));
         let finding = read_packages(long.as_bytes()).unwrap_err();

@@ -54,11 +54,7 @@ pub fn read_profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
     let profile_name = fields.required("profileName")?;
     if profile_name != stem {
         let message = format!("the profile is named {profile_name:?}, but its file is {file:?}");
-        return Err(Finding::about(
-            FindingKind::OtherProfile,
-            "spec.profileName",
-            message,
-        ));
+        return Err(Finding::about(FindingKind::OtherProfile, "spec.profileName", message));
     }
     let spec = OsSpec {
         name: fields.required("name")?,
@@ -83,29 +79,19 @@ pub fn read_profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
         check_image(&spec)?;
     }
     let spec = spec.validated().map_err(|invalid| {
-        Finding::about(
-            FindingKind::BadField,
-            field::yaml_path(invalid.field),
-            invalid.why,
-        )
+        Finding::about(FindingKind::BadField, field::yaml_path(invalid.field), invalid.why)
     })?;
     Ok(Profile {
         spec,
         platform_bundle: bundle(&document.bundle)?,
         manifest_url: fields.url("osPackageManifestURL")?,
-        release: document
-            .metadata
-            .get("release")
-            .cloned()
-            .unwrap_or_default(),
+        release: document.metadata.get("release").cloned().unwrap_or_default(),
         remarks: remarks(&document.unknown),
     })
 }
 
-const KINDS: [(&str, OsKind); 2] = [
-    ("OS_TYPE_MUTABLE", OsKind::Mutable),
-    ("OS_TYPE_IMMUTABLE", OsKind::Immutable),
-];
+const KINDS: [(&str, OsKind); 2] =
+    [("OS_TYPE_MUTABLE", OsKind::Mutable), ("OS_TYPE_IMMUTABLE", OsKind::Immutable)];
 
 const PROVIDERS: [(&str, OsProvider); 2] = [
     ("OS_PROVIDER_KIND_INFRA", OsProvider::Infra),
@@ -163,10 +149,7 @@ fn sha256(fields: &SpecFields<'_>) -> Result<Sha256, Finding> {
 /// Checks the format of the signatures of the image.
 fn signatures(written: Vec<String>) -> Result<Vec<String>, Finding> {
     let bad = |field: &str, why: String| Err(Finding::about(FindingKind::BadField, field, why));
-    let (max_count, long) = (
-        OsSpec::MAX_IMAGE_SIGNATURES,
-        OsSpec::MAX_IMAGE_SIGNATURE_BYTES,
-    );
+    let (max_count, long) = (OsSpec::MAX_IMAGE_SIGNATURES, OsSpec::MAX_IMAGE_SIGNATURE_BYTES);
     if written.len() > max_count {
         let why = format!("{} signatures are more than {max_count}", written.len());
         return bad("spec.osImageSignatures", why);
@@ -190,9 +173,7 @@ fn is_signature(text: &str) -> bool {
     let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     key.len() == 64
         && key.bytes().all(is_digit)
-        && STANDARD
-            .decode(signature)
-            .is_ok_and(|bytes| !bytes.is_empty())
+        && STANDARD.decode(signature).is_ok_and(|bytes| !bytes.is_empty())
 }
 
 /// Converts the metadata to JSON. Values are stored as written: `true` is a string.
@@ -200,9 +181,7 @@ fn metadata(values: &BTreeMap<String, String>) -> Result<String, Finding> {
     let bad = |why: String| Finding::about(FindingKind::BadField, "metadata", why);
     for text in values.iter().flat_map(|(key, value)| [key, value]) {
         if let Some(c) = text.chars().find(|c| c.is_uppercase() || c.is_control()) {
-            return Err(bad(format!(
-                "{c:?} is not allowed in {text:?}; use lowercase letters"
-            )));
+            return Err(bad(format!("{c:?} is not allowed in {text:?}; use lowercase letters")));
         }
     }
     to_json_object(values, MAX_METADATA_BYTES)
@@ -211,11 +190,7 @@ fn metadata(values: &BTreeMap<String, String>) -> Result<String, Finding> {
 
 fn bundle(values: &BTreeMap<String, String>) -> Result<String, Finding> {
     let bad = |why: String| Finding::about(FindingKind::BadField, "spec.platformBundle", why);
-    if values
-        .values()
-        .chain(values.keys())
-        .any(|text| text.contains('\0'))
-    {
+    if values.values().chain(values.keys()).any(|text| text.contains('\0')) {
         return Err(bad("a zero byte is not allowed".to_owned()));
     }
     to_json_object(values, MAX_BUNDLE_BYTES)

@@ -75,12 +75,8 @@ impl Release {
             let finding = Finding::about(FindingKind::BadField, "revision", why);
             return Err(vec![finding]);
         };
-        let mut reading = FolderReader {
-            dir,
-            revision,
-            hashed: BTreeMap::new(),
-            findings: Vec::new(),
-        };
+        let mut reading =
+            FolderReader { dir, revision, hashed: BTreeMap::new(), findings: Vec::new() };
         let names = match list_yaml_files(dir) {
             Ok(names) => names,
             Err(finding) => return Err(vec![finding]),
@@ -91,11 +87,7 @@ impl Release {
             match reading.prepare_profile(&name) {
                 Ok((ready, of_it)) => {
                     profiles.push(ready);
-                    remarks.extend(
-                        of_it
-                            .into_iter()
-                            .map(|remark| with_file_name(&name, &remark)),
-                    );
+                    remarks.extend(of_it.into_iter().map(|remark| with_file_name(&name, &remark)));
                 }
                 Err(finding) => reading.findings.push(with_file_name(&name, &finding)),
             }
@@ -103,21 +95,13 @@ impl Release {
         if !reading.findings.is_empty() {
             return Err(reading.findings);
         }
-        Ok(Self {
-            revision: tag,
-            profiles,
-            remarks,
-            allow_move: false,
-        })
+        Ok(Self { revision: tag, profiles, remarks, allow_move: false })
     }
 
     /// Sets whether a revision that exists with other contents is replaced.
     #[must_use]
     pub fn with_allow_move(self, moves: bool) -> Self {
-        Self {
-            allow_move: moves,
-            ..self
-        }
+        Self { allow_move: moves, ..self }
     }
 
     /// Harmless problems of the profiles.
@@ -178,9 +162,7 @@ impl Release {
         }
         progress.report("tags", total, total);
         for artifact in &artifacts {
-            let more = tags
-                .iter()
-                .filter(|tag| artifact.is_profile && **tag != self.revision);
+            let more = tags.iter().filter(|tag| artifact.is_profile && **tag != self.revision);
             for tag in std::iter::once(&self.revision).chain(more) {
                 registry
                     .push_manifest(&artifact.repository, Some(tag), &artifact.manifest)
@@ -226,9 +208,7 @@ impl Release {
         artifact: &Artifact<'_>,
     ) -> Result<(), CopyError> {
         let (repository, tag) = (&artifact.repository, &self.revision);
-        let existing = registry
-            .manifest(repository, &ManifestRef::Tag(tag.clone()))
-            .await;
+        let existing = registry.manifest(repository, &ManifestRef::Tag(tag.clone())).await;
         let existing = existing.map_err(CopyError::about(format!("{repository}:{tag}")))?;
         match existing {
             Some(existing) if existing.digest != artifact.manifest.digest => {
@@ -267,19 +247,11 @@ impl Release {
                     .map_err(CopyError::about(format!("{} in {repository}", file.title)))?;
             }
         }
-        registry
-            .push_manifest(repository, None, manifest)
-            .await
-            .map_err(about())?;
+        registry.push_manifest(repository, None, manifest).await.map_err(about())?;
         if let Some(key) = key {
-            key.sign(
-                registry,
-                repository,
-                &manifest.digest,
-                self.revision.as_str(),
-            )
-            .await
-            .map_err(CopyError::about(format!("the signature of {repository}")))?;
+            key.sign(registry, repository, &manifest.digest, self.revision.as_str())
+                .await
+                .map_err(CopyError::about(format!("the signature of {repository}")))?;
         }
         Ok(())
     }
@@ -310,10 +282,7 @@ async fn push_missing_blob(
 fn list_yaml_files(dir: &Path) -> Result<Vec<String>, Finding> {
     let folder = dir.display();
     let failed = |error: io::Error| {
-        Finding::new(
-            FindingKind::NotThere,
-            format!("cannot read {folder}: {error}"),
-        )
+        Finding::new(FindingKind::NotThere, format!("cannot read {folder}: {error}"))
     };
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
@@ -363,11 +332,8 @@ impl FolderReader<'_> {
             return Err(Finding::about(kind, "metadata.release", why));
         }
         let files = self.prepare_files(file, &profile);
-        let ready = PreparedProfile {
-            name: profile.spec.profile_name.clone(),
-            yaml: yaml.into(),
-            files,
-        };
+        let ready =
+            PreparedProfile { name: profile.spec.profile_name.clone(), yaml: yaml.into(), files };
         Ok((ready, profile.remarks))
     }
 
@@ -403,12 +369,9 @@ impl FolderReader<'_> {
         let mut ready: Vec<PreparedFile> = Vec::new();
         let (all, doubles) = collect_profile_files(profile);
         // Files that are not in the folder are not published, so equal titles do not matter.
-        let doubles = doubles
-            .iter()
-            .filter(|double| self.local_path(double).is_some());
-        let doubles: Vec<Finding> = doubles
-            .map(|d| with_file_name(file, &d.ambiguous_finding()))
-            .collect();
+        let doubles = doubles.iter().filter(|double| self.local_path(double).is_some());
+        let doubles: Vec<Finding> =
+            doubles.map(|d| with_file_name(file, &d.ambiguous_finding())).collect();
         self.findings.extend(doubles);
         for profile_file in all {
             match self.prepare_file(&profile_file, profile) {

@@ -194,10 +194,8 @@ impl FromStr for Tag {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let is_inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-        let starts_well = text
-            .bytes()
-            .next()
-            .is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let starts_well =
+            text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
         if starts_well && text.len() <= MAX_TAG_BYTES && text.bytes().all(is_inner) {
             Ok(Self(text.to_owned()))
         } else {
@@ -245,10 +243,7 @@ pub struct Blob {
 impl Blob {
     /// The blob with this content.
     pub fn new(content: &[u8]) -> Self {
-        Self {
-            digest: Digest::compute(content),
-            size: content.len() as u64,
-        }
+        Self { digest: Digest::compute(content), size: content.len() as u64 }
     }
 }
 
@@ -295,19 +290,13 @@ impl Manifest {
         }
         // Some servers send `application/json` or nothing. Then use the media type in the manifest.
         let content_type = media_type.split(';').next().unwrap_or_default().trim();
-        let media_type = [
-            content_type,
-            written.media_type.as_deref().unwrap_or(MANIFEST_TYPE),
-        ]
-        .into_iter()
-        .find(|kind| matches!(*kind, MANIFEST_TYPE | DOCKER_MANIFEST_TYPE))
-        .ok_or_else(|| {
-            malformed(
-                "manifest",
-                format!("its media type {content_type:?} is not supported"),
-            )
-        })?
-        .to_owned();
+        let media_type = [content_type, written.media_type.as_deref().unwrap_or(MANIFEST_TYPE)]
+            .into_iter()
+            .find(|kind| matches!(*kind, MANIFEST_TYPE | DOCKER_MANIFEST_TYPE))
+            .ok_or_else(|| {
+                malformed("manifest", format!("its media type {content_type:?} is not supported"))
+            })?
+            .to_owned();
         let layers = written.layers.unwrap_or_default();
         let layers: RegistryResult<Vec<Layer>> =
             layers.into_iter().map(DescriptorJson::into_layer).collect();
@@ -327,10 +316,7 @@ impl Manifest {
     /// Creates the manifest of an artifact of this type. Its configuration is [`EMPTY_CONFIG`].
     pub fn artifact(kind: &str, layers: Vec<Layer>) -> Self {
         let config = Blob::new(EMPTY_CONFIG);
-        let layers: Vec<Layer> = layers
-            .into_iter()
-            .map(Layer::with_title_annotation)
-            .collect();
+        let layers: Vec<Layer> = layers.into_iter().map(Layer::with_title_annotation).collect();
         let written = ManifestJson {
             schema_version: 2,
             media_type: Some(MANIFEST_TYPE.to_owned()),
@@ -388,8 +374,7 @@ impl Layer {
 
     fn with_title_annotation(mut self) -> Self {
         if let Some(title) = &self.title {
-            self.annotations
-                .insert(TITLE_ANNOTATION.to_owned(), title.clone());
+            self.annotations.insert(TITLE_ANNOTATION.to_owned(), title.clone());
         }
         self
     }
@@ -433,10 +418,7 @@ impl DescriptorJson {
     }
 
     const fn blob(&self) -> Blob {
-        Blob {
-            digest: self.digest,
-            size: self.size,
-        }
+        Blob { digest: self.digest, size: self.size }
     }
 
     fn into_layer(self) -> RegistryResult<Layer> {

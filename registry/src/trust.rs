@@ -146,11 +146,7 @@ impl KeySet {
             }
             Err(error) => return Err(error),
         };
-        let claim = SignatureClaim {
-            digest: artifact,
-            repository,
-            tag,
-        };
+        let claim = SignatureClaim { digest: artifact, repository, tag };
         let mut first = None;
         for layer in signatures.iter().take(MAX_SIGNATURES) {
             let payload = registry.blob(repository, &layer.blob, MAX_PAYLOAD_BYTES);
@@ -208,9 +204,7 @@ async fn signature_layers(
         return Ok(Vec::new());
     };
     let layers = manifest.layers.into_iter();
-    Ok(layers
-        .filter(|layer| layer.media_type == PAYLOAD_TYPE)
-        .collect())
+    Ok(layers.filter(|layer| layer.media_type == PAYLOAD_TYPE).collect())
 }
 
 /// The artifact that a signature must name.
@@ -252,12 +246,8 @@ impl SignatureClaim<'_> {
         let revision = (REVISION_ANNOTATION.to_owned(), Value::from(self.tag));
         let payload = SignaturePayload {
             critical: PayloadCritical {
-                identity: PayloadIdentity {
-                    reference: self.repository.to_string(),
-                },
-                image: PayloadImage {
-                    digest: self.digest.to_string(),
-                },
+                identity: PayloadIdentity { reference: self.repository.to_string() },
+                image: PayloadImage { digest: self.digest.to_string() },
                 kind: PAYLOAD_KIND.to_owned(),
             },
             optional: Some(BTreeMap::from([revision])),
@@ -284,16 +274,10 @@ impl SignatureClaim<'_> {
         if revision::compare_revisions(self.tag, self.tag).is_none() {
             return Ok(());
         }
-        match payload
-            .optional
-            .unwrap_or_default()
-            .get(REVISION_ANNOTATION)
-        {
+        match payload.optional.unwrap_or_default().get(REVISION_ANNOTATION) {
             Some(Value::String(revision)) if revision == self.tag => Ok(()),
             Some(revision) => Err(format!("it was signed as revision {revision}")),
-            None => Err(format!(
-                "the signed payload does not name its {REVISION_ANNOTATION}"
-            )),
+            None => Err(format!("the signed payload does not name its {REVISION_ANNOTATION}")),
         }
     }
 }
@@ -318,9 +302,7 @@ pub struct SigningKey {
 impl SigningKey {
     /// Generates a new key.
     pub fn generate() -> Self {
-        Self {
-            key: p256::ecdsa::SigningKey::random(&mut OsRng),
-        }
+        Self { key: p256::ecdsa::SigningKey::random(&mut OsRng) }
     }
 
     /// Reads a key in PEM format, as [`SigningKey::pem`] or openssl writes it.
@@ -352,8 +334,7 @@ impl SigningKey {
     /// The private key in PEM format (PKCS #8). Keep it secret.
     pub fn pem(&self) -> String {
         let pem = self.key.to_pkcs8_pem(LineEnding::LF);
-        pem.map(|pem| pem.to_string())
-            .expect("every key of this curve has this form")
+        pem.map(|pem| pem.to_string()).expect("every key of this curve has this form")
     }
 
     /// The public key in PEM format (SPKI), for [`KeySet::read`] and `cosign verify --key`.
@@ -382,11 +363,7 @@ impl SigningKey {
         artifact: &Digest,
         tag: &str,
     ) -> RegistryResult<()> {
-        let claim = SignatureClaim {
-            digest: artifact,
-            repository,
-            tag,
-        };
+        let claim = SignatureClaim { digest: artifact, repository, tag };
         let payload = claim.payload()?;
         let signature: DerSignature = self.key.sign(&payload);
         let signature = STANDARD.encode(signature.as_bytes());
@@ -396,9 +373,7 @@ impl SigningKey {
             title: None,
             annotations: BTreeMap::from([(SIGNATURE_ANNOTATION.to_owned(), signature)]),
         };
-        registry
-            .push_blob(repository, &layer.blob, &payload)
-            .await?;
+        registry.push_blob(repository, &layer.blob, &payload).await?;
         add_signatures(registry, repository, artifact, vec![layer]).await
     }
 }
@@ -430,21 +405,15 @@ pub(crate) async fn add_signatures(
     let config = signature_config(&layers)?;
     let manifest = signature_manifest(&layers, &Blob::new(&config))?;
     let tag = signature_tag(artifact)?;
-    registry
-        .push_blob(repository, &Blob::new(&config), &config)
-        .await?;
-    registry
-        .push_manifest(repository, Some(&tag), &manifest)
-        .await
+    registry.push_blob(repository, &Blob::new(&config), &config).await?;
+    registry.push_manifest(repository, Some(&tag), &manifest).await
 }
 
 /// Configuration of the signature manifest, in the form that cosign can extend.
 fn signature_config(layers: &[Layer]) -> RegistryResult<Bytes> {
     let digests: Vec<String> = layers.iter().map(|l| l.blob.digest.to_string()).collect();
-    let history: Vec<Value> = layers
-        .iter()
-        .map(|_| json!({ "created": "0001-01-01T00:00:00Z" }))
-        .collect();
+    let history: Vec<Value> =
+        layers.iter().map(|_| json!({ "created": "0001-01-01T00:00:00Z" })).collect();
     let config = json!({
         "architecture": "",
         "created": "0001-01-01T00:00:00Z",
@@ -479,9 +448,7 @@ fn signature_manifest(layers: &[Layer], config: &Blob) -> RegistryResult<Manifes
 }
 
 fn to_json(what: &'static str, value: &impl Serialize) -> RegistryResult<Bytes> {
-    serde_json::to_vec(value)
-        .map(Bytes::from)
-        .map_err(|error| malformed(what, error.to_string()))
+    serde_json::to_vec(value).map(Bytes::from).map_err(|error| malformed(what, error.to_string()))
 }
 
 fn key_id(public: &VerifyingKey) -> Result<String, String> {

@@ -80,9 +80,7 @@ async fn a_manifest_under_the_digest_of_another_is_refused() {
     server.add_fault(Fault::always("/manifests/sha256:", fault));
     let registry = open(&server.access()).unwrap();
     let expected = manifest.digest;
-    let result = registry
-        .manifest(&profile(), &ManifestRef::Digest(expected))
-        .await;
+    let result = registry.manifest(&profile(), &ManifestRef::Digest(expected)).await;
     assert!(
         matches!(result, Err(RegistryError::WrongDigest { expected: one, .. }) if one == expected)
     );
@@ -92,21 +90,11 @@ async fn a_manifest_under_the_digest_of_another_is_refused() {
 async fn oversized_responses_are_refused() {
     for fault in [FaultKind::WrongLength(5 * GIB), FaultKind::Huge(5 * GIB)] {
         let tags = list_tags_with(fault.clone()).await;
-        assert!(
-            matches!(tags, Err(RegistryError::TooLarge { .. })),
-            "{fault:?}"
-        );
+        assert!(matches!(tags, Err(RegistryError::TooLarge { .. })), "{fault:?}");
         let manifest = read_manifest_with(fault.clone()).await;
-        assert!(
-            matches!(manifest, Err(RegistryError::TooLarge { .. })),
-            "{fault:?}"
-        );
+        assert!(matches!(manifest, Err(RegistryError::TooLarge { .. })), "{fault:?}");
         let blob = read_blob_with(fault.clone()).await;
-        assert_eq!(
-            blob.unwrap_err().class(),
-            ErrorClass::Permanent,
-            "{fault:?}"
-        );
+        assert_eq!(blob.unwrap_err().class(), ErrorClass::Permanent, "{fault:?}");
     }
 }
 
@@ -114,15 +102,9 @@ async fn oversized_responses_are_refused() {
 async fn a_blob_that_is_too_large_is_not_requested() {
     let server = TestRegistry::start();
     let registry = open(&server.access()).unwrap();
-    let blob = Blob {
-        digest: Digest::compute(b"a"),
-        size: 5 * GIB,
-    };
+    let blob = Blob { digest: Digest::compute(b"a"), size: 5 * GIB };
     let refused = registry.blob(&profile(), &blob, 1_000).await;
-    assert!(matches!(
-        refused,
-        Err(RegistryError::TooLarge { limit: 1_000 })
-    ));
+    assert!(matches!(refused, Err(RegistryError::TooLarge { limit: 1_000 })));
     assert!(server.requests().is_empty());
 }
 
@@ -131,16 +113,9 @@ async fn a_blob_of_another_size_than_in_its_manifest_is_refused() {
     let (server, manifest) = registry_with_profile();
     let registry = open(&server.access()).unwrap();
     for size in [1, 6, 8, 100] {
-        let blob = Blob {
-            size,
-            ..manifest.layers[0].blob
-        };
+        let blob = Blob { size, ..manifest.layers[0].blob };
         let refused = registry.blob(&profile(), &blob, 1_000).await;
-        assert_eq!(
-            refused.unwrap_err().class(),
-            ErrorClass::Permanent,
-            "{size}"
-        );
+        assert_eq!(refused.unwrap_err().class(), ErrorClass::Permanent, "{size}");
     }
 }
 
@@ -152,11 +127,7 @@ async fn a_blob_whose_transfer_keeps_failing_is_given_up() {
         let registry = open(&server.access()).unwrap();
         let blob = manifest.layers[0].blob;
         let given_up = registry.blob(&profile(), &blob, 1_000).await;
-        assert_eq!(
-            given_up.unwrap_err().class(),
-            ErrorClass::Transient,
-            "{fault:?}"
-        );
+        assert_eq!(given_up.unwrap_err().class(), ErrorClass::Transient, "{fault:?}");
         assert!(server.count_requests("GET") <= 10, "{fault:?}");
     }
 }
@@ -165,12 +136,7 @@ async fn a_blob_whose_transfer_keeps_failing_is_given_up() {
 async fn a_manifest_list_is_named_in_the_error() {
     let server = TestRegistry::start();
     let text = r#"{"schemaVersion":2,"manifests":[]}"#;
-    server.put_raw_manifest(
-        "os/a",
-        "1.0.0",
-        text,
-        "application/vnd.oci.image.index.v1+json",
-    );
+    server.put_raw_manifest("os/a", "1.0.0", text, "application/vnd.oci.image.index.v1+json");
     let registry = open(&server.access()).unwrap();
     let result = registry.manifest(&profile(), &tag_ref("1.0.0")).await;
     let error = result.unwrap_err().to_string();
@@ -187,10 +153,7 @@ async fn a_tag_list_that_leads_elsewhere_or_in_a_circle_is_refused() {
         server.set_link_header(&link);
         server
     };
-    let away = page(format!(
-        "<{}>; rel=\"next\"",
-        other.file_url("/v2/a/tags/list")
-    ));
+    let away = page(format!("<{}>; rel=\"next\"", other.file_url("/v2/a/tags/list")));
     let tags = open(&away.access()).unwrap().tags(&profile()).await;
     assert!(matches!(tags, Err(RegistryError::ForbiddenAddress(_))));
     assert!(other.requests().is_empty());
@@ -242,11 +205,7 @@ async fn credentials_are_not_sent_to_an_invalid_realm() {
 
 #[tokio::test]
 async fn an_invalid_token_response_is_an_error() {
-    for fault in [
-        FaultKind::Html,
-        FaultKind::Huge(GIB),
-        FaultKind::WrongLength(GIB),
-    ] {
+    for fault in [FaultKind::Html, FaultKind::Huge(GIB), FaultKind::WrongLength(GIB)] {
         let server = TestRegistry::with_options(RegistryOptions {
             access: AccessRule::tokens("fleet", "open sesame"),
             ..RegistryOptions::default()
@@ -254,11 +213,7 @@ async fn an_invalid_token_response_is_an_error() {
         server.add_fault(Fault::always("/token", fault.clone()));
         let access = server.access_with(Credentials::basic("fleet", "open sesame"));
         let tags = open(&access).unwrap().tags(&profile()).await;
-        assert_eq!(
-            tags.unwrap_err().class(),
-            ErrorClass::Permanent,
-            "{fault:?}"
-        );
+        assert_eq!(tags.unwrap_err().class(), ErrorClass::Permanent, "{fault:?}");
     }
 }
 
@@ -268,9 +223,7 @@ async fn a_blob_of_wrong_size_or_content_is_not_stored() {
     let registry = open(&server.access()).unwrap();
     let blob = Blob::new(b"name: a");
     for lie in [&b"name: b"[..], b"name", b"name: a and more"] {
-        let put = registry
-            .push_blob(&profile(), &blob, &Bytes::from_static(lie))
-            .await;
+        let put = registry.push_blob(&profile(), &blob, &Bytes::from_static(lie)).await;
         assert_eq!(put.unwrap_err().class(), ErrorClass::Permanent);
     }
     assert!(!registry.has_blob(&profile(), &blob.digest).await.unwrap());

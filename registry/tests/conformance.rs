@@ -44,12 +44,8 @@ async fn publish(
 ) -> RegistryResult<Manifest> {
     let blob = Blob::new(content);
     let config = Bytes::from_static(EMPTY_CONFIG);
-    registry
-        .push_blob(repository, &Blob::new(&config), &config)
-        .await?;
-    registry
-        .push_blob(repository, &blob, &Bytes::from_static(content))
-        .await?;
+    registry.push_blob(repository, &Blob::new(&config), &config).await?;
+    registry.push_blob(repository, &blob, &Bytes::from_static(content)).await?;
     let manifest = Manifest::artifact(ARTIFACT_TYPE, vec![Layer::file(blob, LAYER_TYPE, "a.yaml")]);
     registry.push_manifest(repository, tag, &manifest).await?;
     Ok(manifest)
@@ -77,10 +73,7 @@ async fn check_conformance(registry: &dyn Registry) {
     let one = one.unwrap();
     let two = publish(registry, &profile, Some(&second), b"name: two").await;
     let two = two.unwrap();
-    assert_eq!(
-        names(&registry.tags(&profile).await.unwrap()),
-        ["0.3.1", "0.3.2"]
-    );
+    assert_eq!(names(&registry.tags(&profile).await.unwrap()), ["0.3.1", "0.3.2"]);
     let at = ManifestRef::Tag(first.clone());
     let stored = registry.manifest(&profile, &at).await.unwrap().unwrap();
     assert_eq!(stored, one);
@@ -105,32 +98,21 @@ async fn check_conformance(registry: &dyn Registry) {
     }
 
     // A tag can be moved to another manifest, and a manifest can exist without a tag.
-    publish(registry, &profile, Some(&first), b"name: two")
-        .await
-        .unwrap();
+    publish(registry, &profile, Some(&first), b"name: two").await.unwrap();
     let at = ManifestRef::Tag(first);
     let moved = registry.manifest(&profile, &at).await.unwrap().unwrap();
     assert_eq!(moved.digest, two.digest);
-    let bare = publish(registry, &profile, None, b"name: bare")
-        .await
-        .unwrap();
+    let bare = publish(registry, &profile, None, b"name: bare").await.unwrap();
     let at = ManifestRef::Digest(bare.digest);
     assert!(registry.manifest(&profile, &at).await.unwrap().is_some());
     assert_eq!(registry.tags(&profile).await.unwrap().len(), 2);
     let files = repository("os-profile/microvisor-nonrt/files");
-    publish(registry, &files, Some(&second), b"raw")
-        .await
-        .unwrap();
+    publish(registry, &files, Some(&second), b"raw").await.unwrap();
     assert_eq!(names(&registry.tags(&files).await.unwrap()), ["0.3.2"]);
     assert_eq!(registry.tags(&profile).await.unwrap().len(), 2);
     // Content that does not match its digest is refused.
-    let lie = Blob {
-        digest: Digest::compute(b"valid"),
-        size: 5,
-    };
-    let put = registry
-        .push_blob(&profile, &lie, &Bytes::from_static(b"wrong"))
-        .await;
+    let lie = Blob { digest: Digest::compute(b"valid"), size: 5 };
+    let put = registry.push_blob(&profile, &lie, &Bytes::from_static(b"wrong")).await;
     assert!(put.is_err());
     assert!(!registry.has_blob(&profile, &lie.digest).await.unwrap());
 }
@@ -162,10 +144,7 @@ impl Drop for DebianRegistry {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test starts the registry that it uses"
-)]
+#[expect(clippy::disallowed_methods, reason = "the test starts the registry that it uses")]
 fn start_debian_registry(folder: &Path) -> Option<DebianRegistry> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = listener.local_addr().unwrap();
@@ -219,10 +198,7 @@ fn with_tags(options: RegistryOptions, count: usize) -> TestRegistry {
 
 #[tokio::test]
 async fn a_long_tag_list_is_read_page_by_page() {
-    let options = RegistryOptions {
-        page_size: 150,
-        ..RegistryOptions::default()
-    };
+    let options = RegistryOptions { page_size: 150, ..RegistryOptions::default() };
     let server = with_tags(options, 1_000);
     let registry = open(&server.access()).unwrap();
     let tags = registry.tags(&repository("os/a")).await.unwrap();
@@ -237,10 +213,7 @@ async fn the_page_after_a_full_page_without_link_is_requested() {
         access.limits.tags_per_page = 10;
         access
     };
-    let silent = RegistryOptions {
-        sends_links: false,
-        ..RegistryOptions::default()
-    };
+    let silent = RegistryOptions { sends_links: false, ..RegistryOptions::default() };
     let server = with_tags(silent, 30);
     let registry = open(&access(&server)).unwrap();
     let tags = registry.tags(&repository("os/a")).await.unwrap();
@@ -285,15 +258,11 @@ async fn a_user_with_a_password_is_accepted() {
     let server = TestRegistry::with_options(options);
     let right = server.access_with(Credentials::basic("fleet", "open sesame"));
     check_conformance(&*open(&right).unwrap()).await;
-    for credentials in [
-        Credentials::None,
-        Credentials::basic("fleet", "wrong"),
-        Credentials::token("open sesame"),
-    ] {
+    for credentials in
+        [Credentials::None, Credentials::basic("fleet", "wrong"), Credentials::token("open sesame")]
+    {
         let registry = open(&server.access_with(credentials)).unwrap();
-        let tags = registry
-            .tags(&repository("os-profile/microvisor-nonrt"))
-            .await;
+        let tags = registry.tags(&repository("os-profile/microvisor-nonrt")).await;
         assert!(matches!(tags, Err(RegistryError::Denied)));
     }
 }
@@ -316,20 +285,13 @@ async fn a_token_is_fetched_once_and_again_after_its_expiry() {
     assert_eq!(server.count_requests("GET /token"), 5);
 
     let anonymous = open(&server.access()).unwrap();
-    assert!(matches!(
-        anonymous.tags(&profile).await,
-        Err(RegistryError::Denied)
-    ));
+    assert!(matches!(anonymous.tags(&profile).await, Err(RegistryError::Denied)));
 }
 
 #[tokio::test]
 async fn a_short_lived_token_suffices() {
     let options = RegistryOptions {
-        access: AccessRule::Tokens {
-            user: None,
-            expires_in: 1,
-            realm: None,
-        },
+        access: AccessRule::Tokens { user: None, expires_in: 1, realm: None },
         ..RegistryOptions::default()
     };
     let server = TestRegistry::with_options(options);
@@ -338,11 +300,7 @@ async fn a_short_lived_token_suffices() {
 
 #[tokio::test]
 async fn transient_failures_are_retried() {
-    let busy = |status| FaultKind::Busy {
-        status,
-        retry_after: "0".to_owned(),
-        date: None,
-    };
+    let busy = |status| FaultKind::Busy { status, retry_after: "0".to_owned(), date: None };
     for fault in [
         FaultKind::Status(500),
         FaultKind::Status(502),
@@ -406,10 +364,7 @@ async fn an_interrupted_blob_is_resumed() {
         (true, FaultKind::Stall),
         (true, FaultKind::Slow),
     ] {
-        let options = RegistryOptions {
-            supports_ranges: ranges,
-            ..RegistryOptions::default()
-        };
+        let options = RegistryOptions { supports_ranges: ranges, ..RegistryOptions::default() };
         let server = TestRegistry::with_options(options);
         let blob = server.put_blob("os/a", content.clone());
         let registry = open(&server.access()).unwrap();
@@ -435,10 +390,7 @@ async fn a_blob_can_be_redirected_without_credentials() {
     let registry = open(&server.access_with(credentials)).unwrap();
     // From here on the client knows that credentials are required.
     registry.tags(&repository("os/a")).await.unwrap();
-    server.add_fault(Fault::always(
-        "/blobs/",
-        FaultKind::Redirect(store.file_url("/bucket/a")),
-    ));
+    server.add_fault(Fault::always("/blobs/", FaultKind::Redirect(store.file_url("/bucket/a"))));
     let content = registry.blob(&repository("os/a"), &blob, 100).await;
     assert_eq!(content.unwrap(), "name: a");
     // The password is for the registry, not for the target of a redirect.

@@ -103,10 +103,7 @@ async fn an_image_signature_covers_the_published_names() {
     assert!(is_signed(&signatures[0], &key, &statement()));
     assert!(!is_signed(&signatures[0], &other, &statement()));
     // One line is new; the others are unchanged.
-    let old: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.contains("osImageSignatures"))
-        .collect();
+    let old: Vec<&str> = text.lines().filter(|line| !line.contains("osImageSignatures")).collect();
     assert_eq!(old, plain.lines().collect::<Vec<&str>>());
     let again = signed.sign_images(&key).unwrap();
     assert_eq!(published(&again).await, text);

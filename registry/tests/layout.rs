@@ -26,10 +26,7 @@ fn tag(text: &str) -> Tag {
 
 async fn push_blob(layout: &Layout, content: &Bytes) -> Blob {
     let blob = Blob::new(content);
-    layout
-        .push_blob(&repository(), &blob, content)
-        .await
-        .expect("done");
+    layout.push_blob(&repository(), &blob, content).await.expect("done");
     blob
 }
 
@@ -71,26 +68,18 @@ async fn a_pushed_artifact_can_be_read() {
     let (layout, repository) = (layout(folder.path()), repository());
     let manifest = artifact(&layout, "one").await;
     for name in ["0.3.1", "main"] {
-        layout
-            .push_manifest(&repository, Some(&tag(name)), &manifest)
-            .await
-            .expect("done");
+        layout.push_manifest(&repository, Some(&tag(name)), &manifest).await.expect("done");
     }
     let tags = layout.tags(&repository).await.unwrap();
     assert_eq!(tags, [tag("0.3.1"), tag("main")]);
-    for at in [
-        ManifestRef::Tag(tag("main")),
-        ManifestRef::Digest(manifest.digest),
-    ] {
+    for at in [ManifestRef::Tag(tag("main")), ManifestRef::Digest(manifest.digest)] {
         let result = layout.manifest(&repository, &at).await.unwrap();
         assert_eq!(result.as_ref(), Some(&manifest));
     }
     let blob = manifest.layers[0].blob;
     let bytes = layout.blob(&repository, &blob, 3).await.unwrap();
     assert_eq!(bytes, "one");
-    let mut rest = Registry::open_blob(&layout, &repository, &blob, 1)
-        .await
-        .expect("done");
+    let mut rest = Registry::open_blob(&layout, &repository, &blob, 1).await.expect("done");
     assert_eq!(rest.next().await.unwrap().unwrap(), "ne");
     assert!(rest.next().await.is_none());
 }
@@ -100,15 +89,10 @@ async fn other_repositories_have_other_tags() {
     let folder = tempfile::tempdir().unwrap();
     let layout = layout(folder.path());
     let manifest = artifact(&layout, "one").await;
-    layout
-        .push_manifest(&repository(), Some(&tag("0.3.1")), &manifest)
-        .await
-        .expect("done");
+    layout.push_manifest(&repository(), Some(&tag("0.3.1")), &manifest).await.expect("done");
     let other: Repository = "os/microvisor-rt".parse().unwrap();
     assert!(layout.tags(&other).await.unwrap().is_empty());
-    let result = layout
-        .manifest(&other, &ManifestRef::Tag(tag("0.3.1")))
-        .await;
+    let result = layout.manifest(&other, &ManifestRef::Tag(tag("0.3.1"))).await;
     assert_eq!(result.unwrap(), None);
 }
 
@@ -119,18 +103,11 @@ async fn a_tag_moves_and_the_old_manifest_stays() {
     let one = artifact(&layout, "one").await;
     let two = artifact(&layout, "two").await;
     for manifest in [&one, &two] {
-        layout
-            .push_manifest(&repository, Some(&tag("main")), manifest)
-            .await
-            .expect("done");
+        layout.push_manifest(&repository, Some(&tag("main")), manifest).await.expect("done");
     }
-    let result = layout
-        .manifest(&repository, &ManifestRef::Tag(tag("main")))
-        .await;
+    let result = layout.manifest(&repository, &ManifestRef::Tag(tag("main"))).await;
     assert_eq!(result.unwrap(), Some(two));
-    let result = layout
-        .manifest(&repository, &ManifestRef::Digest(one.digest))
-        .await;
+    let result = layout.manifest(&repository, &ManifestRef::Digest(one.digest)).await;
     assert_eq!(result.unwrap(), Some(one));
 }
 
@@ -139,13 +116,8 @@ async fn a_folder_without_layout_is_unreachable() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let tags = layout(&missing).tags(&repository()).await;
-    assert!(
-        matches!(tags, Err(RegistryError::Unreachable(_))),
-        "{tags:?}"
-    );
-    let result = layout(&missing)
-        .manifest(&repository(), &ManifestRef::Tag(tag("main")))
-        .await;
+    assert!(matches!(tags, Err(RegistryError::Unreachable(_))), "{tags:?}");
+    let result = layout(&missing).manifest(&repository(), &ManifestRef::Tag(tag("main"))).await;
     assert_eq!(result.unwrap(), None);
     assert!(!missing.exists());
     let file = folder.path().join("file");
@@ -166,9 +138,7 @@ async fn a_manifest_needs_its_blobs() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("which does not exist"), "{error}");
-    let result = layout
-        .manifest(&repository(), &ManifestRef::Tag(tag("main")))
-        .await;
+    let result = layout.manifest(&repository(), &ManifestRef::Tag(tag("main"))).await;
     assert_eq!(result.unwrap(), None);
 }
 
@@ -222,14 +192,8 @@ async fn invalid_content_is_not_stored() {
         Blob { digest, size: 10 },
         Blob { digest, size: 5 },
         Blob { digest, size: 20 },
-        Blob {
-            digest: Digest::compute(&content),
-            size: 20,
-        },
-        Blob {
-            digest,
-            size: u64::MAX,
-        },
+        Blob { digest: Digest::compute(&content), size: 20 },
+        Blob { digest, size: u64::MAX },
     ];
     for blob in cases {
         let pushed = layout.push_blob(&repository, &blob, &content).await;
@@ -243,10 +207,7 @@ async fn damage_on_disk_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
     let manifest = artifact(&layout, "one").await;
-    layout
-        .push_manifest(&repository, Some(&tag("main")), &manifest)
-        .await
-        .expect("done");
+    layout.push_manifest(&repository, Some(&tag("main")), &manifest).await.expect("done");
     let blob = manifest.layers[0].blob;
     for content in ["two", "on", "ones"] {
         std::fs::write(blob_file(folder.path(), &blob), content).unwrap();
@@ -254,18 +215,11 @@ async fn damage_on_disk_is_detected() {
         assert!(read.is_err(), "{content}");
     }
     std::fs::write(blob_file(folder.path(), &Blob::new(&manifest.bytes)), "{}").unwrap();
-    let result = layout
-        .manifest(&repository, &ManifestRef::Tag(tag("main")))
-        .await;
-    assert!(
-        matches!(result, Err(RegistryError::WrongDigest { .. })),
-        "{result:?}"
-    );
+    let result = layout.manifest(&repository, &ManifestRef::Tag(tag("main"))).await;
+    assert!(matches!(result, Err(RegistryError::WrongDigest { .. })), "{result:?}");
     std::fs::write(folder.path().join("index.json"), "<html>").unwrap();
     assert!(layout.tags(&repository).await.is_err());
-    let pushed = layout
-        .push_manifest(&repository, Some(&tag("0.3.1")), &manifest)
-        .await;
+    let pushed = layout.push_manifest(&repository, Some(&tag("0.3.1")), &manifest).await;
     assert!(pushed.is_err());
 }
 
@@ -277,10 +231,7 @@ async fn concurrent_writers_lose_no_tag() {
         let (layout, manifest) = (layout(folder.path()), manifest.clone());
         async move {
             let name = tag(&format!("0.3.{number}"));
-            layout
-                .push_manifest(&repository(), Some(&name), &manifest)
-                .await
-                .expect("done");
+            layout.push_manifest(&repository(), Some(&name), &manifest).await.expect("done");
         }
     });
     let all: Vec<()> = stream::iter(writers).buffer_unordered(20).collect().await;

@@ -95,11 +95,7 @@ fn largest_record() -> String {
     let affected = vec![affected.as_str(); 174].join(",");
     let list = format!(r#"[{{"id":"CVE-2024-1","affected":[{affected}]}}]"#);
     let limit = 4 * 1024 * 1024;
-    assert!(
-        (limit - 20_000..limit).contains(&list.len()),
-        "{}",
-        list.len()
-    );
+    assert!((limit - 20_000..limit).contains(&list.len()), "{}", list.len());
     list
 }
 

@@ -81,12 +81,7 @@ fn options(filter: &str, images: bool, work: &Path) -> CopyOptions {
 }
 
 async fn mirror(from: &Layout, to: &Layout, what: &CopyOptions) -> Result<CopySummary, CopyError> {
-    let upstream = Upstream {
-        registry: from,
-        web: None,
-        prefix: PREFIX,
-        files_url: None,
-    };
+    let upstream = Upstream { registry: from, web: None, prefix: PREFIX, files_url: None };
     copy(&upstream, to, what, &mut ()).await
 }
 
@@ -118,33 +113,21 @@ async fn a_release_is_published_with_files_and_signatures() {
     let branch = find(&to, "microvisor-nonrt", "main").await;
     assert_eq!(branch.as_ref(), Some(&manifest));
     let layer = &manifest.layers[0];
-    let text = to
-        .blob(&repository("microvisor-nonrt"), &layer.blob, 10_000)
-        .await
-        .expect("done");
+    let text = to.blob(&repository("microvisor-nonrt"), &layer.blob, 10_000).await.expect("done");
     let read = read_profile(layer.title.as_deref().unwrap(), &text).unwrap();
     assert_eq!(read.release, "0.3.1");
     let image = Digest::compute(b"the image");
     assert_eq!(read.spec.sha256.as_str(), image.hex());
     let files = find(&to, "microvisor-nonrt/files", "0.3.1").await.unwrap();
-    let titles: Vec<&str> = files
-        .layers
-        .iter()
-        .filter_map(|layer| layer.title.as_deref())
-        .collect();
+    let titles: Vec<&str> =
+        files.layers.iter().filter_map(|layer| layer.title.as_deref()).collect();
     let packages = format!("{IMAGE_PATH}/packages.json");
     assert_eq!(titles, [format!("{IMAGE_PATH}/{IMAGE}"), packages]);
     assert_eq!(files.layers[0].blob.digest, image);
     let keys = KeySet::read(&[key.public_pem()]).unwrap();
-    for (end, manifest) in [
-        ("microvisor-nonrt", manifest),
-        ("microvisor-nonrt/files", files),
-    ] {
+    for (end, manifest) in [("microvisor-nonrt", manifest), ("microvisor-nonrt/files", files)] {
         let repository = repository(end);
-        let verdict = keys
-            .verify(&to, &repository, &manifest.digest, "0.3.1")
-            .await
-            .expect("done");
+        let verdict = keys.verify(&to, &repository, &manifest.digest, "0.3.1").await.expect("done");
         assert!(matches!(verdict, Verdict::Good(_)), "{verdict:?}");
     }
 }
@@ -162,10 +145,7 @@ async fn a_revision_is_published_once() {
     assert!(matches!(error, Err(CopyError::Exists { .. })), "{error:?}");
     assert_eq!(folder_content(shelf.path()), before);
     let moved = release.with_allow_move(true);
-    moved
-        .publish(&to, PREFIX, &[], None, &mut ())
-        .await
-        .expect("done");
+    moved.publish(&to, PREFIX, &[], None, &mut ()).await.expect("done");
     let files = find(&to, "microvisor-nonrt/files", "0.3.1").await.unwrap();
     assert_eq!(files.layers[0].blob, Blob::new(b"two"));
 }
@@ -175,10 +155,7 @@ async fn a_release_is_not_published_as_another_revision() {
     let (source, shelf) = (folder("one"), tempfile::tempdir().unwrap());
     let release = Release::from_folder(source.path(), "0.3.1").unwrap();
     let to = layout(shelf.path());
-    let error = release
-        .publish(&to, PREFIX, &[tag("0.3.2")], None, &mut ())
-        .await
-        .unwrap_err();
+    let error = release.publish(&to, PREFIX, &[tag("0.3.2")], None, &mut ()).await.unwrap_err();
     assert!(matches!(error, CopyError::OtherRevision { .. }), "{error}");
     assert!(folder_content(shelf.path()).is_empty());
 }
@@ -215,11 +192,7 @@ fn all_problems_of_a_folder_are_reported_together() {
 async fn a_copy_has_the_selected_revisions_and_their_signatures() {
     let (source, shelf) = (folder("the image"), tempfile::tempdir().unwrap());
     let (dest, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (from, to, key) = (
-        layout(shelf.path()),
-        layout(dest.path()),
-        SigningKey::generate(),
-    );
+    let (from, to, key) = (layout(shelf.path()), layout(dest.path()), SigningKey::generate());
     for revision in ["0.3.1", "0.3.2", "0.4.0"] {
         publish(source.path(), &from, revision, Some(&key)).await;
     }
@@ -237,10 +210,7 @@ async fn a_copy_has_the_selected_revisions_and_their_signatures() {
         let repository = repository(end);
         // The files of all three revisions are the same artifact, so all of its signatures must be
         // copied.
-        let verdict = keys
-            .verify(&to, &repository, &manifest.digest, "0.3.2")
-            .await
-            .expect("done");
+        let verdict = keys.verify(&to, &repository, &manifest.digest, "0.3.2").await.expect("done");
         assert!(matches!(verdict, Verdict::Good(_)), "{end}: {verdict:?}");
     }
     let before = folder_content(dest.path());
@@ -256,17 +226,11 @@ async fn a_copy_without_images_has_all_other_files() {
     let (from, to) = (layout(shelf.path()), layout(dest.path()));
     publish(source.path(), &from, "0.3.1", None).await;
     let key = SigningKey::generate();
-    let what = CopyOptions {
-        key: Some(key.clone()),
-        ..options("0.3.1", false, work.path())
-    };
+    let what = CopyOptions { key: Some(key.clone()), ..options("0.3.1", false, work.path()) };
     mirror(&from, &to, &what).await.unwrap();
     let files = find(&to, "microvisor-nonrt/files", "0.3.1").await.unwrap();
-    let titles: Vec<&str> = files
-        .layers
-        .iter()
-        .filter_map(|layer| layer.title.as_deref())
-        .collect();
+    let titles: Vec<&str> =
+        files.layers.iter().filter_map(|layer| layer.title.as_deref()).collect();
     assert_eq!(titles, [format!("{IMAGE_PATH}/packages.json")]);
     let repository = repository("microvisor-nonrt/files");
     let image = Digest::compute(b"the image");
@@ -293,9 +257,7 @@ async fn an_image_of_another_digest_is_left_out_with_a_finding() {
         let content = elsewhere.blob(&files, &blob, 1_000).await.unwrap();
         from.push_blob(&files, &blob, &content).await.unwrap();
     }
-    from.push_manifest(&files, Some(&tag("0.3.1")), &manifest)
-        .await
-        .expect("done");
+    from.push_manifest(&files, Some(&tag("0.3.1")), &manifest).await.expect("done");
     let done = mirror(&from, &to, &options("0.3.1", true, work.path())).await;
     let findings = done.unwrap().findings;
     let title = format!("{IMAGE_PATH}/{IMAGE}");
@@ -428,19 +390,13 @@ async fn a_bundle_contains_nothing_but_a_layout() {
         assert!(!root.path().join("escaped").exists(), "{case:?}");
     }
     let twice = [("oci-layout", plain, mark), ("oci-layout", plain, mark)];
-    let missing = [
-        ("oci-layout", plain, mark),
-        ("index.json", plain, &index[..]),
-    ];
+    let missing = [("oci-layout", plain, mark), ("index.json", plain, &index[..])];
     let unmarked = [("index.json", plain, br#"{"schemaVersion":2}"#.as_slice())];
     for entries in [&twice[..], &missing[..], &unmarked[..]] {
         fs::write(&file, tar_with(entries)).unwrap();
         let staging = tempfile::tempdir().unwrap();
         let unpacked = unpack(&file, staging.path(), &Limits::default());
-        assert!(
-            matches!(unpacked, Err(CopyError::Bundle(_))),
-            "{unpacked:?}"
-        );
+        assert!(matches!(unpacked, Err(CopyError::Bundle(_))), "{unpacked:?}");
     }
 }
 
@@ -450,22 +406,10 @@ async fn the_size_of_a_bundle_is_limited() {
     create_bundle(root.path()).await;
     let file = root.path().join("bundle");
     let small_limits = [
-        Limits {
-            bundle_entries: 3,
-            ..Limits::default()
-        },
-        Limits {
-            bundle_bytes: 100,
-            ..Limits::default()
-        },
-        Limits {
-            blob_bytes: 10,
-            ..Limits::default()
-        },
-        Limits {
-            manifest_bytes: 10,
-            ..Limits::default()
-        },
+        Limits { bundle_entries: 3, ..Limits::default() },
+        Limits { bundle_bytes: 100, ..Limits::default() },
+        Limits { blob_bytes: 10, ..Limits::default() },
+        Limits { manifest_bytes: 10, ..Limits::default() },
     ];
     for (number, limits) in small_limits.iter().enumerate() {
         let staging = root.path().join(format!("small-{number}"));

@@ -5,42 +5,21 @@ use evenkeel_domain::os::OsKind;
 use evenkeel_registry::{Profile, read_profile};
 
 const PROFILES: [(&str, &str); 9] = [
-    (
-        "microvisor-nonrt.yaml",
-        include_str!("profiles/microvisor-nonrt.yaml"),
-    ),
-    (
-        "microvisor-rt.yaml",
-        include_str!("profiles/microvisor-rt.yaml"),
-    ),
-    (
-        "microvisor-standalone.yaml",
-        include_str!("profiles/microvisor-standalone.yaml"),
-    ),
-    (
-        "microvisor-idv.yaml",
-        include_str!("profiles/microvisor-idv.yaml"),
-    ),
-    (
-        "ubuntu-22.04-lts-generic.yaml",
-        include_str!("profiles/ubuntu-22.04-lts-generic.yaml"),
-    ),
+    ("microvisor-nonrt.yaml", include_str!("profiles/microvisor-nonrt.yaml")),
+    ("microvisor-rt.yaml", include_str!("profiles/microvisor-rt.yaml")),
+    ("microvisor-standalone.yaml", include_str!("profiles/microvisor-standalone.yaml")),
+    ("microvisor-idv.yaml", include_str!("profiles/microvisor-idv.yaml")),
+    ("ubuntu-22.04-lts-generic.yaml", include_str!("profiles/ubuntu-22.04-lts-generic.yaml")),
     (
         "ubuntu-22.04-lts-generic-ext.yaml",
         include_str!("profiles/ubuntu-22.04-lts-generic-ext.yaml"),
     ),
-    (
-        "ubuntu-24.04-lts.yaml",
-        include_str!("profiles/ubuntu-24.04-lts.yaml"),
-    ),
+    ("ubuntu-24.04-lts.yaml", include_str!("profiles/ubuntu-24.04-lts.yaml")),
     (
         "ubuntu-24.04-lts-generic-ext.yaml",
         include_str!("profiles/ubuntu-24.04-lts-generic-ext.yaml"),
     ),
-    (
-        "ubuntu-lenovo.yaml",
-        include_str!("profiles/ubuntu-lenovo.yaml"),
-    ),
+    ("ubuntu-lenovo.yaml", include_str!("profiles/ubuntu-lenovo.yaml")),
 ];
 
 fn read_all() -> Vec<Profile> {
@@ -97,10 +76,7 @@ fn no_published_profile_has_remarks() {
 
 #[test]
 fn the_names_of_all_profiles_differ() {
-    let mut names: Vec<_> = read_all()
-        .into_iter()
-        .map(|profile| profile.spec.name)
-        .collect();
+    let mut names: Vec<_> = read_all().into_iter().map(|profile| profile.spec.name).collect();
     names.sort();
     names.dedup();
     assert_eq!(names.len(), PROFILES.len());

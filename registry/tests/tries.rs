@@ -63,10 +63,7 @@ async fn a_failing_origin_is_not_retried() {
     for (first, uploads) in [(None, 0), (Some(&b"name"[..]), 1)] {
         let server = TestRegistry::start();
         let registry = open(&server.access()).unwrap();
-        let origin = BrokenOrigin {
-            first,
-            opened: AtomicUsize::new(0),
-        };
+        let origin = BrokenOrigin { first, opened: AtomicUsize::new(0) };
         let blob = Blob::new(b"name: a");
         let put = registry.push_blob(&profile(), &blob, &origin).await;
         assert!(matches!(put, Err(RegistryError::Stalled)), "{put:?}");

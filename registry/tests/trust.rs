@@ -30,11 +30,7 @@ impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("done");
         let layout = layout(folder.path());
-        Self {
-            _folder: folder,
-            layout,
-            repository: "os/microvisor-nonrt".parse().expect("done"),
-        }
+        Self { _folder: folder, layout, repository: "os/microvisor-nonrt".parse().expect("done") }
     }
 
     /// Pushes an artifact.
@@ -73,9 +69,7 @@ impl Fixture {
         self.push_blob(&Bytes::from_static(b"{}")).await;
         let manifest = Manifest::artifact("application/vnd.oci.image.config.v1+json", vec![layer]);
         let tag = signature_tag(artifact).expect("done");
-        let pushed = self
-            .layout
-            .push_manifest(&self.repository, Some(&tag), &manifest);
+        let pushed = self.layout.push_manifest(&self.repository, Some(&tag), &manifest);
         pushed.await.expect("done");
     }
 
@@ -100,10 +94,7 @@ async fn push_artifact(
     let empty = Bytes::from_static(b"{}");
     for content in [&content, &empty] {
         let blob = Blob::new(content);
-        layout
-            .push_blob(repository, &blob, content)
-            .await
-            .expect("done");
+        layout.push_blob(repository, &blob, content).await.expect("done");
     }
     let layer = Layer::file(Blob::new(&content), "text/yaml", "microvisor-nonrt.yaml");
     let manifest = Manifest::artifact(ARTIFACT_TYPE, vec![layer]);
@@ -137,29 +128,17 @@ async fn a_signature_by_one_of_the_keys_is_good() {
     let fixture = Fixture::new();
     let (ours, other) = (SigningKey::generate(), SigningKey::generate());
     let digest = fixture.push_artifact("one", "0.3.1").await;
-    assert_eq!(
-        fixture.verify(&[&ours], &digest, "0.3.1").await,
-        Verdict::Unsigned
-    );
+    assert_eq!(fixture.verify(&[&ours], &digest, "0.3.1").await, Verdict::Unsigned);
     fixture.sign(&ours, &digest, "0.3.1").await;
     let Verdict::Good(signature) = fixture.verify(&[&other, &ours], &digest, "0.3.1").await else {
         panic!("the signature is not good");
     };
     let payload = STANDARD.decode(&signature.payload).unwrap();
     let payload: Value = serde_json::from_slice(&payload).unwrap();
-    assert_eq!(
-        payload["critical"]["image"]["docker-manifest-digest"],
-        digest.to_string()
-    );
+    assert_eq!(payload["critical"]["image"]["docker-manifest-digest"], digest.to_string());
     assert_eq!(signature.key.len(), 64);
-    assert_bad(
-        fixture.verify(&[&other], &digest, "0.3.1").await,
-        "not signed by any of the keys",
-    );
-    assert_bad(
-        fixture.verify(&[], &digest, "0.3.1").await,
-        "any of the keys",
-    );
+    assert_bad(fixture.verify(&[&other], &digest, "0.3.1").await, "not signed by any of the keys");
+    assert_bad(fixture.verify(&[], &digest, "0.3.1").await, "any of the keys");
 }
 
 #[tokio::test]
@@ -180,21 +159,9 @@ async fn a_signature_of_another_artifact_is_bad() {
     let digest = fixture.push_artifact("one", "0.3.1").await;
     let other = Digest::compute(b"another artefact");
     let cases = [
-        (
-            "image/docker-manifest-digest",
-            json!(other.to_string()),
-            "was signed",
-        ),
-        (
-            "identity/docker-reference",
-            json!("r/os/microvisor-rt"),
-            "signed as r/os",
-        ),
-        (
-            "identity/docker-reference",
-            json!("r/os/microvisor-nonrt/files"),
-            "signed as",
-        ),
+        ("image/docker-manifest-digest", json!(other.to_string()), "was signed"),
+        ("identity/docker-reference", json!("r/os/microvisor-rt"), "signed as r/os"),
+        ("identity/docker-reference", json!("r/os/microvisor-nonrt/files"), "signed as"),
         ("type", json!("atomic container signature"), "is of kind"),
         ("type", json!(7), "cannot be read"),
     ];
@@ -213,10 +180,7 @@ async fn an_old_artifact_under_a_newer_tag_has_a_bad_signature() {
     let digest = fixture.push_artifact("one", "0.3.1").await;
     fixture.sign(&key, &digest, "0.3.1").await;
     fixture.push_artifact("one", "0.3.9").await;
-    assert_bad(
-        fixture.verify(&[&key], &digest, "0.3.9").await,
-        "signed as revision \"0.3.1\"",
-    );
+    assert_bad(fixture.verify(&[&key], &digest, "0.3.9").await, "signed as revision \"0.3.1\"");
     // The signature of a branch may name any revision.
     let verdict = fixture.verify(&[&key], &digest, "main").await;
     assert!(matches!(verdict, Verdict::Good(_)), "{verdict:?}");
@@ -237,10 +201,7 @@ async fn a_moved_tag_has_no_signature() {
     fixture.sign(&key, &first, "0.3.1").await;
     let second = fixture.push_artifact("two", "0.3.1").await;
     assert_ne!(first, second);
-    assert_eq!(
-        fixture.verify(&[&key], &second, "0.3.1").await,
-        Verdict::Unsigned
-    );
+    assert_eq!(fixture.verify(&[&key], &second, "0.3.1").await, Verdict::Unsigned);
 }
 
 #[tokio::test]
@@ -293,9 +254,7 @@ async fn an_invalid_signature_is_bad_and_not_an_error() {
         };
         let manifest = Manifest::artifact("x", vec![layer]);
         let tag = signature_tag(&digest).unwrap();
-        let pushed = fixture
-            .layout
-            .push_manifest(&fixture.repository, Some(&tag), &manifest);
+        let pushed = fixture.layout.push_manifest(&fixture.repository, Some(&tag), &manifest);
         pushed.await.unwrap();
         assert_bad(fixture.verify(&[&key], &digest, "0.3.1").await, why);
     }
@@ -309,11 +268,7 @@ fn keys_are_read_as_they_are_written() {
     assert!(!format!("{key:?}").contains(&key.pem()));
     assert!(KeySet::read(&[key.public_pem()]).is_ok());
     assert!(KeySet::read(&[]).unwrap().is_empty());
-    for pem in [
-        "",
-        "key",
-        "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
-    ] {
+    for pem in ["", "key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"] {
         assert!(KeySet::read(&[pem.to_owned()]).is_err(), "{pem}");
         assert!(SigningKey::read(pem).is_err(), "{pem}");
     }

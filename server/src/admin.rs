@@ -30,11 +30,7 @@ pub(crate) fn router(
     metrics: PrometheusHandle,
     stopping: CancellationToken,
 ) -> Router {
-    let admin = AdminState {
-        store,
-        metrics,
-        stopping,
-    };
+    let admin = AdminState { store, metrics, stopping };
     Router::new()
         .route("/livez", get(async || "alive\n"))
         .route("/readyz", get(check_ready))

@@ -43,11 +43,7 @@ impl AppContext {
                 Certificates::from_files(certificate, key, south.ca.as_deref())?
             }
             (None, None) => {
-                let folder = config
-                    .auth
-                    .ca
-                    .clone()
-                    .unwrap_or_else(|| data_dir.join("ca"));
+                let folder = config.auth.ca.clone().unwrap_or_else(|| data_dir.join("ca"));
                 let ca = CertificateAuthority::open(&folder, clock.now());
                 let ca = ca.context("the certificate authority is not usable")?;
                 Certificates::from_authority(ca, south, clock.now())?
@@ -77,11 +73,7 @@ pub(crate) fn open_authority(config: &Config, data_dir: &Path) -> anyhow::Result
 
 /// Opens the authority that accepts only tokens of this server.
 fn open_own_authority(config: &Config, data_dir: &Path) -> anyhow::Result<Authority> {
-    let folder = config
-        .auth
-        .keys
-        .clone()
-        .unwrap_or_else(|| data_dir.join("keys"));
+    let folder = config.auth.keys.clone().unwrap_or_else(|| data_dir.join("keys"));
     let keys = Keys::open(&folder).context("the signing keys are not usable")?;
     Ok(Authority::new(keys, config.auth.tokens.clone()))
 }

@@ -218,9 +218,7 @@ pub(crate) struct AdminConfig {
 
 impl Default for AdminConfig {
     fn default() -> Self {
-        Self {
-            listen: (Ipv4Addr::LOCALHOST, 9090).into(),
-        }
+        Self { listen: (Ipv4Addr::LOCALHOST, 9090).into() }
     }
 }
 
@@ -249,10 +247,8 @@ impl Config {
 
     /// The limit must admit the longest message; otherwise that message could never be received.
     fn check_message_memory(&self) -> Result<(), String> {
-        let (most, longest) = (
-            self.maintenance_manager.load.message_memory_limit,
-            MAX_MESSAGE_BYTES,
-        );
+        let (most, longest) =
+            (self.maintenance_manager.load.message_memory_limit, MAX_MESSAGE_BYTES);
         if most == 0 || u64::try_from(longest).is_ok_and(|longest| longest <= most) {
             return Ok(());
         }
@@ -267,10 +263,7 @@ impl Config {
         if holds.max_polls == 0 {
             return Ok(());
         }
-        let (each, calls) = (
-            holds.max_per_connection,
-            self.southbound.max_calls_per_connection,
-        );
+        let (each, calls) = (holds.max_per_connection, self.southbound.max_calls_per_connection);
         if calls <= each {
             return Err(format!(
                 "southbound.max_calls_per_connection ({calls}) must be greater than maintenance_manager.long_poll.max_per_connection ({each})"
@@ -349,10 +342,7 @@ mod tests {
         assert_eq!(config.rest.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.southbound.listen.to_string(), "0.0.0.0:50002");
         assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
-        assert_eq!(
-            config.files.listen, None,
-            "no listener for files by default"
-        );
+        assert_eq!(config.files.listen, None, "no listener for files by default");
         assert!(config.os_resource_manager.registries.is_empty());
     }
 
@@ -424,35 +414,20 @@ mod tests {
         assert_eq!(inventory.cors_origins, ["https://ui.example"]);
         assert_eq!(inventory.max_streamed_lists, 3);
         assert_eq!(config.check(), Ok(()));
-        assert_eq!(
-            inventory.planning_limits.fetch_ahead,
-            TimeDelta::minutes(90)
-        );
+        assert_eq!(inventory.planning_limits.fetch_ahead, TimeDelta::minutes(90));
         let manager = &config.maintenance_manager;
         assert_eq!(manager.run_retention, Duration::from_hours(90 * 24));
         assert_eq!(manager.change_log_retention, Duration::from_hours(10 * 24));
-        assert_eq!(
-            (
-                manager.rate_limit.calls_per_second,
-                manager.rate_limit.burst
-            ),
-            (5, 200)
-        );
+        assert_eq!((manager.rate_limit.calls_per_second, manager.rate_limit.burst), (5, 200));
         assert_eq!(manager.long_poll.max_duration, Duration::from_mins(2));
-        assert_eq!(
-            (manager.load.query_call_limit, manager.load.max_writers),
-            (100, 16)
-        );
+        assert_eq!((manager.load.query_call_limit, manager.load.max_writers), (100, 16));
         assert_eq!(config.southbound.max_connections_per_address, 50);
         let os = inventory.os_defaults;
         assert_eq!(os.registries, ["release"]);
         assert_eq!(os.selection.revision.as_deref(), Some("~0.8.11"));
         let files = config.files.file_settings(&config.data_dir);
         assert_eq!(files.dir, Path::new("/srv/evenkeel/files"));
-        assert_eq!(
-            (files.wait_timeout, files.max_transfers),
-            (Duration::from_secs(5), 200)
-        );
+        assert_eq!((files.wait_timeout, files.max_transfers), (Duration::from_secs(5), 200));
         let rendered = format!("{config:?}");
         assert!(
             rendered.contains("url: Some([secret])") && !rendered.contains("hush"),
@@ -470,10 +445,7 @@ mod tests {
             ("[[auth.issuers]]\njwks = 'x'", "issuer"),
             ("[files]\nport = 80", "port"),
             ("[files]\nauth = 'nobody'", "auth"),
-            (
-                "[os_resource_manager.registries.a]\nplain_http = true",
-                "address",
-            ),
+            ("[os_resource_manager.registries.a]\nplain_http = true", "address"),
             ("[auth.login]\nurl = 'https://x'", "users"),
         ] {
             let error = parse(text).unwrap_err();
@@ -531,10 +503,7 @@ mod tests {
     #[test]
     fn a_named_file_must_exist() {
         let error = Config::read(Some(Path::new("/does/not/exist.toml")), None).unwrap_err();
-        assert!(
-            error.to_string().contains("/does/not/exist.toml"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("/does/not/exist.toml"), "{error}");
     }
 
     #[test]

@@ -19,9 +19,8 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<PathBuf> {
         format!("cannot create the data directory {path}; choose another with --data-dir")
     })?;
     let metadata = fs::metadata(path);
-    let owner = metadata
-        .with_context(|| format!("cannot read the metadata of {}", path.display()))?
-        .uid();
+    let owner =
+        metadata.with_context(|| format!("cannot read the metadata of {}", path.display()))?.uid();
     check_owner(path, owner, rustix::process::geteuid().as_raw())?;
     canonical_path(path).with_context(|| format!("cannot resolve {}", path.display()))
 }
@@ -54,13 +53,8 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_user_is_rejected_with_instructions() {
-        let error = check_owner(Path::new("/var/lib/evenkeel"), 0, 1000)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("belongs to the user id 0, but evenkeeld runs as 1000"),
-            "{error}"
-        );
+        let error = check_owner(Path::new("/var/lib/evenkeel"), 0, 1000).unwrap_err().to_string();
+        assert!(error.contains("belongs to the user id 0, but evenkeeld runs as 1000"), "{error}");
         assert!(error.contains("chown -R 1000 /var/lib/evenkeel"), "{error}");
     }
 }

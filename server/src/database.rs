@@ -102,19 +102,12 @@ impl Database {
     }
 
     async fn ensure_schema(&self, if_older: SchemaPolicy) -> anyhow::Result<()> {
-        let check = self
-            .store
-            .check()
-            .await
-            .context("cannot check the database")?;
+        let check = self.store.check().await.context("cannot check the database")?;
         match (check.context("the database is not usable")?, if_older) {
             (SchemaState::Current, _) => Ok(()),
             (SchemaState::Outdated, SchemaPolicy::Migrate) => {
                 tracing::info!("migrating the database schema");
-                self.store
-                    .migrate()
-                    .await
-                    .context("cannot migrate the database schema")
+                self.store.migrate().await.context("cannot migrate the database schema")
             }
             (SchemaState::Outdated, SchemaPolicy::Refuse) => {
                 bail!(

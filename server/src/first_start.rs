@@ -23,35 +23,24 @@ pub(crate) async fn run_first_start(
     token_for: Duration,
     rest: Option<SocketAddr>,
 ) -> anyhow::Result<()> {
-    let tx = context
-        .store
-        .fleet()
-        .await
-        .context("cannot list the projects")?;
+    let tx = context.store.fleet().await.context("cannot list the projects")?;
     let now = context.clock.now();
-    let (project, created) = projects::ensure_default(&tx, now)
-        .await
-        .context("cannot create the first project")?;
+    let (project, created) =
+        projects::ensure_default(&tx, now).await.context("cannot create the first project")?;
     if !created {
         return Ok(());
     }
     let lifetime = TimeDelta::from_std(token_for).context("auth.first_token_ttl is too long")?;
     let roles = [Role::Write(project.id.uuid()), Role::Administrator];
-    let issued = context
-        .authority
-        .issue_operator("administrator", &roles, lifetime, now);
+    let issued = context.authority.issue_operator("administrator", &roles, lifetime, now);
     let issued = issued.context("cannot create the first token")?;
     let path = data_dir.join("operator-token");
     write_private_file(&path, issued.token.reveal())
         .with_context(|| format!("cannot write {}", path.display()))?;
     // Commit last: the project must not exist without a token for it.
-    tx.commit()
-        .await
-        .context("cannot create the first project")?;
-    let server = rest.map_or_else(
-        || "http://SERVER:8080".to_owned(),
-        |rest| format!("http://{rest}"),
-    );
+    tx.commit().await.context("cannot create the first project")?;
+    let server =
+        rest.map_or_else(|| "http://SERVER:8080".to_owned(), |rest| format!("http://{rest}"));
     tracing::info!(
         project = %project.name,
         token_file = %path.display(),
@@ -70,11 +59,7 @@ fn write_private_file(path: &Path, text: &str) -> std::io::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
     fs::rename(&temporary, path)

@@ -31,9 +31,7 @@ pub(crate) fn serve(
             let (conversation, stopping) = (conversation.clone(), stopping.clone());
             own.spawn_brief(name, async move {
                 let Connection { stream, peer, slot } = connection;
-                conversation
-                    .serve_connection(stream, peer, &stopping, None)
-                    .await;
+                conversation.serve_connection(stream, peer, &stopping, None).await;
                 drop(slot);
             });
         }
@@ -55,14 +53,8 @@ impl HttpConnectionHandler {
     /// time-out starts, so a silent client could hold a connection for ever.
     pub(crate) fn new(router: Router, header_timeout: Duration) -> Self {
         let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(header_timeout);
-        Self {
-            builder: Arc::new(builder),
-            router,
-        }
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
+        Self { builder: Arc::new(builder), router }
     }
 
     /// Serves requests on a connection until it closes or the process stops. On shutdown, requests

@@ -57,9 +57,7 @@ pub(crate) fn serve(
                             &stopping,
                             Some(DRAIN_TIMEOUT),
                         );
-                        if tokio::time::timeout(timeouts.max_connection_age, served)
-                            .await
-                            .is_err()
+                        if tokio::time::timeout(timeouts.max_connection_age, served).await.is_err()
                         {
                             tracing::debug!(?peer, "a connection lasted too long");
                         }

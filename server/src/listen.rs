@@ -58,10 +58,7 @@ impl ConnectionSlot {
     fn new(permit: OwnedSemaphorePermit, listener: &'static str) -> Self {
         let open = metrics::gauge!("evenkeel_connections", "listener" => listener);
         open.increment(1.0);
-        Self {
-            _permit: permit,
-            open,
-        }
+        Self { _permit: permit, open }
     }
 }
 
@@ -77,10 +74,7 @@ pub(crate) fn raise_file_limit(connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let limit = getrlimit(Resource::Nofile);
-    let most = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
+    let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let files = match setrlimit(Resource::Nofile, most) {
         Ok(()) => limit.maximum,
         Err(_) => limit.current,
@@ -106,17 +100,13 @@ impl Listener {
             let variable = setting.to_uppercase().replace('.', "__");
             format!("cannot listen on {address} (choose another address with {setting} or EVENKEELD_{variable})")
         })?;
-        let address = socket
-            .local_addr()
-            .context("cannot read the address of a socket")?;
+        let address = socket.local_addr().context("cannot read the address of a socket")?;
         let name = setting.split('.').next().unwrap_or(setting);
         Ok(Self {
             name,
             socket,
             address,
-            slots: Arc::new(Semaphore::new(
-                max_connections.clamp(1, Semaphore::MAX_PERMITS),
-            )),
+            slots: Arc::new(Semaphore::new(max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             is_full: AtomicBool::new(false),
             keepalive_idle: keep_alive,
         })
@@ -146,11 +136,7 @@ impl Listener {
         if let Err(error) = enable_keepalive(&stream, self.keepalive_idle) {
             tracing::debug!(%error, "cannot set the options of a connection");
         }
-        Ok(Connection {
-            stream,
-            peer: Peer(peer),
-            slot: ConnectionSlot::new(permit, self.name),
-        })
+        Ok(Connection { stream, peer: Peer(peer), slot: ConnectionSlot::new(permit, self.name) })
     }
 
     /// Acquires a slot for one more connection. If the limit is reached, logs it once and waits;

@@ -39,9 +39,7 @@ fn refusal_reason(headers: &HeaderMap, origins: &[String]) -> Option<&'static st
         );
     }
     let origin = header_text(headers, &header::ORIGIN)?;
-    let origin_host = origin
-        .split_once("://")
-        .map_or("", |(_, origin_host)| origin_host);
+    let origin_host = origin.split_once("://").map_or("", |(_, origin_host)| origin_host);
     if is_loopback(origin_host) || origins.iter().any(|allowed| allowed == origin) {
         return None;
     }
@@ -124,12 +122,7 @@ mod tests {
         ] {
             assert!(!is_accepted(Some(host), None), "{host}");
         }
-        for origin in [
-            "https://evil.example",
-            "null",
-            "https://ui.example.evil",
-            "",
-        ] {
+        for origin in ["https://evil.example", "null", "https://ui.example.evil", ""] {
             assert!(!is_accepted(Some("localhost"), Some(origin)), "{origin}");
         }
     }

@@ -62,11 +62,7 @@ fn update_memory_state(memory: &MemoryPressure, resident: u64, limit: u64) {
 
 /// Returns whether memory is short, with hysteresis.
 fn is_short(resident: u64, limit: u64, was_short: bool) -> bool {
-    let hundredths = if was_short {
-        RECOVERED_PERCENT
-    } else {
-        SHORT_PERCENT
-    };
+    let hundredths = if was_short { RECOVERED_PERCENT } else { SHORT_PERCENT };
     u128::from(resident) * 100 >= u128::from(limit) * u128::from(hundredths)
 }
 
@@ -83,13 +79,8 @@ mod tests {
     #[test]
     fn short_memory_recovers_only_with_a_margin() {
         let memory = MemoryPressure::default();
-        for (resident, expected) in [
-            (89, false),
-            (90, true),
-            (86, true),
-            (84, false),
-            (86, false),
-        ] {
+        for (resident, expected) in [(89, false), (90, true), (86, true), (84, false), (86, false)]
+        {
             update_memory_state(&memory, resident, 100);
             assert_eq!(memory.is_short(), expected, "{resident}");
         }

@@ -22,9 +22,8 @@ pub(crate) use calls::CallMetricsLayer;
 pub use metric::{MetricDescription, MetricGroup, MetricKind};
 pub use metric_list::METRIC_GROUPS;
 
-const DURATION_BUCKETS_SECONDS: [f64; 12] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
-];
+const DURATION_BUCKETS_SECONDS: [f64; 12] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 /// Buckets for the number of items in a batch.
 const BATCH_SIZE_BUCKETS: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0];
@@ -78,11 +77,7 @@ async fn record_http_request(request: Request, next: Next) -> Response {
     let route = response.extensions().get::<MatchedPath>();
     let route = route.map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let status = response.status().as_u16().to_string();
-    let labels = [
-        ("method", method.to_owned()),
-        ("route", route),
-        ("status", status),
-    ];
+    let labels = [("method", method.to_owned()), ("route", route), ("status", status)];
     metrics::counter!("evenkeel_http_requests_total", &labels).increment(1);
     let labels = [labels[0].clone(), labels[1].clone()];
     metrics::histogram!("evenkeel_http_request_seconds", &labels)
@@ -92,25 +87,16 @@ async fn record_http_request(request: Request, next: Next) -> Response {
 
 fn method_label(method: &str) -> &'static str {
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    methods
-        .into_iter()
-        .find(|candidate| *candidate == method)
-        .unwrap_or("other")
+    methods.into_iter().find(|candidate| *candidate == method).unwrap_or("other")
 }
 
 /// Updates the process metrics from procfs.
 pub(crate) fn update_process_metrics() {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-    let number = |text: Option<&str>| {
-        text.and_then(|text| text.parse::<u32>().ok())
-            .map(f64::from)
-    };
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok()).map(f64::from);
     if let Some(bytes) = memory::resident_bytes() {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "no machine has that much memory"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "no machine has that much memory")]
         let bytes = bytes as f64;
         metrics::gauge!("process_resident_memory_bytes").set(bytes);
     }

@@ -81,11 +81,7 @@ impl Realm {
             access_token_ttl: delta(login.access_token_ttl, "access_token_ttl")?,
             refresh_token_ttl: delta(login.refresh_token_ttl, "refresh_token_ttl")?,
             url: login.url.clone(),
-            trusted_proxies: login
-                .trusted_proxies
-                .iter()
-                .map(IpAddr::to_canonical)
-                .collect(),
+            trusted_proxies: login.trusted_proxies.iter().map(IpAddr::to_canonical).collect(),
             password_checks: Arc::new(Semaphore::new(MAX_CONCURRENT_PASSWORD_CHECKS)),
         })
     }
@@ -234,19 +230,12 @@ impl Realm {
         let (name, client) = (grant.username, way.client);
         let password = grant.password.filter(|text| !text.reveal().is_empty());
         let Some(password) = password.filter(|_| !name.is_empty()) else {
-            return Err(invalid_request(
-                "username and password are required".to_owned(),
-            ));
+            return Err(invalid_request("username and password are required".to_owned()));
         };
         let endpoint = way.endpoint.ok_or_else(missing_host)?;
         let begun = self.attempts.begin(&name, client, self.clock.now());
         begun.map_err(|wait| {
-            tracing::debug!(
-                user = truncate_name(&name),
-                ?client,
-                ?wait,
-                "a login was delayed"
-            );
+            tracing::debug!(user = truncate_name(&name), ?client, ?wait, "a login was delayed");
             TokenError::TooManyAttempts(wait)
         })?;
         let Some(user) = self.check_password(&name, password).await? else {
@@ -262,9 +251,7 @@ impl Realm {
             subject: user.name.clone(),
             session: user.session(),
         };
-        let issued = self
-            .authority
-            .issue_refresh(&refresh, self.refresh_token_ttl, now);
+        let issued = self.authority.issue_refresh(&refresh, self.refresh_token_ttl, now);
         let issued = issued.map_err(|error| internal_error(&error))?;
         self.token_response(&user, &issued.token, issued.expires_at)
     }
@@ -292,9 +279,7 @@ impl Realm {
         let Some(token) = grant.refresh_token else {
             return Err(invalid_request("refresh_token is required".to_owned()));
         };
-        let read = self
-            .authority
-            .verify_refresh(token.reveal(), self.clock.now());
+        let read = self.authority.verify_refresh(token.reveal(), self.clock.now());
         let (refresh, expires_at) = read.map_err(|error| invalid_grant(&error.to_string()))?;
         if refresh.client != grant.client_id {
             return Err(invalid_grant("the token belongs to another client"));
@@ -317,8 +302,7 @@ impl Realm {
     ) -> Result<Json<Value>, TokenError> {
         let now = self.clock.now();
         let access =
-            self.authority
-                .issue_operator(&user.name, &user.roles, self.access_token_ttl, now);
+            self.authority.issue_operator(&user.name, &user.roles, self.access_token_ttl, now);
         let access = access.map_err(|error| internal_error(&error))?;
         Ok(Json(json!({
             "access_token": access.token.reveal(),

@@ -31,28 +31,13 @@ pub(crate) struct ServiceSelection {
 }
 
 impl ServiceSelection {
-    const NONE: Self = Self {
-        inventory: false,
-        maintenance_manager: false,
-        os_resource_manager: false,
-    };
-    pub(crate) const ALL: Self = Self {
-        inventory: true,
-        maintenance_manager: true,
-        os_resource_manager: true,
-    };
-    pub(crate) const INVENTORY: Self = Self {
-        inventory: true,
-        ..Self::NONE
-    };
-    pub(crate) const MAINTENANCE_MANAGER: Self = Self {
-        maintenance_manager: true,
-        ..Self::NONE
-    };
-    pub(crate) const OS_RESOURCE_MANAGER: Self = Self {
-        os_resource_manager: true,
-        ..Self::NONE
-    };
+    const NONE: Self =
+        Self { inventory: false, maintenance_manager: false, os_resource_manager: false };
+    pub(crate) const ALL: Self =
+        Self { inventory: true, maintenance_manager: true, os_resource_manager: true };
+    pub(crate) const INVENTORY: Self = Self { inventory: true, ..Self::NONE };
+    pub(crate) const MAINTENANCE_MANAGER: Self = Self { maintenance_manager: true, ..Self::NONE };
+    pub(crate) const OS_RESOURCE_MANAGER: Self = Self { os_resource_manager: true, ..Self::NONE };
 
     /// Checks the settings of these services that can be checked without a database.
     pub(crate) fn check(self, config: &Config) -> anyhow::Result<()> {

@@ -156,10 +156,7 @@ impl ConnectionAdmission {
         } else {
             None
         };
-        Ok(AdmissionPermit {
-            _address_slot: share,
-            rejection: turned_away,
-        })
+        Ok(AdmissionPermit { _address_slot: share, rejection: turned_away })
     }
 }
 
@@ -317,11 +314,7 @@ fn split_connection_metadata(mut request: Request<Body>) -> Request<Body> {
     let Some(metadata) = extensions.remove() else {
         return request;
     };
-    let ConnectionMetadata {
-        peer,
-        state: carried,
-        out_of_memory: turned_away,
-    } = metadata;
+    let ConnectionMetadata { peer, state: carried, out_of_memory: turned_away } = metadata;
     extensions.insert(peer);
     extensions.insert(carried);
     if let Some(turned_away) = turned_away {

@@ -31,15 +31,8 @@ pub(crate) struct Certificates {
 
 #[derive(Debug)]
 enum CertificateSource {
-    Authority {
-        ca: Box<CertificateAuthority>,
-        names: Vec<String>,
-    },
-    Files {
-        certificate: PathBuf,
-        key: PathBuf,
-        ca: Option<PathBuf>,
-    },
+    Authority { ca: Box<CertificateAuthority>, names: Vec<String> },
+    Files { certificate: PathBuf, key: PathBuf, ca: Option<PathBuf> },
 }
 
 #[derive(Clone, Debug)]
@@ -58,10 +51,7 @@ impl Certificates {
         let digest = Some(ca.digest());
         let names = server_names(config);
         tracing::info!(?names, expires_at = %ca.expires_at(), "the listeners for nodes use a certificate of the server's own authority");
-        let source = CertificateSource::Authority {
-            ca: Box::new(ca),
-            names,
-        };
+        let source = CertificateSource::Authority { ca: Box::new(ca), names };
         Self::new(source, digest, now)
     }
 
@@ -86,11 +76,7 @@ impl Certificates {
         now: DateTime<Utc>,
     ) -> anyhow::Result<Self> {
         let current = RwLock::new(source.load(now)?);
-        Ok(Self {
-            source,
-            current,
-            digest,
-        })
+        Ok(Self { source, current, digest })
     }
 
     /// Returns the digest of the authority's certificate, for join tokens. `None` if agents use the
@@ -134,11 +120,7 @@ impl Certificates {
     }
 
     fn renew(&self, now: DateTime<Utc>) {
-        let current = self
-            .current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         if current.renew_at.is_some_and(|due| now < due) {
             return;
         }
@@ -167,20 +149,14 @@ impl CertificateSource {
     fn load(&self, now: DateTime<Utc>) -> anyhow::Result<CurrentCertificate> {
         match self {
             Self::Authority { ca, names } => {
-                let issued = ca
-                    .issue_server(names, now)
-                    .context("cannot issue a certificate")?;
+                let issued = ca.issue_server(names, now).context("cannot issue a certificate")?;
                 let key = issued.key_pem.reveal().as_bytes();
                 Ok(CurrentCertificate {
                     key: certified_key(issued.chain_pem.as_bytes(), key)?,
                     renew_at: Some(issued.renew_at),
                 })
             }
-            Self::Files {
-                certificate,
-                key,
-                ca,
-            } => {
+            Self::Files { certificate, key, ca } => {
                 let read = |path: &Path| {
                     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
                 };
@@ -194,11 +170,7 @@ impl CertificateSource {
                 let certified = certified_key(&chain, &read(key)?);
                 Ok(CurrentCertificate {
                     key: certified.with_context(|| {
-                        format!(
-                            "{} and {} are not usable",
-                            certificate.display(),
-                            key.display()
-                        )
+                        format!("{} and {} are not usable", certificate.display(), key.display())
                     })?,
                     renew_at: None,
                 })
@@ -218,20 +190,14 @@ fn certified_key(chain: &[u8], key: &[u8]) -> anyhow::Result<Arc<CertifiedKey>> 
     let key = PrivateKeyDer::from_pem_slice(key).context("the key is not PEM")?;
     let provider: CryptoProvider = ring::default_provider();
     let certified = CertifiedKey::from_der(certificates, key, &provider);
-    Ok(Arc::new(
-        certified.context("the key does not fit the certificate")?,
-    ))
+    Ok(Arc::new(certified.context("the key does not fit the certificate")?))
 }
 
 /// Names and addresses by which agents may reach this machine.
 fn server_names(config: &SouthboundConfig) -> Vec<String> {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy().into_owned();
-    let mut names = vec![
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-        "::1".to_owned(),
-    ];
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     let is_dns_name = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
         !name.is_empty() && name.bytes().all(plain)
@@ -292,11 +258,7 @@ mod tests {
         replace();
         let certificates = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
         let certificates = certificates.unwrap();
-        assert_eq!(
-            certificates.digest(),
-            None,
-            "agents use the root certificates of their system"
-        );
+        assert_eq!(certificates.digest(), None, "agents use the root certificates of their system");
         let first = current_chain(&certificates);
 
         replace();
@@ -341,10 +303,7 @@ mod tests {
         fs::write(path("key.pem"), issue().key_pem.reveal()).unwrap();
         let error = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
         let error = format!("{:#}", error.unwrap_err());
-        assert!(
-            error.contains("chain.pem") && error.contains("the key does not fit"),
-            "{error}"
-        );
+        assert!(error.contains("chain.pem") && error.contains("the key does not fit"), "{error}");
     }
 
     #[test]
@@ -355,18 +314,8 @@ mod tests {
             ..SouthboundConfig::default()
         };
         let names = server_names(&config);
-        for name in [
-            "localhost",
-            "127.0.0.1",
-            "::1",
-            "192.0.2.7",
-            "updates.example",
-        ] {
-            assert_eq!(
-                names.iter().filter(|other| *other == name).count(),
-                1,
-                "{name}"
-            );
+        for name in ["localhost", "127.0.0.1", "::1", "192.0.2.7", "updates.example"] {
+            assert_eq!(names.iter().filter(|other| *other == name).count(), 1, "{name}");
         }
     }
 }

@@ -19,13 +19,9 @@ use crate::{app_context, data_dir};
 /// Migrates the database schema.
 pub(crate) async fn migrate(config: &Config) -> anyhow::Result<ExitCode> {
     let data_dir = &data_dir::open(&config.data_dir)?;
-    let database = Database::open(
-        config,
-        data_dir,
-        PrivatePostgresMode::JoinOrStart,
-        SchemaPolicy::Migrate,
-    )
-    .await?;
+    let database =
+        Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Migrate)
+            .await?;
     database.close().await;
     tracing::info!("the database schema is up to date");
     Ok(ExitCode::SUCCESS)
@@ -80,13 +76,9 @@ async fn resolve_project(config: &Config, data_dir: &Path, project: &str) -> any
     if let Ok(uuid) = project.parse() {
         return Ok(uuid);
     }
-    let database = Database::open(
-        config,
-        data_dir,
-        PrivatePostgresMode::JoinOrStart,
-        SchemaPolicy::Refuse,
-    )
-    .await?;
+    let database =
+        Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Refuse)
+            .await?;
     let project_id = find_project(&database, project).await;
     database.close().await;
     project_id.with_context(|| format!("cannot find the project {project:?}"))

@@ -46,18 +46,12 @@ impl NodeClock {
     /// An instant of the true clock, by both clocks.
     #[must_use]
     pub fn at_true_time(&self, true_time: Time) -> Moment {
-        Moment {
-            node_time: true_time + self.skew,
-            true_time,
-        }
+        Moment { node_time: true_time + self.skew, true_time }
     }
 
     /// An instant of the node's clock, by both clocks.
     #[must_use]
     pub fn at_node_time(&self, node_time: Time) -> Moment {
-        Moment {
-            node_time,
-            true_time: node_time - self.skew,
-        }
+        Moment { node_time, true_time: node_time - self.skew }
     }
 }

@@ -66,10 +66,7 @@ impl Network {
     /// A network with these faults.
     #[must_use]
     pub fn new(faults: Faults) -> Self {
-        Self {
-            faults,
-            ..Self::default()
-        }
+        Self { faults, ..Self::default() }
     }
 
     /// Ends all faults, and waits until the last late request has arrived.
@@ -156,13 +153,8 @@ impl NodeConnection {
         let send = |rng: &mut Rng| -> Call<A> {
             let mut request = Request::new(message.clone());
             request.set_timeout(CALL_TIMEOUT);
-            request
-                .metadata_mut()
-                .insert("authorization", self.authorization.clone());
-            Box::pin(with_deadline(send(
-                rng.pick(&self.servers).clone(),
-                request,
-            )))
+            request.metadata_mut().insert("authorization", self.authorization.clone());
+            Box::pin(with_deadline(send(rng.pick(&self.servers).clone(), request)))
         };
         let answer = match fate {
             Fate::Arrives => send(rng).await,
@@ -193,13 +185,11 @@ impl NodeConnection {
             Ok(answer) => Ok(answer.into_inner()),
             Err(status) => {
                 let counters = &self.network.counters;
-                increment(
-                    if is_network_error(&status) && retry_pushback(&status).is_none() {
-                        &counters.network_errors
-                    } else {
-                        &counters.refused
-                    },
-                );
+                increment(if is_network_error(&status) && retry_pushback(&status).is_none() {
+                    &counters.network_errors
+                } else {
+                    &counters.refused
+                });
                 Err(status)
             }
         }
@@ -234,9 +224,8 @@ impl NodeConnection {
 /// # Errors
 /// The address or the certificate is invalid.
 pub fn connect_lazily(address: &str, ca: &str) -> Result<Channel, tonic::transport::Error> {
-    let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(ca))
-        .domain_name("localhost");
+    let tls =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost");
     Ok(Endpoint::from_shared(format!("https://{address}"))?
         .tls_config(tls)?
         .connect_timeout(Duration::from_secs(5))

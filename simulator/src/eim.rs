@@ -170,20 +170,13 @@ impl EimNode {
     /// The same node with another pace and other habits.
     #[must_use]
     pub fn with_habits(self, pace: Pace, habits: EimHabits) -> Self {
-        Self {
-            pace,
-            habits,
-            ..self
-        }
+        Self { pace, habits, ..self }
     }
 
     /// The same node on a system that is updated by images and runs this image.
     #[must_use]
     pub fn with_image(self, booted: EimImage) -> Self {
-        Self {
-            images: Some(ImageState::new(booted)),
-            ..self
-        }
+        Self { images: Some(ImageState::new(booted)), ..self }
     }
 
     /// From now on the node ends what it has begun, and begins nothing more.

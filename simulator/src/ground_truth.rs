@@ -96,9 +96,7 @@ impl Attempt {
     /// Whether the server creates a run for it: an attempt that is cancelled at once creates none.
     #[must_use]
     pub fn creates_run(&self) -> bool {
-        self.events
-            .first()
-            .is_some_and(|first| first.name != "cancelled")
+        self.events.first().is_some_and(|first| first.name != "cancelled")
     }
 }
 

@@ -150,10 +150,8 @@ impl OwnNode {
     #[must_use]
     pub fn with_image(mut self, profile: &str, image: &str) -> Self {
         self.facts.modules = vec!["image".to_owned()];
-        self.facts.booted_image = Some(BootedImage {
-            profile_name: profile.to_owned(),
-            image_id: image.to_owned(),
-        });
+        self.facts.booted_image =
+            Some(BootedImage { profile_name: profile.to_owned(), image_id: image.to_owned() });
         self
     }
 
@@ -176,9 +174,6 @@ impl OwnNode {
         if let Some(entry) = self.journal.entry.take() {
             self.done.push(entry.into_ground_truth(false));
         }
-        OwnGroundTruth {
-            attempts: self.done,
-            facts_digest: wire::digest(&self.facts),
-        }
+        OwnGroundTruth { attempts: self.done, facts_digest: wire::digest(&self.facts) }
     }
 }

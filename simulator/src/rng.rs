@@ -16,9 +16,7 @@ impl Rng {
     #[must_use]
     pub fn new(seed: u64, part: u64) -> Self {
         // Multiplied by an odd number, so that neighbouring parts and seeds share nothing.
-        Self(StdRng::seed_from_u64(
-            seed ^ part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        ))
+        Self(StdRng::seed_from_u64(seed ^ part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     /// Whether an event happens whose probability is this many in a thousand.

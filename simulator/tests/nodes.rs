@@ -85,9 +85,7 @@ impl FakeServer {
     }
 
     async fn channel(&self) -> Channel {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let serve = Server::builder()
             .add_service(AgentServiceServer::new(self.clone()))
@@ -96,9 +94,7 @@ impl FakeServer {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(serve);
         tasks.detach_all();
-        Endpoint::from_shared(format!("http://{address}"))
-            .expect("an address")
-            .connect_lazy()
+        Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy()
     }
 
     async fn connection(&self, faults: Faults) -> NodeConnection {
@@ -116,18 +112,14 @@ impl AgentService for FakeServer {
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
         let message = request.into_inner();
         let mut state = self.record_call(format!("poll {}", message.attempt.is_some()))?;
-        state
-            .polls
-            .push((message.decision_tag, message.long_poll_millis > 0));
+        state.polls.push((message.decision_tag, message.long_poll_millis > 0));
         if let Some(facts) = message.facts.clone() {
             let bad = facts.bad_images.into_iter();
             state.failed_images = bad.map(|bad| bad.image_id).collect();
         }
         if let Some(again) = state.pushback {
             let mut status = Status::unavailable("too much to do");
-            status
-                .metadata_mut()
-                .insert("grpc-retry-pushback-ms", again.into());
+            status.metadata_mut().insert("grpc-retry-pushback-ms", again.into());
             return Err(status);
         }
         let decision = Decision {
@@ -151,13 +143,8 @@ impl AgentService for FakeServer {
             state.refusals_left -= 1;
             begin_response::Answer::Refused(Refused::default())
         } else {
-            let before = Some(prost_types::Timestamp {
-                seconds: 60,
-                nanos: 0,
-            });
-            begin_response::Answer::Granted(Granted {
-                start_deadline: before,
-            })
+            let before = Some(prost_types::Timestamp { seconds: 60, nanos: 0 });
+            begin_response::Answer::Granted(Granted { start_deadline: before })
         };
         Ok(Response::new(BeginResponse {
             answer: Some(answer),
@@ -177,10 +164,7 @@ impl AgentService for FakeServer {
                 images::record_images(&mut state.versions, kind);
             }
         }
-        Ok(Response::new(ReportResponse {
-            acknowledged,
-            ..ReportResponse::default()
-        }))
+        Ok(Response::new(ReportResponse { acknowledged, ..ReportResponse::default() }))
     }
 }
 
@@ -193,16 +177,11 @@ impl MaintmgrService for FakeServer {
         let update_status = request.into_inner().update_status.unwrap_or_default();
         let kind = update_status.status_type();
         let state = self.record_call(
-            format!("sample {kind:?} {}", update_status.os_image_id)
-                .trim()
-                .to_owned(),
+            format!("sample {kind:?} {}", update_status.os_image_id).trim().to_owned(),
         )?;
         let single = state
             .window
-            .map(|(start_seconds, end_seconds)| SingleSchedule {
-                start_seconds,
-                end_seconds,
-            });
+            .map(|(start_seconds, end_seconds)| SingleSchedule { start_seconds, end_seconds });
         let repeated = state.minutes.map(|minutes| RepeatedSchedule {
             duration_seconds: 40,
             cron_minutes: minutes.to_owned(),
@@ -232,10 +211,7 @@ impl MaintmgrService for FakeServer {
 }
 
 fn target() -> Target {
-    Target {
-        digest: "osupdatepolicy-00000001".to_owned(),
-        spec: None,
-    }
+    Target { digest: "osupdatepolicy-00000001".to_owned(), spec: None }
 }
 
 /// A node with our own agent and without random faults.
@@ -262,12 +238,7 @@ async fn own_node_with(
     habits: own::OwnHabits,
 ) -> OwnNode {
     let clock = NodeClock::new(Arc::new(clock.clone()), skew);
-    OwnNode::new(
-        clock,
-        Rng::new(1, 1),
-        server.connection(Faults::default()).await,
-        habits,
-    )
+    OwnNode::new(clock, Rng::new(1, 1), server.connection(Faults::default()).await, habits)
 }
 
 async fn run_turns(node: &mut OwnNode, clock: &TestClock, count: usize) {
@@ -287,74 +258,28 @@ async fn faults_do_what_they_say() {
                 .poll(request)
                 .await
         };
-        let answer = connection
-            .call(&mut Rng::new(1, 1), PollRequest::default(), send)
-            .await;
+        let answer = connection.call(&mut Rng::new(1, 1), PollRequest::default(), send).await;
         let at_once = server.calls_with_prefix("poll").len();
         connection.network().stop_faults().await;
-        (
-            answer.is_ok(),
-            at_once,
-            server.calls_with_prefix("poll").len(),
-        )
+        (answer.is_ok(), at_once, server.calls_with_prefix("poll").len())
     };
     let none = Faults::default();
     assert_eq!(call(none).await, (true, 1, 1));
-    assert_eq!(
-        call(Faults {
-            lose_request: 1_000,
-            ..none
-        })
-        .await,
-        (false, 0, 0)
-    );
-    assert_eq!(
-        call(Faults {
-            lose_answer: 1_000,
-            ..none
-        })
-        .await,
-        (false, 1, 1)
-    );
-    assert_eq!(
-        call(Faults {
-            duplicate: 1_000,
-            ..none
-        })
-        .await,
-        (true, 2, 2)
-    );
-    assert_eq!(
-        call(Faults {
-            straggle: 1_000,
-            ..none
-        })
-        .await,
-        (false, 0, 1)
-    );
-    assert_eq!(
-        call(Faults {
-            delay: 1_000,
-            ..none
-        })
-        .await,
-        (true, 1, 1)
-    );
+    assert_eq!(call(Faults { lose_request: 1_000, ..none }).await, (false, 0, 0));
+    assert_eq!(call(Faults { lose_answer: 1_000, ..none }).await, (false, 1, 1));
+    assert_eq!(call(Faults { duplicate: 1_000, ..none }).await, (true, 2, 2));
+    assert_eq!(call(Faults { straggle: 1_000, ..none }).await, (false, 0, 1));
+    assert_eq!(call(Faults { delay: 1_000, ..none }).await, (true, 1, 1));
 }
 
 #[tokio::test]
 async fn our_own_agent_downloads_requests_a_start_and_reports_everything_in_order() {
     let (server, clock) = (FakeServer::default(), TestClock::new(NOON));
     let mut node = own_node(&server, &clock, TimeDelta::zero()).await;
-    server.state().act = Some(Act::Fetch(Fetch {
-        target: Some(target()),
-    }));
+    server.state().act = Some(Act::Fetch(Fetch { target: Some(target()) }));
     run_turns(&mut node, &clock, 4).await;
     assert_eq!(server.calls_with_prefix("event"), ["event 1", "event 2"]);
-    server.state().act = Some(Act::Apply(Apply {
-        target: Some(target()),
-        start_deadline: None,
-    }));
+    server.state().act = Some(Act::Apply(Apply { target: Some(target()), start_deadline: None }));
     server.state().refusals_left = 2;
     run_turns(&mut node, &clock, 3).await;
     server.state().act = Some(Act::Idle(Idle {}));
@@ -366,10 +291,7 @@ async fn our_own_agent_downloads_requests_a_start_and_reports_everything_in_orde
         panic!("{ground_truth:#?}");
     };
     let last = attempt.events.len();
-    assert_eq!(
-        attempt.events.last().map(|event| event.name),
-        Some("finished")
-    );
+    assert_eq!(attempt.events.last().map(|event| event.name), Some("finished"));
     assert_eq!(usize::try_from(attempt.acknowledged), Ok(last));
     let all: Vec<_> = (1..=last).map(|number| format!("event {number}")).collect();
     assert_eq!(server.calls_with_prefix("event"), all);
@@ -381,16 +303,11 @@ async fn our_own_agent_begins_offline_only_in_a_window_by_its_own_clock() {
     for (skew, may_begin) in [(300, true), (0, false), (-300, false)] {
         let (server, clock) = (FakeServer::default(), TestClock::new(NOON));
         let mut node = own_node(&server, &clock, TimeDelta::seconds(skew)).await;
-        server.state().act = Some(Act::Fetch(Fetch {
-            target: Some(target()),
-        }));
+        server.state().act = Some(Act::Fetch(Fetch { target: Some(target()) }));
         let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
         server.state().grant = Some(OfflineGrant {
             target_digest: target().digest,
-            windows: vec![Window {
-                start: at(300),
-                end: at(400),
-            }],
+            windows: vec![Window { start: at(300), end: at(400) }],
             expires_at: at(1_000),
         });
         run_turns(&mut node, &clock, 5).await;
@@ -422,13 +339,8 @@ async fn eim_node(server: &FakeServer, clock: &TestClock, skew: TimeDelta) -> Ei
     };
     let clock = NodeClock::new(Arc::new(clock.clone()), skew);
     let connection = server.connection(Faults::default()).await;
-    EimNode::new(
-        "a1b2c3d4-0000-4000-8000-0000000000ff",
-        clock,
-        Rng::new(1, 1),
-        connection,
-    )
-    .with_habits(eim::Pace::FAST, habits)
+    EimNode::new("a1b2c3d4-0000-4000-8000-0000000000ff", clock, Rng::new(1, 1), connection)
+        .with_habits(eim::Pace::FAST, habits)
 }
 
 async fn run_ticks(node: &mut EimNode, clock: &TestClock, count: usize) {
@@ -455,16 +367,10 @@ async fn the_eim_agent_shows_an_end_until_it_was_acknowledged() {
         StatusType::UpToDate,
         StatusType::UpToDate,
     ];
-    assert_eq!(
-        server.calls_with_prefix("sample"),
-        all.map(|kind| format!("sample {kind:?}"))
-    );
+    assert_eq!(server.calls_with_prefix("sample"), all.map(|kind| format!("sample {kind:?}")));
     let ground_truth = node.into_ground_truth();
     assert_eq!(ground_truth.updates.len(), 1, "{ground_truth:#?}");
-    let updated = ground_truth
-        .reports
-        .iter()
-        .find(|report| report.kind == "updated");
+    let updated = ground_truth.reports.iter().find(|report| report.kind == "updated");
     assert_eq!(updated.map(|report| report.acknowledged), Some(1));
 }
 
@@ -475,10 +381,6 @@ async fn the_eim_agent_begins_by_its_own_clock() {
         let mut node = eim_node(&server, &clock, TimeDelta::seconds(skew)).await;
         server.state().window = Some((310, 400));
         run_ticks(&mut node, &clock, 4).await;
-        assert_eq!(
-            node.into_ground_truth().updates.len(),
-            begins,
-            "{skew} s ahead"
-        );
+        assert_eq!(node.into_ground_truth().updates.len(), begins, "{skew} s ahead");
     }
 }

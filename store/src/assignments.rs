@@ -36,9 +36,7 @@ impl Assignment {
     /// Whether too many failures have stopped the assignment, so that no further update starts.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
-        self.limits
-            .stop_after_failures
-            .is_some_and(|limit| self.failures >= limit)
+        self.limits.stop_after_failures.is_some_and(|limit| self.failures >= limit)
     }
 }
 
@@ -106,10 +104,7 @@ pub async fn set(
             Column::ResumeReason,
         ])
         .to_owned();
-    Entity::insert(row)
-        .on_conflict(same)
-        .exec_without_returning(tx.conn())
-        .await?;
+    Entity::insert(row).on_conflict(same).exec_without_returning(tx.conn()).await?;
     Ok(())
 }
 
@@ -121,29 +116,17 @@ fn in_column(limit: u32) -> i32 {
 async fn ensure_scope_exists(tx: &Tx, scope: Scope) -> Result<(), StoreError> {
     let bits = scope.bits();
     let (exists, what) = match scope {
-        Scope::Instance(_) => (
-            keyed::exists::<instance::Entity>(tx, bits).await?,
-            instance::Entity::RESOURCE,
-        ),
-        Scope::Host(_) => (
-            keyed::exists::<host::Entity>(tx, bits).await?,
-            host::Entity::RESOURCE,
-        ),
-        Scope::Site(_) => (
-            keyed::exists::<site::Entity>(tx, bits).await?,
-            site::Entity::RESOURCE,
-        ),
-        Scope::Region(_) => (
-            keyed::exists::<region::Entity>(tx, bits).await?,
-            region::Entity::RESOURCE,
-        ),
+        Scope::Instance(_) => {
+            (keyed::exists::<instance::Entity>(tx, bits).await?, instance::Entity::RESOURCE)
+        }
+        Scope::Host(_) => (keyed::exists::<host::Entity>(tx, bits).await?, host::Entity::RESOURCE),
+        Scope::Site(_) => (keyed::exists::<site::Entity>(tx, bits).await?, site::Entity::RESOURCE),
+        Scope::Region(_) => {
+            (keyed::exists::<region::Entity>(tx, bits).await?, region::Entity::RESOURCE)
+        }
         Scope::Project => return Ok(()),
     };
-    if exists {
-        Ok(())
-    } else {
-        Err(StoreError::NotFound { what })
-    }
+    if exists { Ok(()) } else { Err(StoreError::NotFound { what }) }
 }
 
 /// Removes the assignment of a scope, if there is one.
@@ -178,14 +161,8 @@ pub async fn set_limits(tx: &Tx, scope: Scope, limits: UpdateLimits) -> Result<(
     tx.lock_for_change().await?;
     let change = tx
         .change::<Entity>()
-        .col_expr(
-            Column::MaxConcurrent,
-            Expr::value(limits.max_concurrent.map(in_column)),
-        )
-        .col_expr(
-            Column::StopAfterFailures,
-            Expr::value(limits.stop_after_failures.map(in_column)),
-        )
+        .col_expr(Column::MaxConcurrent, Expr::value(limits.max_concurrent.map(in_column)))
+        .col_expr(Column::StopAfterFailures, Expr::value(limits.stop_after_failures.map(in_column)))
         .filter(scope_condition(scope));
     match change.exec(tx.conn()).await?.rows_affected {
         0 => Err(StoreError::NotFound { what: RESOURCE }),
@@ -274,11 +251,7 @@ fn assignment_from_row(row: &QueryResult) -> Result<Assignment, StoreError> {
 }
 
 fn resumption_from_row(row: Model) -> Option<Resumption> {
-    Some(Resumption {
-        at: row.resumed_at?,
-        by: row.resumed_by?,
-        reason: row.resume_reason?,
-    })
+    Some(Resumption { at: row.resumed_at?, by: row.resumed_by?, reason: row.resume_reason? })
 }
 
 /// The scope that the columns of a row name.

@@ -22,9 +22,7 @@ pub(crate) async fn with_timeout<T>(
         let text = format!("the database has not answered for {timeout:?}");
         DbErr::Conn(RuntimeErr::Internal(text))
     };
-    tokio::time::timeout(timeout, answer)
-        .await
-        .map_err(silent)?
+    tokio::time::timeout(timeout, answer).await.map_err(silent)?
 }
 
 /// A transaction with a timeout for each statement. After a timeout it is unusable.

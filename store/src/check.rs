@@ -66,9 +66,7 @@ impl Store {
         let tx = with_timeout(self.answer_timeout, self.db.begin()).await?;
         let tx = BoundedTransaction::new(tx, self.answer_timeout);
         let Some(row) = query_one(&tx, sql, []).await? else {
-            return Ok(Err(IncompatibleDatabase::RoleBypassesRls {
-                role: "?".to_owned(),
-            }));
+            return Ok(Err(IncompatibleDatabase::RoleBypassesRls { role: "?".to_owned() }));
         };
         let (number, version): (i32, String) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
         if number < 150_000 {
@@ -95,31 +93,15 @@ impl Store {
 async fn compare_schema(
     tx: &BoundedTransaction,
 ) -> Result<Result<SchemaState, IncompatibleDatabase>, StoreError> {
-    let rows = query_all(
-        tx,
-        "SELECT version FROM seaql_migrations ORDER BY version",
-        [],
-    )
-    .await?;
+    let rows = query_all(tx, "SELECT version FROM seaql_migrations ORDER BY version", []).await?;
     let mut done = Vec::new();
     for row in rows {
         done.push(row.try_get_by_index::<String>(0)?);
     }
     let known_steps: Vec<&str> = evenkeel_migrations::step_names().collect();
-    if let Some(step) = done
-        .iter()
-        .find(|step| !known_steps.contains(&step.as_str()))
-    {
-        return Ok(Err(IncompatibleDatabase::SchemaNewer {
-            step: step.clone(),
-        }));
+    if let Some(step) = done.iter().find(|step| !known_steps.contains(&step.as_str())) {
+        return Ok(Err(IncompatibleDatabase::SchemaNewer { step: step.clone() }));
     }
-    let current = known_steps
-        .iter()
-        .all(|step| done.iter().any(|done| done == step));
-    Ok(Ok(if current {
-        SchemaState::Current
-    } else {
-        SchemaState::Outdated
-    }))
+    let current = known_steps.iter().all(|step| done.iter().any(|done| done == step));
+    Ok(Ok(if current { SchemaState::Current } else { SchemaState::Outdated }))
 }

@@ -34,11 +34,7 @@ pub async fn record_contacts(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u6
         instances.collect::<Vec<i32>>().into(),
         time_array(batch.iter().map(|contact| contact.at)),
         // The array has no nulls, so a missing `due` is sent as the time of contact.
-        time_array(
-            batch
-                .iter()
-                .map(|contact| contact.due.unwrap_or(contact.at)),
-        ),
+        time_array(batch.iter().map(|contact| contact.due.unwrap_or(contact.at))),
     ];
     let sql = "INSERT INTO last_contacts AS c (tenant_id, instance_id, heard_at, due_at) \
                SELECT b.tenant_id, b.instance_id, b.heard_at, nullif(b.due_at, b.heard_at) \
@@ -60,10 +56,7 @@ fn time_array(all: impl Iterator<Item = Time>) -> Value {
 /// When a node last made contact.
 pub async fn last_contact(tx: &Tx, instance: InstanceId) -> Result<Option<Time>, StoreError> {
     let sql = "SELECT heard_at FROM last_contacts WHERE tenant_id = $1 AND instance_id = $2";
-    let key = [
-        tx.tenant().uuid().into(),
-        instance.bits().cast_signed().into(),
-    ];
+    let key = [tx.tenant().uuid().into(), instance.bits().cast_signed().into()];
     match query_one(tx.conn(), sql, key).await? {
         Some(row) => Ok(Some(row.try_get_by_index(0)?)),
         None => Ok(None),

@@ -43,10 +43,7 @@ pub struct PlanningLimits {
 
 impl Default for PlanningLimits {
     fn default() -> Self {
-        Self {
-            fetch_ahead: TimeDelta::hours(6),
-            max_window: TimeDelta::hours(24),
-        }
+        Self { fetch_ahead: TimeDelta::hours(6), max_window: TimeDelta::hours(24) }
     }
 }
 
@@ -186,10 +183,7 @@ impl DecisionInput {
     /// Its open run in the form that decisions use.
     fn open_run(&self, now: Time) -> Option<OpenRun> {
         let open = self.run.as_ref().and_then(UpdateRun::as_open)?;
-        Some(OpenRun {
-            may_begin_until: self.may_begin_until(now),
-            ..open
-        })
+        Some(OpenRun { may_begin_until: self.may_begin_until(now), ..open })
     }
 
     /// Until when an EIM agent that our agent has replaced may begin the open run: while its last
@@ -199,9 +193,7 @@ impl DecisionInput {
         let last_heard_at = self.delivered.last_heard_at;
         let reports_until = last_heard_at.and_then(|last_heard_at| run.orphaned_at(last_heard_at));
         let allowed_until = self.delivered.may_begin_until(now)?;
-        Some(reports_until.map_or(allowed_until, |reports_until| {
-            reports_until.min(allowed_until)
-        }))
+        Some(reports_until.map_or(allowed_until, |reports_until| reports_until.min(allowed_until)))
     }
 
     /// The open run that a replaced EIM agent has only downloaded and can no longer begin, and why
@@ -209,9 +201,7 @@ impl DecisionInput {
     #[must_use]
     pub fn superseded_run(&self, now: Time) -> Option<(RunId, CancelCause)> {
         let is_ours = matches!(self.facts.protocol, AgentProtocol::Own { .. });
-        self.run
-            .as_ref()
-            .filter(|run| is_ours && run.attempt.is_none())?;
+        self.run.as_ref().filter(|run| is_ours && run.attempt.is_none())?;
         match self.decide(now).act {
             Act::Cancel { run, cause } => Some((run, cause)),
             _ => None,
@@ -261,10 +251,7 @@ impl DecisionInput {
         let mut policies = self.desired.policies.iter_mut();
         if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
             let behind = assigned.usage.yields_until;
-            assigned.usage = LimitUsage {
-                yields_until: behind,
-                ..usage
-            };
+            assigned.usage = LimitUsage { yields_until: behind, ..usage };
         }
     }
 
@@ -272,9 +259,7 @@ impl DecisionInput {
     /// decision.
     #[must_use]
     pub fn limited_scope(&self) -> Option<Scope> {
-        let assigned = self
-            .applicable_policy()
-            .filter(|assigned| assigned.limits.is_limited());
+        let assigned = self.applicable_policy().filter(|assigned| assigned.limits.is_limited());
         assigned.map(|assigned| assigned.scope)
     }
 
@@ -378,9 +363,7 @@ pub async fn load_decision_input(
     mode: ReadMode,
 ) -> Result<DecisionInput, StoreError> {
     let subject = DecisionSubject::from_node(host, node);
-    let loaded = load_decision_inputs(tx, &[subject], planning_limits, mode.now())
-        .await?
-        .pop();
+    let loaded = load_decision_inputs(tx, &[subject], planning_limits, mode.now()).await?.pop();
     let what = instance::Entity::RESOURCE;
     let mut input = loaded.ok_or(StoreError::NotFound { what })??;
     if let (ReadMode::Grant(now), Some(scope)) = (mode, input.limited_scope()) {
@@ -409,11 +392,7 @@ pub async fn load_applicable_policy(
         delivered: &delivered,
     };
     // Neither do its order and its run.
-    let node_inputs = NodeInputs {
-        trusted: instance.is_trusted(),
-        order: None,
-        run: None,
-    };
+    let node_inputs = NodeInputs { trusted: instance.is_trusted(), order: None, run: None };
     let mut project_inputs = ProjectInputs::default();
     project_inputs.load(tx, &[subject], None).await?;
     let facts = project_inputs.node_facts(&subject, &node_inputs)?;

@@ -175,10 +175,7 @@ fn conflict(name: &str, message: &str) -> Conflict {
         return Conflict::AlreadyExists { what, field };
     }
     let matching = REFERENCES.iter().find(|reference| reference.rule == name);
-    let to_project = || {
-        name.ends_with(PROJECT_REFERENCE.rule)
-            .then_some(PROJECT_REFERENCE)
-    };
+    let to_project = || name.ends_with(PROJECT_REFERENCE.rule).then_some(PROJECT_REFERENCE);
     let Some(reference) = matching.or_else(to_project) else {
         let rule = name.to_owned();
         return Conflict::Rule { rule };
@@ -223,22 +220,13 @@ const fn reference(
     by: &'static str,
     field: &'static str,
 ) -> Reference {
-    Reference {
-        rule,
-        what,
-        by,
-        field,
-    }
+    Reference { rule, what, by, field }
 }
 
 /// The reference of each project table to its project, which may have been deleted meanwhile. The
 /// constraint names have different prefixes.
-const PROJECT_REFERENCE: &Reference = &reference(
-    "_tenant_id_fkey",
-    "project",
-    "resources in it",
-    "projectName",
-);
+const PROJECT_REFERENCE: &Reference =
+    &reference("_tenant_id_fkey", "project", "resources in it", "projectName");
 
 const HOST: &str = "host_resource";
 const OS: &str = "operating_system_resource";
@@ -254,62 +242,27 @@ const SCHEDULE: &str = "a schedule";
 const REFERENCES: &[Reference] = &[
     reference("instances_tenant_id_host_id_fkey", HOST, INSTANCE, "hostID"),
     reference("node_states_tenant_id_os_id_fkey", OS, INSTANCE, "osID"),
-    reference(
-        "update_policies_tenant_id_target_os_id_fkey",
-        OS,
-        "an update policy",
-        "targetOsId",
-    ),
+    reference("update_policies_tenant_id_target_os_id_fkey", OS, "an update policy", "targetOsId"),
     reference(
         "assignments_tenant_id_policy_id_fkey",
         "os_update_policy_resource",
         "an instance or assignment",
         "osUpdatePolicyID",
     ),
-    reference(
-        "regions_parent",
-        REGION,
-        "a region that lies in it",
-        "parentId",
-    ),
+    reference("regions_parent", REGION, "a region that lies in it", "parentId"),
     reference("sites_region", REGION, "a site", "regionId"),
     reference("hosts_site", SITE, "a host", "siteId"),
     reference("hosts_provider", PROVIDER, "a host", "provider"),
     reference("host_hardware_host", HOST, "its hardware", "host"),
     reference("node_tokens_host", HOST, "a token of its node", "host"),
-    reference(
-        "instances_local_account",
-        LOCAL_ACCOUNT,
-        INSTANCE,
-        "localAccountID",
-    ),
-    reference(
-        "instance_custom_configs_config",
-        CUSTOM_CONFIG,
-        INSTANCE,
-        "customConfigID",
-    ),
-    reference(
-        "single_schedules_tenant_id_target_host_id_fkey",
-        HOST,
-        SCHEDULE,
-        "targetHostId",
-    ),
+    reference("instances_local_account", LOCAL_ACCOUNT, INSTANCE, "localAccountID"),
+    reference("instance_custom_configs_config", CUSTOM_CONFIG, INSTANCE, "customConfigID"),
+    reference("single_schedules_tenant_id_target_host_id_fkey", HOST, SCHEDULE, "targetHostId"),
     reference("single_schedules_site", SITE, SCHEDULE, "targetSiteId"),
-    reference(
-        "single_schedules_region",
-        REGION,
-        SCHEDULE,
-        "targetRegionId",
-    ),
+    reference("single_schedules_region", REGION, SCHEDULE, "targetRegionId"),
     reference("repeated_schedules_host", HOST, SCHEDULE, "targetHostId"),
     reference("repeated_schedules_site", SITE, SCHEDULE, "targetSiteId"),
-    reference(
-        "repeated_schedules_region",
-        REGION,
-        SCHEDULE,
-        "targetRegionId",
-    ),
+    reference("repeated_schedules_region", REGION, SCHEDULE, "targetRegionId"),
     reference("os_details_os", OS, "its packages and CVEs", "osID"),
     reference("os_details_packages", CONTENT, OS, "packages"),
     reference("os_details_existing_cves", CONTENT, OS, "existingCves"),

@@ -80,8 +80,6 @@ impl<'a> RowReader<'a> {
         let row =
             row.ok_or_else(|| DbErr::Type("the row does not come from Postgres".to_owned()))?;
         let value = row.try_get_raw(self.next);
-        Ok(value
-            .map_err(|error| DbErr::Type(error.to_string()))?
-            .is_null())
+        Ok(value.map_err(|error| DbErr::Type(error.to_string()))?.is_null())
     }
 }

@@ -93,11 +93,7 @@ pub async fn find_by_hosts(
         return Ok(HashMap::new());
     }
     let ids = hosts.iter().map(|id| id.bits().cast_signed());
-    let rows = tx
-        .scope::<Entity>()
-        .filter(is_any_of(Column::HostId, ids))
-        .all(tx.conn())
-        .await?;
+    let rows = tx.scope::<Entity>().filter(is_any_of(Column::HostId, ids)).all(tx.conn()).await?;
     let entry = |row: Model| {
         let host = HostId::from_bits(row.host_id.cast_unsigned());
         Hardware::try_from(row).map(|hardware| (host, hardware))
@@ -124,10 +120,7 @@ pub async fn store_if_changed(
     let locked_host = hosts::lock(tx, host).await?;
     let before = tx.scope::<Entity>().filter(host_condition(host));
     let before = before.one(tx.conn()).await?;
-    if before
-        .as_ref()
-        .is_some_and(|row| row.digest == digest.as_slice())
-    {
+    if before.as_ref().is_some_and(|row| row.digest == digest.as_slice()) {
         return Ok(false);
     }
     let serial = SerialNumber::parse("serialNumber", &reported.serial_number);
@@ -165,16 +158,11 @@ async fn write_row(
     let before = before.map(Hardware::try_from).transpose()?;
     let new = reported.carry_over(before.as_ref(), now);
     assign_address_ids(tx, new).await?;
-    let lifetime = Lifetime {
-        created_at,
-        updated_at: now,
-    };
+    let lifetime = Lifetime { created_at, updated_at: now };
     let row = into_row(tx, host, reported, digest, lifetime);
     let row = row.into_active_model().reset_all();
     if is_new {
-        Entity::insert(row)
-            .exec_without_returning(tx.conn())
-            .await?;
+        Entity::insert(row).exec_without_returning(tx.conn()).await?;
     } else {
         row.update(tx.conn()).await?;
     }
@@ -220,10 +208,7 @@ fn into_row(
         bios_version: hardware.bios_version,
         bios_release_date: hardware.bios_release_date,
         bios_vendor: hardware.bios_vendor,
-        bmc_kind: hardware
-            .controller
-            .map_or(NO_CONTROLLER, Controller::name)
-            .to_owned(),
+        bmc_kind: hardware.controller.map_or(NO_CONTROLLER, Controller::name).to_owned(),
         bmc_ip: hardware.controller_ip,
         storages: JsonColumn(hardware.storages),
         nics: JsonColumn(hardware.nics),
@@ -244,12 +229,7 @@ impl TryFrom<Model> for Hardware {
         let memory = u64::try_from(row.memory_bytes).ok();
         let controller = match row.bmc_kind.as_str() {
             NO_CONTROLLER => None,
-            kind => Some(or_corrupt(
-                Controller::from_name(kind),
-                TABLE,
-                id,
-                "bmc_kind",
-            )?),
+            kind => Some(or_corrupt(Controller::from_name(kind), TABLE, id, "bmc_kind")?),
         };
         Ok(Self {
             serial_number: row.serial_number,

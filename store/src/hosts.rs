@@ -40,10 +40,7 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         id: Set(id.bits().cast_signed()),
         name: Set(host.name.to_string()),
         uuid: Set(host.uuid),
-        serial: Set(host
-            .serial
-            .as_ref()
-            .map(|serial| serial.as_str().to_owned())),
+        serial: Set(host.serial.as_ref().map(|serial| serial.as_str().to_owned())),
         hostname: Set(String::new()),
         desired_state: Set(host.desired().name().to_owned()),
         current_state: Set(HostState::Registered.name().to_owned()),
@@ -80,15 +77,8 @@ pub async fn find_many(tx: &Tx, ids: &[HostId]) -> Result<Vec<Host>, StoreError>
 /// # Errors
 /// It does not exist in the project.
 pub async fn find_by_uuid(tx: &Tx, uuid: Uuid) -> Result<Host, StoreError> {
-    let row = tx
-        .scope::<Entity>()
-        .filter(Column::Uuid.eq(uuid))
-        .one(tx.conn())
-        .await?;
-    row.ok_or(StoreError::NotFound {
-        what: Entity::RESOURCE,
-    })?
-    .try_into()
+    let row = tx.scope::<Entity>().filter(Column::Uuid.eq(uuid)).one(tx.conn()).await?;
+    row.ok_or(StoreError::NotFound { what: Entity::RESOURCE })?.try_into()
 }
 
 /// The host registered with this UUID, otherwise the one with this serial number and no UUID.
@@ -100,17 +90,13 @@ pub async fn find_registered(
     let by_uuid = Column::Uuid.eq(uuid);
     let condition = match serial {
         None => Condition::all().add(by_uuid),
-        Some(serial) => Condition::any().add(by_uuid).add(
-            Column::Serial
-                .eq(serial.as_str())
-                .and(Column::Uuid.is_null()),
-        ),
+        Some(serial) => Condition::any()
+            .add(by_uuid)
+            .add(Column::Serial.eq(serial.as_str()).and(Column::Uuid.is_null())),
     };
     // A matching UUID takes precedence over a matching serial number.
-    let query = tx
-        .scope::<Entity>()
-        .filter(condition)
-        .order_by_asc(Expr::col(Column::Uuid).is_null());
+    let query =
+        tx.scope::<Entity>().filter(condition).order_by_asc(Expr::col(Column::Uuid).is_null());
     query.one(tx.conn()).await?.map(Host::try_from).transpose()
 }
 
@@ -176,15 +162,9 @@ pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), Stor
     let change = tx
         .change::<Entity>()
         .col_expr(Column::Status, Expr::value(status.text.clone()))
-        .col_expr(
-            Column::StatusIndication,
-            Expr::value(status.indication.name()),
-        )
+        .col_expr(Column::StatusIndication, Expr::value(status.indication.name()))
         .col_expr(Column::StatusAt, Expr::value(status.at))
-        .col_expr(
-            Column::CurrentState,
-            Expr::value(HostState::Onboarded.name()),
-        )
+        .col_expr(Column::CurrentState, Expr::value(HostState::Onboarded.name()))
         .filter(Column::Id.eq(id.bits().cast_signed()))
         .filter(Column::Status.ne(status.text.clone()))
         .filter(Column::CurrentState.is_not_in(untrusted_states()));
@@ -291,9 +271,7 @@ impl TryFrom<Model> for Host {
             public_key: row.public_key,
             created_at: row.created_at,
             site,
-            provider: row
-                .provider_id
-                .map(|id| ProviderId::from_bits(id.cast_unsigned())),
+            provider: row.provider_id.map(|id| ProviderId::from_bits(id.cast_unsigned())),
             metadata: row.metadata.0,
             user_lvm_size: or_corrupt(lvm_size, TABLE, row.id, "user_lvm_size")?,
             updated_at: row.updated_at,

@@ -108,11 +108,8 @@ pub async fn update_nodes(
 /// for it. Returns whether this changed anything. A series that changed since stays outdated.
 pub async fn mark_followed(tx: &Tx, series: &ImageSeries) -> Result<bool, StoreError> {
     let sql = "UPDATE image_series SET applied_count = $3 WHERE tenant_id = $1 AND profile_name = $2 AND applied_count < $3";
-    let values = [
-        tx.tenant().uuid().into(),
-        series.profile_name.as_str().into(),
-        series.version.into(),
-    ];
+    let values =
+        [tx.tenant().uuid().into(), series.profile_name.as_str().into(), series.version.into()];
     Ok(execute(tx.conn(), sql, values).await? > 0)
 }
 
@@ -120,10 +117,7 @@ pub async fn mark_followed(tx: &Tx, series: &ImageSeries) -> Result<bool, StoreE
 async fn try_lock(tx: &Tx, series: &ImageSeries) -> Result<bool, StoreError> {
     let sql =
         "SELECT pg_try_advisory_xact_lock(hashtextextended('image series/' || $1 || '/' || $2, 0))";
-    let values = [
-        tx.tenant().to_string().into(),
-        series.profile_name.as_str().into(),
-    ];
+    let values = [tx.tenant().to_string().into(), series.profile_name.as_str().into()];
     match query_one(tx.conn(), sql, values).await? {
         Some(row) => Ok(row.try_get_by_index(0)?),
         None => Ok(false),
@@ -136,9 +130,7 @@ fn newest_by_architecture(images: &[Image]) -> HashMap<&str, Option<Image>> {
     for image in images {
         let architecture = image.architecture.as_str();
         newest.entry(architecture).or_insert_with(|| {
-            let candidates = images
-                .iter()
-                .filter(|candidate| candidate.fits(architecture));
+            let candidates = images.iter().filter(|candidate| candidate.fits(architecture));
             Image::newest(candidates).cloned()
         });
     }
@@ -152,10 +144,7 @@ async fn load_images(tx: &Tx, series: &ImageSeries) -> Result<Vec<Image>, StoreE
          WHERE tenant_id = $1 AND kind = 'immutable' AND profile_name = $2 ORDER BY id) t",
         ImageRow::COLUMNS
     );
-    let values = [
-        tx.tenant().uuid().into(),
-        series.profile_name.as_str().into(),
-    ];
+    let values = [tx.tenant().uuid().into(), series.profile_name.as_str().into()];
     let image = |row: QueryResult| -> Result<Image, StoreError> {
         let JsonColumn(row): JsonColumn<ImageRow> = row.try_get_by_index(0)?;
         Ok(OsImage::try_from(row)?.image)

@@ -51,9 +51,7 @@ pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, S
         updated_at: Set(now),
         local_account_id: Set(new.local_account.map(|id| id.bits().cast_signed())),
     };
-    Entity::insert(row)
-        .exec_without_returning(tx.conn())
-        .await?;
+    Entity::insert(row).exec_without_returning(tx.conn()).await?;
     nodes::create(tx, id, new.os, now).await?;
     insert_configs(tx, id, &new.custom_configs).await?;
     if let Some(policy) = new.policy {
@@ -75,11 +73,7 @@ async fn insert_configs(
     let sql = "INSERT INTO instance_custom_configs (tenant_id, instance_id, custom_config_id) \
                SELECT DISTINCT $1::uuid, $2::integer, id FROM unnest($3::integer[]) AS given (id)";
     let configs: Vec<i32> = configs.iter().map(|id| id.bits().cast_signed()).collect();
-    let values = [
-        tx.tenant().uuid().into(),
-        id.bits().cast_signed().into(),
-        configs.into(),
-    ];
+    let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into(), configs.into()];
     execute(tx.conn(), sql, values).await.map(drop)
 }
 
@@ -111,9 +105,7 @@ pub async fn find_by_host(tx: &Tx, host: HostId) -> Result<Instance, StoreError>
 
 fn first_or_not_found<T>(items: Vec<T>) -> Result<T, StoreError> {
     let first = items.into_iter().next();
-    first.ok_or(StoreError::NotFound {
-        what: Entity::RESOURCE,
-    })
+    first.ok_or(StoreError::NotFound { what: Entity::RESOURCE })
 }
 
 /// The instances with these ids that exist, in no particular order.
@@ -176,12 +168,9 @@ pub async fn find_details(
 ) -> Result<(InstanceDetails, Related), StoreError> {
     let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into()];
     let row = query_one(tx.conn(), FIND_DETAILS_SQL.as_str(), values).await?;
-    let row = row.ok_or(StoreError::NotFound {
-        what: Entity::RESOURCE,
-    })?;
-    let (instance, host) = with_host(&row)?.ok_or(StoreError::NotFound {
-        what: Entity::RESOURCE,
-    })?;
+    let row = row.ok_or(StoreError::NotFound { what: Entity::RESOURCE })?;
+    let (instance, host) =
+        with_host(&row)?.ok_or(StoreError::NotFound { what: Entity::RESOURCE })?;
     let details = InstanceDetails {
         instance,
         host,
@@ -243,13 +232,8 @@ pub async fn change(
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
-        name: change
-            .name
-            .as_ref()
-            .map_or(sea_orm::NotSet, |name| Set(name.to_string())),
-        kind: change
-            .kind
-            .map_or(sea_orm::NotSet, |kind| Set(kind.name().to_owned())),
+        name: change.name.as_ref().map_or(sea_orm::NotSet, |name| Set(name.to_string())),
+        kind: change.kind.map_or(sea_orm::NotSet, |kind| Set(kind.name().to_owned())),
         updated_at: Set(now),
         ..Default::default()
     };
@@ -360,9 +344,7 @@ async fn find_where(
     );
     let ids: Vec<i32> = ids.into_iter().map(u32::cast_signed).collect();
     let rows = query_all(tx.conn(), sql, [tx.tenant().uuid().into(), ids.into()]).await?;
-    let instances = rows
-        .iter()
-        .map(|row| read_instance(&mut RowReader::new(row)));
+    let instances = rows.iter().map(|row| read_instance(&mut RowReader::new(row)));
     instances.filter_map(Result::transpose).collect()
 }
 
@@ -400,9 +382,7 @@ fn instance_from_row(row: Model, summary: Summary) -> Result<Instance, StoreErro
         current: at(&row.current_state, "current_state")?,
         security_feature: or_corrupt(security, TABLE, row.id, "security_feature")?,
         policy: None,
-        local_account: row
-            .local_account_id
-            .map(|id| LocalAccountId::from_bits(id.cast_unsigned())),
+        local_account: row.local_account_id.map(|id| LocalAccountId::from_bits(id.cast_unsigned())),
         custom_configs: Vec::new(),
         summary,
         created_at: row.created_at,

@@ -75,10 +75,7 @@ pub async fn revoke(tx: &Tx, id: JoinTokenId, now: Time) -> Result<JoinToken, St
 /// The project of the token with this secret digest: when a machine joins, its project is not known
 /// yet.
 pub async fn find_tenant(tx: &FleetTx, digest: [u8; 32]) -> Result<Option<TenantId>, StoreError> {
-    let row = Entity::find()
-        .filter(Column::Digest.eq(digest.to_vec()))
-        .one(tx.conn())
-        .await?;
+    let row = Entity::find().filter(Column::Digest.eq(digest.to_vec())).one(tx.conn()).await?;
     Ok(row.map(|row| TenantId::new(row.tenant_id)))
 }
 
@@ -88,17 +85,8 @@ pub async fn find_tenant(tx: &FleetTx, digest: [u8; 32]) -> Result<Option<Tenant
 /// # Errors
 /// It does not exist in the project.
 pub async fn lock(tx: &Tx, digest: [u8; 32]) -> Result<JoinToken, StoreError> {
-    let query = tx
-        .scope::<Entity>()
-        .filter(Column::Digest.eq(digest.to_vec()))
-        .lock_exclusive();
-    query
-        .one(tx.conn())
-        .await?
-        .ok_or(StoreError::NotFound {
-            what: Entity::RESOURCE,
-        })?
-        .try_into()
+    let query = tx.scope::<Entity>().filter(Column::Digest.eq(digest.to_vec())).lock_exclusive();
+    query.one(tx.conn()).await?.ok_or(StoreError::NotFound { what: Entity::RESOURCE })?.try_into()
 }
 
 /// Records that a machine has joined with the token. The transaction has locked the token.

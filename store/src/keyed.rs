@@ -21,8 +21,7 @@ where
 {
     let query = tx.scope::<E>().filter(E::ID.eq(id.cast_signed()));
     let row = query.one(tx.conn()).await?;
-    row.ok_or(StoreError::NotFound { what: E::RESOURCE })?
-        .try_into()
+    row.ok_or(StoreError::NotFound { what: E::RESOURCE })?.try_into()
 }
 
 /// Whether the project has a resource with this id.
@@ -47,11 +46,7 @@ where
     T: TryFrom<E::Model, Error = StoreError>,
 {
     let ids = ids.into_iter().map(u32::cast_signed);
-    let rows = tx
-        .scope::<E>()
-        .filter(is_any_of(E::ID, ids))
-        .all(tx.conn())
-        .await?;
+    let rows = tx.scope::<E>().filter(is_any_of(E::ID, ids)).all(tx.conn()).await?;
     rows.into_iter().map(T::try_from).collect()
 }
 

@@ -155,10 +155,7 @@ pub async fn take_slot(
 /// Releases all slots of an instance.
 pub async fn release_slots(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
     let sql = "DELETE FROM update_slots WHERE tenant_id = $1 AND instance_id = $2";
-    let values = [
-        tx.tenant().uuid().into(),
-        instance.bits().cast_signed().into(),
-    ];
+    let values = [tx.tenant().uuid().into(), instance.bits().cast_signed().into()];
     execute(tx.conn(), sql, values).await?;
     Ok(())
 }
@@ -177,9 +174,5 @@ pub async fn delete_expired_slots(tx: &FleetTx, now: Time, limit: u32) -> Result
 
 /// The key columns of an assignment.
 pub(crate) fn scope_key(tx: &Tx, scope: Scope) -> [Value; 3] {
-    [
-        tx.tenant().uuid().into(),
-        scope.level().name().into(),
-        scope.bits().cast_signed().into(),
-    ]
+    [tx.tenant().uuid().into(), scope.level().name().into(), scope.bits().cast_signed().into()]
 }

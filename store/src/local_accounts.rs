@@ -58,10 +58,7 @@ impl TryFrom<Model> for LocalAccount {
     fn try_from(row: Model) -> Result<Self, StoreError> {
         Ok(Self {
             id: LocalAccountId::from_bits(row.id.cast_unsigned()),
-            spec: LocalAccountSpec {
-                username: row.username,
-                ssh_key: row.ssh_key,
-            },
+            spec: LocalAccountSpec { username: row.username, ssh_key: row.ssh_key },
             created_at: row.created_at,
             updated_at: row.updated_at,
         })

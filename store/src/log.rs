@@ -36,11 +36,7 @@ pub use prune::prune;
 const PASS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The position after every possible change.
-const END_OF_LOG: Position = Position {
-    epoch: 0,
-    xid: i64::MAX.cast_unsigned(),
-    seq: 0,
-};
+const END_OF_LOG: Position = Position { epoch: 0, xid: i64::MAX.cast_unsigned(), seq: 0 };
 
 const TABLE: &str = "change_log";
 
@@ -134,12 +130,7 @@ pub struct Tail {
 impl Tail {
     /// The result of a pass during which no transaction ended.
     const fn empty(xmax: u64) -> Self {
-        Self {
-            changes: Vec::new(),
-            limit: xmax,
-            xmax,
-            has_more: false,
-        }
+        Self { changes: Vec::new(), limit: xmax, xmax, has_more: false }
     }
 }
 
@@ -247,15 +238,8 @@ impl LogReader {
         let (state, _) = read_log(&mut line, END_OF_LOG, 1).await?;
         Ok(Self {
             store: store.clone(),
-            connection: Some(ReaderConnection {
-                line,
-                settled: None,
-            }),
-            at: Position {
-                epoch: state.epoch,
-                xid: state.limit,
-                seq: 0,
-            },
+            connection: Some(ReaderConnection { line, settled: None }),
+            at: Position { epoch: state.epoch, xid: state.limit, seq: 0 },
             highest: 0,
             server: state.server,
         })
@@ -293,17 +277,10 @@ impl LogReader {
         let highest = changes.iter().map(|change| change.at.seq).max();
         self.highest = self.highest.max(highest.unwrap_or_default());
         let more = changes.len() >= usize::try_from(max_changes).unwrap_or(usize::MAX);
-        let settled = (!more && state.limit == state.xmax).then_some(CaughtUp {
-            xmax: state.xmax,
-            server: state.server,
-        });
+        let settled = (!more && state.limit == state.xmax)
+            .then_some(CaughtUp { xmax: state.xmax, server: state.server });
         self.connection = Some(ReaderConnection { line, settled });
-        Ok(Tail {
-            has_more: more,
-            changes,
-            limit: state.limit,
-            xmax: state.xmax,
-        })
+        Ok(Tail { has_more: more, changes, limit: state.limit, xmax: state.xmax })
     }
 
     /// Why the log is no longer the one of the previous pass, if so.
@@ -371,20 +348,13 @@ async fn read_log(
          WHERE (c.xid, c.seq) > ($1::bigint::text::xid8, $2) AND c.xid < p.least \
          ORDER BY c.xid, c.seq LIMIT {max_changes}) l ON true ORDER BY l.xid, l.seq"
     );
-    let statement = query(AssertSqlSafe(sql))
-        .bind(after.xid.cast_signed())
-        .bind(after.seq)
-        .bind(elsewhere);
+    let statement =
+        query(AssertSqlSafe(sql)).bind(after.xid.cast_signed()).bind(after.seq).bind(elsewhere);
     let rows = line.rows(statement).await?;
-    let first = rows.first().ok_or(StoreError::Corrupt {
-        table: "log_state",
-        row: 0,
-        column: "epoch",
-    })?;
+    let first =
+        rows.first().ok_or(StoreError::Corrupt { table: "log_state", row: 0, column: "epoch" })?;
     let state = state_from_row(first)?;
-    let changes = rows
-        .iter()
-        .filter_map(|row| change_from_row(row, state.epoch).transpose());
+    let changes = rows.iter().filter_map(|row| change_from_row(row, state.epoch).transpose());
     Ok((state, changes.collect::<Result<Vec<_>, _>>()?))
 }
 
@@ -416,11 +386,7 @@ fn change_from_row(row: &QueryResult, epoch: i32) -> Result<Option<LoggedChange>
         id: id.cast_unsigned(),
         operation: or_corrupt(operation, TABLE, id, "operation")?,
         scope: scope_from_row(row, id)?,
-        at: Position {
-            epoch,
-            xid: xid.cast_unsigned(),
-            seq: row.try_get_by_index(9)?,
-        },
+        at: Position { epoch, xid: xid.cast_unsigned(), seq: row.try_get_by_index(9)? },
     }))
 }
 

@@ -36,29 +36,21 @@ pub async fn bind(
         expires_at: Set(expires_at),
     };
     // Of several simultaneous requests, one is first.
-    let ignore_existing = OnConflict::columns([Column::TenantId, Column::Digest])
-        .do_nothing()
-        .to_owned();
-    let bound = Entity::insert(row)
-        .on_conflict(ignore_existing)
-        .exec_without_returning(tx.conn())
-        .await?;
+    let ignore_existing =
+        OnConflict::columns([Column::TenantId, Column::Digest]).do_nothing().to_owned();
+    let bound =
+        Entity::insert(row).on_conflict(ignore_existing).exec_without_returning(tx.conn()).await?;
     if bound > 0 {
         return Ok(host);
     }
     let first = find(tx, digest).await?;
-    first.ok_or(StoreError::NotFound {
-        what: host::Entity::RESOURCE,
-    })
+    first.ok_or(StoreError::NotFound { what: host::Entity::RESOURCE })
 }
 
 /// The host to which a token is bound, if it is bound.
 pub async fn find(tx: &Tx, digest: &TokenDigest) -> Result<Option<HostId>, StoreError> {
-    let row = tx
-        .scope::<Entity>()
-        .filter(Column::Digest.eq(digest.to_vec()))
-        .one(tx.conn())
-        .await?;
+    let row =
+        tx.scope::<Entity>().filter(Column::Digest.eq(digest.to_vec())).one(tx.conn()).await?;
     Ok(row.map(|row| HostId::from_bits(row.host_id.cast_unsigned())))
 }
 

@@ -118,16 +118,12 @@ pub(crate) async fn create(
         delivered: DeliveryState::default(),
     };
     let row = into_row(tx, &state)?.into_active_model().reset_all();
-    Entity::insert(row)
-        .exec_without_returning(tx.conn())
-        .await?;
+    Entity::insert(row).exec_without_returning(tx.conn()).await?;
     Ok(())
 }
 
 pub(crate) async fn lock_row(tx: &Tx, instance: InstanceId) -> Result<Option<Model>, StoreError> {
-    let row = tx
-        .scope::<Entity>()
-        .filter(Column::InstanceId.eq(instance.bits().cast_signed()));
+    let row = tx.scope::<Entity>().filter(Column::InstanceId.eq(instance.bits().cast_signed()));
     Ok(row.lock_exclusive().one(tx.conn()).await?)
 }
 
@@ -149,10 +145,7 @@ pub(crate) async fn set_status(
 ) -> Result<(), StoreError> {
     tx.change::<Entity>()
         .col_expr(Column::Status, Expr::value(status.text.clone()))
-        .col_expr(
-            Column::StatusIndication,
-            Expr::value(status.indication.name()),
-        )
+        .col_expr(Column::StatusIndication, Expr::value(status.indication.name()))
         .col_expr(Column::StatusAt, Expr::value(status.at))
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
         .filter(Column::Status.ne(status.text.clone()))
@@ -166,14 +159,9 @@ pub(crate) async fn set_status(
 /// # Errors
 /// The instance does not exist in the project.
 pub async fn find(tx: &Tx, instance: InstanceId) -> Result<NodeState, StoreError> {
-    let row = tx
-        .scope::<Entity>()
-        .filter(Column::InstanceId.eq(instance.bits().cast_signed()));
+    let row = tx.scope::<Entity>().filter(Column::InstanceId.eq(instance.bits().cast_signed()));
     let what = instance::Entity::RESOURCE;
-    row.one(tx.conn())
-        .await?
-        .ok_or(StoreError::NotFound { what })?
-        .try_into()
+    row.one(tx.conn()).await?.ok_or(StoreError::NotFound { what })?.try_into()
 }
 
 /// Stores the state of a node whose row this transaction has locked.
@@ -196,17 +184,13 @@ pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
             .col_expr(instance::Column::CurrentState, Expr::value(running))
             .filter(instance::Column::Id.eq(instance))
             .filter(instance::Column::CurrentState.eq(InstanceState::Unspecified.name()));
-        let new = CommonTableExpression::new()
-            .table_name("running")
-            .query(new.into_query())
-            .to_owned();
+        let new =
+            CommonTableExpression::new().table_name("running").query(new.into_query()).to_owned();
         node.with_cte(new);
     }
     match tx.conn().execute(&node).await?.rows_affected() {
         1 => Ok(()),
-        _ => Err(StoreError::NotFound {
-            what: instance::Entity::RESOURCE,
-        }),
+        _ => Err(StoreError::NotFound { what: instance::Entity::RESOURCE }),
     }
 }
 
@@ -231,12 +215,8 @@ impl NodeState {
             if let (Verdict::Bad, Some(target)) = (verdict, target) {
                 self.update_known_failure(target, at);
             }
-            self.last_end = Some(LastRun {
-                run: run.id,
-                target: target.map(Target::digest),
-                at,
-                verdict,
-            });
+            self.last_end =
+                Some(LastRun { run: run.id, target: target.map(Target::digest), at, verdict });
         }
     }
 

@@ -141,11 +141,7 @@ pub async fn find_many_with_lists(
         body("fixed_cves"),
         ids_in(2)
     );
-    let values = [
-        tx.tenant().uuid().into(),
-        bits(ids).into(),
-        i64::from(max_bytes).into(),
-    ];
+    let values = [tx.tenant().uuid().into(), bits(ids).into(), i64::from(max_bytes).into()];
     let mut found_details = HashMap::new();
     for row in query_all(tx.conn(), sql, values).await? {
         let (os, details) = from_row(&row)?;
@@ -220,11 +216,7 @@ fn offers_from_row(row: &QueryResult) -> Result<Vec<Offer>, StoreError> {
     let row = OfferRow::from_query_result(row, "")?;
     let tenant = TenantId::new(row.tenant_id);
     let served = row.files.0.into_iter().filter(|file| file.sha256.is_some());
-    let offers = served.map(|file| Offer {
-        tenant,
-        registry: row.registry.clone(),
-        file,
-    });
+    let offers = served.map(|file| Offer { tenant, registry: row.registry.clone(), file });
     Ok(offers.collect())
 }
 

@@ -21,10 +21,7 @@ const TABLE: &str = "os_profiles";
 /// The name, or the profile name with the image id, already exists.
 pub async fn create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
     let id = OsId::nth(ids::next(tx.conn(), "os_numbers").await?);
-    new_row(tx, id, spec, now)
-        .insert(tx.conn())
-        .await?
-        .try_into()
+    new_row(tx, id, spec, now).insert(tx.conn()).await?.try_into()
 }
 
 /// Creates an entry; none without any change if the name, or the profile name with the image id,
@@ -84,36 +81,24 @@ fn description_columns(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveMod
 pub async fn find_or_create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
     let sql = "SELECT pg_advisory_xact_lock(hashtextextended('os/' || $1 || '/' || $2, 0))";
     let line = format!("{}/{}", spec.profile_name, spec.image_id);
-    execute(
-        tx.conn(),
-        sql,
-        [tx.tenant().to_string().into(), line.into()],
-    )
-    .await?;
+    execute(tx.conn(), sql, [tx.tenant().to_string().into(), line.into()]).await?;
     if let Some(existing) = find_image(tx, &spec.profile_name, &spec.image_id).await? {
         return Ok(existing);
     }
-    let spec_with_name = OsSpec {
-        name: free_name(tx, spec).await?,
-        ..spec.clone()
-    };
+    let spec_with_name = OsSpec { name: free_name(tx, spec).await?, ..spec.clone() };
     create(tx, &spec_with_name, now).await
 }
 
 /// The name of a new entry: its own, or a distinguishable one if the catalogue already has an entry
 /// of this name.
 pub(crate) async fn free_name(tx: &Tx, spec: &OsSpec) -> Result<String, StoreError> {
-    let same_name = tx
-        .scope::<Entity>()
-        .filter(Column::Name.eq(spec.name.as_str()));
+    let same_name = tx.scope::<Entity>().filter(Column::Name.eq(spec.name.as_str()));
     if same_name.one(tx.conn()).await?.is_none() {
         return Ok(spec.name.clone());
     }
     let prefix: String = spec.name.chars().take(60).collect();
-    let line: String = format!("{} {}", spec.profile_name, spec.image_id)
-        .chars()
-        .take(60)
-        .collect();
+    let line: String =
+        format!("{} {}", spec.profile_name, spec.image_id).chars().take(60).collect();
     Ok(format!("{prefix} ({})", line.trim_end()))
 }
 

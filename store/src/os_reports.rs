@@ -73,19 +73,11 @@ pub struct SyncFinding {
 /// The kind of a finding is empty or too long.
 pub async fn replace(tx: &Tx, report: &SyncReport) -> Result<(), StoreError> {
     tx.lock_for_change().await?;
-    let before = find(tx)
-        .await?
-        .map_or_else(Vec::new, |report| report.findings);
-    let first_seen: HashMap<_, _> = before
-        .iter()
-        .map(|row| (finding_key(row), row.since))
-        .collect();
-    let mut findings: Vec<SyncFinding> = report
-        .findings
-        .iter()
-        .take(MAX_FINDINGS)
-        .map(storable_finding)
-        .collect();
+    let before = find(tx).await?.map_or_else(Vec::new, |report| report.findings);
+    let first_seen: HashMap<_, _> =
+        before.iter().map(|row| (finding_key(row), row.since)).collect();
+    let mut findings: Vec<SyncFinding> =
+        report.findings.iter().take(MAX_FINDINGS).map(storable_finding).collect();
     for row in &mut findings {
         let since = first_seen.get(&finding_key(row)).copied();
         row.since = since.unwrap_or(row.since);
@@ -150,24 +142,10 @@ async fn write_report(tx: &Tx, report: &SyncReport) -> Result<(), StoreError> {
 }
 
 /// All of a finding except its `since`.
-type FindingKey<'a> = (
-    &'a str,
-    &'a str,
-    &'a str,
-    Option<&'a str>,
-    &'a str,
-    Option<OsId>,
-);
+type FindingKey<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, &'a str, Option<OsId>);
 
 fn finding_key(row: &SyncFinding) -> FindingKey<'_> {
-    (
-        &row.repository,
-        &row.tag,
-        &row.kind,
-        row.field.as_deref(),
-        &row.message,
-        row.os,
-    )
+    (&row.repository, &row.tag, &row.kind, row.field.as_deref(), &row.message, row.os)
 }
 
 /// A finding that the database accepts: its texts may contain anything found in the registry.

@@ -78,13 +78,8 @@ pub async fn has_unrecorded(
                WHERE NOT EXISTS (SELECT FROM package_versions v WHERE v.tenant_id = $1 AND v.name = t.name \
                AND v.architecture = t.architecture AND v.version = t.version AND v.last_seen > $5))";
     let [names, architectures, numbers] = columns(&valid);
-    let values = [
-        tx.tenant().uuid().into(),
-        names,
-        architectures,
-        numbers,
-        (now - VERSION_TTL / 2).into(),
-    ];
+    let values =
+        [tx.tenant().uuid().into(), names, architectures, numbers, (now - VERSION_TTL / 2).into()];
     match query_one(tx.conn(), sql, values).await? {
         Some(row) => Ok(row.try_get_by_index(0)?),
         None => Ok(false),
@@ -99,20 +94,13 @@ fn valid_versions(versions: &[ObservedVersion]) -> Vec<&ObservedVersion> {
             && is_within(&version.architecture, MAX_ARCHITECTURE_BYTES)
             && is_within(&version.version, MAX_VERSION_BYTES)
     };
-    versions
-        .iter()
-        .filter(is_valid)
-        .take(MAX_VERSIONS_PER_REPORT)
-        .collect()
+    versions.iter().filter(is_valid).take(MAX_VERSIONS_PER_REPORT).collect()
 }
 
 /// Names, architectures and versions as one array each.
 fn columns(versions: &[&ObservedVersion]) -> [Value; 3] {
     let column = |text: fn(&ObservedVersion) -> &String| -> Value {
-        let texts: Vec<String> = versions
-            .iter()
-            .map(|version| text(version).clone())
-            .collect();
+        let texts: Vec<String> = versions.iter().map(|version| text(version).clone()).collect();
         texts.into()
     };
     [
@@ -137,12 +125,8 @@ pub async fn list_first_seen_by(
                WHERE tenant_id = $1 AND name = ANY ($2) AND first_seen <= $3 \
                ORDER BY last_seen DESC, name, architecture, version LIMIT $4) s \
                ORDER BY name, architecture, version";
-    let values = [
-        tx.tenant().uuid().into(),
-        names.into(),
-        seen_by.into(),
-        MAX_VERSIONS_PER_ANSWER.into(),
-    ];
+    let values =
+        [tx.tenant().uuid().into(), names.into(), seen_by.into(), MAX_VERSIONS_PER_ANSWER.into()];
     let mut versions = Vec::new();
     for row in query_all(tx.conn(), sql, values).await? {
         versions.push(ObservedVersion {
@@ -165,12 +149,8 @@ pub async fn steady_until(
     let (age_limit, record_limit) = (now - age, now - VERSION_TTL / 2);
     let sql = "SELECT min(first_seen) FILTER (WHERE first_seen > $3), min(last_seen) FILTER (WHERE last_seen > $4), \
                min(last_seen) FROM package_versions WHERE tenant_id = $1 AND name = ANY ($2)";
-    let values = [
-        tx.tenant().uuid().into(),
-        names.to_vec().into(),
-        age_limit.into(),
-        record_limit.into(),
-    ];
+    let values =
+        [tx.tenant().uuid().into(), names.to_vec().into(), age_limit.into(), record_limit.into()];
     let Some(row) = query_one(tx.conn(), sql, values).await? else {
         return Ok(None);
     };
@@ -178,11 +158,7 @@ pub async fn steady_until(
         let time: Option<Time> = row.try_get_by_index(at)?;
         Ok(time.map(|time| time + by))
     };
-    let instants = [
-        later(0, age)?,
-        later(1, VERSION_TTL / 2)?,
-        later(2, VERSION_TTL)?,
-    ];
+    let instants = [later(0, age)?, later(1, VERSION_TTL / 2)?, later(2, VERSION_TTL)?];
     Ok(instants.into_iter().flatten().min())
 }
 

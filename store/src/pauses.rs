@@ -39,30 +39,20 @@ pub async fn set(tx: &Tx, pause: &Pause) -> Result<(), StoreError> {
     let same = OnConflict::columns([Column::TenantId, Column::ScopeKind, Column::ScopeId])
         .update_columns([Column::Reason, Column::CreatedBy, Column::SinceAt])
         .to_owned();
-    Entity::insert(row)
-        .on_conflict(same)
-        .exec_without_returning(tx.conn())
-        .await?;
+    Entity::insert(row).on_conflict(same).exec_without_returning(tx.conn()).await?;
     Ok(())
 }
 
 /// Removes a pause, if there is one. Other reasons that prevent updates stay.
 pub async fn clear(tx: &Tx, scope: PauseScope) -> Result<(), StoreError> {
     tx.lock_for_change().await?;
-    tx.remove::<Entity>()
-        .filter(scope_condition(scope))
-        .exec(tx.conn())
-        .await?;
+    tx.remove::<Entity>().filter(scope_condition(scope)).exec(tx.conn()).await?;
     Ok(())
 }
 
 /// The pause of a scope.
 pub async fn find(tx: &Tx, scope: PauseScope) -> Result<Option<Pause>, StoreError> {
-    let row = tx
-        .scope::<Entity>()
-        .filter(scope_condition(scope))
-        .one(tx.conn())
-        .await?;
+    let row = tx.scope::<Entity>().filter(scope_condition(scope)).one(tx.conn()).await?;
     row.map(Pause::try_from).transpose()
 }
 

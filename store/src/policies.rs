@@ -43,11 +43,7 @@ pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolic
         allow_downgrade: Set(spec.allow_downgrade),
         offline_days: Set(spec.offline_days.cast_signed()),
         rules: Set(rules_value(rules, rules.is_default(), (id, "rules"))?),
-        image_rules: Set(rules_value(
-            images,
-            images.is_default(),
-            (id, "image_rules"),
-        )?),
+        image_rules: Set(rules_value(images, images.is_default(), (id, "image_rules"))?),
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -97,9 +93,7 @@ impl TryFrom<Model> for UpdatePolicy {
         let desired = match row.mode.as_str() {
             "latest" => Some(DesiredUpdate::Latest),
             "target" => Some(DesiredUpdate::Target(TargetUpdate {
-                os: row
-                    .target_os_id
-                    .map(|os| OsId::from_bits(os.cast_unsigned())),
+                os: row.target_os_id.map(|os| OsId::from_bits(os.cast_unsigned())),
                 packages: or_corrupt(packages, TABLE, id, "packages")?,
                 sources: row.sources,
                 kernel_command: row.kernel_command,

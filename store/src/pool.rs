@@ -86,10 +86,7 @@ impl Store {
     /// The URL is invalid, or the database cannot be reached.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let limits = [
-            (
-                "statement_timeout",
-                options.statement_timeout.as_millis().to_string(),
-            ),
+            ("statement_timeout", options.statement_timeout.as_millis().to_string()),
             ("lock_timeout", options.lock_timeout.as_millis().to_string()),
             // Compiling a statement takes longer than running any of ours, whatever the planner
             // estimates.
@@ -97,10 +94,7 @@ impl Store {
             // Every lookup has an index. Plans are cached: one made while a table was short would
             // later read the whole table for each row (docs/adr/0023).
             ("enable_seqscan", "off".to_owned()),
-            (
-                "idle_in_transaction_session_timeout",
-                IDLE_TRANSACTION_TIMEOUT_MS.to_owned(),
-            ),
+            ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT_MS.to_owned()),
         ];
         let mut connect = ConnectOptions::new(url);
         connect
@@ -113,9 +107,7 @@ impl Store {
                 pool.after_release(|connection, _| Box::pin(test_released(connection)))
             })
             .map_sqlx_postgres_opts(move |connection| {
-                connection
-                    .application_name("evenkeel")
-                    .options(limits.clone())
+                connection.application_name("evenkeel").options(limits.clone())
             });
         Ok(Self {
             db: Database::connect(connect).await?,
@@ -140,9 +132,7 @@ impl Store {
             .test_before_acquire(false)
             .sqlx_logging(false)
             .map_sqlx_postgres_opts(move |connection| {
-                connection
-                    .application_name("evenkeel")
-                    .options(extra.settings.iter().copied())
+                connection.application_name("evenkeel").options(extra.settings.iter().copied())
             });
         Ok(Database::connect(connect).await?)
     }
@@ -168,9 +158,7 @@ impl Store {
         let db = self.connect_extra(extra).await?;
         let lock_tx = db.begin().await?;
         // Waits as long as a migration of another process takes.
-        lock_tx
-            .execute_unprepared("SELECT pg_advisory_xact_lock(7030)")
-            .await?;
+        lock_tx.execute_unprepared("SELECT pg_advisory_xact_lock(7030)").await?;
         let done = Migrator::up(&db, None).await;
         lock_tx.commit().await?;
         db.close().await?;

@@ -52,10 +52,7 @@ pub async fn ensure_default(tx: &FleetTx, now: Time) -> Result<(Project, bool), 
 
 /// All projects, by name.
 pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
-    let rows = Entity::find()
-        .order_by_asc(Column::Name)
-        .all(tx.conn())
-        .await?;
+    let rows = Entity::find().order_by_asc(Column::Name).all(tx.conn()).await?;
     rows.into_iter().map(Project::try_from).collect()
 }
 
@@ -64,12 +61,8 @@ pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
 /// # Errors
 /// It does not exist.
 pub async fn find_by_name(tx: &FleetTx, name: &str) -> Result<Project, StoreError> {
-    let row = Entity::find()
-        .filter(Column::Name.eq(name))
-        .one(tx.conn())
-        .await?;
-    row.ok_or(StoreError::NotFound { what: RESOURCE })?
-        .try_into()
+    let row = Entity::find().filter(Column::Name.eq(name)).one(tx.conn()).await?;
+    row.ok_or(StoreError::NotFound { what: RESOURCE })?.try_into()
 }
 
 /// The project of a tenant.
@@ -78,8 +71,7 @@ pub async fn find_by_name(tx: &FleetTx, name: &str) -> Result<Project, StoreErro
 /// It does not exist.
 pub async fn find(tx: &FleetTx, id: TenantId) -> Result<Project, StoreError> {
     let row = Entity::find_by_id(id.uuid()).one(tx.conn()).await?;
-    row.ok_or(StoreError::NotFound { what: RESOURCE })?
-        .try_into()
+    row.ok_or(StoreError::NotFound { what: RESOURCE })?.try_into()
 }
 
 /// Changes the description of a project.

@@ -25,10 +25,7 @@ pub async fn create(tx: &Tx, spec: &RegionSpec, now: Time) -> Result<Region, Sto
     tx.lock_for_change().await?;
     check_parent(tx, None, spec.parent).await?;
     let id = RegionId::nth(ids::next(tx.conn(), "region_numbers").await?);
-    let row = ActiveModel {
-        created_at: Set(now),
-        ..active_model(tx, id, spec, now)
-    };
+    let row = ActiveModel { created_at: Set(now), ..active_model(tx, id, spec, now) };
     row.insert(tx.conn()).await?.try_into()
 }
 
@@ -81,10 +78,7 @@ pub async fn change(
     if before.spec.parent != spec.parent {
         check_parent(tx, Some(id), spec.parent).await?;
     }
-    active_model(tx, id, spec, now)
-        .update(tx.conn())
-        .await?
-        .try_into()
+    active_model(tx, id, spec, now).update(tx.conn()).await?.try_into()
 }
 
 /// Deletes a region with its assignment and schedules.
@@ -118,11 +112,7 @@ async fn check_parent(
                SELECT (SELECT count(*) FROM up), (SELECT coalesce(max(depth), 1) FROM down), \
                EXISTS (SELECT FROM up WHERE id = $3)";
     let moved = region.map(|id| id.bits().cast_signed());
-    let values = [
-        tx.tenant().uuid().into(),
-        parent.bits().cast_signed().into(),
-        moved.into(),
-    ];
+    let values = [tx.tenant().uuid().into(), parent.bits().cast_signed().into(), moved.into()];
     let what = Entity::RESOURCE;
     let Some(row) = query_one(tx.conn(), sql, values).await? else {
         return Err(StoreError::NotFound { what });
@@ -138,11 +128,7 @@ async fn check_parent(
     let depth = above + i64::from(below);
     match usize::try_from(depth) {
         Ok(depth) if depth <= MAX_REGION_DEPTH => Ok(()),
-        _ => Err(Conflict::TooDeep {
-            what,
-            limit: MAX_REGION_DEPTH,
-        }
-        .into()),
+        _ => Err(Conflict::TooDeep { what, limit: MAX_REGION_DEPTH }.into()),
     }
 }
 
@@ -164,9 +150,7 @@ impl TryFrom<Model> for Region {
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "regions";
         let name = Name::parse("name", &row.name).ok();
-        let parent = row
-            .parent_id
-            .map(|id| RegionId::from_bits(id.cast_unsigned()));
+        let parent = row.parent_id.map(|id| RegionId::from_bits(id.cast_unsigned()));
         Ok(Self {
             id: RegionId::from_bits(row.id.cast_unsigned()),
             spec: RegionSpec {

@@ -96,12 +96,7 @@ pub async fn advance(
     timeouts: &RunTimeouts,
     now: Time,
 ) -> Result<UpdateRun, StoreError> {
-    let batch = EventBatch {
-        first: record,
-        rest: &[],
-        timeouts,
-        now,
-    };
+    let batch = EventBatch { first: record, rest: &[], timeouts, now };
     advance_all(tx, subject, &batch, &mut |_| {}).await
 }
 
@@ -199,10 +194,9 @@ async fn open_run(
     };
     add_evidence(&mut run, first);
     let start = match (start.scope, opening.follows) {
-        (None, Some(before)) => RunStart {
-            scope: retake_slot(tx, before, run.instance, now).await?,
-            ..start
-        },
+        (None, Some(before)) => {
+            RunStart { scope: retake_slot(tx, before, run.instance, now).await?, ..start }
+        }
         _ => start,
     };
     let mut steps = vec![HistoryEntry::new(&run, first, true)];
@@ -217,9 +211,7 @@ async fn open_run(
         packages_digest: start.packages,
         ..convert::into_row(tx.tenant(), &run)
     };
-    Entity::insert(row.into_active_model().reset_all())
-        .exec_without_returning(tx.conn())
-        .await?;
+    Entity::insert(row.into_active_model().reset_all()).exec_without_returning(tx.conn()).await?;
     history::begin(tx, &run, &steps, now).await?;
     // A run that began without a slot has at most an expired slot, which does not count.
     if run.state.is_final() && !is_detached && start.scope.is_some() {
@@ -237,20 +229,13 @@ async fn retake_slot(
     instance: InstanceId,
     now: Time,
 ) -> Result<Option<Scope>, StoreError> {
-    let row = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(before.bits().cast_signed()));
+    let row = tx.scope::<Entity>().filter(Column::Id.eq(before.bits().cast_signed()));
     let row = row.one(tx.conn()).await?;
     let Some((kind, target)) = row.and_then(|row| row.granted_kind.zip(row.granted_id)) else {
         return Ok(None);
     };
     let level = Level::from_name(&kind);
-    let level = or_corrupt(
-        level,
-        "update_runs",
-        before.bits().cast_signed(),
-        "granted_kind",
-    )?;
+    let level = or_corrupt(level, "update_runs", before.bits().cast_signed(), "granted_kind")?;
     let scope = Scope::from_bits(level, target.cast_unsigned());
     if scope != applies {
         return Ok(None);
@@ -292,12 +277,8 @@ async fn begin_run(tx: &Tx, instance: InstanceId, now: Time) -> Result<RunStart,
                WHERE n.tenant_id = $1 AND n.instance_id = $2 ORDER BY h.since_at DESC NULLS LAST LIMIT 1";
     let id = instance.bits().cast_signed();
     let revivable_since = now - limit_usage::SLOT_REVIVAL_PERIOD;
-    let values = [
-        tx.tenant().uuid().into(),
-        id.into(),
-        revivable_since.into(),
-        RUN_NUMBERS_SEQUENCE.into(),
-    ];
+    let values =
+        [tx.tenant().uuid().into(), id.into(), revivable_since.into(), RUN_NUMBERS_SEQUENCE.into()];
     let Some(row) = query_one(tx.conn(), sql, values).await? else {
         let what = instance::Entity::RESOURCE;
         return Err(StoreError::NotFound { what });
@@ -345,9 +326,7 @@ fn add_evidence(run: &mut UpdateRun, record: &RunEventRecord) {
 
 /// Saves a run. Also checks the generation, so that a lost lock would be detected.
 async fn save(tx: &Tx, run: &UpdateRun, generation: i64) -> Result<(), StoreError> {
-    let mut row = convert::into_row(tx.tenant(), run)
-        .into_active_model()
-        .reset_all();
+    let mut row = convert::into_row(tx.tenant(), run).into_active_model().reset_all();
     // Columns that were frozen when the run was opened are not written again.
     row.tenant_id = NotSet;
     row.id = NotSet;
@@ -372,9 +351,7 @@ async fn save(tx: &Tx, run: &UpdateRun, generation: i64) -> Result<(), StoreErro
         .await?;
     match saved.rows_affected {
         1 => Ok(()),
-        _ => Err(StoreError::Stale {
-            what: Entity::RESOURCE,
-        }),
+        _ => Err(StoreError::Stale { what: Entity::RESOURCE }),
     }
 }
 
@@ -386,9 +363,7 @@ pub async fn grant(
     under: Option<Scope>,
     now: Time,
 ) -> Result<(), StoreError> {
-    let (kind, id) = under
-        .map(|scope| (scope.level().name(), scope.bits().cast_signed()))
-        .unzip();
+    let (kind, id) = under.map(|scope| (scope.level().name(), scope.bits().cast_signed())).unzip();
     tx.change::<Entity>()
         .col_expr(Column::GrantedAt, Expr::value(now))
         .col_expr(Column::GrantedKind, Expr::value(kind))
@@ -403,14 +378,9 @@ pub async fn grant(
 }
 
 async fn lock(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
-    let query = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
+    let query = tx.scope::<Entity>().filter(Column::Id.eq(id.bits().cast_signed()));
     let row = query.lock_exclusive().one(tx.conn()).await?;
-    row.ok_or(StoreError::NotFound {
-        what: Entity::RESOURCE,
-    })?
-    .try_into()
+    row.ok_or(StoreError::NotFound { what: Entity::RESOURCE })?.try_into()
 }
 
 impl TryFrom<Model> for UpdateRun {

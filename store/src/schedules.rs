@@ -23,10 +23,7 @@ use target::TargetBits;
 pub async fn create(tx: &Tx, spec: &SingleSpec, now: Time) -> Result<SingleSchedule, StoreError> {
     tx.lock_for_change().await?;
     let id = SingleScheduleId::nth(ids::next(tx.conn(), "single_schedule_numbers").await?);
-    let row = ActiveModel {
-        created_at: Set(now),
-        ..active_model(tx, id, spec, now)
-    };
+    let row = ActiveModel { created_at: Set(now), ..active_model(tx, id, spec, now) };
     row.insert(tx.conn()).await?.try_into()
 }
 

@@ -25,12 +25,10 @@ impl ProjectSettings {
 /// The settings of the project, or the default if none were stored.
 pub async fn find(tx: &Tx) -> Result<ProjectSettings, StoreError> {
     let row = tx.scope::<Entity>().one(tx.conn()).await?;
-    Ok(
-        row.map_or_else(ProjectSettings::default, |row| ProjectSettings {
-            retention_days: row.retention_days.map(i32::cast_unsigned),
-            any_schedule_status: row.any_schedule_status,
-        }),
-    )
+    Ok(row.map_or_else(ProjectSettings::default, |row| ProjectSettings {
+        retention_days: row.retention_days.map(i32::cast_unsigned),
+        any_schedule_status: row.any_schedule_status,
+    }))
 }
 
 /// Stores the settings of the project.
@@ -47,9 +45,6 @@ pub async fn set(tx: &Tx, settings: &ProjectSettings) -> Result<(), StoreError> 
     let same = OnConflict::column(Column::TenantId)
         .update_columns([Column::RetentionDays, Column::AnyScheduleStatus])
         .to_owned();
-    Entity::insert(row)
-        .on_conflict(same)
-        .exec_without_returning(tx.conn())
-        .await?;
+    Entity::insert(row).on_conflict(same).exec_without_returning(tx.conn()).await?;
     Ok(())
 }

@@ -21,10 +21,7 @@ use crate::{assignments, ids, keyed, pauses};
 pub async fn create(tx: &Tx, spec: &SiteSpec, now: Time) -> Result<Site, StoreError> {
     tx.lock_for_change().await?;
     let id = SiteId::nth(ids::next(tx.conn(), "site_numbers").await?);
-    let row = ActiveModel {
-        created_at: Set(now),
-        ..active_model(tx, id, spec, now)
-    };
+    let row = ActiveModel { created_at: Set(now), ..active_model(tx, id, spec, now) };
     row.insert(tx.conn()).await?.try_into()
 }
 
@@ -83,9 +80,7 @@ impl TryFrom<Model> for Site {
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "sites";
         let name = Name::parse("name", &row.name).ok();
-        let region = row
-            .region_id
-            .map(|id| RegionId::from_bits(id.cast_unsigned()));
+        let region = row.region_id.map(|id| RegionId::from_bits(id.cast_unsigned()));
         Ok(Self {
             id: SiteId::from_bits(row.id.cast_unsigned()),
             spec: SiteSpec {

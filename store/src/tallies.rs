@@ -41,12 +41,8 @@ pub async fn fold(tx: &FleetTx) -> Result<u64, StoreError> {
                sums AS (INSERT INTO tallies (tenant_id, kind, n) \
                SELECT tenant_id, kind, sum(n)::bigint FROM deleted GROUP BY tenant_id, kind HAVING sum(n) <> 0) \
                SELECT count(*) FROM deleted";
-    let row = query_one(
-        tx.conn(),
-        sql,
-        [MAX_UNFOLDED_ROWS.into(), MAX_ROWS_PER_FOLD.into()],
-    )
-    .await?;
+    let row =
+        query_one(tx.conn(), sql, [MAX_UNFOLDED_ROWS.into(), MAX_ROWS_PER_FOLD.into()]).await?;
     let folded: i64 = match row {
         Some(row) => row.try_get_by_index(0)?,
         None => 0,

@@ -29,13 +29,8 @@ struct Server {
 /// A store on an empty, migrated database.
 pub async fn fresh_store() -> Store {
     let url = fresh_database().await;
-    let options = StoreOptions {
-        max_connections: 10,
-        ..StoreOptions::default()
-    };
-    Store::connect(&url, options)
-        .await
-        .expect("connect to the test's database")
+    let options = StoreOptions { max_connections: 10, ..StoreOptions::default() };
+    Store::connect(&url, options).await.expect("connect to the test's database")
 }
 
 /// The URL of an empty, migrated database.
@@ -43,11 +38,7 @@ pub async fn fresh_database() -> String {
     let server = SERVER.get_or_init(start).await;
     let name = format!("test_{}", uuid::Uuid::now_v7().simple());
     let admin = connect(&server.postgres.url()).await;
-    run(
-        &admin,
-        &format!("CREATE DATABASE {name} TEMPLATE template_of_tests"),
-    )
-    .await;
+    run(&admin, &format!("CREATE DATABASE {name} TEMPLATE template_of_tests")).await;
     admin.close().await.expect("close the connection");
     in_database(&server.postgres.url(), &name)
 }
@@ -174,9 +165,7 @@ pub async fn scan_counts(tx: &Tx) -> BTreeMap<String, i64> {
 pub async fn rows_read(tx: &Tx, table: &str) -> i64 {
     let sql = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables \
                WHERE relname = $1";
-    let row = query_one(tx.conn(), sql, [table.into()])
-        .await
-        .expect("the table");
+    let row = query_one(tx.conn(), sql, [table.into()]).await.expect("the table");
     let row = row.expect("there is such a table");
     row.try_get_by_index(0).expect("a number")
 }
@@ -195,9 +184,7 @@ pub async fn audited_tables(tx: &Tx) -> BTreeSet<String> {
 /// The error of a call that waits too long for a lock.
 #[must_use]
 pub fn busy_error() -> StoreError {
-    StoreError::Busy(DbErr::Custom(
-        "canceling statement due to lock timeout".to_owned(),
-    ))
+    StoreError::Busy(DbErr::Custom("canceling statement due to lock timeout".to_owned()))
 }
 
 /// The error of a call without a database.
@@ -207,16 +194,12 @@ pub fn unreachable_error() -> StoreError {
 }
 
 async fn start() -> Server {
-    let postgres = PrivatePostgres::throwaway()
-        .await
-        .expect("a private Postgres");
+    let postgres = PrivatePostgres::throwaway().await.expect("a private Postgres");
     let admin = connect(&postgres.url()).await;
     run(&admin, "CREATE DATABASE template_of_tests").await;
     admin.close().await.expect("close the connection");
     let url = in_database(&postgres.url(), "template_of_tests");
-    let store = Store::connect(&url, StoreOptions::default())
-        .await
-        .expect("connect");
+    let store = Store::connect(&url, StoreOptions::default()).await.expect("connect");
     store.migrate().await.expect("run the migrations");
     // A template must not have open connections while it is copied.
     store.close().await;
@@ -233,13 +216,8 @@ fn in_database(url: &str, name: &str) -> String {
 
 async fn connect(url: &str) -> DatabaseConnection {
     let mut options = ConnectOptions::new(url);
-    options
-        .max_connections(1)
-        .acquire_timeout(Duration::from_mins(1))
-        .sqlx_logging(false);
-    Database::connect(options)
-        .await
-        .expect("connect to the test server")
+    options.max_connections(1).acquire_timeout(Duration::from_mins(1)).sqlx_logging(false);
+    Database::connect(options).await.expect("connect to the test server")
 }
 
 async fn run(db: &DatabaseConnection, sql: &str) {

@@ -79,17 +79,8 @@ impl Tx {
         mode: &TransactionMode,
     ) -> Result<Self, StoreError> {
         let tx = begin(store, mode).await?;
-        set_scope(
-            &tx,
-            scope_call(&tenant.to_string()),
-            &session_settings(mode),
-        )
-        .await?;
-        Ok(Self {
-            transaction: tx,
-            tenant,
-            committed: commit_notifier(store, mode),
-        })
+        set_scope(&tx, scope_call(&tenant.to_string()), &session_settings(mode)).await?;
+        Ok(Self { transaction: tx, tenant, committed: commit_notifier(store, mode) })
     }
 
     /// Opens a transaction for a project that is looked up by name or id; none if it does not
@@ -185,9 +176,7 @@ impl Tx {
     #[cfg(feature = "testing")]
     pub async fn set(&self, name: &str, value: &str) -> Result<(), StoreError> {
         let sql = "SELECT set_config($1, $2, true)";
-        execute(&self.transaction, sql, [name.into(), value.into()])
-            .await
-            .map(drop)
+        execute(&self.transaction, sql, [name.into(), value.into()]).await.map(drop)
     }
 
     /// A setting of the transaction in its base unit, for tests.
@@ -206,16 +195,8 @@ impl Tx {
 impl FleetTx {
     pub(crate) async fn open(store: &Store, actor: Option<&Actor>) -> Result<Self, StoreError> {
         let tx = begin(store, &TransactionMode::Read).await?;
-        set_scope(
-            &tx,
-            scope_call("*"),
-            &actor.map(actor_settings).unwrap_or_default(),
-        )
-        .await?;
-        Ok(Self {
-            transaction: tx,
-            committed: Arc::clone(&store.committed),
-        })
+        set_scope(&tx, scope_call("*"), &actor.map(actor_settings).unwrap_or_default()).await?;
+        Ok(Self { transaction: tx, committed: Arc::clone(&store.committed) })
     }
 
     /// Commits the changes.
@@ -272,10 +253,7 @@ fn session_settings(mode: &TransactionMode) -> SessionSettings<'_> {
     match mode {
         TransactionMode::Read => Vec::new(),
         TransactionMode::Snapshot => vec![
-            (
-                "idle_in_transaction_session_timeout",
-                SNAPSHOT_IDLE_TIMEOUT_MS,
-            ),
+            ("idle_in_transaction_session_timeout", SNAPSHOT_IDLE_TIMEOUT_MS),
             ("enable_seqscan", "on"),
         ],
         TransactionMode::Write(actor) => actor_settings(actor),
@@ -284,10 +262,7 @@ fn session_settings(mode: &TransactionMode) -> SessionSettings<'_> {
 
 /// The settings that the triggers of the change log read.
 fn actor_settings(actor: &Actor) -> SessionSettings<'_> {
-    vec![
-        ("evenkeel.actor", actor.name.as_str()),
-        ("evenkeel.request", actor.request_id.as_str()),
-    ]
+    vec![("evenkeel.actor", actor.name.as_str()), ("evenkeel.request", actor.request_id.as_str())]
 }
 
 /// Notifies on drop. A commit is announced even if its result is unknown or its future was dropped.

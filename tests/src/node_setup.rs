@@ -56,10 +56,5 @@ pub fn move_to_site(member: &Member<'_>, site: &str) {
 pub fn member_from_identity<'a>(fleet: &'a Fleet, node: Node, identity: &str) -> Member<'a> {
     let identity: Value = serde_json::from_str(identity).expect("JSON");
     let id = |name: &str| identity[name].as_str().expect("an id").to_owned();
-    Member {
-        fleet,
-        node,
-        host: id("host_id"),
-        instance: id("instance_id"),
-    }
+    Member { fleet, node, host: id("host_id"), instance: id("instance_id") }
 }

@@ -58,9 +58,7 @@ impl NodeState {
             }
         }
         if result.files.is_empty() {
-            result
-                .faults
-                .push("the script printed no digest of the files".to_owned());
+            result.faults.push("the script printed no digest of the files".to_owned());
         }
         result
     }
@@ -153,14 +151,8 @@ mod tests {
 
     #[test]
     fn a_node_is_in_the_old_state_the_new_state_or_in_between() {
-        assert_eq!(
-            expected().reached(&node_state("1.0", "unknown line")),
-            Some(EndState::Old)
-        );
-        assert_eq!(
-            expected().reached(&node_state("1.1", "kept a.deb")),
-            Some(EndState::New)
-        );
+        assert_eq!(expected().reached(&node_state("1.0", "unknown line")), Some(EndState::Old));
+        assert_eq!(expected().reached(&node_state("1.1", "kept a.deb")), Some(EndState::New));
         let half = "package a 1.1 installed\npackage b 1.0 installed\nfiles digest-1.1\n";
         let half = NodeState::parse(half);
         assert_eq!(expected().reached(&half), None);
@@ -178,11 +170,7 @@ mod tests {
             "left /opt/a.dpkg-new",
             "journal {\"format\":",
         ] {
-            assert_eq!(
-                expected().faults(&node_state("1.1", line)).len(),
-                1,
-                "{line}"
-            );
+            assert_eq!(expected().faults(&node_state("1.1", line)).len(), 1, "{line}");
         }
         assert_eq!(NodeState::parse("").faults.len(), 1);
     }

@@ -14,39 +14,23 @@ fn assert_none(findings: Vec<String>) {
     assert!(findings.is_empty(), "\n{}", findings.join("\n"));
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a rule uses the project's own tools"
-)]
+#[expect(clippy::disallowed_methods, reason = "a rule uses the project's own tools")]
 fn command_output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program)
         .args(arguments)
         .current_dir(tree::root())
         .output()
         .unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {output:?}"
-    );
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
     String::from_utf8(output.stdout).expect("text")
 }
 
 #[test]
 fn crates_use_only_what_the_arrows_allow() {
-    let arguments = [
-        "metadata",
-        "--no-deps",
-        "--offline",
-        "--format-version",
-        "1",
-    ];
+    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
     let metadata: Value =
         serde_json::from_str(&command_output(env!("CARGO"), &arguments)).expect("JSON");
-    assert!(
-        metadata["packages"]
-            .as_array()
-            .is_some_and(|all| all.len() > 10)
-    );
+    assert!(metadata["packages"].as_array().is_some_and(|all| all.len() > 10));
     assert_none(arrows::forbidden_arrows(&metadata));
 }
 
@@ -61,11 +45,7 @@ fn restricted_names_are_used_only_in_their_paths() {
 #[test]
 fn the_domain_is_pure() {
     let files = tree::rust_files();
-    assert!(
-        files
-            .iter()
-            .any(|file| file.path.starts_with("domain/src/"))
-    );
+    assert!(files.iter().any(|file| file.path.starts_with("domain/src/")));
     assert_none(restricted_names::effects_in_the_domain(&files));
 }
 
@@ -82,9 +62,7 @@ fn no_name_is_meaningless() {
 #[test]
 fn no_line_is_marked_as_unfinished() {
     assert_none(shape::unfinished(&tree::files(|path| {
-        ["rs", "sql", "proto", "toml", "md"]
-            .iter()
-            .any(|end| tree::ends_in(path, end))
+        ["rs", "sql", "proto", "toml", "md"].iter().any(|end| tree::ends_in(path, end))
     })));
 }
 
@@ -127,9 +105,7 @@ fn documents_refer_only_to_existing_targets_and_files() {
     let root = tree::root();
     assert_none(markdown::broken_anchors(&texts));
     assert_none(markdown::long_lines(&texts));
-    assert_none(documents::broken_links(&texts, |path| {
-        root.join(path).exists()
-    }));
+    assert_none(documents::broken_links(&texts, |path| root.join(path).exists()));
 }
 
 #[test]

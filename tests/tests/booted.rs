@@ -25,19 +25,14 @@ fn node_with_packages(lab: &Lab, fleet: &Fleet, packages: &[&str]) -> Node {
     let node = Node::new(lab, "node").with_repository(&fleet.repository);
     let exact = packages.iter().map(|name| format!("{name}=1.0"));
     let exact = exact.collect::<Vec<_>>().join(" ");
-    node.sh(&format!(
-        "rm -f /usr/sbin/policy-rc.d; apt-get -q -y install {exact}"
-    ));
+    node.sh(&format!("rm -f /usr/sbin/policy-rc.d; apt-get -q -y install {exact}"));
     node
 }
 
 /// Installs the agent's package on a running machine and enrolls the machine.
 fn enroll_machine<'a>(machine: &BootedNode, node: Node, fleet: &'a Fleet) -> Member<'a> {
     machine.sh(&format!("dpkg --install {AGENT_DEB}"));
-    assert_eq!(
-        machine.sh("systemctl is-enabled evenkeel-agent"),
-        "enabled\n"
-    );
+    assert_eq!(machine.sh("systemctl is-enabled evenkeel-agent"), "enabled\n");
     let security = "systemd-analyze security --no-pager evenkeel-agent.service";
     print_progress(&machine.sh(security));
     machine.sh(&format!(
@@ -68,10 +63,7 @@ fn a_booted_node_updates_in_its_window_reboots_when_a_package_requires_it_and_re
     let agent = strip(&Binaries::get().agent, lab.path("agent"));
     let deb = build_debian_package(&agent, &lab.path("package"));
     let node = node_with_packages(&lab, fleet, &packages);
-    let mounts = [
-        (deb.as_path(), AGENT_DEB),
-        (fleet.repository.folder(), Repository::INSIDE),
-    ];
+    let mounts = [(deb.as_path(), AGENT_DEB), (fleet.repository.folder(), Repository::INSIDE)];
     let machine = BootedNode::start(&lab, "node", &mounts);
     machine.until_up();
     let member = enroll_machine(&machine, node, fleet);
@@ -85,10 +77,7 @@ fn a_booted_node_updates_in_its_window_reboots_when_a_package_requires_it_and_re
         look.status.success().then_some(())
     });
     let locks = machine.sh(LIST_INHIBITORS);
-    assert!(
-        locks.contains("evenkeel-agent") && locks.contains("block"),
-        "{locks}"
-    );
+    assert!(locks.contains("evenkeel-agent") && locks.contains("block"), "{locks}");
     let other = machine.run(&["systemctl", "--check-inhibitors=yes", "reboot"]);
     assert!(!other.status.success(), "the reboot was not blocked");
     assert_eq!(machine.boots(), 1);
@@ -102,14 +91,7 @@ fn a_booted_node_updates_in_its_window_reboots_when_a_package_requires_it_and_re
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(
         events(&run),
-        [
-            "downloading",
-            "downloaded",
-            "began",
-            "reboot_begun",
-            "verify_begun",
-            "finished"
-        ]
+        ["downloading", "downloaded", "began", "reboot_begun", "verify_begun", "finished"]
     );
     assert!(event_time(&run, "began") >= opens, "{run:#}");
     assert_eq!(member.only_run()["resourceId"], run["resourceId"]);
@@ -139,10 +121,7 @@ fn an_update_is_finished_by_the_agents_unit_at_the_next_boot_after_a_power_loss(
     let agent = strip(&Binaries::get().agent, lab.path("agent"));
     let deb = build_debian_package(&agent, &lab.path("package"));
     let node = node_with_packages(&lab, fleet, &packages);
-    let mounts = [
-        (deb.as_path(), AGENT_DEB),
-        (fleet.repository.folder(), Repository::INSIDE),
-    ];
+    let mounts = [(deb.as_path(), AGENT_DEB), (fleet.repository.folder(), Repository::INSIDE)];
     let machine = BootedNode::start(&lab, "node", &mounts);
     machine.until_up();
     let member = enroll_machine(&machine, node, fleet);

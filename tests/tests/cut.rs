@@ -25,14 +25,8 @@ use evenkeel_tests::node_state::{EndState, ExpectedStates, NodeState};
 use uuid::Uuid;
 
 /// Packages that the update changes; they contain 20 MB in 400 files.
-const PACKAGES: [&str; 6] = [
-    "demo-app",
-    "demo-big",
-    "demo-conf",
-    "demo-hello",
-    "demo-lib",
-    "demo-unit",
-];
+const PACKAGES: [&str; 6] =
+    ["demo-app", "demo-big", "demo-conf", "demo-hello", "demo-lib", "demo-unit"];
 
 /// Name of the node whose disk is recorded.
 const NODE_NAME: &str = "cut";
@@ -206,27 +200,13 @@ impl CutTest<'_> {
         let (node, output) = recover(&disk, AGENT_COMMAND, true);
         disk.discard();
         assert_eq!(self.expected.faults(&node), [""; 0], "{output}");
-        assert_eq!(
-            self.expected.reached(&node),
-            Some(EndState::New),
-            "{output}"
-        );
-        assert_eq!(
-            (node.journal, node.cached_debs),
-            (None, Vec::new()),
-            "{output}"
-        );
+        assert_eq!(self.expected.reached(&node), Some(EndState::New), "{output}");
+        assert_eq!((node.journal, node.cached_debs), (None, Vec::new()), "{output}");
         let run = member.only_run();
         assert_eq!(run["state"], "succeeded", "{run:#}\n{output}");
         assert_eq!(
             events(&run),
-            [
-                "downloading",
-                "downloaded",
-                "began",
-                "verify_begun",
-                "finished"
-            ]
+            ["downloading", "downloaded", "began", "verify_begun", "finished"]
         );
     }
 }
@@ -278,11 +258,7 @@ fn an_update_is_finished_after_a_power_cut_at_any_flush_and_with_any_loss() {
     let seed = number("EVENKEEL_CUT_SEED", u64::from(std::process::id()) * 7_919);
     print_progress(&format!("EVENKEEL_CUT_SEED={seed}"));
     let member = prepare_node(&fleet, &lab, &emulator);
-    let before = Disk::create(
-        lab.base(),
-        &lab.path(NODE_NAME),
-        emulator.path("before.img"),
-    );
+    let before = Disk::create(lab.base(), &lab.path(NODE_NAME), emulator.path("before.img"));
     let recorded = before.copy(emulator.path("recorded.img"));
     let log = emulator.path("log");
     let begun = Instant::now();
@@ -294,11 +270,7 @@ fn an_update_is_finished_after_a_power_cut_at_any_flush_and_with_any_loss() {
     untouched.discard();
     let (new, output) = recover(&recorded, "true", false);
     recorded.discard();
-    assert_eq!(
-        new.last_event_kind(),
-        Some("finished"),
-        "{console}\n{output}"
-    );
+    assert_eq!(new.last_event_kind(), Some("finished"), "{console}\n{output}");
     let expected = ExpectedStates::new(old, new);
     let cut_test = CutTest {
         emulator: &emulator,

@@ -57,13 +57,8 @@ const MISMATCHES_METRIC: &str = "evenkeel_answer_cache_mismatches_total";
 /// Counts polls by result.
 const POLLS_METRIC: &str = "evenkeel_poll_requests_total";
 
-const FAULTS: Faults = Faults {
-    lose_request: 15,
-    lose_answer: 20,
-    duplicate: 20,
-    straggle: 10,
-    delay: 15,
-};
+const FAULTS: Faults =
+    Faults { lose_request: 15, lose_answer: 20, duplicate: 20, straggle: 10, delay: 15 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_runs_match_what_the_nodes_did() {
@@ -74,13 +69,8 @@ async fn recorded_runs_match_what_the_nodes_did() {
     let mut replicas = Replicas::start_each(&settings.each_ref().map(String::as_str)).await;
     let client = OperatorClient::new(&replicas.rest_addresses(), &replicas.operator_token());
     let times = usize::try_from(number("EVENKEEL_HISTORY_SCALE", 1)).expect("a small factor");
-    let options = FleetSettings {
-        own: 36 * times,
-        eim: 32 * times,
-        sites: 9,
-        faults: FAULTS,
-        seed,
-    };
+    let options =
+        FleetSettings { own: 36 * times, eim: 32 * times, sites: 9, faults: FAULTS, seed };
     let fleet = SimulatedFleet::enroll(&replicas, &client, options).await;
     let targets = (fleet.members(), fleet.catalog());
     let operator = Operator::new(client.clone(), Rng::new(seed, 1), targets, RUN_TIMEOUT).await;
@@ -97,10 +87,7 @@ async fn recorded_runs_match_what_the_nodes_did() {
     };
     let pause = async {
         let answered = as_f64(tally.polls.load(Ordering::Relaxed));
-        print_progress(&format!(
-            "{:.0} polls/s",
-            answered / begun.elapsed().as_secs_f64()
-        ));
+        print_progress(&format!("{:.0} polls/s", answered / begun.elapsed().as_secs_f64()));
         stop.cancel();
         ended.cancelled().await;
     };
@@ -109,21 +96,11 @@ async fn recorded_runs_match_what_the_nodes_did() {
 
     let ended = Instant::now();
     let runs = read_runs(&client).await;
-    print_progress(&format!(
-        "{} runs read in {:.0?}",
-        runs.len(),
-        ended.elapsed()
-    ));
+    print_progress(&format!("{} runs read in {:.0?}", runs.len(), ended.elapsed()));
     let coverage = Coverage::from_history(&done, &runs);
-    print_progress(&format!(
-        "{kills} kills, {}; {coverage:?}",
-        describe_log(&log)
-    ));
+    print_progress(&format!("{kills} kills, {}; {coverage:?}", describe_log(&log)));
     let ended = Instant::now();
-    let failures: Vec<_> = done
-        .iter()
-        .filter_map(|node| check_node(node, &runs, &log))
-        .collect();
+    let failures: Vec<_> = done.iter().filter_map(|node| check_node(node, &runs, &log)).collect();
     print_progress(&format!("checked in {:.0?}", ended.elapsed()));
     let logs = replicas.logs();
     let counted = replicas.metric_lines(MISMATCHES_METRIC).await;
@@ -131,10 +108,7 @@ async fn recorded_runs_match_what_the_nodes_did() {
     print_progress(&answered.lines().join("\n"));
     replicas.stop().await;
     let failures = failures.join("\n\n");
-    assert!(
-        failures.is_empty(),
-        "{failures}\n{logs}\nEVENKEEL_HISTORY_SEED={seed}"
-    );
+    assert!(failures.is_empty(), "{failures}\n{logs}\nEVENKEEL_HISTORY_SEED={seed}");
     assert_no_mismatches(&logs, &counted);
     assert!(kills > 1, "only {kills} kills: this shows nothing");
     coverage.assert_sufficient(polls);
@@ -155,9 +129,7 @@ fn read_parameters() -> (u64, u64) {
     let otherwise = u64::from(std::process::id()) * 7_919;
     let seed = number("EVENKEEL_HISTORY_SEED", otherwise);
     let polls = number("EVENKEEL_HISTORY_POLLS", 5_000);
-    print_progress(&format!(
-        "EVENKEEL_HISTORY_SEED={seed} EVENKEEL_HISTORY_POLLS={polls}"
-    ));
+    print_progress(&format!("EVENKEEL_HISTORY_SEED={seed} EVENKEEL_HISTORY_POLLS={polls}"));
     (seed, polls)
 }
 
@@ -167,10 +139,7 @@ fn check_node(
     runs: &[Run],
     log: &OperatorLog,
 ) -> Option<String> {
-    let of: Vec<_> = runs
-        .iter()
-        .filter(|run| run.instance == member.instance)
-        .collect();
+    let of: Vec<_> = runs.iter().filter(|run| run.instance == member.instance).collect();
     let violations = match actual {
         GroundTruth::Own(own) => check::check_own_node(member, own, &of, log),
         GroundTruth::Eim(eim) => check::check_eim_node(member, eim, &of, log),
@@ -179,13 +148,7 @@ fn check_node(
     if !is_done {
         wrong.push(format!("{} did not finish its work", member.instance));
     }
-    let story = || {
-        format!(
-            "{}{}",
-            render_timeline(member, actual, &of, log),
-            wrong.join("\n")
-        )
-    };
+    let story = || format!("{}{}", render_timeline(member, actual, &of, log), wrong.join("\n"));
     (!wrong.is_empty()).then(story)
 }
 
@@ -273,10 +236,7 @@ impl Coverage {
             for state in ["succeeded", "failed", "reverted", "cancelled", "abandoned"] {
                 assert!(self.runs.contains_key(state), "no run is {state}: {self:?}");
             }
-            assert!(
-                self.offline_starts > 0,
-                "no attempt started with an offline grant: {self:?}"
-            );
+            assert!(self.offline_starts > 0, "no attempt started with an offline grant: {self:?}");
             assert!(
                 self.booted.0 > 0 && self.booted.1 > 0 && self.repeated_windows > 0,
                 "no image was booted, or no repeated window was used: {self:?}"
@@ -284,10 +244,7 @@ impl Coverage {
         }
         // This needs a failure and then an order that reaches the node: about eight in 100,000 polls.
         if polls >= 100_000 {
-            assert!(
-                self.retried_images > 0,
-                "no failed image was ordered again: {self:?}"
-            );
+            assert!(self.retried_images > 0, "no failed image was ordered again: {self:?}");
         }
     }
 }
@@ -308,8 +265,7 @@ impl PollCounts {
 
     fn lines(&self) -> Vec<String> {
         let all = self.0.iter();
-        all.map(|(labels, count)| format!("{labels} {count}"))
-            .collect()
+        all.map(|(labels, count)| format!("{labels} {count}")).collect()
     }
 
     fn count_kind(&self, kind: &str) -> u64 {

@@ -26,10 +26,7 @@ const UNFLUSHED_CUTS: u64 = 40;
 /// Records an update from a release of this kind and cuts it everywhere.
 fn record_and_cut(vms: &Vms, kind: ReleaseKind) -> (UpdateRecording, CutStatistics, u64) {
     let samples = number("EVENKEEL_IMAGE_CUT_SAMPLES", 40);
-    let seed = number(
-        "EVENKEEL_IMAGE_CUT_SEED",
-        u64::from(std::process::id()) * 7_919,
-    );
+    let seed = number("EVENKEEL_IMAGE_CUT_SEED", u64::from(std::process::id()) * 7_919);
     print_progress(&format!("EVENKEEL_IMAGE_CUT_SEED={seed}"));
     let begun = Instant::now();
     let recorded = UpdateRecording::record(vms, kind);
@@ -66,11 +63,9 @@ fn the_old_or_the_new_image_starts_wherever_the_power_is_cut() {
         slot,
         is_on_trial,
     };
-    for verdict in [
-        runs(OLD_VERSION, 'a', false),
-        runs(NEW_VERSION, 'b', true),
-        runs(NEW_VERSION, 'b', false),
-    ] {
+    for verdict in
+        [runs(OLD_VERSION, 'a', false), runs(NEW_VERSION, 'b', true), runs(NEW_VERSION, 'b', false)]
+    {
         for lossy in [false, true] {
             assert!(
                 outcome.verdicts.contains_key(&(lossy, verdict.clone())),
@@ -81,13 +76,7 @@ fn the_old_or_the_new_image_starts_wherever_the_power_is_cut() {
     // A check that finds no fault in these writes must find the faults of an unflushed kernel.
     let mut judge = recorded.judge();
     let never = recorded.recording.never_flushed(&recorded.kernel_range);
-    let lost = cut_after(
-        &never,
-        recorded.disk_before,
-        &mut judge,
-        1,
-        (UNFLUSHED_CUTS, seed),
-    );
+    let lost = cut_after(&never, recorded.disk_before, &mut judge, 1, (UNFLUSHED_CUTS, seed));
     print_progress(&format!(
         "a kernel that is never flushed, {UNFLUSHED_CUTS} cuts: {} dead, {} bad\n{lost}",
         lost.count_dead(),

@@ -76,49 +76,28 @@ fn kill_at(member: &Member<'_>, point: &str) {
     let mut agent = member.start_agent(&["run", "--halt-after", point]);
     until(&format!("the agent halts at {point}"), WAIT_TIMEOUT, || {
         let log = agent.log();
-        assert!(
-            agent.exit_status().is_none(),
-            "the agent ended before {point}:\n{log}"
-        );
+        assert!(agent.exit_status().is_none(), "the agent ended before {point}:\n{log}");
         log.contains("halted").then_some(())
     });
     agent.kill();
 
-    until(
-        &format!("the run has ended {context}"),
-        WAIT_TIMEOUT,
-        || {
-            let output = member.agent_once();
-            assert!(output.status.success(), "{context}: {output:?}");
-            let runs = member.runs();
-            let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
-            runs.iter().any(is_over).then_some(())
-        },
-    );
+    until(&format!("the run has ended {context}"), WAIT_TIMEOUT, || {
+        let output = member.agent_once();
+        assert!(output.status.success(), "{context}: {output:?}");
+        let runs = member.runs();
+        let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
+        runs.iter().any(is_over).then_some(())
+    });
     assert_eq!(member.node.audit(), "", "{context}");
     let run = member.only_run();
     assert_eq!(run["state"], "succeeded", "{context}: {run:#}");
     for name in ["demo-app", "demo-lib", "demo-conf"] {
         assert_eq!(member.node.package(name), "1.1 installed", "{context}");
     }
-    assert_eq!(
-        member.node.package("demo-held"),
-        "1.0 installed",
-        "{context}"
-    );
-    assert_eq!(
-        member.node.sh("apt-mark showauto demo-lib"),
-        "demo-lib\n",
-        "{context}"
-    );
+    assert_eq!(member.node.package("demo-held"), "1.0 installed", "{context}");
+    assert_eq!(member.node.sh("apt-mark showauto demo-lib"), "demo-lib\n", "{context}");
     // Each event occurs once and in order, even if the agent repeated steps.
-    let all_events = [
-        "downloading",
-        "downloaded",
-        "began",
-        "verify_begun",
-        "finished",
-    ];
+    let all_events = ["downloading", "downloaded", "began", "verify_begun", "finished"];
     assert_eq!(events(&run), all_events, "{context}: {run:#}");
 }
 
@@ -166,18 +145,11 @@ fn an_agent_killed_while_dpkg_runs_waits_for_it_and_repairs_nothing_meanwhile() 
     let member = fleet.join("node");
     let script = "/srv/evenkeel-agent run & echo $! > /run/agent; wait; exec sleep 1000";
     let boot = block_in_dpkg(&member, &["sh", "-c", script]);
-    member
-        .node
-        .succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
+    member.node.succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
     let again = "(/srv/evenkeel-agent run --once > /run/again 2>&1; echo $? > /run/ended) > /run/shell 2>&1 &";
     member.node.succeed_inside(&["sh", "-c", again]);
     // dpkg still waits, and so does the agent.
-    assert!(
-        member
-            .node
-            .succeed_inside(&["dpkg", "--audit"])
-            .contains("demo-slow")
-    );
+    assert!(member.node.succeed_inside(&["dpkg", "--audit"]).contains("demo-slow"));
     member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
     until("the agent has ended", WAIT_TIMEOUT, || {
         let look = "cat /run/ended 2> /dev/null || true";

@@ -22,13 +22,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Packages that each update changes.
-const PACKAGES: [&str; 5] = [
-    "demo-app",
-    "demo-conf",
-    "demo-hello",
-    "demo-lib",
-    "demo-unit",
-];
+const PACKAGES: [&str; 5] = ["demo-app", "demo-conf", "demo-hello", "demo-lib", "demo-unit"];
 
 /// Runs inside the node, so that only the node's clock is between the draw and the kill.
 const KILL_AGENT: &str = include_str!("../lab/kill-agent");
@@ -58,9 +52,7 @@ impl Course {
         let lab = Lab::open()?;
         let template = Node::new(&lab, "template").with_repository(&fleet.repository);
         let exact = PACKAGES.map(|name| format!("{name}=1.0")).join(" ");
-        template.sh(&format!(
-            "apt-get -q -y install {exact}; echo 'value=mine' > /etc/demo/conf"
-        ));
+        template.sh(&format!("apt-get -q -y install {exact}; echo 'value=mine' > /etc/demo/conf"));
         let packages = PACKAGES.map(|name| format!("{name}=1.1")).join("\n");
         let policy = fleet.rest.post(
             "/os-update-policies",
@@ -117,15 +109,7 @@ impl Course {
 fn run_and_kill(member: &Member<'_>, victim: &str, after: Duration) -> String {
     let seconds = format!("{:.3}", after.as_secs_f64());
     let agent = "/srv/evenkeel-agent";
-    let arguments = [
-        "sh",
-        "-c",
-        KILL_AGENT,
-        "kill-agent",
-        agent,
-        victim,
-        &seconds,
-    ];
+    let arguments = ["sh", "-c", KILL_AGENT, "kill-agent", agent, victim, &seconds];
     describe_output(&member.node.run(&arguments))
 }
 
@@ -147,12 +131,7 @@ struct KillTiming {
 
 impl KillTiming {
     fn new(span: Duration) -> Self {
-        Self {
-            span,
-            kills: 0,
-            hits: 0,
-            phases: BTreeMap::new(),
-        }
+        Self { span, kills: 0, hits: 0, phases: BTreeMap::new() }
     }
 
     /// Converts millionths of the span to a time.
@@ -187,10 +166,7 @@ fn run_round(
 ) {
     let name = format!("round-{}", plan.round);
     let member = course.join(&name);
-    let after = timing
-        .lock()
-        .expect("no round failed")
-        .kill_time(plan.share);
+    let after = timing.lock().expect("no round failed").kill_time(plan.share);
     let output = run_and_kill(&member, plan.victim, after);
     let mut faults = Vec::new();
     match line_value(&output, "phase") {
@@ -265,11 +241,7 @@ fn finish_update(
     };
     let node = NodeState::inspect(&member.node, &PACKAGES);
     faults.extend(expected.faults(&node));
-    faults.extend(
-        node.cached_debs
-            .iter()
-            .map(|file| format!("cached file {file}")),
-    );
+    faults.extend(node.cached_debs.iter().map(|file| format!("cached file {file}")));
     faults.extend(node.journal.iter().map(|_| "a journal remains".to_owned()));
     let end = expected.reached(&node);
     let [run] = runs.as_slice() else {
@@ -286,13 +258,7 @@ fn finish_update(
         faults.push(format!("the run is {state}, but the node is {end:?}"));
     }
     // Each event occurs once and in order, even if the agent repeated steps.
-    let all_events = [
-        "downloading",
-        "downloaded",
-        "began",
-        "verify_begun",
-        "finished",
-    ];
+    let all_events = ["downloading", "downloaded", "began", "verify_begun", "finished"];
     if state == "succeeded" && events(run) != all_events {
         faults.push(format!("the recorded events are {:?}", events(run)));
     }
@@ -308,10 +274,7 @@ fn an_update_killed_at_any_instant_ends_entirely_old_or_entirely_new() {
     let (span, expected) = course.measure_update();
     print_progress(&format!("an attempt is open for {span:?}"));
     let begun = Instant::now();
-    let (timing, results) = (
-        Mutex::new(KillTiming::new(span)),
-        Mutex::<KillResults>::default(),
-    );
+    let (timing, results) = (Mutex::new(KillTiming::new(span)), Mutex::<KillResults>::default());
     let next = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..WORKER_COUNT {
@@ -340,10 +303,7 @@ fn an_update_killed_at_any_instant_ends_entirely_old_or_entirely_new() {
         results.faults.len()
     ));
     assert!(results.faults.is_empty(), "{}", results.faults.join("\n\n"));
-    assert!(
-        hits * 2 >= kills,
-        "only {hits} of {kills} kills hit an open attempt"
-    );
+    assert!(hits * 2 >= kills, "only {hits} of {kills} kills hit an open attempt");
 }
 
 #[test]

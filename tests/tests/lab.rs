@@ -6,9 +6,7 @@ use evenkeel_tests::lab::{Lab, Node, Repository, Suite, is_older};
 fn a_node_installs_and_upgrades_from_a_signed_repository_without_any_network() {
     let Some(lab) = Lab::open() else { return };
     let repository = Repository::new(&lab, "repo");
-    let node = Node::new(&lab, "node")
-        .without_network()
-        .with_repository(&repository);
+    let node = Node::new(&lab, "node").without_network().with_repository(&repository);
     assert_eq!(node.package("demo-app"), "");
     node.sh("apt-get -q -y install demo-app");
     assert_eq!(node.package("demo-app"), "1.0 installed");
@@ -49,15 +47,10 @@ fn a_killed_boot_keeps_its_files_and_no_process() {
     let node = Node::new(&lab, "node");
     let script = "echo one > /root/file; touch /run/gone; echo begun; exec sleep 1000";
     let mut boot = node.start(&["sh", "-c", script]);
-    evenkeel_tests::lab::until(
-        "the script has begun",
-        std::time::Duration::from_secs(10),
-        || boot.log().contains("begun").then_some(()),
-    );
-    assert_eq!(
-        node.succeed_inside(&["sh", "-c", "echo /run/*"]),
-        "/run/gone\n"
-    );
+    evenkeel_tests::lab::until("the script has begun", std::time::Duration::from_secs(10), || {
+        boot.log().contains("begun").then_some(())
+    });
+    assert_eq!(node.succeed_inside(&["sh", "-c", "echo /run/*"]), "/run/gone\n");
     assert!(!boot.kill().success());
     assert_eq!(node.sh("cat /root/file; ls /run"), "one\n");
 }

@@ -47,9 +47,7 @@ fn image_content(profile: &str, length: usize) -> Vec<u8> {
     let mut state = profile.bytes().map(u64::from).sum::<u64>();
     let mut content = Vec::with_capacity(length);
     while content.len() < length {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         content.extend_from_slice(&state.to_be_bytes()[..4]);
     }
     content
@@ -103,30 +101,23 @@ async fn a_truncated_bundle_does_not_change_the_site() {
     let release = at("release");
     fs::create_dir(&release).expect("a folder");
     for profile in PROFILES {
-        fs::write(
-            release.join(format!("{profile}.yaml")),
-            profile_yaml(profile),
-        )
-        .expect("a profile");
+        fs::write(release.join(format!("{profile}.yaml")), profile_yaml(profile))
+            .expect("a profile");
         let file = image_content(profile, 20_000);
         fs::write(release.join(format!("{profile}.raw.gz")), file).expect("an image");
         fs::write(release.join(format!("{profile}.json")), PACKAGE_LIST).expect("a list");
     }
     let home = folder.path().display();
-    run_cli(&format!("evenkeel os key {home}/key"))
-        .await
-        .expect("a key");
+    run_cli(&format!("evenkeel os key {home}/key")).await.expect("a key");
     for (revision, to) in [("0.3.1", "shelf"), ("0.3.0", "site")] {
         let line = format!(
             "evenkeel os publish {home}/release --to oci:{home}/{to} --revision {revision} --key {home}/key"
         );
         run_cli(&line).await.expect("published");
     }
-    run_cli(&format!(
-        "evenkeel os bundle {home}/whole.tar --from oci:{home}/shelf"
-    ))
-    .await
-    .expect("a bundle");
+    run_cli(&format!("evenkeel os bundle {home}/whole.tar --from oci:{home}/shelf"))
+        .await
+        .expect("a bundle");
     let bundle = fs::read(at("whole.tar")).expect("a bundle");
     let before = file_digests(&at("site"));
     let import = |name: &str| format!("evenkeel os import {home}/{name} --to oci:{home}/site");
@@ -134,10 +125,7 @@ async fn a_truncated_bundle_does_not_change_the_site() {
         let cut = bundle.len() * step / 200;
         fs::write(at("cut.tar"), &bundle[..cut]).expect("a bundle");
         let imported = run_cli(&import("cut.tar")).await;
-        assert!(
-            matches!(imported, Err(Failure::Transfer { .. })),
-            "{cut}: {imported:?}"
-        );
+        assert!(matches!(imported, Err(Failure::Transfer { .. })), "{cut}: {imported:?}");
         assert!(!at("cut.tar.unpacked").exists(), "{cut}");
         assert_eq!(file_digests(&at("site")), before, "{cut}");
     }
@@ -148,10 +136,7 @@ async fn a_truncated_bundle_does_not_change_the_site() {
     spoilt[begin.expect("the image") + 10_000] ^= 1;
     fs::write(at("spoilt.tar"), &spoilt).expect("a bundle");
     let imported = run_cli(&import("spoilt.tar")).await;
-    assert!(
-        matches!(imported, Err(Failure::Transfer { .. })),
-        "{imported:?}"
-    );
+    assert!(matches!(imported, Err(Failure::Transfer { .. })), "{imported:?}");
     assert_eq!(file_digests(&at("site")), before);
 
     let imported = run_cli(&import("whole.tar")).await;
@@ -194,12 +179,7 @@ impl EimReleaseService {
         remove_files(&shelf);
         let files = Web::serve(&lab.path("files"));
         let connection = SlowConnection::to(&files.address().to_string(), Duration::from_millis(4));
-        Some(Self {
-            lab,
-            runtime,
-            connection,
-            files,
-        })
+        Some(Self { lab, runtime, connection, files })
     }
 
     /// Starts or resumes mirroring to a registry.
@@ -208,20 +188,14 @@ impl EimReleaseService {
         reason = "the mirror is another program, which the test kills"
     )]
     fn mirror(&self, to: &Registry) -> Child {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.lab.path("mirror.log"));
+        let log = File::options().create(true).append(true).open(self.lab.path("mirror.log"));
         let mut arguments = vec!["os", "mirror", "--revision", "~0.3.1", "--prefix", PREFIX];
         arguments.extend(["--plain-http", "--to-plain-http"]);
         arguments.extend(PROFILES.iter().flat_map(|profile| ["--profile", profile]));
         Command::new(&Binaries::get().cli)
             .args(arguments)
             .args(["--from", &format!("oci:{}", self.lab.path("eim").display())])
-            .args([
-                "--files-url",
-                &format!("http://{}", self.connection.address()),
-            ])
+            .args(["--files-url", &format!("http://{}", self.connection.address())])
             .args(["--to", &to.address()])
             .arg("--work")
             .arg(self.lab.path("work"))
@@ -268,10 +242,8 @@ fn remove_files(shelf: &Path) {
 
 /// Tags of a profile in a registry.
 async fn list_tags(at: &Registry, profile: &str) -> Vec<String> {
-    let access = Access {
-        plain_http: true,
-        ..Access::new(at.address().parse().expect("an address"))
-    };
+    let access =
+        Access { plain_http: true, ..Access::new(at.address().parse().expect("an address")) };
     let repository: Repository = format!("{PREFIX}{profile}").parse().expect("a name");
     let registry = open(&access).expect("a registry");
     match registry.tags(&repository).await {
@@ -300,10 +272,7 @@ fn a_killed_mirror_resumes_and_its_files_are_served_under_their_own_paths() {
         mirror.kill().expect("a child of ours");
         mirror.wait().expect("a child of ours");
         let offsets = eim.requested_offsets(PROFILES[0], before);
-        assert!(
-            offsets.iter().all(|from| *from == sure),
-            "{offsets:?}, {sure}"
-        );
+        assert!(offsets.iter().all(|from| *from == sure), "{offsets:?}, {sure}");
         sure = eim.downloaded_bytes(&first);
         for profile in PROFILES {
             let tags = eim.runtime.block_on(list_tags(&registry, profile));
@@ -317,10 +286,7 @@ fn a_killed_mirror_resumes_and_its_files_are_served_under_their_own_paths() {
     let is_carried_on = !offsets.is_empty() && offsets.iter().all(|from| *from == sure);
     assert!(is_carried_on, "{offsets:?}, {sure}");
     for profile in PROFILES {
-        assert_eq!(
-            eim.runtime.block_on(list_tags(&registry, profile)),
-            ["0.3.1"]
-        );
+        assert_eq!(eim.runtime.block_on(list_tags(&registry, profile)), ["0.3.1"]);
     }
 
     // From here on, only the mirror is reachable.
@@ -344,10 +310,8 @@ fn check_served_files(eim: &EimReleaseService, registry: &Registry) {
         ("EVENKEELD_FILES__LISTEN".to_owned(), "127.0.0.1:0"),
         ("EVENKEELD_FILES__MIN_FREE_BYTES".to_owned(), "0"),
     ];
-    let settings: Vec<(&str, &str)> = settings
-        .iter()
-        .map(|(key, value)| (&**key, *value))
-        .collect();
+    let settings: Vec<(&str, &str)> =
+        settings.iter().map(|(key, value)| (&**key, *value)).collect();
     let server = Server::start_with(&eim.lab, &settings);
     server.cli(&["os", "sync"]);
     let data = eim.lab.path("server");
@@ -362,9 +326,7 @@ fn check_served_files(eim: &EimReleaseService, registry: &Registry) {
         .expect("a client");
     let files = server.address("files");
     let fetch = |path: &str, range: Option<&str>| {
-        let mut request = client
-            .get(format!("https://{files}/{path}"))
-            .bearer_auth(token.trim());
+        let mut request = client.get(format!("https://{files}/{path}")).bearer_auth(token.trim());
         if let Some(range) = range {
             request = request.header("range", range);
         }
@@ -378,11 +340,7 @@ fn check_served_files(eim: &EimReleaseService, registry: &Registry) {
         let own = image_content(profile, IMAGE_BYTES);
         let path = format!("{IMAGE_FOLDER}/{profile}.raw.gz");
         let (status, content) = fetch(&path, None);
-        assert_eq!(
-            (status, Digest::compute(&content)),
-            (200, Digest::compute(&own)),
-            "{path}"
-        );
+        assert_eq!((status, Digest::compute(&content)), (200, Digest::compute(&own)), "{path}");
         let part = fetch(&path, Some("bytes=1000-1999"));
         assert_eq!(part, (206, own[1_000..2_000].to_vec()), "{path}");
         let list = fetch(&format!("{IMAGE_FOLDER}/{profile}.json"), None);

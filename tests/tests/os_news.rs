@@ -58,11 +58,7 @@ impl Site {
         self.server.cli(&[&publish[..], &called].concat());
         self.server.cli(&["os", "sync"]);
         let has = format!("SELECT count(*) FROM os_profiles WHERE image_id = '{image}'");
-        assert_eq!(
-            self.server.sql(&has).trim(),
-            "1",
-            "{image} is in the catalogue"
-        );
+        assert_eq!(self.server.sql(&has).trim(), "1", "{image} is in the catalogue");
     }
 
     fn write_release(&self, revision: &str, image: &str) -> PathBuf {
@@ -90,19 +86,14 @@ impl Site {
         let filled = async {
             let postgres = self.lab.path("server").join("postgres");
             let url = PrivatePostgres::find_running(&postgres).expect("a lock");
-            let options = StoreOptions {
-                statement_timeout: WAIT_TIMEOUT,
-                ..StoreOptions::default()
-            };
+            let options =
+                StoreOptions { statement_timeout: WAIT_TIMEOUT, ..StoreOptions::default() };
             let store = Store::connect(&url.expect("a Postgres that runs"), options).await?;
             let now = SystemClock.now();
             let tx = store.fleet().await?;
             let (project, _) = projects::ensure_default(&tx, now).await?;
             drop(tx);
-            let size = ProjectSize {
-                hosts: NODES,
-                sites: 10,
-            };
+            let size = ProjectSize { hosts: NODES, sites: 10 };
             fill::seed_nodes(&store, project.id, size, now).await?;
             store.close().await;
             Ok::<_, evenkeel_store::StoreError>(())
@@ -160,11 +151,7 @@ fn a_new_image_reaches_ten_thousand_nodes_and_an_older_one_changes_nothing() {
 
     site.publish_and_sync("1.0.3", "3.0.2");
     site.wait_until_followed();
-    assert_eq!(
-        site.count_notified_nodes("3.0.10"),
-        u64::from(NODES),
-        "the other image is older"
-    );
+    assert_eq!(site.count_notified_nodes("3.0.10"), u64::from(NODES), "the other image is older");
     let newest =
         "/compute/instances?pageSize=1&filter=osUpdateAvailable%20%3D%20%22edge%203.0.10%22";
     let listed = site.server.rest().get(newest);

@@ -38,23 +38,14 @@ impl RegistryTest {
             ("PASSWORD_FILE", password),
         ];
         let own = own.map(|(key, value)| (format!("REGISTRIES__RELEASE__{key}"), value));
-        let defaults = [
-            ("REGISTRY", "release"),
-            ("REVISION", "~0.3.1"),
-            ("ENABLED", &enabled),
-        ];
+        let defaults = [("REGISTRY", "release"), ("REVISION", "~0.3.1"), ("ENABLED", &enabled)];
         let defaults = defaults.map(|(key, value)| (format!("DEFAULT__{key}"), value.to_owned()));
         let all = own.into_iter().chain(defaults);
         let all = all.map(|(key, value)| (format!("EVENKEELD_OS_RESOURCE_MANAGER__{key}"), value));
         let all: Vec<(String, String)> = all.collect();
         let settings: Vec<(&str, &str)> = all.iter().map(|(k, v)| (&**k, &**v)).collect();
         let server = Server::start_with(&lab, &settings);
-        Self {
-            rest: server.rest(),
-            server,
-            registry,
-            lab,
-        }
+        Self { rest: server.rest(), server, registry, lab }
     }
 
     /// Writes a folder with these profiles and this image version.
@@ -72,10 +63,7 @@ impl RegistryTest {
             let packages = json!({ "repo": [{ "name": "bash", "version": image }] });
             let files = [
                 (format!("{profile}.yaml"), yaml),
-                (
-                    format!("{profile}-{image}.raw"),
-                    format!("the image {profile} {image}"),
-                ),
+                (format!("{profile}-{image}.raw"), format!("the image {profile} {image}")),
                 (format!("{profile}-{image}.json"), packages.to_string()),
             ];
             for (name, content) in files {
@@ -110,17 +98,10 @@ impl RegistryTest {
     /// Operating systems of the project, each as `profile image revision`.
     fn list_systems(&self) -> Vec<String> {
         let all = self.rest.get("/compute/os?pageSize=100&orderBy=name");
-        let all = all["OperatingSystemResources"]
-            .as_array()
-            .expect("a list")
-            .iter();
+        let all = all["OperatingSystemResources"].as_array().expect("a list").iter();
         let text = |os: &Value, key: &str| os[key].as_str().unwrap_or_default().to_owned();
-        all.map(|os| {
-            ["profileName", "imageId", "revision"]
-                .map(|key| text(os, key))
-                .join(" ")
-        })
-        .collect()
+        all.map(|os| ["profileName", "imageId", "revision"].map(|key| text(os, key)).join(" "))
+            .collect()
     }
 }
 
@@ -150,10 +131,7 @@ fn check_outage(test: &mut RegistryTest) {
     test.registry.stop();
     let away = test.sync();
     assert_eq!(away["outcome"], "failed", "{away:#}");
-    assert!(
-        !away["message"].as_str().unwrap_or_default().is_empty(),
-        "{away:#}"
-    );
+    assert!(!away["message"].as_str().unwrap_or_default().is_empty(), "{away:#}");
     assert_eq!(test.list_systems().len(), 4);
     test.registry.restart();
     test.publish(&["edge-rt"], "0.3.2", "3.0.2", &[]);
@@ -169,34 +147,18 @@ fn check_outage(test: &mut RegistryTest) {
 fn operating_systems_come_from_debians_registry_and_follow_it() {
     let Some(lab) = Lab::open() else { return };
     let mut test = RegistryTest::new(lab, &["edge", "edge-rt"]);
-    test.publish(
-        &["edge", "edge-rt"],
-        "0.3.1",
-        "3.0.1",
-        &["--branch", "main"],
-    );
+    test.publish(&["edge", "edge-rt"], "0.3.1", "3.0.1", &["--branch", "main"]);
     let first = test.sync();
     assert_eq!(first["outcome"], "succeeded", "{first:#}");
     assert_eq!(sync_counts(&first), [2, 0, 0, 0]);
-    assert_eq!(
-        test.list_systems(),
-        ["edge 3.0.1 0.3.1", "edge-rt 3.0.1 0.3.1"]
-    );
+    assert_eq!(test.list_systems(), ["edge 3.0.1 0.3.1", "edge-rt 3.0.1 0.3.1"]);
 
     // A patch release is added, a minor release is not.
     test.publish(&["edge"], "0.3.2", "3.0.2", &[]);
     test.publish(&["edge"], "0.4.0", "4.0.0", &[]);
     let patch = test.sync();
-    assert_eq!(
-        (sync_counts(&patch), finding_lines(&patch)),
-        ([1, 0, 2, 0], vec![]),
-        "{patch:#}"
-    );
-    let expected = [
-        "edge 3.0.1 0.3.1",
-        "edge 3.0.2 0.3.2",
-        "edge-rt 3.0.1 0.3.1",
-    ];
+    assert_eq!((sync_counts(&patch), finding_lines(&patch)), ([1, 0, 2, 0], vec![]), "{patch:#}");
+    let expected = ["edge 3.0.1 0.3.1", "edge 3.0.2 0.3.2", "edge-rt 3.0.1 0.3.1"];
     assert_eq!(test.list_systems(), expected);
 
     // A tag moves to another image: a new operating system is added and the old one stays.
@@ -212,11 +174,7 @@ fn operating_systems_come_from_debians_registry_and_follow_it() {
     // A tag is removed.
     test.registry.remove_tag(&format!("{PREFIX}edge"), "0.3.1");
     let removed = test.sync();
-    assert_eq!(
-        finding_lines(&removed),
-        ["0.3.1 gone", "0.3.2 tag_moved"],
-        "{removed:#}"
-    );
+    assert_eq!(finding_lines(&removed), ["0.3.1 gone", "0.3.2 tag_moved"], "{removed:#}");
     assert_eq!(test.list_systems().len(), 4);
 
     check_outage(&mut test);
@@ -227,15 +185,8 @@ fn operating_systems_come_from_debians_registry_and_follow_it() {
     test.registry.corrupt(&repository, "0.3.3");
     let altered = test.sync();
     assert_eq!(altered["outcome"], "partial", "{altered:#}");
-    assert!(
-        finding_lines(&altered).contains(&"0.3.3 wrong_digest".to_owned()),
-        "{altered:#}"
-    );
-    assert!(
-        test.server
-            .cli(&["os", "sync-report"])
-            .contains("wrong_digest")
-    );
+    assert!(finding_lines(&altered).contains(&"0.3.3 wrong_digest".to_owned()), "{altered:#}");
+    assert!(test.server.cli(&["os", "sync-report"]).contains("wrong_digest"));
 }
 
 #[test]
@@ -257,13 +208,7 @@ fn two_hundred_profiles_are_synced_although_the_server_is_killed_meanwhile() {
     let report = test.sync();
     assert_eq!(report["outcome"], "succeeded", "{report:#}");
     let [created, refreshed, same, refused] = sync_counts(&report);
-    assert_eq!(
-        (created + same, refreshed, refused),
-        (200, 0, 0),
-        "{report:#}"
-    );
-    let rows = test
-        .server
-        .sql("SELECT count(*), count(DISTINCT os_id) FROM os_details");
+    assert_eq!((created + same, refreshed, refused), (200, 0, 0), "{report:#}");
+    let rows = test.server.sql("SELECT count(*), count(DISTINCT os_id) FROM os_details");
     assert_eq!(rows.trim(), "200|200");
 }

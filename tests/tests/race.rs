@@ -44,11 +44,7 @@ async fn open_window(client: &OperatorClient, site: &str) {
             "startSeconds": start, "endSeconds": start + 86_400, "targetSiteId": site,
         });
         let path = "/schedules/single";
-        if client
-            .send(0, Method::POST, path, Some(&window))
-            .await
-            .is_ok()
-        {
+        if client.send(0, Method::POST, path, Some(&window)).await.is_ok() {
             while machine_time().timestamp() < start {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -66,12 +62,7 @@ impl Course {
         let client = OperatorClient::new(&replicas.rest_addresses(), &replicas.operator_token());
         let site = client.create("/sites", &json!({ "name": "course" })).await;
         open_window(&client, &site).await;
-        Self {
-            replicas,
-            client,
-            rng: Rng::new(seed, 0),
-            site,
-        }
+        Self { replicas, client, rng: Rng::new(seed, 0), site }
     }
 
     async fn move_to_site(&self, member: &SimulatedMember) {
@@ -90,10 +81,8 @@ impl Course {
 
     async fn set_limit(&self, policy: &str, limit: usize) {
         let body = json!({ "osUpdatePolicyId": policy, "maxConcurrent": limit });
-        let (answer, _) = self
-            .client
-            .until_done(Method::PUT, "/assignments/project", Some(&body))
-            .await;
+        let (answer, _) =
+            self.client.until_done(Method::PUT, "/assignments/project", Some(&body)).await;
         answer.expect("an assignment");
     }
 
@@ -157,10 +146,7 @@ async fn the_limit_of_concurrent_updates_is_never_exceeded() {
             }
         }
     }
-    print_progress(&format!(
-        "{rounds} rounds of {NODE_COUNT} nodes in {:.0?}",
-        begun.elapsed()
-    ));
+    print_progress(&format!("{rounds} rounds of {NODE_COUNT} nodes in {:.0?}", begun.elapsed()));
     course.replicas.stop().await;
 }
 
@@ -190,11 +176,7 @@ async fn run_race(
         server.start().await;
     }
     let answers = tasks.join_all().await;
-    let mut granted: Vec<_> = answers
-        .into_iter()
-        .filter(|(_, is)| *is)
-        .map(|(at, _)| at)
-        .collect();
+    let mut granted: Vec<_> = answers.into_iter().filter(|(_, is)| *is).map(|(at, _)| at).collect();
     granted.sort_unstable();
     granted
 }
@@ -223,29 +205,18 @@ async fn only_as_many_eim_agents_as_the_limit_allows_get_the_window() {
         let mut tasks = JoinSet::new();
         for (at, racer) in racers.iter().cloned().enumerate() {
             let server = usize::from(course.rng.happens(500));
-            tasks.spawn(async move {
-                (
-                    at,
-                    racer.send_status(server, StatusType::UpToDate, "").await,
-                )
-            });
+            tasks.spawn(
+                async move { (at, racer.send_status(server, StatusType::UpToDate, "").await) },
+            );
         }
         let answers = tasks.join_all().await;
-        notified = answers
-            .into_iter()
-            .filter(|(_, is)| *is)
-            .map(|(at, _)| at)
-            .collect();
+        notified = answers.into_iter().filter(|(_, is)| *is).map(|(at, _)| at).collect();
         notified.sort_unstable();
         assert_eq!(notified.len(), 3, "the window was sent to {notified:?}");
     }
     // One update ends, and another node gets its slot.
     let first = &racers[notified[0]];
-    for kind in [
-        StatusType::Started,
-        StatusType::Updated,
-        StatusType::UpToDate,
-    ] {
+    for kind in [StatusType::Started, StatusType::Updated, StatusType::UpToDate] {
         first.send_status(0, kind, "").await;
     }
     let mut others = 0;
@@ -273,9 +244,7 @@ async fn the_same_end_reported_a_hundred_times_at_once_is_one_run_with_one_end()
             ScriptedNode::enroll_own(&mut registrar, &course.replicas, &mut course.rng).await;
         racer.add_connections(&mut registrar, &course.replicas);
         racer.attempt = course.rng.uuid();
-        racer
-            .report_until_acknowledged(&policy, 1, &all_kinds[..reported_before])
-            .await;
+        racer.report_until_acknowledged(&policy, 1, &all_kinds[..reported_before]).await;
         let mut tasks = JoinSet::new();
         for server in 0..100 {
             let racer = racer.clone();
@@ -289,18 +258,9 @@ async fn the_same_end_reported_a_hundred_times_at_once_is_one_run_with_one_end()
         let runs = course.runs_of(&racer.member).await;
         assert_eq!(runs.len(), 1, "{runs:#?}");
         assert_eq!(runs[0].state, "succeeded");
-        let events: Vec<_> = runs[0]
-            .events
-            .iter()
-            .map(|entry| entry.event.as_str())
-            .collect();
+        let events: Vec<_> = runs[0].events.iter().map(|entry| entry.event.as_str()).collect();
         assert_eq!(events, ["downloading", "downloaded", "began", "finished"]);
-        assert!(
-            answers
-                .iter()
-                .all(|answer| *answer == (4, runs[0].id.clone())),
-            "{answers:?}"
-        );
+        assert!(answers.iter().all(|answer| *answer == (4, runs[0].id.clone())), "{answers:?}");
     }
     course.replicas.stop().await;
 }
@@ -340,11 +300,7 @@ async fn the_same_status_sent_a_hundred_times_at_once_is_one_run_with_one_end() 
         let runs = course.runs_of(&racer.member).await;
         assert_eq!(runs.len(), 1, "{runs:#?}");
         assert_eq!(runs[0].state, state);
-        let ends = runs[0]
-            .events
-            .iter()
-            .filter(|entry| entry.event != "began")
-            .count();
+        let ends = runs[0].events.iter().filter(|entry| entry.event != "began").count();
         assert_eq!(ends, 1, "{runs:#?}");
     }
     course.replicas.stop().await;

@@ -45,20 +45,8 @@ fn a_policy_written_over_rest_changes_a_real_package_inside_its_window() {
         assert_eq!(package["state"], "installed");
     }
     let (start, end) = (&run["startTime"], &run["endTime"]);
-    assert!(
-        start.as_u64() > Some(0) && end.as_u64() >= start.as_u64(),
-        "{run:#}"
-    );
-    assert_eq!(
-        events(&run),
-        [
-            "downloading",
-            "downloaded",
-            "began",
-            "verify_begun",
-            "finished"
-        ]
-    );
+    assert!(start.as_u64() > Some(0) && end.as_u64() >= start.as_u64(), "{run:#}");
+    assert_eq!(events(&run), ["downloading", "downloaded", "began", "verify_begun", "finished"]);
     let times = run["events"].as_array().expect("events").iter();
     assert!(times.map(|event| parse_time(&event["time"])).is_sorted());
     assert_eq!(member.decision()["reason"]["code"], "up_to_date");
@@ -141,10 +129,7 @@ fn a_package_whose_script_fails_ends_the_run_in_error_with_the_output_of_dpkg() 
     assert!(!member.agent_once().status.success());
     let run = member.only_run();
     assert_eq!(run["state"], "failed", "{run:#}");
-    assert!(
-        run.to_string().contains("postinst fails on purpose"),
-        "{run:#}"
-    );
+    assert!(run.to_string().contains("postinst fails on purpose"), "{run:#}");
     assert_eq!(run_package(&run, "demo-bad")["state"], "half-configured");
     assert_eq!(member.node.package("demo-bad"), "1.1 half-configured");
 
@@ -164,14 +149,8 @@ fn without_instance_details(mut run: Value) -> Value {
 #[test]
 fn a_server_killed_between_a_report_and_its_answer_loses_nothing_and_doubles_nothing() {
     let Some(fleet) = Fleet::new() else { return };
-    let line = SlowConnection::to(
-        &fleet.server.address("southbound"),
-        Duration::from_millis(400),
-    );
-    let agent = Agent {
-        program: &Binaries::get().agent,
-        server: &line.address().to_string(),
-    };
+    let line = SlowConnection::to(&fleet.server.address("southbound"), Duration::from_millis(400));
+    let agent = Agent { program: &Binaries::get().agent, server: &line.address().to_string() };
     let member = fleet.join_with("node", agent);
     member.install(&["demo-hello"]);
     member.assign_packages("demo-hello=1.1");
@@ -180,15 +159,11 @@ fn a_server_killed_between_a_report_and_its_answer_loses_nothing_and_doubles_not
     let mut agent = member.start_agent(&["run"]);
     until("the outcome is stored", WAIT_TIMEOUT, || {
         let runs = member.runs();
-        runs.first()
-            .is_some_and(|run| run["state"] == "succeeded")
-            .then_some(())
+        runs.first().is_some_and(|run| run["state"] == "succeeded").then_some(())
     });
     line.cut();
     fleet.server.kill();
-    until("an answer is lost", WAIT_TIMEOUT, || {
-        line.has_lost_answer().then_some(())
-    });
+    until("an answer is lost", WAIT_TIMEOUT, || line.has_lost_answer().then_some(()));
     let log = agent.log();
     assert!(agent.exit_status().is_none(), "the agent ended:\n{log}");
 

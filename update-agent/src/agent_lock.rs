@@ -56,12 +56,7 @@ mod tests {
         let first = AgentLock::acquire(&path).unwrap();
 
         let error = AgentLock::acquire(&path).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("another evenkeel-agent is running"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("another evenkeel-agent is running"), "{error}");
 
         drop(first);
         AgentLock::acquire(&path).unwrap();

@@ -137,16 +137,8 @@ impl Default for Config {
 
 impl Default for GateConfig {
     fn default() -> Self {
-        let GateSettings {
-            min_battery_percent,
-            min_free,
-            hook_timeout,
-        } = GateSettings::default();
-        Self {
-            min_battery_percent,
-            min_free,
-            hook_timeout,
-        }
+        let GateSettings { min_battery_percent, min_free, hook_timeout } = GateSettings::default();
+        Self { min_battery_percent, min_free, hook_timeout }
     }
 }
 
@@ -332,24 +324,14 @@ mod tests {
         let example = include_str!("../../deploy/agent/agent.toml");
         assert_eq!(load(example).unwrap(), Config::default());
         let uncommented: Vec<_> = example.lines().map(uncomment).collect();
-        for key in [
-            "proxy",
-            "no_proxy",
-            "min_battery_percent",
-            "min_free",
-            "command",
-        ] {
+        for key in ["proxy", "no_proxy", "min_battery_percent", "min_free", "command"] {
             let prefix = format!("{key} =");
             let is_named = uncommented.iter().any(|line| line.starts_with(&prefix));
             assert!(is_named, "{key}");
         }
         let parsed = load(&uncommented.join("\n")).unwrap();
-        let usual = Config {
-            state_dir: None,
-            proxy: String::new(),
-            no_proxy: Vec::new(),
-            ..parsed
-        };
+        let usual =
+            Config { state_dir: None, proxy: String::new(), no_proxy: Vec::new(), ..parsed };
         assert_eq!(usual, Config::default());
     }
 
@@ -360,24 +342,15 @@ mod tests {
             let mut bytes = text.bytes();
             !text.is_empty() && bytes.all(|byte| byte == b'_' || byte.is_ascii_lowercase())
         };
-        let section = rest
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'));
+        let section = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let key = rest.split_once(" = ").map(|(key, _)| key);
-        if section.is_some_and(is_name) || key.is_some_and(is_name) {
-            rest
-        } else {
-            line
-        }
+        if section.is_some_and(is_name) || key.is_some_and(is_name) { rest } else { line }
     }
 
     #[test]
     fn an_unknown_key_is_an_error_that_names_it() {
-        for text in [
-            "rot = \"/\"",
-            "[packages]\nlock_timeuot = \"1s\"",
-            "[log]\nlevle = \"info\"",
-        ] {
+        for text in ["rot = \"/\"", "[packages]\nlock_timeuot = \"1s\"", "[log]\nlevle = \"info\""]
+        {
             let error = load(text).unwrap_err().to_string();
             let key = text.lines().last().unwrap().split(' ').next().unwrap();
             assert!(error.contains(key), "{error}");

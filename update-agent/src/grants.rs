@@ -85,16 +85,8 @@ impl GrantFile {
         let (Some(grant), Some(issued)) = (grant, issued) else {
             return self.remove();
         };
-        let document = GrantDocument {
-            format: FORMAT_VERSION,
-            issued,
-            grant: grant.clone(),
-        };
-        if self
-            .stored
-            .as_ref()
-            .is_some_and(|stored| stored.covers(&document))
-        {
+        let document = GrantDocument { format: FORMAT_VERSION, issued, grant: grant.clone() };
+        if self.stored.as_ref().is_some_and(|stored| stored.covers(&document)) {
             return Ok(());
         }
         let content = serde_json::to_vec(&document).unwrap_or_default();
@@ -237,25 +229,16 @@ mod tests {
         let grant = new_grant(&[(-100, 100)], 100);
         grants.store(Some(&grant), Some(test_time(0))).unwrap();
         assert_eq!(grants.start_deadline("d", test_time(-1)), None);
-        assert_eq!(
-            grants.start_deadline("d", test_time(0)),
-            Some(test_time(100))
-        );
+        assert_eq!(grants.start_deadline("d", test_time(0)), Some(test_time(100)));
         grants.store(Some(&grant), None).unwrap();
-        assert_eq!(
-            grants.start_deadline("d", test_time(0)),
-            None,
-            "the issue time is unknown"
-        );
+        assert_eq!(grants.start_deadline("d", test_time(0)), None, "the issue time is unknown");
     }
 
     #[test]
     fn the_servers_last_grant_survives_a_restart() {
         let (_folder, path) = test_file();
         let mut grants = GrantFile::load(&path);
-        grants
-            .store(Some(&new_grant(&[(0, 10)], 10)), Some(test_time(0)))
-            .unwrap();
+        grants.store(Some(&new_grant(&[(0, 10)], 10)), Some(test_time(0))).unwrap();
         let narrower = new_grant(&[(0, 5)], 10);
         grants.store(Some(&narrower), Some(test_time(1))).unwrap();
         assert_eq!(GrantFile::load(&path).get(), Some(&narrower));
@@ -274,9 +257,7 @@ mod tests {
         let day = 86_400;
         for minute in 0..=60 {
             let grant = new_grant(&[(0, 10)], day + minute * 60);
-            grants
-                .store(Some(&grant), Some(test_time(minute * 60)))
-                .unwrap();
+            grants.store(Some(&grant), Some(test_time(minute * 60))).unwrap();
             let stored = GrantFile::load(&path).get().unwrap().expires;
             let expected = if minute < 60 { 0 } else { 3_600 };
             assert_eq!(stored, test_time(day + expected), "in minute {minute}");

@@ -28,9 +28,7 @@ pub struct HaltingJournal {
 
 impl std::fmt::Debug for HaltingJournal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HaltingJournal")
-            .field("after", &self.after)
-            .finish_non_exhaustive()
+        f.debug_struct("HaltingJournal").field("after", &self.after).finish_non_exhaustive()
     }
 }
 
@@ -46,9 +44,7 @@ impl HaltingJournal {
         }
         let mut out = io::stdout().lock();
         // The reader of this line kills the agent. Without a reader, the agent must stop as well.
-        writeln!(out, "halted after {point}")
-            .and_then(|()| out.flush())
-            .ok();
+        writeln!(out, "halted after {point}").and_then(|()| out.flush()).ok();
         loop {
             std::thread::park();
         }

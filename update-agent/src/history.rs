@@ -65,10 +65,7 @@ impl AttemptRecord {
             return None;
         }
         let failure = last.kind.failure();
-        let began = entry
-            .events
-            .iter()
-            .find(|event| event.kind == EventKind::Began);
+        let began = entry.events.iter().find(|event| event.kind == EventKind::Began);
         let changes = entry.plan.changes.iter();
         Some(Self {
             attempt: entry.attempt,
@@ -76,9 +73,8 @@ impl AttemptRecord {
             outcome: last.kind.name().to_owned(),
             kind: failure.map(|failure| failure.kind),
             reason: failure.map_or_else(String::new, |failure| failure.reason.clone()),
-            log: failure.map_or_else(String::new, |failure| {
-                tail(&failure.log, MAX_LOG_BYTES).to_owned()
-            }),
+            log: failure
+                .map_or_else(String::new, |failure| tail(&failure.log, MAX_LOG_BYTES).to_owned()),
             opened: entry.events.first().map(|event| event.at),
             began: began.map(|event| event.at),
             ended: last.at,
@@ -110,10 +106,7 @@ pub struct HistoryFile {
 impl HistoryFile {
     /// Creates a history with the file at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            last: None,
-        }
+        Self { path: path.into(), last: None }
     }
 
     /// Adds an attempt durably. An attempt that is already stored is not added again.
@@ -166,10 +159,7 @@ mod tests {
     use crate::model::{AttemptEvent, Failure, UpdateSpec, UpdateTarget};
 
     fn ended_entry(number: u128, kind: EventKind) -> JournalEntry {
-        let target = UpdateTarget {
-            digest: "d".into(),
-            spec: UpdateSpec::Unknown,
-        };
+        let target = UpdateTarget { digest: "d".into(), spec: UpdateSpec::Unknown };
         let mut entry = JournalEntry::new(Uuid::from_u128(number), target);
         for (sequence, kind) in (1..).zip([EventKind::Began, kind]) {
             entry.events.push(AttemptEvent {
@@ -185,11 +175,8 @@ mod tests {
 
     fn finished_record(number: u128) -> AttemptRecord {
         let (results, booted) = (Vec::new(), None);
-        AttemptRecord::from_entry(&ended_entry(
-            number,
-            EventKind::Finished { results, booted },
-        ))
-        .unwrap()
+        AttemptRecord::from_entry(&ended_entry(number, EventKind::Finished { results, booted }))
+            .unwrap()
     }
 
     fn test_file() -> (tempfile::TempDir, PathBuf) {
@@ -203,17 +190,10 @@ mod tests {
         let (_folder, path) = test_file();
         assert!(read_history(&path).unwrap().is_empty());
         let failure = Failure::with_log(FailureKind::Apply, "no", "output");
-        let kind = EventKind::Failed {
-            failure,
-            results: Vec::new(),
-            booted: None,
-        };
+        let kind = EventKind::Failed { failure, results: Vec::new(), booted: None };
         let failed = AttemptRecord::from_entry(&ended_entry(1, kind)).unwrap();
         assert_eq!(failed.kind, Some(FailureKind::Apply));
-        assert_eq!(
-            (failed.reason.as_str(), failed.log.as_str()),
-            ("no", "output")
-        );
+        assert_eq!((failed.reason.as_str(), failed.log.as_str()), ("no", "output"));
         assert_eq!(failed.began.unwrap().timestamp(), 1);
         assert_eq!(failed.ended.timestamp(), 2);
 
@@ -222,10 +202,7 @@ mod tests {
         history.add(failed.clone()).unwrap();
         HistoryFile::new(&path).add(failed.clone()).unwrap();
         assert_eq!(read_history(&path).unwrap(), [failed]);
-        assert_eq!(
-            AttemptRecord::from_entry(&ended_entry(2, EventKind::VerifyBegun)),
-            None
-        );
+        assert_eq!(AttemptRecord::from_entry(&ended_entry(2, EventKind::VerifyBegun)), None);
     }
 
     #[test]
@@ -239,10 +216,8 @@ mod tests {
         assert_eq!(stored.len(), MAX_ATTEMPTS);
         assert_eq!(stored[0].attempt, Uuid::from_u128(3));
 
-        let long = AttemptRecord {
-            reason: "x".repeat(MAX_FILE_BYTES - 1_000),
-            ..finished_record(200)
-        };
+        let long =
+            AttemptRecord { reason: "x".repeat(MAX_FILE_BYTES - 1_000), ..finished_record(200) };
         history.add(long.clone()).unwrap();
         let stored = read_history(&path).unwrap();
         assert!(stored.len() < MAX_ATTEMPTS);

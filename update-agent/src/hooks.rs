@@ -62,10 +62,7 @@ pub async fn run_hooks(
     runner: &dyn Runner,
     deadline: Duration,
 ) -> Result<(), String> {
-    let hooks = ProgramFolder {
-        folder: point.folder(),
-        kind: "hook",
-    };
+    let hooks = ProgramFolder { folder: point.folder(), kind: "hook" };
     hooks.run_all(paths, runner, deadline).await
 }
 
@@ -92,10 +89,7 @@ impl ProgramFolder {
             let command = Command::new(format!("{folder}/{name}"), deadline);
             let output = match runner.run(&command).await {
                 Ok(output) => output,
-                Err(RunError::Deadline {
-                    output: partial_output,
-                    ..
-                }) => {
+                Err(RunError::Deadline { output: partial_output, .. }) => {
                     let late = format!("the {kind} {name} did not answer in time");
                     return Err(with_output(late, &partial_output));
                 }

@@ -208,14 +208,8 @@ mod tests {
         };
         let enrolled = marks(Some(1), Some(2));
         assert!(enrolled.identifies_other_machine(&marks(Some(3), Some(2))));
-        assert!(
-            !enrolled.identifies_other_machine(&marks(Some(1), Some(9))),
-            "reinstalled"
-        );
-        assert!(
-            !enrolled.identifies_other_machine(&marks(None, Some(9))),
-            "not readable"
-        );
+        assert!(!enrolled.identifies_other_machine(&marks(Some(1), Some(9))), "reinstalled");
+        assert!(!enrolled.identifies_other_machine(&marks(None, Some(9))), "not readable");
         let silent = marks(None, Some(2));
         assert!(silent.identifies_other_machine(&marks(None, Some(3))));
         assert!(!silent.identifies_other_machine(&marks(None, None)));
@@ -262,11 +256,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         assert!(!is_container(root.path()));
         fs::create_dir_all(root.path().join("proc/1")).unwrap();
-        fs::write(
-            root.path().join("proc/1/environ"),
-            b"TERM=x\0container=lxc\0",
-        )
-        .unwrap();
+        fs::write(root.path().join("proc/1/environ"), b"TERM=x\0container=lxc\0").unwrap();
         assert!(is_container(root.path()));
         fs::write(root.path().join("proc/1/environ"), b"TERM=x\0").unwrap();
         assert!(!is_container(root.path()));

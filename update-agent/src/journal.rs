@@ -154,18 +154,13 @@ impl JournalEntry {
 
     /// The events that the server has not acknowledged.
     pub fn unsent(&self) -> &[AttemptEvent] {
-        let first = self
-            .events
-            .partition_point(|event| event.sequence <= self.acknowledged);
+        let first = self.events.partition_point(|event| event.sequence <= self.acknowledged);
         &self.events[first..]
     }
 
     /// Whether this attempt has begun to change the node and has no outcome yet.
     pub fn has_begun(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Applying | Phase::Rebooting | Phase::Verifying
-        )
+        matches!(self.phase, Phase::Applying | Phase::Rebooting | Phase::Verifying)
     }
 
     /// Whether a reboot that applies the change is pending and was not requested yet: any reset applies it.
@@ -188,11 +183,7 @@ impl JournalEntry {
             span.bytes = span.bytes.saturating_add(bytes);
             return;
         }
-        self.spans.push(PhaseSpan {
-            phase: phase.to_owned(),
-            millis,
-            bytes,
-        });
+        self.spans.push(PhaseSpan { phase: phase.to_owned(), millis, bytes });
     }
 
     /// The report of the run so far; `None` if it is empty.
@@ -375,10 +366,7 @@ impl Journal for FileJournal {
     }
 
     fn write(&self, point: &JournalPoint, entry: &JournalEntry) -> Result<(), JournalError> {
-        let page = JournalDocument {
-            format: FORMAT_VERSION,
-            attempt: entry,
-        };
+        let page = JournalDocument { format: FORMAT_VERSION, attempt: entry };
         let content = serde_json::to_vec(&page).map_err(JournalError::Unwritable)?;
         durable::replace_file(&self.path, &content, 0o600)?;
         tracing::debug!(%point, attempt = %entry.attempt, "journal written");

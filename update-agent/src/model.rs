@@ -53,12 +53,7 @@ pub struct PackageSpec {
 impl PackageSpec {
     /// A spec without additional sources and with the default rules.
     pub fn new(mode: PackageMode) -> Self {
-        Self {
-            mode,
-            sources: Vec::new(),
-            rules: PackageRules::default(),
-            settled: Vec::new(),
-        }
+        Self { mode, sources: Vec::new(), rules: PackageRules::default(), settled: Vec::new() }
     }
 }
 
@@ -406,10 +401,6 @@ impl EventKind {
 
     /// The failure of an attempt that changed nothing.
     pub fn failed_unchanged(failure: Failure, booted: Option<String>) -> Self {
-        Self::Failed {
-            failure,
-            results: Vec::new(),
-            booted,
-        }
+        Self::Failed { failure, results: Vec::new(), booted }
     }
 }

@@ -95,9 +95,7 @@ pub fn forget_identity(paths: &AgentPaths) -> Result<(), FileError> {
         paths.status(),
         paths.history(),
     ];
-    files
-        .iter()
-        .try_for_each(|file| durable::remove_file(file))?;
+    files.iter().try_for_each(|file| durable::remove_file(file))?;
     let open = FileJournal::peek(&paths.journal())?;
     if open.is_some_and(|entry| !entry.has_begun()) {
         durable::remove_file(&paths.journal())?;
@@ -152,10 +150,7 @@ fn corrupt_file(
     file: &str,
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> NodeError {
-    NodeError::Corrupt {
-        file: file.to_owned(),
-        source: source.into(),
-    }
+    NodeError::Corrupt { file: file.to_owned(), source: source.into() }
 }
 
 #[cfg(test)]
@@ -221,10 +216,8 @@ mod tests {
     #[test]
     fn a_copy_of_a_nodes_disk_must_enrol_and_forgets_the_identity() {
         let (folder, paths) = test_paths();
-        let marks = |number| MachineMarks {
-            firmware: Some(Uuid::from_u128(number)),
-            machine_id: None,
-        };
+        let marks =
+            |number| MachineMarks { firmware: Some(Uuid::from_u128(number)), machine_id: None };
         let node = Node {
             server: "https://keel.example:50002".into(),
             uuid: Uuid::from_u128(1),
@@ -238,10 +231,7 @@ mod tests {
         public_key(&paths).unwrap();
         assert_eq!(node.identity_mismatch(&marks(1)), None);
         let mismatch = node.identity_mismatch(&marks(2)).unwrap();
-        assert!(
-            mismatch.contains("host-0a1b2c3d") && mismatch.contains("enroll"),
-            "{mismatch}"
-        );
+        assert!(mismatch.contains("host-0a1b2c3d") && mismatch.contains("enroll"), "{mismatch}");
 
         forget_identity(&paths).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -254,12 +244,7 @@ mod tests {
         let earlier = r#"{"server":"https://x","uuid":"00000000-0000-0000-0000-000000000001",
             "host_id":"h","instance_id":"i","project":"p","credential_expires":null}"#;
         fs::write(paths.node(), earlier).unwrap();
-        assert_eq!(
-            Node::load(&paths)
-                .unwrap()
-                .identity_mismatch(&MachineMarks::default()),
-            None
-        );
+        assert_eq!(Node::load(&paths).unwrap().identity_mismatch(&MachineMarks::default()), None);
     }
 
     fn hex(text: &str) -> Vec<u8> {

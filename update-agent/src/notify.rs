@@ -118,10 +118,7 @@ mod tests {
         };
         let notifying = notify_watchdog(log.clone(), Some(period), stop.clone());
         tokio::join!(notifying, stop_later);
-        assert_eq!(
-            *log.0.lock().unwrap(),
-            ["Alive", "Alive", "Alive", "Stopping"]
-        );
+        assert_eq!(*log.0.lock().unwrap(), ["Alive", "Alive", "Alive", "Stopping"]);
     }
 
     #[tokio::test]

@@ -95,18 +95,12 @@ pub fn boot_id() -> String {
 
 /// Release of the running kernel.
 pub fn kernel_release() -> String {
-    rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 /// The kernel's name of the architecture (`uname -m`), such as `x86_64`.
 pub fn machine() -> String {
-    rustix::system::uname()
-        .machine()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().machine().to_string_lossy().into_owned()
 }
 
 /// Converts the kernel's name of an architecture to Debian's; unknown names stay as they are.
@@ -126,12 +120,7 @@ pub fn has_dpkg(paths: &AgentPaths) -> bool {
 
 /// Host name: the managed root's own, else the kernel's.
 pub fn host_name(paths: &AgentPaths) -> String {
-    let running = || {
-        rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned()
-    };
+    let running = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     if paths.is_own_system() {
         return running();
     }
@@ -146,10 +135,7 @@ pub fn reboot_required(paths: &AgentPaths) -> io::Result<(bool, Vec<String>)> {
     let by = fs::read(paths.inside("/run/reboot-required.pkgs")).unwrap_or_default();
     let text = String::from_utf8_lossy(&by);
     let lines = text.lines().map(str::trim);
-    let mut by: Vec<String> = lines
-        .filter(|line| !line.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let mut by: Vec<String> = lines.filter(|line| !line.is_empty()).map(str::to_owned).collect();
     by.sort_unstable();
     by.dedup();
     Ok((required, by))
@@ -202,10 +188,7 @@ mod tests {
         fs::create_dir(root.path().join("run")).unwrap();
         fs::write(root.path().join("run/reboot-required"), "").unwrap();
         fs::write(root.path().join("run/reboot-required.pkgs"), "b\na\nb\n").unwrap();
-        assert_eq!(
-            reboot_required(&paths).unwrap(),
-            (true, vec!["a".to_owned(), "b".to_owned()])
-        );
+        assert_eq!(reboot_required(&paths).unwrap(), (true, vec!["a".to_owned(), "b".to_owned()]));
 
         fs::write(root.path().join("run/reboot-required.pkgs"), b"\xff\n").unwrap();
         assert!(reboot_required(&paths).unwrap().0, "the file still counts");

@@ -112,9 +112,8 @@ impl Default for OwnerLimits {
 impl OwnerLimits {
     /// Parses a limits file. Fails at the first invalid entry, with its name.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let limits: Self = Figment::from(Toml::string(text))
-            .extract()
-            .map_err(|error| error.to_string())?;
+        let limits: Self =
+            Figment::from(Toml::string(text)).extract().map_err(|error| error.to_string())?;
         let is_suite = |suite: &&String| !suite.is_empty() && !suite.contains(char::is_whitespace);
         if let Some(suite) = limits.suites.iter().find(|suite| !is_suite(suite)) {
             return Err(format!("{suite:?} is not a suite"));
@@ -131,10 +130,7 @@ impl OwnerLimits {
         if self.hours.is_empty() || self.hours.iter().any(|hours| hours.contains(at)) {
             return Ok(());
         }
-        Err(format!(
-            "it is outside the owner's hours ({})",
-            self.format_hours()
-        ))
+        Err(format!("it is outside the owner's hours ({})", self.format_hours()))
     }
 
     fn format_hours(&self) -> String {
@@ -198,15 +194,9 @@ pub struct Owner {
 impl Owner {
     /// Creates the owner of a managed root.
     pub fn new(paths: AgentPaths, clock: Arc<dyn Clock>) -> Self {
-        let sessions = paths
-            .is_own_system()
-            .then(|| paths.inside(logged_in_users::SESSIONS_FOLDER));
-        Self {
-            paths,
-            clock,
-            to_local_time: |at| at.with_timezone(&Local).naive_local(),
-            sessions,
-        }
+        let sessions =
+            paths.is_own_system().then(|| paths.inside(logged_in_users::SESSIONS_FOLDER));
+        Self { paths, clock, to_local_time: |at| at.with_timezone(&Local).naive_local(), sessions }
     }
 
     /// Reads the limits. Fails if the file exists but cannot be used; then nothing is allowed.
@@ -255,9 +245,8 @@ impl Owner {
                 format!("the machine's owner does not allow this: {why}"),
             )
         };
-        let limits = self
-            .limits()
-            .map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))?;
+        let limits =
+            self.limits().map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))?;
         if !limits.new_sources && !spec.sources.is_empty() {
             return Err(refuse("the update policy adds a source".to_owned()));
         }
@@ -342,9 +331,7 @@ pub(crate) fn read_trusted(path: &Path, most: u64) -> Result<Option<Vec<u8>>, St
         return Err(format!("it is longer than {most} bytes"));
     }
     let mut content = Vec::new();
-    file.take(most)
-        .read_to_end(&mut content)
-        .map_err(error_text)?;
+    file.take(most).read_to_end(&mut content).map_err(error_text)?;
     Ok(Some(content))
 }
 
@@ -358,10 +345,7 @@ pub(crate) fn check_only_root_writes_in(folder: &Path) -> Result<(), String> {
 pub(crate) fn check_only_root_writes(metadata: &Metadata) -> Result<(), String> {
     let own = rustix::process::geteuid().as_raw();
     if metadata.uid() != 0 && metadata.uid() != own {
-        return Err(format!(
-            "it belongs to the user {}, not to root",
-            metadata.uid()
-        ));
+        return Err(format!("it belongs to the user {}, not to root", metadata.uid()));
     }
     if metadata.mode() & 0o022 != 0 {
         return Err("users other than root may write to it".to_owned());

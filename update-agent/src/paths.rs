@@ -134,14 +134,8 @@ mod tests {
     #[test]
     fn the_state_is_in_the_managed_root_by_default() {
         let paths = AgentPaths::new("/srv/node", None);
-        assert_eq!(
-            paths.journal(),
-            Path::new("/srv/node/var/lib/evenkeel-agent/journal.json")
-        );
-        assert_eq!(
-            paths.inside("/etc/os-release"),
-            Path::new("/srv/node/etc/os-release")
-        );
+        assert_eq!(paths.journal(), Path::new("/srv/node/var/lib/evenkeel-agent/journal.json"));
+        assert_eq!(paths.inside("/etc/os-release"), Path::new("/srv/node/etc/os-release"));
         let paths = AgentPaths::new("/", Some("/tmp/state".into()));
         assert_eq!(paths.key(), Path::new("/tmp/state/key.pem"));
         assert!(paths.is_own_system());

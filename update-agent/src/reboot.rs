@@ -35,9 +35,7 @@ pub struct SystemReboot {
 
 impl fmt::Debug for SystemReboot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SystemReboot")
-            .field("command", &self.command)
-            .finish_non_exhaustive()
+        f.debug_struct("SystemReboot").field("command", &self.command).finish_non_exhaustive()
     }
 }
 
@@ -63,20 +61,13 @@ impl RebootControl for SystemReboot {
         };
         let command = Command::new(program.as_str(), REBOOT_COMMAND_TIMEOUT)
             .with_arguments(arguments.iter().cloned());
-        let output = self
-            .runner
-            .run(&command)
-            .await
-            .map_err(|error| failed(chain(&error).to_string()))?;
+        let output =
+            self.runner.run(&command).await.map_err(|error| failed(chain(&error).to_string()))?;
         if output.succeeded() {
             return Ok(());
         }
         let reason = format!("{command} {}", output.describe_status());
-        Err(Failure::with_log(
-            FailureKind::Reboot,
-            reason,
-            &output.combined_output(),
-        ))
+        Err(Failure::with_log(FailureKind::Reboot, reason, &output.combined_output()))
     }
 }
 
@@ -105,10 +96,7 @@ mod tests {
     use crate::runner::HostRunner;
 
     fn reboot(command: &[&str]) -> SystemReboot {
-        let command = command
-            .iter()
-            .map(|&argument| argument.to_owned())
-            .collect();
+        let command = command.iter().map(|&argument| argument.to_owned()).collect();
         SystemReboot::new(Arc::new(HostRunner::new(Path::new("/"))), command)
     }
 
@@ -118,19 +106,10 @@ mod tests {
         let refused = reboot(&["sh", "-c", "echo inhibited by backup; exit 1"]);
         let failure = refused.request_reboot().await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Reboot);
-        assert!(
-            failure.reason.ends_with("ended with status 1"),
-            "{failure:?}"
-        );
+        assert!(failure.reason.ends_with("ended with status 1"), "{failure:?}");
         assert_eq!(failure.log, "inhibited by backup\n");
-        let missing = reboot(&["no-such-program"])
-            .request_reboot()
-            .await
-            .unwrap_err();
-        assert!(
-            missing.reason.starts_with("cannot start no-such-program"),
-            "{missing}"
-        );
+        let missing = reboot(&["no-such-program"]).request_reboot().await.unwrap_err();
+        assert!(missing.reason.starts_with("cannot start no-such-program"), "{missing}");
     }
 
     #[tokio::test]
@@ -139,9 +118,6 @@ mod tests {
         assert!(reboot(&[]).obstacle().is_some());
         reboot(&[]).request_reboot().await.unwrap_err();
         assert_eq!(NoReboot.obstacle().as_deref(), Some(FOREIGN_ROOT));
-        assert_eq!(
-            NoReboot.request_reboot().await.unwrap_err().reason,
-            FOREIGN_ROOT
-        );
+        assert_eq!(NoReboot.request_reboot().await.unwrap_err().reason, FOREIGN_ROOT);
     }
 }

@@ -20,10 +20,7 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 
 /// Environment variables of all programs, in addition to those of the command.
 const BASE_ENVIRONMENT: [(&str, &str); 6] = [
-    (
-        "PATH",
-        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    ),
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
     ("LC_ALL", "C.UTF-8"),
     ("DEBIAN_FRONTEND", "noninteractive"),
@@ -102,9 +99,7 @@ impl Command {
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.program)?;
-        self.arguments
-            .iter()
-            .try_for_each(|argument| write!(f, " {argument}"))
+        self.arguments.iter().try_for_each(|argument| write!(f, " {argument}"))
     }
 }
 
@@ -205,15 +200,10 @@ pub struct HostRunner {
 impl HostRunner {
     /// Creates a runner for the root; `chroot` is used for other roots than `/`.
     pub fn new(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-        }
+        Self { root: root.to_owned() }
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the only place that starts programs"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the only place that starts programs")]
     fn process(&self, command: &Command) -> tokio::process::Command {
         let mut process = if self.root == Path::new("/") {
             tokio::process::Command::new(&command.program)
@@ -238,14 +228,8 @@ impl HostRunner {
 impl Runner for HostRunner {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
         let program = || command.program.clone();
-        let start = |source| RunError::Start {
-            program: program(),
-            source,
-        };
-        let lost = |source| RunError::Lost {
-            program: program(),
-            source,
-        };
+        let start = |source| RunError::Start { program: program(), source };
+        let lost = |source| RunError::Lost { program: program(), source };
         tracing::debug!(%command, "running");
         let files = OutputFiles::new(command.merged).map_err(start)?;
         let mut process = self.process(command);
@@ -278,14 +262,10 @@ impl Runner for HostRunner {
     fn start_held(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
         tracing::debug!(%command, "holding");
         let mut process = self.process(command);
-        process
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let child = process.spawn().map_err(|source| RunError::Start {
-            program: command.program.clone(),
-            source,
-        })?;
+        process.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = process
+            .spawn()
+            .map_err(|source| RunError::Start { program: command.program.clone(), source })?;
         Ok(Box::new(HeldChild { child }))
     }
 }
@@ -321,10 +301,7 @@ impl OutputFiles {
         let file = |name: &str| -> io::Result<File> {
             Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
         };
-        Ok(Self {
-            out: file("stdout")?,
-            err: if merged { None } else { Some(file("stderr")?) },
-        })
+        Ok(Self { out: file("stdout")?, err: if merged { None } else { Some(file("stderr")?) } })
     }
 
     fn attach_to(&self, process: &mut tokio::process::Command) -> io::Result<()> {
@@ -383,23 +360,15 @@ mod tests {
 
     async fn run_script(script: &str, deadline: Duration) -> Result<Output, RunError> {
         let runner = HostRunner::new(Path::new("/"));
-        runner
-            .run(&Command::new("sh", deadline).with_arguments(["-c", script]))
-            .await
+        runner.run(&Command::new("sh", deadline).with_arguments(["-c", script])).await
     }
 
     #[tokio::test]
     async fn output_errors_and_status_are_separate() {
-        let output = run_script("echo out; echo err >&2; exit 7", TEST_TIMEOUT)
-            .await
-            .unwrap();
+        let output = run_script("echo out; echo err >&2; exit 7", TEST_TIMEOUT).await.unwrap();
         assert_eq!(
             output,
-            Output {
-                status: Some(7),
-                stdout: "out\n".into(),
-                stderr: "err\n".into()
-            }
+            Output { status: Some(7), stdout: "out\n".into(), stderr: "err\n".into() }
         );
         assert_eq!(output.describe_status(), "ended with status 7");
     }
@@ -410,10 +379,7 @@ mod tests {
         let command = Command::new("sh", TEST_TIMEOUT)
             .with_arguments(["-c", "echo one; echo two >&2; echo three"])
             .for_change();
-        assert_eq!(
-            runner.run(&command).await.unwrap().stdout,
-            "one\ntwo\nthree\n"
-        );
+        assert_eq!(runner.run(&command).await.unwrap().stdout, "one\ntwo\nthree\n");
     }
 
     #[tokio::test]
@@ -421,22 +387,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
         let script = format!("echo begun; sleep 1000 & echo $! > {}; wait", pid.display());
-        let error = run_script(&script, Duration::from_millis(300))
-            .await
-            .unwrap_err();
-        let RunError::Deadline { output, .. } = error else {
-            panic!("{error}")
-        };
+        let error = run_script(&script, Duration::from_millis(300)).await.unwrap_err();
+        let RunError::Deadline { output, .. } = error else { panic!("{error}") };
         assert_eq!(output, "begun\n");
         let sleeper = std::fs::read_to_string(pid).unwrap();
         let stat = format!("/proc/{}/stat", sleeper.trim());
         let is_gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
         let begun = std::time::Instant::now();
         while !is_gone() {
-            assert!(
-                begun.elapsed() < TEST_TIMEOUT,
-                "the sleeper is still running"
-            );
+            assert!(begun.elapsed() < TEST_TIMEOUT, "the sleeper is still running");
             tokio::task::yield_now().await;
         }
     }
@@ -446,11 +405,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("gate");
         let done = folder.path().join("done");
-        let script = format!(
-            "until [ -e {} ]; do sleep 0.01; done; : > {}",
-            gate.display(),
-            done.display()
-        );
+        let script =
+            format!("until [ -e {} ]; do sleep 0.01; done; : > {}", gate.display(), done.display());
         let runner = HostRunner::new(Path::new("/"));
         let command = Command::new("sh", Duration::from_millis(100))
             .with_arguments(["-c", &script])
@@ -467,15 +423,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_gets_the_base_environment_only() {
-        let output = run_script("env | sed 's/=.*//' | sort | tr '\\n' ' '", TEST_TIMEOUT)
-            .await
-            .unwrap();
+        let output =
+            run_script("env | sed 's/=.*//' | sort | tr '\\n' ' '", TEST_TIMEOUT).await.unwrap();
         for name in output.stdout.split_whitespace() {
             let usual = BASE_ENVIRONMENT.iter().any(|(usual, _)| *usual == name);
-            assert!(
-                usual || ["PWD", "SHLVL", "_", "OLDPWD"].contains(&name),
-                "{name}"
-            );
+            assert!(usual || ["PWD", "SHLVL", "_", "OLDPWD"].contains(&name), "{name}");
         }
     }
 
@@ -484,9 +436,7 @@ mod tests {
         let done = folder.join("done");
         let script = format!("cat; : > {}", done.display());
         let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]);
-        let program = HostRunner::new(Path::new("/"))
-            .start_held(&command)
-            .unwrap();
+        let program = HostRunner::new(Path::new("/")).start_held(&command).unwrap();
         (program, done)
     }
 
@@ -507,10 +457,7 @@ mod tests {
         drop(program);
         let begun = std::time::Instant::now();
         while !done.exists() {
-            assert!(
-                begun.elapsed() < TEST_TIMEOUT,
-                "the program is still running"
-            );
+            assert!(begun.elapsed() < TEST_TIMEOUT, "the program is still running");
             tokio::task::yield_now().await;
         }
     }
@@ -518,9 +465,7 @@ mod tests {
     #[tokio::test]
     async fn a_held_program_that_does_not_end_is_killed() {
         let command = Command::new("sleep", TEST_TIMEOUT).with_arguments(["1000"]);
-        let mut program = HostRunner::new(Path::new("/"))
-            .start_held(&command)
-            .unwrap();
+        let mut program = HostRunner::new(Path::new("/")).start_held(&command).unwrap();
         let begun = std::time::Instant::now();
         program.end(Duration::from_millis(50)).await;
         assert!(begun.elapsed() < TEST_TIMEOUT);
@@ -529,10 +474,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_does_not_exist_is_named() {
         let runner = HostRunner::new(Path::new("/"));
-        let error = runner
-            .run(&Command::new("no-such-program", TEST_TIMEOUT))
-            .await
-            .unwrap_err();
+        let error = runner.run(&Command::new("no-such-program", TEST_TIMEOUT)).await.unwrap_err();
         assert_eq!(error.to_string(), "cannot start no-such-program");
     }
 }

@@ -67,10 +67,7 @@ impl AttemptEnd {
             attempt: entry.attempt,
             target: entry.target.digest.clone(),
             outcome: event.kind.name().to_owned(),
-            reason: event
-                .kind
-                .failure()
-                .map_or_else(String::new, |failure| failure.reason.clone()),
+            reason: event.kind.failure().map_or_else(String::new, |failure| failure.reason.clone()),
             remarks: entry.remarks.clone(),
             at: event.at,
         })
@@ -87,10 +84,7 @@ pub struct StatusFile {
 impl StatusFile {
     /// Loads the stored status.
     pub fn load(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-            status: read_status(path).unwrap_or_default(),
-        }
+        Self { path: path.to_owned(), status: read_status(path).unwrap_or_default() }
     }
 
     /// The current status.

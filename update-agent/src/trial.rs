@@ -210,21 +210,13 @@ impl TrialTimer {
 
     /// Time until the deadline; zero after it.
     fn remaining(&self) -> Duration {
-        let elapsed = if self.is_from_boot {
-            self.uptime()
-        } else {
-            self.began.elapsed()
-        };
+        let elapsed = if self.is_from_boot { self.uptime() } else { self.began.elapsed() };
         self.deadline.saturating_sub(elapsed)
     }
 
     /// Describes the deadline.
     fn describe_deadline(&self) -> String {
-        let from = if self.is_from_boot {
-            "boot"
-        } else {
-            "the agent's start"
-        };
+        let from = if self.is_from_boot { "boot" } else { "the agent's start" };
         format!("{} s after {from}", self.deadline.as_secs())
     }
 }
@@ -240,10 +232,7 @@ struct Rejection {
 
 impl From<String> for Rejection {
     fn from(why: String) -> Self {
-        Self {
-            why,
-            is_undecided: false,
-        }
+        Self { why, is_undecided: false }
     }
 }
 
@@ -269,15 +258,10 @@ impl TrialRun<'_> {
             // checked again.
             SlotState::Trial { passed: true, .. } => Ok(()),
             // An earlier process of this boot has given up on the server, but did not reset.
-            SlotState::Trial {
-                boots,
-                undecided_reason: Some(undecided),
-                ..
-            } if boots.contains(&self.seen.boot_id) && self.timer.remaining().is_zero() => {
-                Err(Rejection {
-                    why: undecided.why.clone(),
-                    is_undecided: true,
-                })
+            SlotState::Trial { boots, undecided_reason: Some(undecided), .. }
+                if boots.contains(&self.seen.boot_id) && self.timer.remaining().is_zero() =>
+            {
+                Err(Rejection { why: undecided.why.clone(), is_undecided: true })
             }
             _ => self.run_checks().await,
         };
@@ -332,9 +316,7 @@ impl TrialRun<'_> {
             Ok(Err(error)) => Err(unwritten(error.to_string())),
             Err(_) => {
                 let seconds = limit.as_secs();
-                Err(unwritten(format!(
-                    "the disk did not answer within {seconds} s"
-                )))
+                Err(unwritten(format!("the disk did not answer within {seconds} s")))
             }
         }
     }
@@ -493,8 +475,7 @@ impl TrialRun<'_> {
         let log = failure_log::collect_boot_log(paths, runner.as_ref()).await;
         if was_armed {
             // "Booted" is not recorded yet, and only an image on trial can be rejected.
-            self.record_event(SlotEvent::Booted, self.seen.clone())
-                .await?;
+            self.record_event(SlotEvent::Booted, self.seen.clone()).await?;
         }
         let why = rejection.why.clone();
         let event = if rejection.is_undecided {

@@ -29,11 +29,7 @@ impl ProviderKey {
             }
         };
         jwk["kid"] = json!(id);
-        Self {
-            algorithm,
-            secret,
-            jwk,
-        }
+        Self { algorithm, secret, jwk }
     }
 
     pub fn sign(&self, claims: &Value) -> String {
@@ -47,10 +43,7 @@ fn ed25519_key() -> (EncodingKey, Value) {
     let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let x = URL_SAFE_NO_PAD.encode(pair.public_key_raw());
     let key = EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes());
-    (
-        key.unwrap(),
-        json!({"kty": "OKP", "crv": "Ed25519", "x": x, "use": "sig"}),
-    )
+    (key.unwrap(), json!({"kty": "OKP", "crv": "Ed25519", "x": x, "use": "sig"}))
 }
 
 fn elliptic_curve_key(
@@ -62,8 +55,5 @@ fn elliptic_curve_key(
     let (x, y) = point.split_at(point.len() / 2);
     let [x, y] = [x, y].map(|half| URL_SAFE_NO_PAD.encode(half));
     let key = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes());
-    (
-        key.unwrap(),
-        json!({"kty": "EC", "crv": name, "x": x, "y": y}),
-    )
+    (key.unwrap(), json!({"kty": "EC", "crv": name, "x": x, "y": y}))
 }

@@ -126,10 +126,7 @@ impl Provider {
     async fn wait_until_requested(&self, often: u32, count: fn(&ProviderState) -> u32) {
         let begun = Instant::now();
         while count(&self.state.lock().unwrap()) < often {
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "no further request"
-            );
+            assert!(begun.elapsed() < Duration::from_secs(20), "no further request");
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -178,11 +175,7 @@ impl TestServer {
         let authority = Arc::new(Authority::new(keys, Settings::default()).accept(issuer));
         let life = Lifecycle::new();
         authority.spawn_key_refresh(&life).unwrap();
-        Self {
-            authority,
-            life,
-            _folder: folder,
-        }
+        Self { authority, life, _folder: folder }
     }
 
     fn verify(&self, token: &str) -> Result<(), AuthError> {
@@ -197,10 +190,7 @@ impl TestServer {
             if answer == expected {
                 return;
             }
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "{answer:?}, not {expected:?}"
-            );
+            assert!(begun.elapsed() < Duration::from_secs(20), "{answer:?}, not {expected:?}");
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -215,27 +205,16 @@ impl Drop for TestServer {
 #[tokio::test]
 async fn a_provider_may_sign_by_any_algorithm_of_a_key_pair() {
     use Algorithm as A;
-    for algorithm in [
-        A::RS256,
-        A::RS384,
-        A::RS512,
-        A::PS256,
-        A::PS384,
-        A::PS512,
-        A::ES256,
-        A::ES384,
-        A::EdDSA,
-    ] {
+    for algorithm in
+        [A::RS256, A::RS384, A::RS512, A::PS256, A::PS384, A::PS512, A::ES256, A::ES384, A::EdDSA]
+    {
         let key = ProviderKey::generate("one", algorithm);
         let provider = Provider::with_keys(&[&key]).await;
         let server = TestServer::trusting(&provider, FAST_REFRESH);
         let token = key.sign(&provider.claims());
         server.wait_for_result(&token, Ok(())).await;
         let caller = server.authority.verify(&token, NOON).unwrap();
-        assert!(
-            !caller.issued_by_us && caller.may_write(PROJECT),
-            "{algorithm:?}"
-        );
+        assert!(!caller.issued_by_us && caller.may_write(PROJECT), "{algorithm:?}");
         assert_eq!(caller.roles, [Role::Write(PROJECT)]);
     }
 }
@@ -245,9 +224,7 @@ async fn a_key_that_names_its_algorithm_signs_by_no_other() {
     let rs256_key = ProviderKey::generate("one", Algorithm::RS256);
     let provider = Provider::with_keys(&[&rs256_key]).await;
     let server = TestServer::trusting(&provider, FAST_REFRESH);
-    server
-        .wait_for_result(&rs256_key.sign(&provider.claims()), Ok(()))
-        .await;
+    server.wait_for_result(&rs256_key.sign(&provider.claims()), Ok(())).await;
     let other = ProviderKey::generate("one", Algorithm::PS256);
     let refused = server.verify(&other.sign(&provider.claims()));
     assert_eq!(refused, Err(AuthError::Algorithm));
@@ -258,9 +235,7 @@ async fn shared_secrets_and_no_signature_at_all_are_refused() {
     let key = ProviderKey::generate("one", Algorithm::RS256);
     let provider = Provider::with_keys(&[&key]).await;
     let server = TestServer::trusting(&provider, FAST_REFRESH);
-    server
-        .wait_for_result(&key.sign(&provider.claims()), Ok(()))
-        .await;
+    server.wait_for_result(&key.sign(&provider.claims()), Ok(())).await;
     let modulus = key.jwk["n"].as_str().unwrap();
     for algorithm in [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512] {
         for secret in [modulus.as_bytes(), RSA.as_bytes(), b""] {
@@ -284,19 +259,13 @@ async fn each_false_claim_of_a_providers_token_has_its_error() {
     let key = ProviderKey::generate("one", Algorithm::ES256);
     let provider = Provider::with_keys(&[&key]).await;
     let server = TestServer::trusting(&provider, FAST_REFRESH);
-    server
-        .wait_for_result(&key.sign(&provider.claims()), Ok(()))
-        .await;
+    server.wait_for_result(&key.sign(&provider.claims()), Ok(())).await;
     let before = NOON - HOUR;
     for (claim, value, error) in [
         ("aud", json!("account"), AuthError::WrongAudience),
         ("aud", Value::Null, AuthError::WrongAudience),
         ("iss", json!("http://127.0.0.1:1/"), AuthError::WrongIssuer),
-        (
-            "exp",
-            json!(before.timestamp()),
-            AuthError::Expired { at: before },
-        ),
+        ("exp", json!(before.timestamp()), AuthError::Expired { at: before }),
         ("typ", json!("Refresh"), AuthError::WrongKind),
         ("typ", json!("ID"), AuthError::WrongKind),
         ("typ", json!("Offline"), AuthError::WrongKind),
@@ -308,10 +277,7 @@ async fn each_false_claim_of_a_providers_token_has_its_error() {
     let ours = Settings::default();
     let mut claims = provider.with_claim("iss", json!(ours.issuer));
     claims["aud"] = json!(ours.audience);
-    assert_eq!(
-        server.verify(&key.sign(&claims)),
-        Err(AuthError::UnknownKey)
-    );
+    assert_eq!(server.verify(&key.sign(&claims)), Err(AuthError::UnknownKey));
 }
 
 #[tokio::test]
@@ -341,11 +307,7 @@ async fn a_new_key_is_accepted_once_a_token_names_it_and_the_old_one_is_rejected
 
     provider.publish(&[&new]);
     server.verify(&token).unwrap();
-    assert_eq!(
-        provider.key_requests(),
-        requests_before,
-        "a known key causes no request"
-    );
+    assert_eq!(provider.key_requests(), requests_before, "a known key causes no request");
 
     let fresh = new.sign(&provider.claims());
     assert_eq!(server.verify(&fresh), Err(AuthError::UnknownKey));
@@ -382,14 +344,9 @@ async fn unknown_keys_do_not_cause_more_requests_than_allowed() {
     let provider = Provider::with_keys(&[&published]).await;
     let server = TestServer::trusting(
         &provider,
-        KeyRefreshIntervals {
-            min_interval: Duration::from_hours(1),
-            ..FAST_REFRESH
-        },
+        KeyRefreshIntervals { min_interval: Duration::from_hours(1), ..FAST_REFRESH },
     );
-    server
-        .wait_for_result(&published.sign(&provider.claims()), Ok(()))
-        .await;
+    server.wait_for_result(&published.sign(&provider.claims()), Ok(())).await;
     for _ in 0..50 {
         let refused = server.verify(&unknown.sign(&provider.claims()));
         assert_eq!(refused, Err(AuthError::UnknownKey));
@@ -405,18 +362,13 @@ async fn a_provider_that_is_down_at_the_start_blocks_nothing_and_is_retried() {
     let server = TestServer::trusting(&provider, FAST_REFRESH);
     let token = key.sign(&provider.claims());
     assert_eq!(server.verify(&token), Err(AuthError::KeysUnavailable));
-    let ours = server
-        .authority
-        .issue_operator("alice", &[], HOUR, NOON)
-        .unwrap();
+    let ours = server.authority.issue_operator("alice", &[], HOUR, NOON).unwrap();
     server.verify(ours.token.reveal()).unwrap();
 
     // The provider responds, but publishes no usable keys.
     provider.serve(listener);
     // By the third request the first two responses have been processed.
-    provider
-        .wait_until_requested(3, |state| state.key_requests)
-        .await;
+    provider.wait_until_requested(3, |state| state.key_requests).await;
     assert_eq!(server.verify(&token), Err(AuthError::KeysUnavailable));
     provider.publish(&[&key]);
     server.wait_for_result(&token, Ok(())).await;
@@ -445,14 +397,8 @@ async fn invalid_provider_answers_are_rejected() {
         let before = provider.state.lock().unwrap().description_requests;
         let server = TestServer::trusting(&provider, FAST_REFRESH);
         let token = key.sign(&provider.claims());
-        provider
-            .wait_until_requested(before + 2, |state| state.description_requests)
-            .await;
-        assert_eq!(
-            server.verify(&token),
-            Err(AuthError::KeysUnavailable),
-            "{why}"
-        );
+        provider.wait_until_requested(before + 2, |state| state.description_requests).await;
+        assert_eq!(server.verify(&token), Err(AuthError::KeysUnavailable), "{why}");
         provider.describe(&good);
         server.wait_for_result(&token, Ok(())).await;
     }
@@ -466,16 +412,10 @@ async fn keys_stay_valid_when_the_provider_goes_down() {
     );
     let provider = Provider::with_keys(&[&published]).await;
     let server = TestServer::trusting(&provider, FAST_REFRESH);
-    server
-        .wait_for_result(&published.sign(&provider.claims()), Ok(()))
-        .await;
+    server.wait_for_result(&published.sign(&provider.claims()), Ok(())).await;
     provider.state.lock().unwrap().keys.clear();
-    server
-        .verify(&unknown.sign(&provider.claims()))
-        .unwrap_err();
-    provider
-        .wait_until_requested(2, |state| state.key_requests)
-        .await;
+    server.verify(&unknown.sign(&provider.claims())).unwrap_err();
+    provider.wait_until_requested(2, |state| state.key_requests).await;
     let mut other = provider.claims();
     other["sub"] = json!("bob");
     server.verify(&published.sign(&other)).unwrap();

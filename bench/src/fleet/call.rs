@@ -106,21 +106,13 @@ impl OutgoingCall {
                 Box::pin(injector.send_with_faults(connection, rng, self.payload)).await
             }
         };
-        CallResult {
-            answer,
-            fate,
-            opened_channel,
-        }
+        CallResult { answer, fate, opened_channel }
     }
 }
 
 impl CallResult {
     fn from_status(status: Status) -> Self {
-        Self {
-            answer: Err(status),
-            fate: CallFate::Normal,
-            opened_channel: None,
-        }
+        Self { answer: Err(status), fate: CallFate::Normal, opened_channel: None }
     }
 }
 
@@ -132,17 +124,13 @@ async fn send_directly(
     match payload {
         PollPayload::Own(message) => {
             let mut request = Request::new(*message);
-            request
-                .metadata_mut()
-                .insert("authorization", authorization);
+            request.metadata_mut().insert("authorization", authorization);
             let answer = AgentServiceClient::new(channel).poll(request).await?;
             Ok(CallOutcome::Own(Box::new(answer.into_inner())))
         }
         PollPayload::Eim(message) => {
             let mut request = Request::new(message);
-            request
-                .metadata_mut()
-                .insert("authorization", authorization);
+            request.metadata_mut().insert("authorization", authorization);
             let mut client = MaintmgrServiceClient::new(channel);
             client.platform_update_status(request).await?;
             Ok(CallOutcome::Eim)
@@ -153,10 +141,7 @@ async fn send_directly(
 impl FaultInjector {
     /// Injects these faults. Late requests that fail are counted in `late_failures`.
     pub fn new(faults: Faults, late_failures: &Arc<AtomicU64>) -> Self {
-        Self {
-            network: Network::new(faults),
-            late_failures: Arc::clone(late_failures),
-        }
+        Self { network: Network::new(faults), late_failures: Arc::clone(late_failures) }
     }
 
     /// The simulated connection of a node; `None` if the credential is not a valid header.
@@ -176,10 +161,7 @@ impl FaultInjector {
         payload: PollPayload,
     ) -> (Result<CallOutcome, Status>, CallFate) {
         let Some(connection) = connection else {
-            return (
-                Err(Status::internal("the credential is invalid")),
-                CallFate::Normal,
-            );
+            return (Err(Status::internal("the credential is invalid")), CallFate::Normal);
         };
         let counters = Arc::new(RequestCounters::new(self.late_failures));
         let watcher = Arc::clone(&counters);
@@ -313,18 +295,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_error_is_not_counted_as_a_lost_call() {
-        assert_eq!(
-            new_counters().finish(lost_call()).1,
-            CallFate::Lost,
-            "the request is lost"
-        );
+        assert_eq!(new_counters().finish(lost_call()).1, CallFate::Lost, "the request is lost");
         let answered = new_counters();
         observe_answer(&answered, Ok(())).await;
-        assert_eq!(
-            answered.finish(lost_call()).1,
-            CallFate::Lost,
-            "the answer is lost"
-        );
+        assert_eq!(answered.finish(lost_call()).1, CallFate::Lost, "the answer is lost");
         let failed = new_counters();
         observe_answer(&failed, Err(Status::internal("a server error"))).await;
         assert_eq!(failed.finish(lost_call()).1, CallFate::Normal);

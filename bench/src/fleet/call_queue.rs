@@ -66,10 +66,7 @@ mod tests {
         let mut queue = CallQueue::default();
         queue.push(after(20), 2);
         queue.push(after(10), 1);
-        assert_eq!(
-            (queue.next_due(), queue.pop_due(after(9))),
-            (Some(after(10)), None)
-        );
+        assert_eq!((queue.next_due(), queue.pop_due(after(9))), (Some(after(10)), None));
         queue.pause(after(9));
         queue.pause(after(500));
         assert_eq!((queue.next_due(), queue.pop_due(after(900))), (None, None));
@@ -80,11 +77,7 @@ mod tests {
         assert_eq!(queue.pop_due(after(1_010)), Some(1));
         queue.retain(|index| index != 2);
         assert_eq!(queue.next_due(), Some(after(1_030)));
-        assert_eq!(
-            queue.resume(after(2_000)),
-            Duration::ZERO,
-            "there was no pause"
-        );
+        assert_eq!(queue.resume(after(2_000)), Duration::ZERO, "there was no pause");
         assert_eq!(queue.pop_due(after(1_030)), Some(3));
     }
 }

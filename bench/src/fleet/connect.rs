@@ -80,9 +80,8 @@ impl Dialer {
         for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
             roots.add(certificate.context("the CA certificate is not valid PEM")?)?;
         }
-        let mut config = ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let mut config =
+            ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         config.resumption = Resumption::disabled();
         // The connector performs TLS itself, so the endpoint uses plain `http`.
@@ -91,10 +90,7 @@ impl Dialer {
             .connect_timeout(CONNECT_TIMEOUT);
         Ok(Self {
             endpoint,
-            tls_dialer: TlsDialer {
-                address,
-                tls: TlsConnector::from(Arc::new(config)),
-            },
+            tls_dialer: TlsDialer { address, tls: TlsConnector::from(Arc::new(config)) },
         })
     }
 
@@ -131,15 +127,9 @@ pub fn raise_open_file_limit(needed: u64) -> anyhow::Result<()> {
         return Ok(());
     }
     let maximum = now.maximum.unwrap_or(u64::MAX).max(needed);
-    let raised = Rlimit {
-        current: Some(maximum),
-        maximum: now.maximum.map(|_| maximum),
-    };
+    let raised = Rlimit { current: Some(maximum), maximum: now.maximum.map(|_| maximum) };
     // Only a privileged process may raise the hard limit.
-    let within = Rlimit {
-        current: now.maximum,
-        maximum: now.maximum,
-    };
+    let within = Rlimit { current: now.maximum, maximum: now.maximum };
     if setrlimit(Resource::Nofile, raised).is_err() {
         setrlimit(Resource::Nofile, within)?;
     }
@@ -161,14 +151,8 @@ mod tests {
     fn a_further_address_is_used_when_one_has_no_ports_left() {
         assert_eq!(source_address(0), None);
         assert_eq!(source_address(CONNECTIONS_PER_ADDRESS - 1), None);
-        assert_eq!(
-            source_address(CONNECTIONS_PER_ADDRESS),
-            Some([127, 0, 1, 1].into())
-        );
-        assert_eq!(
-            source_address(3 * CONNECTIONS_PER_ADDRESS),
-            Some([127, 0, 1, 3].into())
-        );
+        assert_eq!(source_address(CONNECTIONS_PER_ADDRESS), Some([127, 0, 1, 1].into()));
+        assert_eq!(source_address(3 * CONNECTIONS_PER_ADDRESS), Some([127, 0, 1, 3].into()));
     }
 
     #[test]

@@ -111,20 +111,14 @@ pub async fn restart(
     let recovered = wait_for_recovery(drivers, zero, interval, has_failures, |_| true).await?;
     let end = drivers.current_second();
     Ok(RestartResult {
-        curve: build_curve(
-            drivers,
-            zero.saturating_sub(SECONDS_BEFORE_RESTART)..end,
-            zero,
-        ),
+        curve: build_curve(drivers, zero.saturating_sub(SECONDS_BEFORE_RESTART)..end, zero),
         recovered_s: recovered.map(|second| f64::from(second - zero)),
     })
 }
 
 /// Whether any call was answered in this range of seconds.
 fn has_answers(drivers: &DriverPool, range: Range<u32>) -> bool {
-    drivers
-        .seconds(range)
-        .any(|(_, second)| 0 < second.calls.ok + second.returned.ok)
+    drivers.seconds(range).any(|(_, second)| 0 < second.calls.ok + second.returned.ok)
 }
 
 /// Whether a call of this second failed or was refused.
@@ -147,19 +141,11 @@ mod tests {
     use super::*;
 
     fn calls(ok: u64, refused: u64, failed: u64) -> CallCounts {
-        CallCounts {
-            ok,
-            refused,
-            failed,
-            ..CallCounts::default()
-        }
+        CallCounts { ok, refused, failed, ..CallCounts::default() }
     }
 
     fn second(ok: u64, refused: u64, failed: u64) -> SecondCounts {
-        SecondCounts {
-            calls: calls(ok, refused, failed),
-            ..SecondCounts::default()
-        }
+        SecondCounts { calls: calls(ok, refused, failed), ..SecondCounts::default() }
     }
 
     #[test]
@@ -177,10 +163,7 @@ mod tests {
 
     #[test]
     fn calls_of_returned_nodes_count_for_a_second_and_its_failures() {
-        let mixed = SecondCounts {
-            returned: calls(5, 1, 2),
-            ..second(10, 0, 0)
-        };
+        let mixed = SecondCounts { returned: calls(5, 1, 2), ..second(10, 0, 0) };
         let point = CurvePoint::from_second(0, &mixed);
         assert_eq!((point.ok, point.refused, point.failed), (15, 1, 2));
         assert!(has_failures(&mixed) && !has_failures(&second(10, 0, 0)));
@@ -189,18 +172,9 @@ mod tests {
     #[test]
     fn a_point_has_the_average_interval_until_the_next_poll() {
         let without_interval = CurvePoint::from_second(-1, &second(1, 0, 0));
-        assert_eq!(
-            (without_interval.p99_ms, without_interval.interval_s),
-            (None, None)
-        );
-        let with_interval = SecondCounts {
-            next_poll_count: 4,
-            next_poll_millis_sum: 80_000,
-            ..second(4, 0, 0)
-        };
-        assert_eq!(
-            CurvePoint::from_second(0, &with_interval).interval_s,
-            Some(20.0)
-        );
+        assert_eq!((without_interval.p99_ms, without_interval.interval_s), (None, None));
+        let with_interval =
+            SecondCounts { next_poll_count: 4, next_poll_millis_sum: 80_000, ..second(4, 0, 0) };
+        assert_eq!(CurvePoint::from_second(0, &with_interval).interval_s, Some(20.0));
     }
 }

@@ -36,10 +36,8 @@ impl DriverConnections {
     /// Starts to open the shared connections.
     pub fn new(dialer: Dialer, plan: &DriverPlan, nodes: usize) -> Self {
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        let (shared, dedicated) = (
-            count(plan.multiplexed),
-            count(plan.dedicated_connections).min(nodes),
-        );
+        let (shared, dedicated) =
+            (count(plan.multiplexed), count(plan.dedicated_connections).min(nodes));
         let mut connections = Self {
             dialer,
             first_number: plan.connections_before,
@@ -57,8 +55,7 @@ impl DriverConnections {
 
     /// Starts to open the dedicated connections.
     pub fn open_dedicated(&mut self) {
-        self.pending
-            .extend(self.shared..self.shared + self.dedicated);
+        self.pending.extend(self.shared..self.shared + self.dedicated);
         self.is_reported = false;
         self.start_dials();
     }
@@ -71,12 +68,7 @@ impl DriverConnections {
         } else {
             None
         };
-        own.or_else(|| {
-            self.channels
-                .get(node % self.shared.max(1))
-                .cloned()
-                .flatten()
-        })
+        own.or_else(|| self.channels.get(node % self.shared.max(1)).cloned().flatten())
     }
 
     /// Closes the dedicated connection of a node, if it has one.
@@ -157,8 +149,7 @@ impl DriverConnections {
             };
             let dialer = self.dialer.clone();
             let number = self.connection_number(index);
-            self.dials
-                .spawn(async move { (index, dialer.dial(number).await) });
+            self.dials.spawn(async move { (index, dialer.dial(number).await) });
         }
     }
 }

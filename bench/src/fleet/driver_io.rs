@@ -37,9 +37,5 @@ pub fn instant_at(millis: i64) -> Instant {
     let ahead = millis - SystemClock.now().timestamp_millis();
     let length = TimeDelta::milliseconds(ahead).abs().to_std();
     let length = length.unwrap_or_default();
-    if ahead < 0 {
-        now.checked_sub(length).unwrap_or(now)
-    } else {
-        now + length
-    }
+    if ahead < 0 { now.checked_sub(length).unwrap_or(now) } else { now + length }
 }

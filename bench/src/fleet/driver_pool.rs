@@ -79,11 +79,7 @@ impl DriverPool {
             let (process, mut stdin, stdout) = MeasuredProcess::start_with_pipes(&["drive"])?;
             write_line(&mut stdin, &serde_json::to_string(plan)?).await?;
             listeners.spawn(forward_messages(plan.driver_number, stdout, sender.clone()));
-            all.push(DriverHandle {
-                process,
-                stdin,
-                open_long_polls: 0,
-            });
+            all.push(DriverHandle { process, stdin, open_long_polls: 0 });
         }
         let mut drivers = Self {
             handles: all,
@@ -104,8 +100,7 @@ impl DriverPool {
         self.started_at = SystemClock.now() + TimeDelta::milliseconds(200);
         let at = self.started_at.timestamp_millis();
         let within = u64::try_from(within.as_millis())?;
-        self.send_command(&DriverCommand::Begin { at, within })
-            .await
+        self.send_command(&DriverCommand::Begin { at, within }).await
     }
 
     /// Opens the dedicated connections, and waits until they are open.
@@ -137,8 +132,7 @@ impl DriverPool {
     pub async fn watch_decisions(&mut self) -> anyhow::Result<()> {
         self.decision_latencies = Histogram::default();
         let since = SystemClock.now().timestamp_millis();
-        self.send_command(&DriverCommand::WatchDecisions { since })
-            .await
+        self.send_command(&DriverCommand::WatchDecisions { since }).await
     }
 
     /// Collects the reports of the drivers for some time.
@@ -227,10 +221,7 @@ impl DriverPool {
 
     /// The number of long polls in flight.
     pub fn open_long_polls(&self) -> u32 {
-        self.handles
-            .iter()
-            .map(|driver| driver.open_long_polls)
-            .sum()
+        self.handles.iter().map(|driver| driver.open_long_polls).sum()
     }
 
     /// The numbers of the drivers.
@@ -245,12 +236,7 @@ impl DriverPool {
 
     /// Starts to measure the processor time of the drivers.
     fn start_meter(&self) -> Meter {
-        Meter::start(
-            self.handles
-                .iter()
-                .map(|driver| driver.process.pid())
-                .collect(),
-        )
+        Meter::start(self.handles.iter().map(|driver| driver.process.pid()).collect())
     }
 
     async fn wait_until_opened(&mut self) -> anyhow::Result<()> {
@@ -266,11 +252,7 @@ impl DriverPool {
         let (driver_number, message) = event.context("all drivers have ended")?;
         match message.with_context(|| format!("driver {driver_number}"))? {
             DriverMessage::Opened => self.opened_count += 1,
-            DriverMessage::Second {
-                number,
-                open_long_polls,
-                counts: of,
-            } => {
+            DriverMessage::Second { number, open_long_polls, counts: of } => {
                 let driver = self.handles.get_mut(usize::try_from(driver_number)?);
                 let driver =
                     driver.with_context(|| format!("there is no driver {driver_number}"))?;
@@ -358,9 +340,6 @@ mod tests {
         assert_eq!(sum(|share| share.dedicated), 20_000);
         assert_eq!(all[0].connections_before, 0);
         assert_eq!(all[2].connections_before, 22 + 6_667 + 21 + 6_667);
-        assert!(
-            share_connections(3, 2, 10).is_err(),
-            "a driver has no connection"
-        );
+        assert!(share_connections(3, 2, 10).is_err(), "a driver has no connection");
     }
 }

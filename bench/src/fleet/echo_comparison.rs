@@ -23,9 +23,8 @@ const TURN_COUNT_LIMITS: (u32, u32) = (1, 6);
 /// Number of turns for a measurement of this duration.
 pub fn turn_count(length: Duration) -> u32 {
     let turns = length.as_secs() / TURN_DURATION.as_secs();
-    u32::try_from(turns).map_or(TURN_COUNT_LIMITS.1, |turns| {
-        turns.clamp(TURN_COUNT_LIMITS.0, TURN_COUNT_LIMITS.1)
-    })
+    u32::try_from(turns)
+        .map_or(TURN_COUNT_LIMITS.1, |turns| turns.clamp(TURN_COUNT_LIMITS.0, TURN_COUNT_LIMITS.1))
 }
 
 /// One echo for each server, and drivers of the same nodes over as many connections.
@@ -51,10 +50,7 @@ impl TurnTotals {
 
     /// Processor time per answered call, in microseconds.
     fn micros_per_call(&self) -> f64 {
-        micros_each(
-            self.spent,
-            usize::try_from(self.calls.ok.max(1)).unwrap_or(usize::MAX),
-        )
+        micros_each(self.spent, usize::try_from(self.calls.ok.max(1)).unwrap_or(usize::MAX))
     }
 }
 
@@ -116,10 +112,7 @@ impl EchoFleet {
             cpu_us_per_poll_server: bare.micros_per_call(),
             rss_mib_server: round_figure(Meter::start(pids).pss_mib()),
         };
-        Ok(EchoComparison {
-            micros_per_unchanged_poll: ours.micros_per_call(),
-            echo,
-        })
+        Ok(EchoComparison { micros_per_unchanged_poll: ours.micros_per_call(), echo })
     }
 }
 

@@ -80,15 +80,9 @@ pub struct FaultArgs {
 impl FaultArgs {
     /// Checks the options.
     pub fn validate(&self, has_long_polls: bool) -> anyhow::Result<()> {
-        ensure!(
-            (0.1..=50.0).contains(&self.fault_share),
-            "--fault-share must be from 0.1 to 50"
-        );
+        ensure!((0.1..=50.0).contains(&self.fault_share), "--fault-share must be from 0.1 to 50");
         let second = Duration::from_secs(1);
-        ensure!(
-            second <= self.fault_duration,
-            "--fault-duration must be at least 1s"
-        );
+        ensure!(second <= self.fault_duration, "--fault-duration must be at least 1s");
         ensure!(second <= self.away, "--away must be at least 1s");
         let on_the_way = self.faults.iter().find(|fault| fault.is_call_fault());
         if let Some(fault) = on_the_way {
@@ -103,10 +97,7 @@ impl FaultArgs {
 
     /// Number of additional registered nodes, whose credentials no other client uses.
     pub fn spare_nodes(&self) -> u32 {
-        let each = self
-            .faults
-            .iter()
-            .map(|fault| self.unknown_client_count(*fault));
+        let each = self.faults.iter().map(|fault| self.unknown_client_count(*fault));
         each.max().unwrap_or(0)
     }
 
@@ -164,11 +155,8 @@ mod tests {
 
     #[test]
     fn only_the_requested_call_fault_is_injected_and_not_with_long_polls() {
-        let DriverCommand::InjectFaults {
-            lose,
-            duplicate,
-            late,
-        } = args().call_fault_command(Fault::Reorder)
+        let DriverCommand::InjectFaults { lose, duplicate, late } =
+            args().call_fault_command(Fault::Reorder)
         else {
             panic!("call faults are injected");
         };
@@ -180,11 +168,7 @@ mod tests {
     fn a_share_of_a_small_fleet_is_one_node() {
         let args = args();
         assert_eq!(
-            (
-                args.affected_nodes(0),
-                args.affected_nodes(7),
-                args.affected_nodes(10_000)
-            ),
+            (args.affected_nodes(0), args.affected_nodes(7), args.affected_nodes(10_000)),
             (0, 1, 100)
         );
     }

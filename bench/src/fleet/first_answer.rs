@@ -33,9 +33,7 @@ pub async fn wait_for_first_answer(
     let entries = NodeEntry::read_file(nodes)?;
     // One node of each kind from the middle of the file, not the one that was created first.
     let some = |is_own| {
-        let mut of_kind = entries
-            .iter()
-            .filter(|entry| entry.uuid.is_none() == is_own);
+        let mut of_kind = entries.iter().filter(|entry| entry.uuid.is_none() == is_own);
         let count = of_kind.clone().count();
         of_kind.nth(count / 2)
     };
@@ -52,10 +50,7 @@ pub async fn wait_for_first_answer(
         answers.own =
             retry_until_answered(started_at, async || poll_own(&channel, entry).await).await?;
         first.get_or_insert(started_at.elapsed());
-        ensure!(
-            !answers.own.facts_required,
-            "the facts of a node differ from the seeded facts"
-        );
+        ensure!(!answers.own.facts_required, "the facts of a node differ from the seeded facts");
         // The server may have written something for the first poll.
         answers.own =
             retry_until_answered(started_at, async || poll_own(&channel, entry).await).await?;
@@ -91,9 +86,7 @@ async fn poll_own(channel: &Channel, entry: &NodeEntry) -> Result<PollResponse, 
     });
     let headers = request.metadata_mut();
     headers.insert("authorization", entry.authorization.clone());
-    let answer = AgentServiceClient::new(channel.clone())
-        .poll(request)
-        .await?;
+    let answer = AgentServiceClient::new(channel.clone()).poll(request).await?;
     Ok(answer.into_inner())
 }
 

@@ -155,11 +155,7 @@ impl FleetReport {
         writeln!(text, "{:<52} {:>12} {:>8}", "", "measured", "limit")?;
         for (what, figure, limit) in self.figure_lines() {
             let Some(figure) = figure else { continue };
-            let mark = if limit.is_some_and(|limit| limit < figure) {
-                '!'
-            } else {
-                ' '
-            };
+            let mark = if limit.is_some_and(|limit| limit < figure) { '!' } else { ' ' };
             let limit = limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
             writeln!(text, "{what:<52} {figure:>12.2}{mark}{limit:>8}")?;
         }
@@ -186,11 +182,7 @@ impl FleetReport {
             ("share answered from the cache", self.cache_hit_ratio, None),
             ("server, µs per poll", Some(server), None),
             ("Postgres, µs per poll", Some(postgres), None),
-            (
-                "drivers, µs per poll",
-                Some(self.cpu_us_per_poll_drivers),
-                None,
-            ),
+            ("drivers, µs per poll", Some(self.cpu_us_per_poll_drivers), None),
             ("server, µs per unchanged poll", unchanged, None),
             ("ratio to a bare echo", self.cpu_of_echo_ratio, Some(1.5)),
         ]
@@ -206,34 +198,14 @@ impl FleetReport {
         let first = Some(self.first_answer_s);
         vec![
             ("long polls", Some(count(self.long_polls)), None),
-            (
-                "server and Postgres, µs per idle node and minute",
-                idle,
-                Some(20.0),
-            ),
-            (
-                "time until a change reaches 50% of the nodes, ms",
-                half,
-                None,
-            ),
-            (
-                "time until a change reaches 99% of the nodes, ms",
-                p99,
-                Some(4_000.0),
-            ),
+            ("server and Postgres, µs per idle node and minute", idle, Some(20.0)),
+            ("time until a change reaches 50% of the nodes, ms", half, None),
+            ("time until a change reaches 99% of the nodes, ms", p99, Some(4_000.0)),
             ("nodes that a change did not reach", missed, Some(0.0)),
-            (
-                "reports of a storm, p99, ms",
-                self.reports_p99_ms,
-                Some(2_000.0),
-            ),
+            ("reports of a storm, p99, ms", self.reports_p99_ms, Some(2_000.0)),
             ("lost attempts of a storm", lost, Some(0.0)),
             ("from start to first answer, s", first, Some(soon)),
-            (
-                "until all calls succeed after a restart, s",
-                self.recovered_s,
-                None,
-            ),
+            ("until all calls succeed after a restart, s", self.recovered_s, None),
         ]
     }
 
@@ -243,17 +215,9 @@ impl FleetReport {
         let dedicated = self.kib_per_dedicated_connection;
         vec![
             ("server, MiB resident", Some(self.vm_rss_mib_server), None),
-            (
-                "server, MiB resident with shared connections only",
-                shared,
-                Some(512.0),
-            ),
+            ("server, MiB resident with shared connections only", shared, Some(512.0)),
             ("KiB per dedicated connection", dedicated, Some(36.0)),
-            (
-                "bytes of the answer cache per node",
-                self.bytes_per_node,
-                Some(128.0),
-            ),
+            ("bytes of the answer cache per node", self.bytes_per_node, Some(128.0)),
             ("Postgres, MiB", Some(self.rss_mib_postgres), None),
         ]
     }
@@ -290,30 +254,17 @@ mod tests {
 
     #[test]
     fn figures_above_their_limit_are_marked_and_missing_ones_are_omitted() {
-        let report = FleetReport {
-            p99_ms: Some(80.0),
-            ..FleetReport::default()
-        };
+        let report = FleetReport { p99_ms: Some(80.0), ..FleetReport::default() };
         let text = report.render_table().expect("a text");
         let line = |what: &str| text.lines().find(|line| line.starts_with(what));
-        assert!(
-            line("p99, ms").is_some_and(|line| line.contains("80.00!")),
-            "{text}"
-        );
-        assert!(
-            line("failed").is_some_and(|line| line.contains("0.00 ")),
-            "{text}"
-        );
+        assert!(line("p99, ms").is_some_and(|line| line.contains("80.00!")), "{text}");
+        assert!(line("failed").is_some_and(|line| line.contains("0.00 ")), "{text}");
         assert_eq!(line("time until a change"), None, "{text}");
     }
 
     #[test]
     fn a_lost_attempt_is_as_bad_as_a_failed_call() {
-        let report = |errors, lost| FleetReport {
-            errors,
-            lost,
-            ..FleetReport::default()
-        };
+        let report = |errors, lost| FleetReport { errors, lost, ..FleetReport::default() };
         assert!(!report(0, None).is_bad() && !report(0, Some(0)).is_bad());
         assert!(report(1, None).is_bad() && report(0, Some(1)).is_bad());
     }

@@ -136,22 +136,15 @@ mod tests {
         for micros in (0..200).chain([1_000, 12_345, 999_999, 60_000_000, MAX_MICROS]) {
             let recorded = bucket_max_micros(bucket_index(Duration::from_micros(micros)));
             assert!(micros <= recorded, "{micros} is recorded as {recorded}");
-            assert!(
-                recorded - micros <= micros / 30 + 1,
-                "{micros} is recorded as {recorded}"
-            );
+            assert!(recorded - micros <= micros / 30 + 1, "{micros} is recorded as {recorded}");
         }
-        assert_eq!(
-            bucket_index(Duration::MAX),
-            bucket_index(Duration::from_micros(MAX_MICROS))
-        );
+        assert_eq!(bucket_index(Duration::MAX), bucket_index(Duration::from_micros(MAX_MICROS)));
     }
 
     #[test]
     fn neighbours_have_neighbouring_buckets() {
-        let buckets: Vec<_> = (0..100_000)
-            .map(|n| bucket_index(Duration::from_micros(n)))
-            .collect();
+        let buckets: Vec<_> =
+            (0..100_000).map(|n| bucket_index(Duration::from_micros(n))).collect();
         let is_next = |pair: &[usize]| pair[1] == pair[0] || pair[1] == pair[0] + 1;
         assert!(buckets.windows(2).all(is_next));
     }

@@ -132,14 +132,8 @@ impl FleetArgs {
     fn validate(&self) -> anyhow::Result<()> {
         let are_enough = self.registered.is_none_or(|all| self.nodes <= all);
         ensure!(are_enough, "--registered must be at least --nodes");
-        ensure!(
-            Duration::from_millis(100) <= self.interval,
-            "--interval must be at least 100ms"
-        );
-        ensure!(
-            (0.0..=100.0).contains(&self.changes),
-            "--changes must be from 0 to 100"
-        );
+        ensure!(Duration::from_millis(100) <= self.interval, "--interval must be at least 100ms");
+        ensure!((0.0..=100.0).contains(&self.changes), "--changes must be from 0 to 100");
         ensure!(
             self.driver_count() <= self.multiplexed,
             "--multiplexed must be at least {}: each driver needs a connection",
@@ -233,11 +227,7 @@ pub async fn run(args: &FleetArgs) -> anyhow::Result<ExitCode> {
     bench.run_events().await?;
     let report = bench.finish().await;
     report.print(args.json, args.restart)?;
-    Ok(if report.is_bad() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if report.is_bad() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The servers with their fleet, and the report so far.
@@ -287,15 +277,7 @@ impl<'a> FleetBench<'a> {
             first_answer_s: round_figure(first.as_secs_f64()),
             ..FleetReport::default()
         };
-        Ok(Self {
-            args,
-            harness,
-            node_list,
-            node_files: files,
-            answers,
-            drivers,
-            report,
-        })
+        Ok(Self { args, harness, node_list, node_files: files, answers, drivers, report })
     }
 
     /// Every node calls over the shared connections, and then over its dedicated one, if it has
@@ -304,10 +286,7 @@ impl<'a> FleetBench<'a> {
         print_status("every node calls over the shared connections");
         let within = self.args.interval.max(FIRST_CALL_SPACING * self.args.nodes);
         self.drivers.begin(within).await?;
-        let rest = self
-            .args
-            .round_duration()
-            .saturating_sub(self.args.interval);
+        let rest = self.args.round_duration().saturating_sub(self.args.interval);
         let round = self.drivers.collect_for(within + rest);
         let (round, shared) = self.harness.rss_mib_while(round).await;
         round?;
@@ -316,9 +295,7 @@ impl<'a> FleetBench<'a> {
         self.drivers.open_dedicated_connections().await?;
         if self.args.long_poll {
             let millis = u32::try_from(self.args.long_poll_timeout.as_millis())?;
-            self.drivers
-                .send_command(&DriverCommand::AllowLongPolls { millis })
-                .await?;
+            self.drivers.send_command(&DriverCommand::AllowLongPolls { millis }).await?;
             // Wait until the servers have written that all nodes were in contact at once.
             self.drivers.collect_for(CONTACT_WRITE_TIME).await?;
         }
@@ -383,9 +360,7 @@ impl<'a> FleetBench<'a> {
         }
         if 0 < args.changes_per_mille() {
             print_status("sending the last changes");
-            self.drivers
-                .send_command(&DriverCommand::StopChanges)
-                .await?;
+            self.drivers.send_command(&DriverCommand::StopChanges).await?;
             self.drivers.collect_for(args.round_duration()).await?;
         }
         let from = self.drivers.current_second();
@@ -404,10 +379,7 @@ impl<'a> FleetBench<'a> {
         // Let the servers settle before the next measurement.
         let settle_time = Duration::from_secs((curve::SECONDS_BEFORE_RESTART + 1).into());
         self.drivers.collect_for(settle_time).await?;
-        let all = self
-            .drivers
-            .total(from..self.drivers.current_second())
-            .calls;
+        let all = self.drivers.total(from..self.drivers.current_second()).calls;
         self.report.errors += all.failed;
         self.report.refused += all.refused;
         let cost = comparison.echo.cpu_us_per_poll_server.max(1e-9);
@@ -461,9 +433,7 @@ impl<'a> FleetBench<'a> {
 /// The share of polls between two scrapes that the answer cache answered.
 fn cache_hit_ratio(before: &Scrape, after: &Scrape) -> Option<f64> {
     let polls = |label| {
-        let earlier = before
-            .value("evenkeel_poll_requests_total", label)
-            .unwrap_or(0.0);
+        let earlier = before.value("evenkeel_poll_requests_total", label).unwrap_or(0.0);
         Some(after.value("evenkeel_poll_requests_total", label)? - earlier)
     };
     let all = polls("").filter(|all| 0.0 < *all)?;

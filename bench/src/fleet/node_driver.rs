@@ -197,11 +197,7 @@ impl NodeDriver {
                     is_pending: self.entries.iter().map(is_own).collect(),
                 });
             }
-            DriverCommand::InjectFaults {
-                lose,
-                duplicate,
-                late,
-            } => {
+            DriverCommand::InjectFaults { lose, duplicate, late } => {
                 let faults = Faults {
                     lose_request: lose / 2,
                     lose_answer: lose - lose / 2,
@@ -217,19 +213,9 @@ impl NodeDriver {
                 self.injector = None;
                 self.returning_nodes = ReturningNodes::default();
             }
-            DriverCommand::Storm {
-                at,
-                within_millis,
-                wrong_clocks,
-                count,
-                target,
-            } => {
+            DriverCommand::Storm { at, within_millis, wrong_clocks, count, target } => {
                 let within = Duration::from_millis(within_millis);
-                let spec = StormSpec {
-                    count,
-                    within,
-                    wrong_clocks,
-                };
+                let spec = StormSpec { count, within, wrong_clocks };
                 return self.start_storm(instant_at(at), spec, &target);
             }
         }
@@ -289,8 +275,7 @@ impl NodeDriver {
             };
             let (target, rng) = (target.to_owned(), self.rng.split());
             let report = reporter.send_report(target, at + gap * n, rng);
-            self.calls
-                .spawn(async move { FinishedTask::Report(report.await) });
+            self.calls.spawn(async move { FinishedTask::Report(report.await) });
         }
         Ok(())
     }
@@ -329,11 +314,7 @@ impl NodeDriver {
             let at = Instant::now();
             FinishedTask::Call(FinishedCall {
                 node: index,
-                end: CallEnd {
-                    at,
-                    took: at - now,
-                    long_poll_millis: poll.long_poll_millis,
-                },
+                end: CallEnd { at, took: at - now, long_poll_millis: poll.long_poll_millis },
                 counted_from,
                 has_change: poll.has_change,
                 result,
@@ -379,14 +360,8 @@ impl NodeDriver {
     }
 
     fn record_call(&mut self, finished: FinishedCall) {
-        let FinishedCall {
-            node, end, result, ..
-        } = finished;
-        let CallResult {
-            answer,
-            fate,
-            opened_channel,
-        } = result;
+        let FinishedCall { node, end, result, .. } = finished;
+        let CallResult { answer, fate, opened_channel } = result;
         self.open_long_polls -= u32::from(0 < end.long_poll_millis);
         if let Some(active_call) = self.active_calls.get_mut(node) {
             *active_call = None;

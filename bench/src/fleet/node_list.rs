@@ -111,11 +111,7 @@ impl NodeList {
         }
         fill::vacuum_and_checkpoint(&store, &harness.superuser_url()).await?;
         store.close().await;
-        Ok(Self {
-            tenant,
-            members,
-            spare,
-        })
+        Ok(Self { tenant, members, spare })
     }
 
     /// The own nodes, by number.
@@ -136,9 +132,7 @@ impl NodeList {
             let token = self.issue_token(&authority, member, now)?;
             let uuid = member.uuid.as_deref().unwrap_or(OWN_NODE_MARKER);
             let part = usize::try_from(member.number % drivers)?;
-            let part = parts
-                .get_mut(part)
-                .context("there is no driver for a node")?;
+            let part = parts.get_mut(part).context("there is no driver for a node")?;
             writeln!(part, "{} {uuid} {token}", member.number)?;
         }
         let write = |(part, text): (usize, String)| -> anyhow::Result<PathBuf> {
@@ -213,12 +207,7 @@ fn write_private_file(path: &Path, text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
     Ok(file.write_all(text.as_bytes())?)
 }
 
@@ -284,12 +273,8 @@ async fn convert_share(
         for (number, id) in part {
             let host = hosts::find(&tx, *id).await?;
             let uuid = host.uuid.context("a host has no UUID")?;
-            let joining = JoinRequest {
-                uuid,
-                serial: None,
-                hostname: host.hostname,
-                public_key: Vec::new(),
-            };
+            let joining =
+                JoinRequest { uuid, serial: None, hostname: host.hostname, public_key: Vec::new() };
             hosts::record_join(&tx, *id, &joining, now).await?;
             let mut node = nodes::lock(&tx, *id).await?;
             node.protocol = AgentProtocol::Eim;
@@ -308,12 +293,7 @@ mod tests {
 
     #[test]
     fn eim_nodes_are_spread_evenly() {
-        let counts = NodeCounts {
-            registered: 1_000,
-            nodes: 1_000,
-            eim: 20,
-            spare: 0,
-        };
+        let counts = NodeCounts { registered: 1_000, nodes: 1_000, eim: 20, spare: 0 };
         let of = |range: std::ops::Range<u32>| range.filter(|n| counts.is_eim(*n)).count();
         assert_eq!((of(0..1_000), of(500..600)), (200, 20));
     }

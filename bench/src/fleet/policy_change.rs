@@ -37,27 +37,17 @@ pub async fn measure(
 ) -> anyhow::Result<PolicyChangeResult> {
     let client = RestClient::open_session(harness)?;
     let body = json!({"name": "another", "updatePolicy": "UPDATE_POLICY_LATEST"});
-    let (_, created) = client
-        .send(&RequestSpec::post("/os-update-policies", body))
-        .await?;
+    let (_, created) = client.send(&RequestSpec::post("/os-update-policies", body)).await?;
     let created: Value = serde_json::from_slice(&created)?;
-    let policy = created["resourceId"]
-        .as_str()
-        .context("the policy has no id")?;
+    let policy = created["resourceId"].as_str().context("the policy has no id")?;
     let changes = [
-        (
-            "removing the policy",
-            RequestSpec::delete(PROJECT_ASSIGNMENT_PATH),
-        ),
+        ("removing the policy", RequestSpec::delete(PROJECT_ASSIGNMENT_PATH)),
         (
             "assigning another policy",
             RequestSpec::put(PROJECT_ASSIGNMENT_PATH, json!({"osUpdatePolicyId": policy})),
         ),
     ];
-    let mut all = PolicyChangeResult {
-        latencies: Histogram::default(),
-        missed: 0,
-    };
+    let mut all = PolicyChangeResult { latencies: Histogram::default(), missed: 0 };
     for (what, spec) in changes {
         print_status(&format!("change: {what}"));
         drivers.watch_decisions().await?;

@@ -11,10 +11,8 @@ pub struct Scrape(String);
 impl Scrape {
     /// Fetches the metrics of all servers.
     pub async fn fetch(harness: &BenchHarness) -> anyhow::Result<Self> {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(Duration::from_secs(30))
-            .build()?;
+        let client =
+            reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build()?;
         let mut all = String::new();
         for address in harness.addresses("admin")? {
             let url = format!("http://{address}/metrics");

@@ -224,11 +224,7 @@ impl SimulatedNode {
         pace: &PollPace,
         rng: &mut Rng,
     ) -> bool {
-        let CallEnd {
-            at: now,
-            took,
-            long_poll_millis,
-        } = end;
+        let CallEnd { at: now, took, long_poll_millis } = end;
         let mut changed = false;
         self.planned_at = match (&mut self.protocol, outcome) {
             (ProtocolState::Own(own), CallOutcome::Own(answer)) => {
@@ -344,13 +340,8 @@ impl OwnNode {
             return rng.duration((least, least * 3 / 2)).max(backoff / 2);
         }
         let spread = Duration::from_millis(self.spread_millis.into());
-        let maximum = if spread.is_zero() || 1 < failures {
-            backoff
-        } else {
-            spread
-        };
-        rng.duration((Duration::ZERO, maximum))
-            .max(Duration::from_millis(50))
+        let maximum = if spread.is_zero() || 1 < failures { backoff } else { spread };
+        rng.duration((Duration::ZERO, maximum)).max(Duration::from_millis(50))
     }
 }
 
@@ -401,10 +392,7 @@ fn decision_hash(decision: Option<&Decision>) -> u64 {
     decision.reason.hash(&mut hasher);
     let grant = decision.offline_grant.as_ref();
     grant.map(|grant| &grant.target_digest).hash(&mut hasher);
-    let act = Decision {
-        act: decision.act.clone(),
-        ..Decision::default()
-    };
+    let act = Decision { act: decision.act.clone(), ..Decision::default() };
     act.encode_to_vec().hash(&mut hasher);
     hasher.finish().max(1)
 }

@@ -47,13 +47,8 @@ const MAX_TIME_ERROR: TimeDelta = TimeDelta::hours(1);
 
 /// Errors of wrong clocks, in hours: hours, years, and the error of a machine with an empty
 /// battery.
-const CLOCK_ERROR_HOURS: [i64; 5] = [
-    -3,
-    5,
-    -7 * HOURS_PER_YEAR,
-    30 * HOURS_PER_YEAR,
-    -55 * HOURS_PER_YEAR,
-];
+const CLOCK_ERROR_HOURS: [i64; 5] =
+    [-3, 5, -7 * HOURS_PER_YEAR, 30 * HOURS_PER_YEAR, -55 * HOURS_PER_YEAR];
 
 /// A year, in hours.
 const HOURS_PER_YEAR: i64 = 8_766;
@@ -71,9 +66,7 @@ pub struct StormSpec {
 
 impl StormSpec {
     fn affected_nodes(self, node_list: &NodeList) -> impl Iterator<Item = &ListedNode> {
-        node_list
-            .own_nodes()
-            .take(usize::try_from(self.count).unwrap_or(0))
+        node_list.own_nodes().take(usize::try_from(self.count).unwrap_or(0))
     }
 }
 
@@ -140,18 +133,13 @@ pub async fn finish(
         drivers.collect_for(Duration::from_millis(500)).await?;
     }
     let records = load_records(harness, node_list, &affected, spec.wrong_clocks).await?;
-    Ok(StormResult {
-        report_latencies: drivers.report_latencies().clone(),
-        records,
-    })
+    Ok(StormResult { report_latencies: drivers.report_latencies().clone(), records })
 }
 
 /// The policy that is assigned to the project, which is the target of the attempts.
 async fn load_assigned_policy(harness: &BenchHarness) -> anyhow::Result<String> {
     let client = RestClient::open_session(harness)?;
-    let (_, answer) = client
-        .send(&RequestSpec::get("/assignments/project"))
-        .await?;
+    let (_, answer) = client.send(&RequestSpec::get("/assignments/project")).await?;
     let answer: Value = serde_json::from_slice(&answer)?;
     let policy = answer["osUpdatePolicyId"].as_str();
     Ok(policy.context("the project has no policy")?.to_owned())
@@ -265,15 +253,9 @@ fn report_request(number: u32, wrong_clock: bool, target: String) -> ReportReque
         version: "3.0.15-1~deb12u1".to_owned(),
         state: "installed".to_owned(),
     };
-    let plan = Plan {
-        changes: packages.map(change).into(),
-        download_bytes: 4_096,
-        ..Plan::default()
-    };
-    let finished = Finished {
-        results: packages.map(result).into(),
-        ..Finished::default()
-    };
+    let plan =
+        Plan { changes: packages.map(change).into(), download_bytes: 4_096, ..Plan::default() };
+    let finished = Finished { results: packages.map(result).into(), ..Finished::default() };
     let all = [
         Kind::Downloading(Downloading { plan: Some(plan) }),
         Kind::Downloaded(Downloaded {}),
@@ -281,22 +263,13 @@ fn report_request(number: u32, wrong_clock: bool, target: String) -> ReportReque
         Kind::VerifyBegun(VerifyBegun {}),
         Kind::Finished(finished),
     ];
-    let wrong_by = if wrong_clock {
-        clock_error(number)
-    } else {
-        TimeDelta::zero()
-    };
-    let now = NodeClock::new(Arc::new(SystemClock), wrong_by)
-        .now()
-        .node_time;
+    let wrong_by = if wrong_clock { clock_error(number) } else { TimeDelta::zero() };
+    let now = NodeClock::new(Arc::new(SystemClock), wrong_by).now().node_time;
     let mut events: Vec<_> = (1..)
         .zip(all)
         .map(|(sequence, payload)| Event {
             sequence,
-            node_time: Some(prost_types::Timestamp {
-                seconds: now.timestamp(),
-                nanos: 0,
-            }),
+            node_time: Some(prost_types::Timestamp { seconds: now.timestamp(), nanos: 0 }),
             boot_id: format!("{number:08x}"),
             report: None,
             kind: Some(payload),
@@ -305,23 +278,12 @@ fn report_request(number: u32, wrong_clock: bool, target: String) -> ReportReque
     if let Some(last) = events.last_mut() {
         last.report = Some(phase_report());
     }
-    ReportRequest {
-        attempt_id: attempt_id(number, wrong_clock),
-        target_digest: target,
-        events,
-    }
+    ReportRequest { attempt_id: attempt_id(number, wrong_clock), target_digest: target, events }
 }
 
 fn phase_report() -> RunReport {
-    let phase = |phase: &str, millis| PhaseSpan {
-        phase: phase.to_owned(),
-        millis,
-        bytes: 0,
-    };
-    RunReport {
-        phases: vec![phase("download", 120), phase("apply", 640)],
-        ..RunReport::default()
-    }
+    let phase = |phase: &str, millis| PhaseSpan { phase: phase.to_owned(), millis, bytes: 0 };
+    RunReport { phases: vec![phase("download", 120), phase("apply", 640)], ..RunReport::default() }
 }
 
 #[cfg(test)]
@@ -333,11 +295,7 @@ mod tests {
         let request = report_request(77, false, "target".to_owned());
         let numbers: Vec<_> = request.events.iter().map(|event| event.sequence).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
-        let ends: Vec<_> = request
-            .events
-            .iter()
-            .map(|event| event.report.is_some())
-            .collect();
+        let ends: Vec<_> = request.events.iter().map(|event| event.report.is_some()).collect();
         assert_eq!(ends, [false, false, false, false, true]);
         let name = AttemptId(request.attempt_id.parse().expect("a UUID"));
         let other = |number, wrong| AttemptId(attempt_id(number, wrong).parse().expect("a UUID"));

@@ -70,9 +70,6 @@ async fn download(client: &Client, url: &str, length: usize) -> anyhow::Result<(
 impl FileFigures {
     fn new(what: &'static str, bytes: usize, began: Instant) -> Self {
         let mib = as_f64(bytes as u64) / f64::from(1 << 20);
-        Self {
-            what,
-            mib_per_second: round_figure(mib / began.elapsed().as_secs_f64().max(1e-9)),
-        }
+        Self { what, mib_per_second: round_figure(mib / began.elapsed().as_secs_f64().max(1e-9)) }
     }
 }

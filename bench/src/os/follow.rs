@@ -37,10 +37,7 @@ pub struct FollowFigures {
 /// Creates a fleet and a newer image in its project, and waits until every node is notified.
 pub async fn measure(count: u32) -> anyhow::Result<FollowFigures> {
     let harness = BenchHarness::start("").await?;
-    let size = ProjectSize {
-        hosts: count,
-        sites: (count / HOSTS_PER_SITE).max(1),
-    };
+    let size = ProjectSize { hosts: count, sites: (count / HOSTS_PER_SITE).max(1) };
     let (store, tenant, seeded) = seed::fill_project(&harness, size, false).await?;
     let running = create_image(&store, tenant, "3.0.1").await?;
     let (project, os) = (tenant.uuid(), running.bits().cast_signed());
@@ -66,10 +63,7 @@ pub async fn measure(count: u32) -> anyhow::Result<FollowFigures> {
     let last = seeded.instances.last().context("the fleet has no node")?;
     let tx = store.tenant(tenant).await?;
     let available = nodes::find(&tx, *last).await?.os_update_available;
-    ensure!(
-        available == "edge 3.0.2",
-        "a node shows {available:?} instead of the newer image"
-    );
+    ensure!(available == "edge 3.0.2", "a node shows {available:?} instead of the newer image");
     drop(tx);
     store.close().await;
     drop(harness.stop().await);
@@ -113,10 +107,7 @@ async fn wait_until_notified(store: &Store) -> anyhow::Result<()> {
         if behind.is_empty() {
             return Ok(());
         }
-        ensure!(
-            began.elapsed() < NOTIFY_TIMEOUT,
-            "nodes were not notified of an image in time"
-        );
+        ensure!(began.elapsed() < NOTIFY_TIMEOUT, "nodes were not notified of an image in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -35,10 +35,8 @@ impl PublishedRegistry {
                     Digest::compute(format!("{profile}/{revision}").as_bytes())
                 };
                 let repository = format!("{REPOSITORY_PREFIX}{}", profile_name(profile));
-                let (tag, file) = (
-                    revision_tag(revision),
-                    format!("{}.yaml", profile_name(profile)),
-                );
+                let (tag, file) =
+                    (revision_tag(revision), format!("{}.yaml", profile_name(profile)));
                 let yaml = profile_yaml(profile, revision, digest);
                 registry.put_profile(&repository, &tag, &file, &yaml);
                 if is_last {
@@ -51,12 +49,7 @@ impl PublishedRegistry {
                 }
             }
         }
-        Self {
-            registry,
-            profiles,
-            revisions,
-            image,
-        }
+        Self { registry, profiles, revisions, image }
     }
 
     /// Settings with which the server selects all of the profiles.

@@ -82,10 +82,7 @@ async fn wait_for_sync(store: &Store, number: i64) -> anyhow::Result<CycleState>
         if let Some(state) = state.filter(is_finished) {
             return Ok(state);
         }
-        ensure!(
-            began.elapsed() < SYNC_TIMEOUT,
-            "the sync did not end in time"
-        );
+        ensure!(began.elapsed() < SYNC_TIMEOUT, "the sync did not end in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -26,47 +26,27 @@ pub struct RequestSpec {
 impl RequestSpec {
     /// A GET request.
     pub fn get(path: impl Into<String>) -> Self {
-        Self {
-            method: Method::GET,
-            path: path.into(),
-            query: Vec::new(),
-            body: None,
-        }
+        Self { method: Method::GET, path: path.into(), query: Vec::new(), body: None }
     }
 
     /// A POST request.
     pub fn post(path: impl Into<String>, body: Value) -> Self {
-        Self {
-            method: Method::POST,
-            body: Some(body),
-            ..Self::get(path)
-        }
+        Self { method: Method::POST, body: Some(body), ..Self::get(path) }
     }
 
     /// A PATCH request.
     pub fn patch(path: impl Into<String>, body: Value) -> Self {
-        Self {
-            method: Method::PATCH,
-            body: Some(body),
-            ..Self::get(path)
-        }
+        Self { method: Method::PATCH, body: Some(body), ..Self::get(path) }
     }
 
     /// A PUT request.
     pub fn put(path: impl Into<String>, body: Value) -> Self {
-        Self {
-            method: Method::PUT,
-            body: Some(body),
-            ..Self::get(path)
-        }
+        Self { method: Method::PUT, body: Some(body), ..Self::get(path) }
     }
 
     /// A DELETE request.
     pub fn delete(path: impl Into<String>) -> Self {
-        Self {
-            method: Method::DELETE,
-            ..Self::get(path)
-        }
+        Self { method: Method::DELETE, ..Self::get(path) }
     }
 
     /// Adds a query parameter.
@@ -127,11 +107,8 @@ impl RestClient {
 
     fn build_request(&self, spec: &RequestSpec) -> reqwest::RequestBuilder {
         let url = format!("{}{}", self.base, spec.path);
-        let request = self
-            .http
-            .request(spec.method.clone(), url)
-            .bearer_auth(&self.token)
-            .query(&spec.query);
+        let request =
+            self.http.request(spec.method.clone(), url).bearer_auth(&self.token).query(&spec.query);
         match &spec.body {
             Some(body) => request.json(body),
             None => request,

@@ -14,10 +14,7 @@ pub struct Fleet {
 impl Fleet {
     /// A fleet of seeded resources.
     pub const fn new(seeded: SeededProject) -> Self {
-        Self {
-            seeded,
-            created_hosts: Vec::new(),
-        }
+        Self { seeded, created_hosts: Vec::new() }
     }
 
     /// Number of seeded hosts.
@@ -107,10 +104,7 @@ mod tests {
             instances: (0..20).map(InstanceId::nth).collect(),
             runs: (0..40).map(RunId::nth).collect(),
         });
-        assert_eq!(
-            (fleet.host_count(), fleet.run_count(), fleet.far_offset()),
-            (20, 40, 18)
-        );
+        assert_eq!((fleet.host_count(), fleet.run_count(), fleet.far_offset()), (20, 40, 18));
         for n in 0..100 {
             assert_eq!(fleet.host(n), HostId::nth(fleet.host_index(n)));
             assert_eq!(fleet.run(n), RunId::nth(fleet.run_index(n)));

@@ -40,19 +40,12 @@ pub const READS: &[Probe] = &[
     probe("get a host", SINGLE_TARGET_MS, |fleet, n| {
         Some(RequestSpec::get(format!("{HOSTS_PATH}/{}", fleet.host(n))))
     }),
-    probe("first page of 100 hosts", FIRST_PAGE_TARGET_MS, |_, _| {
-        Some(first_page(HOSTS_PATH))
+    probe("first page of 100 hosts", FIRST_PAGE_TARGET_MS, |_, _| Some(first_page(HOSTS_PATH))),
+    probe("page of 100 hosts, far back", FAR_PAGE_TARGET_MS, |fleet, _| {
+        Some(first_page(HOSTS_PATH).with_query("offset", fleet.far_offset()))
     }),
-    probe(
-        "page of 100 hosts, far back",
-        FAR_PAGE_TARGET_MS,
-        |fleet, _| Some(first_page(HOSTS_PATH).with_query("offset", fleet.far_offset())),
-    ),
     probe("hosts by id", EXACT_FILTER_TARGET_MS, |fleet, n| {
-        Some(filtered_page(
-            HOSTS_PATH,
-            format!("resourceId=\"{}\"", fleet.host(n)),
-        ))
+        Some(filtered_page(HOSTS_PATH, format!("resourceId=\"{}\"", fleet.host(n))))
     }),
     probe("hosts by name", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let name = host_name(fleet.host_index(n));
@@ -62,36 +55,22 @@ pub const READS: &[Probe] = &[
         let filter = format!("site.resourceId=\"{}\"", fleet.site(n));
         Some(filtered_page(HOSTS_PATH, filter))
     }),
-    probe(
-        "hosts by part of their name",
-        SUBSTRING_FILTER_TARGET_MS,
-        |fleet, n| {
-            let name = host_name(fleet.host_index(n));
-            Some(filtered_page(
-                HOSTS_PATH,
-                format!("name=\"{}\"", name_suffix(&name)),
-            ))
-        },
-    ),
+    probe("hosts by part of their name", SUBSTRING_FILTER_TARGET_MS, |fleet, n| {
+        let name = host_name(fleet.host_index(n));
+        Some(filtered_page(HOSTS_PATH, format!("name=\"{}\"", name_suffix(&name))))
+    }),
     probe("number of hosts (page of 1)", None, |_, _| {
         Some(RequestSpec::get(HOSTS_PATH).with_query("pageSize", 1))
     }),
     probe("get an instance", SINGLE_TARGET_MS, |fleet, n| {
-        Some(RequestSpec::get(format!(
-            "{INSTANCES_PATH}/{}",
-            fleet.instance(n)
-        )))
+        Some(RequestSpec::get(format!("{INSTANCES_PATH}/{}", fleet.instance(n))))
     }),
-    probe(
-        "first page of 100 instances",
-        FIRST_PAGE_TARGET_MS,
-        |_, _| Some(first_page(INSTANCES_PATH)),
-    ),
-    probe(
-        "page of 100 instances, far back",
-        FAR_PAGE_TARGET_MS,
-        |fleet, _| Some(first_page(INSTANCES_PATH).with_query("offset", fleet.far_offset())),
-    ),
+    probe("first page of 100 instances", FIRST_PAGE_TARGET_MS, |_, _| {
+        Some(first_page(INSTANCES_PATH))
+    }),
+    probe("page of 100 instances, far back", FAR_PAGE_TARGET_MS, |fleet, _| {
+        Some(first_page(INSTANCES_PATH).with_query("offset", fleet.far_offset()))
+    }),
     probe("instances by id", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let filter = format!("resourceId=\"{}\"", fleet.instance(n));
         Some(filtered_page(INSTANCES_PATH, filter))
@@ -108,65 +87,38 @@ pub const READS: &[Probe] = &[
         let filter = format!("host.site.resourceId=\"{}\"", fleet.site(n));
         Some(filtered_page(INSTANCES_PATH, filter))
     }),
-    probe(
-        "instances by part of their name",
-        SUBSTRING_FILTER_TARGET_MS,
-        |fleet, n| {
-            let name = instance_name(fleet.host_index(n));
-            Some(filtered_page(
-                INSTANCES_PATH,
-                format!("name=\"{}\"", name_suffix(&name)),
-            ))
-        },
-    ),
+    probe("instances by part of their name", SUBSTRING_FILTER_TARGET_MS, |fleet, n| {
+        let name = instance_name(fleet.host_index(n));
+        Some(filtered_page(INSTANCES_PATH, format!("name=\"{}\"", name_suffix(&name))))
+    }),
     probe("number of instances (page of 1)", None, |_, _| {
         Some(RequestSpec::get(INSTANCES_PATH).with_query("pageSize", 1))
     }),
     probe("get a run", SINGLE_TARGET_MS, |fleet, n| {
         Some(RequestSpec::get(format!("{RUNS_PATH}/{}", fleet.run(n))))
     }),
-    probe("first page of 100 runs", FIRST_PAGE_TARGET_MS, |_, _| {
-        Some(first_page(RUNS_PATH))
+    probe("first page of 100 runs", FIRST_PAGE_TARGET_MS, |_, _| Some(first_page(RUNS_PATH))),
+    probe("first page of 100 runs, newest", FIRST_PAGE_TARGET_MS, |_, _| {
+        Some(first_page(RUNS_PATH).with_query("orderBy", NEWEST_FIRST))
     }),
-    probe(
-        "first page of 100 runs, newest",
-        FIRST_PAGE_TARGET_MS,
-        |_, _| Some(first_page(RUNS_PATH).with_query("orderBy", NEWEST_FIRST)),
-    ),
-    probe(
-        "page of 100 runs, far back",
-        FAR_PAGE_TARGET_MS,
-        |fleet, _| Some(first_page(RUNS_PATH).with_query("offset", fleet.far_offset())),
-    ),
+    probe("page of 100 runs, far back", FAR_PAGE_TARGET_MS, |fleet, _| {
+        Some(first_page(RUNS_PATH).with_query("offset", fleet.far_offset()))
+    }),
     probe("runs by id", EXACT_FILTER_TARGET_MS, |fleet, n| {
-        Some(filtered_page(
-            RUNS_PATH,
-            format!("resourceId=\"{}\"", fleet.run(n)),
-        ))
+        Some(filtered_page(RUNS_PATH, format!("resourceId=\"{}\"", fleet.run(n))))
     }),
-    probe(
-        "runs of an instance, newest",
-        EXACT_FILTER_TARGET_MS,
-        |fleet, n| {
-            let filter = format!("instance.resourceId=\"{}\"", fleet.instance(n));
-            Some(filtered_page(RUNS_PATH, filter).with_query("orderBy", NEWEST_FIRST))
-        },
-    ),
+    probe("runs of an instance, newest", EXACT_FILTER_TARGET_MS, |fleet, n| {
+        let filter = format!("instance.resourceId=\"{}\"", fleet.instance(n));
+        Some(filtered_page(RUNS_PATH, filter).with_query("orderBy", NEWEST_FIRST))
+    }),
     probe("runs at a site", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let filter = format!("instance.host.site.resourceId=\"{}\"", fleet.site(n));
         Some(filtered_page(RUNS_PATH, filter))
     }),
-    probe(
-        "runs by part of their name",
-        SUBSTRING_FILTER_TARGET_MS,
-        |fleet, n| {
-            let name = run_name(fleet.run_index(n));
-            Some(filtered_page(
-                RUNS_PATH,
-                format!("name=\"{}\"", name_suffix(&name)),
-            ))
-        },
-    ),
+    probe("runs by part of their name", SUBSTRING_FILTER_TARGET_MS, |fleet, n| {
+        let name = run_name(fleet.run_index(n));
+        Some(filtered_page(RUNS_PATH, format!("name=\"{}\"", name_suffix(&name))))
+    }),
     probe("number of runs (page of 1)", None, |_, _| {
         Some(RequestSpec::get(RUNS_PATH).with_query("pageSize", 1))
     }),
@@ -184,10 +136,7 @@ pub const WRITES: &[Probe] = &[
     },
     probe("patch a host", None, |fleet, n| {
         let body = json!({"name": format!("renamed-{n}")});
-        Some(RequestSpec::patch(
-            format!("{HOSTS_PATH}/{}", fleet.host(n)),
-            body,
-        ))
+        Some(RequestSpec::patch(format!("{HOSTS_PATH}/{}", fleet.host(n)), body))
     }),
     probe("create an instance", None, |fleet, n| {
         let body = json!({"hostID": fleet.created_host(n)?, "osID": fleet.os()});
@@ -207,12 +156,7 @@ const fn probe(
     target_ms: Option<f64>,
     build_request: fn(&Fleet, u32) -> Option<RequestSpec>,
 ) -> Probe {
-    Probe {
-        what,
-        target_ms,
-        build_request,
-        creates_hosts: false,
-    }
+    Probe { what, target_ms, build_request, creates_hosts: false }
 }
 
 fn first_page(list: &str) -> RequestSpec {

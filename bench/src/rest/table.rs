@@ -94,9 +94,7 @@ impl RestReport {
                 }
                 if let Some(target) = figures.missed_target() {
                     let p99 = figures.p99_ms;
-                    problems.push(format!(
-                        "{what}: p99 is {p99:.1} ms, the target is {target} ms"
-                    ));
+                    problems.push(format!("{what}: p99 is {p99:.1} ms, the target is {target} ms"));
                 }
             }
         }
@@ -178,11 +176,7 @@ fn write_line(text: &mut String, fleets: &[&RequestFigures]) -> std::fmt::Result
     let target = target.map_or_else(|| "-".to_owned(), |target| target.to_string());
     write!(text, "{what:<33} {target:>8}")?;
     for figures in fleets {
-        let mark = if figures.missed_target().is_some() {
-            '!'
-        } else {
-            ' '
-        };
+        let mark = if figures.missed_target().is_some() { '!' } else { ' ' };
         write!(
             text,
             " | {:>7.2} {:>8.2}{mark} {:>9.0} {:>11.0}",
@@ -208,44 +202,27 @@ mod tests {
             requests: 1_000,
             errors,
         };
-        FleetRound {
-            hosts,
-            fill_seconds: 1.0,
-            requests: vec![figures],
-            lists: Vec::new(),
-        }
+        FleetRound { hosts, fill_seconds: 1.0, requests: vec![figures], lists: Vec::new() }
     }
 
     #[test]
     fn fleets_are_side_by_side_and_missed_targets_are_marked() {
-        let report = RestReport {
-            rounds: vec![round(1_000, 0.9, 0), round(100_000, 2.5, 0)],
-        };
+        let report = RestReport { rounds: vec![round(1_000, 0.9, 0), round(100_000, 2.5, 0)] };
         let text = report.render_requests().expect("a text");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert!(lines[0].contains("| 1000 hosts") && lines[0].contains("| 100000 hosts"));
         let cells: Vec<_> = lines[2].split_whitespace().collect();
-        let (left, right) = (
-            ["0.50", "0.90", "120", "210"],
-            ["0.50", "2.50!", "120", "210"],
-        );
+        let (left, right) = (["0.50", "0.90", "120", "210"], ["0.50", "2.50!", "120", "210"]);
         assert_eq!(cells[..4], ["get", "a", "host", "2"]);
         assert_eq!((&cells[5..9], &cells[10..]), (&left[..], &right[..]));
         let length = |line: &str| line.chars().count();
-        assert!(
-            lines[1..]
-                .iter()
-                .all(|line| length(line) == length(lines[0])),
-            "{text}"
-        );
+        assert!(lines[1..].iter().all(|line| length(line) == length(lines[0])), "{text}");
     }
 
     #[test]
     fn problems_are_listed() {
-        let report = RestReport {
-            rounds: vec![round(1_000, 2.0, 0), round(100_000, 2.5, 3)],
-        };
+        let report = RestReport { rounds: vec![round(1_000, 2.0, 0), round(100_000, 2.5, 3)] };
         assert_eq!(
             report.problems(),
             [

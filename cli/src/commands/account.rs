@@ -78,10 +78,7 @@ impl CreateAccount {
             }
             (None, None) => return Err(Failure::usage("give a key: --ssh-key or --ssh-key-file")),
         };
-        Ok(LocalAccountInput {
-            username: self.username,
-            ssh_key: key.trim().to_owned(),
-        })
+        Ok(LocalAccountInput { username: self.username, ssh_key: key.trim().to_owned() })
     }
 }
 

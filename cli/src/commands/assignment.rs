@@ -41,12 +41,7 @@ pub enum AssignmentCommand {
         /// Target, as for `set`.
         target: String,
         /// Reason, stored with the assignment.
-        #[arg(
-            long,
-            value_name = "TEXT",
-            default_value = "",
-            hide_default_value = true
-        )]
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
     },
     /// Remove the assignment of a target.
@@ -163,12 +158,8 @@ impl AssignmentCommand {
 
 /// Resolves a target to the last path segment of its assignment.
 async fn resolve_assignment_target(client: &Client, text: &str) -> Result<String, Failure> {
-    let is_id = [
-        InstanceResource::is_id,
-        HostResource::is_id,
-        SiteResource::is_id,
-        RegionResource::is_id,
-    ];
+    let is_id =
+        [InstanceResource::is_id, HostResource::is_id, SiteResource::is_id, RegionResource::is_id];
     if text == "project" || is_id.iter().any(|is_id| is_id(text)) {
         return Ok(text.to_owned());
     }
@@ -225,11 +216,7 @@ async fn print_assignment(
     } else {
         Names::default()
     };
-    printer.print_page(
-        assignment,
-        &assignment.target,
-        &build_page(assignment, &names),
-    )
+    printer.print_page(assignment, &assignment.target, &build_page(assignment, &names))
 }
 
 fn referenced_ids(assignment: &AssignmentResource) -> [&str; 2] {
@@ -250,14 +237,8 @@ fn build_page(assignment: &AssignmentResource, names: &Names) -> DetailPage {
     let mut page = DetailPage::default();
     page.field("target", names.label(&assignment.target))
         .field("policy", names.label(&assignment.os_update_policy_id))
-        .field(
-            "updating",
-            format_usage(assignment.slots_in_use, assignment.max_concurrent),
-        )
-        .field(
-            "failures",
-            failures_cell(assignment.failures, assignment.stop_after_failures),
-        )
+        .field("updating", format_usage(assignment.slots_in_use, assignment.max_concurrent))
+        .field("failures", failures_cell(assignment.failures, assignment.stop_after_failures))
         .field("since", format_time(assignment.since));
     if let Some(resumption) = &assignment.resumption {
         page.field("resumed", format_resumption(resumption));
@@ -271,11 +252,7 @@ fn format_resumption(resumption: &AssignmentResumption) -> String {
     } else {
         format!(": {}", resumption.reason)
     };
-    format!(
-        "by {} at {}{why}",
-        resumption.by,
-        format_time(resumption.at)
-    )
+    format!("by {} at {}{why}", resumption.by, format_time(resumption.at))
 }
 
 /// Number of updating nodes, and its limit.

@@ -97,10 +97,7 @@ fn merge_context(
     let same = old.filter(|old| old.server == server);
     Ok(Context {
         name: name.to_owned(),
-        project: globals
-            .project
-            .clone()
-            .or_else(|| old.and_then(|old| old.project.clone())),
+        project: globals.project.clone().or_else(|| old.and_then(|old| old.project.clone())),
         ca: absolute_path(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
         token: same.and_then(|old| old.token.clone()),
         login: same.and_then(|old| old.login.clone()),
@@ -124,23 +121,14 @@ fn print_contexts(
         ]
     });
     let rows: Vec<_> = rows.collect();
-    let names: Vec<_> = contexts
-        .contexts
-        .iter()
-        .map(|context| context.name.as_str())
-        .collect();
+    let names: Vec<_> = contexts.contexts.iter().map(|context| context.name.as_str()).collect();
     let redacted: Vec<_> = contexts.contexts.iter().map(without_token).collect();
     let printer = &mut Printer::new(system, globals.output, globals.ids_only);
     if rows.is_empty() && printer.is_human_readable() {
         return printer
             .print_text("no contexts; `evenkeel context add NAME --server URL` creates one");
     }
-    printer.print_rows(
-        &redacted,
-        &names,
-        &["CURRENT", "NAME", "SERVER", "PROJECT", "TOKEN"],
-        rows,
-    )
+    printer.print_rows(&redacted, &names, &["CURRENT", "NAME", "SERVER", "PROJECT", "TOKEN"], rows)
 }
 
 fn print_context(
@@ -150,31 +138,14 @@ fn print_context(
     system: &mut System<'_>,
 ) -> Result<(), Failure> {
     let context = contexts.select(name)?.ok_or_else(|| {
-        Failure::usage_with(
-            "no current context is set",
-            "set it with `evenkeel context use NAME`",
-        )
+        Failure::usage_with("no current context is set", "set it with `evenkeel context use NAME`")
     })?;
     let mut page = DetailPage::default();
     page.field("name", context.name.clone())
         .field("server", context.server.clone())
         .field("project", context.project.clone().unwrap_or_default())
-        .field(
-            "ca",
-            context
-                .ca
-                .as_ref()
-                .map(|ca| ca.display().to_string())
-                .unwrap_or_default(),
-        )
-        .field(
-            "token",
-            if context.token.is_some() {
-                "stored"
-            } else {
-                "none"
-            },
-        );
+        .field("ca", context.ca.as_ref().map(|ca| ca.display().to_string()).unwrap_or_default())
+        .field("token", if context.token.is_some() { "stored" } else { "none" });
     if let Some(login) = &context.login {
         page.field("user", format!("{} at {}", login.username, login.realm));
     }
@@ -186,9 +157,5 @@ fn print_context(
 }
 
 fn without_token(context: &Context) -> Context {
-    Context {
-        token: None,
-        login: None,
-        ..context.clone()
-    }
+    Context { token: None, login: None, ..context.clone() }
 }

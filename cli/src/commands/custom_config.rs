@@ -49,16 +49,8 @@ impl CustomConfigCommand {
             Self::Get { config } => {
                 printer.print_resource(&resource::find::<Config>(client, &config).await?)
             }
-            Self::Create {
-                name,
-                file,
-                description,
-            } => {
-                let body = CustomConfigInput {
-                    name,
-                    description,
-                    config: read_file(&file)?,
-                };
+            Self::Create { name, file, description } => {
+                let body = CustomConfigInput { name, description, config: read_file(&file)? };
                 let created: Config = client.post(Config::PATH, &body).await?;
                 printer.print_resource(&created)
             }
@@ -71,10 +63,7 @@ impl CustomConfigCommand {
 }
 
 fn read_file(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|source| Failure::File {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::read_to_string(path).map_err(|source| Failure::File { path: path.to_owned(), source })
 }
 
 impl Resource for CustomConfigResource {
@@ -112,11 +101,7 @@ impl Resource for CustomConfigResource {
             .field("name", self.name.clone())
             .field_if("description", &self.description)
             .created(self.timestamps.as_ref())
-            .table(
-                "Configuration:",
-                &["LINE"],
-                self.config.lines().map(line).collect(),
-            );
+            .table("Configuration:", &["LINE"], self.config.lines().map(line).collect());
         page
     }
 }

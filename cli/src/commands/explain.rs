@@ -51,19 +51,13 @@ fn build_page(instance: &InstanceResource, decision: &Decision) -> DetailPage {
         page.field("order", describe_order(order));
     }
     if let Some(since) = decision.silent_since {
-        let text = format!(
-            "since {}, for {}",
-            format_time(since),
-            format_distance(since, decision.time)
-        );
+        let text =
+            format!("since {}, for {}", format_time(since), format_distance(since, decision.time));
         page.field("silent", Cell::toned(text, Tone::Bad));
     }
     page.field_if("owner limits", &decision.owner_limits);
     if let Some(grant) = &decision.grant {
-        let text = format!(
-            "may start without the server until {}",
-            format_time(grant.expires_at)
-        );
+        let text = format!("may start without the server until {}", format_time(grant.expires_at));
         page.field("offline grant", text);
     }
     let changes = pending_changes(decision);
@@ -71,11 +65,7 @@ fn build_page(instance: &InstanceResource, decision: &Decision) -> DetailPage {
         page.field("pending changes", "none reported by the node");
     }
     add_tables(&mut page, instance, decision);
-    page.table(
-        "Pending changes:",
-        &["PACKAGE", "ARCHITECTURE", "INSTALLED", "TARGET"],
-        changes,
-    );
+    page.table("Pending changes:", &["PACKAGE", "ARCHITECTURE", "INSTALLED", "TARGET"], changes);
     page
 }
 
@@ -97,11 +87,7 @@ fn add_policy(page: &mut DetailPage, decision: &Decision) {
             slots.held_by_others + u32::from(slots.holds_slot),
             slots.max_concurrent,
         );
-        let mine = if slots.holds_slot {
-            ", including this node"
-        } else {
-            ""
-        };
+        let mine = if slots.holds_slot { ", including this node" } else { "" };
         page.field("updating", format!("{used} nodes{mine}")).field(
             "failures",
             assignment::failures_cell(slots.failures, slots.stop_after_failures),
@@ -111,10 +97,7 @@ fn add_policy(page: &mut DetailPage, decision: &Decision) {
 
 /// The update rules that differ from the defaults.
 fn describe_rules(desired: &RunTarget) -> Vec<String> {
-    let packages = desired
-        .package_rules
-        .as_ref()
-        .map(policy::rules::describe_package_rules);
+    let packages = desired.package_rules.as_ref().map(policy::rules::describe_package_rules);
     let images = desired.image_rules.as_ref();
     let images = images.map(policy::rules::describe_image_rules);
     packages.into_iter().chain(images).flatten().collect()
@@ -125,15 +108,9 @@ fn add_tables(page: &mut DetailPage, instance: &InstanceResource, decision: &Dec
     let conditions = conditions.map(instance::condition_row).collect();
     page.table("Conditions:", instance::CONDITION_HEADER, conditions);
     instance::add_image_tables(page, instance);
-    let pauses = decision
-        .pauses
-        .iter()
-        .map(|paused| pause::build_row(paused, paused.scope.clone()));
-    page.table(
-        "Pauses:",
-        &["PAUSED", "REASON", "BY", "SINCE"],
-        pauses.collect(),
-    );
+    let pauses =
+        decision.pauses.iter().map(|paused| pause::build_row(paused, paused.scope.clone()));
+    page.table("Pauses:", &["PAUSED", "REASON", "BY", "SINCE"], pauses.collect());
     let skipped = decision.skipped_policies.iter().map(|policy| {
         vec![
             Cell::from(name_with_id(&policy.name, &policy.resource_id)),
@@ -141,36 +118,17 @@ fn add_tables(page: &mut DetailPage, instance: &InstanceResource, decision: &Dec
             policy.reason.clone().into(),
         ]
     });
-    page.table(
-        "Skipped policies:",
-        &["POLICY", "ASSIGNED TO", "REASON"],
-        skipped.collect(),
-    );
-    let windows = decision
-        .windows
-        .iter()
-        .map(|window| window_row(window, decision));
-    page.table(
-        "Windows:",
-        &["START", "END", "OPENED BY", "STATE"],
-        windows.collect(),
-    );
+    page.table("Skipped policies:", &["POLICY", "ASSIGNED TO", "REASON"], skipped.collect());
+    let windows = decision.windows.iter().map(|window| window_row(window, decision));
+    page.table("Windows:", &["START", "END", "OPENED BY", "STATE"], windows.collect());
     let granted = decision.grant.iter().flat_map(|grant| &grant.windows);
-    let granted = granted.map(|window| {
-        vec![
-            format_time(window.start).into(),
-            format_time(window.end).into(),
-        ]
-    });
+    let granted = granted
+        .map(|window| vec![format_time(window.start).into(), format_time(window.end).into()]);
     page.table("Offline grant:", &["START", "END"], granted.collect());
 }
 
 fn name_with_id(name: &str, id: &str) -> String {
-    if name.is_empty() {
-        id.to_owned()
-    } else {
-        format!("{name} ({id})")
-    }
+    if name.is_empty() { id.to_owned() } else { format!("{name} ({id})") }
 }
 
 /// Name of the scope that a policy is assigned to.
@@ -214,16 +172,8 @@ fn describe_order(order: &OrderResource) -> String {
         "cancel" => "skip the windows that were open".to_owned(),
         other => other.to_owned(),
     };
-    let why = if order.reason.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", order.reason)
-    };
-    format!(
-        "{what}, by {} at {}{why}",
-        order.by,
-        format_time(order.since)
-    )
+    let why = if order.reason.is_empty() { String::new() } else { format!(": {}", order.reason) };
+    format!("{what}, by {} at {}{why}", order.by, format_time(order.since))
 }
 
 /// The target of the decision, else that of the policy.
@@ -241,10 +191,9 @@ fn describe_desired(desired: &RunTarget) -> String {
     let kernel = |text: &str| format!("the kernel command line `{text}`");
     match (desired.kind.as_str(), desired.mode.as_str()) {
         ("image", _) if desired.image_id.is_empty() => format!("image of {}", desired.os_id),
-        ("image", _) => format!(
-            "image {} {} ({})",
-            desired.profile_name, desired.image_id, desired.os_id
-        ),
+        ("image", _) => {
+            format!("image {} {} ({})", desired.profile_name, desired.image_id, desired.os_id)
+        }
         ("kernel", _) => kernel(&desired.kernel_command),
         (_, "latest") => "latest".to_owned(),
         _ => {
@@ -263,23 +212,14 @@ fn describe_desired(desired: &RunTarget) -> String {
 fn window_row(window: &DecisionWindow, decision: &Decision) -> Vec<Cell> {
     let when = if window.open {
         Cell::toned(
-            format!(
-                "open, closes in {}",
-                format_distance(decision.time, window.end)
-            ),
+            format!("open, closes in {}", format_distance(decision.time, window.end)),
             Tone::Good,
         )
     } else {
-        Cell::from(format!(
-            "opens in {}",
-            format_distance(decision.time, window.start)
-        ))
+        Cell::from(format!("opens in {}", format_distance(decision.time, window.start)))
     };
-    let opener = if window.schedule_id.is_empty() {
-        &window.opened_by
-    } else {
-        &window.schedule_id
-    };
+    let opener =
+        if window.schedule_id.is_empty() { &window.opened_by } else { &window.schedule_id };
     vec![
         format_time(window.start).into(),
         format_time(window.end).into(),
@@ -330,13 +270,10 @@ fn pending_changes(decision: &Decision) -> Vec<Vec<Cell>> {
 }
 
 fn package_requirements(desired: &RunTarget) -> impl Iterator<Item = (&str, Option<&str>)> {
-    desired
-        .packages
-        .iter()
-        .map(|text| match text.split_once('=') {
-            Some((name, version)) => (name, Some(version)),
-            None => (text.as_str(), None),
-        })
+    desired.packages.iter().map(|text| match text.split_once('=') {
+        Some((name, version)) => (name, Some(version)),
+        None => (text.as_str(), None),
+    })
 }
 
 fn update_row(update: &AvailableUpdate, to: &str) -> Vec<Cell> {

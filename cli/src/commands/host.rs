@@ -115,10 +115,9 @@ impl HostCommand {
                     &build_summary_page(summary),
                 )
             }
-            Self::Delete {
-                host,
-                with_instance,
-            } => delete_host(client, &host, with_instance, printer).await,
+            Self::Delete { host, with_instance } => {
+                delete_host(client, &host, with_instance, printer).await
+            }
         }
     }
 }
@@ -217,16 +216,8 @@ impl Resource for HostResource {
     const LIST_KEYS: &'static [&'static str] = &["hosts"];
     const IN_USE_HINT: Option<&'static str> =
         Some("delete its instance as well: `evenkeel host delete HOST --with-instance`");
-    const HEADER: &'static [&'static str] = &[
-        "ID",
-        "NAME",
-        "SITE",
-        "STATE",
-        "STATUS",
-        "OS",
-        "UPDATE",
-        "AVAILABLE",
-    ];
+    const HEADER: &'static [&'static str] =
+        &["ID", "NAME", "SITE", "STATE", "STATUS", "OS", "UPDATE", "AVAILABLE"];
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -238,11 +229,7 @@ impl Resource for HostResource {
 
     fn row(&self) -> Vec<Cell> {
         let instance = self.instance.as_deref().cloned().unwrap_or_default();
-        let os = instance
-            .os
-            .as_ref()
-            .map(|os| os.name.clone())
-            .unwrap_or_default();
+        let os = instance.os.as_ref().map(|os| os.name.clone()).unwrap_or_default();
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
@@ -250,10 +237,7 @@ impl Resource for HostResource {
             state_label(self).into(),
             Cell::toned(self.host_status.clone(), self.host_status_indicator.into()),
             os.into(),
-            Cell::toned(
-                instance.update_status.clone(),
-                instance.update_status_indicator.into(),
-            ),
+            Cell::toned(instance.update_status.clone(), instance.update_status_indicator.into()),
             available_updates_cell(&instance),
         ]
     }
@@ -265,9 +249,7 @@ impl Resource for HostResource {
 
 /// Formats an enum value such as `HOST_STATE_ONBOARDED` as `onboarded`.
 fn humanize_state(text: &str) -> String {
-    text.trim_start_matches("HOST_STATE_")
-        .to_lowercase()
-        .replace('_', " ")
+    text.trim_start_matches("HOST_STATE_").to_lowercase().replace('_', " ")
 }
 
 fn state_label(host: &HostResource) -> String {
@@ -276,10 +258,7 @@ fn state_label(host: &HostResource) -> String {
 
 /// Name of the site of a host, else its ID.
 fn site_label(host: &HostResource) -> String {
-    host.site
-        .as_ref()
-        .map_or(&*host.site_id, site::site_name)
-        .to_owned()
+    host.site.as_ref().map_or(&*host.site_id, site::site_name).to_owned()
 }
 
 /// Number of available package updates, or the available image.

@@ -65,11 +65,7 @@ impl InstanceCommand {
             }
             Self::Create(create) => printer.print_resource(&create.run(client).await?),
             Self::Set(set) => printer.print_resource(&set.run(client).await?),
-            Self::SetPolicy {
-                instance,
-                policy,
-                none: _,
-            } => {
+            Self::SetPolicy { instance, policy, none: _ } => {
                 let id = resolve_instance_id(client, &instance).await?;
                 let policy = write::resolve_policy_id(client, policy.as_deref()).await?;
                 let body = write::policy_patch(policy.unwrap_or_default());
@@ -98,9 +94,7 @@ pub async fn resolve_instance_id(client: &Client, text: &str) -> Result<String, 
         return Ok(text.to_owned());
     }
     if is_id(HostResource::ID_PREFIX, text) {
-        return find_host_and_instance(client, text)
-            .await
-            .map(|(_, instance)| instance);
+        return find_host_and_instance(client, text).await.map(|(_, instance)| instance);
     }
     resource::refuse_empty::<InstanceResource>(text)?;
     let conditions = ["name", "host.name"].map(|field| equals_condition(field, text));
@@ -113,16 +107,9 @@ pub async fn resolve_instance_id(client: &Client, text: &str) -> Result<String, 
         let host = instance.host.as_ref().map_or("", |host| host.name.as_str());
         instance.name == text || host == text
     };
-    let ids = instances
-        .iter()
-        .filter(matches)
-        .map(|instance| instance.resource_id.clone());
+    let ids = instances.iter().filter(matches).map(|instance| instance.resource_id.clone());
     let ids: Vec<_> = ids.collect();
-    if ids.is_empty()
-        && resource::resolve_id::<HostResource>(client, text)
-            .await
-            .is_ok()
-    {
+    if ids.is_empty() && resource::resolve_id::<HostResource>(client, text).await.is_ok() {
         return Err(no_instance_error(text));
     }
     resource::single_id::<InstanceResource>(text, ids)
@@ -141,10 +128,7 @@ pub async fn find_host_and_instance(
     text: &str,
 ) -> Result<(HostResource, String), Failure> {
     let host: HostResource = resource::find(client, text).await?;
-    let instance = host
-        .instance
-        .as_ref()
-        .map(|instance| instance.resource_id.clone());
+    let instance = host.instance.as_ref().map(|instance| instance.resource_id.clone());
     let instance = instance.ok_or_else(|| no_instance_error(text))?;
     Ok((host, instance))
 }
@@ -174,10 +158,7 @@ impl Resource for InstanceResource {
             host_name(self).into(),
             os_name(self).into(),
             policy_name(self).into(),
-            Cell::toned(
-                self.update_status.clone(),
-                self.update_status_indicator.into(),
-            ),
+            Cell::toned(self.update_status.clone(), self.update_status_indicator.into()),
             available_updates_cell(self),
         ]
     }
@@ -191,17 +172,11 @@ impl Resource for InstanceResource {
             .field("policy", describe_policy(self))
             .field(
                 "status",
-                Cell::toned(
-                    self.instance_status.clone(),
-                    self.instance_status_indicator.into(),
-                ),
+                Cell::toned(self.instance_status.clone(), self.instance_status_indicator.into()),
             )
             .field(
                 "update",
-                Cell::toned(
-                    self.update_status.clone(),
-                    self.update_status_indicator.into(),
-                ),
+                Cell::toned(self.update_status.clone(), self.update_status_indicator.into()),
             )
             .field("since", format_unix_seconds(self.update_status_timestamp))
             .field("available", available_updates_cell(self));
@@ -253,11 +228,7 @@ fn slot_row(slot: &InstanceSlot) -> Vec<Cell> {
 fn bad_image_row(image: &InstanceBadImage) -> Vec<Cell> {
     // 12 digits identify a file well enough.
     let digest = image.sha256.get(..12).unwrap_or(&image.sha256);
-    vec![
-        image.image_id.clone().into(),
-        digest.into(),
-        image.why.clone().into(),
-    ]
+    vec![image.image_id.clone().into(), digest.into(), image.why.clone().into()]
 }
 
 /// Column titles of [`condition_row`].
@@ -282,11 +253,7 @@ fn os_name(instance: &InstanceResource) -> String {
 fn policy_name(instance: &InstanceResource) -> String {
     let own = instance.update_policy.as_ref().map(|policy| &policy.name);
     let applies = instance.effective_update_policy.as_ref();
-    applies
-        .map(|policy| &policy.name)
-        .or(own)
-        .cloned()
-        .unwrap_or_default()
+    applies.map(|policy| &policy.name).or(own).cloned().unwrap_or_default()
 }
 
 /// Effective policy, and the level that it is assigned to.
@@ -296,8 +263,7 @@ fn describe_policy(instance: &InstanceResource) -> String {
         return format!("{name} ({id}), assigned to the {level}");
     }
     let own = instance.update_policy.as_ref();
-    own.map(|policy| format!("{} ({})", policy.name, policy.resource_id))
-        .unwrap_or_default()
+    own.map(|policy| format!("{} ({})", policy.name, policy.resource_id)).unwrap_or_default()
 }
 
 /// Name of the host, else its ID.

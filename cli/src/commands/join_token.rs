@@ -46,12 +46,7 @@ impl JoinTokenCommand {
             Self::List(limit) => {
                 listing::fetch_and_print::<Token>(client, &limit.query(), printer).await
             }
-            Self::Create {
-                name,
-                expires,
-                one_time,
-                no_create_hosts,
-            } => {
+            Self::Create { name, expires, one_time, no_create_hosts } => {
                 let body = JoinTokenInput {
                     name,
                     lifetime_seconds: u32::try_from(expires.as_secs()).unwrap_or(u32::MAX),
@@ -66,9 +61,7 @@ impl JoinTokenCommand {
             }
             Self::Revoke { token } => {
                 let id = resource::resolve_id::<Token>(client, &token).await?;
-                let done = client
-                    .put_empty(&format!("{}/{id}/revoke", Token::PATH))
-                    .await;
+                let done = client.put_empty(&format!("{}/{id}/revoke", Token::PATH)).await;
                 done.map_err(|error| resource::explain_not_found::<Token>(error, &token))?;
                 printer.print_result(Token::SINGULAR, &id, "revoked")
             }
@@ -84,15 +77,8 @@ impl Resource for JoinTokenResource {
     const PATH: &'static str = "join-tokens";
     const LIST_KEYS: &'static [&'static str] = &["joinTokens"];
     const NAME_FIELD: Option<&'static str> = None;
-    const HEADER: &'static [&'static str] = &[
-        "ID",
-        "NAME",
-        "STATE",
-        "EXPIRES",
-        "ONE-TIME",
-        "CREATES HOSTS",
-        "USED",
-    ];
+    const HEADER: &'static [&'static str] =
+        &["ID", "NAME", "STATE", "EXPIRES", "ONE-TIME", "CREATES HOSTS", "USED"];
 
     fn id(&self) -> &str {
         &self.resource_id

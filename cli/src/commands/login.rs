@@ -69,10 +69,7 @@ impl LoginCommand {
         };
         verify_token(&Client::new(target)?, system).await?;
 
-        let text = format!(
-            "logged in to {} as context {}",
-            context.server, context.name
-        );
+        let text = format!("logged in to {} as context {}", context.server, context.name);
         // Another command may have changed the file in the meantime.
         let mut contexts = Contexts::load(&path)?;
         contexts.upsert(context);
@@ -97,11 +94,7 @@ impl LoginCommand {
         let server = parse_server_address(&context.server)?;
         let http = build_realm_client(&realm, &server, context.ca.as_deref())?;
         let password = read_password(&username, self.password_file, system)?;
-        let request = LoginRequest {
-            username,
-            realm,
-            client: self.client,
-        };
+        let request = LoginRequest { username, realm, client: self.client };
         request.log_in(&http, &password).await
     }
 
@@ -113,10 +106,7 @@ impl LoginCommand {
             text =
                 std::fs::read_to_string(&path).map_err(|source| Failure::File { path, source })?;
         } else {
-            system
-                .input
-                .take(MAX_TOKEN_BYTES)
-                .read_to_string(&mut text)?;
+            system.input.take(MAX_TOKEN_BYTES).read_to_string(&mut text)?;
         }
         let token = text.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -193,16 +183,10 @@ fn resolve_context(contexts: &Contexts, globals: &GlobalOptions) -> Result<Conte
         .filter(|old| globals.context.is_some() || old.server == server)
         .or_else(|| contexts.find_by_server(&server));
     let same = old.filter(|old| old.server == server);
-    let name = globals
-        .context
-        .clone()
-        .or_else(|| old.map(|old| old.name.clone()));
+    let name = globals.context.clone().or_else(|| old.map(|old| old.name.clone()));
     Ok(Context {
         name: name.unwrap_or_else(|| unused_name(contexts, &server)),
-        project: globals
-            .project
-            .clone()
-            .or_else(|| old.and_then(|old| old.project.clone())),
+        project: globals.project.clone().or_else(|| old.and_then(|old| old.project.clone())),
         ca: absolute_path(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
         token: None,
         login: None,
@@ -223,10 +207,7 @@ fn unused_name(contexts: &Contexts, server: &str) -> String {
 /// Verifies the token with the server. An unreachable server is only noted, because it says nothing
 /// about the token.
 async fn verify_token(client: &Client, system: &mut System<'_>) -> Result<(), Failure> {
-    match client
-        .get_global::<Vec<ProjectResource>>(&["v1", "projects"])
-        .await
-    {
+    match client.get_global::<Vec<ProjectResource>>(&["v1", "projects"]).await {
         Ok(_) => Ok(()),
         Err(Failure::Unreachable { server, .. }) => {
             let text = "is unreachable, so the token was not verified";

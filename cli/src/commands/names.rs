@@ -36,9 +36,7 @@ impl Names {
             let is = |id: &&&str| format!("resourceId == \"{id}\"");
             let query = Query::from_filter(Filter::internal(any_condition(chunk.iter().map(is))));
             let all = listing::fetch_all::<R>(client, &query).await?;
-            let entries = all
-                .iter()
-                .map(|item| (item.id().to_owned(), item.name().to_owned()));
+            let entries = all.iter().map(|item| (item.id().to_owned(), item.name().to_owned()));
             self.0.extend(entries);
         }
         Ok(())

@@ -186,10 +186,7 @@ impl SetOs {
     async fn run(self, client: &Client) -> Result<OperatingSystemResource, Failure> {
         let id = resource::resolve_id::<OperatingSystemResource>(client, &self.os).await?;
         let mut body = Map::new();
-        for (name, value) in [
-            ("architecture", self.architecture),
-            ("metadata", self.metadata),
-        ] {
+        for (name, value) in [("architecture", self.architecture), ("metadata", self.metadata)] {
             body.extend(value.map(|value| (name.to_owned(), Value::from(value))));
         }
         if self.no_image_signatures || !self.image_signatures.is_empty() {
@@ -296,14 +293,8 @@ impl Resource for OperatingSystemResource {
     const LIST_KEYS: &'static [&'static str] = &["OperatingSystemResources"];
     const IN_USE_HINT: Option<&'static str> =
         Some("delete the instances and policies that use it first");
-    const HEADER: &'static [&'static str] = &[
-        "ID",
-        "NAME",
-        "TYPE",
-        "ARCHITECTURE",
-        "PROFILE",
-        "IMAGE VERSION",
-    ];
+    const HEADER: &'static [&'static str] =
+        &["ID", "NAME", "TYPE", "ARCHITECTURE", "PROFILE", "IMAGE VERSION"];
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -333,24 +324,14 @@ impl Resource for OperatingSystemResource {
             .field("profile", self.profile_name.clone())
             .field("image version", self.image_id.clone())
             .field_if("image", &self.image_url)
-            .field_if(
-                "sha256",
-                if self.sha256 == NO_IMAGE {
-                    ""
-                } else {
-                    &self.sha256
-                },
-            )
+            .field_if("sha256", if self.sha256 == NO_IMAGE { "" } else { &self.sha256 })
             .field_if("description", &self.description)
             .field_if("metadata", &self.metadata)
             .created(self.timestamps.as_ref())
             .table(
                 "Image signatures:",
                 &["KEY"],
-                self.image_signatures
-                    .iter()
-                    .map(|one| key_row(one))
-                    .collect(),
+                self.image_signatures.iter().map(|one| key_row(one)).collect(),
             );
         page
     }

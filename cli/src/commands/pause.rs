@@ -84,9 +84,7 @@ impl Pause {
             return list_pauses(limit, client, printer).await;
         }
         let scope = self.scope.resolve(client).await?;
-        let body = PauseInput {
-            reason: self.reason.unwrap_or_default(),
-        };
+        let body = PauseInput { reason: self.reason.unwrap_or_default() };
         let address = PauseResource::address(&scope);
         let pause: PauseResource = client.replace(&address, &body).await?;
         printer.print_resource(&pause)
@@ -123,18 +121,12 @@ async fn list_pauses(
     }
     let ids: Vec<_> = pauses.iter().map(|pause| pause.scope.as_str()).collect();
     let names = Names::fetch(client, &ids).await?;
-    let rows = pauses
-        .iter()
-        .map(|pause| build_row(pause, names.label(&pause.scope)));
+    let rows = pauses.iter().map(|pause| build_row(pause, names.label(&pause.scope)));
     printer.print_rows(&pauses, &[], PauseResource::HEADER, rows.collect())
 }
 
 fn describe_scope(scope: &str) -> &str {
-    if scope == "project" {
-        "the project"
-    } else {
-        scope
-    }
+    if scope == "project" { "the project" } else { scope }
 }
 
 /// Row of a pause with a label of its scope.

@@ -55,11 +55,7 @@ pub struct CreatePolicy {
     #[arg(long, conflicts_with_all = ["packages", "sources", "kernel_command", "target_os"])]
     latest: bool,
     /// Package to install, in its latest version or in the given one. Can be repeated.
-    #[arg(
-        long = "package",
-        value_name = "NAME[=VERSION]",
-        conflicts_with = "target_os"
-    )]
+    #[arg(long = "package", value_name = "NAME[=VERSION]", conflicts_with = "target_os")]
     packages: Vec<String>,
     /// File with an additional package source (deb822 stanza). Can be repeated.
     #[arg(long = "source", value_name = "FILE", conflicts_with = "target_os")]
@@ -157,10 +153,7 @@ impl CreatePolicy {
 }
 
 fn read_file(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|source| Failure::File {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::read_to_string(path).map_err(|source| Failure::File { path: path.to_owned(), source })
 }
 
 /// Update policy in the format of EIM's command line.
@@ -230,37 +223,19 @@ impl Resource for OsUpdatePolicy {
             .field("desired", describe_desired(self))
             .field_if("kernel", &self.update_kernel_command)
             .field_if("description", &self.description)
-            .field(
-                "downgrades",
-                if self.allow_downgrade {
-                    "allowed"
-                } else {
-                    "not allowed"
-                },
-            )
+            .field("downgrades", if self.allow_downgrade { "allowed" } else { "not allowed" })
             .field("offline", format_offline_days(self.offline_days))
             .created(self.timestamps.as_ref());
         let one = |text: &str| vec![Cell::from(text)];
         let mut rules = rules::describe_package_rules(&self.package_rules);
         rules.extend(rules::describe_image_rules(&self.image_rules));
-        page.table(
-            "Rules:",
-            &["RULE"],
-            rules.iter().map(|rule| one(rule)).collect(),
-        )
-        .table(
-            "Packages:",
-            &["PACKAGE"],
-            self.update_packages.lines().map(one).collect(),
-        )
-        .table(
-            "Sources:",
-            &["SOURCE"],
-            self.update_sources
-                .iter()
-                .map(|source| one(source.trim_end()))
-                .collect(),
-        );
+        page.table("Rules:", &["RULE"], rules.iter().map(|rule| one(rule)).collect())
+            .table("Packages:", &["PACKAGE"], self.update_packages.lines().map(one).collect())
+            .table(
+                "Sources:",
+                &["SOURCE"],
+                self.update_sources.iter().map(|source| one(source.trim_end())).collect(),
+            );
         page
     }
 }

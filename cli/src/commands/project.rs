@@ -47,10 +47,7 @@ impl ProjectCommand {
         match self {
             Self::List => {
                 let projects: Vec<ProjectResource> = client.get_global(&["v1", "projects"]).await?;
-                let names: Vec<_> = projects
-                    .iter()
-                    .map(|project| project.name.as_str())
-                    .collect();
+                let names: Vec<_> = projects.iter().map(|project| project.name.as_str()).collect();
                 printer.print_rows(
                     &projects,
                     &names,
@@ -85,10 +82,7 @@ fn explain_in_use(error: Failure, name: &str) -> Failure {
     match error {
         Failure::Refused { code, message, .. } if code == "FailedPrecondition" => {
             let hint = "deletes it with all its contents";
-            Failure::usage_with(
-                message,
-                format!("`evenkeel project delete {name} --force` {hint}"),
-            )
+            Failure::usage_with(message, format!("`evenkeel project delete {name} --force` {hint}"))
         }
         error => error,
     }
@@ -110,10 +104,7 @@ fn print_project(project: &ProjectResource, printer: &mut Printer<'_>) -> Result
     page.field("name", project.name.clone())
         .field("id", condition.uid.clone())
         .field("description", project.spec.description.clone())
-        .field(
-            "status",
-            Cell::toned(condition.message.clone(), condition.status_indicator.into()),
-        )
+        .field("status", Cell::toned(condition.message.clone(), condition.status_indicator.into()))
         .field(
             "since",
             format_unix_seconds(u32::try_from(condition.time_stamp).unwrap_or(u32::MAX)),

@@ -34,12 +34,7 @@ pub struct CreateProvider {
     /// Name, unique in the project.
     name: String,
     /// URL of the provider's API.
-    #[arg(
-        long,
-        value_name = "URL",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     endpoint: String,
     /// Vendor of the provider.
     #[arg(long, value_enum)]
@@ -49,12 +44,7 @@ pub struct CreateProvider {
     #[arg(long = "credential", value_name = "TEXT")]
     credentials: Vec<String>,
     /// Configuration of the provider, usually JSON.
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     config: String,
 }
 

@@ -80,11 +80,7 @@ impl RegionCommand {
             Self::Get { region } => {
                 printer.print_resource(&resource::find::<Region>(client, &region).await?)
             }
-            Self::Create {
-                name,
-                parent,
-                labels,
-            } => {
+            Self::Create { name, parent, labels } => {
                 let parent =
                     resource::resolve_optional_id::<Region>(client, parent.as_deref()).await?;
                 let body = RegionInput {
@@ -165,7 +161,5 @@ impl Resource for RegionResource {
 /// Name of the parent region, else its ID.
 fn parent(region: &RegionResource) -> String {
     let name = region.parent_region.as_ref().map(|parent| &parent.name);
-    name.filter(|name| !name.is_empty())
-        .unwrap_or(&region.parent_id)
-        .clone()
+    name.filter(|name| !name.is_empty()).unwrap_or(&region.parent_id).clone()
 }

@@ -122,28 +122,14 @@ impl Resource for OsUpdateRun {
             .field("instance", self.instance.resource_id.clone())
             .field("policy", policy_label(self))
             .field("state", state_cell(self))
-            .field(
-                "status",
-                Cell::toned(self.status.clone(), self.status_indicator.into()),
-            )
+            .field("status", Cell::toned(self.status.clone(), self.status_indicator.into()))
             .field_if("reason", &self.reason)
-            .field_if(
-                "image",
-                &self.image.as_ref().map(describe_image).unwrap_or_default(),
-            )
+            .field_if("image", &self.image.as_ref().map(describe_image).unwrap_or_default())
             .field("start", format_unix_seconds(self.start_time))
             .field("end", format_unix_seconds(self.end_time))
             .table(
                 "Packages:",
-                &[
-                    "PACKAGE",
-                    "ARCHITECTURE",
-                    "ACTION",
-                    "BEFORE",
-                    "AFTER",
-                    "TARGET",
-                    "STATUS",
-                ],
+                &["PACKAGE", "ARCHITECTURE", "ACTION", "BEFORE", "AFTER", "TARGET", "STATUS"],
                 self.packages.iter().map(package_row).collect(),
             );
         report::add_report(&mut page, self);
@@ -209,11 +195,7 @@ fn state_cell(run: &OsUpdateRun) -> Cell {
 
 /// Name of the host at the time of the run, else its ID.
 fn host_label(run: &OsUpdateRun) -> String {
-    if run.host_name.is_empty() {
-        run.host_id.clone()
-    } else {
-        run.host_name.clone()
-    }
+    if run.host_name.is_empty() { run.host_id.clone() } else { run.host_name.clone() }
 }
 
 /// Name of the policy at the time of the run, else its ID.

@@ -86,9 +86,7 @@ impl<'de> Deserialize<'de> for Schedule {
     /// The prefix of the ID tells the kind.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = serde_json::Value::deserialize(deserializer)?;
-        let is_repeated = value["resourceId"]
-            .as_str()
-            .is_some_and(|id| is_id(REPEATED_PREFIX, id));
+        let is_repeated = value["resourceId"].as_str().is_some_and(|id| is_id(REPEATED_PREFIX, id));
         let read = if is_repeated {
             serde_json::from_value(value).map(Self::Repeated)
         } else {
@@ -112,11 +110,7 @@ impl Resource for Schedule {
     }
 
     fn address(id: &str) -> String {
-        let path = if is_id(REPEATED_PREFIX, id) {
-            REPEATED_PATH
-        } else {
-            SINGLE_PATH
-        };
+        let path = if is_id(REPEATED_PREFIX, id) { REPEATED_PATH } else { SINGLE_PATH };
         format!("{path}/{id}")
     }
 
@@ -157,9 +151,7 @@ impl Resource for Schedule {
 
     fn page(&self) -> DetailPage {
         let mut page = DetailPage::default();
-        page.field("id", self.id())
-            .field("name", self.name())
-            .field("for", self.purpose());
+        page.field("id", self.id()).field("name", self.name()).field("for", self.purpose());
         let timestamps = match self {
             Self::Single(schedule) => {
                 page.field("start", format_unix_seconds(schedule.start_seconds))
@@ -173,8 +165,7 @@ impl Resource for Schedule {
                 &schedule.timestamps
             }
         };
-        page.field("target", self.target())
-            .created(timestamps.as_ref());
+        page.field("target", self.target()).created(timestamps.as_ref());
         page
     }
 }

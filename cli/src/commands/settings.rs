@@ -83,11 +83,7 @@ fn print_settings(
         Some(0) => "unlimited".to_owned(),
         Some(days) => format!("{days} days after the end"),
     };
-    let opened = if settings.any_schedule_status {
-        "all schedules"
-    } else {
-        "update schedules"
-    };
+    let opened = if settings.any_schedule_status { "all schedules" } else { "update schedules" };
     let mut page = DetailPage::default();
     page.field("project", client.project())
         .field("run retention", retention)

@@ -89,13 +89,7 @@ impl SiteCommand {
             Self::Get { site } => {
                 printer.print_resource(&resource::find::<Site>(client, &site).await?)
             }
-            Self::Create {
-                name,
-                region,
-                latitude,
-                longitude,
-                labels,
-            } => {
+            Self::Create { name, region, latitude, longitude, labels } => {
                 let region = resolve_region_id(client, region.as_deref()).await?;
                 let body = SiteInput {
                     name,
@@ -195,38 +189,23 @@ impl Resource for SiteResource {
 
 /// Name of a site, else its ID.
 pub fn site_name(site: &SiteResource) -> &str {
-    if site.name.is_empty() {
-        &site.resource_id
-    } else {
-        &site.name
-    }
+    if site.name.is_empty() { &site.resource_id } else { &site.name }
 }
 
 /// Adds labels to a page, own labels first.
 pub fn add_labels(page: &mut DetailPage, own: &[MetadataItem], inherited: &[MetadataItem]) {
     let row = |from: &'static str| {
         move |label: &MetadataItem| {
-            vec![
-                Cell::from(label.key.clone()),
-                label.value.clone().into(),
-                from.into(),
-            ]
+            vec![Cell::from(label.key.clone()), label.value.clone().into(), from.into()]
         }
     };
-    let rows = own
-        .iter()
-        .map(row("own"))
-        .chain(inherited.iter().map(row("inherited")));
+    let rows = own.iter().map(row("own")).chain(inherited.iter().map(row("inherited")));
     page.table("Labels:", &["KEY", "VALUE", "SOURCE"], rows.collect());
 }
 
 /// Name of the region, else its ID.
 fn region_name(site: &SiteResource) -> String {
-    if site.region.name.is_empty() {
-        site.region_id.clone()
-    } else {
-        site.region.name.clone()
-    }
+    if site.region.name.is_empty() { site.region_id.clone() } else { site.region.name.clone() }
 }
 
 /// Latitude and longitude. Both are 0 if the site has no coordinates.

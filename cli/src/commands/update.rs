@@ -71,11 +71,7 @@ impl UpdateCommand {
             OrderKind::Cancel => "skip the open windows of {}",
         };
         let nodes = order.selection.resolve(client, printer, question).await?;
-        let body = OrderInput {
-            kind,
-            seconds,
-            reason: order.reason,
-        };
+        let body = OrderInput { kind, seconds, reason: order.reason };
         send_orders(&body, nodes, client, printer).await
     }
 }
@@ -113,28 +109,17 @@ async fn send_orders(
                 break;
             }
         };
-        results.push(OrderResult {
-            instance_id: node.instance,
-            node: node.label,
-            order,
-            error,
-        });
+        results.push(OrderResult { instance_id: node.instance, node: node.label, order, error });
     }
     if end.is_ok() || !results.is_empty() {
         print_results(&results, printer)?;
     }
     end?;
-    let failed = results
-        .iter()
-        .filter(|order_result| order_result.order.is_none())
-        .count();
+    let failed = results.iter().filter(|order_result| order_result.order.is_none()).count();
     if failed == 0 {
         return Ok(());
     }
-    Err(Failure::OrdersFailed {
-        failed,
-        all: results.len(),
-    })
+    Err(Failure::OrdersFailed { failed, all: results.len() })
 }
 
 fn print_results(results: &[OrderResult], printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -147,22 +132,9 @@ fn print_results(results: &[OrderResult], printer: &mut Printer<'_>) -> Result<(
             (Some(_), _) => Cell::toned("skips the open windows", Tone::Good),
             (None, error) => Cell::toned(error.clone().unwrap_or_default(), Tone::Bad),
         };
-        vec![
-            Cell::from(order_result.node.clone()),
-            order_result.instance_id.clone().into(),
-            result,
-        ]
+        vec![Cell::from(order_result.node.clone()), order_result.instance_id.clone().into(), result]
     });
-    let ids = results
-        .iter()
-        .filter(|order_result| order_result.order.is_some());
-    let ids: Vec<_> = ids
-        .map(|order_result| order_result.instance_id.as_str())
-        .collect();
-    printer.print_rows(
-        &results,
-        &ids,
-        &["NODE", "INSTANCE", "RESULT"],
-        rows.collect(),
-    )
+    let ids = results.iter().filter(|order_result| order_result.order.is_some());
+    let ids: Vec<_> = ids.map(|order_result| order_result.instance_id.as_str()).collect();
+    printer.print_rows(&results, &ids, &["NODE", "INSTANCE", "RESULT"], rows.collect())
 }

@@ -58,10 +58,8 @@ async fn a_custom_configuration_comes_from_a_file() {
             "config": "#cloud-config\npackages: [jq]\n",
         }),
     );
-    let line = format!(
-        "evenkeel custom-config create setup --file {} --description ours",
-        file.display()
-    );
+    let line =
+        format!("evenkeel custom-config create setup --file {} --description ours", file.display());
     insta::assert_snapshot!(cli.run(&line).await, @r"
     id           customconfig-00000001
     name         setup
@@ -94,10 +92,7 @@ async fn a_local_account_has_a_key() {
             json!({"localAccounts": [account], "totalElements": 1, "hasNext": false}),
         )
         .answer("DELETE localAccounts/localaccount-00000001", json!({}));
-    let line = format!(
-        "evenkeel account create alice --ssh-key-file {}",
-        file.display()
-    );
+    let line = format!("evenkeel account create alice --ssh-key-file {}", file.display());
     cli.run(&line).await;
     insta::assert_snapshot!(cli.run("evenkeel account list").await, @r"
     ID                     USERNAME  KEY
@@ -110,8 +105,5 @@ async fn a_local_account_has_a_key() {
     let requests = cli.fake_server.requests();
     let expected = format!("POST localAccounts {{\"username\":\"alice\",\"sshKey\":\"{key}\"}}");
     assert!(requests.starts_with(&expected), "{requests}");
-    assert!(
-        requests.contains("GET localAccounts?filter=username == \"alice\""),
-        "{requests}"
-    );
+    assert!(requests.contains("GET localAccounts?filter=username == \"alice\""), "{requests}");
 }

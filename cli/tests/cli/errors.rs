@@ -37,10 +37,7 @@ async fn reads_are_retried_while_the_server_starts() {
             503,
             json!({"code": "Unavailable", "message": "starting"}),
         )
-        .answer(
-            "GET compute/hosts",
-            json!({"hosts": [], "totalElements": 0, "hasNext": false}),
-        );
+        .answer("GET compute/hosts", json!({"hosts": [], "totalElements": 0, "hasNext": false}));
     let line = format!("evenkeel host list --server {} --retry-for 5s", cli.server);
     let (text, _) = cli.bare(&line, "").await.expect("the second time");
     assert_eq!(text, "no hosts\n");
@@ -54,14 +51,8 @@ async fn create_requests_are_never_retried() {
         503,
         json!({"code": "Unavailable", "message": "starting"}),
     );
-    let line = format!(
-        "evenkeel join-token create --server {} --retry-for 5s",
-        cli.server
-    );
-    let failure = cli
-        .bare(&line, "")
-        .await
-        .expect_err("it is not tried again");
+    let line = format!("evenkeel join-token create --server {} --retry-for 5s", cli.server);
+    let failure = cli.bare(&line, "").await.expect_err("it is not tried again");
     assert_eq!(failure.to_string(), "starting");
     assert_eq!(cli.fake_server.requests().lines().count(), 1);
 }
@@ -84,14 +75,8 @@ async fn the_message_and_the_field_of_the_server_are_printed() {
                 "code": "InvalidArgument", "message": "uuid: not a UUID", "field": "uuid",
             }),
         )
-        .answer_with(
-            "GET os-update-policies",
-            403,
-            json!({"message": "Forbidden"}),
-        );
-    let in_use = cli
-        .fail("evenkeel policy delete osupdatepolicy-00000001")
-        .await;
+        .answer_with("GET os-update-policies", 403, json!({"message": "Forbidden"}));
+    let in_use = cli.fail("evenkeel policy delete osupdatepolicy-00000001").await;
     assert_eq!(
         in_use,
         "the policy is assigned to inst-00000001\n\
@@ -101,10 +86,7 @@ async fn the_message_and_the_field_of_the_server_are_printed() {
     let bad = cli.fail("evenkeel host register --uuid x").await;
     assert_eq!(bad, "uuid: not a UUID\nhint: check `uuid`");
     let foreign = cli.fail("evenkeel policy list").await;
-    assert!(
-        foreign.contains("`evenkeel project list` lists your projects"),
-        "{foreign}"
-    );
+    assert!(foreign.contains("`evenkeel project list` lists your projects"), "{foreign}");
 }
 
 #[tokio::test]
@@ -113,10 +95,8 @@ async fn a_server_that_is_not_evenkeel_is_reported() {
     cli.fake_server.answer("GET compute/hosts", json!("hello"));
     let message = cli.fail("evenkeel host list").await;
     assert!(message.contains("Is it an Evenkeel server?"), "{message}");
-    let address = cli
-        .bare("evenkeel host list --server ftp://x", "")
-        .await
-        .expect_err("no address");
+    let address =
+        cli.bare("evenkeel host list --server ftp://x", "").await.expect_err("no address");
     assert_eq!(address.to_string(), "`ftp://x` is not a server address");
 }
 
@@ -215,10 +195,7 @@ fn invalid_lines_are_rejected_before_any_request() {
 
 #[test]
 fn a_file_needs_no_further_option() {
-    for line in [
-        "evenkeel os create -f os.yaml",
-        "evenkeel policy create -f policy.yaml",
-    ] {
+    for line in ["evenkeel os create -f os.yaml", "evenkeel policy create -f policy.yaml"] {
         assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
     }
 }
@@ -228,10 +205,7 @@ fn the_help_of_pause_names_the_commands_that_resume() {
     for (line, expected) in [
         ("evenkeel pause --help", "`evenkeel resume` ends the pause"),
         ("evenkeel resume --help", "`evenkeel assignment resume`"),
-        (
-            "evenkeel assignment set --help",
-            "set [OPTIONS] <TARGET> [POLICY]",
-        ),
+        ("evenkeel assignment set --help", "set [OPTIONS] <TARGET> [POLICY]"),
     ] {
         let help = Cli::try_parse_from(line.split(' ')).expect_err("help");
         assert!(help.to_string().contains(expected), "{line}: {help}");

@@ -31,29 +31,19 @@ impl FakeServer {
 
     pub fn answer_with(&self, what: &str, status: u16, body: Value) -> &Self {
         let mut inner = self.inner.lock().expect("no test panics here");
-        inner
-            .answers
-            .entry(what.to_owned())
-            .or_default()
-            .push((status, body));
+        inner.answers.entry(what.to_owned()).or_default().push((status, body));
         self
     }
 
     /// The received requests with their bodies.
     pub fn requests(&self) -> String {
-        self.inner
-            .lock()
-            .expect("no test panics here")
-            .requests
-            .join("\n")
+        self.inner.lock().expect("no test panics here").requests.join("\n")
     }
 
     /// Starts the server and returns its address.
     #[expect(clippy::disallowed_methods, reason = "the server ends with the test")]
     pub async fn start(&self) -> String {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let router = Router::new().fallback(respond).with_state(self.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -72,26 +62,18 @@ async fn respond(State(server): State<FakeServer>, request: Request) -> Response
     let path = path.strip_prefix("projects/default/").unwrap_or(path);
     let query: Query<Vec<(String, String)>> = Query::try_from_uri(&parts.uri).expect("a query");
     let what = format!("{} {path}", parts.method);
-    let (exact, without_lookups) = (
-        format_request(&what, &query, |_| true),
-        format_request(&what, &query, is_no_lookup),
-    );
+    let (exact, without_lookups) =
+        (format_request(&what, &query, |_| true), format_request(&what, &query, is_no_lookup));
     let body = axum::body::to_bytes(body, 1_000_000).await.expect("a body");
     let text = String::from_utf8_lossy(&body);
     let mut inner = server.inner.lock().expect("no test panics here");
-    inner
-        .requests
-        .push(format!("{exact} {text}").trim_end().to_owned());
+    inner.requests.push(format!("{exact} {text}").trim_end().to_owned());
     let is_there = inner.answers.contains_key(&exact);
     let what = if is_there { exact } else { without_lookups };
     let Some(answers) = inner.answers.get_mut(&what) else {
         return problem(404, "NotFound", "host_resource not found");
     };
-    let (status, body) = if answers.len() > 1 {
-        answers.remove(0)
-    } else {
-        answers[0].clone()
-    };
+    let (status, body) = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
     let status = StatusCode::from_u16(status).expect("a status");
     (status, axum::Json(body)).into_response()
 }
@@ -114,9 +96,5 @@ fn is_no_lookup(value: &str) -> bool {
 
 fn problem(status: u16, code: &str, message: &str) -> Response {
     let body = json!({"code": code, "message": message, "status": status});
-    (
-        StatusCode::from_u16(status).expect("a status"),
-        axum::Json(body),
-    )
-        .into_response()
+    (StatusCode::from_u16(status).expect("a status"), axum::Json(body)).into_response()
 }

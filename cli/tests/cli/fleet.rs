@@ -41,10 +41,7 @@ async fn assignments_are_listed_with_their_usage() {
     Mitte (site-00000001)  security (osupdatepolicy-00000001)  3 of 10   2 of 2: stopped  2026-03-01T10:00:00Z
     project                security (osupdatepolicy-00000001)  0         0                2026-03-01T10:00:00Z
     ");
-    assert_eq!(
-        cli.run("evenkeel assignment list -q").await,
-        "site-00000001\nproject\n"
-    );
+    assert_eq!(cli.run("evenkeel assignment list -q").await, "site-00000001\nproject\n");
 }
 
 #[tokio::test]
@@ -53,10 +50,7 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
     cli.fake_server
         .answer("GET os-update-policies", policies())
         .answer("GET sites", sites())
-        .answer(
-            "PATCH assignments/site-00000001",
-            assignment("site-00000001", 0),
-        )
+        .answer("PATCH assignments/site-00000001", assignment("site-00000001", 0))
         .answer("PATCH assignments/project", assignment("project", 0))
         .answer("DELETE assignments/project", json!({}));
     let line =
@@ -74,18 +68,11 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
         "--stop-after-failures none",
         "security --no-limits",
     ] {
-        cli.run(&format!("evenkeel assignment set project {rest} -q"))
-            .await;
+        cli.run(&format!("evenkeel assignment set project {rest} -q")).await;
     }
-    assert_eq!(
-        cli.run("evenkeel assignment clear project").await,
-        "assignment project cleared\n"
-    );
+    assert_eq!(cli.run("evenkeel assignment clear project").await, "assignment project cleared\n");
     let requests = cli.fake_server.requests();
-    let written: Vec<_> = requests
-        .lines()
-        .filter(|line| !line.starts_with("GET"))
-        .collect();
+    let written: Vec<_> = requests.lines().filter(|line| !line.starts_with("GET")).collect();
     insta::assert_snapshot!(written.join("\n"), @r#"
     PATCH assignments/site-00000001 {"maxConcurrent":10,"osUpdatePolicyId":"osupdatepolicy-00000001","stopAfterFailures":2}
     PATCH assignments/project {"osUpdatePolicyId":"osupdatepolicy-00000001"}
@@ -116,15 +103,9 @@ async fn an_assignment_that_stopped_is_resumed() {
     ");
     cli.run("evenkeel assignment resume site-00000001 -q").await;
     let message = cli.fail("evenkeel assignment resume project").await;
-    assert!(
-        message.starts_with("no policy is assigned directly to project\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("no policy is assigned directly to project\n"), "{message}");
     let requests = cli.fake_server.requests();
-    let written: Vec<_> = requests
-        .lines()
-        .filter(|line| line.starts_with("PUT"))
-        .collect();
+    let written: Vec<_> = requests.lines().filter(|line| line.starts_with("PUT")).collect();
     insta::assert_snapshot!(written.join("\n"), @r#"
     PUT assignments/site-00000001/resume {"reason":"fixed"}
     PUT assignments/site-00000001/resume {"reason":""}
@@ -140,10 +121,7 @@ async fn a_target_without_a_kind_is_rejected() {
     hint: give an ID, or a kind and a name: `instance:Mitte`, `host:Mitte`, `site:Mitte` or `region:Mitte`; `project` is the whole project
     ");
     let message = cli.fail("evenkeel assignment clear site-00000001").await;
-    assert!(
-        message.starts_with("no policy is assigned directly to site-00000001\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("no policy is assigned directly to site-00000001\n"), "{message}");
 }
 
 #[tokio::test]
@@ -168,26 +146,19 @@ async fn everything_is_paused_and_resumed() {
     since   2026-03-01T11:00:00Z
     ");
     cli.run("evenkeel pause --site Mitte --reason storm").await;
-    cli.run("evenkeel pause --policy security --reason storm")
-        .await;
+    cli.run("evenkeel pause --policy security --reason storm").await;
     insta::assert_snapshot!(cli.run("evenkeel pause list").await, @r"
     PAUSED                 REASON  BY     SINCE
     project                storm   alice  2026-03-01T11:00:00Z
     Mitte (site-00000001)  storm   alice  2026-03-01T11:00:00Z
     ");
-    assert_eq!(
-        cli.run("evenkeel resume").await,
-        "pause of project removed\n"
-    );
+    assert_eq!(cli.run("evenkeel resume").await, "pause of project removed\n");
     insta::assert_snapshot!(cli.fail("evenkeel resume --site Mitte").await, @r"
     there is no pause of site-00000001
     hint: `evenkeel pause list` lists the pauses; resume an assignment that stopped after failures with `evenkeel assignment resume`
     ");
     let requests = cli.fake_server.requests();
-    let written: Vec<_> = requests
-        .lines()
-        .filter(|line| !line.starts_with("GET"))
-        .collect();
+    let written: Vec<_> = requests.lines().filter(|line| !line.starts_with("GET")).collect();
     insta::assert_snapshot!(written.join("\n"), @r#"
     PUT pauses/project {"reason":"storm"}
     PUT pauses/site-00000001 {"reason":"storm"}
@@ -216,10 +187,7 @@ async fn pauses_are_listed_with_global_options_in_any_position() {
         "evenkeel pause --policy p list",
     ] {
         let message = cli.fail(line).await;
-        assert!(
-            message.starts_with("`pause list` accepts neither"),
-            "{message}"
-        );
+        assert!(message.starts_with("`pause list` accepts neither"), "{message}");
     }
 }
 
@@ -270,8 +238,7 @@ async fn a_policy_may_allow_downgrades_and_offline_days() {
     let path = cli.home.path().join("policy.yaml");
     let text = "spec: {name: back, updatePolicy: UPDATE_POLICY_LATEST, allowDowngrade: true, offlineDays: 0}";
     std::fs::write(&path, text).expect("written");
-    cli.run(&format!("evenkeel policy create -f {}", path.display()))
-        .await;
+    cli.run(&format!("evenkeel policy create -f {}", path.display())).await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST os-update-policies {"name":"back","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":true,"offlineDays":1}
     POST os-update-policies {"name":"back","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":true,"offlineDays":0}
@@ -314,8 +281,7 @@ async fn a_policy_may_have_rules_for_packages() {
     let text =
         "spec: {name: careful, updatePolicy: UPDATE_POLICY_LATEST, packageRules: {exclude: [jq]}}";
     std::fs::write(&path, text).expect("written");
-    cli.run(&format!("evenkeel policy create -f {}", path.display()))
-        .await;
+    cli.run(&format!("evenkeel policy create -f {}", path.display())).await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"suites":["bookworm-security"],"exclude":["linux-*","jq"],"minAgeDays":7,"allowRemovals":true,"reboot":"NEVER","services":"RESTART","downloadBytesPerSecond":2097152}}
     POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"exclude":["jq"]}}

@@ -41,10 +41,7 @@ async fn a_host_is_shown_with_its_hardware() {
         ("memoryBytes", json!("274877906944")),
         ("biosVendor", json!("Dell Inc.")),
         ("biosVersion", json!("1.6.5")),
-        (
-            "provider",
-            json!({"resourceId": "provider-00000001", "name": "racks"}),
-        ),
+        ("provider", json!({"resourceId": "provider-00000001", "name": "racks"})),
         (
             "hostNics",
             json!([{
@@ -60,8 +57,7 @@ async fn a_host_is_shown_with_its_hardware() {
     ] {
         full[name] = value;
     }
-    cli.fake_server
-        .answer("GET compute/hosts/host-00000001", full);
+    cli.fake_server.answer("GET compute/hosts/host-00000001", full);
     insta::assert_snapshot!(cli.run("evenkeel host get host-00000001").await, @r"
     id         host-00000001
     name       edge-01
@@ -113,10 +109,8 @@ async fn a_host_is_created_with_labels() {
 #[tokio::test]
 async fn labels_that_are_not_named_stay() {
     let cli = cli_with_host().await;
-    cli.fake_server
-        .answer("PATCH compute/hosts/host-00000001", host());
-    cli.run("evenkeel host set host-00000001 --label tier=silver --no-label rack")
-        .await;
+    cli.fake_server.answer("PATCH compute/hosts/host-00000001", host());
+    cli.run("evenkeel host set host-00000001 --label tier=silver --no-label rack").await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET compute/hosts/host-00000001
     PATCH compute/hosts/host-00000001 {"metadata":[{"key":"tier","value":"silver"}]}
@@ -130,10 +124,7 @@ async fn a_host_is_registered_onboarded_and_invalidated() {
         .answer("POST compute/hosts/register", host())
         .answer("PATCH compute/hosts/host-00000001/onboard", json!({}))
         .answer("PUT compute/hosts/host-00000001/invalidate", json!({}))
-        .answer(
-            "PUT compute/hosts/host-00000001/invalidate?note=stolen & sold",
-            json!({}),
-        );
+        .answer("PUT compute/hosts/host-00000001/invalidate?note=stolen & sold", json!({}));
     cli.run("evenkeel host register edge-01 --serial ABC12345 --no-onboard --user-lvm-size 20 -q")
         .await;
     let mut output = String::new();
@@ -156,10 +147,7 @@ async fn a_host_is_registered_onboarded_and_invalidated() {
     PUT compute/hosts/host-00000001/invalidate?note=stolen & sold
     "#);
     let message = cli.fail("evenkeel host onboard host-00000009").await;
-    assert!(
-        message.starts_with("there is no host `host-00000009`\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("there is no host `host-00000009`\n"), "{message}");
 }
 
 #[tokio::test]
@@ -171,16 +159,10 @@ async fn deleting_a_host_with_its_instance_prints_one_document() {
     let line = "evenkeel host delete host-00000001 --with-instance";
     let json = cli.run(&format!("{line} -o json")).await;
     let json: Value = serde_json::from_str(&json).expect("one document");
-    assert_eq!(
-        json,
-        json!({"resourceId": "host-00000001", "result": "deleted"})
-    );
+    assert_eq!(json, json!({"resourceId": "host-00000001", "result": "deleted"}));
     let yaml = cli.run(&format!("{line} -o yaml")).await;
     assert_eq!(yaml.matches("resourceId").count(), 1, "{yaml}");
-    assert_eq!(
-        cli.run(&format!("{line} -q")).await,
-        "inst-00000001\nhost-00000001\n"
-    );
+    assert_eq!(cli.run(&format!("{line} -q")).await, "inst-00000001\nhost-00000001\n");
 }
 
 #[tokio::test]
@@ -191,26 +173,17 @@ async fn the_packages_of_a_host_are_listed() {
     apt      2.6.1    amd64
     libc6    2.36-9   amd64
     ");
-    assert_eq!(
-        cli.run("evenkeel host packages host-00000001 --name libc -q")
-            .await,
-        "libc6\n"
-    );
+    assert_eq!(cli.run("evenkeel host packages host-00000001 --name libc -q").await, "libc6\n");
     let silent = TestCli::new().await;
     silent
         .fake_server
         .answer("GET compute/hosts/host-00000001", host())
-        .answer(
-            "GET compute/instances/inst-00000001",
-            json!({"resourceId": "inst-00000001"}),
-        );
+        .answer("GET compute/instances/inst-00000001", json!({"resourceId": "inst-00000001"}));
     assert_eq!(
         silent.run("evenkeel host packages host-00000001").await,
         "the host has not reported its packages\n"
     );
-    let none = silent
-        .run("evenkeel host packages host-00000001 -o json")
-        .await;
+    let none = silent.run("evenkeel host packages host-00000001 -o json").await;
     assert_eq!(none, "[]\n");
 }
 
@@ -240,10 +213,7 @@ async fn the_update_of_an_image_is_a_name() {
     cli.fake_server
         .answer("GET compute/hosts/host-00000001", host())
         .answer("GET compute/instances/inst-00000001", image)
-        .answer(
-            "GET compute/instances/inst-00000001/decision",
-            json!({"availableUpdates": []}),
-        );
+        .answer("GET compute/instances/inst-00000001/decision", json!({"availableUpdates": []}));
     let line = "evenkeel host updates host-00000001";
     assert_eq!(cli.run(line).await, "image edge 3.0.2\n");
     assert_eq!(cli.run(&format!("{line} -q")).await, "edge 3.0.2\n");
@@ -304,10 +274,8 @@ async fn an_instance_is_created_changed_and_invalidated() {
          --custom-config customconfig-00000001",
     )
     .await;
-    cli.run("evenkeel instance set inst-00000001 --name one --os os-00000002 --no-policy")
-        .await;
-    cli.run("evenkeel instance set inst-00000001 --policy osupdatepolicy-00000001")
-        .await;
+    cli.run("evenkeel instance set inst-00000001 --name one --os os-00000002 --no-policy").await;
+    cli.run("evenkeel instance set inst-00000001 --policy osupdatepolicy-00000001").await;
     assert_eq!(
         cli.run("evenkeel instance invalidate inst-00000001").await,
         "instance inst-00000001 invalidated\n"
@@ -315,10 +283,7 @@ async fn an_instance_is_created_changed_and_invalidated() {
     let message = cli
         .fail("evenkeel instance create --host host-00000001 --os os-00000001 --custom-config none")
         .await;
-    assert!(
-        message.starts_with("there is no custom configuration `none`\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("there is no custom configuration `none`\n"), "{message}");
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET localAccounts?filter=username == "alice"
     POST compute/instances {"kind":"INSTANCE_KIND_METAL","name":"","hostID":"host-00000001","osID":"os-00000001","localAccountID":"localaccount-00000001","customConfigID":["customconfig-00000001"],"securityFeature":"SECURITY_FEATURE_NONE"}
@@ -336,14 +301,9 @@ async fn an_operating_system_is_changed() {
         "PATCH compute/os/os-00000001",
         json!({"resourceId": "os-00000001", "architecture": "arm64", "metadata": "{\"channel\":\"stable\"}"}),
     );
-    let text = cli
-        .run("evenkeel os set os-00000001 --architecture arm64 --metadata {}")
-        .await;
+    let text = cli.run("evenkeel os set os-00000001 --architecture arm64 --metadata {}").await;
     assert!(text.contains("architecture   arm64\n"), "{text}");
-    assert!(
-        text.contains("metadata       {\"channel\":\"stable\"}\n"),
-        "{text}"
-    );
+    assert!(text.contains("metadata       {\"channel\":\"stable\"}\n"), "{text}");
     assert_eq!(
         cli.fake_server.requests(),
         r#"PATCH compute/os/os-00000001 {"architecture":"arm64","metadata":"{}"}"#

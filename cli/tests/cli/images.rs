@@ -72,10 +72,8 @@ async fn a_profile_may_have_signatures_of_its_image() {
         signature("ab")
     );
     std::fs::write(&path, text).expect("written");
-    cli.fake_server
-        .answer("POST compute/os", json!({"resourceId": "os-00000001"}));
-    cli.run(&format!("evenkeel os create -f {}", path.display()))
-        .await;
+    cli.fake_server.answer("POST compute/os", json!({"resourceId": "os-00000001"}));
+    cli.run(&format!("evenkeel os create -f {}", path.display())).await;
     let requests = cli.fake_server.requests();
     let expected = format!(r#""imageSignatures":["{}"]"#, signature("ab"));
     assert!(requests.contains(&expected), "{requests}");
@@ -107,8 +105,7 @@ async fn a_policy_may_have_rules_for_images() {
     let path = cli.home.path().join("policy.yaml");
     let text = "spec: {name: slow, updatePolicy: UPDATE_POLICY_LATEST, imageRules: {attempts: 1}}";
     std::fs::write(&path, text).expect("written");
-    cli.run(&format!("evenkeel policy create -f {}", path.display()))
-        .await;
+    cli.run(&format!("evenkeel policy create -f {}", path.display())).await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST os-update-policies {"name":"slow","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"imageRules":{"downloadBytesPerSecond":524288,"maxBytes":4294967296,"attempts":3}}
     POST os-update-policies {"name":"slow","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"imageRules":{"attempts":1}}
@@ -126,8 +123,7 @@ async fn a_run_names_the_previous_and_the_running_image() {
         let cli = TestCli::new().await;
         let run =
             json!({"resourceId": "osupdaterun-00000001", "state": "reverted", "image": image});
-        cli.fake_server
-            .answer("GET os-update-runs/osupdaterun-00000001", run);
+        cli.fake_server.answer("GET os-update-runs/osupdaterun-00000001", run);
         let output = cli.run("evenkeel run get osupdaterun-00000001").await;
         assert!(output.contains(expected), "{expected:?} in {output}");
     }

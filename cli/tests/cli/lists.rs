@@ -22,10 +22,7 @@ async fn a_long_list_is_read_page_by_page() {
     let cli = TestCli::new().await;
     cli.fake_server
         .answer("GET compute/hosts", page(0..100, 230, "one"))
-        .answer(
-            "GET compute/hosts?pageToken=one",
-            page(100..200, 230, "two"),
-        )
+        .answer("GET compute/hosts?pageToken=one", page(100..200, 230, "two"))
         .answer("GET compute/hosts?pageToken=two", page(200..230, 230, ""));
     let text = cli.run("evenkeel host list -q").await;
     assert_eq!(names(&text), 230);
@@ -42,10 +39,7 @@ async fn a_server_without_page_tokens_is_queried_by_offset() {
     let cli = TestCli::new().await;
     let mut first = page(0..100, 130, "");
     first["hasNext"] = json!(true);
-    first
-        .as_object_mut()
-        .expect("an object")
-        .remove("nextPageToken");
+    first.as_object_mut().expect("an object").remove("nextPageToken");
     cli.fake_server
         .answer("GET compute/hosts", first)
         .answer("GET compute/hosts?offset=100", page(100..130, 130, ""));
@@ -56,8 +50,7 @@ async fn a_server_without_page_tokens_is_queried_by_offset() {
 #[tokio::test]
 async fn an_empty_page_ends_the_list() {
     let cli = TestCli::new().await;
-    cli.fake_server
-        .answer("GET compute/hosts", page(0..0, 7, "again"));
+    cli.fake_server.answer("GET compute/hosts", page(0..0, 7, "again"));
     assert_eq!(cli.run("evenkeel host list").await, "no hosts\n");
     assert_eq!(cli.fake_server.requests(), "GET compute/hosts");
 }
@@ -87,10 +80,7 @@ async fn a_limit_may_span_several_pages() {
     let cli = TestCli::new().await;
     cli.fake_server
         .answer("GET compute/hosts", page(0..100, 500, "one"))
-        .answer(
-            "GET compute/hosts?pageToken=one",
-            page(100..200, 500, "two"),
-        );
+        .answer("GET compute/hosts?pageToken=one", page(100..200, 500, "two"));
     let text = cli.run("evenkeel host list -q --limit 150").await;
     assert_eq!(names(&text), 150);
     assert_eq!(cli.fake_server.requests().lines().count(), 2);
@@ -104,10 +94,7 @@ async fn an_interactive_user_sees_progress() {
         .answer("GET compute/hosts", page(0..100, 101, "one"))
         .answer("GET compute/hosts?pageToken=one", page(100..101, 101, ""));
     let text = cli.run("evenkeel host list -q").await;
-    assert!(
-        text.starts_with("\r\u{1b}[K100 of 101 hosts\r\u{1b}[Khost-00000000\n"),
-        "{text:?}"
-    );
+    assert!(text.starts_with("\r\u{1b}[K100 of 101 hosts\r\u{1b}[Khost-00000000\n"), "{text:?}");
 }
 
 #[tokio::test]
@@ -149,8 +136,7 @@ async fn lists_without_a_filter_may_be_limited() {
     ] {
         let mut none = json!({"totalElements": 0, "hasNext": false, "nextPageToken": ""});
         none[key] = json!([]);
-        cli.fake_server
-            .answer(&format!("GET {path}?pageSize=3"), none);
+        cli.fake_server.answer(&format!("GET {path}?pageSize=3"), none);
         let text = cli.run(&format!("evenkeel {line} --limit 3")).await;
         assert!(text.starts_with("no "), "{line}: {text}");
     }
@@ -201,12 +187,7 @@ async fn the_error_position_refers_to_the_typed_filter() {
     cli.fake_server.answer_with(
         &format!("GET compute/hosts?filter={typed}"),
         400,
-        misread(
-            "filter",
-            1,
-            "there is no field `nam` of hosts",
-            Some("name"),
-        ),
+        misread("filter", 1, "there is no field `nam` of hosts", Some("name")),
     );
     let line = "evenkeel host list --site site-00000001 --filter \"nam = x\"";
     insta::assert_snapshot!(cli.fail(line).await, @r"
@@ -247,10 +228,8 @@ async fn hosts_of_a_region_include_its_subregions() {
             "totalElements": 4, "hasNext": false,
         }),
     );
-    cli.fake_server
-        .answer("GET compute/hosts", page(1..2, 1, ""));
-    cli.run("evenkeel host list --region region-00000001 -q")
-        .await;
+    cli.fake_server.answer("GET compute/hosts", page(1..2, 1, ""));
+    cli.run("evenkeel host list --region region-00000001 -q").await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET regions
     GET compute/hosts?filter=(site.region.resourceId == "region-00000001" OR site.region.resourceId == "region-00000002" OR site.region.resourceId == "region-00000003")

@@ -26,8 +26,7 @@ fn site() -> Value {
 #[tokio::test]
 async fn regions_are_listed_with_their_parent() {
     let cli = TestCli::new().await;
-    cli.fake_server
-        .answer("GET regions?showTotalSites=true", regions());
+    cli.fake_server.answer("GET regions?showTotalSites=true", regions());
     insta::assert_snapshot!(cli.run("evenkeel region list").await, @r"
     ID               NAME     PARENT   SITES
     region-00000001  Germany  -        2
@@ -41,10 +40,7 @@ async fn a_region_is_created_in_another() {
     cli.fake_server
         .answer("GET regions", regions())
         .answer("POST regions", regions()["regions"][1].clone())
-        .answer(
-            "GET regions/region-00000002",
-            regions()["regions"][1].clone(),
-        )
+        .answer("GET regions/region-00000002", regions()["regions"][1].clone())
         .answer("DELETE regions/region-00000002", json!({}));
     insta::assert_snapshot!(cli.run("evenkeel region create Berlin --parent Germany").await, @r"
     id       region-00000002
@@ -66,10 +62,9 @@ async fn a_region_is_created_in_another() {
 #[tokio::test]
 async fn a_site_is_created_with_coordinates() {
     let cli = TestCli::new().await;
-    cli.fake_server.answer("POST sites", site()).answer(
-        "GET sites",
-        json!({"sites": [site()], "totalElements": 1, "hasNext": false}),
-    );
+    cli.fake_server
+        .answer("POST sites", site())
+        .answer("GET sites", json!({"sites": [site()], "totalElements": 1, "hasNext": false}));
     let line = "evenkeel site create Mitte --region region-00000002 --latitude 52.520008 --longitude -0.0000001";
     insta::assert_snapshot!(cli.run(line).await, @r"
     id         site-00000001
@@ -98,8 +93,7 @@ async fn a_site_is_created_with_coordinates() {
 async fn deleting_a_site_with_hosts_explains_how_to_empty_it() {
     let cli = TestCli::new().await;
     let in_use = json!({"code": "FailedPrecondition", "message": "the site holds hosts"});
-    cli.fake_server
-        .answer_with("DELETE sites/site-00000001", 400, in_use);
+    cli.fake_server.answer_with("DELETE sites/site-00000001", 400, in_use);
     insta::assert_snapshot!(cli.fail("evenkeel site delete site-00000001").await, @r"
     the site holds hosts
     hint: remove its hosts first: `evenkeel host set HOST --site OTHER` or `--no-site`
@@ -111,27 +105,18 @@ async fn a_host_is_moved_to_a_site_and_away() {
     let cli = TestCli::new().await;
     let host = json!({"resourceId": "host-00000001", "name": "edge-01", "siteId": "site-00000001", "site": site()});
     cli.fake_server
-        .answer(
-            "GET sites",
-            json!({"sites": [site()], "totalElements": 1, "hasNext": false}),
-        )
+        .answer("GET sites", json!({"sites": [site()], "totalElements": 1, "hasNext": false}))
         .answer("PATCH compute/hosts/host-00000001", host);
-    let text = cli
-        .run("evenkeel host set host-00000001 --site Mitte")
-        .await;
+    let text = cli.run("evenkeel host set host-00000001 --site Mitte").await;
     assert!(text.contains("site      Mitte\n"), "{text}");
-    cli.run("evenkeel host set host-00000001 --no-site --name edge-02")
-        .await;
+    cli.run("evenkeel host set host-00000001 --no-site --name edge-02").await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET sites?filter=name == "Mitte"
     PATCH compute/hosts/host-00000001 {"siteId":"site-00000001"}
     PATCH compute/hosts/host-00000001 {"name":"edge-02","siteId":""}
     "#);
     let message = cli.fail("evenkeel host set host-00000009 --no-site").await;
-    assert!(
-        message.starts_with("there is no host `host-00000009`\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("there is no host `host-00000009`\n"), "{message}");
 }
 
 /// Nested regions, and sites with and without a region.
@@ -196,10 +181,7 @@ async fn the_tree_shows_nested_regions() {
     let json = cli.run("evenkeel region tree -o json").await;
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["hostsWithoutSite"]["total"], 5);
-    assert_eq!(
-        json["regions"][1]["regions"][1]["sites"][0]["hosts"]["total"],
-        1
-    );
+    assert_eq!(json["regions"][1]["regions"][1]["sites"][0]["hosts"]["total"], 1);
     insta::assert_snapshot!(cli.run("evenkeel region tree -q").await, @r"
     region-00000004
     region-00000001
@@ -219,10 +201,7 @@ async fn the_tree_of_one_region_shows_only_its_contents() {
     └── ulm (site-00000002)  1 host
     ");
     let message = cli.fail("evenkeel region tree region-00000009").await;
-    assert!(
-        message.starts_with("there is no region `region-00000009`\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("there is no region `region-00000009`\n"), "{message}");
 }
 
 #[tokio::test]
@@ -266,13 +245,9 @@ async fn regions_and_sites_are_patched() {
 #[tokio::test]
 async fn regions_and_sites_are_created_with_labels() {
     let cli = TestCli::new().await;
-    cli.fake_server
-        .answer("POST regions", json!({}))
-        .answer("POST sites", site());
-    cli.run("evenkeel region create Berlin --label country=de -q")
-        .await;
-    cli.run("evenkeel site create Mitte --label tier=gold -q")
-        .await;
+    cli.fake_server.answer("POST regions", json!({})).answer("POST sites", site());
+    cli.run("evenkeel region create Berlin --label country=de -q").await;
+    cli.run("evenkeel site create Mitte --label tier=gold -q").await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST regions {"name":"Berlin","parentId":"","metadata":[{"key":"country","value":"de"}]}
     POST sites {"name":"Mitte","regionId":"","siteLat":0,"siteLng":0,"metadata":[{"key":"tier","value":"gold"}]}
@@ -308,8 +283,5 @@ async fn a_location_is_found_by_part_of_its_name() {
     │   └── Berlin-Mitte (site-00000001)  site
     └── Bamberg (site-00000002)  site
     ");
-    assert_eq!(
-        cli.run("evenkeel location find ber --sites").await,
-        "no match for `ber`\n"
-    );
+    assert_eq!(cli.run("evenkeel location find ber --sites").await, "no match for `ber`\n");
 }

@@ -13,10 +13,9 @@ fn tokens(access: &str, refresh: &str) -> Value {
 async fn cli_without_token() -> TestCli {
     let mut cli = TestCli::new().await;
     cli.token = None;
-    cli.fake_server.answer("GET projects", json!([])).answer(
-        "GET compute/hosts",
-        json!({"hosts": [], "totalElements": 0, "hasNext": false}),
-    );
+    cli.fake_server
+        .answer("GET projects", json!([]))
+        .answer("GET compute/hosts", json!({"hosts": [], "totalElements": 0, "hasNext": false}));
     cli
 }
 
@@ -26,10 +25,7 @@ async fn a_user_logs_in_with_a_password() {
     cli.fake_server.answer(REALM, tokens("good", "next"));
     let login = format!("evenkeel login --username alice --server {}", cli.server);
     let (text, _) = cli.bare(&login, "s3 cr&t\n").await.expect("logged in");
-    assert_eq!(
-        text,
-        format!("logged in to {} as context default\n", cli.server)
-    );
+    assert_eq!(text, format!("logged in to {} as context default\n", cli.server));
     let (text, _) = cli.bare("evenkeel host list", "").await.expect("a list");
     assert_eq!(text, "no hosts\n");
     insta::assert_snapshot!(cli.fake_server.requests(), @r"
@@ -37,25 +33,17 @@ async fn a_user_logs_in_with_a_password() {
     GET projects
     GET compute/hosts
     ");
-    let (context, _) = cli
-        .bare("evenkeel context show", "")
-        .await
-        .expect("the context");
+    let (context, _) = cli.bare("evenkeel context show", "").await.expect("the context");
     let user = format!("user     alice at {}/realms/master\n", cli.server);
     assert!(context.contains(&user), "{context}");
-    let (json, _) = cli
-        .bare("evenkeel context show -o json", "")
-        .await
-        .expect("the context");
+    let (json, _) = cli.bare("evenkeel context show -o json", "").await.expect("the context");
     assert!(!json.contains("next"), "no token is ever shown: {json}");
 }
 
 #[tokio::test]
 async fn an_expired_token_is_renewed_and_saved() {
     let cli = cli_without_token().await;
-    cli.fake_server
-        .answer(REALM, tokens("good", "first"))
-        .answer(REALM, tokens("good", "second"));
+    cli.fake_server.answer(REALM, tokens("good", "first")).answer(REALM, tokens("good", "second"));
     let login = format!("evenkeel login --username alice --server {}", cli.server);
     cli.bare(&login, "secret").await.expect("logged in");
     let file = cli.home.path().join("contexts.yaml");
@@ -69,19 +57,14 @@ async fn an_expired_token_is_renewed_and_saved() {
         format!("{REALM} client_id=system-client&grant_type=refresh_token&refresh_token=first");
     assert!(requests.lines().any(|line| line == renewal), "{requests}");
     let saved = std::fs::read_to_string(&file).expect("the contexts");
-    assert!(
-        saved.contains("second") && !saved.contains("over"),
-        "{saved}"
-    );
+    assert!(saved.contains("second") && !saved.contains("over"), "{saved}");
     assert!(!saved.contains("first"), "{saved}");
 }
 
 #[tokio::test]
 async fn a_token_that_cannot_be_saved_is_used_for_its_command() {
     let mut cli = cli_without_token().await;
-    cli.fake_server
-        .answer(REALM, tokens("good", "first"))
-        .answer(REALM, tokens("good", "second"));
+    cli.fake_server.answer(REALM, tokens("good", "first")).answer(REALM, tokens("good", "second"));
     let login = format!("evenkeel login --username alice --server {}", cli.server);
     cli.bare(&login, "secret").await.expect("logged in");
     let text = std::fs::read_to_string(&cli.contexts).expect("the contexts");
@@ -92,10 +75,7 @@ async fn a_token_that_cannot_be_saved_is_used_for_its_command() {
     std::fs::write(&cli.contexts, &expired).expect("written");
 
     let (text, _) = cli.bare("evenkeel host list", "").await.expect("a list");
-    assert!(
-        text.starts_with("note: cannot save the new token: cannot use "),
-        "{text}"
-    );
+    assert!(text.starts_with("note: cannot save the new token: cannot use "), "{text}");
     assert!(text.ends_with("\nno hosts\n"), "{text}");
     let saved = std::fs::read_to_string(&cli.contexts).expect("the contexts");
     assert_eq!(saved, expired);
@@ -112,15 +92,9 @@ async fn a_realm_elsewhere_is_reached_without_the_ca_of_the_server() {
     );
     let failure = cli.bare(&line, "secret").await;
     let failure = failure.expect_err("no authority for the server");
-    assert!(
-        matches!(failure, evenkeel_cli::Failure::File { .. }),
-        "{failure}"
-    );
+    assert!(matches!(failure, evenkeel_cli::Failure::File { .. }), "{failure}");
     let requests = cli.fake_server.requests();
-    assert!(
-        requests.starts_with(REALM),
-        "the realm was asked: {requests}"
-    );
+    assert!(requests.starts_with(REALM), "the realm was asked: {requests}");
 }
 
 #[tokio::test]
@@ -128,9 +102,7 @@ async fn an_expired_login_suggests_a_new_login() {
     let cli = cli_without_token().await;
     let session_expired =
         json!({"error": "invalid_grant", "error_description": "the session is over"});
-    cli.fake_server
-        .answer(REALM, tokens("good", "first"))
-        .answer_with(REALM, 400, session_expired);
+    cli.fake_server.answer(REALM, tokens("good", "first")).answer_with(REALM, 400, session_expired);
     let login = format!("evenkeel login --username alice --server {}", cli.server);
     cli.bare(&login, "secret").await.expect("logged in");
     let file = cli.home.path().join("contexts.yaml");
@@ -152,10 +124,7 @@ async fn failed_logins_are_explained() {
     let login = format!("evenkeel login --username alice --server {}", cli.server);
     let failure = cli.bare(&login, "secret").await.expect_err("no users");
     let text = render_failure(&failure);
-    assert!(
-        text.contains(" does not support logins with a password\n"),
-        "{text}"
-    );
+    assert!(text.contains(" does not support logins with a password\n"), "{text}");
 
     let wrong =
         json!({"error": "invalid_grant", "error_description": "the name or the password is wrong"});
@@ -176,16 +145,10 @@ async fn failed_logins_are_explained() {
     hint: try again in a moment
     ");
     let failure = cli.bare(&login, "secret").await.expect_err("broken");
-    assert!(
-        render_failure(&failure).contains("this is an error of the server"),
-        "{failure}"
-    );
+    assert!(render_failure(&failure).contains("this is an error of the server"), "{failure}");
     let failure = cli.bare(&login, "\n").await.expect_err("no password");
     assert_eq!(failure.to_string(), "the password is empty");
-    let (names, _) = cli
-        .bare("evenkeel context list -q", "")
-        .await
-        .expect("a list");
+    let (names, _) = cli.bare("evenkeel context list -q", "").await.expect("a list");
     assert_eq!(names, "", "failed logins are not saved");
 }
 
@@ -218,8 +181,5 @@ async fn a_token_from_the_environment_is_not_renewed() {
     cli.bare(&login, "secret").await.expect("logged in");
     cli.token = Some(evenkeel_kit::Secret::new("over"));
     let failure = cli.bare("evenkeel host list", "").await;
-    assert_eq!(
-        failure.expect_err("over").to_string(),
-        "the token has expired"
-    );
+    assert_eq!(failure.expect_err("over").to_string(), "the token has expired");
 }

@@ -97,10 +97,7 @@ impl TestCli {
     /// Runs a line that must fail. Returns the error and its hint.
     async fn fail(&self, line: &str) -> String {
         let line = format!("{line} --server {} --retry-for 0s", self.server);
-        let failure = self
-            .bare(&line, "")
-            .await
-            .expect_err("the command must fail");
+        let failure = self.bare(&line, "").await.expect_err("the command must fail");
         render_failure(&failure)
     }
 }

@@ -44,8 +44,7 @@ fn sent_orders(cli: &TestCli) -> Vec<String> {
 #[tokio::test]
 async fn named_nodes_receive_one_order_each() {
     let cli = cli_with_hosts().await;
-    cli.fake_server
-        .answer("GET compute/hosts/host-00000002", host(2, "edge-02", ""));
+    cli.fake_server.answer("GET compute/hosts/host-00000002", host(2, "edge-02", ""));
     let line = "evenkeel update now inst-00000001 host-00000002 inst-00000002 --reason \"ticket 7\" --for 30m";
     insta::assert_snapshot!(cli.run(line).await, @r"
     NODE           INSTANCE       RESULT
@@ -65,8 +64,7 @@ async fn an_unknown_name_stops_the_command_before_any_order() {
         "GET compute/instances",
         json!({"instances": [], "totalElements": 0, "hasNext": false}),
     );
-    cli.fail("evenkeel update now inst-00000001 unknown --reason r")
-        .await;
+    cli.fail("evenkeel update now inst-00000001 unknown --reason r").await;
     assert_eq!(sent_orders(&cli), Vec::<String>::new());
 }
 
@@ -85,10 +83,7 @@ async fn several_unnamed_nodes_need_a_confirmation() {
     }
     assert_eq!(sent_orders(&cli), Vec::<String>::new());
     let (text, _) = cli.answer(line, "y\n").await.expect("a yes");
-    assert!(
-        text.starts_with("update 3 nodes (edge-01, edge-02, core-01) now? [y/N] "),
-        "{text}"
-    );
+    assert!(text.starts_with("update 3 nodes (edge-01, edge-02, core-01) now? [y/N] "), "{text}");
     assert_eq!(sent_orders(&cli).len(), 3);
     cli.interactive = false;
     cli.run(&format!("{line} --yes")).await;
@@ -118,18 +113,14 @@ async fn nodes_are_selected_by_site_and_filter() {
     );
     for (which, ids) in [
         ("--site Mitte --yes", "inst-00000001\ninst-00000002\n"),
-        (
-            "--site Mitte --filter \"name = 02 OR note = x\"",
-            "inst-00000002\n",
-        ),
+        ("--site Mitte --filter \"name = 02 OR note = x\"", "inst-00000002\n"),
         ("--filter \"name = core\"", "inst-00000003\n"),
     ] {
         let line = format!("evenkeel update now {which} --reason r -q");
         assert_eq!(cli.run(&line).await, ids, "{which}");
     }
-    let message = cli
-        .fail("evenkeel update now --site Mitte --filter \"name = core\" --reason r")
-        .await;
+    let message =
+        cli.fail("evenkeel update now --site Mitte --filter \"name = core\" --reason r").await;
     assert!(message.starts_with("no node matches\n"), "{message}");
 }
 
@@ -142,10 +133,7 @@ async fn a_failed_order_does_not_stop_the_others() {
             400,
             json!({"code": "FailedPrecondition", "message": "the instance is not trusted"}),
         )
-        .answer(
-            "PUT compute/instances/inst-00000005/order",
-            order(5, "cancel"),
-        );
+        .answer("PUT compute/instances/inst-00000005/order", order(5, "cancel"));
     let line = "evenkeel update cancel inst-00000004 inst-00000005 --reason r --output json";
     let line = format!("{line} --server {}", cli.server);
     let failure = cli.bare(&line, "").await.expect_err("one order failed");
@@ -173,12 +161,7 @@ async fn a_forbidden_order_stops_at_the_first_node() {
 #[tokio::test]
 async fn a_cancelled_node_is_reported() {
     let cli = TestCli::new().await;
-    cli.fake_server.answer(
-        "PUT compute/instances/inst-00000001/order",
-        order(1, "cancel"),
-    );
-    let text = cli
-        .run("evenkeel update cancel inst-00000001 --reason r")
-        .await;
+    cli.fake_server.answer("PUT compute/instances/inst-00000001/order", order(1, "cancel"));
+    let text = cli.run("evenkeel update cancel inst-00000001 --reason r").await;
     assert!(text.contains("skips the open windows"), "{text}");
 }

@@ -90,43 +90,25 @@ async fn a_release_reaches_a_site_without_a_network() {
     let cli = cli_with_release().await;
     let (output, _) = run_line(&cli, "evenkeel os key @/key").await;
     assert!(output.contains("public key  @/key.pub\n"), "{output}");
-    let (output, _) = run_line(
-        &cli,
-        &format!("{PUBLISH} --branch main --key @/key --dry-run"),
-    )
-    .await;
+    let (output, _) =
+        run_line(&cli, &format!("{PUBLISH} --branch main --key @/key --dry-run")).await;
     insta::assert_snapshot!(output);
-    assert!(
-        !path_in_home(&cli, "shelf").exists(),
-        "nothing was published"
-    );
+    assert!(!path_in_home(&cli, "shelf").exists(), "nothing was published");
     let (output, _) = run_line(&cli, &format!("{PUBLISH} --branch main --key @/key")).await;
-    assert!(
-        output.contains("published 0.3.1 to oci:@/shelf (signed)\n"),
-        "{output}"
-    );
+    assert!(output.contains("published 0.3.1 to oci:@/shelf (signed)\n"), "{output}");
 
     let line = "evenkeel os bundle @/site.tar --from oci:@/shelf --prefix os/ --revision ~0.3";
     let (output, ending) = run_line(&cli, line).await;
     assert_eq!(ending, Ending::Done, "{output}");
-    assert!(
-        !path_in_home(&cli, "site.tar.work").exists(),
-        "what was gathered is gone"
-    );
+    assert!(!path_in_home(&cli, "site.tar.work").exists(), "what was gathered is gone");
     let import = "evenkeel os import @/site.tar --to oci:@/site";
     let (output, _) = run_line(&cli, &format!("{import} --dry-run")).await;
-    assert!(
-        output.contains("os/microvisor-nonrt        0.3.1  new\n"),
-        "{output}"
-    );
+    assert!(output.contains("os/microvisor-nonrt        0.3.1  new\n"), "{output}");
     assert!(!path_in_home(&cli, "site").exists(), "nothing was imported");
     let (output, ending) = run_line(&cli, import).await;
     assert_eq!(ending, Ending::Done);
     insta::assert_snapshot!(output);
-    assert!(
-        !path_in_home(&cli, "site.tar.unpacked").exists(),
-        "what was unpacked is gone"
-    );
+    assert!(!path_in_home(&cli, "site.tar.unpacked").exists(), "what was unpacked is gone");
 
     for what in ["oci:@/site", "@/site", "@/site.tar"] {
         let line = format!("evenkeel os verify {what} --prefix os/ --key @/key.pub");
@@ -142,18 +124,12 @@ async fn a_mirror_copies_only_new_revisions() {
     run_line(&cli, PUBLISH).await;
     let mirror = "evenkeel os mirror --from oci:@/shelf --to oci:@/mirror --work @/work --prefix os/ --revision 0.3.1";
     let (output, _) = run_line(&cli, &format!("{mirror} --dry-run")).await;
-    assert!(
-        output.contains("os/microvisor-nonrt  0.3.1  new\n"),
-        "{output}"
-    );
+    assert!(output.contains("os/microvisor-nonrt  0.3.1  new\n"), "{output}");
     let (output, ending) = run_line(&cli, &format!("{mirror} -o json")).await;
     let copied: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!((ending, &copied["revisions"]), (Ending::Done, &1.into()));
     assert_eq!(copied["findings"], Value::Array(Vec::new()));
-    assert!(
-        !path_in_home(&cli, "work").exists(),
-        "nothing is left of it"
-    );
+    assert!(!path_in_home(&cli, "work").exists(), "nothing is left of it");
     let (output, _) = run_line(&cli, &format!("{mirror} -o json")).await;
     let again: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!(again["blobs"], 0);
@@ -169,20 +145,11 @@ async fn a_revision_is_published_once_unless_it_is_moved() {
     run_line(&cli, PUBLISH).await;
     fs::write(path_in_home(&cli, "release/edge.raw.gz"), "another image").expect("written");
     let message = fail_line(&cli, PUBLISH).await;
-    assert!(
-        message.contains("already exists with other contents"),
-        "{message}"
-    );
-    assert!(
-        message.contains("replace the existing one with --move"),
-        "{message}"
-    );
+    assert!(message.contains("already exists with other contents"), "{message}");
+    assert!(message.contains("replace the existing one with --move"), "{message}");
     run_line(&cli, &format!("{PUBLISH} --move")).await;
     let message = fail_line(&cli, &format!("{PUBLISH} --branch 0.3.2")).await;
-    assert!(
-        message.contains("hint: use --branch only for names such as main"),
-        "{message}"
-    );
+    assert!(message.contains("hint: use --branch only for names such as main"), "{message}");
 }
 
 #[tokio::test]
@@ -191,19 +158,13 @@ async fn all_errors_of_a_folder_are_reported_at_once() {
     fs::write(path_in_home(&cli, "release/packages.json"), "<html>").expect("written");
     fs::write(path_in_home(&cli, "release/other.yaml"), "spec: [").expect("written");
     let message = fail_line(&cli, PUBLISH).await;
-    assert!(
-        message.starts_with("@/release cannot be published:\n  "),
-        "{message}"
-    );
+    assert!(message.starts_with("@/release cannot be published:\n  "), "{message}");
     assert!(message.contains("packages.json"), "{message}");
     assert!(message.contains("other.yaml"), "{message}");
     let (output, ending) = run_line(&cli, "evenkeel os verify @/release").await;
     assert_eq!(ending, Ending::ChecksFailed);
     assert!(output.contains("packages.json"), "{output}");
-    assert!(
-        !path_in_home(&cli, "shelf").exists(),
-        "nothing was published"
-    );
+    assert!(!path_in_home(&cli, "shelf").exists(), "nothing was published");
 }
 
 #[tokio::test]
@@ -267,10 +228,7 @@ async fn an_incomplete_bundle_changes_nothing() {
          hint: nothing was changed; copy the bundle again from its source"
     );
     assert_eq!(content(&path_in_home(&cli, "shelf")), before);
-    assert!(
-        !path_in_home(&cli, "cut.tar.unpacked").exists(),
-        "what was unpacked is gone"
-    );
+    assert!(!path_in_home(&cli, "cut.tar.unpacked").exists(), "what was unpacked is gone");
 }
 
 #[tokio::test]
@@ -286,10 +244,7 @@ async fn foreign_files_in_the_unpack_folder_are_not_removed() {
     fs::create_dir(&folder).expect("a folder");
     fs::write(folder.join("diary"), "dear").expect("written");
     let message = fail_line(&cli, import).await;
-    assert!(
-        message.contains("choose another folder with --work"),
-        "{message}"
-    );
+    assert!(message.contains("choose another folder with --work"), "{message}");
     assert!(folder.join("diary").exists());
     fs::create_dir(path_in_home(&cli, "room")).expect("a folder");
     let (_, ending) = run_line(&cli, &format!("{import} --work @/room")).await;
@@ -301,10 +256,7 @@ async fn foreign_files_in_the_unpack_folder_are_not_removed() {
 async fn a_key_is_never_replaced_and_only_its_owner_can_read_it() {
     let cli = cli_with_release().await;
     run_line(&cli, "evenkeel os key @/key").await;
-    let mode = fs::metadata(path_in_home(&cli, "key"))
-        .expect("a key")
-        .permissions()
-        .mode();
+    let mode = fs::metadata(path_in_home(&cli, "key")).expect("a key").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let public = fs::read_to_string(path_in_home(&cli, "key.pub")).expect("the public key");
     let (output, _) = run_line(&cli, "evenkeel os key @/key --public").await;
@@ -333,10 +285,7 @@ async fn unusable_arguments_are_explained_with_a_hint() {
             "evenkeel os bundle @/b --from https://127.0.0.1:1",
             "select revisions with `--revision ~0.3.1`",
         ),
-        (
-            "evenkeel os verify @/nothing",
-            "a bundle, or a folder with profiles",
-        ),
+        ("evenkeel os verify @/nothing", "a bundle, or a folder with profiles"),
         (
             "evenkeel os publish @/release --to oci:@/x --revision 0.3",
             "fix the findings and repeat the command",

@@ -47,10 +47,7 @@ async fn a_sync_waits_for_its_own_report() {
     let answer = cli.answer("evenkeel os sync --interval 1ms", "").await;
     let (text, ending) = answer.expect("it went well");
     assert_eq!(ending, Ending::Done);
-    assert!(
-        text.contains("\u{1b}[Kfetching profiles: 3 of 12"),
-        "{text}"
-    );
+    assert!(text.contains("\u{1b}[Kfetching profiles: 3 of 12"), "{text}");
     assert!(text.contains("outcome    succeeded\n"), "{text}");
     assert!(text.contains("new        2\n"), "{text}");
 }
@@ -78,13 +75,8 @@ async fn a_sync_need_not_be_awaited() {
     cli.fake_server
         .answer("POST os-catalogue/sync", sync("idle", 0, 6))
         .answer(SYNC, sync("listing", 0, 6));
-    assert_eq!(
-        cli.run("evenkeel os sync --no-wait").await,
-        "registry  release\nrequest   7\n"
-    );
-    let message = cli
-        .fail("evenkeel os sync --timeout 5ms --interval 1ms")
-        .await;
+    assert_eq!(cli.run("evenkeel os sync --no-wait").await, "registry  release\nrequest   7\n");
+    let message = cli.fail("evenkeel os sync --timeout 5ms --interval 1ms").await;
     assert!(message.contains("`evenkeel os sync-report`"), "{message}");
 }
 
@@ -135,8 +127,7 @@ async fn the_catalog_settings_are_shown_and_changed() {
                       "enabledProfiles": ["microvisor-nonrt", "microvisor-rt"]},
     });
     for way in ["GET", "PATCH", "PUT"] {
-        cli.fake_server
-            .answer(&format!("{way} {SETTINGS}"), settings.clone());
+        cli.fake_server.answer(&format!("{way} {SETTINGS}"), settings.clone());
     }
     insta::assert_snapshot!(cli.run("evenkeel os settings").await);
     let line =

@@ -40,10 +40,8 @@ async fn hosts_are_listed() {
 #[tokio::test]
 async fn an_empty_list_is_reported_only_in_tables() {
     let cli = TestCli::new().await;
-    cli.fake_server.answer(
-        "GET compute/hosts",
-        json!({"hosts": [], "totalElements": 0, "hasNext": false}),
-    );
+    cli.fake_server
+        .answer("GET compute/hosts", json!({"hosts": [], "totalElements": 0, "hasNext": false}));
     assert_eq!(cli.run("evenkeel host list").await, "no hosts\n");
     assert_eq!(cli.run("evenkeel host list -o json").await, "[]\n");
 }
@@ -55,8 +53,7 @@ async fn a_host_is_shown_by_its_name() {
     let mut host = hosts()["hosts"][0].clone();
     host["timestamps"] =
         json!({"createdAt": "2026-01-02T03:04:05.678Z", "updatedAt": "2026-01-02T03:04:05Z"});
-    cli.fake_server
-        .answer("GET compute/hosts/host-00000001", host);
+    cli.fake_server.answer("GET compute/hosts/host-00000001", host);
     insta::assert_snapshot!(cli.run("evenkeel host get edge-01").await);
 }
 
@@ -78,10 +75,7 @@ async fn an_ambiguous_name_lists_the_ids() {
 async fn a_host_is_deleted_with_its_instance() {
     let cli = TestCli::new().await;
     cli.fake_server
-        .answer(
-            "GET compute/hosts/host-00000001",
-            hosts()["hosts"][0].clone(),
-        )
+        .answer("GET compute/hosts/host-00000001", hosts()["hosts"][0].clone())
         .answer("DELETE compute/instances/inst-00000001", json!({}))
         .answer("DELETE compute/hosts/host-00000001", json!({}));
     insta::assert_snapshot!(cli.run("evenkeel host delete host-00000001 --with-instance").await, @r"
@@ -97,9 +91,7 @@ async fn a_host_is_registered() {
         "POST compute/hosts/register",
         json!({"resourceId": "host-00000009", "name": "new"}),
     );
-    let id = cli
-        .run("evenkeel host register new --serial ABC12345 -q")
-        .await;
+    let id = cli.run("evenkeel host register new --serial ABC12345 -q").await;
     assert_eq!(id, "host-00000009\n");
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"POST compute/hosts/register {"name":"new","serialNumber":"ABC12345","uuid":"","siteId":"","autoOnboard":true,"enableVpro":false,"userLvmSize":0}"#);
 }
@@ -126,18 +118,12 @@ async fn a_policy_is_created_and_assigned() {
                 "totalElements": 1, "hasNext": false,
             }),
         )
-        .answer(
-            "PATCH compute/instances/inst-00000001",
-            json!({"resourceId": "inst-00000001"}),
-        );
+        .answer("PATCH compute/instances/inst-00000001", json!({"resourceId": "inst-00000001"}));
     insta::assert_snapshot!(
-        cli.run("evenkeel policy create security --package curl=8.5 --package jq")
-            .await
+        cli.run("evenkeel policy create security --package curl=8.5 --package jq").await
     );
-    cli.run("evenkeel instance set-policy edge-01 security")
-        .await;
-    cli.run("evenkeel instance set-policy inst-00000001 --none")
-        .await;
+    cli.run("evenkeel instance set-policy edge-01 security").await;
+    cli.run("evenkeel instance set-policy inst-00000001 --none").await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST os-update-policies {"name":"security","updatePolicy":"UPDATE_POLICY_TARGET","updatePackages":"curl=8.5\njq","allowDowngrade":false}
     GET compute/instances?filter=(name == "edge-01" OR host.name == "edge-01")
@@ -169,14 +155,10 @@ async fn a_join_token_is_shown_once() {
             "usable": true, "token": "ekj1.abc.def",
         }))
         .answer("PUT join-tokens/jointoken-00000001/revoke", json!({}));
-    assert_eq!(
-        cli.run("evenkeel join-token create -q --one-time").await,
-        "ekj1.abc.def\n"
-    );
+    assert_eq!(cli.run("evenkeel join-token create -q --one-time").await, "ekj1.abc.def\n");
     insta::assert_snapshot!(cli.run("evenkeel join-token create").await);
     assert_eq!(
-        cli.run("evenkeel join-token revoke jointoken-00000001")
-            .await,
+        cli.run("evenkeel join-token revoke jointoken-00000001").await,
         "join token jointoken-00000001 revoked\n"
     );
 }
@@ -191,12 +173,9 @@ async fn an_operating_system_is_read_from_a_profile() {
                 osImageSha256: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n  \
                 osPackageManifestURL: files/manifest.json\n  metadata: {channel: stable}\n";
     std::fs::write(&path, text).expect("written");
-    cli.fake_server.answer(
-        "POST compute/os",
-        json!({"resourceId": "os-00000001", "name": "Edge 3"}),
-    );
-    cli.run(&format!("evenkeel os create -f {}", path.display()))
-        .await;
+    cli.fake_server
+        .answer("POST compute/os", json!({"resourceId": "os-00000001", "name": "Edge 3"}));
+    cli.run(&format!("evenkeel os create -f {}", path.display())).await;
     insta::assert_snapshot!(cli.fake_server.requests());
 }
 
@@ -215,16 +194,10 @@ async fn projects_are_created_and_deleted() {
         .answer("GET projects/lab", project.clone())
         .answer("GET projects", json!([project]))
         .answer("DELETE projects/lab", json!({}));
-    insta::assert_snapshot!(
-        cli.run("evenkeel project create lab --description ours")
-            .await
-    );
+    insta::assert_snapshot!(cli.run("evenkeel project create lab --description ours").await);
     insta::assert_snapshot!(cli.run("evenkeel project list").await);
     assert_eq!(cli.run("evenkeel project list -q").await, "lab\n");
-    assert_eq!(
-        cli.run("evenkeel project delete lab").await,
-        "project lab deleted\n"
-    );
+    assert_eq!(cli.run("evenkeel project delete lab").await, "project lab deleted\n");
 }
 
 #[tokio::test]
@@ -240,15 +213,9 @@ async fn an_empty_name_is_rejected_without_a_request() {
             json!({"instances": [{"resourceId": "inst-00000001"}], "totalElements": 1, "hasNext": false}),
         );
     let message = cli.fail("evenkeel host delete \"\"").await;
-    assert!(
-        message.starts_with("the ID or name of the host is empty\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("the ID or name of the host is empty\n"), "{message}");
     let message = cli.fail("evenkeel instance delete \"\"").await;
-    assert!(
-        message.starts_with("the ID or name of the instance is empty\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("the ID or name of the instance is empty\n"), "{message}");
     assert_eq!(cli.fake_server.requests(), "");
 }
 
@@ -260,11 +227,9 @@ async fn a_join_token_is_used_up_or_expired() {
             "usedCount": used, "usable": false,
         })
     };
-    for (one_time, used, state) in [
-        (true, 1, "used up"),
-        (true, 0, "expired"),
-        (false, 3, "expired"),
-    ] {
+    for (one_time, used, state) in
+        [(true, 1, "used up"), (true, 0, "expired"), (false, 3, "expired")]
+    {
         let cli = TestCli::new().await;
         cli.fake_server.answer(
             "GET join-tokens",
@@ -278,8 +243,7 @@ async fn a_join_token_is_used_up_or_expired() {
 #[tokio::test]
 async fn a_project_in_ids_only_mode_is_its_name() {
     let cli = TestCli::new().await;
-    cli.fake_server
-        .answer("GET projects/west", json!({"name": "west"}));
+    cli.fake_server.answer("GET projects/west", json!({"name": "west"}));
     assert_eq!(cli.run("evenkeel project get west -q").await, "west\n");
 }
 
@@ -294,8 +258,5 @@ async fn a_project_in_use_is_deleted_only_with_force() {
     the project still has 3 hosts
     hint: `evenkeel project delete lab --force` deletes it with all its contents
     ");
-    assert_eq!(
-        cli.run("evenkeel project delete lab --force").await,
-        "project lab deleted\n"
-    );
+    assert_eq!(cli.run("evenkeel project delete lab --force").await, "project lab deleted\n");
 }

@@ -80,10 +80,7 @@ async fn a_schedule_of_either_kind_is_found_by_its_name() {
         cli.run(&format!("evenkeel schedule delete {name}")).await;
     }
     let message = cli.fail("evenkeel schedule get weekly").await;
-    assert!(
-        message.starts_with("there is no schedule `weekly`\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("there is no schedule `weekly`\n"), "{message}");
 }
 
 #[tokio::test]
@@ -92,27 +89,14 @@ async fn a_repeated_schedule_stays_open_for_a_day_at_most() {
     let line = "evenkeel schedule create s --host host-00000001 --hours 2 --duration";
     for bad in ["25h", "500ms"] {
         let message = cli.fail(&format!("{line} {bad}")).await;
-        assert!(
-            message.contains("at least one second and at most one day"),
-            "{message}"
-        );
+        assert!(message.contains("at least one second and at most one day"), "{message}");
     }
     assert_eq!(cli.fake_server.requests(), "");
 }
 
 #[test]
 fn cron_has_five_fields() {
-    let line = [
-        "evenkeel",
-        "schedule",
-        "create",
-        "s",
-        "--site",
-        "s",
-        "--duration",
-        "1h",
-        "--cron",
-    ];
+    let line = ["evenkeel", "schedule", "create", "s", "--site", "s", "--duration", "1h", "--cron"];
     let parse = |cron| Cli::try_parse_from(line.iter().copied().chain([cron]));
     assert!(parse(" 30  22 * *\t1-5 ").is_ok());
     let error = parse("30 22 * *").expect_err("four fields").to_string();

@@ -8,26 +8,16 @@ use crate::TestCli;
 async fn a_login_is_saved_for_its_server() {
     let mut cli = TestCli::new().await;
     cli.token = None;
-    cli.fake_server.answer("GET projects", json!([])).answer(
-        "GET compute/hosts",
-        json!({"hosts": [], "totalElements": 0, "hasNext": false}),
-    );
+    cli.fake_server
+        .answer("GET projects", json!([]))
+        .answer("GET compute/hosts", json!({"hosts": [], "totalElements": 0, "hasNext": false}));
     let line = format!("evenkeel login --server {} --project default", cli.server);
     let (text, _) = cli.bare(&line, "good\n").await.expect("logged in");
-    assert_eq!(
-        text,
-        format!("logged in to {} as context default\n", cli.server)
-    );
+    assert_eq!(text, format!("logged in to {} as context default\n", cli.server));
 
-    let (text, _) = cli
-        .bare("evenkeel host list", "")
-        .await
-        .expect("with the token");
+    let (text, _) = cli.bare("evenkeel host list", "").await.expect("with the token");
     assert_eq!(text, "no hosts\n");
-    let (text, _) = cli
-        .bare("evenkeel context show -o json", "")
-        .await
-        .expect("the context");
+    let (text, _) = cli.bare("evenkeel context show -o json", "").await.expect("the context");
     assert!(!text.contains("good"), "the token is never shown: {text}");
 }
 
@@ -42,14 +32,8 @@ async fn a_token_is_sent_to_no_other_server() {
     let other = crate::fake_server::FakeServer::default();
     let address = other.start().await;
     let line = format!("evenkeel host list --server {address}");
-    let failure = cli
-        .bare(&line, "")
-        .await
-        .expect_err("no token for that server");
-    assert!(matches!(
-        failure,
-        evenkeel_cli::Failure::Refused { status: 401, .. }
-    ));
+    let failure = cli.bare(&line, "").await.expect_err("no token for that server");
+    assert!(matches!(failure, evenkeel_cli::Failure::Refused { status: 401, .. }));
 }
 
 #[tokio::test]
@@ -60,10 +44,7 @@ async fn a_token_that_the_server_rejects_is_not_saved() {
     let failure = cli.bare(&line, "").await.expect_err("refused");
     assert_eq!(failure.to_string(), "the token has expired");
     let (text, _) = cli.bare("evenkeel context list", "").await.expect("a list");
-    assert_eq!(
-        text,
-        "no contexts; `evenkeel context add NAME --server URL` creates one\n"
-    );
+    assert_eq!(text, "no contexts; `evenkeel context add NAME --server URL` creates one\n");
 }
 
 #[tokio::test]
@@ -75,14 +56,8 @@ async fn a_token_for_an_unreachable_server_is_saved_unverified() {
     note: http://127.0.0.1:1 is unreachable, so the token was not verified
     logged in to http://127.0.0.1:1 as context default
     ");
-    let failure = cli
-        .bare("evenkeel login", "two words")
-        .await
-        .expect_err("no token");
-    assert_eq!(
-        failure.to_string(),
-        "this is not a token: a token has no spaces"
-    );
+    let failure = cli.bare("evenkeel login", "two words").await.expect_err("no token");
+    assert_eq!(failure.to_string(), "this is not a token: a token has no spaces");
 }
 
 #[tokio::test]
@@ -102,10 +77,7 @@ async fn contexts_are_added_used_and_removed() {
         story.push_str(&text);
     }
     insta::assert_snapshot!(story);
-    let failure = cli
-        .bare("evenkeel host list --context lab", "")
-        .await
-        .expect_err("removed");
+    let failure = cli.bare("evenkeel host list --context lab", "").await.expect_err("removed");
     assert_eq!(
         crate::render_failure(&failure),
         "there is no context `lab`\nhint: known contexts: field"
@@ -116,10 +88,8 @@ async fn contexts_are_added_used_and_removed() {
 async fn shells_complete_the_nouns() {
     let cli = TestCli::new().await;
     for shell in ["bash", "zsh", "fish"] {
-        let (text, _) = cli
-            .bare(&format!("evenkeel completion {shell}"), "")
-            .await
-            .expect("a script");
+        let (text, _) =
+            cli.bare(&format!("evenkeel completion {shell}"), "").await.expect("a script");
         assert!(text.contains("join-token"), "{shell}");
     }
     let (text, _) = cli.bare("evenkeel version", "").await.expect("a version");
@@ -167,32 +137,20 @@ async fn a_login_picks_an_unused_context_name() {
     ] {
         cli.bare(line, "").await.expect("it works");
     }
-    let (names, _) = cli
-        .bare("evenkeel context list -q", "")
-        .await
-        .expect("a list");
+    let (names, _) = cli.bare("evenkeel context list -q", "").await.expect("a list");
     assert_eq!(names, format!("default\n{server}\n{server}#2\n"));
 }
 
 #[tokio::test]
 async fn a_context_stores_the_absolute_path_of_its_ca() {
     let cli = TestCli::new().await;
-    cli.bare(
-        "evenkeel context add lab --server https://127.0.0.1:1 --ca ca.pem",
-        "",
-    )
-    .await
-    .expect("added");
-    let (text, _) = cli
-        .bare("evenkeel context show -o json", "")
+    cli.bare("evenkeel context add lab --server https://127.0.0.1:1 --ca ca.pem", "")
         .await
-        .expect("the context");
+        .expect("added");
+    let (text, _) = cli.bare("evenkeel context show -o json", "").await.expect("the context");
     let context: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let absolute = std::path::absolute("ca.pem").expect("a path");
     assert_eq!(context["ca"].as_str(), absolute.to_str());
-    let (text, _) = cli
-        .bare("evenkeel context show -q", "")
-        .await
-        .expect("the context");
+    let (text, _) = cli.bare("evenkeel context show -q", "").await.expect("the context");
     assert_eq!(text, "lab\n");
 }

@@ -125,10 +125,7 @@ async fn an_explanation_shows_until_when_an_update_may_start() {
     let cli = cli_with_decision(open).await;
     let text = cli.run("evenkeel explain inst-00000001").await;
     assert!(text.contains("action       update\n"), "{text}");
-    assert!(
-        text.contains("may start    yes, until 2026-03-01T13:00:00Z\n"),
-        "{text}"
-    );
+    assert!(text.contains("may start    yes, until 2026-03-01T13:00:00Z\n"), "{text}");
 }
 
 #[tokio::test]
@@ -138,10 +135,7 @@ async fn a_policy_for_the_latest_versions_lists_all_available_updates() {
     let cli = cli_with_decision(latest).await;
     let text = cli.run("evenkeel explain inst-00000001").await;
     assert!(text.contains("desired      latest\n"), "{text}");
-    assert!(
-        text.contains("bash     amd64         5.1        5.2\n"),
-        "{text}"
-    );
+    assert!(text.contains("bash     amd64         5.1        5.2\n"), "{text}");
 }
 
 #[tokio::test]
@@ -155,10 +149,7 @@ async fn excluded_packages_are_not_listed_as_pending() {
     let text = cli.run("evenkeel explain inst-00000001").await;
     let rules = "rules        without ba*; only versions known for at least 1 day\n";
     assert!(text.contains(rules), "{text}");
-    assert!(
-        text.contains("curl     amd64         8.4        8.5\n"),
-        "{text}"
-    );
+    assert!(text.contains("curl     amd64         8.4        8.5\n"), "{text}");
     assert!(!text.contains("bash"), "{text}");
 }
 
@@ -192,15 +183,9 @@ async fn a_host_without_an_instance_cannot_be_explained() {
     hint: enrol it (`evenkeel-agent enroll`), or create its instance with `evenkeel instance create`
     ");
     let message = cli.fail("evenkeel explain edge-01").await;
-    assert!(
-        message.starts_with("host `edge-01` has no instance yet\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("host `edge-01` has no instance yet\n"), "{message}");
     let message = cli.fail("evenkeel explain edge-02").await;
-    assert!(
-        message.starts_with("there is no instance `edge-02`\n"),
-        "{message}"
-    );
+    assert!(message.starts_with("there is no instance `edge-02`\n"), "{message}");
 }
 
 #[tokio::test]
@@ -225,8 +210,7 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     let log_lines: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
     failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", log_lines.concat()));
     let cli = TestCli::new().await;
-    cli.fake_server
-        .answer("GET os-update-runs/osupdaterun-00000001", failed);
+    cli.fake_server.answer("GET os-update-runs/osupdaterun-00000001", failed);
     let text = cli.run("evenkeel run get osupdaterun-00000001").await;
     for expected in [
         "reboot    still required\n",
@@ -256,17 +240,12 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
 async fn a_run_is_shown_with_its_events() {
     let cli = TestCli::new().await;
     cli.fake_server
-        .answer(
-            "GET os-update-runs/osupdaterun-00000001",
-            run("succeeded", 3),
-        )
+        .answer("GET os-update-runs/osupdaterun-00000001", run("succeeded", 3))
         .answer("GET compute/hosts/host-00000001", host())
         .answer(FILTER, runs(&[run("succeeded", 0)]));
     insta::assert_snapshot!(cli.run("evenkeel run get osupdaterun-00000001").await);
     insta::assert_snapshot!(cli.run("evenkeel run list --host host-00000001").await);
-    let json = cli
-        .run("evenkeel run get osupdaterun-00000001 --output json")
-        .await;
+    let json = cli.run("evenkeel run get osupdaterun-00000001 --output json").await;
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["packages"][0]["before"], "8.4");
     assert_eq!(json["packages"][0]["after"], "8.5");
@@ -277,25 +256,12 @@ async fn a_run_is_shown_with_its_events() {
 async fn a_watched_run_prints_each_event_once() {
     let cli = TestCli::new().await;
     cli.fake_server
-        .answer(
-            "GET os-update-runs/osupdaterun-00000001",
-            run("downloading", 1),
-        )
-        .answer(
-            "GET os-update-runs/osupdaterun-00000001",
-            run("applying", 2),
-        )
-        .answer(
-            "GET os-update-runs/osupdaterun-00000001",
-            run("applying", 2),
-        )
-        .answer(
-            "GET os-update-runs/osupdaterun-00000001",
-            run("succeeded", 3),
-        );
+        .answer("GET os-update-runs/osupdaterun-00000001", run("downloading", 1))
+        .answer("GET os-update-runs/osupdaterun-00000001", run("applying", 2))
+        .answer("GET os-update-runs/osupdaterun-00000001", run("applying", 2))
+        .answer("GET os-update-runs/osupdaterun-00000001", run("succeeded", 3));
     insta::assert_snapshot!(
-        cli.run("evenkeel run watch osupdaterun-00000001 --interval 1ms")
-            .await
+        cli.run("evenkeel run watch osupdaterun-00000001 --interval 1ms").await
     );
 }
 
@@ -311,13 +277,9 @@ async fn a_watched_host_waits_for_its_next_run() {
         .answer(FILTER, runs(std::slice::from_ref(&old)))
         .answer(FILTER, runs(std::slice::from_ref(&old)))
         .answer(FILTER, runs(&[old, run("succeeded", 0)]))
-        .answer(
-            "GET os-update-runs/osupdaterun-00000001",
-            run("succeeded", 3),
-        );
+        .answer("GET os-update-runs/osupdaterun-00000001", run("succeeded", 3));
     insta::assert_snapshot!(
-        cli.run("evenkeel run watch --host host-00000001 --interval 1ms")
-            .await
+        cli.run("evenkeel run watch --host host-00000001 --interval 1ms").await
     );
 }
 
@@ -326,28 +288,18 @@ async fn a_failed_run_sets_the_exit_code() {
     let cli = TestCli::new().await;
     let mut failed = run("failed", 2);
     failed["reason"] = json!("dpkg ended with status 1");
-    cli.fake_server
-        .answer("GET os-update-runs/osupdaterun-00000001", failed);
-    let line = format!(
-        "evenkeel run watch osupdaterun-00000001 --server {}",
-        cli.server
-    );
+    cli.fake_server.answer("GET os-update-runs/osupdaterun-00000001", failed);
+    let line = format!("evenkeel run watch osupdaterun-00000001 --server {}", cli.server);
     let (text, ending) = cli.bare(&line, "").await.expect("it can be watched");
     assert_eq!(ending, Ending::RunNotSucceeded);
     let last = text.lines().last().expect("a line");
-    assert_eq!(
-        last,
-        "run osupdaterun-00000001 failed: dpkg ended with status 1"
-    );
+    assert_eq!(last, "run osupdaterun-00000001 failed: dpkg ended with status 1");
 }
 
 #[tokio::test]
 async fn a_watch_times_out() {
     let cli = TestCli::new().await;
-    cli.fake_server.answer(
-        "GET os-update-runs/osupdaterun-00000001",
-        run("applying", 2),
-    );
+    cli.fake_server.answer("GET os-update-runs/osupdaterun-00000001", run("applying", 2));
     let line = "evenkeel run watch osupdaterun-00000001 --interval 1ms --timeout 20ms";
     insta::assert_snapshot!(cli.fail(line).await, @r"
     the run has not ended within --timeout

@@ -23,12 +23,7 @@ pub(super) struct Evaluation<'a> {
 
 impl<'a> Evaluation<'a> {
     pub(super) fn new(facts: &'a NodeFacts, intent: &'a UpdateIntent, now: Time) -> Self {
-        Self {
-            facts,
-            intent,
-            windows: intent.effective_windows(now),
-            now,
-        }
+        Self { facts, intent, windows: intent.effective_windows(now), now }
     }
 
     /// The decision without its offline grant.
@@ -58,10 +53,7 @@ impl<'a> Evaluation<'a> {
         if matches!(self.facts.protocol, AgentProtocol::Own { .. }) && run.attempt.is_none() {
             // The run belongs to an agent that ours has replaced. It stays open while that agent may still begin it.
             return match run.may_begin_until.filter(|until| self.now < *until) {
-                Some(until) => Decision {
-                    next_change: Some(until),
-                    ..Decision::continue_run(run)
-                },
+                Some(until) => Decision { next_change: Some(until), ..Decision::continue_run(run) },
                 None => cancel(CancelCause::Withdrawn, Reason::Withdrawn { run: run.id }),
             };
         }
@@ -83,13 +75,8 @@ impl<'a> Evaluation<'a> {
         if open.is_none() && coming.is_none() {
             return cancel(CancelCause::WindowMissed, Reason::NoWindow);
         }
-        let ordered = self
-            .active_order()
-            .filter(|_| quarantine == QuarantineCheck::RetryOrdered);
-        let next = self
-            .next_window_change()
-            .into_iter()
-            .chain(ordered.map(|o| o.until));
+        let ordered = self.active_order().filter(|_| quarantine == QuarantineCheck::RetryOrdered);
+        let next = self.next_window_change().into_iter().chain(ordered.map(|o| o.until));
         if let Some(reason) = self.hold_reason() {
             let next = next.chain(reason.ends_at()).min();
             return wait(reason, next);
@@ -178,10 +165,7 @@ impl<'a> Evaluation<'a> {
     fn decide_in_window(&self, target: Target, window: Window) -> Decision {
         let ordered = self.active_order();
         let change = self.next_window_change();
-        let change = change
-            .into_iter()
-            .chain(ordered.map(|order| order.until))
-            .min();
+        let change = change.into_iter().chain(ordered.map(|order| order.until)).min();
         // A run that ended before the order was given says nothing about the order.
         let since = ordered.map_or(window.start, |order| window.start.max(order.at));
         if let Some(reason) = self.already_tried(&target, since) {
@@ -229,14 +213,8 @@ impl<'a> Evaluation<'a> {
             return None;
         }
         match end.verdict {
-            Verdict::Good => Some(Reason::UpToDate {
-                run: end.run,
-                at: end.at,
-            }),
-            Verdict::Bad => Some(Reason::FailedInWindow {
-                run: end.run,
-                at: end.at,
-            }),
+            Verdict::Good => Some(Reason::UpToDate { run: end.run, at: end.at }),
+            Verdict::Bad => Some(Reason::FailedInWindow { run: end.run, at: end.at }),
             Verdict::Inconclusive => None,
         }
     }
@@ -257,14 +235,9 @@ impl<'a> Evaluation<'a> {
             self.now < window.end && window.start < expires && window.opener != Opener::Order
         };
         let windows = self.windows.as_slice().iter().filter(counts);
-        let windows: Vec<_> = windows
-            .map(|window| (window.start, window.end.min(expires)))
-            .collect();
-        (!windows.is_empty()).then_some(OfflineGrant {
-            target,
-            windows,
-            expires_at: expires,
-        })
+        let windows: Vec<_> =
+            windows.map(|window| (window.start, window.end.min(expires))).collect();
+        (!windows.is_empty()).then_some(OfflineGrant { target, windows, expires_at: expires })
     }
 
     /// Target and duration of an offline grant: for a target that waits for a window or may start in the open one, on

@@ -43,9 +43,7 @@ pub(super) fn check_quarantine(
 }
 
 fn reason_for(image: &Image) -> Reason {
-    Reason::Quarantined {
-        image_id: image.image_id.clone(),
-    }
+    Reason::Quarantined { image_id: image.image_id.clone() }
 }
 
 impl NodeFacts {
@@ -53,8 +51,7 @@ impl NodeFacts {
     /// for agents that do not report failed images.
     #[must_use]
     pub fn quarantine_reason(&self, target: &Target) -> Option<Reason> {
-        self.failed_image(target)
-            .map(|(image, _)| reason_for(image))
+        self.failed_image(target).map(|(image, _)| reason_for(image))
     }
 
     /// The image of a target and since when its failure on this node is known.

@@ -184,10 +184,9 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Paused { scope, by, reason } => write_paused(f, *scope, by, reason),
-            Self::NoFreeSlot { scope, limit } => write!(
-                f,
-                "{limit} nodes are being updated, as many as {scope} allows at once"
-            ),
+            Self::NoFreeSlot { scope, limit } => {
+                write!(f, "{limit} nodes are being updated, as many as {scope} allows at once")
+            }
             Self::YieldsSlot { scope, until } => {
                 write!(
                     f,
@@ -211,11 +210,9 @@ impl fmt::Display for Reason {
             Self::RunOpen { run, state } => write!(f, "{run} is {state}"),
             Self::Withdrawn { run } => write!(f, "the update of {run} is no longer desired"),
             Self::Requested { run } => write!(f, "{run} was cancelled"),
-            Self::UpToDate { run, at } => write!(
-                f,
-                "{run} brought the node to the desired state at {}",
-                format_instant(*at)
-            ),
+            Self::UpToDate { run, at } => {
+                write!(f, "{run} brought the node to the desired state at {}", format_instant(*at))
+            }
             Self::FailedInWindow { run, at } => write!(
                 f,
                 "{run} failed at {}; the next attempt is made in the next window",
@@ -232,11 +229,7 @@ fn write_paused(
     reason: &str,
 ) -> fmt::Result {
     write!(f, "{by} paused updates of {scope}")?;
-    if reason.is_empty() {
-        Ok(())
-    } else {
-        write!(f, ": {reason}")
-    }
+    if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
 }
 
 fn format_instant(time: Time) -> String {

@@ -48,10 +48,7 @@ fn change_instants(
     instants.extend(assigned.and_then(|assigned| assigned.usage.yields_until));
     // At the next full hour an offline grant expires one hour later, and may include another window.
     let evaluation = Evaluation::new(facts, intent, now);
-    if evaluation
-        .offline_grant_terms(&evaluation.decide(open), open)
-        .is_some()
-    {
+    if evaluation.offline_grant_terms(&evaluation.decide(open), open).is_some() {
         instants.push(full_hour(now) + HOUR);
     }
     instants

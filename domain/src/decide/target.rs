@@ -108,9 +108,7 @@ impl Target {
         match &policy.spec.desired {
             DesiredUpdate::Target(target) if !target.kernel_command.is_empty() => Some(Self {
                 policy: policy.id,
-                kind: TargetKind::Kernel {
-                    command: target.kernel_command.clone(),
-                },
+                kind: TargetKind::Kernel { command: target.kernel_command.clone() },
                 image_rules: ImageRules::default(),
             }),
             _ => None,
@@ -201,13 +199,9 @@ fn resolve_image_target(
         let fits = |image: &&Image| image.fits(&running.architecture);
         Image::newest(intent.images.iter().filter(fits))
     };
-    let image = image.ok_or_else(|| Reason::NoImage {
-        profile: running.profile_name.clone(),
-    })?;
+    let image = image.ok_or_else(|| Reason::NoImage { profile: running.profile_name.clone() })?;
     if image.os == running.os {
-        return Err(Reason::RunsAlready {
-            image_id: image.image_id.clone(),
-        });
+        return Err(Reason::RunsAlready { image_id: image.image_id.clone() });
     }
     let is_newer = compare_versions(&image.image_id, &running.image_id) == Some(Ordering::Greater);
     let may = is_newer || (is_explicit && assigned.policy.spec.allow_downgrade);

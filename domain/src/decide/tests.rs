@@ -35,10 +35,7 @@ fn policy(n: u32, desired: DesiredUpdate) -> UpdatePolicy {
 }
 
 fn packages() -> UpdatePolicy {
-    policy(
-        1,
-        DesiredUpdate::parse_target(None, "demo-hello=1.1", &[], "").expect("packages"),
-    )
+    policy(1, DesiredUpdate::parse_target(None, "demo-hello=1.1", &[], "").expect("packages"))
 }
 
 fn window(from: i64, to: i64) -> Window {
@@ -55,9 +52,7 @@ fn node() -> NodeFacts {
         provisioned: true,
         os_kind: OsKind::Mutable,
         running: image(0, "12"),
-        protocol: AgentProtocol::Own {
-            modules: vec!["packages".to_owned()],
-        },
+        protocol: AgentProtocol::Own { modules: vec!["packages".to_owned()] },
         last_run: None,
         bad_images: Vec::new(),
     }
@@ -104,12 +99,7 @@ fn intent(policies: Vec<UpdatePolicy>, windows: &[Window], now: Time) -> UpdateI
 }
 
 fn pause(scope: PauseScope) -> Pause {
-    Pause {
-        scope,
-        reason: "the mirror is broken".to_owned(),
-        by: "ada".to_owned(),
-        at: NOON,
-    }
+    Pause { scope, reason: "the mirror is broken".to_owned(), by: "ada".to_owned(), at: NOON }
 }
 
 fn order(kind: OrderKind, at: i64, until: i64) -> Order {
@@ -134,12 +124,7 @@ fn open(state: RunState) -> OpenRun {
 }
 
 fn end(verdict: Verdict, at: Time) -> LastRun {
-    LastRun {
-        run: RunId::nth(7),
-        target: Some(packages().id.to_string()),
-        at,
-        verdict,
-    }
+    LastRun { run: RunId::nth(7), target: Some(packages().id.to_string()), at, verdict }
 }
 
 /// One day of a node, hour by hour, as the explanation prints it.
@@ -169,10 +154,7 @@ fn a_day_of_a_node() {
 fn without_a_policy_nothing_is_done() {
     let intent = intent(vec![], &[window(0, 2)], NOON);
     let decision = decide(&node(), &intent, None, NOON);
-    assert_eq!(
-        (decision.act, decision.reason),
-        (Act::Idle, Reason::NoPolicy)
-    );
+    assert_eq!((decision.act, decision.reason), (Act::Idle, Reason::NoPolicy));
 }
 
 #[test]
@@ -198,10 +180,7 @@ fn a_window_is_used_once() {
     let now = NOON + hours(1);
     let intent = intent(vec![packages()], &[window(0, 2), window(24, 26)], now);
     let after = |verdict| {
-        let facts = NodeFacts {
-            last_run: Some(end(verdict, NOON)),
-            ..node()
-        };
+        let facts = NodeFacts { last_run: Some(end(verdict, NOON)), ..node() };
         decide(&facts, &intent, None, now)
     };
     assert_eq!(after(Verdict::Good).reason.code(), "up_to_date");
@@ -213,10 +192,7 @@ fn a_window_is_used_once() {
 #[test]
 fn a_failed_download_ahead_of_the_window_is_tried_again_in_the_window() {
     let failed_at = NOON - hours(2);
-    let facts = NodeFacts {
-        last_run: Some(end(Verdict::Bad, failed_at)),
-        ..node()
-    };
+    let facts = NodeFacts { last_run: Some(end(Verdict::Bad, failed_at)), ..node() };
     let at = |now| {
         let intent = intent(vec![packages()], &[window(0, 2)], now);
         decide(&facts, &intent, None, now)
@@ -230,19 +206,13 @@ fn a_staged_run_waits_for_the_next_window_and_is_cancelled_without_one() {
     let staged = open(RunState::Staged { since: NOON });
     let now = NOON + hours(3);
     let waiting = intent(vec![packages()], &[window(0, 2), window(24, 26)], now);
-    assert_eq!(
-        decide(&node(), &waiting, Some(&staged), now).act,
-        Act::Continue(staged.id)
-    );
+    assert_eq!(decide(&node(), &waiting, Some(&staged), now).act, Act::Continue(staged.id));
 
     let missed = intent(vec![packages()], &[window(0, 2)], now);
     let cause = CancelCause::WindowMissed;
     assert_eq!(
         decide(&node(), &missed, Some(&staged), now).act,
-        Act::Cancel {
-            run: staged.id,
-            cause
-        }
+        Act::Cancel { run: staged.id, cause }
     );
 }
 
@@ -253,32 +223,20 @@ fn a_withdrawn_update_cancels_a_staged_run_but_not_an_applying_run() {
     let cause = CancelCause::Withdrawn;
     assert_eq!(
         decide(&node(), &nothing, Some(&staged), NOON).act,
-        Act::Cancel {
-            run: staged.id,
-            cause
-        }
+        Act::Cancel { run: staged.id, cause }
     );
     let begun = open(RunState::Applying { since: NOON });
-    assert_eq!(
-        decide(&node(), &nothing, Some(&begun), NOON).act,
-        Act::Continue(begun.id)
-    );
+    assert_eq!(decide(&node(), &nothing, Some(&begun), NOON).act, Act::Continue(begun.id));
 }
 
 #[test]
 fn an_untrusted_node_gets_no_update() {
     let intent = intent(vec![packages()], &[window(0, 2)], NOON);
-    let facts = NodeFacts {
-        trusted: false,
-        ..node()
-    };
+    let facts = NodeFacts { trusted: false, ..node() };
     let begun = open(RunState::Applying { since: NOON });
     for open in [None, Some(&begun)] {
         let decision = decide(&facts, &intent, open, NOON);
-        assert_eq!(
-            (decision.act, decision.reason),
-            (Act::Idle, Reason::NotTrusted)
-        );
+        assert_eq!((decision.act, decision.reason), (Act::Idle, Reason::NotTrusted));
     }
 }
 
@@ -286,10 +244,7 @@ fn an_untrusted_node_gets_no_update() {
 fn an_agent_gets_only_what_it_can_do() {
     let intent = intent(vec![packages()], &[window(0, 2)], NOON);
     let speaks = AgentProtocol::Own { modules: vec![] };
-    let facts = NodeFacts {
-        protocol: speaks,
-        ..node()
-    };
+    let facts = NodeFacts { protocol: speaks, ..node() };
     let decision = decide(&facts, &intent, None, NOON);
     assert_eq!(decision.reason, Reason::AgentLacks { module: "packages" });
 }
@@ -319,12 +274,8 @@ fn a_node_without_a_slot_prepares_and_waits() {
     let mut code = |held_by_others, mine, failures| {
         let limits = UpdateLimits::parse(Some(2), Some(3)).expect("limits");
         limited.policies[0].limits = limits;
-        limited.policies[0].usage = LimitUsage {
-            held_by_others,
-            holds_slot: mine,
-            failures,
-            yields_until: None,
-        };
+        limited.policies[0].usage =
+            LimitUsage { held_by_others, holds_slot: mine, failures, yields_until: None };
         let decision = decide(&node(), &limited, None, NOON);
         (decision.act.name(), decision.reason.code())
     };
@@ -337,41 +288,23 @@ fn a_node_without_a_slot_prepares_and_waits() {
 #[test]
 fn an_order_opens_a_window_of_its_own() {
     let mut ordered = intent(vec![packages()], &[], NOON);
-    assert_eq!(
-        decide(&node(), &ordered, None, NOON).reason.code(),
-        "no_window"
-    );
+    assert_eq!(decide(&node(), &ordered, None, NOON).reason.code(), "no_window");
     ordered.order = Some(order(OrderKind::Now, 0, 1));
     let decision = decide(&node(), &ordered, None, NOON);
-    assert_eq!(
-        (decision.act.name(), decision.next_change),
-        ("apply", Some(NOON + hours(1)))
-    );
-    let done = NodeFacts {
-        last_run: Some(end(Verdict::Good, NOON)),
-        ..node()
-    };
-    assert_eq!(
-        decide(&done, &ordered, None, NOON).reason.code(),
-        "up_to_date"
-    );
+    assert_eq!((decision.act.name(), decision.next_change), ("apply", Some(NOON + hours(1))));
+    let done = NodeFacts { last_run: Some(end(Verdict::Good, NOON)), ..node() };
+    assert_eq!(decide(&done, &ordered, None, NOON).reason.code(), "up_to_date");
 }
 
 #[test]
 fn an_order_tries_again_what_failed_in_the_window_that_is_open() {
     let mut ordered = intent(vec![packages()], &[window(-2, 8)], NOON);
-    let failed = NodeFacts {
-        last_run: Some(end(Verdict::Bad, NOON - hours(1))),
-        ..node()
-    };
+    let failed = NodeFacts { last_run: Some(end(Verdict::Bad, NOON - hours(1))), ..node() };
     let code = |intent: &UpdateIntent| decide(&failed, intent, None, NOON).reason.code();
     assert_eq!(code(&ordered), "failed_in_window");
     ordered.order = Some(order(OrderKind::Now, 0, 1));
     let decision = decide(&failed, &ordered, None, NOON);
-    assert_eq!(
-        (decision.act.name(), decision.next_change),
-        ("apply", Some(NOON + hours(1)))
-    );
+    assert_eq!((decision.act.name(), decision.next_change), ("apply", Some(NOON + hours(1))));
 }
 
 #[test]
@@ -390,31 +323,15 @@ fn a_cancel_order_closes_open_windows_and_cancels_a_staged_run() {
         )
     };
     let cause = CancelCause::Requested;
-    assert_eq!(
-        at(1),
-        (
-            "idle",
-            Act::Cancel {
-                run: staged.id,
-                cause
-            }
-        )
-    );
+    assert_eq!(at(1), ("idle", Act::Cancel { run: staged.id, cause }));
     assert_eq!(at(24).0, "apply", "the next window is open again");
 }
 
 #[test]
 fn the_target_of_an_eim_agent_is_frozen_while_its_run_is_open() {
     let staged = open(RunState::Staged { since: NOON });
-    let other = intent(
-        vec![policy(8, DesiredUpdate::Latest)],
-        &[window(0, 2)],
-        NOON,
-    );
-    let eim = NodeFacts {
-        protocol: AgentProtocol::Eim,
-        ..node()
-    };
+    let other = intent(vec![policy(8, DesiredUpdate::Latest)], &[window(0, 2)], NOON);
+    let eim = NodeFacts { protocol: AgentProtocol::Eim, ..node() };
     let Act::Apply { target, .. } = decide(&eim, &other, Some(&staged), NOON).act else {
         panic!("the run continues");
     };
@@ -422,10 +339,7 @@ fn the_target_of_an_eim_agent_is_frozen_while_its_run_is_open() {
     let act = decide(&node(), &other, Some(&staged), NOON).act;
     assert_eq!(act.name(), "cancel", "an Evenkeel agent cancels");
     let nothing = intent(vec![], &[window(0, 2)], NOON);
-    assert_eq!(
-        decide(&eim, &nothing, Some(&staged), NOON).act.name(),
-        "cancel"
-    );
+    assert_eq!(decide(&eim, &nothing, Some(&staged), NOON).act.name(), "cancel");
 }
 
 #[test]
@@ -439,10 +353,7 @@ fn a_run_of_a_replaced_agent_is_awaited_and_then_cancelled() {
     let until = NOON + hours(1);
     let at = |until, now| decide(&node(), &intent, Some(&replaced(until)), now);
     let waits = at(Some(until), NOON);
-    assert_eq!(
-        (waits.act.name(), waits.next_change),
-        ("continue", Some(until))
-    );
+    assert_eq!((waits.act.name(), waits.next_change), ("continue", Some(until)));
     assert_eq!(waits.offline_grant, None, "it is a run of another agent");
     for decision in [at(Some(until), until), at(None, NOON)] {
         let (run, cause) = (RunId::nth(7), CancelCause::Withdrawn);

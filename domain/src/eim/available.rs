@@ -32,9 +32,5 @@ pub fn newer_image_name(running: &Image, images: &[Image]) -> Option<String> {
     let newest = Image::newest(images.iter().filter(fits))?;
     let order = compare_versions(&newest.image_id, &running.image_id);
     let is_newer = newest.os != running.os && order == Some(Ordering::Greater);
-    Some(if is_newer {
-        newest.name.clone()
-    } else {
-        String::new()
-    })
+    Some(if is_newer { newest.name.clone() } else { String::new() })
 }

@@ -249,10 +249,7 @@ impl Answer {
 impl AnswerInput<'_> {
     /// The target to deliver: the frozen one of the open run, otherwise the one that applies.
     fn target(&self) -> Option<Target> {
-        let refused = matches!(
-            self.decision.reason,
-            Reason::NotTrusted | Reason::NotProvisioned
-        );
+        let refused = matches!(self.decision.reason, Reason::NotTrusted | Reason::NotProvisioned);
         if refused || matches!(self.decision.act, Act::Cancel { .. }) {
             return None;
         }
@@ -279,10 +276,7 @@ impl AnswerInput<'_> {
 
     /// Whether the update is done in this window, successfully or not.
     fn is_done_in_window(&self) -> bool {
-        matches!(
-            self.decision.reason,
-            Reason::UpToDate { .. } | Reason::FailedInWindow { .. }
-        )
+        matches!(self.decision.reason, Reason::UpToDate { .. } | Reason::FailedInWindow { .. })
     }
 
     fn has_begun(&self) -> bool {
@@ -307,10 +301,7 @@ impl AnswerInput<'_> {
         }
         // Between two windows the instance holds its slot, so that no other one takes it.
         let (_, end) = single.or(chosen.filter(|_| mine))?;
-        Some(Slot {
-            scope,
-            until: Some(end + LATE_REPORT_PERIOD),
-        })
+        Some(Slot { scope, until: Some(end + LATE_REPORT_PERIOD) })
     }
 }
 
@@ -375,17 +366,12 @@ impl<'a> WindowPlan<'a> {
         let next = self.concrete.iter().filter(|window| now < window.start);
         let next = next.min_by_key(|window| (window.start, window.end));
         let current = self.current_window();
-        current
-            .or_else(|| fresh.map(span))
-            .or_else(|| next.map(span))
+        current.or_else(|| fresh.map(span)).or_else(|| next.map(span))
     }
 
     /// The delivered window while it is open and still applies.
     fn current_window(&self) -> Option<(Time, Time)> {
-        let open = self
-            .concrete
-            .iter()
-            .filter(|window| window.is_open(self.now));
+        let open = self.concrete.iter().filter(|window| window.is_open(self.now));
         let mut open = open.map(|window| (window.start, window.end));
         open.find(|span| self.input.delivered.single == Some(*span))
     }
@@ -403,9 +389,7 @@ impl<'a> WindowPlan<'a> {
         let span = |window: &Window| (window.start, window.end);
         let recent = self.input.delivered.occurrence;
         let recent = recent.filter(|(start, end)| *start <= now && now - LATE_REPORT_PERIOD < *end);
-        open.map(span)
-            .or(recent)
-            .or_else(|| windows().find(|window| now < window.start).map(span))
+        open.map(span).or(recent).or_else(|| windows().find(|window| now < window.start).map(span))
     }
 }
 
@@ -419,16 +403,13 @@ pub(super) const fn lead_time(kind: &TargetKind, desired: &UpdateIntent) -> Time
 
 /// Whether an operator's order still makes a difference.
 fn has_active_order(desired: &UpdateIntent, now: Time) -> bool {
-    desired
-        .order
-        .as_ref()
-        .is_some_and(|order| match order.kind {
-            OrderKind::Now => now < order.until,
-            OrderKind::Cancel => {
-                let mut windows = desired.windows.as_slice().iter();
-                windows.any(|window| window.start <= order.at && now < window.end)
-            }
-        })
+    desired.order.as_ref().is_some_and(|order| match order.kind {
+        OrderKind::Now => now < order.until,
+        OrderKind::Cancel => {
+            let mut windows = desired.windows.as_slice().iter();
+            windows.any(|window| window.start <= order.at && now < window.end)
+        }
+    })
 }
 
 /// A window that was open, at least by the node's clock, and is no longer delivered. An update may have begun in it.

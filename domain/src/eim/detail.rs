@@ -88,9 +88,7 @@ impl Detail {
     /// The explained failure, otherwise one without a reason.
     #[must_use]
     pub fn failure(&self) -> Failure {
-        self.failure
-            .clone()
-            .unwrap_or_else(|| Failure::unexplained(NO_REASON))
+        self.failure.clone().unwrap_or_else(|| Failure::unexplained(NO_REASON))
     }
 
     /// Whether the detail names the kind of a failure, so it cannot belong to a successful update.
@@ -121,10 +119,7 @@ impl Document {
 
 impl Failure {
     fn unexplained(reason: &str) -> Self {
-        Self {
-            kind: FailureKind::Unspecified,
-            reason: reason.to_owned(),
-        }
+        Self { kind: FailureKind::Unspecified, reason: reason.to_owned() }
     }
 }
 
@@ -171,10 +166,7 @@ impl PackageEntry {
     fn into_change(self) -> PackageChange {
         let short = |text: &str| text::cut(&text::storable(text), MAX_TEXT_BYTES);
         let version = Some(short(&self.version)).filter(|version| !version.is_empty());
-        let reported = ObservedPackage {
-            version: version.clone(),
-            state: short(&self.status),
-        };
+        let reported = ObservedPackage { version: version.clone(), state: short(&self.status) };
         PackageChange {
             name: short(&self.package_name),
             architecture: String::new(),
@@ -195,12 +187,7 @@ struct BoundedLog<T> {
 
 impl<T> Default for BoundedLog<T> {
     fn default() -> Self {
-        Self {
-            stored: Vec::new(),
-            count: 0,
-            changed_count: 0,
-            failure: None,
-        }
+        Self { stored: Vec::new(), count: 0, changed_count: 0, failure: None }
     }
 }
 
@@ -253,10 +240,7 @@ fn parse_failure(reason: &str, log: &str) -> Failure {
         ("" | "nofailure", log) => short(log),
         (reason, log) => format!("{}: {}", short(reason), short(log)),
     };
-    Failure {
-        kind,
-        reason: text::cut(&short(&reason), MAX_REASON_BYTES),
-    }
+    Failure { kind, reason: text::cut(&short(&reason), MAX_REASON_BYTES) }
 }
 
 /// A failed download reports its error as plain text.
@@ -269,9 +253,6 @@ fn failure_from_text(raw: &str) -> Option<Failure> {
     } else {
         FailureKind::Unspecified
     };
-    let reason = text::cut(
-        &text::storable(&text::cut(raw, MAX_REASON_BYTES)),
-        MAX_REASON_BYTES,
-    );
+    let reason = text::cut(&text::storable(&text::cut(raw, MAX_REASON_BYTES)), MAX_REASON_BYTES);
     Some(Failure { kind, reason })
 }

@@ -22,14 +22,9 @@ pub(super) fn check_image(before: &PriorState<'_>, sample: &Sample, proof: &mut 
             "it reported an image of the profile {profile:?}, and its instance runs {:?}",
             running.profile_name
         );
-        proof
-            .conditions
-            .push((ConditionKind::ProfileMismatch, text));
+        proof.conditions.push((ConditionKind::ProfileMismatch, text));
     } else if sample.os_image_id != running.image_id
-        && !before
-            .images
-            .iter()
-            .any(|candidate| matches_sample(candidate, sample))
+        && !before.images.iter().any(|candidate| matches_sample(candidate, sample))
     {
         let text = format!("it reported the image {image:?}, which the catalogue does not have");
         proof.conditions.push((ConditionKind::UnknownImage, text));

@@ -121,9 +121,7 @@ impl LastSample {
     /// The reported state; while a failure is not confirmed, the state before it.
     #[must_use]
     pub fn confirmed_kind(&self) -> SampleKind {
-        let doubted = self
-            .unconfirmed_failure
-            .and_then(|failure| failure.instead_of);
+        let doubted = self.unconfirmed_failure.and_then(|failure| failure.instead_of);
         doubted.unwrap_or(self.kind)
     }
 }
@@ -161,10 +159,8 @@ impl SampleKind {
 #[must_use]
 pub fn evaluate_sample(before: &PriorState<'_>, sample: &Sample, now: Time) -> Proof {
     let reading = before.interpret(sample, now);
-    let mut proof = Proof {
-        last_sample: before.sample_to_store(sample, &reading),
-        ..Proof::default()
-    };
+    let mut proof =
+        Proof { last_sample: before.sample_to_store(sample, &reading), ..Proof::default() };
     echo::check_image(before, sample, &mut proof);
     match reading {
         Reading::NoEvent => proof.status = before.visible_status(sample),
@@ -259,11 +255,7 @@ impl PriorState<'_> {
             let last_kind = last.confirmed_kind();
             let goes_on = last_kind == sample.kind
                 || (last_kind == SampleKind::Downloading && sample.kind == SampleKind::Downloaded);
-            return if goes_on {
-                Reading::NoEvent
-            } else {
-                Reading::from_event(event)
-            };
+            return if goes_on { Reading::NoEvent } else { Reading::from_event(event) };
         };
         let run_progress = match run.state {
             RunState::Downloading { .. } => 1,
@@ -351,26 +343,17 @@ impl PriorState<'_> {
         };
         let times = unconfirmed.times.saturating_add(1);
         if times <= MAX_CALLS_PER_SAMPLE && now - unconfirmed.since < RETRY_PERIOD {
-            return Reading::Unconfirmed(UnconfirmedFailure {
-                times,
-                ..unconfirmed
-            });
+            return Reading::Unconfirmed(UnconfirmedFailure { times, ..unconfirmed });
         }
         // The run is ended because the download was given up, and the node has no window to begin in.
-        let was_fetched = matches!(
-            last.confirmed_kind(),
-            SampleKind::Downloading | SampleKind::Downloaded
-        );
+        let was_fetched =
+            matches!(last.confirmed_kind(), SampleKind::Downloading | SampleKind::Downloaded);
         if run.is_none() && was_fetched && !self.delivered.may_have_begun(now) {
             return Reading::Anomaly;
         }
         // The agent writes the detail together with the failure, so the old detail also belongs to this failure.
         let detail = Detail::parse(&sample.detail);
-        Reading::from_failure(if detail.names_failure_kind() {
-            detail
-        } else {
-            Detail::default()
-        })
+        Reading::from_failure(if detail.names_failure_kind() { detail } else { Detail::default() })
     }
 
     /// The summary of the sample to store.
@@ -404,10 +387,7 @@ impl PriorState<'_> {
     fn frozen_image(&self, events: &[RunEvent]) -> Option<&Image> {
         let run = self.eim_run().filter(|_| events.len() == 1);
         match run.and_then(|run| run.target.as_ref()) {
-            Some(Target {
-                kind: TargetKind::Image(image),
-                ..
-            }) => Some(image),
+            Some(Target { kind: TargetKind::Image(image), .. }) => Some(image),
             Some(_) => None,
             None => self.delivered.image.as_ref(),
         }

@@ -30,9 +30,7 @@ pub fn steady_until(input: &AnswerInput<'_>, now: Time) -> Option<Time> {
     let desired = input.desired;
     let decided = decide::steady_until(input.facts, desired, input.open_run, now);
     // The agent no longer begins in a window with so little time left, so another open window may be delivered.
-    let too_late = desired
-        .window_spans()
-        .map(|(_, end)| end - MIN_REMAINING_WINDOW + CLOCK_STEP);
+    let too_late = desired.window_spans().map(|(_, end)| end - MIN_REMAINING_WINDOW + CLOCK_STEP);
     let delivered = input.delivered.steady_until(now);
     first_after(now, too_late.chain(decided).chain(delivered))
 }
@@ -48,16 +46,10 @@ pub fn may_begin_from(
     delivered: &DeliveryState,
     now: Time,
 ) -> Option<Time> {
-    let delivered = [delivered.single, delivered.occurrence]
-        .into_iter()
-        .flatten();
+    let delivered = [delivered.single, delivered.occurrence].into_iter().flatten();
     let delivered = delivered.map(|(start, end)| (start, end + LATE_REPORT_PERIOD));
-    let left = desired
-        .window_spans()
-        .chain(delivered)
-        .filter(|(_, end)| now < *end);
-    left.map(|(start, _)| (start - MAX_CLOCK_SKEW - MAX_POLL_GAP).max(now))
-        .min()
+    let left = desired.window_spans().chain(delivered).filter(|(_, end)| now < *end);
+    left.map(|(start, _)| (start - MAX_CLOCK_SKEW - MAX_POLL_GAP).max(now)).min()
 }
 
 impl DeliveryState {
@@ -109,12 +101,7 @@ impl VisibleState<'_> {
         });
         let mut conditions = self.conditions.to_vec();
         let holds = std::mem::take(&mut proof.conditions);
-        condition::replace(
-            &mut conditions,
-            |kind| proof.checks_condition(kind),
-            holds,
-            now,
-        );
+        condition::replace(&mut conditions, |kind| proof.checks_condition(kind), holds, now);
         is_shown && conditions == self.conditions
     }
 }

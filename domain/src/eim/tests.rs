@@ -45,11 +45,7 @@ fn sample_with_detail(kind: SampleKind, detail: &str) -> Sample {
 }
 
 fn sample_of_image(kind: SampleKind, profile: &str, image: &str) -> Sample {
-    Sample {
-        profile_name: profile.to_owned(),
-        os_image_id: image.to_owned(),
-        ..sample(kind)
-    }
+    Sample { profile_name: profile.to_owned(), os_image_id: image.to_owned(), ..sample(kind) }
 }
 
 fn last_sample(kind: SampleKind) -> LastSample {
@@ -124,11 +120,7 @@ fn span(from: i64, to: i64) -> (Time, Time) {
 
 fn window(from: i64, to: i64) -> Window {
     let (start, end) = span(from, to);
-    Window {
-        start,
-        end,
-        opener: Opener::Single(SingleScheduleId::nth(1)),
-    }
+    Window { start, end, opener: Opener::Single(SingleScheduleId::nth(1)) }
 }
 
 fn desired_state(policy: UpdatePolicy, windows: &[Window]) -> UpdateIntent {
@@ -199,10 +191,7 @@ impl Story {
 
     fn open_run(&self) -> Option<OpenRun> {
         let (target, state) = self.runs.last()?;
-        (!state.is_final()).then(|| OpenRun {
-            target: target.clone(),
-            ..open_run(state.clone())
-        })
+        (!state.is_final()).then(|| OpenRun { target: target.clone(), ..open_run(state.clone()) })
     }
 
     fn prior_state<'a>(&'a self, open: Option<&'a OpenRun>) -> PriorState<'a> {
@@ -245,8 +234,7 @@ impl Story {
         let next = RunState::apply_event(state, event, self.now, &RunTimeouts::default());
         let next = next.expect("evidence fits the state");
         assert_ne!(state, Some(&next), "{} proves nothing new", event.name());
-        self.transitions
-            .push(format!("{}->{}", event.name(), next.name()));
+        self.transitions.push(format!("{}->{}", event.name(), next.name()));
         if state.is_none() {
             self.runs.push((self.target(), next));
             self.logs.push(String::new());

@@ -60,18 +60,13 @@ fn turn_start(window: &Window, ahead: TimeDelta, instance: InstanceId) -> Option
     let (from, useful) = if ahead > TimeDelta::zero() {
         (window.start - ahead, ahead)
     } else {
-        (
-            window.start,
-            window.end - window.start - MIN_REMAINING_WINDOW,
-        )
+        (window.start, window.end - window.start - MIN_REMAINING_WINDOW)
     };
     if useful < MIN_SHARED_TIME {
         return None;
     }
     let seconds = window.start.timestamp().to_le_bytes();
-    let salt = seconds.iter().fold(instance.bits(), |salt, byte| {
-        scatter(salt ^ u32::from(*byte))
-    });
+    let salt = seconds.iter().fold(instance.bits(), |salt, byte| scatter(salt ^ u32::from(*byte)));
     let share = 256 + salt % 512;
     Some(from + useful / 1_024 * i32::try_from(share).unwrap_or(512))
 }

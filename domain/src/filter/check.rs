@@ -22,10 +22,7 @@ const UNIX_SECONDS_RANGE: RangeInclusive<i64> = 0..=253_402_300_799;
 /// Checks a filter for a list of this resource.
 pub(super) fn check_filter(resource: Resource, node: SyntaxNode) -> Result<Filter, BadFilter> {
     let each = |nodes: Vec<SyntaxNode>| -> Result<Vec<Filter>, BadFilter> {
-        nodes
-            .into_iter()
-            .map(|node| check_filter(resource, node))
-            .collect()
+        nodes.into_iter().map(|node| check_filter(resource, node)).collect()
     };
     Ok(match node {
         SyntaxNode::All(nodes) => Filter::All(each(nodes)?),
@@ -97,11 +94,7 @@ fn check_comparison(
         && end.has_labels()
         && let Some((key, condition)) = label_condition(more, comparison)?
     {
-        let label = Filter::Label {
-            path,
-            key,
-            condition,
-        };
+        let label = Filter::Label { path, key, condition };
         return Ok(label);
     }
     if let Some(atom) = more.first() {
@@ -110,11 +103,7 @@ fn check_comparison(
         return Err(BadFilter::at(atom.at, why));
     }
     match field_condition(field, comparison)? {
-        Some(condition) => Ok(Filter::Test(FieldTest {
-            path,
-            field,
-            condition,
-        })),
+        Some(condition) => Ok(Filter::Test(FieldTest { path, field, condition })),
         None => is_set_filter(path, field, comparison),
     }
 }
@@ -161,10 +150,7 @@ fn label_condition(
         }
     };
     if key.is_empty() {
-        return Err(BadFilter::at(
-            comparison.at,
-            "the name of the label is missing",
-        ));
+        return Err(BadFilter::at(comparison.at, "the name of the label is missing"));
     }
     Ok(Some((key, condition)))
 }
@@ -220,16 +206,9 @@ fn enumeration_condition(
 ) -> Result<FieldCondition, BadFilter> {
     let text = comparison.value.plain();
     let Some(name) = values.name_from_wire(&text) else {
-        let all: Vec<_> = values
-            .names
-            .iter()
-            .map(|name| values.wire_value(name))
-            .collect();
+        let all: Vec<_> = values.names.iter().map(|name| values.wire_value(name)).collect();
         let (text, name) = (excerpt(&text), excerpt(&field.wire_name()));
-        let why = format!(
-            "{text} is not a value of {name}; its values are {}",
-            all.join(", ")
-        );
+        let why = format!("{text} is not a value of {name}; its values are {}", all.join(", "));
         let hint = suggest_value(values, &comparison.value.plain());
         return Err(BadFilter::at(comparison.value.at, why).with_hint(hint));
     };
@@ -261,10 +240,7 @@ fn number_condition(
         let why = format!("{text} is not a 64-bit integer, as needed for {name}");
         BadFilter::at(comparison.value.at, why)
     })?;
-    Ok(FieldCondition::Number(
-        comparison.operator.comparison(),
-        number,
-    ))
+    Ok(FieldCondition::Number(comparison.operator.comparison(), number))
 }
 
 fn bool_condition(
@@ -310,9 +286,7 @@ fn time_condition(
     }
     let time: Option<Time> = match seconds {
         Some(seconds) => DateTime::from_timestamp(seconds, 0),
-        None => DateTime::parse_from_rfc3339(&text)
-            .ok()
-            .map(|time| time.to_utc()),
+        None => DateTime::parse_from_rfc3339(&text).ok().map(|time| time.to_utc()),
     };
     let time = time.filter(|time| UNIX_SECONDS_RANGE.contains(&time.timestamp()));
     let time = time.ok_or_else(|| {
@@ -324,10 +298,7 @@ fn time_condition(
         let why = format!("{text} is not a time; {name} is {form} \"2026-01-31T08:00:00Z\"");
         BadFilter::at(comparison.value.at, why)
     })?;
-    Ok(Some(FieldCondition::Time(
-        comparison.operator.comparison(),
-        time,
-    )))
+    Ok(Some(FieldCondition::Time(comparison.operator.comparison(), time)))
 }
 
 /// The condition that a field is set, if its kind has one.
@@ -373,9 +344,7 @@ fn unordered_field_error(field: &FilterField, comparison: &syntax::ComparisonNod
 }
 
 fn unordered_error(what: &str, kind: &str, comparison: &syntax::ComparisonNode) -> BadFilter {
-    let why = format!(
-        "`{}` compares only numbers and times, but {what} is {kind}",
-        comparison.operator
-    );
+    let why =
+        format!("`{}` compares only numbers and times, but {what} is {kind}", comparison.operator);
     BadFilter::at(comparison.at, why)
 }

@@ -42,11 +42,7 @@ impl Filter {
                 let names: Vec<_> = path.iter().map(|edge| edge.wire_name()).collect();
                 write!(f, "has({})", names.join("."))
             }
-            Self::Label {
-                path,
-                key,
-                condition,
-            } => {
+            Self::Label { path, key, condition } => {
                 write_path(f, path)?;
                 write_label(f, key, condition)
             }

@@ -18,11 +18,7 @@ pub struct BadFilter {
 impl BadFilter {
     /// An error at a position.
     pub(super) fn at(position: usize, why: impl Into<String>) -> Self {
-        Self {
-            position,
-            message: why.into(),
-            hint: None,
-        }
+        Self { position, message: why.into(), hint: None }
     }
 
     /// Adds a suggestion.
@@ -63,12 +59,8 @@ pub(super) fn nearest_match(
 ) -> Option<String> {
     const MIN_SIMILARITY: f64 = 0.8;
     let input = normalize_name(input);
-    let likeness = |candidate: String| {
-        (
-            strsim::jaro_winkler(&input, &normalize_name(&candidate)),
-            candidate,
-        )
-    };
+    let likeness =
+        |candidate: String| (strsim::jaro_winkler(&input, &normalize_name(&candidate)), candidate);
     candidates
         .into_iter()
         .map(likeness)
@@ -79,8 +71,5 @@ pub(super) fn nearest_match(
 
 /// A name without its most frequent misspellings: in lower case and without underscores.
 pub(super) fn normalize_name(name: &str) -> String {
-    name.chars()
-        .filter(|c| *c != '_')
-        .map(|c| c.to_ascii_lowercase())
-        .collect()
+    name.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect()
 }

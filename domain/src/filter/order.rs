@@ -43,10 +43,7 @@ fn resolve_key(resource: Resource, written: &syntax::KeyNode) -> Result<OrderKey
         return Err(BadFilter::at(0, "a field is missing"));
     };
     if resource.edge(&name.text).is_some() || !more.is_empty() {
-        let why = format!(
-            "{} can be ordered only by their own fields",
-            resource.plural()
-        );
+        let why = format!("{} can be ordered only by their own fields", resource.plural());
         return Err(BadFilter::at(name.at, why));
     }
     let Some(field) = resource.field(&name.text) else {
@@ -54,8 +51,5 @@ fn resolve_key(resource: Resource, written: &syntax::KeyNode) -> Result<OrderKey
         let hint = bad.hint.clone().filter(|hint| !hint.contains('.'));
         return Err(bad.with_hint(hint));
     };
-    Ok(OrderKey {
-        field,
-        descending: written.descending,
-    })
+    Ok(OrderKey { field, descending: written.descending })
 }

@@ -115,17 +115,13 @@ impl Resource {
     /// The field with this name, in `snake_case` or `camelCase`.
     #[must_use]
     pub fn field(self, name: &str) -> Option<&'static FilterField> {
-        self.fields()
-            .iter()
-            .find(|field| matches_name(field.name, name))
+        self.fields().iter().find(|field| matches_name(field.name, name))
     }
 
     /// The edge with this name, in `snake_case` or `camelCase`.
     #[must_use]
     pub fn edge(self, name: &str) -> Option<&'static Edge> {
-        self.edges()
-            .iter()
-            .find(|edge| matches_name(edge.name, name))
+        self.edges().iter().find(|edge| matches_name(edge.name, name))
     }
 
     /// What to write instead of a JSON member that is not a field.
@@ -207,9 +203,7 @@ impl Enumeration {
             return name.to_owned();
         }
         let regular = format!("{}{}", self.prefix, name.to_ascii_uppercase());
-        let irregular = IRREGULAR_WIRE_VALUES
-            .iter()
-            .find(|(rule, _)| *rule == regular);
+        let irregular = IRREGULAR_WIRE_VALUES.iter().find(|(rule, _)| *rule == regular);
         irregular.map_or(regular, |(_, text)| (*text).to_owned())
     }
 
@@ -254,11 +248,7 @@ fn camel_case(snake: &str) -> impl Iterator<Item = char> {
             begins = true;
             return None;
         }
-        Some(if std::mem::take(&mut begins) {
-            c.to_ascii_uppercase()
-        } else {
-            c
-        })
+        Some(if std::mem::take(&mut begins) { c.to_ascii_uppercase() } else { c })
     })
 }
 

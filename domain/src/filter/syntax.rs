@@ -98,10 +98,7 @@ fn parse_all<'t, T>(
 ) -> Result<T, BadFilter> {
     let mut input = Tokens {
         input: TokenSlice::new(tokens),
-        state: ParserState {
-            depth: 0,
-            length: text.chars().count(),
-        },
+        state: ParserState { depth: 0, length: text.chars().count() },
     };
     let parsed = read(&mut input).map_err(|error| match error {
         ErrMode::Cut(bad) | ErrMode::Backtrack(bad) => bad,
@@ -137,10 +134,7 @@ fn join_nodes(mut nodes: Vec<SyntaxNode>, join: fn(Vec<SyntaxNode>) -> SyntaxNod
 }
 
 fn term(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
-    if opt(alt((keyword("NOT"), symbol(TokenKind::Minus))))
-        .parse_next(input)?
-        .is_some()
-    {
+    if opt(alt((keyword("NOT"), symbol(TokenKind::Minus)))).parse_next(input)?.is_some() {
         let node = nested(input, term)?;
         return Ok(SyntaxNode::Not(Box::new(node)));
     }
@@ -178,12 +172,7 @@ fn comparison(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
         return Err(ErrMode::Cut(missing_operator(input, &path)));
     };
     let value = cut_err(value).parse_next(input)?;
-    Ok(SyntaxNode::Comparison(ComparisonNode {
-        path,
-        operator,
-        at,
-        value,
-    }))
+    Ok(SyntaxNode::Comparison(ComparisonNode { path, operator, at, value }))
 }
 
 /// Names separated by dots. All but the first may be labels, so they may be quoted.
@@ -275,22 +264,14 @@ fn symbol<'t>(kind: TokenKind) -> impl Parser<Tokens<'t>, (), ErrMode<BadFilter>
 
 fn unquoted(token: &Token) -> Option<Atom> {
     match &token.kind {
-        TokenKind::Unquoted(text) => Some(Atom {
-            at: token.at,
-            text: text.clone(),
-            quoted: false,
-        }),
+        TokenKind::Unquoted(text) => Some(Atom { at: token.at, text: text.clone(), quoted: false }),
         _ => None,
     }
 }
 
 fn quoted(token: &Token) -> Option<Atom> {
     match &token.kind {
-        TokenKind::Quoted(text) => Some(Atom {
-            at: token.at,
-            text: text.clone(),
-            quoted: true,
-        }),
+        TokenKind::Quoted(text) => Some(Atom { at: token.at, text: text.clone(), quoted: true }),
         _ => None,
     }
 }
@@ -328,10 +309,7 @@ fn missing_operator(input: &Tokens<'_>, path: &[Atom]) -> BadFilter {
             let why = format!("{name} must be written in capitals");
             return BadFilter::at(only.at, why).with_hint(suggest_keyword(only));
         }
-        if input
-            .peek_token()
-            .is_some_and(|token| token.kind == TokenKind::Open)
-        {
+        if input.peek_token().is_some_and(|token| token.kind == TokenKind::Open) {
             let why = format!("there is no function {name}");
             return BadFilter::at(only.at, why).with_hint(Some("has".to_owned()));
         }

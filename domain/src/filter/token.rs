@@ -120,10 +120,7 @@ impl fmt::Display for Token {
 
 /// Splits a text into tokens.
 pub(super) fn tokens(text: &str) -> Result<Vec<Token>, BadFilter> {
-    let mut reader = TokenReader {
-        chars: text.chars().collect(),
-        at: 0,
-    };
+    let mut reader = TokenReader { chars: text.chars().collect(), at: 0 };
     let mut tokens = Vec::new();
     while let Some(token) = reader.next_token()? {
         tokens.push(token);
@@ -246,11 +243,8 @@ fn unexpected_character(at: usize, c: char) -> BadFilter {
         '~' => Some("="),
         _ => None,
     };
-    BadFilter::at(
-        at,
-        format!("unexpected character {c:?}; put texts in quotes"),
-    )
-    .with_hint(hint.map(str::to_owned))
+    BadFilter::at(at, format!("unexpected character {c:?}; put texts in quotes"))
+        .with_hint(hint.map(str::to_owned))
 }
 
 #[cfg(test)]

@@ -152,9 +152,7 @@ impl CatalogSelection {
             return Ok(None);
         };
         let enabled = selection.enabled.unwrap_or_default();
-        let default_profile = selection
-            .default_profile
-            .filter(|profile| !profile.is_empty());
+        let default_profile = selection.default_profile.filter(|profile| !profile.is_empty());
         if let Some(profile) = &default_profile {
             check_default(profile, &enabled)?;
         }
@@ -261,10 +259,7 @@ mod tests {
         let profiles = ["edge", "edge-rt"];
         for revision in ["0.8.11", "~0.8.11", "main"] {
             let selection = selection("release", revision, &profiles, "edge-rt");
-            let resolved = selection
-                .resolve()
-                .expect("a valid selection")
-                .expect("a complete one");
+            let resolved = selection.resolve().expect("a valid selection").expect("a complete one");
             assert_eq!(resolved.registry, "release");
             assert_eq!(resolved.revision.to_string(), revision);
             assert_eq!(resolved.enabled, profiles);
@@ -272,10 +267,7 @@ mod tests {
             assert_eq!(selection.clone().validated(), Ok(selection));
         }
         let no_default = selection("release", "main", &profiles, "");
-        let resolved = no_default
-            .resolve()
-            .expect("a valid selection")
-            .expect("a complete one");
+        let resolved = no_default.resolve().expect("a valid selection").expect("a complete one");
         assert_eq!(resolved.default_profile, None);
     }
 
@@ -285,23 +277,15 @@ mod tests {
         let long = "x".repeat(129);
         for registry in ["", "a b", "release/1", "ä", &long[..64]] {
             let registry = Some(registry.to_owned());
-            let bad = CatalogSelection {
-                registry,
-                ..good.clone()
-            };
+            let bad = CatalogSelection { registry, ..good.clone() };
             assert_eq!(refused_field(&bad), "registry");
         }
         for revision in ["", "^0.3", "~main"] {
             let revision = Some(revision.to_owned());
-            let bad = CatalogSelection {
-                revision,
-                ..good.clone()
-            };
+            let bad = CatalogSelection { revision, ..good.clone() };
             assert_eq!(refused_field(&bad), "revision");
         }
-        let many: Vec<_> = (0..=MAX_ENABLED_PROFILES)
-            .map(|n| format!("p{n}"))
-            .collect();
+        let many: Vec<_> = (0..=MAX_ENABLED_PROFILES).map(|n| format!("p{n}")).collect();
         let few = |names: &[&str]| names.iter().copied().map(str::to_owned).collect();
         for enabled in [
             many,
@@ -312,10 +296,7 @@ mod tests {
             few(&["edge", &long]),
         ] {
             let enabled = Some(enabled);
-            let bad = CatalogSelection {
-                enabled,
-                ..good.clone()
-            };
+            let bad = CatalogSelection { enabled, ..good.clone() };
             assert_eq!(refused_field(&bad), "enabledProfiles");
         }
         for default in ["other", "Edge", "a b"] {
@@ -331,10 +312,8 @@ mod tests {
         assert_eq!(server.or_defaults(&CatalogSelection::default()), server);
         let other = selection("other", "main", &["ubuntu"], "ubuntu");
         assert_eq!(other.or_defaults(&server), other);
-        let frozen = CatalogSelection {
-            revision: Some("0.8.12".to_owned()),
-            ..CatalogSelection::default()
-        };
+        let frozen =
+            CatalogSelection { revision: Some("0.8.12".to_owned()), ..CatalogSelection::default() };
         let expected = selection("release", "0.8.12", &["edge", "edge-rt"], "edge");
         assert_eq!(frozen.or_defaults(&server), expected);
     }
@@ -351,19 +330,13 @@ mod tests {
             default_profile: Some("ubuntu".to_owned()),
             ..CatalogSelection::default()
         };
-        let error = elsewhere
-            .or_defaults(&server)
-            .resolve()
-            .expect_err("it is not enabled");
+        let error = elsewhere.or_defaults(&server).resolve().expect_err("it is not enabled");
         assert_eq!(error.field, "defaultProfile");
         let none = CatalogSelection {
             default_profile: Some(String::new()),
             ..CatalogSelection::default()
         };
-        let resolved = none
-            .or_defaults(&server)
-            .resolve()
-            .expect("a valid selection");
+        let resolved = none.or_defaults(&server).resolve().expect("a valid selection");
         assert_eq!(resolved.expect("a complete one").default_profile, None);
     }
 
@@ -373,25 +346,13 @@ mod tests {
         assert!(complete.resolve().expect("a valid selection").is_some());
         for half in [
             CatalogSelection::default(),
-            CatalogSelection {
-                registry: None,
-                ..complete.clone()
-            },
-            CatalogSelection {
-                revision: None,
-                ..complete.clone()
-            },
+            CatalogSelection { registry: None, ..complete.clone() },
+            CatalogSelection { revision: None, ..complete.clone() },
         ] {
             assert_eq!(half.resolve(), Ok(None));
         }
-        let empty = CatalogSelection {
-            enabled: None,
-            ..complete
-        };
-        let resolved = empty
-            .resolve()
-            .expect("a valid selection")
-            .expect("a complete one");
+        let empty = CatalogSelection { enabled: None, ..complete };
+        let resolved = empty.resolve().expect("a valid selection").expect("a complete one");
         assert!(resolved.enabled.is_empty());
     }
 
@@ -406,9 +367,6 @@ mod tests {
         };
         let stored = serde_json::to_value(&file).expect("JSON");
         assert_eq!(stored["role"], FileRole::ExistingCves.name());
-        assert_eq!(
-            serde_json::from_value::<CatalogFile>(stored).expect("a file"),
-            file
-        );
+        assert_eq!(serde_json::from_value::<CatalogFile>(stored).expect("a file"), file);
     }
 }

@@ -51,10 +51,8 @@ impl Image {
     /// architecture of the image or of the machine fits any.
     #[must_use]
     pub fn fits(&self, architecture: &str) -> bool {
-        let (made_for, runs) = (
-            kernel_architecture(&self.architecture),
-            kernel_architecture(architecture),
-        );
+        let (made_for, runs) =
+            (kernel_architecture(&self.architecture), kernel_architecture(architecture));
         made_for.is_empty() || runs.is_empty() || made_for == runs
     }
 
@@ -81,11 +79,7 @@ impl Image {
             let order = compare_versions(&image.image_id, &best.image_id);
             let readable =
                 version_parts(&best.image_id).is_none() && version_parts(&image.image_id).is_some();
-            if readable || order == Some(Ordering::Greater) {
-                image
-            } else {
-                best
-            }
+            if readable || order == Some(Ordering::Greater) { image } else { best }
         })
     }
 }
@@ -131,16 +125,8 @@ mod tests {
             ("3.0.20250504-0732", "3.0.20250504-2200"),
             ("3.0.9", "3.0.10"),
         ] {
-            assert_eq!(
-                compare_versions(newer, older),
-                Some(Ordering::Greater),
-                "{newer}"
-            );
-            assert_eq!(
-                compare_versions(older, newer),
-                Some(Ordering::Less),
-                "{older}"
-            );
+            assert_eq!(compare_versions(newer, older), Some(Ordering::Greater), "{newer}");
+            assert_eq!(compare_versions(older, newer), Some(Ordering::Less), "{older}");
         }
         for unreadable in ["", "3.x", "3..0", "v3.0", "3.0+1"] {
             assert_eq!(compare_versions(unreadable, "3.0"), None, "{unreadable}");
@@ -154,14 +140,8 @@ mod tests {
             let images: Vec<_> = versions.iter().map(|version| image(version)).collect();
             Image::newest(&images).map(|image| image.image_id.clone())
         };
-        assert_eq!(
-            newest(&["main", "3.0.1", "3.0.2"]).as_deref(),
-            Some("3.0.2")
-        );
-        assert_eq!(
-            newest(&["3.0.2", "main", "3.0.1"]).as_deref(),
-            Some("3.0.2")
-        );
+        assert_eq!(newest(&["main", "3.0.1", "3.0.2"]).as_deref(), Some("3.0.2"));
+        assert_eq!(newest(&["3.0.2", "main", "3.0.1"]).as_deref(), Some("3.0.2"));
         assert_eq!(newest(&[]), None);
     }
 
@@ -178,10 +158,7 @@ mod tests {
             ("x86_64", "aarch64", false),
             ("amd64", "i386", false),
         ] {
-            let image = Image {
-                architecture: made_for.to_owned(),
-                ..image("1")
-            };
+            let image = Image { architecture: made_for.to_owned(), ..image("1") };
             assert_eq!(image.fits(runs), fits, "{made_for:?} on {runs:?}");
         }
     }
@@ -222,13 +199,6 @@ mod tests {
         let unsigned = signed.without_signatures();
         assert!(unsigned.signatures.is_empty());
         let signatures = signed.signatures.clone();
-        assert_eq!(
-            Image {
-                signatures,
-                ..unsigned
-            },
-            signed,
-            "everything else is unchanged"
-        );
+        assert_eq!(Image { signatures, ..unsigned }, signed, "everything else is unchanged");
     }
 }

@@ -42,10 +42,7 @@ impl RevisionSelector {
                 invalid_revision("is not a range; write ~0.3.1, ~0.3.1-dev, ~0.3 or ~0 for the patches of a release")
             })?,
         };
-        Ok(Self {
-            text: text.to_owned(),
-            range,
-        })
+        Ok(Self { text: text.to_owned(), range })
     }
 
     /// Whether a tag is selected.
@@ -97,19 +94,13 @@ fn parse_range(text: &str) -> Option<RevisionRange> {
         match rest {
             [] => return Some(RevisionRange::Major(parse_number(major)?)),
             [minor] => {
-                return Some(RevisionRange::Minor(
-                    parse_number(major)?,
-                    parse_number(minor)?,
-                ));
+                return Some(RevisionRange::Minor(parse_number(major)?, parse_number(minor)?));
             }
             _ => {}
         }
     }
     let least = parse_numbers(text)?;
-    least
-        .build
-        .is_empty()
-        .then_some(RevisionRange::PatchesFrom(least))
+    least.build.is_empty().then_some(RevisionRange::PatchesFrom(least))
 }
 
 /// Parses a tag as a version: an optional `v`, three numbers, and what semver allows after them.
@@ -171,16 +162,8 @@ mod tests {
                 "0.3.1 0.3.9 v0.3.6 0.3.1+meta 0.3.10",
                 "0.3.0 0.4.0 0.3.2-dev 0.3.1-dev v1.3.6 main 0.3 0.3.1.5 vv0.3.6",
             ),
-            (
-                "~0.3.1-0",
-                "0.3.2-dev 0.3.1 0.3.1-dev 0.3.1-0",
-                "0.3.0 0.3.0-dev 0.4.0-dev",
-            ),
-            (
-                "~0.3.1-dev",
-                "0.3.1-dev 0.3.1-dev.1 0.3.2-alpha 0.3.1",
-                "0.3.1-alpha 0.3.0 0.4.0",
-            ),
+            ("~0.3.1-0", "0.3.2-dev 0.3.1 0.3.1-dev 0.3.1-0", "0.3.0 0.3.0-dev 0.4.0-dev"),
+            ("~0.3.1-dev", "0.3.1-dev 0.3.1-dev.1 0.3.2-alpha 0.3.1", "0.3.1-alpha 0.3.0 0.4.0"),
             ("~0.3", "0.3.0 0.3.99", "0.4.0 0.3.1-dev 1.3.0"),
             ("~1", "1.0.0 1.9.3", "2.0.0 0.9.0 1.0.0-rc1"),
             (
@@ -193,11 +176,7 @@ mod tests {
                 "3.0.20250504-2200 3.0.20250504-2300 3.0.20250717",
                 "3.0.20250504-0732 3.0.20250504-2100 3.1.0",
             ),
-            (
-                "~24.04.20250217",
-                "24.04.20250318 24.4.20250318",
-                "24.04.20250216 24.10.20250318",
-            ),
+            ("~24.04.20250217", "24.04.20250318 24.4.20250318", "24.04.20250216 24.10.20250318"),
             ("~0.8.11", "0.8.11 0.8.12", "0.8.12-dev v1.8.12 0.8.9"),
             ("~0.8.0", "0.8.0", "main 0.8.12-dev sha256-ab.sig"),
         ] {
@@ -267,28 +246,17 @@ mod tests {
             "24.4.20250318",
         ];
         for (n, older) in ascending.iter().enumerate() {
-            assert_eq!(
-                compare_revisions(older, older),
-                Some(Ordering::Equal),
-                "{older}"
-            );
+            assert_eq!(compare_revisions(older, older), Some(Ordering::Equal), "{older}");
             for newer in &ascending[n + 1..] {
                 assert_eq!(
                     compare_revisions(older, newer),
                     Some(Ordering::Less),
                     "{older} {newer}"
                 );
-                assert_eq!(
-                    compare_revisions(newer, older),
-                    Some(Ordering::Greater),
-                    "{newer}"
-                );
+                assert_eq!(compare_revisions(newer, older), Some(Ordering::Greater), "{newer}");
             }
         }
-        assert_eq!(
-            compare_revisions("v0.3.1", "0.03.1+other"),
-            Some(Ordering::Equal)
-        );
+        assert_eq!(compare_revisions("v0.3.1", "0.03.1+other"), Some(Ordering::Equal));
         for none in ["main", "3.0.20250504-0732", "1.2.3.4", "sha256-00.sig", ""] {
             assert_eq!(compare_revisions(none, "0.3.1"), None, "{none}");
             assert_eq!(compare_revisions("0.3.1", none), None, "{none}");

@@ -67,11 +67,7 @@ mod tests {
     use super::*;
 
     fn rules(download_bytes_per_second: u64, max_bytes: u64, attempts: u32) -> ImageRules {
-        ImageRules {
-            download_bytes_per_second,
-            max_bytes,
-            attempts,
-        }
+        ImageRules { download_bytes_per_second, max_bytes, attempts }
     }
 
     #[test]
@@ -87,11 +83,7 @@ mod tests {
         for bad in [101, u32::MAX] {
             assert_eq!(field(rules(0, 0, bad)), "imageRules.attempts", "{bad}");
         }
-        for good in [
-            rules(0, 0, 0),
-            rules(1_024, 1 << 20, 1),
-            rules(1 << 40, 1 << 50, 100),
-        ] {
+        for good in [rules(0, 0, 0), rules(1_024, 1 << 20, 1), rules(1 << 40, 1 << 50, 100)] {
             assert_eq!(good.check(), Ok(()), "{good:?}");
         }
     }

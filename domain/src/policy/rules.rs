@@ -96,10 +96,7 @@ impl PackageRules {
             ));
         }
         if self.min_age_days > 365 {
-            return Err(Invalid::new(
-                "packageRules.minAgeDays",
-                "more than 365 days",
-            ));
+            return Err(Invalid::new("packageRules.minAgeDays", "more than 365 days"));
         }
         Ok(())
     }
@@ -111,20 +108,13 @@ impl PackageRules {
         let in_suites = self.suites.is_empty()
             || suites.is_empty()
             || suites.iter().any(|suite| self.suites.contains(suite));
-        in_suites
-            && !self
-                .exclude
-                .iter()
-                .any(|pattern| matches_pattern(pattern, name))
+        in_suites && !self.exclude.iter().any(|pattern| matches_pattern(pattern, name))
     }
 }
 
 fn check_count(field: &'static str, texts: &[String]) -> Result<(), Invalid> {
     if texts.len() > PackageRules::MAX_ENTRIES {
-        return Err(Invalid::new(
-            field,
-            format!("more than {}", PackageRules::MAX_ENTRIES),
-        ));
+        return Err(Invalid::new(field, format!("more than {}", PackageRules::MAX_ENTRIES)));
     }
     Ok(())
 }
@@ -143,9 +133,7 @@ fn check_first_character(field: &'static str, text: &str) -> Result<(), Invalid>
 /// Whether a pattern matches a name. Takes at most `pattern.len() * name.len()` steps, whatever the pattern is.
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     // `ends[i]`: whether the pattern so far matches the first `i` bytes of the name.
-    let mut ends: Vec<bool> = std::iter::once(true)
-        .chain(name.bytes().map(|_| false))
-        .collect();
+    let mut ends: Vec<bool> = std::iter::once(true).chain(name.bytes().map(|_| false)).collect();
     for sign in pattern.bytes() {
         ends = if sign == b'*' {
             let mut any = false;
@@ -180,21 +168,13 @@ mod tests {
     #[test]
     fn text_that_could_be_an_option_or_a_script_is_rejected() {
         for bad in ["", "-o", "a b", "a;id", "$(id)", "a\nb", "a'", "ä"] {
-            let suites = PackageRules {
-                suites: texts(&[bad]),
-                ..PackageRules::default()
-            };
+            let suites = PackageRules { suites: texts(&[bad]), ..PackageRules::default() };
             assert_eq!(field(&suites), "packageRules.suites", "{bad:?}");
-            let exclude = PackageRules {
-                exclude: texts(&["jq", bad]),
-                ..PackageRules::default()
-            };
+            let exclude = PackageRules { exclude: texts(&["jq", bad]), ..PackageRules::default() };
             assert_eq!(field(&exclude), "packageRules.exclude", "{bad:?}");
         }
-        let pattern = |pattern: &str| PackageRules {
-            exclude: texts(&[pattern]),
-            ..PackageRules::default()
-        };
+        let pattern =
+            |pattern: &str| PackageRules { exclude: texts(&[pattern]), ..PackageRules::default() };
         for bad in ["Linux-*", "/linux/", "[ab]"] {
             assert_eq!(field(&pattern(bad)), "packageRules.exclude", "{bad:?}");
         }
@@ -208,30 +188,16 @@ mod tests {
         let usual = PackageRules::default;
         let many = vec!["a".to_owned(); 101];
         let suites = many.clone();
-        assert_eq!(
-            field(&PackageRules { suites, ..usual() }),
-            "packageRules.suites"
-        );
+        assert_eq!(field(&PackageRules { suites, ..usual() }), "packageRules.suites");
         let exclude = many;
-        assert_eq!(
-            field(&PackageRules { exclude, ..usual() }),
-            "packageRules.exclude"
-        );
+        assert_eq!(field(&PackageRules { exclude, ..usual() }), "packageRules.exclude");
         let exclude = vec!["a".repeat(101)];
-        assert_eq!(
-            field(&PackageRules { exclude, ..usual() }),
-            "packageRules.exclude"
-        );
-        let aged = |min_age_days| PackageRules {
-            min_age_days,
-            ..usual()
-        };
+        assert_eq!(field(&PackageRules { exclude, ..usual() }), "packageRules.exclude");
+        let aged = |min_age_days| PackageRules { min_age_days, ..usual() };
         assert_eq!(field(&aged(366)), "packageRules.minAgeDays");
         assert_eq!(aged(365).check(), Ok(()));
-        let slow = |download_bytes_per_second| PackageRules {
-            download_bytes_per_second,
-            ..usual()
-        };
+        let slow =
+            |download_bytes_per_second| PackageRules { download_bytes_per_second, ..usual() };
         for bad in [1, 1_023, (1 << 40) + 1, u64::MAX] {
             assert_eq!(field(&slow(bad)), "packageRules.downloadBytesPerSecond");
         }
@@ -288,9 +254,6 @@ mod tests {
         };
         let stored = serde_json::to_value(&rules).expect("JSON");
         assert_eq!(stored["reboot"], "never");
-        assert_eq!(
-            serde_json::from_value::<PackageRules>(stored).expect("rules"),
-            rules
-        );
+        assert_eq!(serde_json::from_value::<PackageRules>(stored).expect("rules"), rules);
     }
 }

@@ -31,10 +31,7 @@ mod tests {
             desired: "1.1".to_owned(),
             booted: None,
         };
-        let ended = ImageChange {
-            booted: Some("1.0".to_owned()),
-            ..planned.clone()
-        };
+        let ended = ImageChange { booted: Some("1.0".to_owned()), ..planned.clone() };
         for change in [ImageChange::default(), planned, ended] {
             let stored = serde_json::to_value(&change).expect("JSON");
             let read: ImageChange = serde_json::from_value(stored).expect("a change");

@@ -81,11 +81,7 @@ mod tests {
     fn an_oversized_report_is_truncated_and_marked() {
         let report = RunReport {
             phases: vec![
-                PhaseSpan {
-                    phase: "p".repeat(1_000),
-                    millis: u64::MAX,
-                    bytes: u64::MAX,
-                };
+                PhaseSpan { phase: "p".repeat(1_000), millis: u64::MAX, bytes: u64::MAX };
                 1_000
             ],
             remarks: vec!["r".repeat(10_000); 1_000],
@@ -98,20 +94,12 @@ mod tests {
         assert_eq!(truncated.phases[0].millis, 9_007_199_254_740_991);
         assert!(truncated.phases[0].phase.len() <= 64);
         assert_eq!(truncated.remarks.len(), 100);
-        assert!(
-            truncated.remarks[0].ends_with("[cut]"),
-            "{:?}",
-            truncated.remarks[0]
-        );
+        assert!(truncated.remarks[0].ends_with("[cut]"), "{:?}", truncated.remarks[0]);
         assert_eq!(truncated.remarks[99], "… and 901 more [cut]");
         assert_eq!(truncated.preserved_conffiles, ["/etc/\u{fffd}"]);
         assert_eq!(truncated.restarted_services[199], "… and 302 more [cut]");
         assert!(truncated.reboot_required);
-        assert_eq!(
-            truncated.clone().truncated(),
-            truncated,
-            "truncation is idempotent"
-        );
+        assert_eq!(truncated.clone().truncated(), truncated, "truncation is idempotent");
     }
 
     #[test]

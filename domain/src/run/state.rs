@@ -120,28 +120,17 @@ impl RunState {
         Some(match event {
             E::Finished if !reverting => S::Succeeded { at, changed: true },
             E::NothingToDo if !reverting => S::Succeeded { at, changed: false },
-            E::Failed(failure) => S::Failed {
-                at,
-                failure: failure.clone(),
-            },
-            E::Reverted(failure) if !self.is_untouched() => S::Reverted {
-                at,
-                failure: failure.clone(),
-            },
+            E::Failed(failure) => S::Failed { at, failure: failure.clone() },
+            E::Reverted(failure) if !self.is_untouched() => {
+                S::Reverted { at, failure: failure.clone() }
+            }
             // Nothing was changed, so cancelling leaves no trace on the node.
             E::Cancelled(cause) if self.is_untouched() => S::Cancelled { at, cause: *cause },
-            E::TimedOut if timeouts.is_expired(self, now) => S::Abandoned {
-                at,
-                cause: AbandonCause::TimedOut,
-            },
-            E::Superseded => S::Abandoned {
-                at,
-                cause: AbandonCause::Superseded,
-            },
-            E::Removed => S::Abandoned {
-                at,
-                cause: AbandonCause::Removed,
-            },
+            E::TimedOut if timeouts.is_expired(self, now) => {
+                S::Abandoned { at, cause: AbandonCause::TimedOut }
+            }
+            E::Superseded => S::Abandoned { at, cause: AbandonCause::Superseded },
+            E::Removed => S::Abandoned { at, cause: AbandonCause::Removed },
             _ => return None,
         })
     }
@@ -151,26 +140,14 @@ impl RunState {
         use RunEvent as E;
         use RunState as S;
         let at = now;
-        if !matches!(
-            self,
-            S::Abandoned {
-                cause: AbandonCause::TimedOut,
-                ..
-            }
-        ) {
+        if !matches!(self, S::Abandoned { cause: AbandonCause::TimedOut, .. }) {
             return None;
         }
         Some(match event {
             E::Finished => S::Succeeded { at, changed: true },
             E::NothingToDo => S::Succeeded { at, changed: false },
-            E::Failed(failure) => S::Failed {
-                at,
-                failure: failure.clone(),
-            },
-            E::Reverted(failure) => S::Reverted {
-                at,
-                failure: failure.clone(),
-            },
+            E::Failed(failure) => S::Failed { at, failure: failure.clone() },
+            E::Reverted(failure) => S::Reverted { at, failure: failure.clone() },
             E::Cancelled(cause) => S::Cancelled { at, cause: *cause },
             _ => return None,
         })
@@ -189,14 +166,8 @@ impl RunState {
             E::Reverting => Self::Reverting { since },
             E::Finished => Self::Succeeded { at, changed: true },
             E::NothingToDo => Self::Succeeded { at, changed: false },
-            E::Failed(failure) => Self::Failed {
-                at,
-                failure: failure.clone(),
-            },
-            E::Reverted(failure) => Self::Reverted {
-                at,
-                failure: failure.clone(),
-            },
+            E::Failed(failure) => Self::Failed { at, failure: failure.clone() },
+            E::Reverted(failure) => Self::Reverted { at, failure: failure.clone() },
             E::Cancelled(_) | E::TimedOut | E::Superseded | E::Removed => {
                 return Err(invalid_transition(None, event));
             }
@@ -213,27 +184,9 @@ impl RunState {
             | (S::Failed { .. }, E::Failed(_))
             | (S::Reverted { .. }, E::Reverted(_))
             | (S::Cancelled { .. }, E::Cancelled(_))
-            | (
-                S::Abandoned {
-                    cause: AbandonCause::TimedOut,
-                    ..
-                },
-                E::TimedOut,
-            )
-            | (
-                S::Abandoned {
-                    cause: AbandonCause::Superseded,
-                    ..
-                },
-                E::Superseded,
-            )
-            | (
-                S::Abandoned {
-                    cause: AbandonCause::Removed,
-                    ..
-                },
-                E::Removed,
-            ) => true,
+            | (S::Abandoned { cause: AbandonCause::TimedOut, .. }, E::TimedOut)
+            | (S::Abandoned { cause: AbandonCause::Superseded, .. }, E::Superseded)
+            | (S::Abandoned { cause: AbandonCause::Removed, .. }, E::Removed) => true,
             (open, event) => match (open.progress(), progress_of(event)) {
                 (Some(current), Some(reported)) => reported <= current,
                 _ => false,
@@ -351,8 +304,5 @@ const fn progress_of(event: &RunEvent) -> Option<u8> {
 }
 
 fn invalid_transition(from: Option<&RunState>, event: &RunEvent) -> InvalidTransition {
-    InvalidTransition {
-        state: from.map_or("none", RunState::name),
-        event: event.name(),
-    }
+    InvalidTransition { state: from.map_or("none", RunState::name), event: event.name() }
 }

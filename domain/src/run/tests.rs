@@ -19,10 +19,7 @@ fn much_later() -> Time {
 }
 
 fn failure(reason: &str) -> Failure {
-    Failure {
-        kind: FailureKind::Apply,
-        reason: reason.to_owned(),
-    }
+    Failure { kind: FailureKind::Apply, reason: reason.to_owned() }
 }
 
 fn every_state() -> Vec<RunState> {
@@ -37,22 +34,11 @@ fn every_state() -> Vec<RunState> {
         RunState::Reverting { since },
         RunState::Succeeded { at, changed: true },
         RunState::Succeeded { at, changed: false },
-        RunState::Failed {
-            at,
-            failure: failure.clone(),
-        },
+        RunState::Failed { at, failure: failure.clone() },
         RunState::Reverted { at, failure },
     ];
-    states.extend(
-        CancelCause::ALL
-            .iter()
-            .map(|&cause| RunState::Cancelled { at, cause }),
-    );
-    states.extend(
-        AbandonCause::ALL
-            .iter()
-            .map(|&cause| RunState::Abandoned { at, cause }),
-    );
+    states.extend(CancelCause::ALL.iter().map(|&cause| RunState::Cancelled { at, cause }));
+    states.extend(AbandonCause::ALL.iter().map(|&cause| RunState::Abandoned { at, cause }));
     states
 }
 
@@ -104,11 +90,8 @@ fn the_table_in_the_documents_is_the_table_in_the_code() {
                 RunEvent::Cancelled(cause) => format!("{}({cause})", event.name()),
                 _ => event.name().to_owned(),
             };
-            let to = if from.as_ref() == Some(&next) {
-                "=".to_owned()
-            } else {
-                format_state(&next)
-            };
+            let to =
+                if from.as_ref() == Some(&next) { "=".to_owned() } else { format_state(&next) };
             writeln!(table, "{name:<26} --{detail:-<24}> {to}").expect("a string takes it all");
         }
     }
@@ -119,10 +102,7 @@ fn the_table_in_the_documents_is_the_table_in_the_code() {
         std::fs::write(&committed, &table).expect("write the document");
     }
     let stored = std::fs::read_to_string(&committed).unwrap_or_default();
-    assert!(
-        stored == table,
-        "docs/run-states.md is stale: run `make generate` and review it"
-    );
+    assert!(stored == table, "docs/run-states.md is stale: run `make generate` and review it");
 }
 
 /// A timeout that was judged a moment ago no longer applies if the node has reported since.

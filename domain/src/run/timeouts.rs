@@ -75,11 +75,7 @@ impl RunTimeouts {
             return self;
         };
         let rest = granted_at - run.state.since() + self.applying;
-        Self {
-            downloading: self.downloading.min(rest),
-            staged: self.staged.min(rest),
-            ..self
-        }
+        Self { downloading: self.downloading.min(rest), staged: self.staged.min(rest), ..self }
     }
 
     /// The timeouts of a run for which no report is expected after an instant.

@@ -187,10 +187,7 @@ impl Cron {
         } else {
             by_date | by_weekday
         };
-        Values {
-            bits: bits & all,
-            ..Values::default()
-        }
+        Values { bits: bits & all, ..Values::default() }
     }
 }
 

@@ -141,10 +141,7 @@ impl RepeatedSchedule {
         if !query.filter.admits(spec.status) || spec.target.is_none() {
             return Vec::new();
         }
-        let spans = spec
-            .open_span(query.now)
-            .into_iter()
-            .chain(spec.spans_after(query.now));
+        let spans = spec.open_span(query.now).into_iter().chain(spec.spans_after(query.now));
         query.select(spans.map(|(start, end)| Window {
             start,
             end,

@@ -68,11 +68,7 @@ impl SingleSchedule {
         if !query.filter.admits(self.spec.status) || self.spec.target.is_none() {
             return Vec::new();
         }
-        let window = |(start, end)| Window {
-            start,
-            end,
-            opener: Opener::Single(self.id),
-        };
+        let window = |(start, end)| Window { start, end, opener: Opener::Single(self.id) };
         let Some(end) = self.spec.end else {
             return query.select(self.endless_spans(query).map(window));
         };
@@ -160,10 +156,7 @@ mod tests {
     fn an_open_ended_schedule_shows_what_comes_next() {
         let schedule = schedule(ScheduleStatus::OsUpdate, None);
         let starts = |now, until| {
-            let windows = schedule.windows_from(&WindowQuery {
-                until,
-                ..query(now, 0)
-            });
+            let windows = schedule.windows_from(&WindowQuery { until, ..query(now, 0) });
             windows.iter().map(|w| w.start).collect::<Vec<_>>()
         };
         assert_eq!(starts(at(-9), at(-9)), [at(0)]);
@@ -177,10 +170,7 @@ mod tests {
         for status in ScheduleStatus::ALL {
             let schedule = schedule(*status, Some(at(2)));
             let strict = query(at(1), 1);
-            let any = WindowQuery {
-                filter: ScheduleFilter::from_setting(true),
-                ..strict
-            };
+            let any = WindowQuery { filter: ScheduleFilter::from_setting(true), ..strict };
             let is_for_updates = *status == ScheduleStatus::OsUpdate;
             assert_eq!(!schedule.windows_from(&strict).is_empty(), is_for_updates);
             assert_eq!(schedule.windows_from(&any).len(), 1, "{status}");
@@ -199,11 +189,7 @@ mod tests {
     #[test]
     fn a_window_cannot_begin_in_the_past_or_end_before_it_begins() {
         let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(1_000);
-        let field = |start, end| {
-            SingleSpec::parse_times(start, end, now)
-                .expect_err("bad")
-                .field
-        };
+        let field = |start, end| SingleSpec::parse_times(start, end, now).expect_err("bad").field;
         assert_eq!(field(1_000, None), "startSeconds");
         assert_eq!(field(2_000, Some(2_000)), "endSeconds");
         assert_eq!(field(2_000, Some(0)), "endSeconds");

@@ -51,17 +51,8 @@ impl Zone {
     pub fn is_utc(self) -> bool {
         let name = self.name();
         let name = name.strip_prefix("Etc/").unwrap_or(name);
-        let names = [
-            "UTC",
-            "UCT",
-            "Universal",
-            "Zulu",
-            "GMT",
-            "GMT0",
-            "GMT+0",
-            "GMT-0",
-            "Greenwich",
-        ];
+        let names =
+            ["UTC", "UCT", "Universal", "Zulu", "GMT", "GMT0", "GMT+0", "GMT-0", "Greenwich"];
         names.contains(&name)
     }
 
@@ -104,13 +95,7 @@ mod tests {
             assert_eq!(Zone::parse(zone.name()), Ok(Zone(zone)));
         }
         assert_eq!(Zone::parse(""), Ok(Zone::UTC));
-        for name in [
-            "europe/berlin",
-            "Europe/Atlantis",
-            "+02:00",
-            " UTC",
-            "UTC\0",
-        ] {
+        for name in ["europe/berlin", "Europe/Atlantis", "+02:00", " UTC", "UTC\0"] {
             assert_eq!(Zone::parse(name).expect_err("bad").field, "timeZone");
         }
     }

@@ -10,30 +10,15 @@ use rand::seq::IndexedRandom;
 use crate::driver::{fuzz, text};
 
 const FIELDS: [(&str, &[&str]); 5] = [
-    (
-        "cronMinutes",
-        &["*", "0", "*/15", "0,30", "5-59/6", "1,2,3,58-59", "*/1"],
-    ),
-    (
-        "cronHours",
-        &["*", "2", "22,23,0", "8-18/2", "0-23", "*/5,7"],
-    ),
-    (
-        "cronDayMonth",
-        &["*", "1", "L", "L,15", "29", "30,31", "1-7", "*/1"],
-    ),
+    ("cronMinutes", &["*", "0", "*/15", "0,30", "5-59/6", "1,2,3,58-59", "*/1"]),
+    ("cronHours", &["*", "2", "22,23,0", "8-18/2", "0-23", "*/5,7"]),
+    ("cronDayMonth", &["*", "1", "L", "L,15", "29", "30,31", "1-7", "*/1"]),
     ("cronMonth", &["*", "2", "1-12", "*/3", "4,6,9,11"]),
     ("cronDayWeek", &["*", "0", "1-5", "0,6", "*/1", "6"]),
 ];
 
-const ZONES: &[&str] = &[
-    "UTC",
-    "",
-    "Europe/Berlin",
-    "Australia/Lord_Howe",
-    "Pacific/Apia",
-    "Etc/GMT+5",
-];
+const ZONES: &[&str] =
+    &["UTC", "", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia", "Etc/GMT+5"];
 
 #[test]
 fn any_cron_text_is_parsed_or_refused() {
@@ -113,11 +98,7 @@ fn check_windows(rng: &mut StdRng, cron: Cron) {
     if let Some((start, end)) = spec.open_span(now) {
         assert!(start <= now && now < end);
     }
-    let starts: Vec<_> = spec
-        .spans_after(now)
-        .take(20)
-        .map(|(start, _)| start)
-        .collect();
+    let starts: Vec<_> = spec.spans_after(now).take(20).map(|(start, _)| start).collect();
     assert!(starts.first().is_none_or(|first| now < *first));
     assert!(starts.is_sorted_by(|a, b| a < b));
 }

@@ -1,9 +1,6 @@
 //! The fuzz loop, and the generator of texts that are nearly valid.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "a test prints how to reproduce a failure"
-)]
+#![expect(clippy::print_stdout, reason = "a test prints how to reproduce a failure")]
 
 use std::time::{Duration, Instant};
 
@@ -24,11 +21,7 @@ pub fn fuzz(name: &str, mut target: impl FnMut(&mut StdRng)) {
         let failed = FailureReporter { name, seed };
         let input = Instant::now();
         target(&mut StdRng::seed_from_u64(seed));
-        assert!(
-            input.elapsed() < MAX_INPUT_DURATION,
-            "one input took {:?}",
-            input.elapsed()
-        );
+        assert!(input.elapsed() < MAX_INPUT_DURATION, "one input took {:?}", input.elapsed());
         drop(failed);
         seed += 1;
     }
@@ -50,10 +43,7 @@ impl Drop for FailureReporter<'_> {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test has no configuration to load"
-)]
+#[expect(clippy::disallowed_methods, reason = "a test has no configuration to load")]
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().expect("a number"))
@@ -64,9 +54,7 @@ fn setting(name: &str) -> Option<u64> {
 pub fn text(rng: &mut StdRng, samples: &[&str], letters: &str) -> String {
     let letters: Vec<char> = letters.chars().collect();
     let sample = |rng: &mut StdRng| -> Vec<char> {
-        samples
-            .choose(rng)
-            .map_or_else(Vec::new, |s| s.chars().collect())
+        samples.choose(rng).map_or_else(Vec::new, |s| s.chars().collect())
     };
     let mut text = match rng.random_range(0..10) {
         0 => Vec::new(),
@@ -99,9 +87,7 @@ fn mutate(rng: &mut StdRng, text: &mut Vec<char>, letters: &[char]) {
             }
         }
         2 => {
-            let any = (0..rng.random_range(1..6))
-                .map(|_| letter(rng, letters))
-                .collect::<Vec<_>>();
+            let any = (0..rng.random_range(1..6)).map(|_| letter(rng, letters)).collect::<Vec<_>>();
             text.splice(at..at, any);
         }
         _ => {

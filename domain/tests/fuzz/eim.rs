@@ -62,11 +62,7 @@ fn check_detail(raw: &str) {
     assert!(detail.text.len() <= MAX_DETAIL_BYTES);
     assert!(detail.packages.len() <= 10_000);
     if !detail.is_cut {
-        assert_eq!(
-            detail.text,
-            raw.replace('\0', "\u{fffd}"),
-            "stored verbatim"
-        );
+        assert_eq!(detail.text, raw.replace('\0', "\u{fffd}"), "stored verbatim");
     }
     let failure = detail.failure();
     assert!(!failure.reason.is_empty() && failure.reason.len() <= 4_096);
@@ -76,10 +72,7 @@ fn check_detail(raw: &str) {
         texts.push(&package.name);
         texts.extend(package.desired.as_deref());
     }
-    assert!(
-        texts.iter().all(|text| !text.contains('\0')),
-        "Postgres stores no zero byte"
-    );
+    assert!(texts.iter().all(|text| !text.contains('\0')), "Postgres stores no zero byte");
 }
 
 #[test]
@@ -203,23 +196,15 @@ impl Node {
 
     fn check(&self, sample: &Sample, proof: &Proof) {
         let ends = |event: &RunEvent| {
-            !matches!(
-                event,
-                RunEvent::Downloading | RunEvent::Downloaded | RunEvent::Began
-            )
+            !matches!(event, RunEvent::Downloading | RunEvent::Downloaded | RunEvent::Began)
         };
         let ended = proof.events.iter().filter(|one| ends(&one.event)).count();
         assert!(proof.events.len() <= 2);
         // One end for the open run, and one for an update whose start was missed.
         assert!(ended <= 1 || proof.events[0].event == RunEvent::Superseded && self.open.is_some());
-        assert!(
-            self.last_sample.is_some() || proof.events.is_empty(),
-            "the first is a baseline"
-        );
-        let was_updated = self
-            .last_sample
-            .as_ref()
-            .is_none_or(|last| last.kind == SampleKind::Updated);
+        assert!(self.last_sample.is_some() || proof.events.is_empty(), "the first is a baseline");
+        let was_updated =
+            self.last_sample.as_ref().is_none_or(|last| last.kind == SampleKind::Updated);
         if sample.kind == SampleKind::Updated && !was_updated {
             let last = proof.events.last().map(|one| &one.event);
             assert_eq!(last, Some(&RunEvent::Finished), "an end is never lost");
@@ -273,9 +258,7 @@ fn any_run(rng: &mut StdRng, since: Time) -> OpenRun {
     ];
     let state = states.choose(rng).cloned().expect("states");
     OpenRun {
-        attempt: rng
-            .random_ratio(1, 5)
-            .then(|| AttemptId(Uuid::from_u128(1))),
+        attempt: rng.random_ratio(1, 5).then(|| AttemptId(Uuid::from_u128(1))),
         ..run(state, since)
     }
 }

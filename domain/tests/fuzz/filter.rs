@@ -52,10 +52,7 @@ fn any_filter_is_parsed_or_refused() {
             // With all its parentheses the written filter may be too deep or too long.
             Err(bad) => {
                 let is_deep = bad.message.contains("nested deeper");
-                assert!(
-                    is_deep || Filter::MAX_CHARS < rendered.chars().count(),
-                    "{bad}"
-                );
+                assert!(is_deep || Filter::MAX_CHARS < rendered.chars().count(), "{bad}");
             }
         }
     });

@@ -12,11 +12,7 @@ use crate::random_cron::RandomCron;
 use crate::{schedule, seed};
 
 fn next(schedule: &RepeatedSchedule, now: Time) -> Option<Time> {
-    schedule
-        .spec
-        .spans_after(now)
-        .map(|(start, _)| start)
-        .next()
+    schedule.spec.spans_after(now).map(|(start, _)| start).next()
 }
 
 fn any_instant(rng: &mut StdRng) -> Time {
@@ -39,10 +35,7 @@ fn a_utc_cron_matches_another_library() {
         assert_eq!(next(&schedule, now), expected, "{:?} at {now}", plan.texts);
         far += usize::from(expected.is_none_or(|next| TimeDelta::days(300) < next - now));
     }
-    assert!(
-        10 < far,
-        "only {far} crons have a distant next occurrence or none"
-    );
+    assert!(10 < far, "only {far} crons have a distant next occurrence or none");
 }
 
 #[test]
@@ -58,24 +51,12 @@ fn a_cron_as_lists_opens_the_same_windows() {
         };
         lists_seen += 1;
         for list in &lists {
-            assert!(
-                list == "*" || list.split(',').all(|n| n.parse::<u8>().is_ok()),
-                "{list}"
-            );
+            assert!(list == "*" || list.split(',').all(|n| n.parse::<u8>().is_ok()), "{list}");
         }
-        let same = schedule(
-            lists.each_ref().map(String::as_str),
-            "UTC",
-            TimeDelta::hours(1),
-        );
+        let same = schedule(lists.each_ref().map(String::as_str), "UTC", TimeDelta::hours(1));
         let now = any_instant(rng);
         let starts = |s: &RepeatedSchedule| s.spec.spans_after(now).take(5).collect::<Vec<_>>();
-        assert_eq!(
-            starts(&same),
-            starts(&original),
-            "{:?} as {lists:?}",
-            plan.texts
-        );
+        assert_eq!(starts(&same), starts(&original), "{:?} as {lists:?}", plan.texts);
     }
     assert!(1_000 < lists_seen);
 }

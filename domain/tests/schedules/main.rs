@@ -53,10 +53,8 @@ fn ahead(now: Time, until: Time, limit: usize) -> WindowQuery {
 )]
 fn seed() -> u64 {
     let configured = std::env::var("EVENKEEL_FUZZ_SEED").ok();
-    let seed = configured.map_or_else(
-        || rand::random::<u64>() >> 16,
-        |seed| seed.parse().expect("a number"),
-    );
+    let seed = configured
+        .map_or_else(|| rand::random::<u64>() >> 16, |seed| seed.parse().expect("a number"));
     println!("EVENKEEL_FUZZ_SEED={seed}");
     seed
 }

@@ -37,11 +37,7 @@ impl ClockWatch {
         let read = |at: i64| {
             let at_second = Timestamp::from_second(at * 60).expect("in range");
             let offset = i64::from(zone.to_offset(at_second).seconds());
-            assert_eq!(
-                offset % 60,
-                0,
-                "the clocks of this zone differ by whole minutes"
-            );
+            assert_eq!(offset % 60, 0, "the clocks of this zone differ by whole minutes");
             at + offset / 60
         };
         let begin = from - WARM_UP_MINUTES;
@@ -51,23 +47,14 @@ impl ClockWatch {
             let reading = read(at);
             let again = reading <= highest;
             highest = highest.max(reading);
-            minutes.push(ClockReading {
-                at,
-                reading,
-                due,
-                again,
-            });
+            minutes.push(ClockReading { at, reading, due, again });
             due = reading + 1;
         }
         minutes.drain(..usize::try_from(WARM_UP_MINUTES).expect("positive"));
         let first_day = minutes[0].due.min(minutes[0].reading).div_euclid(1440);
         let last_day = highest.div_euclid(1440);
         let days = (first_day..=last_day).map(Day::nth).collect();
-        Self {
-            minutes,
-            days,
-            first_day,
-        }
+        Self { minutes, days, first_day }
     }
 
     /// The minutes at which the windows of a cron open.
@@ -83,11 +70,7 @@ impl ClockWatch {
             let again = minute.again && !plan.every_hour();
             skipped.into_iter().any(fits) || (!again && fits(minute.reading))
         };
-        self.minutes
-            .iter()
-            .filter(opens)
-            .map(|minute| minute.at)
-            .collect()
+        self.minutes.iter().filter(opens).map(|minute| minute.at).collect()
     }
 
     /// Whether the clock changes at this minute, or repeats a reading.
@@ -101,10 +84,7 @@ impl ClockWatch {
 impl Day {
     fn nth(day: i64) -> Self {
         let date = date(1970, 1, 1).checked_add(day.days()).expect("in range");
-        Self {
-            date,
-            weekday: date.weekday().since(Weekday::Sunday),
-        }
+        Self { date, weekday: date.weekday().since(Weekday::Sunday) }
     }
 
     fn fits(&self, plan: &RandomCron) -> bool {

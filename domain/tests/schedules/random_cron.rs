@@ -27,14 +27,7 @@ impl RandomCron {
         let (t2, day_month) = field(rng, 1, 31, true);
         let (t3, month) = field(rng, 1, 12, false);
         let (t4, day_week) = field(rng, 0, 6, false);
-        Self {
-            texts: [t0, t1, t2, t3, t4],
-            minutes,
-            hours,
-            day_month,
-            month,
-            day_week,
-        }
+        Self { texts: [t0, t1, t2, t3, t4], minutes, hours, day_month, month, day_week }
     }
 
     pub fn fields(&self) -> [&str; 5] {
@@ -63,11 +56,7 @@ impl RandomCron {
 }
 
 fn field(rng: &mut StdRng, min: usize, max: usize, may_be_last: bool) -> (String, Numbers) {
-    let mut numbers = Numbers {
-        holds: [false; 60],
-        star: false,
-        last: false,
-    };
+    let mut numbers = Numbers { holds: [false; 60], star: false, last: false };
     if rng.random_ratio(2, 5) {
         numbers.star = true;
         numbers.holds[min..=max].fill(true);

@@ -68,22 +68,9 @@ fn windows_match_those_of_a_watched_clock() {
             compare(rng, &watch, (name, from, change), &plan, &mut counts);
         }
     }
-    println!(
-        "{} windows, {} open, {} at changes",
-        counts.all, counts.open, counts.at_change
-    );
-    assert!(
-        500 < counts.at_change,
-        "{} of {} at changes",
-        counts.at_change,
-        counts.all
-    );
-    assert!(
-        1_000 < counts.open,
-        "{} of {} open",
-        counts.open,
-        counts.all
-    );
+    println!("{} windows, {} open, {} at changes", counts.all, counts.open, counts.at_change);
+    assert!(500 < counts.at_change, "{} of {} at changes", counts.at_change, counts.all);
+    assert!(1_000 < counts.open, "{} of {} open", counts.open, counts.all);
 }
 
 /// A random minute, mostly that of a clock change.
@@ -123,18 +110,11 @@ fn compare(
         let expected = expected(&starts, duration, now);
         let actual = actual_windows(&schedule, now, until);
         let cron = &plan.texts;
-        assert_eq!(
-            actual,
-            expected,
-            "{cron:?} in {zone} for {duration} s at {}",
-            second(now)
-        );
+        assert_eq!(actual, expected, "{cron:?} in {zone} for {duration} s at {}", second(now));
         counts.all += actual.len();
         counts.open += actual.iter().filter(|(start, _)| *start <= now).count();
-        counts.at_change += actual
-            .iter()
-            .filter(|(start, _)| watch.is_at_clock_change(start / 60))
-            .count();
+        counts.at_change +=
+            actual.iter().filter(|(start, _)| watch.is_at_clock_change(start / 60)).count();
     }
 }
 
@@ -142,11 +122,7 @@ const MAX_WINDOWS: usize = 9;
 
 /// The open window and the following ones, from the list of all starts.
 fn expected(starts: &[i64], duration: i64, now: i64) -> Vec<(i64, i64)> {
-    let spans = || {
-        starts
-            .iter()
-            .map(|start| (start * 60, start * 60 + duration))
-    };
+    let spans = || starts.iter().map(|start| (start * 60, start * 60 + duration));
     let open = spans().rfind(|(start, end)| *start <= now && now < *end);
     let later = spans().filter(|(start, _)| now < *start);
     open.into_iter().chain(later).take(MAX_WINDOWS).collect()
@@ -155,9 +131,7 @@ fn expected(starts: &[i64], duration: i64, now: i64) -> Vec<(i64, i64)> {
 /// The windows of the schedule, without those after the end of the watch.
 fn actual_windows(schedule: &RepeatedSchedule, now: i64, until: i64) -> Vec<(i64, i64)> {
     let windows = schedule.windows_from(&ahead(second(now), second(until), MAX_WINDOWS));
-    let spans = windows
-        .iter()
-        .map(|w| (w.start.timestamp(), w.end.timestamp()));
+    let spans = windows.iter().map(|w| (w.start.timestamp(), w.end.timestamp()));
     spans.filter(|(start, _)| *start < until).collect()
 }
 

@@ -9,10 +9,7 @@ use evenkeel_store::hardware::RenderedHardware;
 
 /// Adds the hardware to a host. Parts are passed on as JSON, as the database has them.
 pub fn with_hardware(hardware: RenderedHardware, host: HostResource) -> HostResource {
-    let RenderedHardware {
-        hardware: of_itself,
-        parts,
-    } = hardware;
+    let RenderedHardware { hardware: of_itself, parts } = hardware;
     HostResource {
         memory_bytes: U64(of_itself.memory_bytes),
         cpu_model: of_itself.cpu_model,

@@ -77,12 +77,7 @@ pub fn resource(host: &Host, locations: LocationTree<'_>) -> HostResource {
         host_status,
         host_status_indicator,
         host_status_timestamp,
-        onboarding_status: if onboarded {
-            "Onboarded"
-        } else {
-            "Not Connected"
-        }
-        .to_owned(),
+        onboarding_status: if onboarded { "Onboarded" } else { "Not Connected" }.to_owned(),
         onboarding_status_indicator: if onboarded {
             api::status::StatusIndication::Idle
         } else {

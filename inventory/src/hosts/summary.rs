@@ -15,10 +15,7 @@ use crate::shape::{Answer, InProject};
 /// Query parameters of the summary.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct SummaryParams {
     /// AIP-160 filter, as for the list of hosts. Without it all hosts are counted.
     #[param(min_length = 1, max_length = 4000)]

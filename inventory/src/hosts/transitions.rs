@@ -39,10 +39,7 @@ pub async fn reregister_host(
     let now = app.clock.now();
     let host = hosts::find(&tx, id).await?;
     if changes.fields.contains_key("name") && host.name != name {
-        let change = HostChange {
-            name: Some(name),
-            ..HostChange::default()
-        };
+        let change = HostChange { name: Some(name), ..HostChange::default() };
         hosts::change(&tx, id, &change, now).await?;
     }
     if changes.fields.contains_key("autoOnboard") {
@@ -76,10 +73,7 @@ pub async fn onboard_host(
 /// Query parameters of an invalidation.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the value"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct NoteParams {
     /// Reason for the invalidation. It is stored and shown with the host.
     #[param(min_length = 1, max_length = 512)]

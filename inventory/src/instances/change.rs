@@ -106,16 +106,10 @@ fn check_fixed(now: &InstancePatch, desired: &InstancePatch) -> Result<(), Probl
         ids.dedup();
         ids
     };
-    let account = (
-        now.local_account_id.as_deref(),
-        desired.local_account_id.as_deref(),
-    );
+    let account = (now.local_account_id.as_deref(), desired.local_account_id.as_deref());
     let security = |of: &InstancePatch| of.security_feature.unwrap_or_default();
     let fixed = [
-        (
-            "hostID",
-            same(now.host_id.as_deref(), desired.host_id.as_deref()),
-        ),
+        ("hostID", same(now.host_id.as_deref(), desired.host_id.as_deref())),
         ("localAccountID", same(account.0, account.1)),
         ("customConfigID", configs(now) == configs(desired)),
         ("securityFeature", security(now) == security(desired)),

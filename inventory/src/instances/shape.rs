@@ -37,21 +37,14 @@ pub fn shallow(instance: &Instance) -> InstanceResource {
         current_state: state(instance.current),
         host_id: instance.host.to_string(),
         os_id: summary.os.to_string(),
-        local_account_id: instance
-            .local_account
-            .map(|id| id.to_string())
-            .unwrap_or_default(),
+        local_account_id: instance.local_account.map(|id| id.to_string()).unwrap_or_default(),
         custom_config_id: configs.iter().map(ToString::to_string).collect(),
         security_feature: os::security_to(instance.security_feature),
         instance_status,
         instance_status_indicator,
         instance_status_timestamp,
-        provisioning_status: if summary.provisioned {
-            "Provisioned"
-        } else {
-            "Not Provisioned"
-        }
-        .to_owned(),
+        provisioning_status: if summary.provisioned { "Provisioned" } else { "Not Provisioned" }
+            .to_owned(),
         provisioning_status_indicator: if summary.provisioned {
             api::status::StatusIndication::Idle
         } else {
@@ -78,20 +71,12 @@ fn condition(condition: &Condition) -> InstanceCondition {
 
 /// REST form of an image slot, as reported by the node.
 pub fn slot(slot: ImageSlot) -> InstanceSlot {
-    InstanceSlot {
-        name: slot.name,
-        state: slot.state,
-        image_id: slot.image_id,
-    }
+    InstanceSlot { name: slot.name, state: slot.state, image_id: slot.image_id }
 }
 
 /// REST form of an image that failed on a node, as reported by the node.
 pub fn bad_image(image: FailedImage) -> InstanceBadImage {
-    InstanceBadImage {
-        sha256: image.sha256,
-        image_id: image.image_id,
-        why: image.why,
-    }
+    InstanceBadImage { sha256: image.sha256, image_id: image.image_id, why: image.why }
 }
 
 /// Kind of an instance, from its REST form.

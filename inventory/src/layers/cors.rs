@@ -21,19 +21,8 @@ pub fn cors_layer(origins: &[String]) -> Option<CorsLayer> {
     }
     let layer = CorsLayer::new()
         .allow_origin(allowed_origins(origins))
-        .allow_methods([
-            Method::GET,
-            Method::POST,
-            Method::PUT,
-            Method::PATCH,
-            Method::DELETE,
-        ])
-        .allow_headers([
-            header::AUTHORIZATION,
-            header::CONTENT_TYPE,
-            ACTIVE_PROJECT,
-            REQUEST_ID,
-        ])
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, ACTIVE_PROJECT, REQUEST_ID])
         // EIM's web pages use `Date` as their clock.
         .expose_headers([header::DATE, header::RETRY_AFTER, REQUEST_ID])
         .max_age(PREFLIGHT_MAX_AGE);

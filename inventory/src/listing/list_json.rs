@@ -28,8 +28,7 @@ impl ListJson {
     /// Begins a list.
     pub fn begin(&mut self, key: &str) {
         self.bytes.push(if self.has_lists { b',' } else { b'{' });
-        self.bytes
-            .extend_from_slice(format!("\"{key}\":[").as_bytes());
+        self.bytes.extend_from_slice(format!("\"{key}\":[").as_bytes());
         (self.has_lists, self.has_items) = (true, false);
     }
 
@@ -99,10 +98,7 @@ mod tests {
             written.extend(text.take());
         }
         text.end();
-        let end = ListTail {
-            total: 9,
-            next: Some("abc".to_owned()),
-        };
+        let end = ListTail { total: 9, next: Some("abc".to_owned()) };
         written.extend(text.finish(&end));
         assert_eq!(
             String::from_utf8(written).expect("text"),
@@ -121,10 +117,7 @@ mod tests {
         let expected = json!({
             "single": [1], "repeated": [2], "totalElements": i32::MAX, "hasNext": false, "nextPageToken": "",
         });
-        let end = ListTail {
-            total: u64::MAX,
-            next: None,
-        };
+        let end = ListTail { total: u64::MAX, next: None };
         assert_eq!(read(&text.finish(&end)), expected);
     }
 }

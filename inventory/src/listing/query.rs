@@ -66,22 +66,13 @@ pub fn parse_listing(resource: Resource, params: &Params) -> Result<Listing, Pro
         .map(|text| filter::parse_order(resource, text))
         .transpose()
         .map_err(|bad| Problem::invalid_expression("orderBy", &bad))?;
-    Ok(Listing {
-        resource,
-        filter,
-        within: None,
-        order: order.unwrap_or_default(),
-    })
+    Ok(Listing { resource, filter, within: None, order: order.unwrap_or_default() })
 }
 
 /// Parses the token of a page of this list.
 pub fn parse_page_token(token: &str, tx: &Tx, listing: &Listing) -> Result<PageKey, Problem> {
     let key = PageKey::parse(token).ok_or_else(invalid_page_token)?;
-    if stored::key_matches(tx, listing, &key)? {
-        Ok(key)
-    } else {
-        Err(invalid_page_token())
-    }
+    if stored::key_matches(tx, listing, &key)? { Ok(key) } else { Err(invalid_page_token()) }
 }
 
 /// The token was not issued for this list.

@@ -9,10 +9,7 @@ use crate::problem::Problem;
 /// Query parameters of lists without filters.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "only the OpenAPI document uses it; `Params` reads the values"
-)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the values")]
 pub struct PageParams {
     /// Size of a page. Without it the response contains the whole list.
     #[param(minimum = 1, maximum = 100)]
@@ -50,10 +47,7 @@ impl PageQuery {
     pub fn from_params(params: &Params) -> Result<Self, Problem> {
         params.reject(&["filter", "orderBy"])?;
         let extent = PageRange::from_params(params)?;
-        Ok(Self {
-            size: extent.size,
-            offset: extent.first_offset()?,
-        })
+        Ok(Self { size: extent.size, offset: extent.first_offset()? })
     }
 
     /// Cuts the requested part out of the whole list.
@@ -69,11 +63,7 @@ impl PageQuery {
             items,
             total_elements: i32::try_from(total).unwrap_or(i32::MAX),
             has_next,
-            next_page_token: if has_next {
-                offset_token(next)
-            } else {
-                String::new()
-            },
+            next_page_token: if has_next { offset_token(next) } else { String::new() },
         }
     }
 }

@@ -62,12 +62,8 @@ pub async fn answer(
         Some(permit) => permit,
         None => acquire_stream_permit(app)?,
     };
-    let rest = RemainingList {
-        writer,
-        end,
-        request_id: call.request_id().to_owned(),
-        _permit: permit,
-    };
+    let rest =
+        RemainingList { writer, end, request_id: call.request_id().to_owned(), _permit: permit };
     let first = stream::once(future::ready(Ok(Bytes::from(first))));
     let rest = stream::try_unfold(Some(rest), RemainingList::next_chunk);
     Ok(json_response(Body::from_stream(first.chain(rest))))
@@ -117,9 +113,7 @@ impl ListWriter {
         {
             let ids = cursor.next(&self.tx, room).await?;
             if !ids.is_empty() {
-                part.rows
-                    .write_items(&self.app, &self.tx, &ids, &mut self.text)
-                    .await?;
+                part.rows.write_items(&self.app, &self.tx, &ids, &mut self.text).await?;
             }
             let left = room.saturating_sub(u32::try_from(ids.len()).unwrap_or(room));
             // Fewer ids than requested mean that the cursor is at its end.

@@ -15,36 +15,16 @@ const DOCUMENTED_PROBLEMS: [(StatusCode, &str, &str); 8] = [
         "BadRequest",
         "The request is not valid, or cannot be fulfilled in the current state.",
     ),
-    (
-        StatusCode::UNAUTHORIZED,
-        "Unauthorized",
-        "A valid token is required.",
-    ),
+    (StatusCode::UNAUTHORIZED, "Unauthorized", "A valid token is required."),
     (
         StatusCode::FORBIDDEN,
         "Forbidden",
         "The token does not allow this, or there is no such project.",
     ),
-    (
-        StatusCode::NOT_FOUND,
-        "NotFound",
-        "There is no such resource.",
-    ),
-    (
-        StatusCode::CONFLICT,
-        "Conflict",
-        "Another request changed the resource first.",
-    ),
-    (
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "PayloadTooLarge",
-        "The body is too large.",
-    ),
-    (
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "InternalServerError",
-        "An internal error occurred.",
-    ),
+    (StatusCode::NOT_FOUND, "NotFound", "There is no such resource."),
+    (StatusCode::CONFLICT, "Conflict", "Another request changed the resource first."),
+    (StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", "The body is too large."),
+    (StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "An internal error occurred."),
     (
         StatusCode::SERVICE_UNAVAILABLE,
         "ServiceUnavailable",
@@ -69,10 +49,7 @@ pub fn documented_responses() -> BTreeMap<String, RefOr<Response>> {
 impl utoipa::IntoResponses for Problem {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let refer = |(status, name, _): (StatusCode, &str, &str)| {
-            (
-                status.as_str().to_owned(),
-                Ref::from_response_name(name).into(),
-            )
+            (status.as_str().to_owned(), Ref::from_response_name(name).into())
         };
         DOCUMENTED_PROBLEMS.map(refer).into()
     }

@@ -29,10 +29,7 @@ pub struct PackageActions<'a>(HashMap<(&'a str, &'a str), &'static str>);
 /// REST form of a run without related resources.
 pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdateRun {
     let (status, how) = run.state.status();
-    let packages = run
-        .packages
-        .iter()
-        .map(|change| package_resource(change, actions));
+    let packages = run.packages.iter().map(|change| package_resource(change, actions));
     let packages: Vec<_> = packages.collect();
     OsUpdateRun {
         resource_id: run.id.to_string(),
@@ -47,17 +44,10 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdate
         timestamps: Some(Timestamps::new(run.started_at, run.state.since())),
         state: run.state.name().to_owned(),
         reason: reason(&run.state),
-        attempt: run
-            .attempt
-            .map(|attempt| attempt.0.to_string())
-            .unwrap_or_default(),
+        attempt: run.attempt.map(|attempt| attempt.0.to_string()).unwrap_or_default(),
         policy: run.origin.policy.as_ref().map(frozen_policy),
         target: run.origin.target.as_ref().map(decisions::run_target),
-        order: run
-            .origin
-            .order
-            .as_ref()
-            .map(|order| orders::resource(run.instance, order)),
+        order: run.origin.order.as_ref().map(|order| orders::resource(run.instance, order)),
         packages,
         image: run.image.as_ref().map(image_resource),
         report: run_report(&run.report),
@@ -89,9 +79,7 @@ fn frozen_policy(policy: &UpdatePolicy) -> FrozenPolicy {
         update_packages: wire.update_packages,
         update_sources: wire.update_sources,
         update_kernel_command: wire.update_kernel_command,
-        target_os_id: policies::target_os(policy)
-            .map(|os| os.to_string())
-            .unwrap_or_default(),
+        target_os_id: policies::target_os(policy).map(|os| os.to_string()).unwrap_or_default(),
         allow_downgrade: wire.allow_downgrade,
     }
 }
@@ -133,13 +121,9 @@ fn package_resource<'a>(change: &'a PackageChange, actions: &mut PackageActions<
         action: actions.action_for(change).to_owned(),
         version: change.desired.clone().unwrap_or_default(),
         before: change.before.clone().unwrap_or_default(),
-        after: result
-            .and_then(|result| result.version.clone())
-            .unwrap_or_default(),
+        after: result.and_then(|result| result.version.clone()).unwrap_or_default(),
         status: status.to_owned(),
-        state: result
-            .map(|result| result.state.clone())
-            .unwrap_or_default(),
+        state: result.map(|result| result.state.clone()).unwrap_or_default(),
     }
 }
 
@@ -183,9 +167,7 @@ fn details(run: &UpdateRun, packages: &[RunPackage]) -> String {
     let since = run.state.since();
     let since = since.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
     let entry = |package| UpdateLogEntry::from_package(package, &since);
-    let mut details = Details {
-        update_log: packages.iter().map(entry).collect(),
-    };
+    let mut details = Details { update_log: packages.iter().map(entry).collect() };
     loop {
         // Serializing strings cannot fail.
         let text = serde_json::to_string(&details).unwrap_or_default();

@@ -38,10 +38,7 @@ pub async fn answer_schedules(
     if let Some(at) = query.at {
         let mut open = Vec::new();
         for part in request.parts() {
-            open.push((
-                part.listing.resource,
-                open_filter(&tx, &part.listing, at).await?,
-            ));
+            open.push((part.listing.resource, open_filter(&tx, &part.listing, at).await?));
         }
         request.narrow(|resource| {
             let (_, filter) = open.iter().find(|(of, _)| *of == resource)?;
@@ -74,10 +71,9 @@ impl ScheduleQuery {
             return Ok(None);
         };
         let host_site = match queried {
-            ScheduleTarget::Host(id) => hosts::find_many(tx, &[id])
-                .await?
-                .first()
-                .and_then(|h| h.site),
+            ScheduleTarget::Host(id) => {
+                hosts::find_many(tx, &[id]).await?.first().and_then(|h| h.site)
+            }
             _ => None,
         };
         let (site, region) = match queried {
@@ -93,13 +89,9 @@ impl ScheduleQuery {
         let related = related::load(tx, &related_ids).await?;
         let locations = LocationTree::from_related(&related);
         let within = region.or_else(|| site.and_then(|id| locations.region_of(id)));
-        let above = locations
-            .region_chain(within)
-            .map(|region| ScheduleTarget::Region(region.id));
-        let mut targets: Vec<_> = iter::once(queried)
-            .chain(site.map(ScheduleTarget::Site))
-            .chain(above)
-            .collect();
+        let above = locations.region_chain(within).map(|region| ScheduleTarget::Region(region.id));
+        let mut targets: Vec<_> =
+            iter::once(queried).chain(site.map(ScheduleTarget::Site)).chain(above).collect();
         targets.dedup();
         Ok(Some(targets))
     }
@@ -137,17 +129,8 @@ async fn open_filter(tx: &Tx, listing: &Listing, at: Time) -> Result<Filter, Pro
 
 /// Filter for single schedules that are open at a time: started, and not ended before it.
 fn single_open_filter(resource: Resource, at: Time) -> Option<Filter> {
-    let (start, end) = (
-        resource.field("start_seconds")?,
-        resource.field("end_seconds")?,
-    );
-    let test = |field, condition| {
-        Filter::Test(FieldTest {
-            path: Vec::new(),
-            field,
-            condition,
-        })
-    };
+    let (start, end) = (resource.field("start_seconds")?, resource.field("end_seconds")?);
+    let test = |field, condition| Filter::Test(FieldTest { path: Vec::new(), field, condition });
     Some(Filter::All(vec![
         test(start, FieldCondition::Time(Comparison::LessOrEqual, at)),
         Filter::Any(vec![

@@ -65,9 +65,7 @@ async fn load_schedules(tx: &Tx, ids: &[u32]) -> Result<Vec<RepeatedSchedule>, S
     let schedule_ids = ids.iter().copied().map(RepeatedScheduleId::from_bits);
     let schedule_ids: Vec<_> = schedule_ids.collect();
     let schedules = schedules::find_many(tx, &schedule_ids).await?;
-    Ok(in_order(ids, schedules, |schedule: &RepeatedSchedule| {
-        schedule.id.bits()
-    }))
+    Ok(in_order(ids, schedules, |schedule: &RepeatedSchedule| schedule.id.bits()))
 }
 
 /// Ids of the given schedules that are open at a time, in seconds. As in EIM, the second in which a
@@ -79,11 +77,8 @@ pub(super) async fn find_open(
 ) -> Result<Vec<RepeatedScheduleId>, StoreError> {
     let schedules = load_schedules(tx, ids).await?;
     let just_before = at - TimeDelta::seconds(1);
-    let is_open = |spec: &RepeatedSpec| {
-        spec.open_span(at)
-            .or_else(|| spec.open_span(just_before))
-            .is_some()
-    };
+    let is_open =
+        |spec: &RepeatedSpec| spec.open_span(at).or_else(|| spec.open_span(just_before)).is_some();
     let open = schedules.iter().filter(|schedule| is_open(&schedule.spec));
     Ok(open.map(|schedule| schedule.id).collect())
 }
@@ -214,11 +209,7 @@ fn parse_spec(body: &RepeatedScheduleInput) -> Result<RepeatedSpec, Problem> {
         zone: Zone::parse(&body.time_zone)?,
         target: parse_target(
             TARGET_FIELDS,
-            [
-                &body.target_host_id,
-                &body.target_site_id,
-                &body.target_region_id,
-            ],
+            [&body.target_host_id, &body.target_site_id, &body.target_region_id],
         )?,
     })
 }

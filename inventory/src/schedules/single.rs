@@ -56,9 +56,7 @@ impl Listable for SingleSchedules {
         let schedule_ids = ids.iter().copied().map(SingleScheduleId::from_bits);
         let schedule_ids: Vec<_> = schedule_ids.collect();
         let schedules = schedules::find_many(tx, &schedule_ids).await?;
-        let schedules = in_order(ids, schedules, |schedule: &SingleSchedule| {
-            schedule.id.bits()
-        });
+        let schedules = in_order(ids, schedules, |schedule: &SingleSchedule| schedule.id.bits());
         load_resources(tx, &schedules).await
     }
 }
@@ -192,11 +190,7 @@ fn parse_spec(
         end,
         target: parse_target(
             TARGET_FIELDS,
-            [
-                &body.target_host_id,
-                &body.target_site_id,
-                &body.target_region_id,
-            ],
+            [&body.target_host_id, &body.target_site_id, &body.target_region_id],
         )?,
     })
 }

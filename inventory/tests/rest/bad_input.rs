@@ -67,19 +67,13 @@ impl BadInputFixture {
             ("repeated", resources.repeated),
             ("run", resources.run),
         ];
-        Self {
-            server,
-            ids,
-            valid_bodies,
-            initial_state,
-        }
+        Self { server, ids, valid_bodies, initial_state }
     }
 
     /// The text of a case with its placeholders replaced.
     fn fill_placeholders(&self, text: &str) -> String {
-        let labels: Vec<Value> = (0..101)
-            .map(|n| json!({"key": format!("k{n}"), "value": ""}))
-            .collect();
+        let labels: Vec<Value> =
+            (0..101).map(|n| json!({"key": format!("k{n}"), "value": ""})).collect();
         let signatures = vec![format!("{}:abc=", "a".repeat(64)); 9];
         let mut text = text
             .replace("<101 labels>", &Value::from(labels).to_string())
@@ -95,10 +89,7 @@ impl BadInputFixture {
 
     /// The valid body of a request, if there is one, with these members replaced.
     fn body_with(&self, what: &str, members: &Value) -> Value {
-        let valid = self
-            .valid_bodies
-            .iter()
-            .find(|(request, _)| *request == what);
+        let valid = self.valid_bodies.iter().find(|(request, _)| *request == what);
         let mut body = valid.map_or_else(|| json!({}), |(_, body)| body.clone());
         for (name, value) in members.as_object().expect("an object") {
             body[name.as_str()] = value.clone();
@@ -127,14 +118,8 @@ fn provisioning_bodies(name: &str) -> [(&'static str, Value); 3] {
     });
     [
         ("POST providers", provider),
-        (
-            "POST customConfigs",
-            json!({"name": name, "config": "#cloud-config"}),
-        ),
-        (
-            "POST localAccounts",
-            json!({"username": name, "sshKey": SSH_KEY}),
-        ),
+        ("POST customConfigs", json!({"name": name, "config": "#cloud-config"})),
+        ("POST localAccounts", json!({"username": name, "sshKey": SSH_KEY})),
     ]
 }
 
@@ -150,14 +135,8 @@ fn valid_bodies(server: &TestServer, host: &str, os: &str) -> Vec<(&'static str,
         ("POST regions", json!({"name": "new"})),
         ("POST sites", json!({"name": "new"})),
         ("POST compute/hosts", json!({"name": "new"})),
-        (
-            "POST compute/hosts/register",
-            json!({"serialNumber": "NEW12345"}),
-        ),
-        (
-            "POST compute/instances",
-            json!({"hostID": host, "osID": os}),
-        ),
+        ("POST compute/hosts/register", json!({"serialNumber": "NEW12345"})),
+        ("POST compute/instances", json!({"hostID": host, "osID": os})),
         ("POST compute/os", os_body("new")),
         ("POST os-update-policies", policy),
         ("POST schedules/single", single),
@@ -172,10 +151,7 @@ fn valid_bodies(server: &TestServer, host: &str, os: &str) -> Vec<(&'static str,
 async fn read_all(server: &TestServer) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (method, path, _) in operations() {
-        let Some(path) = path
-            .strip_prefix(PROJECT_PREFIX)
-            .filter(|_| method == "GET")
-        else {
+        let Some(path) = path.strip_prefix(PROJECT_PREFIX).filter(|_| method == "GET") else {
             continue;
         };
         // These need an id or a name.
@@ -192,9 +168,7 @@ async fn read_all(server: &TestServer) -> Vec<(String, Value)> {
 /// A path of the document, in the project `ours`, with its id replaced.
 fn fill_id(path: &str, id: &str) -> String {
     let path = path.replace("{projectName}", "ours");
-    ID_PLACEHOLDERS
-        .iter()
-        .fold(path, |path, placeholder| path.replace(placeholder, id))
+    ID_PLACEHOLDERS.iter().fold(path, |path, placeholder| path.replace(placeholder, id))
 }
 
 /// Status, code and field (or parameter) of a response.
@@ -216,20 +190,15 @@ impl CaseResults {
         self.checked += 1;
         if actual != expected {
             let message = &answer["message"];
-            self.failures.push(format!(
-                "{case:.200}\n  expected {expected}\n  actual   {actual} {message}"
-            ));
+            self.failures
+                .push(format!("{case:.200}\n  expected {expected}\n  actual   {actual} {message}"));
         }
     }
 
     /// Checks that there were enough cases and that all passed.
     fn assert_all_passed(self, at_least: usize) {
         assert!(self.failures.is_empty(), "{}", self.failures.join("\n"));
-        assert!(
-            self.checked >= at_least,
-            "only {} cases were checked",
-            self.checked
-        );
+        assert!(self.checked >= at_least, "only {} cases were checked", self.checked);
     }
 }
 

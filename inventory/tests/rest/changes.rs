@@ -22,11 +22,7 @@ impl TestServer {
             name: "edge-01 update".to_owned(),
             description: String::new(),
             attempt: Some(AttemptId(Uuid::now_v7())),
-            origin: Origin {
-                target: None,
-                policy: None,
-                order: None,
-            },
+            origin: Origin { target: None, policy: None, order: None },
             follows: None,
         };
         let (now, timeouts) = (self.clock.now(), RunTimeouts::default());
@@ -34,23 +30,18 @@ impl TestServer {
         let fetched = RunEventRecord::from_event(RunEvent::Downloaded);
         let run = runs::advance(&tx, new, &fetched, &timeouts, now).await;
         let run = run.expect("it opens");
-        runs::grant(&tx, &run, Some(Scope::Project), now)
-            .await
-            .expect("granted");
+        runs::grant(&tx, &run, Some(Scope::Project), now).await.expect("granted");
         let failed = RunEventRecord::from_event(RunEvent::Failed(Failure {
             kind: FailureKind::Apply,
             reason: "a script failed".to_owned(),
         }));
-        runs::advance(&tx, Subject::Run(run.id), &failed, &timeouts, now)
-            .await
-            .expect("it ends");
+        runs::advance(&tx, Subject::Run(run.id), &failed, &timeouts, now).await.expect("it ends");
         tx.commit().await.expect("committed");
     }
 
     /// Assigns the policy to the project with `stopAfterFailures: 1`, and lets a run fail.
     async fn stop_assignment(&self, resources: &ResourceIds) -> Value {
-        self.expect_ok(&format!("DELETE assignments/{}", resources.instance), None)
-            .await;
+        self.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
         let body = json!({"osUpdatePolicyId": resources.policy, "stopAfterFailures": 1});
         self.expect_ok("PUT assignments/project", Some(body)).await;
         self.fail_run(resources).await;
@@ -70,15 +61,9 @@ async fn removing_a_pause_keeps_an_assignment_that_stopped_after_failures() {
         let pause = format!("pauses/{scope}");
         let reason = Some(json!({"reason": "a storm"}));
         let created = server.expect_ok(&format!("PUT {pause}"), reason).await;
-        assert_eq!(
-            server.expect_ok(&format!("GET {pause}"), None).await,
-            created
-        );
+        assert_eq!(server.expect_ok(&format!("GET {pause}"), None).await, created);
         server.expect_ok(&format!("DELETE {pause}"), None).await;
-        assert_eq!(
-            server.expect_ok("GET assignments/project", None).await,
-            stopped
-        );
+        assert_eq!(server.expect_ok("GET assignments/project", None).await, stopped);
     }
 }
 
@@ -87,12 +72,7 @@ async fn a_missing_pause_is_not_found() {
     let server = TestServer::new().await;
     let resources = server.seed_resources().await;
     let stopped = server.stop_assignment(&resources).await;
-    for scope in [
-        "project",
-        &resources.site,
-        &resources.policy,
-        "site-00000000",
-    ] {
+    for scope in ["project", &resources.site, &resources.policy, "site-00000000"] {
         for method in ["GET", "DELETE"] {
             let what = format!("{method} pauses/{scope}");
             let (status, problem) = server.request_as_writer(&what, None).await;
@@ -100,10 +80,7 @@ async fn a_missing_pause_is_not_found() {
             assert_eq!(problem["message"], "pause not found", "{what}");
         }
     }
-    assert_eq!(
-        server.expect_ok("GET assignments/project", None).await,
-        stopped
-    );
+    assert_eq!(server.expect_ok("GET assignments/project", None).await, stopped);
 }
 
 #[tokio::test]
@@ -111,22 +88,13 @@ async fn pauses_are_listed_page_by_page() {
     let server = TestServer::new().await;
     let resources = server.seed_resources().await;
     for scope in ["project", &resources.site, &resources.policy] {
-        server
-            .expect_ok(&format!("PUT pauses/{scope}"), Some(json!({})))
-            .await;
+        server.expect_ok(&format!("PUT pauses/{scope}"), Some(json!({}))).await;
         server.clock.advance(TimeDelta::seconds(1));
     }
-    let page = server
-        .expect_ok("GET pauses?pageSize=1&offset=1", None)
-        .await;
+    let page = server.expect_ok("GET pauses?pageSize=1&offset=1", None).await;
     assert_eq!(page["pauses"][0]["scope"], resources.site.as_str());
-    assert_eq!(
-        (&page["totalElements"], &page["hasNext"]),
-        (&json!(3), &json!(true))
-    );
-    let last = server
-        .expect_ok("GET pauses?pageSize=1&offset=2", None)
-        .await;
+    assert_eq!((&page["totalElements"], &page["hasNext"]), (&json!(3), &json!(true)));
+    let last = server.expect_ok("GET pauses?pageSize=1&offset=2", None).await;
     assert_eq!(last["hasNext"], false);
 }
 
@@ -153,14 +121,9 @@ async fn a_stopped_assignment_continues_when_it_is_resumed_with_a_reason() {
     // A retry, because the client lost the response.
     server.clock.advance(TimeDelta::minutes(1));
     assert_eq!(server.expect_ok(resume, reason).await, resumed);
-    assert_eq!(
-        server.expect_ok("GET assignments/project", None).await,
-        resumed
-    );
+    assert_eq!(server.expect_ok("GET assignments/project", None).await, resumed);
     // Writing the same values back starts the count again.
-    let replaced = server
-        .expect_ok("PUT assignments/project", Some(resumed))
-        .await;
+    let replaced = server.expect_ok("PUT assignments/project", Some(resumed)).await;
     assert_eq!(replaced["resumption"], Value::Null);
 
     let missing = format!("PUT assignments/{}/resume", resources.site);
@@ -180,9 +143,7 @@ async fn a_decision_explains_how_to_resume_a_stopped_assignment() {
     let path = format!("compute/instances/{}", resources.instance);
     let now = Some(json!({"kind": "now"}));
     server.expect_ok(&format!("PUT {path}/order"), now).await;
-    let decision = server
-        .expect_ok(&format!("GET {path}/decision"), None)
-        .await;
+    let decision = server.expect_ok(&format!("GET {path}/decision"), None).await;
     assert_eq!(decision["reason"]["code"], "stopped");
     let text =
         "1 updates of project failed; no more start until `evenkeel assignment resume project`";
@@ -195,9 +156,7 @@ async fn limits_stay_unless_they_are_named() {
     let resources = server.seed_resources().await;
     server.stop_assignment(&resources).await;
     let patch_limits = async |body: Value| {
-        let assignment = server
-            .expect_ok("PATCH assignments/project", Some(body))
-            .await;
+        let assignment = server.expect_ok("PATCH assignments/project", Some(body)).await;
         (
             assignment["maxConcurrent"].clone(),
             assignment["stopAfterFailures"].clone(),
@@ -209,22 +168,15 @@ async fn limits_stay_unless_they_are_named() {
     let raised = json!({"stopAfterFailures": 2});
     assert_eq!(patch_limits(raised).await, (json!(5), json!(2), json!(1)));
     let latest = json!({"name": "latest", "updatePolicy": "UPDATE_POLICY_LATEST"});
-    let latest = server
-        .expect_ok("POST os-update-policies", Some(latest))
-        .await;
+    let latest = server.expect_ok("POST os-update-policies", Some(latest)).await;
     let other = json!({"osUpdatePolicyId": latest["resourceId"]});
     assert_eq!(patch_limits(other).await, (json!(5), json!(2), json!(0)));
     let none = json!({"maxConcurrent": null, "stopAfterFailures": null});
-    assert_eq!(
-        patch_limits(none).await,
-        (Value::Null, Value::Null, json!(0))
-    );
+    assert_eq!(patch_limits(none).await, (Value::Null, Value::Null, json!(0)));
 
     // A target without an assignment needs a policy first.
     let site = format!("PATCH assignments/{}", resources.site);
-    let (status, _) = server
-        .request_as_writer(&site, Some(json!({"maxConcurrent": 1})))
-        .await;
+    let (status, _) = server.request_as_writer(&site, Some(json!({"maxConcurrent": 1}))).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     let limited = json!({"osUpdatePolicyId": resources.policy, "maxConcurrent": 1});
     let created = server.expect_ok(&site, Some(limited)).await;
@@ -247,13 +199,9 @@ async fn a_policy_that_is_assigned_by_the_instance_keeps_the_limits() {
     let resources = server.seed_resources().await;
     let path = format!("assignments/{}", resources.instance);
     let limited = json!({"stopAfterFailures": 3});
-    server
-        .expect_ok(&format!("PATCH {path}"), Some(limited))
-        .await;
+    server.expect_ok(&format!("PATCH {path}"), Some(limited)).await;
     let latest = json!({"name": "latest", "updatePolicy": "UPDATE_POLICY_LATEST"});
-    let latest = server
-        .expect_ok("POST os-update-policies", Some(latest))
-        .await;
+    let latest = server.expect_ok("POST os-update-policies", Some(latest)).await;
     let instance = format!("PATCH compute/instances/{}", resources.instance);
     let other = json!({"osUpdatePolicyID": latest["resourceId"]});
     server.expect_ok(&instance, Some(other)).await;
@@ -267,20 +215,11 @@ async fn a_setting_is_changed_and_the_others_stay() {
     let server = TestServer::new().await;
     let change = async |body: Value| server.expect_ok("PATCH settings", Some(body)).await;
     let days = change(json!({"retentionDays": 90})).await;
-    assert_eq!(
-        days,
-        json!({"retentionDays": 90, "anyScheduleStatus": false})
-    );
+    assert_eq!(days, json!({"retentionDays": 90, "anyScheduleStatus": false}));
     let both = change(json!({"anyScheduleStatus": true})).await;
-    assert_eq!(
-        both,
-        json!({"retentionDays": 90, "anyScheduleStatus": true})
-    );
+    assert_eq!(both, json!({"retentionDays": 90, "anyScheduleStatus": true}));
     let cleared = change(json!({"retentionDays": null})).await;
-    assert_eq!(
-        cleared,
-        json!({"retentionDays": null, "anyScheduleStatus": true})
-    );
+    assert_eq!(cleared, json!({"retentionDays": null, "anyScheduleStatus": true}));
     assert_eq!(server.expect_ok("GET settings", None).await, cleared);
     for (body, field) in [
         (json!({"retentionDays": 36_501}), "retentionDays"),
@@ -288,10 +227,7 @@ async fn a_setting_is_changed_and_the_others_stay() {
         (json!({"colour": 1}), "colour"),
     ] {
         let (status, problem) = server.request_as_writer("PATCH settings", Some(body)).await;
-        assert_eq!(
-            (status, &problem["field"]),
-            (StatusCode::BAD_REQUEST, &json!(field))
-        );
+        assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!(field)));
     }
 }
 
@@ -354,29 +290,21 @@ async fn unsupported_host_fields_are_rejected_and_read_only_fields_are_ignored()
     ] {
         for method in ["PUT", "PATCH"] {
             let body = Some(json!({"name": "other", field: value}));
-            let (status, problem) = server
-                .request_as_writer(&format!("{method} {path}"), body)
-                .await;
+            let (status, problem) =
+                server.request_as_writer(&format!("{method} {path}"), body).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{field}: {problem}");
             assert_eq!(problem["field"], field);
         }
         let bad = Some(json!({field: "nonsense?"}));
-        let (status, problem) = server
-            .request_as_writer(&format!("PATCH {path}"), bad)
-            .await;
-        assert_eq!(
-            (status, &problem["field"]),
-            (StatusCode::BAD_REQUEST, &json!(field))
-        );
+        let (status, problem) = server.request_as_writer(&format!("PATCH {path}"), bad).await;
+        assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!(field)));
     }
     // A client may write back what it read, read-only fields included.
     let mut replacement = server.expect_ok(&format!("GET {path}"), None).await;
     replacement["currentPowerState"] = json!("POWER_STATE_ON");
     replacement["desiredPowerState"] = Value::Null;
     replacement["name"] = json!("edge-02");
-    let put = server
-        .expect_ok(&format!("PUT {path}"), Some(replacement))
-        .await;
+    let put = server.expect_ok(&format!("PUT {path}"), Some(replacement)).await;
     assert_eq!(put["name"], "edge-02");
     assert_eq!(put["currentPowerState"], "POWER_STATE_UNSPECIFIED");
 }

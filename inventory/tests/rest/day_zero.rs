@@ -27,19 +27,9 @@ fn account() -> Value {
 /// Of each kind: list, body, alias of the id if there is one, and the name in messages.
 fn kinds() -> [(&'static str, Value, Option<&'static str>, &'static str); 3] {
     [
-        (
-            "providers",
-            provider(),
-            Some("providerID"),
-            "provider_resource",
-        ),
+        ("providers", provider(), Some("providerID"), "provider_resource"),
         ("customConfigs", config(), None, "custom_config_resource"),
-        (
-            "localAccounts",
-            account(),
-            Some("localAccountID"),
-            "local_account_resource",
-        ),
+        ("localAccounts", account(), Some("localAccountID"), "local_account_resource"),
     ]
 }
 
@@ -47,9 +37,7 @@ fn kinds() -> [(&'static str, Value, Option<&'static str>, &'static str); 3] {
 async fn each_kind_can_be_created_read_listed_and_deleted_but_not_changed() {
     let server = TestServer::new().await;
     for (list, body, alias, what) in kinds() {
-        let created = server
-            .expect_ok(&format!("POST {list}"), Some(body.clone()))
-            .await;
+        let created = server.expect_ok(&format!("POST {list}"), Some(body.clone())).await;
         let id = created["resourceId"].as_str().expect("an id").to_owned();
         let mut expected = body.clone();
         expected["resourceId"] = json!(id);
@@ -60,27 +48,19 @@ async fn each_kind_can_be_created_read_listed_and_deleted_but_not_changed() {
         }
         assert_eq!(created, expected);
         let item = format!("{list}/{id}");
-        assert_eq!(
-            server.expect_ok(&format!("GET {item}"), None).await,
-            created
-        );
+        assert_eq!(server.expect_ok(&format!("GET {item}"), None).await, created);
         let all =
             json!({list: [created], "totalElements": 1, "hasNext": false, "nextPageToken": ""});
         assert_eq!(server.expect_ok(&format!("GET {list}"), None).await, all);
-        let page = server
-            .expect_ok(&format!("GET {list}?pageSize=5"), None)
-            .await;
+        let page = server.expect_ok(&format!("GET {list}?pageSize=5"), None).await;
         assert_eq!(page, all);
 
         for method in ["PUT", "PATCH"] {
-            let (status, _) = server
-                .request_as_writer(&format!("{method} {item}"), Some(json!({})))
-                .await;
+            let (status, _) =
+                server.request_as_writer(&format!("{method} {item}"), Some(json!({}))).await;
             assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {item}");
         }
-        let (status, problem) = server
-            .request_as_writer(&format!("POST {list}"), Some(body))
-            .await;
+        let (status, problem) = server.request_as_writer(&format!("POST {list}"), Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{list}: {problem}");
         assert_eq!(problem["code"], "FailedPrecondition", "{list}: {problem}");
 
@@ -101,9 +81,7 @@ async fn a_client_may_send_back_the_resource_that_it_received() {
         let created = server.expect_ok(&format!("POST {list}"), Some(body)).await;
         let id = created["resourceId"].as_str().expect("an id");
         server.expect_ok(&format!("DELETE {list}/{id}"), None).await;
-        let again = server
-            .expect_ok(&format!("POST {list}"), Some(created.clone()))
-            .await;
+        let again = server.expect_ok(&format!("POST {list}"), Some(created.clone())).await;
         assert_ne!(again["resourceId"], created["resourceId"], "{list}");
     }
 }
@@ -135,54 +113,24 @@ async fn an_invalid_body_is_rejected_with_its_field() {
     for (list, body, field) in [
         (0, with(provider(), "name", json!("")), "name"),
         (0, with(provider(), "name", json!(long)), "name"),
-        (
-            0,
-            with(provider(), "providerKind", json!("X")),
-            "providerKind",
-        ),
-        (
-            0,
-            with(provider(), "providerKind", Value::Null),
-            "providerKind",
-        ),
-        (
-            0,
-            with(provider(), "apiEndpoint", json!("\u{0}")),
-            "apiEndpoint",
-        ),
+        (0, with(provider(), "providerKind", json!("X")), "providerKind"),
+        (0, with(provider(), "providerKind", Value::Null), "providerKind"),
+        (0, with(provider(), "apiEndpoint", json!("\u{0}")), "apiEndpoint"),
         (0, with(provider(), "config", json!("\u{0}")), "config"),
-        (
-            0,
-            with(provider(), "apiCredentials", json!(vec![""; 101])),
-            "apiCredentials",
-        ),
+        (0, with(provider(), "apiCredentials", json!(vec![""; 101])), "apiCredentials"),
         (0, with(provider(), "colour", json!("red")), "colour"),
         (1, with(config(), "name", json!("NTP")), "name"),
         (1, with(config(), "config", json!("")), "config"),
         (1, with(config(), "config", json!("\u{0}")), "config"),
-        (
-            1,
-            with(config(), "description", json!("a".repeat(257))),
-            "description",
-        ),
+        (1, with(config(), "description", json!("a".repeat(257))), "description"),
         (2, with(account(), "username", json!("1ann")), "username"),
-        (
-            2,
-            with(account(), "sshKey", json!("ssh-rsa AAAA")),
-            "sshKey",
-        ),
-        (
-            2,
-            with(account(), "sshKey", json!(format!("{SSH_KEY}\n{SSH_KEY}"))),
-            "sshKey",
-        ),
+        (2, with(account(), "sshKey", json!("ssh-rsa AAAA")), "sshKey"),
+        (2, with(account(), "sshKey", json!(format!("{SSH_KEY}\n{SSH_KEY}"))), "sshKey"),
         (2, json!({"username": "ann"}), "sshKey"),
     ] {
         let list = kinds()[list].0;
         let input = body.to_string();
-        let (status, problem) = server
-            .request_as_writer(&format!("POST {list}"), Some(body))
-            .await;
+        let (status, problem) = server.request_as_writer(&format!("POST {list}"), Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{input}: {problem}");
         assert_eq!(problem["code"], "InvalidArgument", "{input}: {problem}");
         assert_eq!(problem["field"], field, "{input}: {problem}");
@@ -201,10 +149,7 @@ async fn lists_are_filtered_and_ordered() {
         server.expect_ok("POST localAccounts", Some(body)).await;
     }
     let answer = server
-        .expect_ok(
-            "GET localAccounts?filter=username=%22BOB%22&orderBy=username%20desc",
-            None,
-        )
+        .expect_ok("GET localAccounts?filter=username=%22BOB%22&orderBy=username%20desc", None)
         .await;
     let names: Vec<_> = answer["localAccounts"]
         .as_array()
@@ -213,13 +158,8 @@ async fn lists_are_filtered_and_ordered() {
         .map(|account| &account["username"])
         .collect();
     assert_eq!(names, ["bobby", "bob"]);
-    let (status, problem) = server
-        .request_as_writer("GET providers?filter=colour=red", None)
-        .await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("filter"))
-    );
+    let (status, problem) = server.request_as_writer("GET providers?filter=colour=red", None).await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("filter")));
 }
 
 #[tokio::test]
@@ -227,26 +167,16 @@ async fn resources_used_by_an_instance_cannot_be_deleted() {
     let server = TestServer::new().await;
     let id = |answer: &Value| answer["resourceId"].as_str().expect("an id").to_owned();
     let config = id(&server.expect_ok("POST customConfigs", Some(config())).await);
-    let account = id(&server
-        .expect_ok("POST localAccounts", Some(account()))
-        .await);
+    let account = id(&server.expect_ok("POST localAccounts", Some(account())).await);
     let host = json!({"name": "edge-01", "uuid": UUID, "autoOnboard": true});
-    let host = id(&server
-        .expect_ok("POST compute/hosts/register", Some(host))
-        .await);
-    let os = id(&server
-        .expect_ok("POST compute/os", Some(os_body("Debian 12")))
-        .await);
+    let host = id(&server.expect_ok("POST compute/hosts/register", Some(host)).await);
+    let os = id(&server.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await);
     let instance = json!({
         "hostID": host, "osID": os, "localAccountID": account, "customConfigID": [config],
     });
-    let instance = id(&server
-        .expect_ok("POST compute/instances", Some(instance))
-        .await);
-    let in_use = [
-        format!("DELETE customConfigs/{config}"),
-        format!("DELETE localAccounts/{account}"),
-    ];
+    let instance = id(&server.expect_ok("POST compute/instances", Some(instance)).await);
+    let in_use =
+        [format!("DELETE customConfigs/{config}"), format!("DELETE localAccounts/{account}")];
     for delete in &in_use {
         let (status, problem) = server.request_as_writer(delete, None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{delete}: {problem}");
@@ -273,10 +203,7 @@ async fn absent_features_have_empty_lists() {
         ("telemetry/profiles/logs", "telemetryLogsProfiles"),
         ("telemetry/profiles/metrics", "telemetryMetricsProfiles"),
     ] {
-        for query in [
-            "",
-            "?pageSize=20&offset=0&filter=kind=WORKLOAD_KIND_CLUSTER",
-        ] {
+        for query in ["", "?pageSize=20&offset=0&filter=kind=WORKLOAD_KIND_CLUSTER"] {
             let answer = server.expect_ok(&format!("GET {path}{query}"), None).await;
             let empty_list =
                 json!({key: [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
@@ -291,12 +218,8 @@ async fn absent_features_have_empty_lists() {
             let (status, answer) = server.request_as(caller, &what, None).await;
             assert_eq!(status, expected, "{what} as {caller:?}: {answer}");
         }
-        let (status, problem) = server
-            .request_as_writer(&format!("GET {path}?pageSize=0"), None)
-            .await;
-        assert_eq!(
-            (status, &problem["field"]),
-            (StatusCode::BAD_REQUEST, &json!("pageSize"))
-        );
+        let (status, problem) =
+            server.request_as_writer(&format!("GET {path}?pageSize=0"), None).await;
+        assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("pageSize")));
     }
 }

@@ -37,29 +37,16 @@ fn responses_require_every_field_and_requests_only_the_mandatory_fields() {
     let document = serde_json::to_value(document()).expect("JSON");
     let schemas = &document["components"]["schemas"];
     let required = |name: &str| schemas[name]["required"].as_array().map_or(0, Vec::len);
-    let properties = |name: &str| {
-        schemas[name]["properties"]
-            .as_object()
-            .map_or(0, serde_json::Map::len)
-    };
-    for answer in [
-        "HostResource",
-        "InstanceResource",
-        "OSUpdateRun",
-        "SingleScheduleResource",
-        "Decision",
-    ] {
+    let properties =
+        |name: &str| schemas[name]["properties"].as_object().map_or(0, serde_json::Map::len);
+    for answer in
+        ["HostResource", "InstanceResource", "OSUpdateRun", "SingleScheduleResource", "Decision"]
+    {
         assert!(properties(answer) > 5, "{answer}");
         assert_eq!(required(answer), properties(answer), "{answer}");
     }
-    assert_eq!(
-        schemas["OperatingSystemInput"]["required"],
-        serde_json::json!(["sha256"])
-    );
-    assert_eq!(
-        schemas["OperatingSystemInput"]["additionalProperties"],
-        false
-    );
+    assert_eq!(schemas["OperatingSystemInput"]["required"], serde_json::json!(["sha256"]));
+    assert_eq!(schemas["OperatingSystemInput"]["additionalProperties"], false);
     assert_eq!(schemas["HostRegister"].get("required"), None);
 }
 
@@ -68,10 +55,7 @@ fn nested_inputs_and_changes_require_only_the_mandatory_fields() {
     let document = serde_json::to_value(document()).expect("JSON");
     let schemas = &document["components"]["schemas"];
     assert_eq!(schemas["PackageRulesInput"].get("required"), None);
-    assert_eq!(
-        schemas["AssignmentInput"]["required"],
-        serde_json::json!(["osUpdatePolicyId"])
-    );
+    assert_eq!(schemas["AssignmentInput"]["required"], serde_json::json!(["osUpdatePolicyId"]));
     let change = &document["paths"]["/v1/projects/{projectName}/assignments/{target}"]["patch"];
     assert_eq!(
         change["requestBody"]["content"]["application/json"]["schema"]["$ref"],

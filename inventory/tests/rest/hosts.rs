@@ -21,23 +21,15 @@ fn id(answer: &Value) -> String {
 
 async fn register_host(server: &TestServer, serial: &str) -> String {
     let body = json!({"serialNumber": serial});
-    id(&server
-        .expect_ok("POST compute/hosts/register", Some(body))
-        .await)
+    id(&server.expect_ok("POST compute/hosts/register", Some(body)).await)
 }
 
 /// Sets the status of a host as if its machine had connected.
 async fn mark_host_running(server: &TestServer, host: &str) {
-    let tx = server
-        .store
-        .tenant(server.ours)
-        .await
-        .expect("a transaction");
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
     let running = Status::new("Running", Indication::Idle, server.clock.now());
     let host = host.parse().expect("an id");
-    hosts::set_status(&tx, host, &running)
-        .await
-        .expect("written");
+    hosts::set_status(&tx, host, &running).await.expect("written");
     tx.commit().await.expect("committed");
 }
 
@@ -52,45 +44,26 @@ async fn a_host_is_created_without_registration() {
         "name": "a name of more than twenty", "uuid": UUID.to_uppercase(), "siteId": site,
         "metadata": labels(&[("rack", "7")]), "hostname": "ignored",
     });
-    let host = server
-        .expect_ok("POST compute/hosts", Some(body.clone()))
-        .await;
+    let host = server.expect_ok("POST compute/hosts", Some(body.clone())).await;
     assert_eq!(host["desiredState"], "HOST_STATE_ONBOARDED");
     assert_eq!(host["currentState"], "HOST_STATE_REGISTERED");
     assert_eq!(host["uuid"], UUID);
-    assert_eq!(
-        (&host["hostname"], &host["serialNumber"]),
-        (&json!(""), &json!(""))
-    );
+    assert_eq!((&host["hostname"], &host["serialNumber"]), (&json!(""), &json!("")));
     assert_eq!(host["site"]["name"], "ulm");
     assert_eq!(host["metadata"], labels(&[("rack", "7")]));
     assert_eq!(host["inheritedMetadata"], labels(&[("country", "de")]));
-    let read = server
-        .expect_ok(&format!("GET compute/hosts/{}", id(&host)), None)
-        .await;
+    let read = server.expect_ok(&format!("GET compute/hosts/{}", id(&host)), None).await;
     assert_eq!(read, host);
 
-    let (status, problem) = server
-        .request_as_writer("POST compute/hosts", Some(body))
-        .await;
+    let (status, problem) = server.request_as_writer("POST compute/hosts", Some(body)).await;
     assert_eq!(
         (status, &problem["code"], &problem["field"]),
-        (
-            StatusCode::BAD_REQUEST,
-            &json!("FailedPrecondition"),
-            &json!("uuid")
-        )
+        (StatusCode::BAD_REQUEST, &json!("FailedPrecondition"), &json!("uuid"))
     );
     let empty = Some(json!({"name": ""}));
     let nameless = server.expect_ok("POST compute/hosts", empty).await;
-    assert_eq!(
-        (&nameless["name"], &nameless["uuid"]),
-        (&json!(""), &json!(""))
-    );
-    assert_eq!(
-        server.expect_ok("GET compute/hosts", None).await["totalElements"],
-        2
-    );
+    assert_eq!((&nameless["name"], &nameless["uuid"]), (&json!(""), &json!("")));
+    assert_eq!(server.expect_ok("GET compute/hosts", None).await["totalElements"], 2);
 }
 
 #[tokio::test]
@@ -112,24 +85,15 @@ async fn a_bad_host_is_not_created() {
         let mut body = json!({"name": "edge-01"});
         body[field] = value;
         let input = body.to_string();
-        let (status, problem) = server
-            .request_as_writer("POST compute/hosts", Some(body))
-            .await;
+        let (status, problem) = server.request_as_writer("POST compute/hosts", Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{input}: {problem}");
         assert_eq!(problem["field"], field, "{input}: {problem}");
     }
     let size = json!({"serialNumber": "ABC12345", "userLvmSize": 2_147_483_648_u32});
-    let (status, problem) = server
-        .request_as_writer("POST compute/hosts/register", Some(size))
-        .await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("userLvmSize"))
-    );
-    assert_eq!(
-        server.expect_ok("GET compute/hosts", None).await["totalElements"],
-        0
-    );
+    let (status, problem) =
+        server.request_as_writer("POST compute/hosts/register", Some(size)).await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("userLvmSize")));
+    assert_eq!(server.expect_ok("GET compute/hosts", None).await["totalElements"], 0);
 }
 
 #[tokio::test]
@@ -140,11 +104,7 @@ async fn the_labels_of_a_host_are_changed_and_replaced() {
     for (what, body, expected) in [
         ("PATCH", json!({"metadata": both}), both.clone()),
         ("PATCH", json!({"name": "edge-01"}), both.clone()),
-        (
-            "PATCH ?fieldMask=metadata",
-            json!({"name": "edge-02"}),
-            json!([]),
-        ),
+        ("PATCH ?fieldMask=metadata", json!({"name": "edge-02"}), json!([])),
         (
             "PUT",
             json!({"name": "edge-01", "metadata": both, "uuid": UUID, "currentPowerState": "POWER_STATE_ON"}),
@@ -159,15 +119,11 @@ async fn the_labels_of_a_host_are_changed_and_replaced() {
         let answer = server.expect_ok(&path, Some(body)).await;
         assert_eq!(answer["metadata"], expected, "{what}");
         assert_eq!(answer["uuid"], "", "{what}");
-        let read = server
-            .expect_ok(&format!("GET compute/hosts/{host}"), None)
-            .await;
+        let read = server.expect_ok(&format!("GET compute/hosts/{host}"), None).await;
         assert_eq!(read, answer, "{what}");
     }
     assert_ne!(
-        server
-            .expect_ok(&format!("GET compute/hosts/{host}"), None)
-            .await["name"],
+        server.expect_ok(&format!("GET compute/hosts/{host}"), None).await["name"],
         "edge-02"
     );
 }
@@ -176,9 +132,7 @@ async fn the_labels_of_a_host_are_changed_and_replaced() {
 async fn the_registration_of_a_host_can_be_changed() {
     let server = TestServer::new().await;
     let body = json!({"serialNumber": "ABC12345", "name": "edge-01", "userLvmSize": 60});
-    let host = server
-        .expect_ok("POST compute/hosts/register", Some(body))
-        .await;
+    let host = server.expect_ok("POST compute/hosts/register", Some(body)).await;
     assert_eq!(host["userLvmSize"], 60);
     let path = format!("PATCH compute/hosts/{}/register", id(&host));
     let shape = |host: &Value| json!([host["name"], host["desiredState"], host["userLvmSize"]]);
@@ -187,10 +141,7 @@ async fn the_registration_of_a_host_can_be_changed() {
             json!({"name": "edge-02", "autoOnboard": true, "serialNumber": "XYZ98765"}),
             json!(["edge-02", "HOST_STATE_ONBOARDED", 60]),
         ),
-        (
-            json!({"name": "edge-03"}),
-            json!(["edge-03", "HOST_STATE_ONBOARDED", 60]),
-        ),
+        (json!({"name": "edge-03"}), json!(["edge-03", "HOST_STATE_ONBOARDED", 60])),
         (
             json!({"autoOnboard": false, "userLvmSize": 7}),
             json!(["edge-03", "HOST_STATE_REGISTERED", 60]),
@@ -203,13 +154,8 @@ async fn the_registration_of_a_host_can_be_changed() {
     }
     let long = json!({"name": "a".repeat(21), "autoOnboard": true});
     let (status, problem) = server.request_as_writer(&path, Some(long)).await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("name"))
-    );
-    let read = server
-        .expect_ok(&format!("GET compute/hosts/{}", id(&host)), None)
-        .await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("name")));
+    let read = server.expect_ok(&format!("GET compute/hosts/{}", id(&host)), None).await;
     assert_eq!(read["desiredState"], "HOST_STATE_REGISTERED");
 }
 
@@ -226,16 +172,9 @@ async fn a_desired_state_is_accepted_only_if_the_host_can_reach_it() {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
         assert_eq!(problem["code"], "FailedPrecondition", "{what}");
     };
-    let read = async || {
-        server
-            .expect_ok(&format!("GET compute/hosts/{host}"), None)
-            .await
-    };
+    let read = async || server.expect_ok(&format!("GET compute/hosts/{host}"), None).await;
     refused("PUT invalidate", None).await;
-    assert_eq!(
-        server.expect_ok(&of("PATCH onboard"), None).await,
-        json!({})
-    );
+    assert_eq!(server.expect_ok(&of("PATCH onboard"), None).await, json!({}));
     let fetched = read().await;
     assert_eq!(fetched["desiredState"], "HOST_STATE_ONBOARDED");
     assert_eq!(fetched["currentState"], "HOST_STATE_REGISTERED");
@@ -255,10 +194,7 @@ async fn a_desired_state_is_accepted_only_if_the_host_can_reach_it() {
 
     refused("PATCH onboard", None).await;
     refused("PATCH register", back()).await;
-    assert_eq!(
-        server.expect_ok(&of("PUT invalidate"), None).await,
-        json!({})
-    );
+    assert_eq!(server.expect_ok(&of("PUT invalidate"), None).await, json!({}));
     assert_eq!(read().await["note"], "");
     let delete = format!("DELETE compute/hosts/{host}");
     assert_eq!(server.expect_ok(&delete, None).await, json!({}));
@@ -280,9 +216,7 @@ async fn a_note_is_one_line() {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{note}: {problem}");
         assert_eq!(problem["parameter"], "note", "{note}: {problem}");
     }
-    let read = server
-        .expect_ok(&format!("GET compute/hosts/{host}"), None)
-        .await;
+    let read = server.expect_ok(&format!("GET compute/hosts/{host}"), None).await;
     assert_eq!(read["currentState"], "HOST_STATE_ONBOARDED");
 }
 
@@ -292,20 +226,12 @@ async fn hosts_are_counted_with_and_without_a_filter() {
     let resources = server.seed_resources().await;
     register_host(&server, "XYZ98765").await;
     let shape = |answer: &Value| {
-        json!([
-            answer["total"],
-            answer["error"],
-            answer["running"],
-            answer["unallocated"]
-        ])
+        json!([answer["total"], answer["error"], answer["running"], answer["unallocated"]])
     };
     for (query, expected) in [
         ("", json!([2, 0, 0, 1])),
         ("?filter=has(site)", json!([1, 0, 0, 0])),
-        (
-            "?filter=name%3D%22nobody%22%20OR%20has(site)",
-            json!([1, 0, 0, 0]),
-        ),
+        ("?filter=name%3D%22nobody%22%20OR%20has(site)", json!([1, 0, 0, 0])),
         ("?filter=name%3D%22nobody%22", json!([0, 0, 0, 0])),
     ] {
         for path in ["compute/hosts/summary", "compute/hosts_summary"] {
@@ -313,14 +239,9 @@ async fn hosts_are_counted_with_and_without_a_filter() {
             assert_eq!(shape(&answer), expected, "{path}{query}");
         }
     }
-    let by_site = format!(
-        "GET compute/hosts/summary?filter=site.resourceId%3D'{}'",
-        resources.site
-    );
-    assert_eq!(
-        shape(&server.expect_ok(&by_site, None).await),
-        json!([1, 0, 0, 0])
-    );
+    let by_site =
+        format!("GET compute/hosts/summary?filter=site.resourceId%3D'{}'", resources.site);
+    assert_eq!(shape(&server.expect_ok(&by_site, None).await), json!([1, 0, 0, 0]));
     for filter in ["name%3D", "colour%3D1", "name%3D%22a%22%20b"] {
         let path = format!("GET compute/hosts/summary?filter={filter}");
         let (status, problem) = server.request_as_writer(&path, None).await;
@@ -334,19 +255,11 @@ async fn hosts_are_counted_with_and_without_a_filter() {
 async fn a_host_without_a_site_has_all_its_fields() {
     let server = TestServer::new().await;
     let host = register_host(&server, "ABC12345").await;
-    let fetched = server
-        .expect_ok(&format!("GET compute/hosts/{host}"), None)
-        .await;
+    let fetched = server.expect_ok(&format!("GET compute/hosts/{host}"), None).await;
     for field in ["site", "instance", "provider"] {
         assert_eq!(fetched[field], Value::Null, "{field}");
     }
-    for field in [
-        "metadata",
-        "inheritedMetadata",
-        "hostStorages",
-        "hostUsbs",
-        "hostGpus",
-    ] {
+    for field in ["metadata", "inheritedMetadata", "hostStorages", "hostUsbs", "hostGpus"] {
         assert_eq!(fetched[field], json!([]), "{field}");
     }
     assert_eq!(fetched["desiredPowerState"], "POWER_STATE_UNSPECIFIED");

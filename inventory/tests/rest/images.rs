@@ -75,25 +75,17 @@ async fn image_signatures_stay_until_a_request_changes_them() {
         ("PATCH", unknown),
         ("PUT", created.clone()),
     ] {
-        let updated = server
-            .expect_ok(&format!("{method} {path}"), Some(body))
-            .await;
+        let updated = server.expect_ok(&format!("{method} {path}"), Some(body)).await;
         assert_eq!(updated, created, "{method}");
     }
     for mask in ["imageSignatures", "metadata,imageSignatures"] {
         let masked = format!("PATCH {path}?fieldMask={mask}");
-        assert_eq!(
-            server.expect_ok(&masked, Some(json!({}))).await,
-            created,
-            "{mask}"
-        );
+        assert_eq!(server.expect_ok(&masked, Some(json!({}))).await, created, "{mask}");
     }
 
     // One change of the architecture and the signatures.
     let change = json!({"architecture": "aarch64", "imageSignatures": [second]});
-    let updated = server
-        .expect_ok(&format!("PATCH {path}"), Some(change))
-        .await;
+    let updated = server.expect_ok(&format!("PATCH {path}"), Some(change)).await;
     assert_eq!(
         (&updated["architecture"], &updated["imageSignatures"]),
         (&json!("aarch64"), &json!([second]))
@@ -112,9 +104,7 @@ async fn a_policy_has_rules_for_fetching_images() {
     let rules =
         json!({"downloadBytesPerSecond": 4_096, "maxBytes": 1_073_741_824_u64, "attempts": 3});
     let latest = |rules: &Value| json!({"name": "latest", "updatePolicy": "UPDATE_POLICY_LATEST", "imageRules": rules});
-    let plain = server
-        .post("os-update-policies", latest(&Value::Null))
-        .await;
+    let plain = server.post("os-update-policies", latest(&Value::Null)).await;
     assert_eq!(plain["imageRules"], default_rules);
     let with_rules = server.post("os-update-policies", latest(&rules)).await;
     assert_eq!(with_rules["imageRules"], rules);
@@ -141,14 +131,9 @@ async fn a_policy_has_rules_for_fetching_images() {
     }
     let (_, instance) = server.create_edge_host(&image).await;
     let body = json!({"osUpdatePolicyId": exactly["resourceId"]});
-    server
-        .expect_ok("PUT assignments/project", Some(body))
-        .await;
+    server.expect_ok("PUT assignments/project", Some(body)).await;
     let fetched = server.get(&format!("compute/instances/{instance}")).await;
-    assert_eq!(
-        fetched["effectiveUpdatePolicy"]["target"]["imageRules"],
-        rules
-    );
+    assert_eq!(fetched["effectiveUpdatePolicy"]["target"]["imageRules"], rules);
 }
 
 #[tokio::test]
@@ -160,9 +145,7 @@ async fn an_image_that_failed_on_a_node_is_reported_and_no_longer_desired() {
     let policy = json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": new});
     let policy = server.post("os-update-policies", policy).await;
     let body = json!({"osUpdatePolicyId": policy["resourceId"]});
-    server
-        .expect_ok("PUT assignments/project", Some(body))
-        .await;
+    server.expect_ok("PUT assignments/project", Some(body)).await;
     let path = format!("compute/instances/{instance}");
     let decision = format!("{path}/decision");
     let report_node = async |bad: Vec<QuarantinedImage>, facts: Value| {
@@ -181,10 +164,7 @@ async fn an_image_that_failed_on_a_node_is_reported_and_no_longer_desired() {
     let answer = server.get(&decision).await;
     assert_eq!(answer["reason"]["code"], "no_window");
     let fetched = server.get(&path).await;
-    assert_eq!(
-        (&fetched["slots"], &fetched["badImages"]),
-        (&json!([]), &json!([]))
-    );
+    assert_eq!((&fetched["slots"], &fetched["badImages"]), (&json!([]), &json!([])));
 
     let slots = json!([
         {"name": "root-a", "state": "good", "imageId": "1.0"},
@@ -201,18 +181,12 @@ async fn an_image_that_failed_on_a_node_is_reported_and_no_longer_desired() {
     assert_eq!(answer["reason"]["code"], "quarantined");
     assert_eq!(answer["reason"]["data"], json!({"imageId": "1.1"}));
     let fetched = server.get(&path).await;
-    assert_eq!(
-        (&fetched["slots"], &fetched["badImages"]),
-        (&slots, &failed)
-    );
+    assert_eq!((&fetched["slots"], &fetched["badImages"]), (&slots, &failed));
     // Lists and hosts omit these fields.
     let list = server.get("compute/instances").await;
     let host = server.get(&format!("compute/hosts/{host}")).await;
     for summary in [&list["instances"][0], &host["instance"]] {
-        assert_eq!(
-            (&summary["slots"], &summary["badImages"]),
-            (&json!([]), &json!([]))
-        );
+        assert_eq!((&summary["slots"], &summary["badImages"]), (&json!([]), &json!([])));
     }
 }
 
@@ -227,11 +201,7 @@ async fn a_run_shows_the_image_before_and_after_it() {
         name: "edge-02 update".to_owned(),
         description: String::new(),
         attempt: Some(AttemptId(Uuid::from_u128(9))),
-        origin: Origin {
-            target: None,
-            policy: None,
-            order: None,
-        },
+        origin: Origin { target: None, policy: None, order: None },
         follows: None,
     };
     let planned = Evidence {
@@ -243,26 +213,18 @@ async fn a_run_shows_the_image_before_and_after_it() {
         }),
         ..Evidence::default()
     };
-    let ended = Evidence {
-        booted: Some("1.1".to_owned()),
-        ..Evidence::default()
-    };
+    let ended = Evidence { booted: Some("1.1".to_owned()), ..Evidence::default() };
     let mut runs = Vec::new();
     let mut subject = Subject::New(Box::new(opening));
-    for (sequence, event, evidence) in [
-        (1, RunEvent::Began, planned),
-        (2, RunEvent::Finished, ended),
-    ] {
+    for (sequence, event, evidence) in
+        [(1, RunEvent::Began, planned), (2, RunEvent::Finished, ended)]
+    {
         let record = RunEventRecord {
             sequence: Some(sequence),
             evidence,
             ..RunEventRecord::from_event(event)
         };
-        let tx = server
-            .store
-            .tenant(server.ours)
-            .await
-            .expect("a transaction");
+        let tx = server.store.tenant(server.ours).await.expect("a transaction");
         let now = server.clock.now();
         let run = runs::advance(&tx, subject, &record, &RunTimeouts::default(), now).await;
         let run = run.expect("it goes on");
@@ -278,8 +240,6 @@ async fn a_run_shows_the_image_before_and_after_it() {
     let list = server.get(&format!("os-update-runs?{of_it}")).await;
     assert_eq!(list["osUpdateRuns"][0]["image"], change("1.1"));
     // A run of packages has none.
-    let packages = server
-        .get(&format!("os-update-runs/{}", resources.run))
-        .await;
+    let packages = server.get(&format!("os-update-runs/{}", resources.run)).await;
     assert_eq!(packages["image"], Value::Null);
 }

@@ -13,9 +13,7 @@ use crate::test_server::{Caller, TestServer, nightly, os_body, read_json};
 async fn assert_rejected(server: &TestServer, path: &str, list: &str, cases: Vec<(Value, &str)>) {
     for (body, field) in cases {
         let input = body.to_string();
-        let (status, problem) = server
-            .request_as_writer(&format!("POST {path}"), Some(body))
-            .await;
+        let (status, problem) = server.request_as_writer(&format!("POST {path}"), Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{input}: {problem}");
         assert_eq!(problem["code"], "InvalidArgument", "{input}: {problem}");
         assert_eq!(problem["field"], field, "{input}: {problem}");
@@ -33,10 +31,7 @@ async fn a_bad_host_is_rejected_with_its_field() {
         (json!({"uuid": "x"}), "uuid"),
         (json!({"serialNumber": "a;b"}), "serialNumber"),
         (json!({"serialNumber": "ABC12345", "name": long}), "name"),
-        (
-            json!({"serialNumber": "ABC12345", "colour": "red"}),
-            "colour",
-        ),
+        (json!({"serialNumber": "ABC12345", "colour": "red"}), "colour"),
         (json!({"serialNumber": 7}), "serialNumber"),
         (json!({"autoOnboard": "yes"}), "autoOnboard"),
     ];
@@ -83,10 +78,7 @@ async fn a_bad_policy_is_rejected_with_its_field() {
     let with_rules = |rules: Value| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
     let cases = vec![
         (json!({"updatePolicy": "UPDATE_POLICY_LATEST"}), "name"),
-        (
-            json!({"name": "", "updatePolicy": "UPDATE_POLICY_LATEST"}),
-            "name",
-        ),
+        (json!({"name": "", "updatePolicy": "UPDATE_POLICY_LATEST"}), "name"),
         (json!({"name": "p"}), "updatePolicy"),
         (latest, "updatePolicy"),
         (with_packages(""), "updatePolicy"),
@@ -94,22 +86,10 @@ async fn a_bad_policy_is_rejected_with_its_field() {
         (with_packages("curl=not a version"), "updatePackages"),
         (with_packages("curl\ncurl"), "updatePackages"),
         (offline(366), "offlineDays"),
-        (
-            with_rules(json!({"suites": ["a;reboot"]})),
-            "packageRules.suites",
-        ),
-        (
-            with_rules(json!({"exclude": ["-o"]})),
-            "packageRules.exclude",
-        ),
-        (
-            with_rules(json!({"minAgeDays": 366})),
-            "packageRules.minAgeDays",
-        ),
-        (
-            with_rules(json!({"downloadBytesPerSecond": 1})),
-            "packageRules.downloadBytesPerSecond",
-        ),
+        (with_rules(json!({"suites": ["a;reboot"]})), "packageRules.suites"),
+        (with_rules(json!({"exclude": ["-o"]})), "packageRules.exclude"),
+        (with_rules(json!({"minAgeDays": 366})), "packageRules.minAgeDays"),
+        (with_rules(json!({"downloadBytesPerSecond": 1})), "packageRules.downloadBytesPerSecond"),
     ];
     assert_rejected(&server, "os-update-policies", "os-update-policies", cases).await;
 }
@@ -127,10 +107,7 @@ async fn a_bad_schedule_is_rejected_with_its_field() {
     let mut both = with("targetSiteId", json!("site-00000001"));
     both["targetRegionId"] = json!("region-00000001");
     let cases = vec![
-        (
-            with("startSeconds", json!(server.seconds(0))),
-            "startSeconds",
-        ),
+        (with("startSeconds", json!(server.seconds(0))), "startSeconds"),
         (with("startSeconds", json!(-1)), "startSeconds"),
         (with("endSeconds", json!(server.seconds(60))), "endSeconds"),
         (with("endSeconds", json!(server.seconds(30))), "endSeconds"),
@@ -217,55 +194,23 @@ async fn a_bad_assignment_pause_order_or_setting_is_rejected_with_its_field() {
     for (what, body, field) in [
         (assign.as_str(), json!({}), "osUpdatePolicyId"),
         (&assign, policy("maxConcurrent", json!(0)), "maxConcurrent"),
-        (
-            &assign,
-            policy("stopAfterFailures", json!(0)),
-            "stopAfterFailures",
-        ),
+        (&assign, policy("stopAfterFailures", json!(0)), "stopAfterFailures"),
         (&assign, policy("maxConcurrent", json!(-1)), "maxConcurrent"),
-        (
-            &assign,
-            policy("osUpdatePolicyId", json!("os-00000001")),
-            "osUpdatePolicyId",
-        ),
+        (&assign, policy("osUpdatePolicyId", json!("os-00000001")), "osUpdatePolicyId"),
         (&assign, policy("colour", json!(1)), "colour"),
-        (
-            "PUT assignments/os-00000001",
-            policy("maxConcurrent", json!(1)),
-            "target",
-        ),
-        (
-            "PUT assignments/projects",
-            policy("maxConcurrent", json!(1)),
-            "target",
-        ),
+        ("PUT assignments/os-00000001", policy("maxConcurrent", json!(1)), "target"),
+        ("PUT assignments/projects", policy("maxConcurrent", json!(1)), "target"),
         ("PUT pauses/host-00000001", json!({}), "scope"),
-        (
-            "PUT pauses/project",
-            json!({"reason": "x".repeat(501)}),
-            "reason",
-        ),
+        ("PUT pauses/project", json!({"reason": "x".repeat(501)}), "reason"),
         ("PUT pauses/project", json!({"reason": "a\nb"}), "reason"),
         (&order, json!({}), "kind"),
         (&order, json!({"kind": "later"}), "kind"),
         (&order, json!({"kind": "now", "seconds": 0}), "seconds"),
         (&order, json!({"kind": "now", "seconds": 86_401}), "seconds"),
         (&order, json!({"kind": "now", "reason": "\u{0}"}), "reason"),
-        (
-            "PUT settings",
-            json!({"retentionDays": 36_501}),
-            "retentionDays",
-        ),
-        (
-            "PUT settings",
-            json!({"retentionDays": -1}),
-            "retentionDays",
-        ),
-        (
-            "PUT settings",
-            json!({"anyScheduleStatus": "yes"}),
-            "anyScheduleStatus",
-        ),
+        ("PUT settings", json!({"retentionDays": 36_501}), "retentionDays"),
+        ("PUT settings", json!({"retentionDays": -1}), "retentionDays"),
+        ("PUT settings", json!({"anyScheduleStatus": "yes"}), "anyScheduleStatus"),
     ] {
         let (status, problem) = server.request_as_writer(what, Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
@@ -282,9 +227,7 @@ async fn a_limit_that_does_not_fit_the_database_is_rejected_with_its_field() {
     for field in ["maxConcurrent", "stopAfterFailures"] {
         let mut body = json!({"osUpdatePolicyId": resources.policy});
         body[field] = json!(i32::MAX);
-        let stored = server
-            .expect_ok(&format!("PUT {path}"), Some(body.clone()))
-            .await;
+        let stored = server.expect_ok(&format!("PUT {path}"), Some(body.clone())).await;
         assert_eq!(stored[field], i32::MAX);
         body[field] = json!(2_147_483_648_u32);
         for method in ["PUT", "PATCH"] {
@@ -326,9 +269,7 @@ async fn a_body_that_is_no_json_object_is_rejected() {
         let request = Request::post("/v1/projects/ours/compute/hosts/register")
             .header("authorization", format!("Bearer {token}"))
             .header("content-type", media_type);
-        let request = request
-            .body(Body::from(body.to_owned()))
-            .expect("a request");
+        let request = request.body(Body::from(body.to_owned())).expect("a request");
         let (status, problem) = read_json(server.send(request).await).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(problem["code"], "InvalidArgument");
@@ -337,25 +278,18 @@ async fn a_body_that_is_no_json_object_is_rejected() {
 
 #[tokio::test]
 async fn a_body_above_the_limit_is_rejected() {
-    let server = TestServer::with_settings(Settings {
-        body_limit: 1_000,
-        ..Settings::default()
-    })
-    .await;
+    let server =
+        TestServer::with_settings(Settings { body_limit: 1_000, ..Settings::default() }).await;
     let body = json!({"name": "x".repeat(2_000)});
-    let (status, problem) = server
-        .request_as_writer("POST compute/hosts/register", Some(body))
-        .await;
+    let (status, problem) =
+        server.request_as_writer("POST compute/hosts/register", Some(body)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(problem["code"], "ResourceExhausted");
 }
 
 #[tokio::test]
 async fn a_slow_client_gets_a_timeout() {
-    let settings = Settings {
-        request_timeout: Duration::from_millis(50),
-        ..Settings::default()
-    };
+    let settings = Settings { request_timeout: Duration::from_millis(50), ..Settings::default() };
     let server = TestServer::with_settings(settings).await;
     let token = server.token(Caller::Writer).expect("a token");
     let request = Request::post("/v1/projects/ours/compute/hosts/register")
@@ -382,20 +316,12 @@ async fn the_form_of_a_request_is_checked_before_the_caller() {
     let server = TestServer::new().await;
     let bad = Some(json!({"colour": "red"}));
     let (status, _) = server
-        .request_as(
-            Caller::Anonymous,
-            "POST /v1/projects/ours/compute/hosts/register",
-            bad,
-        )
+        .request_as(Caller::Anonymous, "POST /v1/projects/ours/compute/hosts/register", bad)
         .await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     let rule = Some(json!({"name": "x"}));
     let (status, _) = server
-        .request_as(
-            Caller::Reader,
-            "POST /v1/projects/ours/compute/hosts/register",
-            rule,
-        )
+        .request_as(Caller::Reader, "POST /v1/projects/ours/compute/hosts/register", rule)
         .await;
     assert_eq!(status, StatusCode::FORBIDDEN);
 }

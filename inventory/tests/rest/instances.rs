@@ -32,9 +32,7 @@ impl TestServer {
     /// Creates a host without an instance.
     async fn create_bare_host(&self) -> String {
         let body = json!({"name": "bare", "serialNumber": "BARE12345"});
-        let created = self
-            .expect_ok("POST compute/hosts/register", Some(body))
-            .await;
+        let created = self.expect_ok("POST compute/hosts/register", Some(body)).await;
         id(&created).to_owned()
     }
 
@@ -61,31 +59,22 @@ async fn an_instance_shows_its_provisioning_and_the_list_shows_less() {
     assert_eq!(fetched, created);
     assert_eq!(fetched["localAccountID"], ann.as_str());
     assert_eq!(fetched["localaccount"]["username"], "ann");
-    let config_ids: Vec<_> = fetched["customConfig"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(id)
-        .collect();
+    let config_ids: Vec<_> =
+        fetched["customConfig"].as_array().expect("a list").iter().map(id).collect();
     assert_eq!(config_ids, [first, second]);
     assert_eq!(fetched["host"]["name"], "bare");
     assert_eq!(fetched["host"]["instance"], Value::Null);
 
     let list = server.expect_ok("GET compute/instances", None).await;
     let listed = list["instances"].as_array().expect("a list");
-    let listed = listed
-        .iter()
-        .find(|item| item["resourceId"] == created["resourceId"]);
+    let listed = listed.iter().find(|item| item["resourceId"] == created["resourceId"]);
     let listed = listed.expect("it is there");
     assert_eq!(listed["customConfig"], json!([]));
     assert_eq!(listed["customConfigID"], json!(configs));
     assert_eq!(listed["localaccount"], fetched["localaccount"]);
     assert_eq!(listed["os"], fetched["os"]);
 
-    for used in [
-        format!("DELETE localAccounts/{ann}"),
-        format!("DELETE customConfigs/{first}"),
-    ] {
+    for used in [format!("DELETE localAccounts/{ann}"), format!("DELETE customConfigs/{first}")] {
         let (status, problem) = server.request_as_writer(&used, None).await;
         assert_eq!(
             (status, &problem["code"]),
@@ -94,9 +83,7 @@ async fn an_instance_shows_its_provisioning_and_the_list_shows_less() {
         );
     }
     server.expect_ok(&format!("DELETE {path}"), None).await;
-    server
-        .expect_ok(&format!("DELETE localAccounts/{ann}"), None)
-        .await;
+    server.expect_ok(&format!("DELETE localAccounts/{ann}"), None).await;
 }
 
 #[tokio::test]
@@ -138,32 +125,12 @@ async fn an_instance_needs_existing_resources_and_a_free_host() {
     for (body, code, field) in [
         (with("hostID", json!("")), "InvalidArgument", "hostID"),
         (with("osID", json!("")), "InvalidArgument", "osID"),
-        (
-            with("localAccountID", json!("ann")),
-            "InvalidArgument",
-            "localAccountID",
-        ),
-        (
-            with("customConfigID", json!(["ntp"])),
-            "InvalidArgument",
-            "customConfigID",
-        ),
+        (with("localAccountID", json!("ann")), "InvalidArgument", "localAccountID"),
+        (with("customConfigID", json!(["ntp"])), "InvalidArgument", "customConfigID"),
         (with("kind", json!("METAL")), "InvalidArgument", "kind"),
-        (
-            with("hostID", json!(resources.host)),
-            "FailedPrecondition",
-            "hostID",
-        ),
-        (
-            with("hostID", json!("host-00000000")),
-            "FailedPrecondition",
-            "hostID",
-        ),
-        (
-            with("osID", json!("os-00000000")),
-            "FailedPrecondition",
-            "osID",
-        ),
+        (with("hostID", json!(resources.host)), "FailedPrecondition", "hostID"),
+        (with("hostID", json!("host-00000000")), "FailedPrecondition", "hostID"),
+        (with("osID", json!("os-00000000")), "FailedPrecondition", "osID"),
         (
             with("localAccountID", json!("localaccount-00000000")),
             "FailedPrecondition",
@@ -180,9 +147,7 @@ async fn an_instance_needs_existing_resources_and_a_free_host() {
             "osUpdatePolicyID",
         ),
     ] {
-        let (status, problem) = server
-            .request_as_writer("POST compute/instances", body)
-            .await;
+        let (status, problem) = server.request_as_writer("POST compute/instances", body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{field}: {problem}");
         assert_eq!(problem["code"], code, "{field}: {problem}");
         assert_eq!(problem["field"], field, "{problem}");
@@ -199,9 +164,7 @@ async fn a_policy_must_fit_the_operating_system_of_its_instance() {
     image["osType"] = json!("OS_TYPE_IMMUTABLE");
     let image = server.expect_ok("POST compute/os", Some(image)).await;
     let policy = json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"]});
-    let policy = server
-        .expect_ok("POST os-update-policies", Some(policy))
-        .await;
+    let policy = server.expect_ok("POST os-update-policies", Some(policy)).await;
     assert_eq!(policy["targetOs"]["name"], "Edge 3");
     assert_eq!(policy["targetOsId"], "");
 
@@ -217,11 +180,7 @@ async fn a_policy_must_fit_the_operating_system_of_its_instance() {
     // Nor may the operating system be changed to one that the assigned policy does not fit.
     let body = Some(json!({"osID": image["resourceId"]}));
     let (status, problem) = server.request_as_writer(&patch, body).await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("osID")),
-        "{problem}"
-    );
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("osID")), "{problem}");
     let both = json!({"osID": image["resourceId"], "osUpdatePolicyID": policy["resourceId"]});
     let changed = server.expect_ok(&patch, Some(both)).await;
     assert_eq!(changed["os"]["name"], "Edge 3");
@@ -235,9 +194,7 @@ async fn an_invalidated_instance_is_untrusted_immediately_and_permanently() {
     server.mark_node_connected(&resources).await;
     let path = format!("compute/instances/{}", resources.instance);
     for _ in 0..2 {
-        let done = server
-            .expect_ok(&format!("PUT {path}/invalidate"), None)
-            .await;
+        let done = server.expect_ok(&format!("PUT {path}/invalidate"), None).await;
         assert_eq!(done, json!({}));
     }
     server.mark_node_connected(&resources).await;
@@ -245,9 +202,7 @@ async fn an_invalidated_instance_is_untrusted_immediately_and_permanently() {
     assert_eq!(fetched["desiredState"], "INSTANCE_STATE_UNTRUSTED");
     assert_eq!(fetched["currentState"], "INSTANCE_STATE_UNTRUSTED");
     assert_eq!(fetched["instanceStatus"], "Invalidated");
-    let decision = server
-        .expect_ok(&format!("GET {path}/decision"), None)
-        .await;
+    let decision = server.expect_ok(&format!("GET {path}/decision"), None).await;
     assert_eq!(decision["reason"]["code"], "not_trusted");
 
     let missing = "PUT compute/instances/inst-00000000/invalidate";
@@ -256,10 +211,7 @@ async fn an_invalidated_instance_is_untrusted_immediately_and_permanently() {
     let what = format!("PUT /v1/projects/ours/{path}/invalidate");
     let (status, _) = server.request_as(Caller::Reader, &what, None).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert_eq!(
-        server.expect_ok(&format!("DELETE {path}"), None).await,
-        json!({})
-    );
+    assert_eq!(server.expect_ok(&format!("DELETE {path}"), None).await, json!({}));
 }
 
 #[tokio::test]
@@ -270,22 +222,12 @@ async fn instances_are_filtered_and_ordered() {
         json!({"hostID": server.create_bare_host().await, "osID": resources.os, "name": "another"});
     server.expect_ok("POST compute/instances", Some(body)).await;
     let names = async |query: &str| {
-        let list = server
-            .expect_ok(&format!("GET compute/instances?{query}"), None)
-            .await;
+        let list = server.expect_ok(&format!("GET compute/instances?{query}"), None).await;
         let of = |one: &Value| one["name"].as_str().expect("a name").to_owned();
-        let names: Vec<_> = list["instances"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(of)
-            .collect();
+        let names: Vec<_> = list["instances"].as_array().expect("a list").iter().map(of).collect();
         (names.join(" "), list["totalElements"].clone())
     };
-    let by_host = format!(
-        "filter=host.resourceId%3D%22{}%22&pageSize=10",
-        resources.host
-    );
+    let by_host = format!("filter=host.resourceId%3D%22{}%22&pageSize=10", resources.host);
     assert_eq!(names(&by_host).await, ("on-edge-01".to_owned(), json!(1)));
     let ordered = names("orderBy=name%20desc").await;
     assert_eq!(ordered, ("on-edge-01 another".to_owned(), json!(2)));

@@ -48,21 +48,14 @@ async fn no_attempt_reads_or_changes_another_project() {
     for (attacker, victim) in [(&walruses, &penguins), (&penguins, &walruses)] {
         let context = AttackContext::new(&server, attacker, victim).await;
         let before = tenant_rows(&server.store, victim.tenant).await;
-        let attempts: Vec<_> = (0..ATTEMPTS_PER_PROJECT)
-            .map(|_| random_attempt(&mut rng, &context))
-            .collect();
+        let attempts: Vec<_> =
+            (0..ATTEMPTS_PER_PROJECT).map(|_| random_attempt(&mut rng, &context)).collect();
         let failures = context.try_all(&attempts).await;
         let sample: Vec<_> = failures.iter().take(5).collect();
         let count = failures.len();
-        assert!(
-            failures.is_empty(),
-            "seed {seed}: {count} are wrong: {sample:#?}"
-        );
+        assert!(failures.is_empty(), "seed {seed}: {count} are wrong: {sample:#?}");
         let compared = context.compared.load(Ordering::Relaxed);
-        assert!(
-            compared > ATTEMPTS_PER_PROJECT / 20,
-            "only {compared} were compared"
-        );
+        assert!(compared > ATTEMPTS_PER_PROJECT / 20, "only {compared} were compared");
         let after = tenant_rows(&server.store, victim.tenant).await;
         let changed: Vec<_> = after.iter().filter(|row| !before.contains(row)).collect();
         assert!(changed.is_empty(), "seed {seed}: {changed:#?}");
@@ -119,9 +112,7 @@ async fn an_impossible_project_name_is_an_unknown_project() {
     let bodies = [("PUT", Some(json!({"description": "x"}))), ("DELETE", None)];
     for (method, body) in bodies {
         let what = format!("{method} /v1/projects/%00");
-        let (status, answer) = server
-            .request_as(Caller::Foreigner, &what, body.clone())
-            .await;
+        let (status, answer) = server.request_as(Caller::Foreigner, &what, body.clone()).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
         let (status, answer) = server.request_as(Caller::Administrator, &what, body).await;
         let expected = match method {
@@ -144,20 +135,16 @@ async fn the_legacy_form_does_not_bypass_isolation() {
         }
         let uri = legacy_path(&resources.fill(&path, "ours"));
         let what = format!("{method} {uri}{}", required_query(&operation));
-        for (project, expected) in [
-            (server.ours, StatusCode::FORBIDDEN),
-            (server.theirs, StatusCode::NOT_FOUND),
-        ] {
+        for (project, expected) in
+            [(server.ours, StatusCode::FORBIDDEN), (server.theirs, StatusCode::NOT_FOUND)]
+        {
             if expected == StatusCode::NOT_FOUND && !has_id_placeholder(&path) {
                 continue;
             }
-            let (project, body) = (
-                project.to_string(),
-                request_body(&operation, &resources, &server),
-            );
-            let answer = server
-                .request_with_token(token.as_deref(), Some(&project), &what, body)
-                .await;
+            let (project, body) =
+                (project.to_string(), request_body(&operation, &resources, &server));
+            let answer =
+                server.request_with_token(token.as_deref(), Some(&project), &what, body).await;
             let (status, answer) = read_json(answer).await;
             assert_eq!(status, expected, "{what}: {answer}");
             let is_about_the_path = answer["type"] == "urn:evenkeel:problem:no-such-path";
@@ -170,9 +157,7 @@ async fn the_legacy_form_does_not_bypass_isolation() {
 async fn request_as_foreigner(server: &TestServer, what: &str, body: Value) -> (StatusCode, Value) {
     let (method, path) = what.split_once(' ').expect("a method and a path");
     let what = format!("{method} /v1/projects/theirs/{path}");
-    server
-        .request_as(Caller::Foreigner, &what, Some(body))
-        .await
+    server.request_as(Caller::Foreigner, &what, Some(body)).await
 }
 
 /// Creates a resource as the foreigner in their own project, and returns its id.
@@ -199,19 +184,11 @@ fn foreign_references(ours: &ResourceIds, start: i64) -> Vec<(&'static str, Valu
     let (host, site, region) = (&ours.host, &ours.site, &ours.region);
     let (new_single, new_repeated) = ("POST schedules/single", "POST schedules/repeated");
     vec![
-        (
-            "PATCH compute/instances/{instance}",
-            link,
-            "osUpdatePolicyID",
-        ),
+        ("PATCH compute/instances/{instance}", link, "osUpdatePolicyID"),
         ("POST os-update-policies", policy, "targetOsId"),
         (new_single, single("targetHostId", host), "targetHostId"),
         (new_single, single("targetSiteId", site), "targetSiteId"),
-        (
-            new_single,
-            single("targetRegionId", region),
-            "targetRegionId",
-        ),
+        (new_single, single("targetRegionId", region), "targetRegionId"),
         (new_repeated, nightly(site), "targetSiteId"),
         ("POST regions", json!({"parentId": region}), "parentId"),
         ("POST sites", json!({"regionId": region}), "regionId"),
@@ -239,9 +216,7 @@ async fn ids_of_another_project_in_a_body_are_unknown() {
     cases.push(("POST compute/instances", on_ours, "hostID"));
     cases.push(("POST compute/instances", with_ours, "osID"));
     for (what, body, field) in cases {
-        let what = what
-            .replace("{instance}", &instance)
-            .replace("{host}", &host);
+        let what = what.replace("{instance}", &instance).replace("{host}", &host);
         let (status, problem) = request_as_foreigner(&server, &what, body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
         assert_eq!(problem["code"], "FailedPrecondition", "{what}: {problem}");
@@ -255,25 +230,12 @@ async fn filters_by_ids_of_another_project_find_nothing() {
     let ours = server.seed_resources().await;
     let by_instance = format!("instance.resourceId%3D%22{}%22", ours.instance);
     for list in [
-        format!(
-            "GET /v1/projects/theirs/compute/schedules?hostId={}",
-            ours.host
-        ),
-        format!(
-            "GET /v1/projects/theirs/compute/schedules?siteId={}",
-            ours.site
-        ),
-        format!(
-            "GET /v1/projects/theirs/schedules/repeated?regionId={}",
-            ours.region
-        ),
+        format!("GET /v1/projects/theirs/compute/schedules?hostId={}", ours.host),
+        format!("GET /v1/projects/theirs/compute/schedules?siteId={}", ours.site),
+        format!("GET /v1/projects/theirs/schedules/repeated?regionId={}", ours.region),
         format!("GET /v1/projects/theirs/os-update-runs?filter={by_instance}"),
     ] {
         let (status, answer) = server.request_as(Caller::Foreigner, &list, None).await;
-        assert_eq!(
-            (status, &answer["totalElements"]),
-            (StatusCode::OK, &json!(0)),
-            "{list}"
-        );
+        assert_eq!((status, &answer["totalElements"]), (StatusCode::OK, &json!(0)), "{list}");
     }
 }

@@ -23,46 +23,23 @@ async fn get(server: &TestServer, path: &str) -> Response<Body> {
 }
 
 fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
-    headers
-        .get(name)
-        .map_or("", |value| value.to_str().expect("text"))
+    headers.get(name).map_or("", |value| value.to_str().expect("text"))
 }
 
 #[tokio::test]
 async fn every_response_has_security_headers() {
     let server = TestServer::new().await;
-    for path in [
-        "/v1/projects",
-        "/nothing",
-        "/openapi.json",
-        "/docs",
-        "/docs/swagger-ui.css",
-    ] {
+    for path in ["/v1/projects", "/nothing", "/openapi.json", "/docs", "/docs/swagger-ui.css"] {
         let answer = get(&server, path).await;
         let headers = answer.headers();
-        assert_eq!(
-            header_text(headers, "x-content-type-options"),
-            "nosniff",
-            "{path}"
-        );
+        assert_eq!(header_text(headers, "x-content-type-options"), "nosniff", "{path}");
         assert_eq!(header_text(headers, "x-frame-options"), "DENY", "{path}");
-        assert_eq!(
-            header_text(headers, "referrer-policy"),
-            "no-referrer",
-            "{path}"
-        );
+        assert_eq!(header_text(headers, "referrer-policy"), "no-referrer", "{path}");
         let policy = header_text(headers, "content-security-policy");
         assert!(policy.starts_with("default-src 'none'"), "{path}: {policy}");
-        assert!(
-            policy.contains("frame-ancestors 'none'"),
-            "{path}: {policy}"
-        );
+        assert!(policy.contains("frame-ancestors 'none'"), "{path}: {policy}");
         let cached = path.starts_with("/docs");
-        assert_eq!(
-            header_text(headers, "cache-control") != "no-store",
-            cached,
-            "{path}"
-        );
+        assert_eq!(header_text(headers, "cache-control") != "no-store", cached, "{path}");
     }
 }
 
@@ -95,40 +72,24 @@ async fn other_origins_may_call_only_if_the_settings_allow_it() {
         let request = Request::options(REGISTER)
             .header("origin", origin)
             .header("access-control-request-method", "POST")
-            .header(
-                "access-control-request-headers",
-                "authorization,content-type",
-            );
+            .header("access-control-request-headers", "authorization,content-type");
         request.body(Body::empty()).expect("a request")
     };
     let ours = server.send(preflight("https://ui.example.org")).await;
     assert_eq!(ours.status(), StatusCode::OK);
-    assert_eq!(
-        ours.headers()[ACCESS_CONTROL_ALLOW_ORIGIN],
-        "https://ui.example.org"
-    );
+    assert_eq!(ours.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], "https://ui.example.org");
     let methods = header_text(ours.headers(), ACCESS_CONTROL_ALLOW_METHODS.as_str());
     assert!(methods.contains("PATCH"), "{methods}");
-    let other = server
-        .send(preflight("https://elsewhere.example.org"))
-        .await;
+    let other = server.send(preflight("https://elsewhere.example.org")).await;
     assert!(!other.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
 
     // A page may read problems and the exposed headers too.
     let request = Request::get("/v1/orchestrators").header("origin", "https://ui.example.org");
-    let answer = server
-        .send(request.body(Body::empty()).expect("a request"))
-        .await;
+    let answer = server.send(request.body(Body::empty()).expect("a request")).await;
     assert_eq!(answer.status(), StatusCode::NOT_FOUND);
-    assert_eq!(
-        answer.headers()[ACCESS_CONTROL_ALLOW_ORIGIN],
-        "https://ui.example.org"
-    );
+    assert_eq!(answer.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], "https://ui.example.org");
     let exposed = header_text(answer.headers(), ACCESS_CONTROL_EXPOSE_HEADERS.as_str());
-    assert!(
-        exposed.contains("date") && exposed.contains("x-request-id"),
-        "{exposed}"
-    );
+    assert!(exposed.contains("date") && exposed.contains("x-request-id"), "{exposed}");
 
     let closed = TestServer::new().await;
     let answer = closed.send(preflight("https://ui.example.org")).await;
@@ -154,9 +115,8 @@ async fn an_endless_body_is_rejected_at_the_limit() {
     let token = server.token(Caller::Writer).expect("a token");
     let piece = Bytes::from(vec![b' '; 64 * 1024]);
     let endless = Body::from_stream(stream::repeat(Ok::<_, Infallible>(piece)));
-    let request = Request::post(REGISTER)
-        .header("authorization", format!("Bearer {token}"))
-        .body(endless);
+    let request =
+        Request::post(REGISTER).header("authorization", format!("Bearer {token}")).body(endless);
     let (status, problem) = read_json(server.send(request.expect("a request")).await).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(problem["code"], "ResourceExhausted");
@@ -174,11 +134,7 @@ async fn headers_and_bodies_must_be_printable_text() {
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert_eq!(problem["parameter"], "x-note");
     }
-    for bad in [
-        &b"{\"name\": \"caf\xe9\"}"[..],
-        b"{\"name\": \"\x7f\"}",
-        b"{\x00}",
-    ] {
+    for bad in [&b"{\"name\": \"caf\xe9\"}"[..], b"{\"name\": \"\x7f\"}", b"{\x00}"] {
         let request = Request::post(REGISTER)
             .header("authorization", format!("Bearer {token}"))
             .body(Body::from(bad));
@@ -189,10 +145,7 @@ async fn headers_and_bodies_must_be_printable_text() {
     let fine = "{\n\t\"name\": \"edge\",\r\n \"serialNumber\": \"ABC12345\"}";
     let request = Request::post(REGISTER)
         .header("authorization", format!("Bearer {token}"))
-        .header(
-            "x-note",
-            HeaderValue::from_bytes("caf\u{e9}".as_bytes()).expect("a value"),
-        )
+        .header("x-note", HeaderValue::from_bytes("caf\u{e9}".as_bytes()).expect("a value"))
         .body(Body::from(fine));
     let (status, answer) = read_json(server.send(request.expect("a request")).await).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
@@ -206,9 +159,7 @@ async fn a_problem_names_the_location_of_the_error() {
     assert_eq!(problem["field"], "metadata[0]", "{problem}");
     assert_eq!(problem["pointer"], "#/metadata/0");
     assert_eq!(problem.get("parameter"), None);
-    let (_, problem) = server
-        .request_as_writer("GET regions/site-00000001", None)
-        .await;
+    let (_, problem) = server.request_as_writer("GET regions/site-00000001", None).await;
     assert_eq!(problem["parameter"], "resourceId", "{problem}");
     assert_eq!(problem.get("pointer"), None);
 }
@@ -220,18 +171,15 @@ async fn a_mask_may_name_only_existing_fields() {
     let region = server.expect_ok("POST regions", Some(region)).await;
     let id = region["resourceId"].as_str().expect("an id");
     let patch = |mask: &str| format!("PATCH regions/{id}?fieldMask={mask}");
-    let (status, problem) = server
-        .request_as_writer(&patch("name,colour"), Some(json!({"name": "north"})))
-        .await;
+    let (status, problem) =
+        server.request_as_writer(&patch("name,colour"), Some(json!({"name": "north"}))).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(problem["parameter"], "fieldMask", "{problem}");
     let after = server.expect_ok(&format!("GET regions/{id}"), None).await;
     assert_eq!(after["name"], "south", "a part of the change was written");
     // Read-only fields are ignored, and so are fields that the mask does not name.
     let body = json!({"name": "north", "metadata": []});
-    let after = server
-        .expect_ok(&patch("name,totalSites"), Some(body))
-        .await;
+    let after = server.expect_ok(&patch("name,totalSites"), Some(body)).await;
     assert_eq!(after["name"], "north");
     assert_eq!(after["metadata"], region["metadata"]);
 }

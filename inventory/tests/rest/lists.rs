@@ -18,19 +18,13 @@ use crate::test_server::{Caller, TestServer, noon, read_json, resource_id};
 async fn register_hosts(server: &TestServer, count: usize) {
     for n in 0..count {
         let body = json!({"name": format!("edge-{n}"), "serialNumber": format!("SERIAL{n:04}")});
-        server
-            .expect_ok("POST compute/hosts/register", Some(body))
-            .await;
+        server.expect_ok("POST compute/hosts/register", Some(body)).await;
     }
 }
 
 /// Creates many regions in one transaction.
 async fn create_regions(server: &TestServer, count: usize) {
-    let tx = server
-        .store
-        .tenant(server.ours)
-        .await
-        .expect("a transaction");
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
     for n in 0..count {
         let spec = RegionSpec {
             name: Name::parse("name", &format!("r{n:04}")).expect("a name"),
@@ -67,9 +61,7 @@ fn shape(answer: &Value) -> (usize, i64, bool) {
 /// A member of each item of a list.
 fn member_values(answer: &Value, key: &str, member: &str) -> Vec<String> {
     let items = answer[key].as_array().expect("a list").iter();
-    items
-        .map(|item| item[member].as_str().expect("a text").to_owned())
-        .collect()
+    items.map(|item| item[member].as_str().expect("a text").to_owned()).collect()
 }
 
 #[tokio::test]
@@ -89,9 +81,7 @@ async fn a_list_is_returned_in_pages_or_completely() {
         ("?offset=20000", (0, 25, false)),
         ("?pageSize=1&offset=4294967295", (0, 25, false)),
     ] {
-        let answer = server
-            .expect_ok(&format!("GET compute/hosts{query}"), None)
-            .await;
+        let answer = server.expect_ok(&format!("GET compute/hosts{query}"), None).await;
         assert_eq!(shape(&answer), expected, "{query}");
         let has_token = answer["nextPageToken"] != "";
         assert_eq!(has_token, expected.2, "{query}");
@@ -116,9 +106,8 @@ async fn pages_neither_repeat_nor_omit_items() {
     assert_eq!(by_offset, all_ids);
 
     for order in ["", "&orderBy=name%20desc"] {
-        let all_ids = ids(&server
-            .expect_ok(&format!("GET compute/hosts?offset=0{order}"), None)
-            .await);
+        let all_ids =
+            ids(&server.expect_ok(&format!("GET compute/hosts?offset=0{order}"), None).await);
         let (mut by_token, mut token) = (Vec::new(), String::new());
         loop {
             let list = format!("GET compute/hosts?pageSize=5{order}{token}");
@@ -152,9 +141,7 @@ async fn a_page_token_belongs_to_its_list() {
         "compute/hosts?pageSize=1&pageToken=abc".to_owned(),
         "compute/hosts?pageSize=1&pageToken=from-1".to_owned(),
     ] {
-        let (status, problem) = server
-            .request_as_writer(&format!("GET {query}"), None)
-            .await;
+        let (status, problem) = server.request_as_writer(&format!("GET {query}"), None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {problem}");
         assert_eq!(problem["parameter"], "pageToken", "{query}: {problem}");
     }
@@ -164,22 +151,14 @@ async fn a_page_token_belongs_to_its_list() {
 async fn short_lists_are_paged_as_well() {
     let server = TestServer::new().await;
     for name in ["a", "b", "c"] {
-        server
-            .expect_ok("POST join-tokens", Some(json!({"name": name})))
-            .await;
+        server.expect_ok("POST join-tokens", Some(json!({"name": name}))).await;
     }
     let first = server.expect_ok("GET join-tokens?pageSize=2", None).await;
-    assert_eq!(
-        (&first["totalElements"], &first["hasNext"]),
-        (&json!(3), &json!(true))
-    );
+    assert_eq!((&first["totalElements"], &first["hasNext"]), (&json!(3), &json!(true)));
     let token = first["nextPageToken"].as_str().expect("a token");
     let list = format!("GET join-tokens?pageSize=2&pageToken={token}");
     let second = server.expect_ok(&list, None).await;
-    assert_eq!(
-        (&second["hasNext"], &second["nextPageToken"]),
-        (&json!(false), &json!(""))
-    );
+    assert_eq!((&second["hasNext"], &second["nextPageToken"]), (&json!(false), &json!("")));
     let mut names = member_values(&first, "joinTokens", "name");
     names.extend(member_values(&second, "joinTokens", "name"));
     names.sort();
@@ -193,30 +172,20 @@ async fn a_long_list_is_returned_completely() {
     let full_list = server.expect_ok("GET regions?orderBy=name", None).await;
     let expected: Vec<_> = (0..600).map(|n| format!("r{n:04}")).collect();
     assert_eq!(member_values(&full_list, "regions", "name"), expected);
-    assert_eq!(
-        (&full_list["totalElements"], &full_list["hasNext"]),
-        (&json!(600), &json!(false))
-    );
+    assert_eq!((&full_list["totalElements"], &full_list["hasNext"]), (&json!(600), &json!(false)));
     assert_eq!(full_list["nextPageToken"], "");
     for (offset, count) in [(100, 500), (349, 251), (350, 250), (351, 249), (600, 0)] {
         let list = format!("GET regions?orderBy=name&offset={offset}");
         let rest = server.expect_ok(&list, None).await;
-        assert_eq!(
-            member_values(&rest, "regions", "name"),
-            expected[600 - count..],
-            "{offset}"
-        );
+        assert_eq!(member_values(&rest, "regions", "name"), expected[600 - count..], "{offset}");
         assert_eq!(rest["totalElements"], 600);
     }
 }
 
 #[tokio::test]
 async fn the_number_of_concurrent_long_lists_is_limited() {
-    let server = TestServer::with_settings(Settings {
-        max_streamed_lists: 1,
-        ..Settings::default()
-    })
-    .await;
+    let server =
+        TestServer::with_settings(Settings { max_streamed_lists: 1, ..Settings::default() }).await;
     create_regions(&server, 600).await;
     let token = server.token(Caller::Writer).expect("a token");
     let request = Request::get("/v1/projects/ours/regions")
@@ -240,11 +209,8 @@ async fn the_number_of_concurrent_long_lists_is_limited() {
 
 #[tokio::test]
 async fn a_list_that_fits_into_one_chunk_is_never_limited() {
-    let server = TestServer::with_settings(Settings {
-        max_streamed_lists: 0,
-        ..Settings::default()
-    })
-    .await;
+    let server =
+        TestServer::with_settings(Settings { max_streamed_lists: 0, ..Settings::default() }).await;
     create_regions(&server, 251).await;
     let resources = server.seed_resources().await;
     register_hosts(&server, 100).await;
@@ -252,12 +218,8 @@ async fn a_list_that_fits_into_one_chunk_is_never_limited() {
     let bare = format!("GET compute/hosts?filter={bare}&pageSize=20");
     for host in member_values(&server.expect_ok(&bare, None).await, "hosts", "resourceId") {
         let instance = json!({"hostID": host, "osID": resources.os});
-        let instance = server
-            .expect_ok("POST compute/instances", Some(instance))
-            .await;
-        server
-            .create_run(&resource_id(&instance), &resources.policy)
-            .await;
+        let instance = server.expect_ok("POST compute/instances", Some(instance)).await;
+        server.create_run(&resource_id(&instance), &resources.policy).await;
     }
     for (list, key, total, piece) in [
         ("regions", "regions", 252, 250),
@@ -284,10 +246,7 @@ async fn a_rejected_list_is_not_read() {
         clock: Arc::new(server.clock.clone()),
         authority: Arc::clone(&server.authority),
         ca_digest: None,
-        settings: Settings {
-            max_streamed_lists: 0,
-            ..Settings::default()
-        },
+        settings: Settings { max_streamed_lists: 0, ..Settings::default() },
     });
     let mut costs = Vec::new();
     for (list, expected) in [
@@ -320,10 +279,7 @@ async fn a_client_of_a_long_list_may_pause_until_the_timeout() {
     assert!(millis > 120_000, "{millis}");
     // A writer would block others, so the longer timeout applies only to the snapshot.
     let transaction = server.store.tenant(server.ours).await;
-    assert_eq!(
-        idle_timeout_millis(transaction.expect("a transaction")).await,
-        3_000
-    );
+    assert_eq!(idle_timeout_millis(transaction.expect("a transaction")).await, 3_000);
 }
 
 #[tokio::test]
@@ -348,19 +304,15 @@ async fn a_list_is_filtered_and_ordered() {
     }
     let list = "GET compute/hosts?pageSize=2&orderBy=name%20desc";
     let answer = server.expect_ok(list, None).await;
-    assert_eq!(
-        member_values(&answer, "hosts", "name"),
-        ["edge-9", "edge-8"]
-    );
+    assert_eq!(member_values(&answer, "hosts", "name"), ["edge-9", "edge-8"]);
 }
 
 #[tokio::test]
 async fn an_invalid_filter_reports_its_position_and_a_hint() {
     let server = TestServer::new().await;
     let filter = percent_encode(r#"uuid = "1" AND nam = "x""#);
-    let (status, problem) = server
-        .request_as_writer(&format!("GET compute/hosts?filter={filter}"), None)
-        .await;
+    let (status, problem) =
+        server.request_as_writer(&format!("GET compute/hosts?filter={filter}"), None).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     for (member, expected) in [
         ("code", json!("InvalidArgument")),
@@ -374,9 +326,8 @@ async fn an_invalid_filter_reports_its_position_and_a_hint() {
     }
     assert_eq!(problem.get("pointer"), None);
 
-    let (status, problem) = server
-        .request_as_writer("GET compute/hosts?orderBy=site.name", None)
-        .await;
+    let (status, problem) =
+        server.request_as_writer("GET compute/hosts?orderBy=site.name", None).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(problem["parameter"], "orderBy", "{problem}");
 }
@@ -397,18 +348,13 @@ async fn a_parameter_that_would_change_the_answer_is_understood_or_rejected() {
         ("os-update-runs?filter=nothing%3D%22x%22", "filter"),
         ("compute/schedules?hostId=x", "hostId"),
         ("compute/schedules?unixEpoch=-1", "unixEpoch"),
-        (
-            "schedules/repeated?siteId=site-00000001&regionId=region-00000001",
-            "regionId",
-        ),
+        ("schedules/repeated?siteId=site-00000001&regionId=region-00000001", "regionId"),
         ("regions?showTotalSites=maybe", "showTotalSites"),
         ("assignments?pageSize=0", "pageSize"),
         ("pauses?filter=scope%3Dproject", "filter"),
         ("join-tokens?orderBy=name", "orderBy"),
     ] {
-        let (status, problem) = server
-            .request_as_writer(&format!("GET {query}"), None)
-            .await;
+        let (status, problem) = server.request_as_writer(&format!("GET {query}"), None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         assert_eq!(problem["code"], "InvalidArgument", "{query}");
         assert_eq!(problem["field"], field, "{query}");
@@ -425,10 +371,7 @@ async fn runs_are_filtered_by_their_instance() {
         format!("GET os-update-runs?filter={filter}&orderBy=startTime%20desc&pageSize=10")
     };
     let of_it = server.expect_ok(&list(&resources.instance), None).await;
-    assert_eq!(
-        of_it["osUpdateRuns"][0]["resourceId"],
-        resources.run.as_str()
-    );
+    assert_eq!(of_it["osUpdateRuns"][0]["resourceId"], resources.run.as_str());
     assert_eq!(of_it["osUpdateRuns"][0]["events"], json!([]));
     let of_none = server.expect_ok(&list("inst-00000000"), None).await;
     assert_eq!(of_none["totalElements"], 0);

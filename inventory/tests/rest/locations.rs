@@ -51,13 +51,8 @@ async fn labels_are_inherited_and_the_nearest_wins() {
     let hall = server.expect_ok(&format!("GET sites/{site}"), None).await;
     assert_eq!(hall["siteID"], site.as_str());
     assert_eq!(hall["region"]["name"], "city");
-    assert_eq!(
-        hall["inheritedMetadata"],
-        labels(&[("zone", "b"), ("country", "de")])
-    );
-    let host = server
-        .expect_ok(&format!("GET compute/hosts/{host}"), None)
-        .await;
+    assert_eq!(hall["inheritedMetadata"], labels(&[("zone", "b"), ("country", "de")]));
+    let host = server.expect_ok(&format!("GET compute/hosts/{host}"), None).await;
     assert_eq!(
         host["inheritedMetadata"],
         labels(&[("city", "neu-ulm"), ("zone", "b"), ("country", "de")])
@@ -79,19 +74,11 @@ async fn sites_are_counted_in_all_regions_above_them_on_request() {
         };
         let mut totals: Vec<_> = regions.map(total).collect();
         totals.sort();
-        totals
-            .into_iter()
-            .map(|(_, total)| total)
-            .collect::<Vec<_>>()
+        totals.into_iter().map(|(_, total)| total).collect::<Vec<_>>()
     };
-    let counted = server
-        .expect_ok("GET regions?showTotalSites=true", None)
-        .await;
+    let counted = server.expect_ok("GET regions?showTotalSites=true", None).await;
     assert_eq!(totals(&counted), [3, 2, 2]);
-    assert_eq!(
-        totals(&server.expect_ok("GET regions", None).await),
-        [0, 0, 0]
-    );
+    assert_eq!(totals(&server.expect_ok("GET regions", None).await), [0, 0, 0]);
 }
 
 #[tokio::test]
@@ -113,9 +100,7 @@ async fn regions_nest_five_deep_and_never_in_a_cycle() {
         assert_eq!(problem["field"], "parentId", "{what}: {problem}");
     }
     assert_eq!(server.expect_ok("GET regions", None).await, before);
-    let moved = server
-        .expect_ok(&patch(&single), Some(json!({"parentId": ids[3]})))
-        .await;
+    let moved = server.expect_ok(&patch(&single), Some(json!({"parentId": ids[3]}))).await;
     assert_eq!(moved["parentRegion"]["name"], "r3");
 }
 
@@ -153,42 +138,16 @@ async fn a_patch_changes_the_named_fields_and_a_put_all_fields() {
         "metadata": labels(&[("a", "1")]),
     });
     let site = create(&server, "sites", all).await;
-    let shape = |site: &Value| {
-        json!([
-            site["name"],
-            site["regionId"],
-            site["siteLat"],
-            site["metadata"]
-        ])
-    };
+    let shape =
+        |site: &Value| json!([site["name"], site["regionId"], site["siteLat"], site["metadata"]]);
     let label = labels(&[("a", "1")]);
     for (what, body, expected) in [
-        (
-            "PATCH",
-            json!({"name": "neu-ulm"}),
-            json!(["neu-ulm", region, 483_000_000, label]),
-        ),
-        (
-            "PATCH",
-            json!({"siteLat": 0, "siteID": "x"}),
-            json!(["neu-ulm", region, 0, label]),
-        ),
-        (
-            "PATCH ?fieldMask=metadata",
-            json!({"name": "no"}),
-            json!(["neu-ulm", region, 0, []]),
-        ),
-        (
-            "PATCH ?fieldMask=name, siteLat",
-            json!({"siteLat": 5}),
-            json!(["", region, 5, []]),
-        ),
+        ("PATCH", json!({"name": "neu-ulm"}), json!(["neu-ulm", region, 483_000_000, label])),
+        ("PATCH", json!({"siteLat": 0, "siteID": "x"}), json!(["neu-ulm", region, 0, label])),
+        ("PATCH ?fieldMask=metadata", json!({"name": "no"}), json!(["neu-ulm", region, 0, []])),
+        ("PATCH ?fieldMask=name, siteLat", json!({"siteLat": 5}), json!(["", region, 5, []])),
         ("PATCH", json!({"regionId": null}), json!(["", "", 5, []])),
-        (
-            "PATCH",
-            json!({"regionId": region}),
-            json!(["", region, 5, []]),
-        ),
+        ("PATCH", json!({"regionId": region}), json!(["", region, 5, []])),
         ("PUT", json!({"name": "ulm"}), json!(["ulm", "", 0, []])),
     ] {
         let (method, query) = what.split_once(' ').unwrap_or((what, ""));
@@ -199,13 +158,9 @@ async fn a_patch_changes_the_named_fields_and_a_put_all_fields() {
         let read = server.expect_ok(&format!("GET sites/{site}"), None).await;
         assert_eq!(read, answer, "{what}");
     }
-    let (status, problem) = server
-        .request_as_writer(&format!("PATCH sites/{site}"), Some(json!({"colour": 1})))
-        .await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("colour"))
-    );
+    let (status, problem) =
+        server.request_as_writer(&format!("PATCH sites/{site}"), Some(json!({"colour": 1}))).await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("colour")));
 }
 
 #[tokio::test]
@@ -213,43 +168,19 @@ async fn a_host_is_moved_and_renamed() {
     let server = TestServer::new().await;
     let site = create(&server, "sites", json!({"name": "ulm"})).await;
     let host = json!({"serialNumber": "ABC12345", "name": "edge-01"});
-    let host = server
-        .expect_ok("POST compute/hosts/register", Some(host))
-        .await;
+    let host = server.expect_ok("POST compute/hosts/register", Some(host)).await;
     assert_eq!(host["site"], Value::Null);
     let id = host["resourceId"].as_str().expect("an id");
     let shape = |host: &Value| json!([host["name"], host["siteId"], host["site"]["name"]]);
     for (what, body, expected) in [
-        (
-            "PATCH",
-            json!({"siteId": site}),
-            json!(["edge-01", site, "ulm"]),
-        ),
-        (
-            "PATCH",
-            json!({"name": "edge-01", "cpuCores": 4}),
-            json!(["edge-01", site, "ulm"]),
-        ),
+        ("PATCH", json!({"siteId": site}), json!(["edge-01", site, "ulm"])),
+        ("PATCH", json!({"name": "edge-01", "cpuCores": 4}), json!(["edge-01", site, "ulm"])),
         ("PATCH", json!({"siteId": ""}), json!(["edge-01", "", null])),
-        (
-            "PUT",
-            json!({"name": "edge-01", "siteId": site}),
-            json!(["edge-01", site, "ulm"]),
-        ),
-        (
-            "PUT",
-            json!({"name": "edge-01"}),
-            json!(["edge-01", "", null]),
-        ),
-        (
-            "PATCH",
-            json!({"name": "edge-02"}),
-            json!(["edge-02", "", null]),
-        ),
+        ("PUT", json!({"name": "edge-01", "siteId": site}), json!(["edge-01", site, "ulm"])),
+        ("PUT", json!({"name": "edge-01"}), json!(["edge-01", "", null])),
+        ("PATCH", json!({"name": "edge-02"}), json!(["edge-02", "", null])),
     ] {
-        let answer = server
-            .expect_ok(&format!("{what} compute/hosts/{id}"), Some(body))
-            .await;
+        let answer = server.expect_ok(&format!("{what} compute/hosts/{id}"), Some(body)).await;
         assert_eq!(shape(&answer), expected, "{what}");
         assert_eq!(answer["serialNumber"], "ABC12345");
     }
@@ -259,20 +190,15 @@ async fn a_host_is_moved_and_renamed() {
         (json!({"name": "a;b"}), "name"),
         (json!({"colour": "red"}), "colour"),
     ] {
-        let (status, problem) = server
-            .request_as_writer(&format!("PATCH compute/hosts/{id}"), Some(body))
-            .await;
+        let (status, problem) =
+            server.request_as_writer(&format!("PATCH compute/hosts/{id}"), Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(problem["field"], field, "{problem}");
     }
     let body = Some(json!({"siteId": "site-00000000"}));
-    let (status, problem) = server
-        .request_as_writer(&format!("PATCH compute/hosts/{id}"), body)
-        .await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("siteId"))
-    );
+    let (status, problem) =
+        server.request_as_writer(&format!("PATCH compute/hosts/{id}"), body).await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("siteId")));
 }
 
 /// A query parameter with a percent-encoded value.
@@ -288,11 +214,8 @@ async fn create_locations(server: &TestServer) -> [String; 3] {
     let swabia = create(server, "regions", swabia).await;
     let city = json!({"name": "Ulm city", "parentId": swabia});
     let city = create(server, "regions", city).await;
-    for (name, region) in [
-        ("ulm hall", swabia.as_str()),
-        ("NEU-ULM", ""),
-        ("bonn", south.as_str()),
-    ] {
+    for (name, region) in [("ulm hall", swabia.as_str()), ("NEU-ULM", ""), ("bonn", south.as_str())]
+    {
         create(server, "sites", json!({"name": name, "regionId": region})).await;
     }
     [south, swabia, city]
@@ -301,20 +224,14 @@ async fn create_locations(server: &TestServer) -> [String; 3] {
 /// The names in a list, in order.
 fn names(list: &Value) -> Vec<String> {
     let items = list.as_array().expect("a list").iter();
-    items
-        .map(|item| item["name"].as_str().expect("a name").to_owned())
-        .collect()
+    items.map(|item| item["name"].as_str().expect("a name").to_owned()).collect()
 }
 
 #[tokio::test]
 async fn locations_are_found_by_a_part_of_their_name_with_the_regions_above_them() {
     let server = TestServer::new().await;
     let [south, swabia, city] = create_locations(&server).await;
-    let find = async |what: &str| {
-        server
-            .expect_ok(&format!("GET locations?{what}"), None)
-            .await
-    };
+    let find = async |what: &str| server.expect_ok(&format!("GET locations?{what}"), None).await;
 
     let regions = find("name=ulm&showRegions=true&showSites=false").await;
     let node = |id: &str, parent: &str, name: &str| json!({"resourceId": id, "parentId": parent, "name": name, "type": "RESOURCE_KIND_REGION"});
@@ -332,20 +249,13 @@ async fn locations_are_found_by_a_part_of_their_name_with_the_regions_above_them
     assert_eq!(sites["nodes"][2]["type"], "RESOURCE_KIND_SITE");
     assert_eq!(sites["nodes"][2]["parentId"], "");
     assert_eq!(sites["nodes"][3]["parentId"], swabia.as_str());
-    assert_eq!(
-        (&sites["totalElements"], &sites["outputElements"]),
-        (&json!(2), &json!(2))
-    );
+    assert_eq!((&sites["totalElements"], &sites["outputElements"]), (&json!(2), &json!(2)));
 
     let both = "showSites=true&showRegions=true";
     for (name, node_count, total) in [("ulm", 5, 3), ("u*m", 5, 3), ("*", 6, 6), ("%", 0, 0)] {
         let answer = find(&format!("{}&{both}", encode_parameter("name", name))).await;
         let nodes = answer["nodes"].as_array().map_or(0, Vec::len);
-        assert_eq!(
-            (nodes, &answer["totalElements"]),
-            (node_count, &json!(total)),
-            "{name}"
-        );
+        assert_eq!((nodes, &answer["totalElements"]), (node_count, &json!(total)), "{name}");
     }
 }
 
@@ -355,15 +265,10 @@ async fn at_most_fifty_locations_of_a_kind_are_returned_and_all_are_counted() {
     for n in 0..52 {
         create(&server, "sites", json!({"name": format!("shop {n:02}")})).await;
     }
-    let answer = server
-        .expect_ok("GET locations?name=shop&showSites=true", None)
-        .await;
+    let answer = server.expect_ok("GET locations?name=shop&showSites=true", None).await;
     let listed = names(&answer["nodes"]);
     assert_eq!((listed.len(), listed[49].as_str()), (50, "shop 49"));
-    assert_eq!(
-        (&answer["totalElements"], &answer["outputElements"]),
-        (&json!(52), &json!(50))
-    );
+    assert_eq!((&answer["totalElements"], &answer["outputElements"]), (&json!(52), &json!(50)));
 }
 
 #[tokio::test]
@@ -377,9 +282,8 @@ async fn a_location_search_needs_a_name_and_a_kind() {
         ("name=ulm&showSites=false&showRegions=false", "showSites"),
         ("name=ulm&showRegions=1", "showRegions"),
     ] {
-        let (status, problem) = server
-            .request_as_writer(&format!("GET locations?{what}"), None)
-            .await;
+        let (status, problem) =
+            server.request_as_writer(&format!("GET locations?{what}"), None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
         assert_eq!(problem["code"], "InvalidArgument", "{what}");
         assert_eq!(problem["field"], parameter, "{what}: {problem}");
@@ -397,32 +301,13 @@ async fn locations_are_filtered_by_their_region_and_ordered() {
     );
     for (list, filter, expected) in [
         ("regions/*/sites", below, vec!["bonn", "ulm hall"]),
-        (
-            "sites",
-            format!("region.resourceId=\"{swabia}\""),
-            vec!["ulm hall"],
-        ),
+        ("sites", format!("region.resourceId=\"{swabia}\""), vec!["ulm hall"]),
         ("sites", "NOT has(region)".to_owned(), vec!["NEU-ULM"]),
-        (
-            "sites",
-            "name=\"ulm\"".to_owned(),
-            vec!["NEU-ULM", "ulm hall"],
-        ),
-        (
-            "regions",
-            "NOT has(parent_region)".to_owned(),
-            vec!["south"],
-        ),
-        (
-            "regions",
-            format!("parentRegion.resourceId='{swabia}'"),
-            vec!["Ulm city"],
-        ),
+        ("sites", "name=\"ulm\"".to_owned(), vec!["NEU-ULM", "ulm hall"]),
+        ("regions", "NOT has(parent_region)".to_owned(), vec!["south"]),
+        ("regions", format!("parentRegion.resourceId='{swabia}'"), vec!["Ulm city"]),
     ] {
-        let what = format!(
-            "GET {list}?orderBy=name&{}",
-            encode_parameter("filter", &filter)
-        );
+        let what = format!("GET {list}?orderBy=name&{}", encode_parameter("filter", &filter));
         let answer = server.expect_ok(&what, None).await;
         let key = list.rsplit('/').next().expect("a name");
         let mut actual = names(&answer[key]);
@@ -431,16 +316,9 @@ async fn locations_are_filtered_by_their_region_and_ordered() {
         assert_eq!(answer["totalElements"], expected.len(), "{filter}");
     }
     let by_id = encode_parameter("filter", &format!("resource_id='{south}'"));
-    let counted = server
-        .expect_ok(&format!("GET regions?showTotalSites=true&{by_id}"), None)
-        .await;
+    let counted = server.expect_ok(&format!("GET regions?showTotalSites=true&{by_id}"), None).await;
     assert_eq!(counted["regions"][0]["totalSites"], 2);
-    let last = server
-        .expect_ok("GET sites?orderBy=name%20desc&pageSize=1", None)
-        .await;
+    let last = server.expect_ok("GET sites?orderBy=name%20desc&pageSize=1", None).await;
     assert_eq!(names(&last["sites"]), ["ulm hall"]);
-    assert_eq!(
-        (&last["totalElements"], &last["hasNext"]),
-        (&json!(3), &json!(true))
-    );
+    assert_eq!((&last["totalElements"], &last["hasNext"]), (&json!(3), &json!(true)));
 }

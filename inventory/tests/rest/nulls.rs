@@ -44,10 +44,9 @@ fn kinds(value: &Value) -> String {
 
 fn describe(value: &Value, depth: usize, lines: &mut String) {
     let members: Vec<(&str, &Value)> = match value {
-        Value::Object(members) => members
-            .iter()
-            .map(|(name, member)| (name.as_str(), member))
-            .collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, member)| (name.as_str(), member)).collect()
+        }
         Value::Array(items) => items.iter().map(|item| ("-", item)).take(1).collect(),
         _ => Vec::new(),
     };
@@ -69,11 +68,7 @@ async fn create(server: &TestServer, (list, key): (&str, &str), body: Value) -> 
     let all = server.expect_ok(&format!("GET {list}"), None).await;
     let mut all = all[key].as_array().expect("a list").iter();
     let listed = all.find(|item| item["resourceId"] == id.as_str());
-    assert_eq!(
-        kinds(listed.expect("it is listed")),
-        kinds(&fetched),
-        "{list}"
-    );
+    assert_eq!(kinds(listed.expect("it is listed")), kinds(&fetched), "{list}");
     fetched
 }
 
@@ -85,11 +80,7 @@ async fn create_minimal(server: &TestServer) -> BTreeMap<&'static str, Value> {
     for (name, list, body) in [
         ("region", ("regions", "regions"), json!({})),
         ("site", ("sites", "sites"), json!({})),
-        (
-            "host",
-            ("compute/hosts", "hosts"),
-            json!({"serialNumber": "FIRST"}),
-        ),
+        ("host", ("compute/hosts", "hosts"), json!({"serialNumber": "FIRST"})),
         (
             "operating system",
             ("compute/os", "OperatingSystemResources"),
@@ -118,11 +109,7 @@ async fn create_minimal(server: &TestServer) -> BTreeMap<&'static str, Value> {
             ("providers", "providers"),
             json!({"providerKind": "PROVIDER_KIND_BAREMETAL", "name": "a", "apiEndpoint": ""}),
         ),
-        (
-            "custom config",
-            ("customConfigs", "customConfigs"),
-            json!({"name": "a", "config": "#"}),
-        ),
+        ("custom config", ("customConfigs", "customConfigs"), json!({"name": "a", "config": "#"})),
         (
             "local account",
             ("localAccounts", "localAccounts"),
@@ -168,13 +155,9 @@ async fn add_running_instance(server: &TestServer, minimal: &mut BTreeMap<&'stat
     minimal.insert("assignment", put("assignments/project", policy).await);
     minimal.insert("pause", put("pauses/project", json!({})).await);
     minimal.insert("order", put(&order, json!({"kind": "cancel"})).await);
-    for (name, path) in [
-        ("project", "/v1/projects/ours"),
-        ("orchestrator", "/v1/orchestrator"),
-    ] {
-        let (status, answer) = server
-            .request_as(Caller::Reader, &format!("GET {path}"), None)
-            .await;
+    for (name, path) in [("project", "/v1/projects/ours"), ("orchestrator", "/v1/orchestrator")] {
+        let (status, answer) =
+            server.request_as(Caller::Reader, &format!("GET {path}"), None).await;
         assert_eq!(status, StatusCode::OK, "{path}");
         minimal.insert(name, answer);
     }
@@ -182,27 +165,17 @@ async fn add_running_instance(server: &TestServer, minimal: &mut BTreeMap<&'stat
 
 /// Opens a run of an EIM agent that started without a grant, and returns its id.
 async fn open_run(server: &TestServer, instance: &str) -> String {
-    let tx = server
-        .store
-        .tenant(server.ours)
-        .await
-        .expect("a transaction");
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
     let opening = RunOpening {
         instance: instance.parse().expect("an id"),
         name: "update".to_owned(),
         description: String::new(),
         attempt: None,
-        origin: Origin {
-            target: None,
-            policy: None,
-            order: None,
-        },
+        origin: Origin { target: None, policy: None, order: None },
         follows: None,
     };
-    let (new, began) = (
-        Subject::New(Box::new(opening)),
-        RunEventRecord::from_event(RunEvent::Began),
-    );
+    let (new, began) =
+        (Subject::New(Box::new(opening)), RunEventRecord::from_event(RunEvent::Began));
     let now = server.clock.now();
     let run = runs::advance(&tx, new, &began, &RunTimeouts::default(), now).await;
     let run = run.expect("it opens").id.to_string();
@@ -284,18 +257,11 @@ async fn absent_values_are_null_or_empty_as_clients_expect() {
     for schedule in ["single schedule", "repeated schedule"] {
         for target in ["Host", "Site", "Region"] {
             let fetched = &minimal[schedule];
-            assert_eq!(
-                fetched[format!("target{target}")],
-                Value::Null,
-                "{schedule}"
-            );
+            assert_eq!(fetched[format!("target{target}")], Value::Null, "{schedule}");
             assert_eq!(fetched[format!("target{target}Id")], "", "{schedule}");
         }
     }
-    for (name, fetched) in minimal
-        .iter()
-        .filter(|(_, it)| it.get("timestamps").is_some())
-    {
+    for (name, fetched) in minimal.iter().filter(|(_, it)| it.get("timestamps").is_some()) {
         for member in ["createdAt", "updatedAt"] {
             assert_eq!(kind(&fetched["timestamps"][member]), "text", "{name}");
         }
@@ -307,11 +273,7 @@ async fn related_resources_are_nested_as_deep_as_clients_expect() {
     let server = TestServer::new().await;
     let resources = server.seed_resources().await;
     let image = json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": resources.os});
-    let image = resource_id(
-        &server
-            .expect_ok("POST os-update-policies", Some(image))
-            .await,
-    );
+    let image = resource_id(&server.expect_ok("POST os-update-policies", Some(image)).await);
     let inner = json!({"parentId": resources.region});
     let inner = resource_id(&server.expect_ok("POST regions", Some(inner)).await);
     let site = format!("sites/{}", resources.site);
@@ -362,19 +324,9 @@ async fn every_response_is_json_and_every_list_has_its_total() {
         if method != "GET" {
             continue;
         }
-        let what = format!(
-            "GET {}{}",
-            resources.fill(&path, "ours"),
-            required_query(&operation)
-        );
-        let answer = server
-            .request_with_token(token.as_deref(), None, &what, None)
-            .await;
-        assert_eq!(
-            answer.headers()["content-type"],
-            "application/json",
-            "{what}"
-        );
+        let what = format!("GET {}{}", resources.fill(&path, "ours"), required_query(&operation));
+        let answer = server.request_with_token(token.as_deref(), None, &what, None).await;
+        assert_eq!(answer.headers()["content-type"], "application/json", "{what}");
         let (status, answer) = read_json(answer).await;
         assert_eq!(status, StatusCode::OK, "{what}: {answer}");
         let is_list = answer.get("totalElements").is_some() && answer.get("nodes").is_none();

@@ -31,19 +31,12 @@ async fn only_the_architecture_and_the_labels_of_an_operating_system_change() {
     expected["architecture"] = json!("x86_64");
     expected["metadata"] = json!(LABELS);
     expected["timestamps"]["updatedAt"] = json!("2026-03-01T12:01:00Z");
-    let put = server
-        .expect_ok(&format!("PUT {path}"), Some(changed))
-        .await;
+    let put = server.expect_ok(&format!("PUT {path}"), Some(changed)).await;
     assert_eq!(put, expected);
-    assert_eq!(
-        server.expect_ok(&format!("GET {path}"), None).await,
-        expected
-    );
+    assert_eq!(server.expect_ok(&format!("GET {path}"), None).await, expected);
 
     // Without a name it keeps its own; other omitted fields are cleared.
-    let put = server
-        .expect_ok(&format!("PUT {path}"), Some(json!({"metadata": LABELS})))
-        .await;
+    let put = server.expect_ok(&format!("PUT {path}"), Some(json!({"metadata": LABELS}))).await;
     assert_eq!(
         (&put["name"], &put["architecture"], &put["metadata"]),
         (&json!("Debian 12"), &json!(""), &json!(LABELS))
@@ -55,11 +48,7 @@ async fn only_the_architecture_and_the_labels_of_an_operating_system_change() {
         )
         .await;
     assert_eq!(
-        (
-            &patched["name"],
-            &patched["architecture"],
-            &patched["metadata"]
-        ),
+        (&patched["name"], &patched["architecture"], &patched["metadata"]),
         (&json!("Debian 12"), &json!("aarch64"), &json!(LABELS))
     );
     let masked = server
@@ -68,18 +57,13 @@ async fn only_the_architecture_and_the_labels_of_an_operating_system_change() {
             Some(json!({"architecture": "not meant"})),
         )
         .await;
-    assert_eq!(
-        (&masked["architecture"], &masked["metadata"]),
-        (&json!("aarch64"), &json!(""))
-    );
+    assert_eq!((&masked["architecture"], &masked["metadata"]), (&json!("aarch64"), &json!("")));
 }
 
 #[tokio::test]
 async fn an_impossible_change_of_an_operating_system_is_rejected_with_its_field() {
     let server = TestServer::new().await;
-    let created = server
-        .expect_ok("POST compute/os", Some(os_body("Debian 12")))
-        .await;
+    let created = server.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await;
     let id = created["resourceId"].as_str().expect("an id");
     for (body, field) in [
         (json!({"name": "Debian 13"}), "name"),
@@ -98,50 +82,29 @@ async fn an_impossible_change_of_an_operating_system_is_rejected_with_its_field(
     }
     let masked = format!("PATCH compute/os/{id}?fieldMask=colour");
     let (status, problem) = server.request_as_writer(&masked, Some(json!({}))).await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("fieldMask"))
-    );
-    assert_eq!(
-        server
-            .expect_ok(&format!("GET compute/os/{id}"), None)
-            .await,
-        created
-    );
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("fieldMask")));
+    assert_eq!(server.expect_ok(&format!("GET compute/os/{id}"), None).await, created);
     let missing = "PUT compute/os/os-00000000";
     let (status, problem) = server.request_as_writer(missing, Some(json!({}))).await;
     assert_eq!(
         (status, &problem["message"]),
-        (
-            StatusCode::NOT_FOUND,
-            &json!("operating_system_resource not found")
-        )
+        (StatusCode::NOT_FOUND, &json!("operating_system_resource not found"))
     );
 }
 
 #[tokio::test]
 async fn names_and_images_in_the_catalogue_are_unique() {
     let server = TestServer::new().await;
-    server
-        .expect_ok("POST compute/os", Some(os_body("Debian 12")))
-        .await;
+    server.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await;
     let mut same_name = os_body("Debian 12");
     same_name["profileName"] = json!("another");
     let mut same_image = os_body("Debian 12");
     same_image["name"] = json!("another");
     for (body, message) in [
-        (
-            same_name,
-            "operating_system_resource with this name exists already",
-        ),
-        (
-            same_image,
-            "operating_system_resource with this profileName and imageId exists already",
-        ),
+        (same_name, "operating_system_resource with this name exists already"),
+        (same_image, "operating_system_resource with this profileName and imageId exists already"),
     ] {
-        let (status, problem) = server
-            .request_as_writer("POST compute/os", Some(body))
-            .await;
+        let (status, problem) = server.request_as_writer("POST compute/os", Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(problem["code"], "FailedPrecondition");
         assert_eq!(problem["message"], message);
@@ -158,16 +121,10 @@ async fn an_operating_system_in_use_cannot_be_deleted() {
     let image = image["resourceId"].as_str().expect("an id");
     let policy =
         json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image});
-    server
-        .expect_ok("POST os-update-policies", Some(policy))
-        .await;
-    for (os, by) in [
-        (resources.os.as_str(), "an instance"),
-        (image, "an update policy"),
-    ] {
-        let (status, problem) = server
-            .request_as_writer(&format!("DELETE compute/os/{os}"), None)
-            .await;
+    server.expect_ok("POST os-update-policies", Some(policy)).await;
+    for (os, by) in [(resources.os.as_str(), "an instance"), (image, "an update policy")] {
+        let (status, problem) =
+            server.request_as_writer(&format!("DELETE compute/os/{os}"), None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(problem["code"], "FailedPrecondition");
         let message = format!("operating_system_resource is in use by {by}");
@@ -179,14 +136,10 @@ async fn an_operating_system_in_use_cannot_be_deleted() {
 async fn operating_systems_are_listed_under_the_key_of_eim() {
     let server = TestServer::new().await;
     for name in ["Debian 12", "Debian 13", "Edge 3"] {
-        server
-            .expect_ok("POST compute/os", Some(os_body(name)))
-            .await;
+        server.expect_ok("POST compute/os", Some(os_body(name))).await;
     }
     let query = "filter=name%3D%22debian%22&orderBy=name%20desc&pageSize=1";
-    let list = server
-        .expect_ok(&format!("GET compute/os?{query}"), None)
-        .await;
+    let list = server.expect_ok(&format!("GET compute/os?{query}"), None).await;
     let names: Vec<_> = list["OperatingSystemResources"]
         .as_array()
         .expect("a list")
@@ -194,35 +147,23 @@ async fn operating_systems_are_listed_under_the_key_of_eim() {
         .map(|os| &os["name"])
         .collect();
     assert_eq!(names, [&json!("Debian 13")]);
-    assert_eq!(
-        (&list["totalElements"], &list["hasNext"]),
-        (&json!(2), &json!(true))
-    );
+    assert_eq!((&list["totalElements"], &list["hasNext"]), (&json!(2), &json!(true)));
     assert!(list["nextPageToken"].is_string());
     let all = server.expect_ok("GET compute/os", None).await;
-    assert_eq!(
-        (&all["totalElements"], &all["nextPageToken"]),
-        (&json!(3), &Value::from(""))
-    );
+    assert_eq!((&all["totalElements"], &all["nextPageToken"]), (&json!(3), &Value::from("")));
 }
 
 #[tokio::test]
 async fn an_operating_system_from_a_registry_is_shown_with_its_contents() {
     let server = TestServer::new().await;
-    let os = server
-        .create_synced_os(server.ours, "walrus")
-        .await
-        .to_string();
+    let os = server.create_synced_os(server.ours, "walrus").await.to_string();
     let path = format!("compute/os/{os}");
     let fetched = server.expect_ok(&format!("GET {path}"), None).await;
     for (field, expected) in [
         ("profileVersion", json!("0.8.11")),
         ("revision", json!("0.8.11")),
         ("registry", json!("release")),
-        (
-            "artifactDigest",
-            json!(format!("sha256:{}", "ef".repeat(32))),
-        ),
+        ("artifactDigest", json!(format!("sha256:{}", "ef".repeat(32)))),
         ("platformBundle", json!(r#"{"artifact":"walrus"}"#)),
         ("installedPackages", json!(package_list("walrus"))),
         ("existingCves", json!(cve_list("walrus", "open"))),
@@ -255,25 +196,12 @@ async fn an_operating_system_from_a_registry_is_shown_with_its_contents() {
 #[tokio::test]
 async fn nested_operating_systems_omit_their_contents() {
     let server = TestServer::new().await;
-    let os = server
-        .create_synced_os(server.ours, "walrus")
-        .await
-        .to_string();
+    let os = server.create_synced_os(server.ours, "walrus").await.to_string();
     let host = json!({"serialNumber": "ABC12345"});
-    let host = resource_id(
-        &server
-            .expect_ok("POST compute/hosts/register", Some(host))
-            .await,
-    );
+    let host = resource_id(&server.expect_ok("POST compute/hosts/register", Some(host)).await);
     let instance = json!({"hostID": host, "osID": os});
-    let instance = resource_id(
-        &server
-            .expect_ok("POST compute/instances", Some(instance))
-            .await,
-    );
-    let fetched = server
-        .expect_ok(&format!("GET compute/instances/{instance}"), None)
-        .await;
+    let instance = resource_id(&server.expect_ok("POST compute/instances", Some(instance)).await);
+    let fetched = server.expect_ok(&format!("GET compute/instances/{instance}"), None).await;
     // An instance shows the vulnerabilities of its operating system.
     assert_eq!(fetched["existingCves"], cve_list("walrus", "open"));
     assert_eq!(fetched["os"]["resourceId"], os);
@@ -291,17 +219,11 @@ async fn a_list_omits_package_lists_above_the_limit() {
     let list_of = |bytes: usize| format!("{list}{}", " ".repeat(bytes - list.len()));
     let (long, longer) = (list_of(500_000), list_of(500_001));
     for (version, packages) in [("1.0", &long), ("2.0", &longer)] {
-        let os = server
-            .create_synced_os_with(server.ours, "walrus", version, packages)
-            .await;
-        let fetched = server
-            .expect_ok(&format!("GET compute/os/{os}"), None)
-            .await;
+        let os = server.create_synced_os_with(server.ours, "walrus", version, packages).await;
+        let fetched = server.expect_ok(&format!("GET compute/os/{os}"), None).await;
         assert_eq!(fetched["installedPackages"], packages.as_str(), "{version}");
     }
-    let list = server
-        .expect_ok("GET compute/os?orderBy=imageId", None)
-        .await;
+    let list = server.expect_ok("GET compute/os?orderBy=imageId", None).await;
     let listed = &list["OperatingSystemResources"];
     assert_eq!(listed[0]["installedPackages"], long.as_str());
     assert_eq!(listed[1]["installedPackages"], "");
@@ -318,33 +240,20 @@ async fn a_long_page_divides_its_limit_among_its_items() {
     for n in 0..12 {
         let packages = if n % 2 == 0 { &long } else { &longer };
         let version = format!("1.{n:02}");
-        server
-            .create_synced_os_with(server.ours, "walrus", &version, packages)
-            .await;
+        server.create_synced_os_with(server.ours, "walrus", &version, packages).await;
     }
     let package_list_lengths = async |query: &str| -> Vec<usize> {
-        let list = server
-            .expect_ok(&format!("GET compute/os?orderBy=imageId{query}"), None)
-            .await;
+        let list = server.expect_ok(&format!("GET compute/os?orderBy=imageId{query}"), None).await;
         let listed = list["OperatingSystemResources"].as_array();
         let lengths = listed.expect("a list").iter();
         let length = |os: &Value| os["installedPackages"].as_str().map(str::len);
         lengths.filter_map(length).collect()
     };
     let in_turn = |even: usize, odd: usize| [even, odd].repeat(6);
-    assert_eq!(
-        package_list_lengths("&pageSize=100").await,
-        in_turn(416_666, 0)
-    );
-    assert_eq!(
-        package_list_lengths("&pageSize=12").await,
-        in_turn(416_666, 0)
-    );
+    assert_eq!(package_list_lengths("&pageSize=100").await, in_turn(416_666, 0));
+    assert_eq!(package_list_lengths("&pageSize=12").await, in_turn(416_666, 0));
     // Ten items have room for the full length, and a complete list is written in chunks of ten.
     let all_lengths = in_turn(416_666, 416_667);
-    assert_eq!(
-        package_list_lengths("&pageSize=10").await,
-        all_lengths[..10]
-    );
+    assert_eq!(package_list_lengths("&pageSize=10").await, all_lengths[..10]);
     assert_eq!(package_list_lengths("").await, all_lengths);
 }

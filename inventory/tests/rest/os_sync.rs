@@ -47,13 +47,8 @@ impl TestServer {
 
     /// Changes the selection and returns the effective one.
     async fn change_selection(&self, what: &str, body: Value) -> Value {
-        let settings = self
-            .expect_ok(&format!("{what} {SETTINGS}"), Some(body))
-            .await;
-        assert_eq!(
-            self.expect_ok(&format!("GET {SETTINGS}"), None).await,
-            settings
-        );
+        let settings = self.expect_ok(&format!("{what} {SETTINGS}"), Some(body)).await;
+        assert_eq!(self.expect_ok(&format!("GET {SETTINGS}"), None).await, settings);
         settings["effective"].clone()
     }
 }
@@ -72,18 +67,13 @@ async fn a_project_uses_the_defaults_of_the_server_for_unset_values() {
     });
     assert_eq!(settings, expected);
 
-    let frozen = server
-        .change_selection("PUT", json!({"revision": "0.8.12"}))
-        .await;
+    let frozen = server.change_selection("PUT", json!({"revision": "0.8.12"})).await;
     assert_eq!(frozen["revision"], "0.8.12");
     assert_eq!(frozen["enabledProfiles"], defaults["enabledProfiles"]);
     // The project does not select the server's default profile, so it has no default.
     let fewer = json!({"enabledProfiles": ["edge-rt"]});
     let fewer = server.change_selection("PATCH", fewer).await;
-    assert_eq!(
-        (&fewer["revision"], &fewer["defaultProfile"]),
-        (&json!("0.8.12"), &json!(""))
-    );
+    assert_eq!((&fewer["revision"], &fewer["defaultProfile"]), (&json!("0.8.12"), &json!("")));
     let other = json!({"registry": "lab", "defaultProfile": "edge-rt"});
     let other = server.change_selection("PATCH", other).await;
     assert_eq!(
@@ -94,21 +84,14 @@ async fn a_project_uses_the_defaults_of_the_server_for_unset_values() {
         })
     );
     let masked = format!("PATCH {SETTINGS}?fieldMask=revision");
-    let masked = server
-        .expect_ok(&masked, Some(json!({"registry": "lab"})))
-        .await;
+    let masked = server.expect_ok(&masked, Some(json!({"registry": "lab"}))).await;
     assert_eq!(masked["revision"], Value::Null);
     // A client may write back what it read.
-    let replaced = server
-        .expect_ok(&format!("PUT {SETTINGS}"), Some(masked.clone()))
-        .await;
+    let replaced = server.expect_ok(&format!("PUT {SETTINGS}"), Some(masked.clone())).await;
     assert_eq!(replaced, masked);
     let none = json!({"registry": null, "enabledProfiles": null, "defaultProfile": ""});
     let none = server.change_selection("PATCH", none).await;
-    assert_eq!(
-        (&none["registry"], &none["defaultProfile"]),
-        (&defaults["registry"], &json!(""))
-    );
+    assert_eq!((&none["registry"], &none["defaultProfile"]), (&defaults["registry"], &json!("")));
     assert_eq!(server.change_selection("PUT", json!({})).await, defaults);
 }
 
@@ -116,31 +99,20 @@ async fn a_project_uses_the_defaults_of_the_server_for_unset_values() {
 async fn an_invalid_selection_is_rejected_with_its_field() {
     let server = TestServer::with_settings(with_registries()).await;
     let valid = json!({"revision": "~0.8.12"});
-    let stored = server
-        .expect_ok(&format!("PUT {SETTINGS}"), Some(valid))
-        .await;
+    let stored = server.expect_ok(&format!("PUT {SETTINGS}"), Some(valid)).await;
     for (body, field) in [
         (json!({"registry": "elsewhere"}), "registry"),
         (json!({"registry": ""}), "registry"),
         (json!({"registry": 5}), "registry"),
         (json!({"revision": "^0.8"}), "revision"),
         (json!({"revision": ""}), "revision"),
-        (
-            json!({"enabledProfiles": ["edge", "edge"]}),
-            "enabledProfiles",
-        ),
+        (json!({"enabledProfiles": ["edge", "edge"]}), "enabledProfiles"),
         (json!({"enabledProfiles": ["Edge"]}), "enabledProfiles"),
         (json!({"enabledProfiles": [""]}), "enabledProfiles"),
-        (
-            json!({"enabledProfiles": vec!["edge"; 201]}),
-            "enabledProfiles",
-        ),
+        (json!({"enabledProfiles": vec!["edge"; 201]}), "enabledProfiles"),
         (json!({"enabledProfiles": "edge"}), "enabledProfiles"),
         (json!({"defaultProfile": "ubuntu"}), "defaultProfile"),
-        (
-            json!({"enabledProfiles": ["edge-rt"], "defaultProfile": "edge"}),
-            "defaultProfile",
-        ),
+        (json!({"enabledProfiles": ["edge-rt"], "defaultProfile": "edge"}), "defaultProfile"),
         (json!({"colour": "red"}), "colour"),
     ] {
         for method in ["PUT", "PATCH"] {
@@ -149,25 +121,13 @@ async fn an_invalid_selection_is_rejected_with_its_field() {
             assert_eq!(status, StatusCode::BAD_REQUEST, "{what} {body}: {problem}");
             assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
             let reported_field = problem["field"].as_str().unwrap_or_default();
-            assert_eq!(
-                reported_field.split('[').next(),
-                Some(field),
-                "{what}: {problem}"
-            );
+            assert_eq!(reported_field.split('[').next(), Some(field), "{what}: {problem}");
         }
     }
     let elsewhere = Some(json!({"registry": "elsewhere"}));
-    let (_, problem) = server
-        .request_as_writer(&format!("PUT {SETTINGS}"), elsewhere)
-        .await;
-    assert_eq!(
-        problem["message"],
-        "registry: the server knows only lab, release"
-    );
-    assert_eq!(
-        server.expect_ok(&format!("GET {SETTINGS}"), None).await,
-        stored
-    );
+    let (_, problem) = server.request_as_writer(&format!("PUT {SETTINGS}"), elsewhere).await;
+    assert_eq!(problem["message"], "registry: the server knows only lab, release");
+    assert_eq!(server.expect_ok(&format!("GET {SETTINGS}"), None).await, stored);
 }
 
 #[tokio::test]
@@ -177,9 +137,7 @@ async fn the_default_operating_system_is_the_newest_of_the_default_profile() {
         async || server.expect_ok(&format!("GET {SETTINGS}"), None).await["defaultOsID"].clone();
     let sync_version = async |version: &str| {
         let list = json!({"repo": version}).to_string();
-        let os = server
-            .create_synced_os_with(server.ours, "edge", version, &list)
-            .await;
+        let os = server.create_synced_os_with(server.ours, "edge", version, &list).await;
         os.to_string()
     };
     assert_eq!(now().await, "");
@@ -200,35 +158,20 @@ async fn a_sync_is_requested_and_followed_to_its_end() {
     let post = async || server.expect_ok(&format!("POST {SYNC}"), None).await;
     let initial = get().await;
     assert_eq!(initial["registry"], "release");
-    assert_eq!(
-        (&initial["request"], &initial["outcome"]),
-        (&json!("0"), &Value::Null)
-    );
+    assert_eq!((&initial["request"], &initial["outcome"]), (&json!("0"), &Value::Null));
 
     let requested = post().await;
-    assert_eq!(
-        (&requested["request"], &requested["done"]),
-        (&json!("1"), &json!("0"))
-    );
+    assert_eq!((&requested["request"], &requested["done"]), (&json!("1"), &json!("0")));
     // A second request before the cycle begins is served by the same cycle.
     assert_eq!(post().await, requested);
     assert_eq!(get().await, requested);
 
     let claim = server.claim_cycle().await;
-    let progress = Progress {
-        step: CycleStep::Fetching,
-        finished: 3,
-        total: 7,
-    };
+    let progress = Progress { step: CycleStep::Fetching, finished: 3, total: 7 };
     server.report_progress(&claim, progress).await;
     let running = get().await;
     assert_eq!(
-        [
-            &running["step"],
-            &running["finished"],
-            &running["total"],
-            &running["done"]
-        ],
+        [&running["step"], &running["finished"], &running["total"], &running["done"]],
         [&json!("fetching"), &json!(3), &json!(7), &json!("0")]
     );
     assert!(running["startedAt"].is_string());
@@ -248,25 +191,13 @@ async fn a_sync_is_requested_and_followed_to_its_end() {
         [&json!("2"), &json!("1"), &json!("idle")]
     );
     assert_eq!(
-        [
-            &ended["outcome"],
-            &ended["lastSuccessAt"],
-            &ended["notBefore"]
-        ],
-        [
-            &json!("partial"),
-            &Value::Null,
-            &json!("2026-03-01T13:00:00Z")
-        ]
+        [&ended["outcome"], &ended["lastSuccessAt"], &ended["notBefore"]],
+        [&json!("partial"), &Value::Null, &json!("2026-03-01T13:00:00Z")]
     );
     // The message may be about another project, so it is not shown.
     assert!(!ended.to_string().contains("walrus"), "{ended}");
     let (status, theirs) = server
-        .request_as(
-            Caller::Foreigner,
-            &format!("GET /v1/projects/theirs/{SYNC}"),
-            None,
-        )
+        .request_as(Caller::Foreigner, &format!("GET /v1/projects/theirs/{SYNC}"), None)
         .await;
     assert_eq!((status, theirs), (StatusCode::OK, ended));
 }
@@ -275,40 +206,26 @@ async fn a_sync_is_requested_and_followed_to_its_end() {
 async fn a_project_without_a_selection_cannot_request_a_sync() {
     let defaults = with_registries().os_defaults;
     let no_revision = OsDefaults {
-        selection: CatalogSelection {
-            revision: None,
-            ..defaults.selection.clone()
-        },
+        selection: CatalogSelection { revision: None, ..defaults.selection.clone() },
         ..defaults.clone()
     };
-    let unknown = OsDefaults {
-        registries: Vec::new(),
-        ..defaults
-    };
+    let unknown = OsDefaults { registries: Vec::new(), ..defaults };
     let no_selection = "the project takes no operating systems: it has no registry, or no revision";
     for (os, registry, why) in [
         (OsDefaults::default(), "", no_selection),
         (no_revision, "release", no_selection),
         (unknown, "release", "the server knows no registry"),
     ] {
-        let server = TestServer::with_settings(Settings {
-            os_defaults: os,
-            ..Settings::default()
-        })
-        .await;
-        let (status, problem) = server
-            .request_as_writer(&format!("POST {SYNC}"), None)
-            .await;
+        let server =
+            TestServer::with_settings(Settings { os_defaults: os, ..Settings::default() }).await;
+        let (status, problem) = server.request_as_writer(&format!("POST {SYNC}"), None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(
             (&problem["code"], &problem["message"]),
             (&json!("FailedPrecondition"), &json!(why))
         );
         let sync = server.expect_ok(&format!("GET {SYNC}"), None).await;
-        assert_eq!(
-            (&sync["registry"], &sync["request"]),
-            (&json!(registry), &json!("0"))
-        );
+        assert_eq!((&sync["registry"], &sync["request"]), (&json!(registry), &json!("0")));
     }
 }
 
@@ -317,10 +234,7 @@ async fn the_report_shows_the_findings_until_the_selection_changes() {
     let server = TestServer::with_settings(with_registries()).await;
     let get = async || server.expect_ok(&format!("GET {REPORT}"), None).await;
     let initial = get().await;
-    assert_eq!(
-        (&initial["outcome"], &initial["findings"]),
-        (&Value::Null, &json!([]))
-    );
+    assert_eq!((&initial["outcome"], &initial["findings"]), (&Value::Null, &json!([])));
     let os = server.create_synced_os(server.ours, "walrus").await;
     server.store_sync_report(server.ours, "walrus", os).await;
     let since = "2026-03-01T12:00:00Z";
@@ -340,9 +254,7 @@ async fn the_report_shows_the_findings_until_the_selection_changes() {
         ],
     });
     assert_eq!(get().await, expected);
-    server
-        .change_selection("PATCH", json!({"revision": "~0.8.12"}))
-        .await;
+    server.change_selection("PATCH", json!({"revision": "~0.8.12"})).await;
     assert_eq!(get().await, initial);
 }
 
@@ -368,24 +280,14 @@ async fn no_change_of_the_selection_is_lost() {
 /// connection while it waits for another.
 #[tokio::test]
 async fn a_server_with_a_single_connection_answers_every_request() {
-    let options = StoreOptions {
-        max_connections: 1,
-        ..StoreOptions::default()
-    };
+    let options = StoreOptions { max_connections: 1, ..StoreOptions::default() };
     let store = Store::connect(&fresh_database().await, options).await;
     let server = TestServer::with_store(store.expect("connected"), with_registries()).await;
-    server
-        .change_selection("PUT", json!({"revision": "0.8.12"}))
-        .await;
-    server
-        .change_selection("PATCH", json!({"registry": "lab"}))
-        .await;
+    server.change_selection("PUT", json!({"revision": "0.8.12"})).await;
+    server.change_selection("PATCH", json!({"registry": "lab"})).await;
     for (what, request) in [("POST", "1"), ("GET", "1"), ("POST", "1")] {
         let sync = server.expect_ok(&format!("{what} {SYNC}"), None).await;
-        assert_eq!(
-            (&sync["registry"], &sync["request"]),
-            (&json!("lab"), &json!(request))
-        );
+        assert_eq!((&sync["registry"], &sync["request"]), (&json!("lab"), &json!(request)));
     }
     server.expect_ok(&format!("GET {REPORT}"), None).await;
 }

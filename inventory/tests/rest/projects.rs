@@ -20,9 +20,7 @@ async fn a_project_with_hosts_is_deleted_only_with_force() {
         let why = "project is in use by hosts; delete it with force to delete the hosts as well";
         assert_eq!(problem["message"], why, "{what}");
     }
-    server
-        .expect_ok(&format!("GET compute/hosts/{}", resources.host), None)
-        .await;
+    server.expect_ok(&format!("GET compute/hosts/{}", resources.host), None).await;
 
     let what = format!("{DELETE}?force=true");
     let (status, answer) = server.request_as(Caller::Administrator, &what, None).await;
@@ -33,33 +31,23 @@ async fn a_project_with_hosts_is_deleted_only_with_force() {
     assert_eq!(status, StatusCode::FORBIDDEN);
 
     let put = "PUT /v1/projects/ours";
-    let (status, _) = server
-        .request_as(Caller::Administrator, put, Some(json!({})))
-        .await;
+    let (status, _) = server.request_as(Caller::Administrator, put, Some(json!({}))).await;
     assert_eq!(status, StatusCode::OK, "the name is free again");
     for list in ["compute/hosts", "regions", "os-update-runs"] {
         let what = format!("GET /v1/projects/ours/{list}");
         let (status, answer) = server.request_as(Caller::Administrator, &what, None).await;
-        assert_eq!(
-            (status, &answer["totalElements"]),
-            (StatusCode::OK, &json!(0)),
-            "{list}"
-        );
+        assert_eq!((status, &answer["totalElements"]), (StatusCode::OK, &json!(0)), "{list}");
     }
 }
 
 #[tokio::test]
 async fn a_project_without_hosts_is_deleted_with_its_contents() {
     let server = TestServer::new().await;
-    let region = server
-        .expect_ok("POST regions", Some(json!({"name": "south"})))
-        .await;
+    let region = server.expect_ok("POST regions", Some(json!({"name": "south"}))).await;
     let site = json!({"name": "ulm", "regionId": region["resourceId"]});
     server.expect_ok("POST sites", Some(site)).await;
     let policy = json!({"name": "all", "updatePolicy": "UPDATE_POLICY_LATEST"});
-    server
-        .expect_ok("POST os-update-policies", Some(policy))
-        .await;
+    server.expect_ok("POST os-update-policies", Some(policy)).await;
     let (status, answer) = server.request_as(Caller::Administrator, DELETE, None).await;
     assert_eq!((status, answer), (StatusCode::OK, json!({})));
 }

@@ -32,20 +32,12 @@ async fn schedules_are_listed_by_target_and_inherited_from_the_regions_above() {
     let mut of_region = nightly("");
     of_region["targetRegionId"] = json!(resources.region);
     of_region["name"] = json!("of the region");
-    server
-        .expect_ok("POST schedules/repeated", Some(of_region))
-        .await;
+    server.expect_ok("POST schedules/repeated", Some(of_region)).await;
 
     let (host, site, region) = (&resources.host, &resources.site, &resources.region);
-    let (other, inner) = (
-        other.as_str().expect("an id"),
-        inner.as_str().expect("an id"),
-    );
+    let (other, inner) = (other.as_str().expect("an id"), inner.as_str().expect("an id"));
     for (query, expected) in [
-        (
-            format!("hostId={host}"),
-            "tonight, every night, of the region",
-        ),
+        (format!("hostId={host}"), "tonight, every night, of the region"),
         (format!("siteId={site}"), "every night, of the region"),
         (format!("siteId={other}"), "of the region"),
         (format!("regionId={region}"), "of the region"),
@@ -58,17 +50,9 @@ async fn schedules_are_listed_by_target_and_inherited_from_the_regions_above() {
 
     let list = format!("GET schedules/repeated?hostId={host}");
     let both = server.expect_ok(&list, None).await;
-    let second = server
-        .expect_ok(&format!("{list}&pageSize=1&offset=1"), None)
-        .await;
-    assert_eq!(
-        second["repeatedSchedules"],
-        json!([both["repeatedSchedules"][1]])
-    );
-    assert_eq!(
-        (&second["totalElements"], &second["hasNext"]),
-        (&json!(2), &json!(false))
-    );
+    let second = server.expect_ok(&format!("{list}&pageSize=1&offset=1"), None).await;
+    assert_eq!(second["repeatedSchedules"], json!([both["repeatedSchedules"][1]]));
+    assert_eq!((&second["totalElements"], &second["hasNext"]), (&json!(2), &json!(false)));
 }
 
 #[tokio::test]
@@ -109,9 +93,7 @@ async fn paging_of_open_schedules_survives_changes() {
         more["name"] = json!(name);
         Some(more)
     };
-    server
-        .expect_ok("POST schedules/repeated", night("night 1"))
-        .await;
+    server.expect_ok("POST schedules/repeated", night("night 1")).await;
     let list = format!(
         "GET schedules/repeated?unixEpoch={}&siteId={}&orderBy=name&pageSize=1",
         server.seconds(46_800),
@@ -130,9 +112,7 @@ async fn paging_of_open_schedules_survives_changes() {
 
     let delete = format!("DELETE schedules/repeated/{}", resources.repeated);
     server.expect_ok(&delete, None).await;
-    server
-        .expect_ok("POST schedules/repeated", night("night 2"))
-        .await;
+    server.expect_ok("POST schedules/repeated", night("night 2")).await;
     let inner = json!({"name": "swabia", "parentId": resources.region});
     let inner = server.expect_ok("POST regions", Some(inner)).await["resourceId"].clone();
     let moved = Some(json!({"regionId": inner}));
@@ -153,38 +133,16 @@ async fn schedules_are_filtered_and_ordered() {
         "name": "another night", "scheduleStatus": "SCHEDULE_STATUS_MAINTENANCE",
         "startSeconds": server.seconds(60), "targetSiteId": resources.site,
     });
-    server
-        .expect_ok("POST schedules/single", Some(open_ended))
-        .await;
+    server.expect_ok("POST schedules/single", Some(open_ended)).await;
     let of_host = format!("&hostId={}&orderBy=name", resources.host);
     let night = r#"name = "NIGHT""#;
     for (filter, more, expected) in [
-        (
-            night,
-            "&orderBy=name",
-            "another night, tonight, every night",
-        ),
-        (
-            night,
-            "&orderBy=name%20desc",
-            "tonight, another night, every night",
-        ),
-        (
-            night,
-            of_host.as_str(),
-            "another night, tonight, every night",
-        ),
-        (
-            "scheduleStatus = SCHEDULE_STATUS_MAINTENANCE",
-            "",
-            "another night",
-        ),
+        (night, "&orderBy=name", "another night, tonight, every night"),
+        (night, "&orderBy=name%20desc", "tonight, another night, every night"),
+        (night, of_host.as_str(), "another night, tonight, every night"),
+        ("scheduleStatus = SCHEDULE_STATUS_MAINTENANCE", "", "another night"),
         ("has(targetHost)", "", "tonight"),
-        (
-            r#"targetSite.name = "ulm""#,
-            "",
-            "another night, every night",
-        ),
+        (r#"targetSite.name = "ulm""#, "", "another night, every night"),
     ] {
         let query = format!("filter={}{more}", percent_encode(filter));
         assert_eq!(names(&server, &query).await, expected, "{filter}{more}");
@@ -207,30 +165,20 @@ async fn a_page_of_both_kinds_counts_each_kind_separately() {
     for n in 0..3 {
         let mut more = nightly(&resources.site);
         more["name"] = json!(format!("night {n}"));
-        server
-            .expect_ok("POST schedules/repeated", Some(more))
-            .await;
+        server.expect_ok("POST schedules/repeated", Some(more)).await;
     }
     let summarize = |page: &Value| {
         let length = |key: &str| page[key].as_array().map_or(0, Vec::len);
         (length("singleSchedules"), length("repeatedSchedules"))
     };
-    let first = server
-        .expect_ok("GET compute/schedules?pageSize=2", None)
-        .await;
+    let first = server.expect_ok("GET compute/schedules?pageSize=2", None).await;
     assert_eq!(summarize(&first), (1, 2));
-    assert_eq!(
-        (&first["totalElements"], &first["hasNext"]),
-        (&json!(5), &json!(true))
-    );
+    assert_eq!((&first["totalElements"], &first["hasNext"]), (&json!(5), &json!(true)));
     let token = first["nextPageToken"].as_str().expect("a token");
     let list = format!("GET compute/schedules?pageSize=2&pageToken={token}");
     let second = server.expect_ok(&list, None).await;
     assert_eq!(summarize(&second), (0, 2));
-    assert_eq!(
-        (&second["totalElements"], &second["hasNext"]),
-        (&json!(5), &json!(false))
-    );
+    assert_eq!((&second["totalElements"], &second["hasNext"]), (&json!(5), &json!(false)));
     let all = server.expect_ok("GET schedules", None).await;
     assert_eq!(summarize(&all), (1, 4));
 }

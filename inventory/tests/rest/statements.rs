@@ -64,24 +64,10 @@ async fn create_host(server: &TestServer, n: usize, site: &str) -> String {
     let uuid = format!("00000000-0000-4000-8000-{n:012}");
     let host = json!({"name": format!("edge {n}"), "uuid": uuid, "siteId": site});
     let host = create(server, "compute/hosts/register", host).await;
-    let address = Address {
-        address: "10.0.0.1/24".to_owned(),
-        ..Address::default()
-    };
-    let nic = Nic {
-        device_name: "eth0".to_owned(),
-        ipaddresses: vec![address],
-        ..Nic::default()
-    };
-    let hardware = Hardware {
-        nics: vec![nic.clone(), nic],
-        ..Hardware::default()
-    };
-    let tx = server
-        .store
-        .tenant(server.ours)
-        .await
-        .expect("a transaction");
+    let address = Address { address: "10.0.0.1/24".to_owned(), ..Address::default() };
+    let nic = Nic { device_name: "eth0".to_owned(), ipaddresses: vec![address], ..Nic::default() };
+    let hardware = Hardware { nics: vec![nic.clone(), nic], ..Hardware::default() };
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
     let id = host.parse().expect("an id");
     hardware::store_if_changed(&tx, id, hardware, &[1; 32], server.clock.now())
         .await
@@ -151,10 +137,7 @@ async fn create_one_of_each(server: &TestServer, n: usize, outer: &str) -> Ids {
     for (what, body) in [
         (format!("PUT assignments/{site}"), assignment),
         (format!("PUT pauses/{site}"), json!({"reason": "moving"})),
-        (
-            format!("PUT compute/instances/{instance}/order"),
-            json!({"kind": "now"}),
-        ),
+        (format!("PUT compute/instances/{instance}/order"), json!({"kind": "now"})),
     ] {
         server.expect_ok(&what, Some(body)).await;
     }
@@ -211,9 +194,7 @@ fn fill_ids(request: &str, ids: &[(&str, String)]) -> String {
         .replace("{projectName}", "ours")
         .replace("{host}", id("/compute/hosts/"))
         .replace("{site}", id("/sites/"));
-    ID_PLACEHOLDERS.iter().fold(filled, |path, placeholder| {
-        path.replace(placeholder, id(request))
-    })
+    ID_PLACEHOLDERS.iter().fold(filled, |path, placeholder| path.replace(placeholder, id(request)))
 }
 
 /// Statements that each request takes in a project with this many resources of each kind.

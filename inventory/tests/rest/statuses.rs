@@ -150,32 +150,21 @@ async fn status_rows(is_legacy: bool) -> Vec<StatusRow> {
     let resources = server.seed_resources().await;
     server.seed_update_controls(&resources).await;
     join_host(&server, &resources).await;
-    let (project, tokens) = (
-        server.ours.to_string(),
-        ALL_CALLERS.map(|caller| server.token(caller)),
-    );
+    let (project, tokens) =
+        (server.ours.to_string(), ALL_CALLERS.map(|caller| server.token(caller)));
     let mut operations = operations();
     operations.retain(|(_, path, _)| !is_legacy || path.starts_with(PROJECT_PREFIX));
     operations.sort_by_key(|(method, path, _)| request_order(method, path));
     let mut rows = Vec::new();
     for (method, path, operation) in operations {
-        let uri = format!(
-            "{}{}",
-            resources.fill(&path, "ours"),
-            required_query(&operation)
-        );
-        let (uri, active) = if is_legacy {
-            (legacy_path(&uri), Some(project.as_str()))
-        } else {
-            (uri, None)
-        };
+        let uri = format!("{}{}", resources.fill(&path, "ours"), required_query(&operation));
+        let (uri, active) =
+            if is_legacy { (legacy_path(&uri), Some(project.as_str())) } else { (uri, None) };
         let what = format!("{method} {uri}");
         let mut statuses = Vec::new();
         for (caller, token) in ALL_CALLERS.iter().zip(&tokens) {
             let body = request_body(&operation, &resources, &server);
-            let answer = server
-                .request_with_token(token.as_deref(), active, &what, body)
-                .await;
+            let answer = server.request_with_token(token.as_deref(), active, &what, body).await;
             let (status, answer) = read_json(answer).await;
             assert!(!status.is_server_error(), "{what} as {caller:?}: {answer}");
             statuses.push(status.as_u16());
@@ -187,11 +176,7 @@ async fn status_rows(is_legacy: bool) -> Vec<StatusRow> {
 
 /// Lets the machine of the host join, so that its trust can be revoked.
 async fn join_host(server: &TestServer, resources: &ResourceIds) {
-    let tx = server
-        .store
-        .tenant(server.ours)
-        .await
-        .expect("a transaction");
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
     let joining = JoinRequest {
         uuid: UUID.parse().expect("a UUID"),
         serial: None,
@@ -199,9 +184,7 @@ async fn join_host(server: &TestServer, resources: &ResourceIds) {
         public_key: Vec::new(),
     };
     let host = resources.host.parse().expect("an id");
-    hosts::record_join(&tx, host, &joining, server.clock.now())
-        .await
-        .expect("it has joined");
+    hosts::record_join(&tx, host, &joining, server.clock.now()).await.expect("it has joined");
     tx.commit().await.expect("committed");
 }
 
@@ -236,19 +219,12 @@ async fn every_path_method_and_role_has_its_status() {
         for (caller, status) in ALL_CALLERS.into_iter().zip(statuses) {
             match expected_refusal(caller, &what) {
                 Some(refused) => assert_eq!(status, refused, "{what} as {caller:?}"),
-                None => assert!(
-                    !matches!(status, 401 | 403),
-                    "{what} as {caller:?}: {status}"
-                ),
+                None => assert!(!matches!(status, 401 | 403), "{what} as {caller:?}: {status}"),
             }
             write!(table, " {status:<6}").expect("a string");
         }
     }
-    let table = table
-        .lines()
-        .map(str::trim_end)
-        .collect::<Vec<_>>()
-        .join("\n");
+    let table = table.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
     insta::assert_snapshot!(table);
 }
 
@@ -281,9 +257,7 @@ async fn the_legacy_form_needs_the_uuid_of_an_accessible_project() {
         (Some(ours.as_str()), 200),
     ] {
         let what = "GET /edge-infra.orchestrator.apis/v2/hosts";
-        let answer = server
-            .request_with_token(token.as_deref(), project, what, None)
-            .await;
+        let answer = server.request_with_token(token.as_deref(), project, what, None).await;
         assert_eq!(answer.status().as_u16(), expected, "{project:?}");
     }
 }
@@ -305,15 +279,10 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_id_is_not_found()
             400,
             "resourceId: `inst-00000000` is not an id of the form host-0a1b2c3d",
         ),
-        (
-            "nonsense",
-            400,
-            "resourceId: `nonsense` is not an id of the form host-0a1b2c3d",
-        ),
+        ("nonsense", 400, "resourceId: `nonsense` is not an id of the form host-0a1b2c3d"),
     ] {
-        let (got, problem) = server
-            .request_as_writer(&format!("GET compute/hosts/{id}"), None)
-            .await;
+        let (got, problem) =
+            server.request_as_writer(&format!("GET compute/hosts/{id}"), None).await;
         assert_eq!(got.as_u16(), status, "{id}");
         assert_eq!(problem["message"], message);
     }
@@ -323,67 +292,31 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_id_is_not_found()
 async fn not_found_messages_use_the_names_of_eim() {
     let server = TestServer::new().await;
     for (path, message) in [
-        (
-            "compute/instances/inst-00000000",
-            "instance_resource not found",
-        ),
-        (
-            "compute/instances/inst-00000000/decision",
-            "instance_resource not found",
-        ),
-        (
-            "compute/os/os-00000000",
-            "operating_system_resource not found",
-        ),
-        (
-            "os-update-policies/osupdatepolicy-00000000",
-            "os_update_policy_resource not found",
-        ),
-        (
-            "os-update-runs/osupdaterun-00000000",
-            "os_update_run_resource not found",
-        ),
-        (
-            "schedules/single/singlesche-00000000",
-            "single_schedule_resource not found",
-        ),
-        (
-            "schedules/repeated/repeatedsche-00000000",
-            "repeated_schedule_resource not found",
-        ),
+        ("compute/instances/inst-00000000", "instance_resource not found"),
+        ("compute/instances/inst-00000000/decision", "instance_resource not found"),
+        ("compute/os/os-00000000", "operating_system_resource not found"),
+        ("os-update-policies/osupdatepolicy-00000000", "os_update_policy_resource not found"),
+        ("os-update-runs/osupdaterun-00000000", "os_update_run_resource not found"),
+        ("schedules/single/singlesche-00000000", "single_schedule_resource not found"),
+        ("schedules/repeated/repeatedsche-00000000", "repeated_schedule_resource not found"),
         ("regions/region-00000000", "region_resource not found"),
         ("sites/site-00000000", "site_resource not found"),
         ("assignments/site-00000000", "assignment not found"),
         ("assignments/project", "assignment not found"),
         ("pauses/project", "pause not found"),
-        (
-            "compute/instances/inst-00000000/order",
-            "instance_resource not found",
-        ),
-        (
-            "join-tokens/jointoken-00000000",
-            "join_token_resource not found",
-        ),
+        ("compute/instances/inst-00000000/order", "instance_resource not found"),
+        ("join-tokens/jointoken-00000000", "join_token_resource not found"),
     ] {
         let (got, problem) = server.request_as_writer(&format!("GET {path}"), None).await;
-        assert_eq!(
-            (got, &problem["message"]),
-            (StatusCode::NOT_FOUND, &json!(message)),
-            "{path}"
-        );
+        assert_eq!((got, &problem["message"]), (StatusCode::NOT_FOUND, &json!(message)), "{path}");
     }
 }
 
 #[tokio::test]
 async fn an_unknown_path_or_method_is_a_problem() {
     let server = TestServer::new().await;
-    let (status, problem) = server
-        .request_as(Caller::Writer, "GET /v1/nothing", None)
-        .await;
-    assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::NOT_FOUND, &json!("NotFound"))
-    );
+    let (status, problem) = server.request_as(Caller::Writer, "GET /v1/nothing", None).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::NOT_FOUND, &json!("NotFound")));
     let (status, problem) = server.request_as_writer("DELETE compute/hosts", None).await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(problem["type"], "urn:evenkeel:problem:no-such-method");
@@ -393,13 +326,8 @@ async fn an_unknown_path_or_method_is_a_problem() {
 async fn a_problem_has_the_members_of_eim_and_of_rfc_9457() {
     let server = TestServer::new().await;
     let request = Request::get("/v1/projects/ours/compute/hosts").header("x-request-id", "req-9");
-    let response = server
-        .send(request.body(Body::empty()).expect("a request"))
-        .await;
-    assert_eq!(
-        response.headers()["content-type"],
-        "application/problem+json"
-    );
+    let response = server.send(request.body(Body::empty()).expect("a request")).await;
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
     assert_eq!(response.headers()["www-authenticate"], "Bearer");
     assert_eq!(response.headers()["x-content-type-options"], "nosniff");
     let (_, problem) = read_json(response).await;
@@ -413,11 +341,7 @@ async fn a_token_is_accepted_only_while_it_is_valid() {
     let status_for = async |value: &str| {
         let request =
             Request::get("/v1/projects/ours/compute/hosts").header("authorization", value);
-        server
-            .send(request.body(Body::empty()).expect("a request"))
-            .await
-            .status()
-            .as_u16()
+        server.send(request.body(Body::empty()).expect("a request")).await.status().as_u16()
     };
     assert_eq!(status_for(&format!("Bearer {good}")).await, 200);
     assert_eq!(status_for(&format!("bearer {good}")).await, 200);

@@ -79,15 +79,7 @@ impl TestServer {
         let router = build_router(&store, &clock, &authority, settings);
         let ours = create_project(&store, "ours").await;
         let theirs = create_project(&store, "theirs").await;
-        Self {
-            router,
-            store,
-            clock,
-            authority,
-            ours,
-            theirs,
-            _keys: keys,
-        }
+        Self { router, store, clock, authority, ours, theirs, _keys: keys }
     }
 
     /// The router of the same server on another store.
@@ -109,18 +101,13 @@ impl TestServer {
         };
         let name = format!("{caller:?}").to_lowercase();
         let issued =
-            self.authority
-                .issue_operator(&name, roles, TimeDelta::hours(1), self.clock.now());
+            self.authority.issue_operator(&name, roles, TimeDelta::hours(1), self.clock.now());
         Some(issued.expect("a token").token.reveal().to_owned())
     }
 
     /// Sends a request and returns the complete response.
     pub async fn send(&self, request: Request<Body>) -> Response<Body> {
-        self.router
-            .clone()
-            .oneshot(request)
-            .await
-            .expect("a router never fails")
+        self.router.clone().oneshot(request).await.expect("a router never fails")
     }
 
     /// Sends a request of a caller; `what` is the method and the path.
@@ -131,11 +118,7 @@ impl TestServer {
         body: Option<Value>,
     ) -> (StatusCode, Value) {
         let token = self.token(caller);
-        read_json(
-            self.request_with_token(token.as_deref(), None, what, body)
-                .await,
-        )
-        .await
+        read_json(self.request_with_token(token.as_deref(), None, what, body).await).await
     }
 
     /// Sends a request with any token. `project` is the UUID in the header `ActiveProjectID`, for
@@ -175,12 +158,7 @@ impl TestServer {
     /// Sends a request of the writer; `what` is the method and the path in `ours`.
     pub async fn request_as_writer(&self, what: &str, body: Option<Value>) -> (StatusCode, Value) {
         let (method, path) = what.split_once(' ').expect("a method and a path");
-        self.request_as(
-            Caller::Writer,
-            &format!("{method} /v1/projects/ours/{path}"),
-            body,
-        )
-        .await
+        self.request_as(Caller::Writer, &format!("{method} /v1/projects/ours/{path}"), body).await
     }
 
     /// A Unix time relative to now.
@@ -197,40 +175,20 @@ impl TestServer {
         let host = json!({
             "name": "edge-01", "uuid": UUID, "serialNumber": "ABC12345", "autoOnboard": true, "siteId": site,
         });
-        let host = resource_id(
-            &self
-                .expect_ok("POST compute/hosts/register", Some(host))
-                .await,
-        );
-        let os = resource_id(
-            &self
-                .expect_ok("POST compute/os", Some(os_body("Debian 12")))
-                .await,
-        );
+        let host = resource_id(&self.expect_ok("POST compute/hosts/register", Some(host)).await);
+        let os = resource_id(&self.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await);
         let policy = json!({
             "name": "security", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl\njq=1.7",
         });
-        let policy = resource_id(
-            &self
-                .expect_ok("POST os-update-policies", Some(policy))
-                .await,
-        );
+        let policy = resource_id(&self.expect_ok("POST os-update-policies", Some(policy)).await);
         let instance =
             json!({"hostID": host, "osID": os, "osUpdatePolicyID": policy, "name": "on-edge-01"});
-        let instance = resource_id(
-            &self
-                .expect_ok("POST compute/instances", Some(instance))
-                .await,
-        );
+        let instance = resource_id(&self.expect_ok("POST compute/instances", Some(instance)).await);
         let schedule = json!({
             "name": "tonight", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "targetHostId": host,
             "startSeconds": self.seconds(3_600), "endSeconds": self.seconds(7_200),
         });
-        let schedule = resource_id(
-            &self
-                .expect_ok("POST schedules/single", Some(schedule))
-                .await,
-        );
+        let schedule = resource_id(&self.expect_ok("POST schedules/single", Some(schedule)).await);
         let repeated = Some(nightly(&site));
         let repeated = resource_id(&self.expect_ok("POST schedules/repeated", repeated).await);
         let token = Some(json!({"name": "racks"}));
@@ -274,14 +232,8 @@ impl TestServer {
         let order = json!({"kind": "now", "reason": "a hole"});
         for (what, body) in [
             (format!("PUT assignments/{}", resources.site), assignment),
-            (
-                format!("PUT pauses/{}", resources.site),
-                json!({"reason": "moving"}),
-            ),
-            (
-                format!("PUT compute/instances/{}/order", resources.instance),
-                order,
-            ),
+            (format!("PUT pauses/{}", resources.site), json!({"reason": "moving"})),
+            (format!("PUT compute/instances/{}/order", resources.instance), order),
             ("PUT settings".to_owned(), json!({"retentionDays": 7})),
         ] {
             self.expect_ok(&what, Some(body)).await;
@@ -290,8 +242,7 @@ impl TestServer {
 
     /// A finished run of an instance that updated one package.
     pub async fn create_run(&self, instance: &str, policy: &str) -> RunId {
-        self.create_run_in(self.ours, "edge-01", instance, policy)
-            .await
+        self.create_run_in(self.ours, "edge-01", instance, policy).await
     }
 
     /// A finished run in any project, of an instance on the host with this name.
@@ -303,9 +254,7 @@ impl TestServer {
         policy: &str,
     ) -> RunId {
         let tx = self.store.tenant(project).await.expect("a transaction");
-        let policy = policies::find(&tx, policy.parse().expect("an id"))
-            .await
-            .expect("the policy");
+        let policy = policies::find(&tx, policy.parse().expect("an id")).await.expect("the policy");
         let target = Target {
             policy: policy.id,
             kind: TargetKind::Packages {
@@ -322,24 +271,16 @@ impl TestServer {
             name: format!("{host} update"),
             description: "OS update for Debian 12".to_owned(),
             attempt: Some(AttemptId(Uuid::from_u128(7))),
-            origin: Origin {
-                target: Some(target),
-                policy: Some(policy),
-                order: None,
-            },
+            origin: Origin { target: Some(target), policy: Some(policy), order: None },
             follows: None,
         };
         let (began, finished) = curl_upgrade_events();
         let timeouts = RunTimeouts::default();
         let now = self.clock.now();
         let new = Subject::New(Box::new(opening));
-        let run = advance(&tx, new, &began, &timeouts, now)
-            .await
-            .expect("it opens");
+        let run = advance(&tx, new, &began, &timeouts, now).await.expect("it opens");
         let later = now + TimeDelta::seconds(5);
-        advance(&tx, Subject::Run(run.id), &finished, &timeouts, later)
-            .await
-            .expect("it ends");
+        advance(&tx, Subject::Run(run.id), &finished, &timeouts, later).await.expect("it ends");
         tx.commit().await.expect("committed");
         run.id
     }
@@ -354,10 +295,7 @@ fn curl_upgrade_events() -> (RunEventRecord, RunEventRecord) {
         desired: Some("8.5".to_owned()),
         observed: None,
     };
-    let began = Evidence {
-        plan: Some(vec![plan]),
-        ..Evidence::default()
-    };
+    let began = Evidence { plan: Some(vec![plan]), ..Evidence::default() };
     let result = PackageResult {
         name: "curl".to_owned(),
         architecture: "amd64".to_owned(),
@@ -366,11 +304,8 @@ fn curl_upgrade_events() -> (RunEventRecord, RunEventRecord) {
             state: "installed".to_owned(),
         },
     };
-    let finished = Evidence {
-        results: vec![result],
-        report: Some(run_report()),
-        ..Evidence::default()
-    };
+    let finished =
+        Evidence { results: vec![result], report: Some(run_report()), ..Evidence::default() };
     (
         run_event_record(1, RunEvent::Downloading, began),
         run_event_record(2, RunEvent::Finished, finished),
@@ -402,11 +337,7 @@ pub fn noon() -> DateTime<Utc> {
 
 /// The report of a run that kept a file which a person had changed.
 fn run_report() -> RunReport {
-    let span = |phase: &str, millis, bytes| PhaseSpan {
-        phase: phase.to_owned(),
-        millis,
-        bytes,
-    };
+    let span = |phase: &str, millis, bytes| PhaseSpan { phase: phase.to_owned(), millis, bytes };
     RunReport {
         phases: vec![span("download", 1_500, 2_048), span("apply", 3_000, 0)],
         preserved_conffiles: vec!["/etc/curlrc".to_owned()],
@@ -442,9 +373,7 @@ fn build_router(
 async fn create_project(store: &Store, name: &str) -> TenantId {
     let tx = store.fleet().await.expect("a transaction");
     let name = ProjectName::parse("name", name).expect("a name");
-    let project = projects::create(&tx, &name, "", noon())
-        .await
-        .expect("a project");
+    let project = projects::create(&tx, &name, "", noon()).await.expect("a project");
     tx.commit().await.expect("committed");
     project.id
 }
@@ -464,11 +393,6 @@ pub async fn read_json(response: Response<Body>) -> (StatusCode, Value) {
 /// Status and text of a response.
 pub async fn read_text(response: Response<Body>) -> (StatusCode, String) {
     let status = response.status();
-    let bytes = response
-        .into_body()
-        .collect()
-        .await
-        .expect("a body")
-        .to_bytes();
+    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
     (status, String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -46,8 +46,7 @@ impl TestServer {
 
     async fn assign(&self, target: &str, policy: &str) -> Value {
         let body = json!({"osUpdatePolicyId": policy});
-        self.expect_ok(&format!("PUT assignments/{target}"), Some(body))
-            .await
+        self.expect_ok(&format!("PUT assignments/{target}"), Some(body)).await
     }
 }
 
@@ -71,16 +70,11 @@ async fn the_nearest_policy_that_fits_applies() {
         ("host", &resources.host),
         ("instance", &resources.instance),
     ];
-    server
-        .expect_ok(&format!("DELETE assignments/{}", resources.instance), None)
-        .await;
+    server.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
     for (level, target) in targets {
         let policy = server.create_policy(level).await;
         let created = server.assign(target, &policy).await;
-        assert_eq!(
-            (&created["target"], &created["targetKind"]),
-            (&json!(target), &json!(level))
-        );
+        assert_eq!((&created["target"], &created["targetKind"]), (&json!(target), &json!(level)));
         let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
         let effective = &fetched["effectiveUpdatePolicy"];
         assert_eq!(effective["resourceId"], policy.as_str());
@@ -89,20 +83,14 @@ async fn the_nearest_policy_that_fits_applies() {
         assert_eq!(server.get_decision(&resources).await["policy"], *effective);
     }
     let listed = server.expect_ok("GET assignments?pageSize=4", None).await;
-    assert_eq!(
-        (&listed["totalElements"], &listed["hasNext"]),
-        (&json!(5), &json!(true))
-    );
+    assert_eq!((&listed["totalElements"], &listed["hasNext"]), (&json!(5), &json!(true)));
     assert_eq!(listed["assignments"][0]["targetKind"], "site");
     for (level, target) in targets.iter().rev() {
         let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
         assert_eq!(fetched["effectiveUpdatePolicy"]["level"], *level);
-        server
-            .expect_ok(&format!("DELETE assignments/{target}"), None)
-            .await;
-        let (status, _) = server
-            .request_as_writer(&format!("DELETE assignments/{target}"), None)
-            .await;
+        server.expect_ok(&format!("DELETE assignments/{target}"), None).await;
+        let (status, _) =
+            server.request_as_writer(&format!("DELETE assignments/{target}"), None).await;
         assert_eq!(status, StatusCode::NOT_FOUND);
     }
     let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
@@ -120,13 +108,8 @@ async fn a_policy_that_does_not_fit_is_skipped_and_named() {
         "name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"],
         "allowDowngrade": true, "offlineDays": 0,
     });
-    let policy = server
-        .expect_ok("POST os-update-policies", Some(policy))
-        .await;
-    assert_eq!(
-        (&policy["allowDowngrade"], &policy["offlineDays"]),
-        (&json!(true), &json!(0))
-    );
+    let policy = server.expect_ok("POST os-update-policies", Some(policy)).await;
+    assert_eq!((&policy["allowDowngrade"], &policy["offlineDays"]), (&json!(true), &json!(0)));
     let policy = policy["resourceId"].as_str().expect("an id");
     let latest = server.create_policy("latest").await;
     server.assign(&resources.site, policy).await;
@@ -141,19 +124,14 @@ async fn a_policy_that_does_not_fit_is_skipped_and_named() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(problem["field"], "osUpdatePolicyId");
 
-    server
-        .expect_ok(&format!("DELETE assignments/{}", resources.instance), None)
-        .await;
+    server.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
     let decision = server.get_decision(&resources).await;
     assert_eq!(decision["policy"]["resourceId"], latest.as_str());
     assert_eq!(decision["policy"]["level"], "project");
     let skipped = &decision["skippedPolicies"][0];
     assert_eq!(skipped["resourceId"], policy);
     assert_eq!(skipped["assignedTo"], resources.site.as_str());
-    assert_eq!(
-        skipped["reason"],
-        "it installs an image, and the instance is updated by packages"
-    );
+    assert_eq!(skipped["reason"], "it installs an image, and the instance is updated by packages");
 }
 
 #[tokio::test]
@@ -161,9 +139,7 @@ async fn a_policy_has_rules_for_packages() {
     let server = TestServer::new().await;
     let resources = server.seed_resources().await;
     let latest = |rules: Value| json!({"name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
-    let defaults = server
-        .expect_ok("POST os-update-policies", Some(latest(Value::Null)))
-        .await;
+    let defaults = server.expect_ok("POST os-update-policies", Some(latest(Value::Null))).await;
     let none = json!({
         "suites": [], "exclude": [], "minAgeDays": 0, "allowRemovals": false, "reboot": "IF_REQUIRED",
         "services": "KEEP_RUNNING", "downloadBytesPerSecond": 0,
@@ -175,9 +151,7 @@ async fn a_policy_has_rules_for_packages() {
         "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 1_048_576,
     });
     let body = latest(rules.clone());
-    let created = server
-        .expect_ok("POST os-update-policies", Some(body))
-        .await;
+    let created = server.expect_ok("POST os-update-policies", Some(body)).await;
     assert_eq!(created["packageRules"], rules);
     let id = created["resourceId"].as_str().expect("an id");
     server.assign(&resources.instance, id).await;
@@ -193,32 +167,23 @@ async fn a_policy_has_rules_for_packages() {
             "packageRules": rules,
         })
     };
-    let refused = server
-        .request_as_writer("POST os-update-policies", Some(body(&rules)))
-        .await;
+    let refused = server.request_as_writer("POST os-update-policies", Some(body(&rules))).await;
     assert_eq!(refused.0, StatusCode::BAD_REQUEST);
     assert_eq!(refused.1["field"], "packageRules");
-    server
-        .expect_ok("POST os-update-policies", Some(body(&none)))
-        .await;
+    server.expect_ok("POST os-update-policies", Some(body(&none))).await;
 }
 
 #[tokio::test]
 async fn an_assignment_with_limits_shows_their_usage() {
     let server = TestServer::new().await;
     let resources = server.seed_resources().await;
-    server
-        .expect_ok(&format!("DELETE assignments/{}", resources.instance), None)
-        .await;
+    server.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
     let put = format!("PUT assignments/{}", resources.region);
     let body =
         json!({"osUpdatePolicyId": resources.policy, "maxConcurrent": 3, "stopAfterFailures": 1});
     let created = server.expect_ok(&put, Some(body.clone())).await;
     assert_eq!(created["since"], "2026-03-01T12:00:00Z");
-    assert_eq!(
-        (&created["slotsInUse"], &created["failures"]),
-        (&json!(0), &json!(0))
-    );
+    assert_eq!((&created["slotsInUse"], &created["failures"]), (&json!(0), &json!(0)));
     server.clock.advance(TimeDelta::seconds(9));
     // A client may write back what it read.
     let again = server.expect_ok(&put, Some(created)).await;
@@ -228,10 +193,7 @@ async fn an_assignment_with_limits_shows_their_usage() {
     let slots = server.get_decision(&resources).await["slots"].clone();
     assert_eq!(slots["assignedTo"], resources.region.as_str());
     assert_eq!(slots["maxConcurrent"], 3);
-    assert_eq!(
-        (&slots["heldByOthers"], &slots["holdsSlot"]),
-        (&json!(0), &json!(false))
-    );
+    assert_eq!((&slots["heldByOthers"], &slots["holdsSlot"]), (&json!(0), &json!(false)));
 
     let unlimited = server.assign(&resources.region, &resources.policy).await;
     assert_eq!(unlimited["maxConcurrent"], Value::Null);
@@ -242,29 +204,15 @@ async fn an_assignment_with_limits_shows_their_usage() {
 async fn check_pauses(server: &TestServer, resources: &ResourceIds) {
     for scope in ["project", &resources.site, &resources.policy] {
         let pause = format!("pauses/{scope}");
-        let created = server
-            .expect_ok(&format!("PUT {pause}"), Some(json!({"reason": "a storm"})))
-            .await;
-        assert_eq!(
-            (&created["scope"], &created["by"]),
-            (&json!(scope), &json!("writer"))
-        );
+        let created =
+            server.expect_ok(&format!("PUT {pause}"), Some(json!({"reason": "a storm"}))).await;
+        assert_eq!((&created["scope"], &created["by"]), (&json!(scope), &json!("writer")));
         let decision = server.get_decision(resources).await;
-        assert_eq!(
-            reason_and_may_start(&decision),
-            ("paused", false),
-            "{scope}"
-        );
+        assert_eq!(reason_and_may_start(&decision), ("paused", false), "{scope}");
         assert_eq!(decision["pauses"], json!([created]));
-        assert_eq!(
-            server.expect_ok("GET pauses", None).await["pauses"],
-            json!([created])
-        );
+        assert_eq!(server.expect_ok("GET pauses", None).await["pauses"], json!([created]));
         server.expect_ok(&format!("DELETE {pause}"), None).await;
-        assert!(
-            reason_and_may_start(&server.get_decision(resources).await).1,
-            "{scope}"
-        );
+        assert!(reason_and_may_start(&server.get_decision(resources).await).1, "{scope}");
     }
 }
 
@@ -279,10 +227,7 @@ async fn a_decision_shows_pauses_orders_and_offline_grants() {
     assert_eq!(reason_and_may_start(&decision), ("window_closed", false));
     assert_eq!(decision["act"], "fetch");
     assert_eq!(decision["grant"]["expiresAt"], "2026-03-08T12:00:00Z");
-    assert_eq!(
-        decision["grant"]["windows"][0]["start"],
-        "2026-03-01T13:00:00Z"
-    );
+    assert_eq!(decision["grant"]["windows"][0]["start"], "2026-03-01T13:00:00Z");
     let nights = decision["windows"].as_array().expect("windows");
     assert_eq!(nights[0]["openedBy"], "single_schedule");
     assert_eq!(nights[1]["openedBy"], "repeated_schedule");
@@ -309,20 +254,13 @@ async fn a_decision_shows_pauses_orders_and_offline_grants() {
     check_pauses(&server, &resources).await;
 
     let cancel = json!({"kind": "cancel", "reason": "not now"});
-    server
-        .expect_ok(&format!("PUT {order}"), Some(cancel))
-        .await;
+    server.expect_ok(&format!("PUT {order}"), Some(cancel)).await;
     let decision = server.get_decision(&resources).await;
     assert_eq!(reason_and_may_start(&decision), ("window_closed", false));
     assert_eq!(decision["order"]["kind"], "cancel");
-    assert_eq!(
-        server.expect_ok(&format!("DELETE {order}"), None).await,
-        json!({})
-    );
+    assert_eq!(server.expect_ok(&format!("DELETE {order}"), None).await, json!({}));
     for method in ["GET", "DELETE"] {
-        let (status, problem) = server
-            .request_as_writer(&format!("{method} {order}"), None)
-            .await;
+        let (status, problem) = server.request_as_writer(&format!("{method} {order}"), None).await;
         assert_eq!(status, StatusCode::NOT_FOUND);
         assert_eq!(problem["message"], "order not found");
     }
@@ -338,28 +276,18 @@ async fn project_settings_choose_the_schedules_that_open_windows_and_the_retenti
     let mut maintenance = nightly(&resources.site);
     maintenance["scheduleStatus"] = json!("SCHEDULE_STATUS_MAINTENANCE");
     let path = format!("schedules/repeated/{}", resources.repeated);
-    server
-        .expect_ok(&format!("PUT {path}"), Some(maintenance))
-        .await;
+    server.expect_ok(&format!("PUT {path}"), Some(maintenance)).await;
 
     let opens = |decision: &Value| {
         let windows = decision["windows"].as_array().expect("windows").iter();
-        windows
-            .filter(|w| w["openedBy"] == "repeated_schedule")
-            .count()
+        windows.filter(|w| w["openedBy"] == "repeated_schedule").count()
     };
     assert_eq!(opens(&server.get_decision(&resources).await), 0);
     let other = json!({"retentionDays": 0, "anyScheduleStatus": true});
-    assert_eq!(
-        server.expect_ok("PUT settings", Some(other.clone())).await,
-        other
-    );
+    assert_eq!(server.expect_ok("PUT settings", Some(other.clone())).await, other);
     assert_eq!(server.expect_ok("GET settings", None).await, other);
     assert!(opens(&server.get_decision(&resources).await) > 0);
-    assert_eq!(
-        server.expect_ok("PUT settings", Some(json!({}))).await,
-        defaults
-    );
+    assert_eq!(server.expect_ok("PUT settings", Some(json!({}))).await, defaults);
 }
 
 #[tokio::test]
@@ -368,71 +296,41 @@ async fn a_schedule_is_patched_and_replaced() {
     let resources = server.seed_resources().await;
     let path = format!("schedules/repeated/{}", resources.repeated);
     let changed = server
-        .expect_ok(
-            &format!("PATCH {path}"),
-            Some(json!({"cronHours": "3", "timeZone": null})),
-        )
+        .expect_ok(&format!("PATCH {path}"), Some(json!({"cronHours": "3", "timeZone": null})))
         .await;
-    assert_eq!(
-        (&changed["cronHours"], &changed["timeZone"]),
-        (&json!("3"), &json!("UTC"))
-    );
+    assert_eq!((&changed["cronHours"], &changed["timeZone"]), (&json!("3"), &json!("UTC")));
     assert_eq!(changed["targetSiteId"], resources.site.as_str());
     let moved = json!({"targetSiteId": "", "targetRegionId": resources.region});
-    let moved = server
-        .expect_ok(&format!("PATCH {path}"), Some(moved))
-        .await;
+    let moved = server.expect_ok(&format!("PATCH {path}"), Some(moved)).await;
     assert_eq!(moved["targetSite"], Value::Null);
     assert_eq!(moved["targetRegion"]["name"], "south");
-    let (status, problem) = server
-        .request_as_writer(&format!("PATCH {path}"), Some(json!({"cronHours": null})))
-        .await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("cronHours"))
-    );
+    let (status, problem) =
+        server.request_as_writer(&format!("PATCH {path}"), Some(json!({"cronHours": null}))).await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("cronHours")));
     let both = Some(json!({"targetHostId": resources.host}));
-    let (status, problem) = server
-        .request_as_writer(&format!("PATCH {path}"), both)
-        .await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("targetRegionId"))
-    );
+    let (status, problem) = server.request_as_writer(&format!("PATCH {path}"), both).await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("targetRegionId")));
 
     // An open window can be extended, but its start cannot be moved to another time in the past.
     let path = format!("schedules/single/{}", resources.schedule);
     server.clock.advance(TimeDelta::seconds(5_000));
     let later = server.seconds(9_000);
-    let longer = server
-        .expect_ok(&format!("PATCH {path}"), Some(json!({"endSeconds": later})))
-        .await;
+    let longer =
+        server.expect_ok(&format!("PATCH {path}"), Some(json!({"endSeconds": later}))).await;
     assert_eq!(longer["endSeconds"], later);
-    let open_ended = server
-        .expect_ok(
-            &format!("PATCH {path}?fieldMask=endSeconds"),
-            Some(json!({})),
-        )
-        .await;
+    let open_ended =
+        server.expect_ok(&format!("PATCH {path}?fieldMask=endSeconds"), Some(json!({}))).await;
     assert_eq!(open_ended["endSeconds"], 0);
     let mut replacement = open_ended.clone();
     replacement["name"] = json!("tonight, and longer");
     replacement["endSeconds"] = json!(later);
-    let (status, problem) = server
-        .request_as_writer(&format!("PUT {path}"), Some(replacement.clone()))
-        .await;
+    let (status, problem) =
+        server.request_as_writer(&format!("PUT {path}"), Some(replacement.clone())).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "a comma: {problem}");
     replacement["name"] = json!("tonight and longer");
-    let put = server
-        .expect_ok(&format!("PUT {path}"), Some(replacement))
-        .await;
+    let put = server.expect_ok(&format!("PUT {path}"), Some(replacement)).await;
     assert_eq!(put["startSeconds"], open_ended["startSeconds"]);
     let past = Some(json!({"startSeconds": server.seconds(-10)}));
-    let (status, problem) = server
-        .request_as_writer(&format!("PATCH {path}"), past)
-        .await;
-    assert_eq!(
-        (status, &problem["field"]),
-        (StatusCode::BAD_REQUEST, &json!("startSeconds"))
-    );
+    let (status, problem) = server.request_as_writer(&format!("PATCH {path}"), past).await;
+    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("startSeconds")));
 }

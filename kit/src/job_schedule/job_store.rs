@@ -38,12 +38,7 @@ pub(super) struct JobStore {
 
 impl JobStore {
     pub fn new(schedule: JobSchedule, clock: Arc<dyn Clock>, stop: CancellationToken) -> Self {
-        Self {
-            schedule,
-            clock,
-            job: Arc::default(),
-            stop,
-        }
+        Self { schedule, clock, job: Arc::default(), stop }
     }
 
     /// The next occurrence from now on, or the end of the calendar if there is none.
@@ -115,10 +110,7 @@ impl MetaDataStorage for JobStore {
     }
 
     fn time_till_next_job(&mut self) -> StoreFuture<Option<Duration>> {
-        let next = self
-            .lock_job()
-            .as_ref()
-            .and_then(JobStoredData::next_tick_utc);
+        let next = self.lock_job().as_ref().and_then(JobStoredData::next_tick_utc);
         let left = next.and_then(|next| (next - self.clock.now()).to_std().ok());
         Box::pin(std::future::ready(Ok(left)))
     }

@@ -243,10 +243,7 @@ impl Load {
             return Err(self.overloaded(kind));
         }
         self.admitted.fetch_add(1, Ordering::Relaxed);
-        Ok(InFlightGuard {
-            load: Arc::clone(self),
-            kind,
-        })
+        Ok(InFlightGuard { load: Arc::clone(self), kind })
     }
 
     /// Refuses a call for lack of memory.
@@ -259,9 +256,7 @@ impl Load {
     pub fn retry_after(&self, about: Duration) -> Overloaded {
         let counter = self.jitter_counter.fetch_add(1, Ordering::Relaxed);
         let noise = u32::try_from(self.jitter_hasher.hash_one(counter) >> 32).unwrap_or_default();
-        Overloaded {
-            retry_after: with_jitter(about, noise),
-        }
+        Overloaded { retry_after: with_jitter(about, noise) }
     }
 
     /// Marks an admitted call as a long poll while the guard lives: it waits and does not count as
@@ -376,9 +371,7 @@ impl Load {
             let (counter, limit) = self.database_limit(kind);
             ratio(counter.load(Ordering::Relaxed), limit)
         });
-        let full = full
-            .into_iter()
-            .fold(ratio(self.in_flight(), query_call_limit), f64::max);
+        let full = full.into_iter().fold(ratio(self.in_flight(), query_call_limit), f64::max);
         let strain = strain(late, full);
         let pressure = smooth(self.pressure(), strain);
         self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
@@ -388,11 +381,8 @@ impl Load {
         let max_factor = max_factor(self.settings.max_poll_interval, base);
         let interval_factor = f64::from_bits(self.interval_factor.load(Ordering::Relaxed));
         let interval_factor = adapt_factor(interval_factor, pressure, max_factor);
-        self.interval_factor
-            .store(interval_factor.to_bits(), Ordering::Relaxed);
-        self.metrics
-            .interval
-            .set(base.as_secs_f64() * interval_factor);
+        self.interval_factor.store(interval_factor.to_bits(), Ordering::Relaxed);
+        self.metrics.interval.set(base.as_secs_f64() * interval_factor);
     }
 
     /// Counts calls that were served by the database. Their rate determines the retry delays.
@@ -410,10 +400,7 @@ impl Load {
     ) -> Result<DatabaseGuard, Overloaded> {
         let (counter, limit) = self.database_limit(kind);
         let before = counter.fetch_add(1, Ordering::Relaxed);
-        let guard = DatabaseGuard {
-            load: Arc::clone(self),
-            kind,
-        };
+        let guard = DatabaseGuard { load: Arc::clone(self), kind };
         if kind == CallKind::Write || limit == 0 || before < limit {
             return Ok(guard);
         }

@@ -39,10 +39,7 @@ enum BodyWait {
     /// Waiting; the call counts as in flight.
     Counted(Pin<Box<Sleep>>),
     /// Waiting; the call no longer counts.
-    Parked {
-        timeout: Pin<Box<Sleep>>,
-        _guard: AwaitingBodyGuard,
-    },
+    Parked { timeout: Pin<Box<Sleep>>, _guard: AwaitingBodyGuard },
 }
 
 impl<B> IncomingBody<B> {
@@ -100,9 +97,7 @@ where
             if frame.is_none() || this.inner.is_end_stream() {
                 this.wait = BodyWait::NotWaiting;
             }
-            let received = frame
-                .as_ref()
-                .and_then(|frame| frame.as_ref().ok()?.data_ref());
+            let received = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
             if let Err(busy) = this.memory.charge(received.map_or(0, Bytes::len)) {
                 return Poll::Ready(Some(Err(busy.status().into())));
             }
@@ -173,15 +168,8 @@ mod tests {
         let mut message =
             IncomingBody::new(PartialBody(Some("half a mess")), Arc::clone(&load), None);
         let started = tokio::time::Instant::now();
-        assert!(
-            next_frame(&mut message)
-                .await
-                .is_some_and(|part| part.is_ok())
-        );
-        assert!(
-            load.admit(CallKind::Query).is_err(),
-            "it counts as in flight"
-        );
+        assert!(next_frame(&mut message).await.is_some_and(|part| part.is_ok()));
+        assert!(load.admit(CallKind::Query).is_err(), "it counts as in flight");
 
         let rest = tokio::time::timeout(2 * BODY_GRACE_PERIOD, next_frame(&mut message)).await;
         assert!(rest.is_err(), "the rest does not come");
@@ -189,10 +177,7 @@ mod tests {
         assert!(another.is_ok(), "it no longer counts");
         drop(another);
 
-        let late = next_frame(&mut message)
-            .await
-            .expect("an end")
-            .expect_err("none");
+        let late = next_frame(&mut message).await.expect("an end").expect_err("none");
         assert!(late.contains("did not arrive in time"), "{late}");
         assert!(started.elapsed() >= BODY_TIMEOUT);
     }
@@ -202,19 +187,12 @@ mod tests {
         let load = single_call_load();
         let mut first =
             IncomingBody::new(PartialBody(Some("half a mess")), Arc::clone(&load), None);
-        assert!(
-            next_frame(&mut first)
-                .await
-                .is_some_and(|part| part.is_ok())
-        );
+        assert!(next_frame(&mut first).await.is_some_and(|part| part.is_ok()));
         let rest = tokio::time::timeout(2 * BODY_GRACE_PERIOD, next_frame(&mut first)).await;
         assert!(rest.is_err(), "the rest does not come");
 
         let mut second = IncomingBody::new(PartialBody(None), Arc::clone(&load), None);
-        let refused = next_frame(&mut second)
-            .await
-            .expect("an end")
-            .expect_err("none");
+        let refused = next_frame(&mut second).await.expect("an end").expect_err("none");
         assert!(refused.contains("overloaded"), "{refused}");
         drop((first, second));
         let mut third = IncomingBody::new(PartialBody(None), Arc::clone(&load), None);
@@ -246,29 +224,16 @@ mod tests {
         }));
         let mut first = IncomingBody::new(EndlessBody, Arc::clone(&load), None);
         for _ in 0..164 {
-            assert!(
-                next_frame(&mut first)
-                    .await
-                    .is_some_and(|part| part.is_ok())
-            );
+            assert!(next_frame(&mut first).await.is_some_and(|part| part.is_ok()));
         }
         let mut second = IncomingBody::new(EndlessBody, Arc::clone(&load), None);
         for _ in 0..64 {
             let short = next_frame(&mut second).await;
-            assert!(
-                short.is_some_and(|part| part.is_ok()),
-                "below the uncharged size"
-            );
+            assert!(short.is_some_and(|part| part.is_ok()), "below the uncharged size");
         }
-        let refused = next_frame(&mut second)
-            .await
-            .expect("an end")
-            .expect_err("none");
+        let refused = next_frame(&mut second).await.expect("an end").expect_err("none");
         assert!(refused.contains("overloaded"), "{refused}");
-        let refused = next_frame(&mut first)
-            .await
-            .expect("an end")
-            .expect_err("none");
+        let refused = next_frame(&mut first).await.expect("an end").expect_err("none");
         assert!(refused.contains("overloaded"), "{refused}");
         drop((first, second));
         let mut third = IncomingBody::new(EndlessBody, Arc::clone(&load), None);
@@ -295,11 +260,7 @@ mod tests {
                 received += 1;
             }
         }
-        assert_eq!(
-            received,
-            3 * 64 + 100,
-            "a quarter of the limit, plus the uncharged parts"
-        );
+        assert_eq!(received, 3 * 64 + 100, "a quarter of the limit, plus the uncharged parts");
         let authenticated = ConnectionState::default();
         let mut request = tonic::Request::new(());
         request.extensions_mut().insert(authenticated.clone());
@@ -311,11 +272,7 @@ mod tests {
         drop((theirs, ours));
         let mut again = message(&unauthenticated[0]);
         for _ in 0..64 + 100 {
-            assert!(
-                next_frame(&mut again)
-                    .await
-                    .is_some_and(|part| part.is_ok())
-            );
+            assert!(next_frame(&mut again).await.is_some_and(|part| part.is_ok()));
         }
     }
 
@@ -326,11 +283,7 @@ mod tests {
             panic!("there is no other call");
         };
         let mut message = IncomingBody::new("a message".to_owned(), Arc::clone(&load), None);
-        assert!(
-            next_frame(&mut message)
-                .await
-                .is_some_and(|part| part.is_ok())
-        );
+        assert!(next_frame(&mut message).await.is_some_and(|part| part.is_ok()));
         assert!(next_frame(&mut message).await.is_none());
         tokio::time::advance(2 * BODY_GRACE_PERIOD).await;
         assert!(load.admit(CallKind::Query).is_err());

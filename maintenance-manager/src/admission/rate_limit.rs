@@ -34,10 +34,7 @@ pub struct RateLimitSettings {
 
 impl Default for RateLimitSettings {
     fn default() -> Self {
-        Self {
-            calls_per_second: 20,
-            burst: 200,
-        }
+        Self { calls_per_second: 20, burst: 200 }
     }
 }
 
@@ -170,10 +167,7 @@ mod tests {
     }
 
     fn rate_limiter(calls_per_second: u32, burst: u32) -> RateLimiter {
-        RateLimiter::new(RateLimitSettings {
-            calls_per_second,
-            burst,
-        })
+        RateLimiter::new(RateLimitSettings { calls_per_second, burst })
     }
 
     fn bucket_count(shards: &[BucketShard]) -> usize {
@@ -203,11 +197,7 @@ mod tests {
         assert!(rate_limiter.admit(&node(1), now).is_ok());
         let refused = rate_limiter.admit(&node(1), now).expect_err("too often");
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
-        assert!(
-            refused.message().ends_with("try again in 1000 ms"),
-            "{}",
-            refused.message()
-        );
+        assert!(refused.message().ends_with("try again in 1000 ms"), "{}", refused.message());
         let hint = refused.metadata().get("grpc-retry-pushback-ms");
         assert_eq!(hint.expect("a hint"), "1000");
         assert!(rate_limiter.admit(&node(2), now).is_ok());
@@ -240,14 +230,9 @@ mod tests {
             let n = u32::try_from(n).expect("a small number");
             let address = std::net::IpAddr::from(n.to_be_bytes());
             let unauthenticated = Peer::Unknown(Some(address));
-            rate_limiter
-                .admit(&unauthenticated, now)
-                .expect("its first call");
+            rate_limiter.admit(&unauthenticated, now).expect("its first call");
         }
-        assert!(
-            rate_limiter.admit(&node(1), now).is_err(),
-            "it is remembered"
-        );
+        assert!(rate_limiter.admit(&node(1), now).is_err(), "it is remembered");
         assert!(bucket_count(&rate_limiter.unauthenticated) <= MAX_BUCKETS);
     }
 
@@ -259,16 +244,10 @@ mod tests {
         let guid = |n| holder.with_uuid(Uuid::from_u128(n));
         for n in 0..100 {
             assert!(rate_limiter.admit_existing(&guid(n), now).is_none());
-            rate_limiter
-                .admit(&holder, now)
-                .expect("the bucket is full");
+            rate_limiter.admit(&holder, now).expect("the bucket is full");
             rate_limiter.grant_own_bucket(&holder, &guid(n), now);
         }
-        let admit = |n| {
-            rate_limiter
-                .admit_existing(&guid(n), now)
-                .expect("it was found")
-        };
+        let admit = |n| rate_limiter.admit_existing(&guid(n), now).expect("it was found");
         assert!(admit(1).is_ok());
         assert!(admit(1).is_err(), "too often");
         assert!(admit(2).is_ok());

@@ -219,10 +219,7 @@ mod tests {
         let refusals = Refusals::default();
         let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
         let denied = Some(Code::PermissionDenied);
-        assert_eq!(
-            refusals.update((&peer(1), None), denied, at(0)),
-            RefusalChange::Started
-        );
+        assert_eq!(refusals.update((&peer(1), None), denied, at(0)), RefusalChange::Started);
         for minute in 1..10_000 {
             assert_eq!(
                 refusals.update((&peer(1), None), denied, at(minute)),
@@ -250,10 +247,7 @@ mod tests {
             RefusalChange::Ended { count: 10_001 },
             "both reasons"
         );
-        assert_eq!(
-            refusals.update((&peer(1), None), None, at(10_003)),
-            RefusalChange::Nothing
-        );
+        assert_eq!(refusals.update((&peer(1), None), None, at(10_003)), RefusalChange::Nothing);
         assert_eq!(
             refusals.update((&peer(2), None), missing, at(20_000)),
             RefusalChange::Started,
@@ -291,11 +285,7 @@ mod tests {
         );
         assert_eq!(refuse(1, 20), RefusalChange::Nothing, "it goes on");
         let reported = (1..1_000).filter(|n| refuse(*n, 21) == RefusalChange::AnotherUuid);
-        assert_eq!(
-            reported.count(),
-            MAX_UUIDS_PER_EPISODE - 1,
-            "the first few are logged"
-        );
+        assert_eq!(reported.count(), MAX_UUIDS_PER_EPISODE - 1, "the first few are logged");
         assert_eq!(refuse(1, 90), RefusalChange::Started, "long ago");
     }
 
@@ -320,15 +310,7 @@ mod tests {
             assert!(most <= MAX_PEERS.min(begun));
         }
         assert_eq!(most, MAX_PEERS);
-        assert_eq!(
-            refused(50_000, 15),
-            RefusalChange::Started,
-            "another minute"
-        );
-        assert_eq!(
-            refused(50_000, 15),
-            RefusalChange::Nothing,
-            "it is remembered"
-        );
+        assert_eq!(refused(50_000, 15), RefusalChange::Started, "another minute");
+        assert_eq!(refused(50_000, 15), RefusalChange::Nothing, "it is remembered");
     }
 }

@@ -70,12 +70,7 @@ pub async fn own_poll_with_version_ages(
     let requested = RequestedData::from_node(&brief, payload);
     Ok(Evaluation::Unchanged {
         valid_until: until.into_iter().flatten().min(),
-        answer: Box::new(build_answer(
-            input,
-            payload,
-            requested,
-            (decision, &settled.versions),
-        )),
+        answer: Box::new(build_answer(input, payload, requested, (decision, &settled.versions))),
     })
 }
 
@@ -153,10 +148,7 @@ pub fn build_answer(
 /// Whether the decision lets the node start or cancel something, now or later. Such a decision must
 /// be up to date when it is sent.
 fn requires_fence(decision: &wire::Decision) -> bool {
-    let act = matches!(
-        decision.act,
-        Some(Act::Fetch(_) | Act::Apply(_) | Act::Cancel(_))
-    );
+    let act = matches!(decision.act, Some(Act::Fetch(_) | Act::Apply(_) | Act::Cancel(_)));
     act || decision.offline_grant.is_some()
 }
 
@@ -164,9 +156,7 @@ fn requires_fence(decision: &wire::Decision) -> bool {
 pub fn decision_tag(decision: &wire::Decision) -> u64 {
     let digest = Sha256::digest(decision.encode_to_vec());
     let first = digest.iter().take(8);
-    first
-        .fold(0, |tag: u64, byte| (tag << 8) | u64::from(*byte))
-        .max(1)
+    first.fold(0, |tag: u64, byte| (tag << 8) | u64::from(*byte)).max(1)
 }
 
 /// When the run counts as forgotten by a node that has no attempt although its run holds a slot or
@@ -195,23 +185,14 @@ mod tests {
     #[test]
     fn equal_decisions_have_equal_tags() {
         let idle = agent_wire::facts_first_decision(None);
-        assert_eq!(
-            decision_tag(&idle),
-            decision_tag(&agent_wire::facts_first_decision(None))
-        );
-        assert_ne!(
-            decision_tag(&idle),
-            decision_tag(&agent_wire::forget_decision())
-        );
+        assert_eq!(decision_tag(&idle), decision_tag(&agent_wire::facts_first_decision(None)));
+        assert_ne!(decision_tag(&idle), decision_tag(&agent_wire::forget_decision()));
         assert_ne!(decision_tag(&wire::Decision::default()), 0);
     }
 
     #[test]
     fn a_decision_that_starts_or_cancels_something_requires_the_fence() {
-        let act = |act| wire::Decision {
-            act: Some(act),
-            ..wire::Decision::default()
-        };
+        let act = |act| wire::Decision { act: Some(act), ..wire::Decision::default() };
         assert!(requires_fence(&act(Act::Fetch(wire::Fetch::default()))));
         assert!(requires_fence(&act(Act::Apply(wire::Apply::default()))));
         let granted = wire::Decision {
@@ -221,8 +202,6 @@ mod tests {
         assert!(requires_fence(&granted));
         assert!(requires_fence(&agent_wire::forget_decision()));
         assert!(!requires_fence(&act(Act::Idle(wire::Idle {}))));
-        assert!(!requires_fence(&act(Act::Continue(
-            wire::Continue::default()
-        ))));
+        assert!(!requires_fence(&act(Act::Continue(wire::Continue::default()))));
     }
 }

@@ -24,10 +24,7 @@ use crate::{derived_state, status};
 /// Whether a sample of this kind may need no write. Progress and results of updates always need
 /// one.
 pub fn may_be_unchanged(kind: SampleKind) -> bool {
-    !matches!(
-        kind,
-        SampleKind::Downloading | SampleKind::Started | SampleKind::Updated
-    )
+    !matches!(kind, SampleKind::Downloading | SampleKind::Started | SampleKind::Updated)
 }
 
 /// Evaluates a sample and the available updates that come with it.
@@ -67,11 +64,7 @@ pub fn sample(
     };
     Evaluation::Unchanged {
         answer: Box::new(answer),
-        valid_until: input
-            .steady_until(now)
-            .into_iter()
-            .chain(begins.filter(|_| !may_begin))
-            .min(),
+        valid_until: input.steady_until(now).into_iter().chain(begins.filter(|_| !may_begin)).min(),
     }
 }
 
@@ -102,10 +95,7 @@ fn is_already_recorded(
         facts: &input.facts,
         images: &input.desired.images,
     };
-    let shows = VisibleState {
-        status: &node.update_status,
-        conditions: &node.conditions,
-    };
+    let shows = VisibleState { status: &node.update_status, conditions: &node.conditions };
     eim::is_unchanged_sample(&before, sample, &shows, now)
 }
 
@@ -148,10 +138,8 @@ pub fn render_answer(input: &DecisionInput, before: &DeliveryState, now: Time) -
         delivered: before,
     };
     let mut answer = eim::render_answer(&request, now);
-    let is_settled = matches!(
-        decision.reason,
-        Reason::UpToDate { .. } | Reason::FailedInWindow { .. }
-    );
+    let is_settled =
+        matches!(decision.reason, Reason::UpToDate { .. } | Reason::FailedInWindow { .. });
     if is_settled {
         answer.slot = None;
     }
@@ -160,9 +148,7 @@ pub fn render_answer(input: &DecisionInput, before: &DeliveryState, now: Time) -
 
 /// Whether the node holds a slot of its assignment.
 pub fn holds_slot(input: &DecisionInput) -> bool {
-    input
-        .applicable_policy()
-        .is_some_and(|assigned| assigned.usage.holds_slot)
+    input.applicable_policy().is_some_and(|assigned| assigned.usage.holds_slot)
 }
 
 #[cfg(test)]

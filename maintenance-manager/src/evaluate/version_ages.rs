@@ -22,10 +22,7 @@ pub fn available_versions(facts: &Facts) -> Vec<ObservedVersion> {
         architecture: package.architecture.clone(),
         version: package.available_version.clone(),
     });
-    available
-        .chain(withheld)
-        .take(package_versions::MAX_VERSIONS_PER_REPORT)
-        .collect()
+    available.chain(withheld).take(package_versions::MAX_VERSIONS_PER_REPORT).collect()
 }
 
 /// The versions that are old enough, and how long this list stays valid.
@@ -48,10 +45,8 @@ pub async fn load_settled(
     let Some(days) = required_age_days(decision) else {
         return Ok(SettledVersions::default());
     };
-    let mut names: Vec<String> = stored_versions(node)
-        .into_iter()
-        .map(|version| version.name)
-        .collect();
+    let mut names: Vec<String> =
+        stored_versions(node).into_iter().map(|version| version.name).collect();
     names.sort_unstable();
     names.dedup();
     let age = TimeDelta::days(days.into());

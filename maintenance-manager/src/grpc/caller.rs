@@ -83,13 +83,8 @@ impl EimNode {
 
 /// Rejects a token that is bound to another host. Does not check whether the host is trusted.
 pub fn check_token_binding(eim_node: &EimNode, host: HostId) -> Result<(), Status> {
-    if eim_node
-        .bound_host
-        .is_some_and(|bound_host| bound_host != host)
-    {
-        return Err(Status::permission_denied(
-            "the token belongs to another host",
-        ));
+    if eim_node.bound_host.is_some_and(|bound_host| bound_host != host) {
+        return Err(Status::permission_denied("the token belongs to another host"));
     }
     Ok(())
 }
@@ -150,10 +145,7 @@ impl MaintenanceManager {
             })
             .await?;
         }
-        Ok(EimNode {
-            bound_host,
-            ..eim_node
-        })
+        Ok(EimNode { bound_host, ..eim_node })
     }
 
     /// Binds a token to the host with the UUID, unless it is bound already. A missing or untrusted
@@ -172,8 +164,7 @@ impl MaintenanceManager {
         let (digest, now) = (&token.digest, self.now());
         let bound_host = node_tokens::bind(&tx, digest, host.id, token.expires_at, now).await?;
         tx.commit().await?;
-        self.token_bindings
-            .insert(token.digest, bound_host, token.expires_at);
+        self.token_bindings.insert(token.digest, bound_host, token.expires_at);
         Ok(Some(bound_host))
     }
 
@@ -231,8 +222,7 @@ impl MaintenanceManager {
         }
         let node = eim_node.peer();
         if peer != node {
-            self.rate_limiter
-                .grant_own_bucket(&peer, &node, Instant::now());
+            self.rate_limiter.grant_own_bucket(&peer, &node, Instant::now());
         }
     }
 
@@ -266,11 +256,8 @@ fn eim_node_from_token(
         || Status::unauthenticated("the token must name exactly one project of a node");
     let project = caller.node_project().ok_or_else(unauthenticated)?;
     let tenant = TenantId::new(project);
-    let bound_host: Option<HostId> = if caller.issued_by_us {
-        caller.subject.parse().ok()
-    } else {
-        None
-    };
+    let bound_host: Option<HostId> =
+        if caller.issued_by_us { caller.subject.parse().ok() } else { None };
     Ok(EimNode {
         tenant,
         bound_host,

@@ -53,10 +53,7 @@ impl MaintmgrService for MaintenanceManager {
             Err(refused) => (Err(refused), None),
         };
         if answer.is_ok() {
-            self.poll_batcher
-                .poll_counters(PollProtocol::Eim)
-                .ok
-                .increment(1);
+            self.poll_batcher.poll_counters(PollProtocol::Eim).ok.increment(1);
         } else {
             let outcome = status::outcome(&answer);
             metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
@@ -78,25 +75,17 @@ impl MaintenanceManager {
             update_status.ok_or_else(|| Status::invalid_argument("update_status: is required"))?;
         let sample = wire::decode_sample(&update_status);
         if evaluate::may_be_unchanged(sample.kind) {
-            let unchanged = self
-                .try_without_write(eim_node, &update_status, &sample, since)
-                .await?;
+            let unchanged =
+                self.try_without_write(eim_node, &update_status, &sample, since).await?;
             if let Some(answer) = unchanged {
                 return Ok(answer);
             }
         }
-        self.poll_batcher
-            .poll_counters(PollProtocol::Eim)
-            .write
-            .increment(1);
+        self.poll_batcher.poll_counters(PollProtocol::Eim).write.increment(1);
         // Progress and results of an update are reports and not queries.
         let is_report =
             !evaluate::may_be_unchanged(sample.kind) || sample.kind == SampleKind::Failed;
-        let kind = if is_report {
-            CallKind::Write
-        } else {
-            CallKind::EimQuery
-        };
+        let kind = if is_report { CallKind::Write } else { CallKind::EimQuery };
         let processed = self.with_write_permit(kind, |turn| {
             Self::process_sample(turn, eim_node, &update_status, &sample)
         });
@@ -128,8 +117,7 @@ impl MaintenanceManager {
         let AnswerPayload::Eim(answer) = &cached.answer.payload else {
             return Ok(None);
         };
-        self.contacts
-            .record(tenant, cached.instance, self.now(), None);
+        self.contacts.record(tenant, cached.instance, self.now(), None);
         Ok(Some(answer.clone()))
     }
 
@@ -157,18 +145,12 @@ impl MaintenanceManager {
                 .map_err(status::from_store_error)?;
             return Ok(wire::encode_answer(Answer::default(), kind));
         }
-        apply_sample(&mut node_tx, sample)
-            .await
-            .map_err(status::from_store_error)?;
+        apply_sample(&mut node_tx, sample).await.map_err(status::from_store_error)?;
         if let Some(available) = available_packages(&node_tx, &update_status.os_update_available) {
             node_tx.node.os_update_available = available;
         }
-        cancel_obsolete_run(&mut node_tx)
-            .await
-            .map_err(status::from_store_error)?;
-        let answer = Box::pin(commit_answer(node_tx))
-            .await
-            .map_err(status::from_store_error)?;
+        cancel_obsolete_run(&mut node_tx).await.map_err(status::from_store_error)?;
+        let answer = Box::pin(commit_answer(node_tx)).await.map_err(status::from_store_error)?;
         Ok(wire::encode_answer(answer, kind))
     }
 }
@@ -295,14 +277,8 @@ async fn new_sampled_attempt(
     node_tx: &NodeTransaction<'_>,
     follows: Option<(RunId, Scope)>,
 ) -> Result<NewAttempt, StoreError> {
-    let origin = node_tx
-        .origin_from_delivered(node_tx.node.delivered.clone())
-        .await?;
-    Ok(NewAttempt {
-        attempt: None,
-        origin,
-        follows,
-    })
+    let origin = node_tx.origin_from_delivered(node_tx.node.delivered.clone()).await?;
+    Ok(NewAttempt { attempt: None, origin, follows })
 }
 
 /// Applies an event of a sample, which names no attempt: to the open run, or to a run that timed
@@ -313,26 +289,14 @@ async fn apply_event(
     before: Option<RunId>,
 ) -> Result<(), StoreError> {
     if let Some(open) = node_tx.input.run.as_ref().map(|run| run.id) {
-        return node_tx
-            .apply_event(Subject::Run(open), record)
-            .await
-            .map(drop);
+        return node_tx.apply_event(Subject::Run(open), record).await.map(drop);
     }
     if let Some(silent) = find_timed_out_run(node_tx, &record.event).await? {
-        return node_tx
-            .apply_event(Subject::Run(silent), record)
-            .await
-            .map(drop);
+        return node_tx.apply_event(Subject::Run(silent), record).await.map(drop);
     }
-    let applies = node_tx
-        .input
-        .applicable_policy()
-        .map(|assigned| assigned.scope);
+    let applies = node_tx.input.applicable_policy().map(|assigned| assigned.scope);
     let beginning = new_sampled_attempt(node_tx, before.zip(applies)).await?;
-    node_tx
-        .begin_attempt(beginning, record, &[])
-        .await
-        .map(drop)
+    node_tx.begin_attempt(beginning, record, &[]).await.map(drop)
 }
 
 /// The run that timed out, if the event ends it.
@@ -354,13 +318,7 @@ async fn find_timed_out_run(
     // Our own agent may have ended other runs since then.
     let last = runs::find_last_sampled(&node_tx.tx, node_tx.node.instance).await?;
     let is_silent = |run: &UpdateRun| {
-        matches!(
-            run.state,
-            RunState::Abandoned {
-                cause: AbandonCause::TimedOut,
-                ..
-            }
-        )
+        matches!(run.state, RunState::Abandoned { cause: AbandonCause::TimedOut, .. })
     };
     Ok(last.filter(is_silent).map(|run| run.id))
 }

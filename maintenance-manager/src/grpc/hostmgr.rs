@@ -44,9 +44,7 @@ impl Hostmgr for MaintenanceManager {
     ) -> Result<Response<UpdateInstanceStateStatusByHostGuidResponse>, Status> {
         let guid = &request.get_ref().host_guid;
         self.handle_heartbeat(&request, guid, None).await?;
-        Ok(Response::new(
-            UpdateInstanceStateStatusByHostGuidResponse::default(),
-        ))
+        Ok(Response::new(UpdateInstanceStateStatusByHostGuidResponse::default()))
     }
 
     async fn update_host_system_info_by_guid(
@@ -54,8 +52,7 @@ impl Hostmgr for MaintenanceManager {
         request: Request<UpdateHostSystemInfoByGuidRequest>,
     ) -> Result<Response<UpdateHostSystemInfoByGuidResponse>, Status> {
         let message = request.get_ref();
-        self.handle_heartbeat(&request, &message.host_guid, message.system_info.as_ref())
-            .await?;
+        self.handle_heartbeat(&request, &message.host_guid, message.system_info.as_ref()).await?;
         Ok(Response::new(UpdateHostSystemInfoByGuidResponse::default()))
     }
 }
@@ -106,8 +103,7 @@ impl MaintenanceManager {
         let (tenant, uuid) = (eim_node.tenant, eim_node.uuid);
         if let Some(live) = self.answer_cache.live_node(tenant, uuid) {
             caller::check_token_binding(eim_node, live.host)?;
-            self.contacts
-                .record(tenant, live.instance, self.now(), None);
+            self.contacts.record(tenant, live.instance, self.now(), None);
             return Ok(live.host);
         }
         let one = self.load.admit_to_database(CallKind::EimQuery);
@@ -116,8 +112,7 @@ impl MaintenanceManager {
         let (host, instance) = self.find_live_node(eim_node).await?;
         if let Some(instance) = instance {
             let alive = LiveNode { host, instance };
-            self.answer_cache
-                .record_heartbeat(tenant, uuid, alive, as_of);
+            self.answer_cache.record_heartbeat(tenant, uuid, alive, as_of);
         }
         Ok(host)
     }
@@ -141,8 +136,7 @@ impl MaintenanceManager {
         if !host.public_key.is_empty() {
             return Ok((host.id, None));
         }
-        self.contacts
-            .record(eim_node.tenant, node.instance, self.now(), None);
+        self.contacts.record(eim_node.tenant, node.instance, self.now(), None);
         if host.status.text == status::RUNNING {
             return Ok((host.id, Some(node.instance)));
         }

@@ -58,10 +58,7 @@ mod tests {
     fn a_removed_or_expired_binding_is_not_found() {
         let bindings = TokenBindings::new();
         let (one, other, late) = ([1; 32], [2; 32], [3; 32]);
-        let (now, later) = (
-            DateTime::UNIX_EPOCH,
-            DateTime::UNIX_EPOCH + TimeDelta::hours(1),
-        );
+        let (now, later) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + TimeDelta::hours(1));
         bindings.insert(one, HostId::nth(1), later);
         bindings.insert(other, HostId::nth(2), later);
         bindings.insert(late, HostId::nth(3), now);

@@ -49,11 +49,7 @@ pub struct PollBatchSettings {
 
 impl Default for PollBatchSettings {
     fn default() -> Self {
-        Self {
-            workers: 2,
-            max_size: 512,
-            queue_timeout: Duration::from_secs(2),
-        }
+        Self { workers: 2, max_size: 512, queue_timeout: Duration::from_secs(2) }
     }
 }
 

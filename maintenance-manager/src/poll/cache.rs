@@ -360,10 +360,7 @@ impl AnswerCache {
         metrics::counter!("evenkeel_answer_cache_rebuilds_total", "reason" => why).increment(1);
         self.0.log_progress.reset();
         self.table().invalidate_all();
-        let invalidation = Invalidation {
-            all: true,
-            ..Invalidation::default()
-        };
+        let invalidation = Invalidation { all: true, ..Invalidation::default() };
         invalidation.record_metrics();
         invalidation
     }
@@ -395,8 +392,7 @@ impl AnswerCache {
     }
 
     fn is_current(&self) -> bool {
-        self.age()
-            .is_some_and(|age| age <= self.0.settings.max_staleness)
+        self.age().is_some_and(|age| age <= self.0.settings.max_staleness)
     }
 
     /// The hash of a UUID, never 0; 0 for nodes of our own agent.
@@ -409,10 +405,7 @@ impl AnswerCache {
     }
 
     fn moment(&self, now: Time) -> CacheTime {
-        CacheTime {
-            millis: now.timestamp_millis(),
-            seconds: self.uptime_seconds(),
-        }
+        CacheTime { millis: now.timestamp_millis(), seconds: self.uptime_seconds() }
     }
 
     /// Seconds since the cache was created, by the monotonic clock.

@@ -152,12 +152,7 @@ impl LongPolls {
             superseded: metrics::counter!("evenkeel_long_poll_wakeups_total", "reason" => "superseded"),
             draining: metrics::counter!("evenkeel_long_poll_wakeups_total", "reason" => "draining"),
         };
-        Self(Arc::new(LongPollsInner {
-            settings,
-            memory,
-            registry: Mutex::default(),
-            metrics,
-        }))
+        Self(Arc::new(LongPollsInner { settings, memory, registry: Mutex::default(), metrics }))
     }
 
     /// Registers a poll, which replaces an older one of the same node. Returns `None` if the poll
@@ -181,10 +176,9 @@ impl LongPolls {
             return None;
         }
         let connection_slot = match connection {
-            Some(connection) => Some(ConnectionSlot::acquire(
-                connection,
-                settings.max_per_connection,
-            )?),
+            Some(connection) => {
+                Some(ConnectionSlot::acquire(connection, settings.max_per_connection)?)
+            }
             None => None,
         };
         let signal = Arc::<WakeSignal>::default();
@@ -199,11 +193,7 @@ impl LongPolls {
         });
         drop(registry);
         self.0.metrics.open.increment(1.0);
-        Some(LongPollHandle {
-            long_polls: self.clone(),
-            number,
-            signal,
-        })
+        Some(LongPollHandle { long_polls: self.clone(), number, signal })
     }
 
     /// Wakes the polls whose answers may have changed. Of those that wait only for a free slot, a
@@ -247,10 +237,7 @@ impl LongPolls {
     }
 
     fn lock(&self) -> MutexGuard<'_, LongPollRegistry> {
-        self.0
-            .registry
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -290,10 +277,7 @@ impl LongPollHandle {
 /// The assignment whose free slot the node waits for, if it waits for nothing else. A free slot
 /// does not change the answers of the other nodes of the assignment.
 fn awaited_slot(cached: &CachedAnswer) -> Option<Scope> {
-    cached
-        .answer
-        .limit_scope
-        .filter(|_| cached.answer.waits_for_slot)
+    cached.answer.limit_scope.filter(|_| cached.answer.waits_for_slot)
 }
 
 impl Drop for LongPollHandle {
@@ -391,18 +375,15 @@ impl LongPollRegistry {
             (self.last_rechecked, self.round_end) = (0, self.last_number);
         }
         let count = self.polls.len().div_ceil(shares.max(1));
-        let left = self
-            .polls
-            .range(self.last_rechecked + 1..=self.round_end.max(self.last_rechecked + 1));
+        let left =
+            self.polls.range(self.last_rechecked + 1..=self.round_end.max(self.last_rechecked + 1));
         let share: Vec<_> = left.take(count).collect();
         self.last_rechecked = match share.last() {
             Some((number, _)) if share.len() == count => **number,
             _ => self.round_end,
         };
         let share = share.into_iter();
-        share
-            .map(|(_, entry)| (entry.node, entry.cache_key, Arc::clone(&entry.signal)))
-            .collect()
+        share.map(|(_, entry)| (entry.node, entry.cache_key, Arc::clone(&entry.signal))).collect()
     }
 
     /// The signals are sent after the lock is released, because a woken poll may need it at once.
@@ -439,11 +420,7 @@ impl PollGroup {
     fn next_waiters(&mut self) -> Vec<u64> {
         let later = self.members.range(self.last_woken + 1..);
         let earlier = self.members.range(..=self.last_woken);
-        let next: Vec<u64> = later
-            .chain(earlier)
-            .take(MAX_SLOT_WAITERS_WOKEN)
-            .copied()
-            .collect();
+        let next: Vec<u64> = later.chain(earlier).take(MAX_SLOT_WAITERS_WOKEN).copied().collect();
         self.last_woken = next.last().copied().unwrap_or(self.last_woken);
         next
     }

@@ -70,11 +70,7 @@ impl ImageWatch {
             let result = self.pass_until(&stopping).await;
             self.outage.note_pass("images", &result);
             let mut is_behind = true;
-            if let Ok(PassResult {
-                stale_series,
-                changed_nodes,
-            }) = result
-            {
+            if let Ok(PassResult { stale_series, changed_nodes }) = result {
                 is_behind = stale_series > 0;
                 if changed_nodes > 0 {
                     tracing::info!(changed_nodes, "updated the available images of nodes");
@@ -83,9 +79,7 @@ impl ImageWatch {
             let rest = async {
                 if !is_behind {
                     // Changes are announced only by the change log, which may not be followed.
-                    timeout(self.check_interval, image_changes.notified())
-                        .await
-                        .ok();
+                    timeout(self.check_interval, image_changes.notified()).await.ok();
                 }
                 sleep_until(next_pass).await;
             };
@@ -122,10 +116,7 @@ impl ImageWatch {
                 ),
             }
         }
-        Ok(PassResult {
-            stale_series,
-            changed_nodes,
-        })
+        Ok(PassResult { stale_series, changed_nodes })
     }
 
     /// Updates the nodes of a series in batches. An interrupted update starts again from the

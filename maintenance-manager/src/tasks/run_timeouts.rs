@@ -122,11 +122,7 @@ impl RunReaper {
     async fn end_if_due(&self, candidate: StalledRun) -> Result<bool, StoreError> {
         let tx = self.store.tenant(candidate.tenant).await?;
         let (host, node) = nodes::find_with_host(&tx, MachineKey::Host(candidate.host)).await?;
-        if self
-            .find_ending(&tx, candidate, &host, &node)
-            .await?
-            .is_none()
-        {
+        if self.find_ending(&tx, candidate, &host, &node).await?.is_none() {
             return Ok(false);
         }
         drop(tx);
@@ -183,11 +179,7 @@ impl RunReaper {
         } else {
             return Ok(None);
         };
-        Ok(Some(RunEnding {
-            event,
-            timeouts,
-            now,
-        }))
+        Ok(Some(RunEnding { event, timeouts, now }))
     }
 
     /// The timeouts of a run; shorter if our agent has replaced the agent that began it.
@@ -212,9 +204,7 @@ fn may_hold_offline_grant(run: &UpdateRun, answered: Option<Time>, now: Time) ->
         .origin
         .policy
         .as_ref()
-        .map_or(PolicySpec::default_offline_days(), |policy| {
-            policy.spec.offline_days
-        });
+        .map_or(PolicySpec::default_offline_days(), |policy| policy.spec.offline_days);
     let since = run.state.since();
     let answered = answered.map_or(since, |answered| answered.max(since));
     days > 0 && now < answered + TimeDelta::days(i64::from(days))

@@ -49,19 +49,14 @@ pub fn encode_decision(decision: Decision, settled: &[ObservedVersion]) -> wire:
     let again = decision.is_retry;
     let act = match decision.act {
         Act::Idle => WireAct::Idle(wire::Idle {}),
-        Act::Fetch(desired) => WireAct::Fetch(wire::Fetch {
-            target: Some(encode_target(desired, settled, again)),
-        }),
-        Act::Apply {
-            target: desired,
-            deadline: before,
-        } => WireAct::Apply(wire::Apply {
+        Act::Fetch(desired) => {
+            WireAct::Fetch(wire::Fetch { target: Some(encode_target(desired, settled, again)) })
+        }
+        Act::Apply { target: desired, deadline: before } => WireAct::Apply(wire::Apply {
             target: Some(encode_target(desired, settled, again)),
             start_deadline: Some(timestamp(before)),
         }),
-        Act::Continue(run) => WireAct::Continue(wire::Continue {
-            run_id: run.to_string(),
-        }),
+        Act::Continue(run) => WireAct::Continue(wire::Continue { run_id: run.to_string() }),
         Act::Cancel { run, cause } => WireAct::Cancel(wire::Cancel {
             run_id: run.to_string(),
             cause: cause.name().to_owned(),
@@ -76,10 +71,8 @@ pub fn encode_decision(decision: Decision, settled: &[ObservedVersion]) -> wire:
 }
 
 fn encode_grant(grant: OfflineGrant) -> wire::OfflineGrant {
-    let window = |(start, end)| wire::Window {
-        start: Some(timestamp(start)),
-        end: Some(timestamp(end)),
-    };
+    let window =
+        |(start, end)| wire::Window { start: Some(timestamp(start)), end: Some(timestamp(end)) };
     wire::OfflineGrant {
         target_digest: grant.target.digest(),
         windows: grant.windows.into_iter().map(window).collect(),
@@ -105,9 +98,7 @@ pub fn forget_decision() -> wire::Decision {
 pub fn facts_first_decision(open: Option<RunId>) -> wire::Decision {
     let act = match open {
         None => WireAct::Idle(wire::Idle {}),
-        Some(run) => WireAct::Continue(wire::Continue {
-            run_id: run.to_string(),
-        }),
+        Some(run) => WireAct::Continue(wire::Continue { run_id: run.to_string() }),
     };
     wire::Decision {
         act: Some(act),
@@ -124,28 +115,21 @@ fn encode_target(target: Target, settled: &[ObservedVersion], again: bool) -> wi
     let is_aged = 0 < target.min_age_days();
     let settled = settled.iter().filter(|_| is_aged).map(encode_version);
     let spec = match target.kind {
-        TargetKind::Packages {
-            exactly,
-            sources,
-            kernel_command,
-            rules: how,
-            allow_downgrades,
-        } => Spec::Packages(wire::Packages {
-            mode: Some(encode_mode(exactly)),
-            sources,
-            kernel_command,
-            rules: Some(encode_rules(how, allow_downgrades)),
-            aged_versions: settled.collect(),
-        }),
+        TargetKind::Packages { exactly, sources, kernel_command, rules: how, allow_downgrades } => {
+            Spec::Packages(wire::Packages {
+                mode: Some(encode_mode(exactly)),
+                sources,
+                kernel_command,
+                rules: Some(encode_rules(how, allow_downgrades)),
+                aged_versions: settled.collect(),
+            })
+        }
         TargetKind::Image(os_image) => {
             Spec::Image(encode_image(os_image, target.image_rules, again))
         }
         TargetKind::Kernel { command } => Spec::Kernel(wire::Kernel { command }),
     };
-    wire::Target {
-        digest,
-        spec: Some(spec),
-    }
+    wire::Target { digest, spec: Some(spec) }
 }
 
 /// Encodes an image. Signed values are copied unchanged from the catalogue.
@@ -201,33 +185,22 @@ fn encode_mode(exactly: Option<Vec<PackageRequirement>>) -> Mode {
     match exactly {
         None => Mode::Latest(wire::Latest {}),
         Some(packages) => {
-            let packages = packages
-                .into_iter()
-                .map(|package| wire::PackageRequirement {
-                    name: package.name.to_string(),
-                    version: package
-                        .version
-                        .map(|version| version.to_string())
-                        .unwrap_or_default(),
-                });
-            Mode::Exactly(wire::Exactly {
-                packages: packages.collect(),
-            })
+            let packages = packages.into_iter().map(|package| wire::PackageRequirement {
+                name: package.name.to_string(),
+                version: package.version.map(|version| version.to_string()).unwrap_or_default(),
+            });
+            Mode::Exactly(wire::Exactly { packages: packages.collect() })
         }
     }
 }
 
 /// Decodes an event. Fails if it has no sequence number, no change, or too many packages.
 pub fn decode_event(event: wire::Event) -> Result<RunEventRecord, Invalid> {
-    let number = i32::try_from(event.sequence)
-        .ok()
-        .filter(|number| *number > 0);
+    let number = i32::try_from(event.sequence).ok().filter(|number| *number > 0);
     if number.is_none() {
         return Err(Invalid::new("events.sequence", "begins with 1"));
     }
-    let change = event
-        .kind
-        .ok_or_else(|| Invalid::new("events.kind", "must not be empty"))?;
+    let change = event.kind.ok_or_else(|| Invalid::new("events.kind", "must not be empty"))?;
     let (run_event, evidence) = decode_change(change)?;
     Ok(RunEventRecord {
         event: run_event,
@@ -286,10 +259,7 @@ fn decode_change(change: Kind) -> Result<(RunEvent, Evidence), Invalid> {
 
 /// The end of a log as evidence, cut to the maximum length.
 fn log_evidence(text: &str) -> Evidence {
-    Evidence {
-        log: cut(&storable(text), MAX_LOG_BYTES),
-        ..Evidence::default()
-    }
+    Evidence { log: cut(&storable(text), MAX_LOG_BYTES), ..Evidence::default() }
 }
 
 /// The version of the booted image; `None` if the node did not know it.
@@ -313,10 +283,7 @@ fn decode_failure(kind: wire::FailureKind, reason: &str) -> Failure {
         K::Unsupported => FailureKind::Unsupported,
         K::Limits => FailureKind::Limits,
     };
-    Failure {
-        kind,
-        reason: cut(&storable(reason), MAX_REASON_BYTES),
-    }
+    Failure { kind, reason: cut(&storable(reason), MAX_REASON_BYTES) }
 }
 
 /// Decodes the planned changes.
@@ -327,11 +294,7 @@ fn decode_plan(plan: wire::Plan) -> Result<Evidence, Invalid> {
         desired: truncate(&image.desired),
         booted: None,
     });
-    Ok(Evidence {
-        plan: Some(decode_changes(plan.changes)?),
-        image,
-        ..Evidence::default()
-    })
+    Ok(Evidence { plan: Some(decode_changes(plan.changes)?), image, ..Evidence::default() })
 }
 
 fn decode_changes(changes: Vec<wire::PackageChange>) -> Result<Vec<PackageChange>, Invalid> {
@@ -362,10 +325,7 @@ fn decode_results(results: Vec<wire::PackageResult>) -> Result<Vec<PackageResult
 
 fn check_package_count(field: &'static str, count: usize) -> Result<(), Invalid> {
     if count > MAX_PACKAGES {
-        return Err(Invalid::new(
-            field,
-            format!("more than {MAX_PACKAGES} packages"),
-        ));
+        return Err(Invalid::new(field, format!("more than {MAX_PACKAGES} packages")));
     }
     Ok(())
 }

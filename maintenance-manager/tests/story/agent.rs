@@ -16,10 +16,7 @@ async fn a_node_that_has_only_enrolled_has_a_decision() {
     let node = server.node().await;
     let answer = server.poll(&node).await;
     assert_eq!(act(&answer), "idle");
-    assert_eq!(
-        reason(&answer),
-        "no update policy is assigned to the instance"
-    );
+    assert_eq!(reason(&answer), "no update policy is assigned to the instance");
 }
 
 #[tokio::test]
@@ -32,21 +29,13 @@ async fn an_update_from_the_window_to_the_end() {
     assert_eq!(act(&server.poll(&node).await), "idle");
     server.advance_minutes(300);
     assert_eq!(act(&server.poll(&node).await), "fetch");
-    server
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
     assert_eq!(act(&server.poll(&node).await), "continue");
-    assert!(matches!(
-        server.begin(&node, 1, policy, 2).await,
-        Answer::Refused(_)
-    ));
+    assert!(matches!(server.begin(&node, 1, policy, 2).await, Answer::Refused(_)));
 
     server.advance_minutes(300);
     assert_eq!(act(&server.poll(&node).await), "apply");
-    assert!(matches!(
-        server.begin(&node, 1, policy, 2).await,
-        Answer::Granted(_)
-    ));
+    assert!(matches!(server.begin(&node, 1, policy, 2).await, Answer::Granted(_)));
     server.report(&node, 1, policy, &[(3, began())]).await;
     assert_eq!(server.update_status(&node).await, "Updating");
     server.report(&node, 1, policy, &[(4, finished())]).await;
@@ -69,12 +58,7 @@ async fn a_repeated_report_changes_nothing() {
     let policy = server.policy(&node, "demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
-    let all = [
-        (1, downloading()),
-        (2, downloaded()),
-        (3, began()),
-        (4, finished()),
-    ];
+    let all = [(1, downloading()), (2, downloaded()), (3, began()), (4, finished())];
     for _ in 0..3 {
         let answer = server.report(&node, 1, policy, &all).await;
         assert_eq!(answer.acknowledged, 4);
@@ -92,24 +76,10 @@ async fn a_missing_event_is_requested_again() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let policy = server.policy(&node, "demo-hello=1.1").await;
-    assert_eq!(
-        server
-            .report(&node, 1, policy, &[(2, downloaded())])
-            .await
-            .acknowledged,
-        0
-    );
+    assert_eq!(server.report(&node, 1, policy, &[(2, downloaded())]).await.acknowledged, 0);
     assert!(server.runs(&node).await.is_empty());
-    assert_eq!(
-        server
-            .report(&node, 1, policy, &[(1, downloading())])
-            .await
-            .acknowledged,
-        1
-    );
-    let answer = server
-        .report(&node, 1, policy, &[(2, downloaded()), (4, finished())])
-        .await;
+    assert_eq!(server.report(&node, 1, policy, &[(1, downloading())]).await.acknowledged, 1);
+    let answer = server.report(&node, 1, policy, &[(2, downloaded()), (4, finished())]).await;
     assert_eq!(answer.acknowledged, 2);
     assert_eq!(server.runs(&node).await[0].state.name(), "staged");
 }
@@ -133,17 +103,9 @@ async fn a_download_for_a_missed_window_ends_as_one_cancelled_run() {
     let (node, policy) = server.node_with_staged_attempt().await;
     server.advance_minutes(30);
     assert_eq!(act(&server.poll(&node).await), "cancel");
-    let cancelled = Kind::Cancelled(Cancelled {
-        cause: "window_missed".into(),
-    });
+    let cancelled = Kind::Cancelled(Cancelled { cause: "window_missed".into() });
     assert_eq!(server.reap_runs().await, 0, "the node reports it itself");
-    assert_eq!(
-        server
-            .report(&node, 1, policy, &[(3, cancelled)])
-            .await
-            .acknowledged,
-        3
-    );
+    assert_eq!(server.report(&node, 1, policy, &[(3, cancelled)]).await.acknowledged, 3);
     let all = server.runs(&node).await;
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].state.name(), "cancelled");
@@ -166,10 +128,7 @@ async fn a_node_gives_up_an_attempt_that_the_server_cancelled_and_starts_the_nex
     assert_eq!(act(&server.poll(&node).await), "apply");
     server.report(&node, 2, policy, &[(1, downloading())]).await;
     assert_eq!(act(&server.poll_with_attempt(&node, 2).await), "apply");
-    assert!(matches!(
-        server.begin(&node, 2, policy, 1).await,
-        Answer::Granted(_)
-    ));
+    assert!(matches!(server.begin(&node, 2, policy, 1).await, Answer::Granted(_)));
 }
 
 /// The server must not cancel an attempt that may have begun: the report may still be on its way.
@@ -180,18 +139,11 @@ async fn a_permitted_start_is_not_cancelled() {
     let policy = server.policy(&node, "demo-hello=1.1").await;
     server.window(node.host, 1, 20).await;
     server.advance_minutes(2);
-    server
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
-    assert!(matches!(
-        server.begin(&node, 1, policy, 2).await,
-        Answer::Granted(_)
-    ));
+    server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
+    assert!(matches!(server.begin(&node, 1, policy, 2).await, Answer::Granted(_)));
     server.advance_minutes(60);
     assert_eq!(server.reap_runs().await, 0);
-    server
-        .report(&node, 1, policy, &[(3, began()), (4, finished())])
-        .await;
+    server.report(&node, 1, policy, &[(3, began()), (4, finished())]).await;
     assert_eq!(server.runs(&node).await[0].state.name(), "succeeded");
 }
 
@@ -202,18 +154,12 @@ async fn a_withdrawn_update_never_begins() {
     let policy = server.policy(&node, "demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
-    server
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
     server.withdraw(&node).await;
     let Answer::Refused(refused) = server.begin(&node, 1, policy, 2).await else {
         panic!("it was withdrawn");
     };
-    assert!(
-        refused.reason.ends_with("is no longer desired"),
-        "{}",
-        refused.reason
-    );
+    assert!(refused.reason.ends_with("is no longer desired"), "{}", refused.reason);
 }
 
 #[tokio::test]
@@ -245,21 +191,13 @@ async fn a_failed_update_is_not_retried_in_its_window() {
         log: "demo-bad: postinst fails on purpose\0".into(),
         ..Failed::default()
     });
-    server
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
     server.begin(&node, 1, policy, 2).await;
-    server
-        .report(&node, 1, policy, &[(3, began()), (4, failed)])
-        .await;
+    server.report(&node, 1, policy, &[(3, began()), (4, failed)]).await;
     let answer = server.poll(&node).await;
     assert_eq!(act(&answer), "idle");
     assert!(reason(&answer).contains("the next attempt is made in the next window"));
-    assert!(
-        server.runs(&node).await[0]
-            .log
-            .starts_with("demo-bad: postinst fails")
-    );
+    assert!(server.runs(&node).await[0].log.starts_with("demo-bad: postinst fails"));
     server.window(node.host, 120, 180).await;
     server.advance_minutes(121);
     assert_eq!(act(&server.poll(&node).await), "apply");
@@ -272,9 +210,7 @@ async fn an_update_that_changes_nothing_has_its_run() {
     let policy = server.policy(&node, "").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
-    server
-        .report(&node, 1, policy, &[(1, Kind::NothingToDo(NothingToDo {}))])
-        .await;
+    server.report(&node, 1, policy, &[(1, Kind::NothingToDo(NothingToDo {}))]).await;
     assert_eq!(server.run_history(&node).await, "nothing_to_do->succeeded");
     assert_eq!(act(&server.poll(&node).await), "idle");
 }
@@ -288,19 +224,8 @@ async fn a_new_attempt_ends_the_one_before_it() {
     server.report(&node, 1, policy, &[(1, downloading())]).await;
     server.report(&node, 2, policy, &[(1, downloading())]).await;
     // Late events of the first attempt are acknowledged and change nothing.
-    assert_eq!(
-        server
-            .report(&node, 1, policy, &[(2, downloaded())])
-            .await
-            .acknowledged,
-        2
-    );
-    let mut states: Vec<_> = server
-        .runs(&node)
-        .await
-        .iter()
-        .map(|run| run.state.name())
-        .collect();
+    assert_eq!(server.report(&node, 1, policy, &[(2, downloaded())]).await.acknowledged, 2);
+    let mut states: Vec<_> = server.runs(&node).await.iter().map(|run| run.state.name()).collect();
     states.sort_unstable();
     assert_eq!(states, ["abandoned", "downloading"]);
     assert_eq!(server.update_status(&node).await, "Downloading artifacts");
@@ -313,9 +238,7 @@ async fn a_silent_run_is_abandoned_and_its_late_end_is_recorded() {
     let policy = server.policy(&node, "demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
-    server
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
     server.begin(&node, 1, policy, 2).await;
     server.report(&node, 1, policy, &[(3, began())]).await;
     server.advance_minutes(23 * 60);
@@ -340,15 +263,9 @@ async fn facts_are_requested_until_they_are_stored() {
     assert!(server.poll(&node).await.facts_required);
     let digest = <sha2::Sha256 as sha2::Digest>::digest(prost::Message::encode_to_vec(&facts()));
     server.report_facts(&node, facts()).await;
-    let request = PollRequest {
-        facts_digest: digest.to_vec(),
-        ..PollRequest::default()
-    };
-    let answer = server
-        .manager
-        .poll(with_credential(&node.credential, request))
-        .await
-        .expect("an answer");
+    let request = PollRequest { facts_digest: digest.to_vec(), ..PollRequest::default() };
+    let answer =
+        server.manager.poll(with_credential(&node.credential, request)).await.expect("an answer");
     assert!(!answer.into_inner().facts_required);
 }
 
@@ -357,15 +274,9 @@ async fn a_one_time_join_token_admits_one_machine() {
     let server = TestServer::new().await;
     let token = server.join_token(true, true).await;
     let first = server.enroll(&token, 1, 1).await.expect("the machine");
-    let again = server
-        .enroll(&token, 1, 1)
-        .await
-        .expect("its answer was lost");
+    let again = server.enroll(&token, 1, 1).await.expect("its answer was lost");
     assert_eq!(first.host_id, again.host_id);
-    let other = server
-        .enroll(&token, 2, 2)
-        .await
-        .expect_err("another machine");
+    let other = server.enroll(&token, 2, 2).await.expect_err("another machine");
     assert_eq!(other.code(), Code::PermissionDenied);
 }
 
@@ -376,36 +287,21 @@ async fn a_machine_is_not_taken_over_by_another_with_its_uuid() {
     server.enroll(&token, 1, 1).await.expect("the machine");
     let clone = server.enroll(&token, 1, 2).await.expect_err("its clone");
     assert_eq!(clone.code(), Code::FailedPrecondition);
-    assert!(
-        clone.message().contains("evenkeel host delete host-"),
-        "{}",
-        clone.message()
-    );
+    assert!(clone.message().contains("evenkeel host delete host-"), "{}", clone.message());
 }
 
 #[tokio::test]
 async fn an_unregistered_machine_needs_a_token_that_allows_it() {
     let server = TestServer::new().await;
     let token = server.join_token(false, false).await;
-    let refused = server
-        .enroll(&token, 1, 1)
-        .await
-        .expect_err("not registered");
+    let refused = server.enroll(&token, 1, 1).await.expect_err("not registered");
     assert_eq!(refused.code(), Code::PermissionDenied);
     server.advance_minutes(120);
     let late = server.enroll(&token, 1, 1).await.expect_err("expired");
     assert_eq!(late.message(), "the join token has expired");
-    for bad in [
-        "",
-        "ekj1..x",
-        "nonsense",
-        "ekj1..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
-    ] {
+    for bad in ["", "ekj1..x", "nonsense", "ekj1..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"] {
         let refused = server.enroll(bad, 1, 1).await.expect_err(bad);
-        assert!(matches!(
-            refused.code(),
-            Code::InvalidArgument | Code::PermissionDenied
-        ));
+        assert!(matches!(refused.code(), Code::InvalidArgument | Code::PermissionDenied));
     }
 }
 
@@ -415,23 +311,11 @@ async fn only_nodes_may_poll() {
     let node = server.node().await;
     let role = evenkeel_auth::Role::Write(server.tenant.uuid());
     let (now, hour) = (crate::test_server::NOON, chrono::TimeDelta::hours(1));
-    let operator = server
-        .authority
-        .issue_operator("alice", &[role], hour, now)
-        .expect("a token");
-    let poll = |token: String| {
-        server
-            .manager
-            .poll(with_credential(&token, PollRequest::default()))
-    };
-    let refused = poll(operator.token.reveal().to_owned())
-        .await
-        .expect_err("an operator");
+    let operator = server.authority.issue_operator("alice", &[role], hour, now).expect("a token");
+    let poll = |token: String| server.manager.poll(with_credential(&token, PollRequest::default()));
+    let refused = poll(operator.token.reveal().to_owned()).await.expect_err("an operator");
     assert_eq!(refused.code(), Code::PermissionDenied);
-    assert_eq!(
-        poll("x".repeat(10_000)).await.expect_err("noise").code(),
-        Code::Unauthenticated
-    );
+    assert_eq!(poll("x".repeat(10_000)).await.expect_err("noise").code(), Code::Unauthenticated);
     server.advance_minutes(91 * 24 * 60);
     let late = poll(node.credential.clone()).await.expect_err("expired");
     assert_eq!(late.code(), Code::Unauthenticated);
@@ -454,18 +338,7 @@ async fn a_node_of_another_project_is_not_found() {
     let now = crate::test_server::NOON;
     let hour = chrono::TimeDelta::hours(1);
     let host = node.host.to_string();
-    let foreign = server
-        .authority
-        .issue_node(theirs.uuid(), &host, hour, now)
-        .expect("a token");
+    let foreign = server.authority.issue_node(theirs.uuid(), &host, hour, now).expect("a token");
     let request = with_credential(foreign.token.reveal(), PollRequest::default());
-    assert_eq!(
-        server
-            .manager
-            .poll(request)
-            .await
-            .expect_err("foreign")
-            .code(),
-        Code::NotFound
-    );
+    assert_eq!(server.manager.poll(request).await.expect_err("foreign").code(), Code::NotFound);
 }

@@ -34,9 +34,7 @@ async fn an_invalid_or_unknown_guid_has_the_code_of_eim() {
         ("a1b2c3d4-0000-4000-8000-000000000077", Code::NotFound),
         ("00000000-0000-0000-0000-000000000000", Code::NotFound),
     ] {
-        let refused = server
-            .send_status_to(&server.manager, guid, sample(S::UpToDate))
-            .await;
+        let refused = server.send_status_to(&server.manager, guid, sample(S::UpToDate)).await;
         assert_eq!(refused.expect_err(guid).code(), code, "{guid}");
     }
     let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
@@ -45,20 +43,14 @@ async fn an_invalid_or_unknown_guid_has_the_code_of_eim() {
     };
     let request = with_credential(&server.eim_token(), request);
     let refused = server.manager.platform_update_status(request).await;
-    assert_eq!(
-        refused.expect_err("no status").code(),
-        Code::InvalidArgument
-    );
+    assert_eq!(refused.expect_err("no status").code(), Code::InvalidArgument);
 }
 
 #[tokio::test]
 async fn an_unknown_status_is_shown_as_unknown_and_changes_no_run() {
     let server = TestServer::new().await;
     let node = server.eim_node(1).await;
-    let strange = UpdateStatus {
-        status_type: 4_711,
-        ..UpdateStatus::default()
-    };
+    let strange = UpdateStatus { status_type: 4_711, ..UpdateStatus::default() };
     server.send_status(&node, sample(S::UpToDate)).await;
     server.send_status(&node, strange.clone()).await;
     assert_eq!(server.update_status(&node.as_node()).await, "Unknown");
@@ -66,10 +58,7 @@ async fn an_unknown_status_is_shown_as_unknown_and_changes_no_run() {
     server.send_status(&node, strange).await;
     assert_eq!(server.run_history(&node.as_node()).await, "began->applying");
     server.send_status(&node, sample(S::Updated)).await;
-    assert_eq!(
-        server.run_history(&node.as_node()).await,
-        "began->applying finished->succeeded"
-    );
+    assert_eq!(server.run_history(&node.as_node()).await, "began->applying finished->succeeded");
 }
 
 #[tokio::test]
@@ -77,26 +66,12 @@ async fn an_event_with_unknown_values_is_stored_as_the_nearest_known_one() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let policy = server.policy(&node, "demo-hello=1.1").await;
-    let failed = Kind::Failed(Failed {
-        kind: 4_711,
-        ..Failed::default()
-    });
-    server
-        .report(&node, 1, policy, &[(1, downloading()), (2, failed)])
-        .await;
+    let failed = Kind::Failed(Failed { kind: 4_711, ..Failed::default() });
+    server.report(&node, 1, policy, &[(1, downloading()), (2, failed)]).await;
     assert_eq!(server.runs(&node).await[0].state.name(), "failed");
-    let cancelled = Kind::Cancelled(Cancelled {
-        cause: "an unknown cause".into(),
-    });
-    server
-        .report(&node, 2, policy, &[(1, downloading()), (2, cancelled)])
-        .await;
-    let states: Vec<_> = server
-        .runs(&node)
-        .await
-        .iter()
-        .map(|run| run.state.name())
-        .collect();
+    let cancelled = Kind::Cancelled(Cancelled { cause: "an unknown cause".into() });
+    server.report(&node, 2, policy, &[(1, downloading()), (2, cancelled)]).await;
+    let states: Vec<_> = server.runs(&node).await.iter().map(|run| run.state.name()).collect();
     assert!(states.contains(&"cancelled"), "{states:?}");
 }
 
@@ -111,35 +86,19 @@ async fn a_hundred_thousand_packages_are_accepted_and_one_more_is_refused() {
         available_version: "2".into(),
         ..AvailablePackage::default()
     };
-    let many = |count| Facts {
-        available: (0..count).map(package).collect(),
-        ..facts()
-    };
+    let many = |count| Facts { available: (0..count).map(package).collect(), ..facts() };
     server.report_facts(&node, many(100_000)).await;
     let state = server.node_state(&node).await;
     let (kinds, available) = (state.conditions, state.os_update_available);
     assert_eq!(kinds[0].kind.name(), "detail_cut");
-    assert!(
-        kinds[0].text.starts_with("100000 packages"),
-        "{}",
-        kinds[0].text
-    );
+    assert!(kinds[0].text.starts_with("100000 packages"), "{}", kinds[0].text);
     assert!((400_000..=500_000).contains(&available.len()));
     let entries: Vec<serde_json::Value> = serde_json::from_str(&available).expect("whole entries");
     assert_eq!(entries[0]["name"], "package-0");
-    let request = PollRequest {
-        facts: Some(many(100_001)),
-        ..PollRequest::default()
-    };
-    let refused = server
-        .manager
-        .poll(with_credential(&node.credential, request))
-        .await;
+    let request = PollRequest { facts: Some(many(100_001)), ..PollRequest::default() };
+    let refused = server.manager.poll(with_credential(&node.credential, request)).await;
     assert_eq!(refused.expect_err("too many").code(), Code::InvalidArgument);
-    assert_eq!(
-        server.node_state(&node).await.os_update_available,
-        available
-    );
+    assert_eq!(server.node_state(&node).await.os_update_available, available);
     // With a shorter list the condition is cleared.
     server.report_facts(&node, many(3)).await;
     let state = server.node_state(&node).await;
@@ -161,10 +120,7 @@ async fn the_history_of_a_run_is_bounded_and_its_end_is_stored() {
     events.extend((3..=1_000).map(|n| (n, if n % 2 == 0 { look() } else { restart() })));
     server.report(&node, 1, policy, &events).await;
     let more: Vec<_> = (1_001..=1_200).map(|n| (n, restart())).collect();
-    assert_eq!(
-        server.report(&node, 1, policy, &more).await.acknowledged,
-        1_200
-    );
+    assert_eq!(server.report(&node, 1, policy, &more).await.acknowledged, 1_200);
     let ended = [(1_201, finished()), (1_202, began())];
     server.report(&node, 1, policy, &ended).await;
     let run = &server.runs(&node).await[0];
@@ -180,19 +136,11 @@ async fn a_malformed_package_list_is_refused() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let text = "{\"repo\":\"everything\"}";
-    let reported = Facts {
-        packages_digest: <sha2::Sha256 as sha2::Digest>::digest(text).to_vec(),
-        ..facts()
-    };
+    let reported =
+        Facts { packages_digest: <sha2::Sha256 as sha2::Digest>::digest(text).to_vec(), ..facts() };
     server.report_facts(&node, reported).await;
-    let request = PollRequest {
-        packages: text.into(),
-        ..PollRequest::default()
-    };
-    let refused = server
-        .manager
-        .poll(with_credential(&node.credential, request))
-        .await;
+    let request = PollRequest { packages: text.into(), ..PollRequest::default() };
+    let refused = server.manager.poll(with_credential(&node.credential, request)).await;
     assert_eq!(refused.expect_err("no list").code(), Code::InvalidArgument);
     assert_eq!(server.node_state(&node).await.packages_digest, None);
 }
@@ -213,10 +161,7 @@ async fn any_node_time_is_stored_and_changes_nothing() {
         events: years.into_iter().enumerate().map(event).collect(),
         ..report_request(1, policy, &[])
     };
-    let answer = server
-        .manager
-        .report(with_credential(&node.credential, request))
-        .await;
+    let answer = server.manager.report(with_credential(&node.credential, request)).await;
     assert_eq!(answer.expect("stored").into_inner().acknowledged, 5);
     let run = &server.runs(&node).await[0];
     assert_eq!(run.started_at, crate::test_server::NOON);
@@ -227,12 +172,7 @@ async fn replayed_and_reordered_reports_do_not_change_the_history() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let policy = server.policy(&node, "demo-hello=1.1").await;
-    let all = [
-        (1, downloading()),
-        (2, downloaded()),
-        (3, began()),
-        (4, finished()),
-    ];
+    let all = [(1, downloading()), (2, downloaded()), (3, began()), (4, finished())];
     for order in [[3, 2], [1, 3], [0, 3], [2, 0], [1, 1], [2, 3], [3, 0]] {
         for n in order {
             server.report(&node, 1, policy, &all[n..=n]).await;
@@ -253,9 +193,7 @@ async fn a_report_for_an_ended_run_is_acknowledged_and_changes_nothing() {
     let policy = server.policy(&node, "demo-hello=1.1").await;
     let all = [(1, downloading()), (2, began()), (3, finished())];
     server.report(&node, 1, policy, &all).await;
-    let late = server
-        .report(&node, 1, policy, &[(4, began()), (5, downloading())])
-        .await;
+    let late = server.report(&node, 1, policy, &[(4, began()), (5, downloading())]).await;
     assert_eq!(late.acknowledged, 5);
     assert_eq!(server.runs(&node).await[0].state.name(), "succeeded");
     assert_eq!(server.update_status(&node).await, "Update completed");
@@ -267,22 +205,11 @@ async fn attempt_ids_are_scoped_to_their_node() {
     let (one, two) = (server.nth_node(1).await, server.nth_node(2).await);
     let policy = server.policy(&one, "demo-hello=1.1").await;
     server.report(&one, 1, policy, &[(1, downloading())]).await;
-    server
-        .report(&two, 1, policy, &[(1, downloading()), (2, finished())])
-        .await;
+    server.report(&two, 1, policy, &[(1, downloading()), (2, finished())]).await;
     assert_eq!(server.runs(&one).await[0].state.name(), "downloading");
-    let begin = BeginRequest {
-        attempt_id: "x".into(),
-        ..BeginRequest::default()
-    };
-    let refused = server
-        .manager
-        .begin(with_credential(&one.credential, begin))
-        .await;
-    assert_eq!(
-        refused.expect_err("no attempt").code(),
-        Code::InvalidArgument
-    );
+    let begin = BeginRequest { attempt_id: "x".into(), ..BeginRequest::default() };
+    let refused = server.manager.begin(with_credential(&one.credential, begin)).await;
+    assert_eq!(refused.expect_err("no attempt").code(), Code::InvalidArgument);
 }
 
 #[tokio::test]
@@ -293,12 +220,7 @@ async fn an_eim_node_of_another_project_is_not_found() {
     let role = [evenkeel_auth::Role::Node(theirs.uuid())];
     let token = server
         .authority
-        .issue_operator(
-            "agent",
-            &role,
-            TimeDelta::hours(1),
-            crate::test_server::NOON,
-        )
+        .issue_operator("agent", &role, TimeDelta::hours(1), crate::test_server::NOON)
         .expect("a token");
     for guid in [node.guid.clone(), Uuid::from_u128(7).to_string()] {
         let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
@@ -314,10 +236,7 @@ async fn an_eim_node_of_another_project_is_not_found() {
 /// A server that answers 20 calls of a caller at once, and then one call a second.
 async fn server_with_strict_rate_limit() -> TestServer {
     let settings = Settings {
-        rate_limit: RateLimitSettings {
-            calls_per_second: 1,
-            burst: 20,
-        },
+        rate_limit: RateLimitSettings { calls_per_second: 1, burst: 20 },
         ..Settings::default()
     };
     TestServer::with_settings(settings).await
@@ -343,9 +262,7 @@ async fn a_refused_node_is_limited_under_any_name_it_claims() {
         let answer = server.send_status_to(&server.manager, &guid, sample(S::UpToDate));
         codes.push(answer.await.expect_err("unknown").code());
     }
-    let heard = codes
-        .iter()
-        .filter(|code| **code != Code::ResourceExhausted);
+    let heard = codes.iter().filter(|code| **code != Code::ResourceExhausted);
     assert!(heard.count() <= max_calls_since(begun), "{codes:?}");
     assert!(codes.contains(&Code::NotFound), "{codes:?}");
     // An existing node with the same token is not limited.
@@ -360,9 +277,7 @@ async fn a_caller_over_its_limit_does_not_block_the_node_that_it_names() {
     let role = [evenkeel_auth::Role::Node(server.tenant.uuid())];
     let say = async |agent: &str| {
         let hour = TimeDelta::hours(1);
-        let issued = server
-            .authority
-            .issue_operator(agent, &role, hour, server.now());
+        let issued = server.authority.issue_operator(agent, &role, hour, server.now());
         let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
             host_guid: victim.guid.clone(),
             update_status: Some(sample(S::UpToDate)),
@@ -385,22 +300,13 @@ async fn a_caller_over_its_limit_does_not_block_the_node_that_it_names() {
 async fn unauthenticated_callers_are_limited() {
     let server = server_with_strict_rate_limit().await;
     let node = server.node().await;
-    let call = || {
-        server
-            .manager
-            .poll(with_credential("forged", PollRequest::default()))
-    };
+    let call = || server.manager.poll(with_credential("forged", PollRequest::default()));
     let begun = Instant::now();
     let answers = join_all((0..100).map(|_| call())).await;
-    let codes = answers
-        .into_iter()
-        .map(|answer| answer.expect_err("forged").code());
+    let codes = answers.into_iter().map(|answer| answer.expect_err("forged").code());
     let (flooding, heard): (Vec<_>, Vec<_>) =
         codes.partition(|code| *code == Code::ResourceExhausted);
-    assert!(
-        heard.iter().all(|code| *code == Code::Unauthenticated),
-        "{heard:?}"
-    );
+    assert!(heard.iter().all(|code| *code == Code::Unauthenticated), "{heard:?}");
     assert!(heard.len() <= max_calls_since(begun), "{flooding:?}");
     assert_eq!(act(&server.poll(&node).await), "idle");
 }
@@ -433,16 +339,9 @@ async fn callers_with_made_up_join_tokens_are_limited_and_a_roll_out_is_not() {
 #[tokio::test]
 async fn one_node_over_its_rate_limit_does_not_affect_others() {
     let server = server_with_strict_rate_limit().await;
-    let (loud, other, eim) = (
-        server.nth_node(1).await,
-        server.nth_node(2).await,
-        server.eim_node(3).await,
-    );
-    let poll = || {
-        server
-            .manager
-            .poll(with_credential(&loud.credential, PollRequest::default()))
-    };
+    let (loud, other, eim) =
+        (server.nth_node(1).await, server.nth_node(2).await, server.eim_node(3).await);
+    let poll = || server.manager.poll(with_credential(&loud.credential, PollRequest::default()));
     let begun = Instant::now();
     let answers = join_all((0..100).map(|_| poll())).await;
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());

@@ -31,24 +31,16 @@ use crate::test_server::{TestServer, with_credential};
 async fn an_end_that_fits_no_plan_is_stored() {
     let server = TestServer::new().await;
     let old = server.add_image("3.0.1").await;
-    for (n, profile, version) in [
-        (1, "edge", "9.9.9"),
-        (2, "other", "3.0.1"),
-        (3, "edge", "3.0.1"),
-        (4, "", ""),
-    ] {
+    for (n, profile, version) in
+        [(1, "edge", "9.9.9"), (2, "other", "3.0.1"), (3, "edge", "3.0.1"), (4, "", "")]
+    {
         let node = server.eim_node_with_os(n, old).await;
         for kind in [S::UpToDate, S::Started] {
             server.send_status(&node, sample(kind)).await;
         }
-        server
-            .send_status(&node, sample_with_image(S::Updated, profile, version))
-            .await;
+        server.send_status(&node, sample_with_image(S::Updated, profile, version)).await;
         let history = server.run_history(&node.as_node()).await;
-        assert_eq!(
-            history, "began->applying finished->succeeded",
-            "{profile} {version}"
-        );
+        assert_eq!(history, "began->applying finished->succeeded", "{profile} {version}");
         let runs = server.state(node.instance).await.os;
         assert_eq!(runs, old, "only a proof changes the running image");
     }
@@ -62,17 +54,12 @@ async fn an_outcome_that_was_not_stored_is_never_answered_ok() {
     server.send_status(&node, sample(S::UpToDate)).await;
     let (away, database) = server.replica().await;
     database.close().await;
-    let refused = server
-        .send_status_to(&away, &node.guid, sample(S::Updated))
-        .await;
+    let refused = server.send_status_to(&away, &node.guid, sample(S::Updated)).await;
     assert_eq!(refused.expect_err("not stored").code(), Code::Unavailable);
     assert!(server.runs(&node.as_node()).await.is_empty());
     // The agent keeps an outcome until it is answered OK.
     server.send_status(&node, sample(S::Updated)).await;
-    assert_eq!(
-        server.run_history(&node.as_node()).await,
-        "finished->succeeded"
-    );
+    assert_eq!(server.run_history(&node.as_node()).await, "finished->succeeded");
 }
 
 /// EIM wrote the instance before the run, and never repaired a failure between the two.
@@ -88,9 +75,7 @@ async fn the_run_and_the_instance_status_are_written_together() {
     let (impatient, _database) = server.replica_with_short_lock_timeout().await;
     let blocker = server.tx().await;
     hosts::lock(&blocker, node.host).await.expect("a lock");
-    let refused = server
-        .send_status_to(&impatient, &node.guid, sample(S::Updated))
-        .await;
+    let refused = server.send_status_to(&impatient, &node.guid, sample(S::Updated)).await;
     assert_eq!(refused.expect_err("not written").code(), Code::Unavailable);
     drop(blocker);
     assert_eq!(server.run_history(&node.as_node()).await, "began->applying");
@@ -99,10 +84,7 @@ async fn the_run_and_the_instance_status_are_written_together() {
     server.send_status(&node, sample(S::Updated)).await;
     let history = server.run_history(&node.as_node()).await;
     assert_eq!(history, "began->applying finished->succeeded");
-    assert_eq!(
-        server.update_status(&node.as_node()).await,
-        "Update completed"
-    );
+    assert_eq!(server.update_status(&node.as_node()).await, "Update completed");
 }
 
 /// EIM erased the available update at every change of the status, or wrote it at every poll.
@@ -113,13 +95,7 @@ async fn the_available_update_does_not_flap() {
     server.add_image("3.0.2").await;
     let node = server.eim_node_with_os(1, old).await;
     let mut values = Vec::new();
-    for kind in [
-        S::UpToDate,
-        S::UpToDate,
-        S::Downloading,
-        S::Downloaded,
-        S::Started,
-    ] {
+    for kind in [S::UpToDate, S::UpToDate, S::Downloading, S::Downloaded, S::Started] {
         server.send_status(&node, sample(kind)).await;
         values.push(server.state(node.instance).await.os_update_available);
     }
@@ -138,10 +114,7 @@ async fn the_available_update_does_not_flap() {
     }
     server.send_status(&packages, sample(S::UpToDate)).await;
     let available = server.state(packages.instance).await.os_update_available;
-    assert_eq!(
-        available, "",
-        "an empty list means that nothing is available"
-    );
+    assert_eq!(available, "", "an empty list means that nothing is available");
 }
 
 /// EIM created two runs from a report that was sent twice at the same time.
@@ -158,10 +131,7 @@ async fn the_same_end_a_hundred_times_at_two_replicas_is_one_run() {
     for answer in join_all(calls).await {
         answer.expect("stored");
     }
-    assert_eq!(
-        server.run_history(&node.as_node()).await,
-        "finished->succeeded"
-    );
+    assert_eq!(server.run_history(&node.as_node()).await, "finished->succeeded");
 }
 
 /// EIM answered unreadable schedules as an empty list, and the node dropped its jobs.
@@ -174,9 +144,7 @@ async fn unreadable_windows_are_an_error_and_not_an_empty_list() {
     assert!(window(&server.send_status(&node, sample(S::UpToDate)).await).is_some());
     let (away, database) = server.replica().await;
     database.close().await;
-    let answer = server
-        .send_status_to(&away, &node.guid, sample(S::UpToDate))
-        .await;
+    let answer = server.send_status_to(&away, &node.guid, sample(S::UpToDate)).await;
     assert_eq!(answer.expect_err("no answer").code(), Code::Unavailable);
 }
 
@@ -189,9 +157,7 @@ async fn a_schedule_is_in_the_next_answer_of_every_replica() {
     let (other, _database) = server.replica().await;
     let check = async |expected: bool| {
         for manager in [&server.manager, &other] {
-            let answer = server
-                .send_status_to(manager, &node.guid, sample(S::UpToDate))
-                .await;
+            let answer = server.send_status_to(manager, &node.guid, sample(S::UpToDate)).await;
             let actual = window(&answer.expect("an answer")).is_some();
             assert_eq!(actual, expected);
         }
@@ -229,11 +195,7 @@ async fn a_policy_that_does_not_fit_is_a_condition_and_no_error() {
     assert_eq!((image(&answer), window(&answer)), ("", None));
     let conditions = server.state(node.instance).await.conditions;
     assert_eq!(conditions[0].kind.name(), "policy_does_not_fit");
-    assert!(
-        conditions[0].text.contains("another profile"),
-        "{}",
-        conditions[0].text
-    );
+    assert!(conditions[0].text.contains("another profile"), "{}", conditions[0].text);
     // The condition is cleared with its cause.
     let latest = server.create_policy_for(DesiredUpdate::Latest).await;
     server.assign_to(node.instance, latest).await;
@@ -264,11 +226,7 @@ async fn no_header_overrides_the_token() {
         let answer = server.manager.platform_update_status(request).await;
         answer.map_or_else(|refused| refused.code(), |_| Code::Ok)
     };
-    assert_eq!(
-        say(server.tenant, theirs).await,
-        Code::Ok,
-        "the header is ignored"
-    );
+    assert_eq!(say(server.tenant, theirs).await, Code::Ok, "the header is ignored");
     assert_eq!(say(theirs, server.tenant).await, Code::NotFound);
 }
 
@@ -282,15 +240,10 @@ async fn a_token_is_signed_by_us_and_valid_for_its_host_only() {
             host_guid: other.guid.clone(),
             update_status: Some(sample(S::UpToDate)),
         };
-        server
-            .manager
-            .platform_update_status(with_credential(token, request))
+        server.manager.platform_update_status(with_credential(token, request))
     };
     let bound = request(&mine.credential).await;
-    assert_eq!(
-        bound.expect_err("another host").code(),
-        Code::PermissionDenied
-    );
+    assert_eq!(bound.expect_err("another host").code(), Code::PermissionDenied);
     // {"alg":"HS256"} and {"alg":"none"}, with the claims of a good token.
     let claims = mine.credential.split('.').nth(1).expect("claims");
     for header in ["eyJhbGciOiJIUzI1NiJ9", "eyJhbGciOiJub25lIn0"] {
@@ -310,9 +263,8 @@ async fn a_node_that_has_not_reported_is_not_provisioned() {
     server.window(node.host, 0, 60).await;
     let because = async || {
         let tx = server.tx().await;
-        let (host, state) = nodes::find_with_host(&tx, MachineKey::Host(node.host))
-            .await
-            .expect("known");
+        let (host, state) =
+            nodes::find_with_host(&tx, MachineKey::Host(node.host)).await.expect("known");
         let now = server.clock.now();
         let limits = PlanningLimits::default();
         let input =
@@ -337,14 +289,9 @@ async fn a_stop_waits_for_pending_writes() {
     server.send_status(&node, sample(S::UpToDate)).await;
     life.stop();
     let exit = life.run_until_stopped(Duration::from_secs(20)).await;
-    assert_eq!(
-        format!("{exit:?}"),
-        format!("{:?}", std::process::ExitCode::SUCCESS)
-    );
+    assert_eq!(format!("{exit:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     let tx = server.tx().await;
-    let heard = contacts::last_contact(&tx, node.instance)
-        .await
-        .expect("an answer");
+    let heard = contacts::last_contact(&tx, node.instance).await.expect("an answer");
     assert_eq!(heard, Some(server.clock.now()));
 }
 
@@ -353,22 +300,14 @@ async fn a_stop_waits_for_pending_writes() {
 async fn a_uuid_is_the_same_in_either_case() {
     let server = TestServer::new().await;
     let node = server.eim_node(1).await;
-    let shout = EimTestNode {
-        guid: node.guid.to_uppercase(),
-        ..server.eim_node(2).await
-    };
+    let shout = EimTestNode { guid: node.guid.to_uppercase(), ..server.eim_node(2).await };
     server.send_status(&node, sample(S::UpToDate)).await;
     server.send_status(&shout, sample(S::Started)).await;
     server.send_status(&node, sample(S::Updated)).await;
-    assert_eq!(
-        server.run_history(&node.as_node()).await,
-        "began->applying finished->succeeded"
-    );
+    assert_eq!(server.run_history(&node.as_node()).await, "began->applying finished->succeeded");
     server.send_heartbeat(&shout.guid).await.expect("heard");
     let unknown = Uuid::from_u128(7).to_string().to_uppercase();
-    let refused = server
-        .send_status_to(&server.manager, &unknown, sample(S::UpToDate))
-        .await;
+    let refused = server.send_status_to(&server.manager, &unknown, sample(S::UpToDate)).await;
     assert_eq!(refused.expect_err("unknown").code(), Code::NotFound);
 }
 
@@ -388,9 +327,6 @@ async fn an_oversized_report_is_cut_and_its_outcome_is_stored() {
     assert_eq!(run.state.name(), "failed");
     assert!(run.log.len() <= 100_000);
     let kinds = server.conditions(node.instance).await;
-    assert_eq!(
-        kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
-        ["detail_cut"]
-    );
+    assert_eq!(kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(), ["detail_cut"]);
     assert_eq!(server.state(node.instance).await.os_update_available, "");
 }

@@ -97,13 +97,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         2 => Just(UpdateKind::Image),
         2 => (0_i64..3).prop_map(UpdateKind::BadImage),
     ];
-    let nodes = (
-        node,
-        other,
-        prop::bool::weighted(0.95),
-        update,
-        prop::bool::weighted(0.05),
-    );
+    let nodes = (node, other, prop::bool::weighted(0.95), update, prop::bool::weighted(0.05));
     (settings, nodes).prop_map(|(settings, nodes)| Scenario {
         assigned: settings.0,
         max_at_once: settings.1,
@@ -160,17 +154,11 @@ impl TestServer {
         is_other: bool,
     ) -> (PolicyId, String) {
         if update == UpdateKind::Packages {
-            let packages = if is_other {
-                "demo-bad=1.1"
-            } else {
-                "demo-hello=1.1"
-            };
+            let packages = if is_other { "demo-bad=1.1" } else { "demo-hello=1.1" };
             let policy = self.create_policy(packages).await;
             return (policy, policy.to_string());
         }
-        let image = self
-            .add_image(if is_other { "3.0.3" } else { "3.0.2" })
-            .await;
+        let image = self.add_image(if is_other { "3.0.3" } else { "3.0.2" }).await;
         let policy = self.image_policy(image).await;
         (policy, format!("{policy}/{image}"))
     }
@@ -180,10 +168,7 @@ impl TestServer {
         if update == UpdateKind::Packages {
             return (self.nth_node(machine).await, facts());
         }
-        (
-            self.image_node(machine, "3.0.1").await,
-            facts_after_boot("3.0.1"),
-        )
+        (self.image_node(machine, "3.0.1").await, facts_after_boot("3.0.1"))
     }
 
     /// Builds the situation.
@@ -201,8 +186,7 @@ impl TestServer {
             AssignedScope::Project => Some(Scope::Project),
         };
         if let Some(scope) = scope {
-            self.assign(scope, policy, scenario.max_at_once, scenario.max_failures)
-                .await;
+            self.assign(scope, policy, scenario.max_at_once, scenario.max_failures).await;
         }
         for node in [&node, &other] {
             for (opens, long) in &scenario.windows {
@@ -217,8 +201,7 @@ impl TestServer {
         } else {
             digest
         };
-        self.advance_node(&node, 1, &fetched_for, scenario.node)
-            .await;
+        self.advance_node(&node, 1, &fetched_for, scenario.node).await;
         if let UpdateKind::BadImage(minutes) = update {
             reported = with_failed_image(reported, "3.0.2", "it never got healthy");
             self.report_facts(&node, reported.clone()).await;
@@ -262,17 +245,11 @@ async fn check_explanation(
     let open = input.run.as_ref().and_then(|run| run.origin.target.clone());
     let (attempt, digest, last) = match (open, &decision.act) {
         // The attempt that the node has.
-        (Some(target), _) => (
-            1,
-            target.digest(),
-            input.run.as_ref().map_or(0, |run| run.sequence),
-        ),
+        (Some(target), _) => (1, target.digest(), input.run.as_ref().map_or(0, |run| run.sequence)),
         // The attempt that the node would download first.
         (None, Act::Apply { target, .. }) => {
             let digest = target.digest();
-            server
-                .report_for(&node, 7, &digest, &[(1, downloading())])
-                .await;
+            server.report_for(&node, 7, &digest, &[(1, downloading())]).await;
             (7, digest, 1)
         }
         (None, _) => (7, PolicyId::nth(1).to_string(), 0),
@@ -296,12 +273,8 @@ fn a_start_is_explained_exactly_if_the_next_start_request_is_granted() {
         .build()
         .expect("a runtime");
     let server = runtime.block_on(TestServer::new());
-    let config = Config {
-        cases: 100,
-        max_shrink_iters: 20,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let config =
+        Config { cases: 100, max_shrink_iters: 20, failure_persistence: None, ..Config::default() };
     let (counter, granted) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let mut runner = TestRunner::new(config);
     let tried = runner.run(&scenario(), |scenario| {
@@ -316,9 +289,5 @@ fn a_start_is_explained_exactly_if_the_next_start_request_is_granted() {
         })
     });
     tried.expect("they agree");
-    assert!(
-        granted.get() >= 5,
-        "only {} of 100 may start",
-        granted.get()
-    );
+    assert!(granted.get() >= 5, "only {} of 100 may start", granted.get());
 }

@@ -20,10 +20,7 @@ fn sha256(text: &str) -> [u8; 32] {
 }
 
 fn facts_with_packages(text: &str) -> Facts {
-    Facts {
-        packages_digest: sha256(text).to_vec(),
-        ..facts()
-    }
+    Facts { packages_digest: sha256(text).to_vec(), ..facts() }
 }
 
 #[tokio::test]
@@ -31,10 +28,7 @@ async fn a_cut_detail_of_an_eim_update_is_a_condition_until_the_next_update() {
     let server = TestServer::new().await;
     let eim = server.eim_node(1).await;
     let policy = server.policy(&eim.as_node(), "demo-hello=1.1").await;
-    let long = UpdateStatus {
-        status_detail: "x".repeat(200_000),
-        ..sample(S::Failed)
-    };
+    let long = UpdateStatus { status_detail: "x".repeat(200_000), ..sample(S::Failed) };
     for status in [sample(S::UpToDate), sample(S::Started), long] {
         server.send_status(&eim, status).await;
     }
@@ -59,56 +53,22 @@ const PACKAGE_LIST: &str = r#"{"repo":[{"name":"apt","version":"2.6.1","architec
 async fn a_package_list_is_requested_once_and_stored_once_for_all_nodes() {
     let server = TestServer::new().await;
     let (one, two) = (server.nth_node(1).await, server.nth_node(2).await);
-    assert!(
-        server
-            .report_facts(&one, facts_with_packages(PACKAGE_LIST))
-            .await
-            .packages_required
-    );
-    assert!(
-        server.poll(&one).await.packages_required,
-        "until it is there"
-    );
-    let list = |text: &str| PollRequest {
-        packages: text.into(),
-        ..PollRequest::default()
-    };
-    assert!(
-        server
-            .send_poll(&one, list("{\"repo\":[]}"))
-            .await
-            .packages_required,
-        "another list"
-    );
-    assert!(
-        !server
-            .send_poll(&one, list(PACKAGE_LIST))
-            .await
-            .packages_required
-    );
+    assert!(server.report_facts(&one, facts_with_packages(PACKAGE_LIST)).await.packages_required);
+    assert!(server.poll(&one).await.packages_required, "until it is there");
+    let list = |text: &str| PollRequest { packages: text.into(), ..PollRequest::default() };
+    assert!(server.send_poll(&one, list("{\"repo\":[]}")).await.packages_required, "another list");
+    assert!(!server.send_poll(&one, list(PACKAGE_LIST)).await.packages_required);
     assert!(!server.poll(&one).await.packages_required);
-    let answer = server
-        .report_facts(&two, facts_with_packages(PACKAGE_LIST))
-        .await;
+    let answer = server.report_facts(&two, facts_with_packages(PACKAGE_LIST)).await;
     assert!(!answer.packages_required, "the other node has sent it");
-    assert_eq!(
-        server.node_state(&two).await.packages_digest,
-        Some(sha256(PACKAGE_LIST))
-    );
+    assert_eq!(server.node_state(&two).await.packages_digest, Some(sha256(PACKAGE_LIST)));
     let tx = server.tx().await;
-    let stored = contents::get(&tx, &sha256(PACKAGE_LIST))
-        .await
-        .expect("an answer");
+    let stored = contents::get(&tx, &sha256(PACKAGE_LIST)).await.expect("an answer");
     assert_eq!(stored.as_deref(), Some(PACKAGE_LIST));
     drop(tx);
 
     let newer = PACKAGE_LIST.replace("2.6.1", "2.6.2");
-    assert!(
-        server
-            .report_facts(&one, facts_with_packages(&newer))
-            .await
-            .packages_required
-    );
+    assert!(server.report_facts(&one, facts_with_packages(&newer)).await.packages_required);
     assert_eq!(
         server.node_state(&one).await.packages_digest,
         Some(sha256(PACKAGE_LIST)),
@@ -136,10 +96,7 @@ async fn withheld_packages_and_reboot_reasons_are_stored() {
     };
     server.report_facts(&node, reported).await;
     let stored = server.node_state(&node).await.facts;
-    assert_eq!(
-        stored["rebootReasons"][0],
-        "the kernel 6.1.0-30 is installed and 6.1.0-29 runs"
-    );
+    assert_eq!(stored["rebootReasons"][0], "the kernel 6.1.0-30 is installed and 6.1.0-29 runs");
     assert_eq!(stored["withheld"][0]["cause"], "hold");
     assert_eq!(stored["staleServices"][0]["name"], "ssh.service");
 }
@@ -171,17 +128,11 @@ async fn offline_grants_are_given_for_uncounted_updates() {
     let node = server.node().await;
     let policy = server.policy(&node, "demo-hello=1.1").await;
     server.window(node.host, 60, 120).await;
-    server
-        .window(node.host, 30 * 24 * 60, 30 * 24 * 60 + 60)
-        .await;
+    server.window(node.host, 30 * 24 * 60, 30 * 24 * 60 + 60).await;
     let grant = |answer: PollResponse| answer.decision.and_then(|decision| decision.offline_grant);
     let offline_grant = grant(server.poll(&node).await).expect("an offline grant");
     assert_eq!(offline_grant.target_digest, policy.to_string());
-    assert_eq!(
-        offline_grant.windows.len(),
-        1,
-        "a window after more than a week is not granted"
-    );
+    assert_eq!(offline_grant.windows.len(), 1, "a window after more than a week is not granted");
     let seconds = |time: Option<prost_types::Timestamp>| time.map_or(0, |time| time.seconds);
     let now = crate::test_server::NOON.timestamp();
     assert_eq!(seconds(offline_grant.windows[0].start), now + 3_600);
@@ -199,9 +150,7 @@ async fn offline_grants_are_given_for_uncounted_updates() {
     let spec = PolicySpec::parse("online", "", DesiredUpdate::Latest).expect("a policy");
     let spec = spec.with_offline_days(0).expect("never offline");
     let tx = server.tx().await;
-    let online = policies::create(&tx, &spec, crate::test_server::NOON)
-        .await
-        .expect("a policy");
+    let online = policies::create(&tx, &spec, crate::test_server::NOON).await.expect("a policy");
     tx.commit().await.expect("committed");
     server.assign_to(other.instance, online.id).await;
     let answer = server.poll(&other).await;
@@ -212,10 +161,8 @@ async fn offline_grants_are_given_for_uncounted_updates() {
 #[tokio::test]
 async fn an_image_node_gets_the_newest_image_and_moves_when_it_proves_it() {
     let server = TestServer::new().await;
-    let (old, new) = (
-        server.add_image("3.0.20250717.0732").await,
-        server.add_image("3.0.20250717.2200").await,
-    );
+    let (old, new) =
+        (server.add_image("3.0.20250717.0732").await, server.add_image("3.0.20250717.2200").await);
     let node = server.eim_node_with_os(1, old).await;
     let policy = server.create_policy_for(DesiredUpdate::Latest).await;
     server.assign_to(node.instance, policy).await;
@@ -232,31 +179,20 @@ async fn an_image_node_gets_the_newest_image_and_moves_when_it_proves_it() {
     let newest = server.add_image("3.0.20250718.0100").await;
     let answer = server.send_status(&node, sample(S::Started)).await;
     assert_eq!(image(&answer), "3.0.20250717.2200");
-    server
-        .send_status(
-            &node,
-            sample_with_image(S::Updated, "edge", "3.0.20250717.2200"),
-        )
-        .await;
+    server.send_status(&node, sample_with_image(S::Updated, "edge", "3.0.20250717.2200")).await;
     let state = server.state(node.instance).await;
     assert_eq!(state.os, new);
     assert_eq!(state.os_update_available, "edge 3.0.20250718.0100");
     assert_ne!(state.os, newest);
     let run = &server.runs(&node.as_node()).await[0];
-    assert_eq!(
-        (run.state.name(), run.origin.policy_id()),
-        ("succeeded", Some(policy))
-    );
+    assert_eq!((run.state.name(), run.origin.policy_id()), ("succeeded", Some(policy)));
 }
 
 #[tokio::test]
 async fn an_echo_of_another_image_changes_nothing_and_is_a_condition() {
     let server = TestServer::new().await;
     let old = server.add_image("3.0.1").await;
-    let (_, other) = (
-        server.add_image("3.0.2").await,
-        server.add_image("3.0.0").await,
-    );
+    let (_, other) = (server.add_image("3.0.2").await, server.add_image("3.0.0").await);
     let node = server.eim_node_with_os(1, old).await;
     let policy = server.create_policy_for(DesiredUpdate::Latest).await;
     server.assign_to(node.instance, policy).await;
@@ -264,26 +200,18 @@ async fn an_echo_of_another_image_changes_nothing_and_is_a_condition() {
     for kind in [S::UpToDate, S::Started] {
         server.send_status(&node, sample(kind)).await;
     }
-    server
-        .send_status(&node, sample_with_image(S::Updated, "edge", "3.0.0"))
-        .await;
+    server.send_status(&node, sample_with_image(S::Updated, "edge", "3.0.0")).await;
     let state = server.state(node.instance).await;
     assert_eq!(state.os, old);
     assert_ne!(state.os, other);
     assert_eq!(state.conditions[0].kind.name(), "other_image");
-    assert_eq!(
-        server.runs(&node.as_node()).await[0].state.name(),
-        "succeeded"
-    );
+    assert_eq!(server.runs(&node.as_node()).await[0].state.name(), "succeeded");
 }
 
 #[tokio::test]
 async fn an_image_that_is_not_newer_is_a_condition() {
     let server = TestServer::new().await;
-    let (old, new) = (
-        server.add_image("3.0.1").await,
-        server.add_image("3.0.2").await,
-    );
+    let (old, new) = (server.add_image("3.0.1").await, server.add_image("3.0.2").await);
     let node = server.eim_node_with_os(1, new).await;
     let policy = server.image_policy(old).await;
     server.assign_to(node.instance, policy).await;
@@ -295,11 +223,7 @@ async fn an_image_that_is_not_newer_is_a_condition() {
     }
     let conditions = server.state(node.instance).await.conditions;
     assert_eq!(conditions[0].kind.name(), "not_newer");
-    assert_eq!(
-        conditions[0].since,
-        crate::test_server::NOON,
-        "since the first evaluation"
-    );
+    assert_eq!(conditions[0].since, crate::test_server::NOON, "since the first evaluation");
     let newer = server.add_image("3.0.3").await;
     let policy = server.image_policy(newer).await;
     server.assign_to(node.instance, policy).await;
@@ -311,10 +235,7 @@ async fn an_image_that_is_not_newer_is_a_condition() {
 #[tokio::test]
 async fn own_agents_get_image_targets_and_report_the_booted_image() {
     let server = TestServer::new().await;
-    let (old, new) = (
-        server.add_image("3.0.1").await,
-        server.add_image("3.0.2").await,
-    );
+    let (old, new) = (server.add_image("3.0.1").await, server.add_image("3.0.2").await);
     let registered = server.eim_node_with_os(1, old).await;
     let node = server.take_over(&registered).await;
     let policy = server.create_policy_for(DesiredUpdate::Latest).await;
@@ -323,17 +244,11 @@ async fn own_agents_get_image_targets_and_report_the_booted_image() {
     let answer = server.report_facts(&node, facts()).await;
     assert_eq!(reason(&answer), "the node's agent has no module `image`");
     let kinds = server.conditions(node.instance).await;
-    assert_eq!(
-        kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
-        ["agent_lacks"]
-    );
+    assert_eq!(kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(), ["agent_lacks"]);
 
     let booted = |image_id: &str| Facts {
         modules: vec!["image".into()],
-        booted_image: Some(BootedImage {
-            profile_name: "edge".into(),
-            image_id: image_id.into(),
-        }),
+        booted_image: Some(BootedImage { profile_name: "edge".into(), image_id: image_id.into() }),
         ..facts()
     };
     let answer = server.report_facts(&node, booted("3.0.1")).await;
@@ -345,24 +260,10 @@ async fn own_agents_get_image_targets_and_report_the_booted_image() {
     let Some(TargetUpdate::Image(image)) = target.spec else {
         panic!("an image");
     };
-    assert_eq!(
-        (image.image_id.as_str(), image.url.as_str()),
-        ("3.0.2", "files/edge-3.0.2.raw.gz")
-    );
+    assert_eq!((image.image_id.as_str(), image.url.as_str()), ("3.0.2", "files/edge-3.0.2.raw.gz"));
 
-    server
-        .report_for(
-            &node,
-            1,
-            &target.digest,
-            &[(1, downloading()), (2, finished())],
-        )
-        .await;
-    assert_eq!(
-        server.node_state(&node).await.os,
-        old,
-        "reported as finished, and not booted yet"
-    );
+    server.report_for(&node, 1, &target.digest, &[(1, downloading()), (2, finished())]).await;
+    assert_eq!(server.node_state(&node).await.os, old, "reported as finished, and not booted yet");
     server.report_facts(&node, booted("3.0.2")).await;
     let state = server.node_state(&node).await;
     assert_eq!((state.os, state.os_update_available.as_str()), (new, ""));
@@ -371,10 +272,6 @@ async fn own_agents_get_image_targets_and_report_the_booted_image() {
     assert_eq!(state.os, new);
     assert_eq!(state.conditions[0].kind.name(), "unknown_image");
     let run = &server.runs(&node).await[0];
-    let digest = run
-        .origin
-        .target
-        .as_ref()
-        .map(evenkeel_domain::decide::Target::digest);
+    let digest = run.origin.target.as_ref().map(evenkeel_domain::decide::Target::digest);
     assert_eq!(digest, Some(target.digest), "frozen");
 }

@@ -42,29 +42,18 @@ pub struct EimTestNode {
 impl EimTestNode {
     /// The same node, for methods that only read stored data.
     pub fn as_node(&self) -> TestNode {
-        TestNode {
-            host: self.host,
-            instance: self.instance,
-            credential: String::new(),
-        }
+        TestNode { host: self.host, instance: self.instance, credential: String::new() }
     }
 }
 
 /// A sample with a status and nothing else.
 pub fn sample(kind: StatusType) -> UpdateStatus {
-    UpdateStatus {
-        status_type: kind.into(),
-        ..UpdateStatus::default()
-    }
+    UpdateStatus { status_type: kind.into(), ..UpdateStatus::default() }
 }
 
 /// A sample with the image that the node reports.
 pub fn sample_with_image(kind: StatusType, profile: &str, image: &str) -> UpdateStatus {
-    UpdateStatus {
-        profile_name: profile.into(),
-        os_image_id: image.into(),
-        ..sample(kind)
-    }
+    UpdateStatus { profile_name: profile.into(), os_image_id: image.into(), ..sample(kind) }
 }
 
 /// The window in an answer, in Unix seconds.
@@ -94,11 +83,8 @@ impl TestServer {
 
     /// A node with packages, registered over REST as EIM's nodes are.
     pub async fn eim_node(&self, n: u8) -> EimTestNode {
-        let release = OsRelease {
-            id: "ubuntu".into(),
-            version_id: "24.04".into(),
-            ..OsRelease::default()
-        };
+        let release =
+            OsRelease { id: "ubuntu".into(), version_id: "24.04".into(), ..OsRelease::default() };
         let spec = OsSpec::from_release(&release, "amd64").expect("a profile");
         let tx = self.tx().await;
         let os = os_profiles::find_or_create(&tx, &spec, self.clock.now()).await;
@@ -127,11 +113,7 @@ impl TestServer {
         let instance = instances::create(&tx, &new, now).await;
         let instance = instance.expect("an instance").id;
         tx.commit().await.expect("committed");
-        EimTestNode {
-            host,
-            instance,
-            guid,
-        }
+        EimTestNode { host, instance, guid }
     }
 
     /// Adds an image of the profile `edge` to the catalogue.
@@ -182,8 +164,7 @@ impl TestServer {
     }
 
     pub async fn assign_to(&self, instance: InstanceId, policy: PolicyId) {
-        self.assign(Scope::Instance(instance), policy, None, None)
-            .await;
+        self.assign(Scope::Instance(instance), policy, None, None).await;
     }
 
     /// Sends a status of an EIM node and returns the answer.
@@ -202,10 +183,8 @@ impl TestServer {
         guid: &str,
         status: UpdateStatus,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
-        let request = PlatformUpdateStatusRequest {
-            host_guid: guid.to_owned(),
-            update_status: Some(status),
-        };
+        let request =
+            PlatformUpdateStatusRequest { host_guid: guid.to_owned(), update_status: Some(status) };
         let request = with_credential(&self.eim_token(), request);
         manager.wait_until_caught_up().await;
         let answer = manager.platform_update_status(request).await;
@@ -216,9 +195,7 @@ impl TestServer {
     pub fn eim_token(&self) -> String {
         let role = evenkeel_auth::Role::Node(self.tenant.uuid());
         let hour = TimeDelta::hours(1);
-        let issued = self
-            .authority
-            .issue_operator("agent", &[role], hour, self.clock.now());
+        let issued = self.authority.issue_operator("agent", &[role], hour, self.clock.now());
         issued.expect("a token").token.reveal().to_owned()
     }
 
@@ -230,19 +207,12 @@ impl TestServer {
         let request = with_credential(&self.eim_token(), request);
         let manager = &self.manager;
         self.read_changes().await;
-        manager
-            .update_instance_state_status_by_host_guid(request)
-            .await
-            .map(drop)
+        manager.update_instance_state_status_by_host_guid(request).await.map(drop)
     }
 
     pub async fn pause(&self, scope: PauseScope) {
-        let pause = Pause {
-            scope,
-            reason: "look first".into(),
-            by: "alice".into(),
-            at: self.clock.now(),
-        };
+        let pause =
+            Pause { scope, reason: "look first".into(), by: "alice".into(), at: self.clock.now() };
         let tx = self.tx().await;
         pauses::set(&tx, &pause).await.expect("paused");
         tx.commit().await.expect("committed");
@@ -273,15 +243,8 @@ impl TestServer {
     /// Lets a node be silent for some minutes, then runs a pass of the watch.
     pub async fn silent_for(&self, instance: InstanceId, minutes: i64) -> usize {
         let tx = self.store.fleet().await.expect("a transaction");
-        let heard = Contact {
-            tenant: self.tenant,
-            instance,
-            at: self.clock.now(),
-            due: None,
-        };
-        contacts::record_contacts(&tx, vec![heard])
-            .await
-            .expect("noted");
+        let heard = Contact { tenant: self.tenant, instance, at: self.clock.now(), due: None };
+        contacts::record_contacts(&tx, vec![heard]).await.expect("noted");
         tx.commit().await.expect("committed");
         self.advance_minutes(minutes);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;

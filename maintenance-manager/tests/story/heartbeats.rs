@@ -32,9 +32,8 @@ impl CountingServer {
     /// Sends a heartbeat. Returns the number of transactions that it took.
     async fn send_heartbeat(&self, eim: &EimTestNode) -> (Result<(), Status>, u64) {
         let token = self.server.eim_token();
-        let (answer, _, transactions) = self
-            .count_queries(send_heartbeat(&self.manager, &token, eim))
-            .await;
+        let (answer, _, transactions) =
+            self.count_queries(send_heartbeat(&self.manager, &token, eim)).await;
         (answer, transactions)
     }
 
@@ -79,11 +78,7 @@ async fn a_heartbeat_is_processed_when_its_node_has_changed() {
 
     server.invalidate(eim.instance).await;
     counted.catch_up().await;
-    let refused = counted
-        .send_heartbeat(&eim)
-        .await
-        .0
-        .expect_err("it was invalidated");
+    let refused = counted.send_heartbeat(&eim).await.0.expect_err("it was invalidated");
     assert_eq!(refused.code(), Code::Unauthenticated);
 }
 

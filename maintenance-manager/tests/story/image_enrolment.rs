@@ -23,10 +23,7 @@ fn enroll_request_with_image(token: &str, version: &str) -> EnrollRequest {
 impl TestServer {
     /// The reason of a refusal. Nothing of the machine may be stored.
     async fn refusal(&self, request: EnrollRequest) -> String {
-        let refused = self
-            .send_enroll_request(request)
-            .await
-            .expect_err("refused");
+        let refused = self.send_enroll_request(request).await.expect_err("refused");
         assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         let tx = self.tx().await;
         let existing = hosts::find_registered(&tx, Uuid::from_u128(MACHINE), None).await;
@@ -40,14 +37,10 @@ async fn a_machine_enrols_with_an_image_of_the_catalogue() {
     let server = TestServer::new().await;
     let os = server.add_image("3.0.1").await;
     let token = server.join_token(true, true).await;
-    let first = server
-        .send_enroll_request(enroll_request_with_image(&token, "3.0.1"))
-        .await;
+    let first = server.send_enroll_request(enroll_request_with_image(&token, "3.0.1")).await;
     let node = TestNode::from_enrolment(first.expect("enrolled"));
     assert_eq!(server.node_state(&node).await.os, os);
-    let again = server
-        .send_enroll_request(enroll_request_with_image(&token, "3.0.1"))
-        .await;
+    let again = server.send_enroll_request(enroll_request_with_image(&token, "3.0.1")).await;
     let again = TestNode::from_enrolment(again.expect("its answer was lost"));
     assert_eq!(again.instance, node.instance);
     server.report_facts(&node, facts_after_boot("3.0.1")).await;
@@ -60,15 +53,11 @@ async fn a_machine_with_an_unknown_image_waits_until_it_is_in_the_catalogue() {
     server.add_image("3.0.1").await;
     let token = server.join_token(true, true).await;
     assert_eq!(
-        server
-            .refusal(enroll_request_with_image(&token, "3.0.2"))
-            .await,
+        server.refusal(enroll_request_with_image(&token, "3.0.2")).await,
         "the catalogue has no image edge 3.0.2 for amd64: add it with `evenkeel os create`"
     );
     let os = server.add_image("3.0.2").await;
-    let answer = server
-        .send_enroll_request(enroll_request_with_image(&token, "3.0.2"))
-        .await;
+    let answer = server.send_enroll_request(enroll_request_with_image(&token, "3.0.2")).await;
     let node = TestNode::from_enrolment(answer.expect("the token is still valid"));
     assert_eq!(server.node_state(&node).await.os, os);
 }
@@ -91,11 +80,7 @@ async fn an_image_for_another_architecture_is_another_image() {
 #[tokio::test]
 async fn a_package_profile_is_never_accepted_as_an_image() {
     let server = TestServer::new().await;
-    let release = Release {
-        id: "debian".into(),
-        version_id: "12".into(),
-        ..Release::default()
-    };
+    let release = Release { id: "debian".into(), version_id: "12".into(), ..Release::default() };
     let spec = OsSpec::from_release(&release, "amd64").expect("an os");
     let tx = server.tx().await;
     let created = os_profiles::find_or_create(&tx, &spec, server.now()).await;

@@ -10,10 +10,7 @@ use crate::test_server::{TestNode, TestServer, enroll_request, facts};
 
 /// An image of the profile `edge`, as a node reports it.
 pub fn edge_image(version: &str) -> BootedImage {
-    BootedImage {
-        profile_name: "edge".into(),
-        image_id: version.into(),
-    }
+    BootedImage { profile_name: "edge".into(), image_id: version.into() }
 }
 
 /// The facts of a node that has booted an image of the profile `edge`.
@@ -39,10 +36,7 @@ pub fn with_failed_image(facts: Facts, version: &str, why: &str) -> Facts {
         image_id: version.into(),
         reason: why.into(),
     });
-    Facts {
-        bad_images,
-        ..facts
-    }
+    Facts { bad_images, ..facts }
 }
 
 /// A node downloads an image.
@@ -61,10 +55,7 @@ pub fn downloading_image(before: &str, target: &str) -> Kind {
 
 /// A node runs the new image.
 pub fn finished_with(version: &str) -> Kind {
-    Kind::Finished(Finished {
-        booted_image_id: version.into(),
-        ..Finished::default()
-    })
+    Kind::Finished(Finished { booted_image_id: version.into(), ..Finished::default() })
 }
 
 /// A node has booted the previous image again.

@@ -64,10 +64,7 @@ impl TestServer {
 }
 
 fn hourly_checks() -> Settings {
-    Settings {
-        image_check_interval: Duration::from_hours(1),
-        ..Settings::default()
-    }
+    Settings { image_check_interval: Duration::from_hours(1), ..Settings::default() }
 }
 
 /// Starts a watch that is signalled through `hinted`.
@@ -95,10 +92,7 @@ async fn wait_for_queries(counts: &StatementCounts, is_enough: impl Fn((u64, u64
 fn image_facts() -> Facts {
     Facts {
         modules: vec!["image".into()],
-        booted_image: Some(BootedImage {
-            profile_name: "edge".into(),
-            image_id: "3.0.1".into(),
-        }),
+        booted_image: Some(BootedImage { profile_name: "edge".into(), image_id: "3.0.1".into() }),
         ..facts()
     }
 }
@@ -106,10 +100,7 @@ fn image_facts() -> Facts {
 #[tokio::test]
 async fn a_newer_image_is_available_to_older_nodes_of_its_series() {
     let server = TestServer::new().await;
-    let (early, late) = (
-        server.add_image("3.0.8").await,
-        server.add_image("3.0.9").await,
-    );
+    let (early, late) = (server.add_image("3.0.8").await, server.add_image("3.0.9").await);
     let other = server.add_image_of_profile("other", "3.0.1").await;
     let nodes = [
         server.eim_node_with_os(1, early).await.instance,
@@ -144,10 +135,7 @@ async fn a_newer_image_causes_no_writes_by_unchanged_polls() {
     let eim = server.reported_eim_node(1, running).await;
     let ours = server.own_image_node(2, running).await;
     let available = async || {
-        (
-            server.available_update(eim.instance).await,
-            server.available_update(ours.instance).await,
-        )
+        (server.available_update(eim.instance).await, server.available_update(ours.instance).await)
     };
     let neither = (String::new(), String::new());
     server.add_image("3.0.2").await;
@@ -164,11 +152,7 @@ async fn a_newer_image_causes_no_writes_by_unchanged_polls() {
     server.send_status(&eim, sample(S::Failed)).await;
     server.report_facts(&ours, image_facts()).await;
     let both = ("edge 3.0.3".to_owned(), "edge 3.0.3".to_owned());
-    assert_eq!(
-        available().await,
-        both,
-        "a write for another reason updates it, too"
-    );
+    assert_eq!(available().await, both, "a write for another reason updates it, too");
     assert_eq!(server.run_image_pass().await, 0);
 }
 
@@ -197,10 +181,7 @@ async fn replicas_update_each_node_once() {
     server.add_image("3.0.2").await;
     let watch = server.image_watch();
     let changed = join_all((0..4).map(|_| watch.pass())).await;
-    let changed: u64 = changed
-        .into_iter()
-        .map(|changed| changed.expect("a pass"))
-        .sum();
+    let changed: u64 = changed.into_iter().map(|changed| changed.expect("a pass")).sum();
     assert_eq!(changed, 5);
     for node in nodes {
         assert_eq!(server.available_update(node.instance).await, "edge 3.0.2");
@@ -212,10 +193,8 @@ async fn a_locked_node_blocks_only_its_own_series() {
     let server = TestServer::new().await;
     let edge = server.add_image_of_profile("edge", "3.0.1").await;
     let other = server.add_image_of_profile("other", "3.0.1").await;
-    let (one, two) = (
-        server.eim_node_with_os(1, edge).await,
-        server.eim_node_with_os(2, other).await,
-    );
+    let (one, two) =
+        (server.eim_node_with_os(1, edge).await, server.eim_node_with_os(2, other).await);
     server.add_image_of_profile("edge", "3.0.2").await;
     server.add_image_of_profile("other", "3.0.2").await;
     let (_, impatient) = server.replica_with_short_lock_timeout().await;
@@ -273,17 +252,12 @@ async fn a_watch_without_change_signals_still_updates_nodes() {
     let server = TestServer::without_log_follower(Settings::default()).await;
     let running = server.add_image("3.0.1").await;
     let node = server.eim_node_with_os(1, running).await;
-    let settings = Settings {
-        image_check_interval: Duration::ZERO,
-        ..Settings::default()
-    };
+    let settings = Settings { image_check_interval: Duration::ZERO, ..Settings::default() };
     let watch = ImageWatch::new(server.store.clone(), &settings);
     let life = start_watch(watch, &Arc::default());
     for version in ["3.0.2", "3.0.3"] {
         server.add_image(version).await;
-        server
-            .wait_for_available_update(&node, &format!("edge {version}"))
-            .await;
+        server.wait_for_available_update(&node, &format!("edge {version}")).await;
     }
     life.stop();
 }

@@ -17,9 +17,7 @@ use crate::test_server::{
 impl TestServer {
     pub async fn invalidate(&self, id: InstanceId) {
         let tx = self.tx().await;
-        instances::invalidate(&tx, id, self.now())
-            .await
-            .expect("invalidated");
+        instances::invalidate(&tx, id, self.now()).await.expect("invalidated");
         tx.commit().await.expect("committed");
         self.read_changes().await;
     }
@@ -36,24 +34,15 @@ async fn an_invalidated_own_node_is_refused() {
 
     let credential = node.credential.as_str();
     let unchanged = PollRequest::default();
-    let changed = PollRequest {
-        facts: Some(facts()),
-        ..PollRequest::default()
-    };
+    let changed = PollRequest { facts: Some(facts()), ..PollRequest::default() };
     for request in [unchanged, changed] {
-        let refused = server
-            .manager
-            .poll(with_credential(credential, request))
-            .await;
+        let refused = server.manager.poll(with_credential(credential, request)).await;
         assert_eq!(refused.expect_err("a poll").code(), Code::PermissionDenied);
     }
     let events = [(1, downloading())];
     let request = with_credential(credential, report_request(1, policy, &events));
     let refused = server.manager.report(request).await;
-    assert_eq!(
-        refused.expect_err("a report").code(),
-        Code::PermissionDenied
-    );
+    assert_eq!(refused.expect_err("a report").code(), Code::PermissionDenied);
     let request = with_credential(credential, begin_request(1, &policy.to_string(), 2));
     let refused = server.manager.begin(request).await;
     assert_eq!(refused.expect_err("a begin").code(), Code::PermissionDenied);
@@ -61,10 +50,7 @@ async fn an_invalidated_own_node_is_refused() {
     // Enrolling again does not help.
     let token = server.join_token(false, true).await;
     let refused = server.enroll(&token, 1, 1).await;
-    assert_eq!(
-        refused.expect_err("an enrolment").code(),
-        Code::PermissionDenied
-    );
+    assert_eq!(refused.expect_err("an enrolment").code(), Code::PermissionDenied);
 
     let tx = server.tx().await;
     let instance = instances::find(&tx, node.instance).await.expect("there");
@@ -78,9 +64,7 @@ async fn an_invalidated_eim_node_is_refused_and_its_silence_is_not_reported() {
     let node = server.eim_node(1).await;
     server.send_status(&node, sample(S::UpToDate)).await;
     server.invalidate(node.instance).await;
-    let refused = server
-        .send_status_to(&server.manager, &node.guid, sample(S::Started))
-        .await;
+    let refused = server.send_status_to(&server.manager, &node.guid, sample(S::Started)).await;
     assert_eq!(refused.expect_err("a sample").code(), Code::Unauthenticated);
     let before = server.state(node.instance).await;
     assert_eq!(before.status.text, hosts::INVALIDATED_STATUS);
@@ -88,10 +72,7 @@ async fn an_invalidated_eim_node_is_refused_and_its_silence_is_not_reported() {
     assert_eq!(server.host_status(node.host).await, "Running", "not yet");
     assert_eq!(server.silent_for(node.instance, 60).await, 0);
     // The machine may be switched off: its host must not look alive for ever.
-    assert_eq!(
-        server.host_status(node.host).await,
-        nodes::NO_CONNECTION_STATUS
-    );
+    assert_eq!(server.host_status(node.host).await, nodes::NO_CONNECTION_STATUS);
     assert_eq!(server.state(node.instance).await, before);
 }
 
@@ -104,18 +85,13 @@ async fn heartbeats_and_system_info_of_an_invalidated_node_are_refused() {
     server.invalidate(node.instance).await;
     let before = server.state(node.instance).await;
     let heartbeat = server.send_heartbeat(&node.guid).await;
-    let described = server
-        .send_system_info(&node.guid, machine("10.0.0.1"))
-        .await;
+    let described = server.send_system_info(&node.guid, machine("10.0.0.1")).await;
     for answer in [heartbeat, described] {
         let refused = answer.expect_err("refused");
         assert_eq!(refused.code(), Code::Unauthenticated);
         assert_eq!(refused.message(), "the instance was invalidated");
     }
-    assert_eq!(
-        server.host_status(node.host).await,
-        nodes::NO_CONNECTION_STATUS
-    );
+    assert_eq!(server.host_status(node.host).await, nodes::NO_CONNECTION_STATUS);
     assert_eq!(server.hardware(node.host).await, None);
     assert_eq!(server.state(node.instance).await, before);
 }

@@ -110,17 +110,7 @@ impl InvalidationFixture {
         let (site, elsewhere) = (server.site(Some(region)).await, server.site(None).await);
         server.move_to_site(&near, site).await;
         server.move_to_site(&far, elsewhere).await;
-        Self {
-            server,
-            other,
-            near,
-            far,
-            foreign,
-            policy,
-            site,
-            region,
-            hits,
-        }
+        Self { server, other, near, far, foreign, policy, site, region, hits }
     }
 
     /// Whether a poll is answered from the cache.
@@ -165,9 +155,7 @@ impl InvalidationFixture {
         let (server, policy) = (&self.server, self.policy);
         match table {
             "assignments" => {
-                server
-                    .assign(Scope::Site(self.site), policy, None, None)
-                    .await;
+                server.assign(Scope::Site(self.site), policy, None, None).await;
             }
             "pauses" => server.pause(PauseScope::Site(self.site)).await,
             "single_schedules" => server.window(self.near.host, 600_000, 600_060).await,
@@ -191,10 +179,7 @@ impl InvalidationFixture {
             "hosts" => format!("{} AND id = {host}", described("note")),
             "instances" => format!("{} AND id = {instance}", described("name")),
             "node_states" => {
-                format!(
-                    "{} AND instance_id = {instance}",
-                    described("agent_version")
-                )
+                format!("{} AND instance_id = {instance}", described("agent_version"))
             }
             "update_runs" => format!("{} AND instance_id = {instance}", described("description")),
             "sites" => format!("UPDATE sites SET latitude = latitude + 1 WHERE id = {site}"),
@@ -245,10 +230,7 @@ impl TestServer {
     /// Runs SQL directly in the database.
     pub async fn execute_sql(&self, sql: &str) {
         let transaction = format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
-        self.store
-            .execute_unprepared(&transaction)
-            .await
-            .expect("done");
+        self.store.execute_unprepared(&transaction).await.expect("done");
     }
 
     async fn region(&self) -> RegionId {
@@ -259,10 +241,7 @@ impl TestServer {
     }
 
     async fn site(&self, region: Option<RegionId>) -> SiteId {
-        let spec = SiteSpec {
-            region,
-            ..SiteSpec::default()
-        };
+        let spec = SiteSpec { region, ..SiteSpec::default() };
         let tx = self.tx().await;
         let site = sites::create(&tx, &spec, self.now()).await;
         tx.commit().await.expect("committed");

@@ -103,10 +103,7 @@ async fn move_to_new_site(server: &TestServer, node: &TestNode) -> SiteId {
     let tx = server.tx().await;
     let site = sites::create(&tx, &SiteSpec::default(), server.now()).await;
     let site = site.expect("a site").id;
-    let there = hosts::HostChange {
-        site: Some(Some(site)),
-        ..hosts::HostChange::default()
-    };
+    let there = hosts::HostChange { site: Some(Some(site)), ..hosts::HostChange::default() };
     let moved = hosts::change(&tx, node.host, &there, server.now()).await;
     moved.expect("moved");
     tx.commit().await.expect("committed");
@@ -135,13 +132,8 @@ async fn assert_withdrawal_ends_long_poll(withdraw: impl AsyncFnOnce(&TestServer
 /// Cuts all connections to the database, runs a statement, and allows connections again after the
 /// server has noticed the outage.
 async fn execute_during_outage(server: &TestServer, sql: &str) {
-    let one = StoreOptions {
-        max_connections: 1,
-        ..StoreOptions::default()
-    };
-    let inside = Store::connect(&server.url, one)
-        .await
-        .expect("the database");
+    let one = StoreOptions { max_connections: 1, ..StoreOptions::default() };
+    let inside = Store::connect(&server.url, one).await.expect("the database");
     let run = async |sql: &str| inside.execute_unprepared(sql).await.expect("done");
     let let_in = |most: i32| {
         format!(
@@ -150,10 +142,7 @@ async fn execute_during_outage(server: &TestServer, sql: &str) {
     };
     run(&let_in(0)).await;
     run(TERMINATE_CONNECTIONS_SQL).await;
-    run(&format!(
-        "BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT"
-    ))
-    .await;
+    run(&format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT")).await;
     assert!(!server.manager.wait_until_caught_up().await, "it is away");
     run(&let_in(-1)).await;
     inside.close().await;
@@ -274,9 +263,7 @@ async fn a_newer_poll_replaces_an_older_long_poll() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let previous = current_answer(&server, &node).await;
-    let older = server
-        .manager
-        .poll(long_poll_request(&server, &node, &previous).await);
+    let older = server.manager.poll(long_poll_request(&server, &node, &previous).await);
     let newer = pin!(async {
         wait_for_long_polls(&server.manager, 1).await;
         let request = long_poll_request(&server, &node, &previous).await;
@@ -314,10 +301,7 @@ async fn a_closed_connection_ends_its_long_poll() {
 #[tokio::test]
 async fn long_polls_beyond_the_limit_are_answered_at_once() {
     let full = Settings {
-        long_poll: LongPollSettings {
-            max_polls: 0,
-            ..LongPollSettings::default()
-        },
+        long_poll: LongPollSettings { max_polls: 0, ..LongPollSettings::default() },
         ..Settings::default()
     };
     let server = TestServer::with_settings(full).await;
@@ -343,15 +327,11 @@ async fn long_polls_beyond_the_limit_are_answered_at_once() {
 async fn a_change_elsewhere_does_not_end_a_long_poll() {
     let server = TestServer::new().await;
     let (node, other) = (server.nth_node(1).await, server.nth_node(2).await);
-    let (here, there) = (
-        move_to_new_site(&server, &node).await,
-        move_to_new_site(&server, &other).await,
-    );
+    let (here, there) =
+        (move_to_new_site(&server, &node).await, move_to_new_site(&server, &other).await);
     let policy = server.create_policy("demo-hello=1.1").await;
     let previous = current_answer(&server, &node).await;
-    let call = server
-        .manager
-        .poll(long_poll_request(&server, &node, &previous).await);
+    let call = server.manager.poll(long_poll_request(&server, &node, &previous).await);
     let change = pin!(async {
         wait_for_long_polls(&server.manager, 1).await;
         let there = Scope::Site(there);

@@ -81,10 +81,7 @@ async fn two_replicas_mark_a_node_silent_once() {
     let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
     let watch = SilentNodeWatch::new(server.store.clone(), clock, &Settings::default());
     let marked = join_all((0..4).map(|_| watch.pass())).await;
-    let marked: usize = marked
-        .into_iter()
-        .map(|marked| marked.expect("a pass"))
-        .sum();
+    let marked: usize = marked.into_iter().map(|marked| marked.expect("a pass")).sum();
     assert_eq!(marked, 2);
 }
 
@@ -131,10 +128,7 @@ async fn a_locked_node_blocks_only_its_own_run() {
     assert_eq!(server.runs(&one).await[0].state.name(), "applying");
     // A call of the node times out on the lock, too. This must not count as an outage of the
     // database.
-    let request = PollRequest {
-        facts: Some(facts()),
-        ..PollRequest::default()
-    };
+    let request = PollRequest { facts: Some(facts()), ..PollRequest::default() };
     let refused = away.poll(with_credential(&one.credential, request)).await;
     let refused = refused.expect_err("it is locked");
     assert_eq!(refused.code(), Code::Unavailable);
@@ -161,10 +155,7 @@ async fn a_heartbeat_of_the_host_manager_is_a_sign_of_life() {
         ("unknown", Code::InvalidArgument),
         ("a1b2c3d4-0000-4000-8000-000000000000", Code::NotFound),
     ] {
-        assert_eq!(
-            server.send_heartbeat(guid).await.expect_err(guid).code(),
-            code
-        );
+        assert_eq!(server.send_heartbeat(guid).await.expect_err(guid).code(), code);
     }
 }
 
@@ -174,11 +165,7 @@ async fn runs_are_retained_as_their_project_or_else_the_server_configures() {
     let node = server.node().await;
     let policy = server.policy(&node, "demo-hello=1.1").await;
     let ends = async |attempt| {
-        let events = [
-            (1, downloading()),
-            (2, crate::test_server::began()),
-            (3, finished()),
-        ];
+        let events = [(1, downloading()), (2, crate::test_server::began()), (3, finished())];
         server.report(&node, attempt, policy, &events).await;
     };
     ends(1).await;
@@ -188,29 +175,19 @@ async fn runs_are_retained_as_their_project_or_else_the_server_configures() {
     server.advance_minutes(11 * 24 * 60);
     let count_runs = async || server.runs(&node).await.len();
 
-    let never = Settings {
-        run_retention: Duration::ZERO,
-        ..Settings::default()
-    };
+    let never = Settings { run_retention: Duration::ZERO, ..Settings::default() };
     assert_eq!(server.run_housekeeping(never).await.runs, 0);
     assert_eq!(count_runs().await, 3);
     let write = async |retention_days| {
         let tx = server.tx().await;
-        let settings = ProjectSettings {
-            retention_days,
-            ..ProjectSettings::default()
-        };
+        let settings = ProjectSettings { retention_days, ..ProjectSettings::default() };
         settings::set(&tx, &settings).await.expect("written");
         tx.commit().await.expect("committed");
     };
     write(Some(0)).await;
     assert_eq!(server.run_housekeeping(Settings::default()).await.runs, 0);
     write(None).await;
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.runs,
-        1,
-        "30 days"
-    );
+    assert_eq!(server.run_housekeeping(Settings::default()).await.runs, 1, "30 days");
     write(Some(1)).await;
     let removed = join_all((0..4).map(|_| server.run_housekeeping(Settings::default()))).await;
     assert_eq!(removed.iter().map(|removed| removed.runs).sum::<u64>(), 1);
@@ -223,24 +200,15 @@ async fn the_change_log_is_retained_as_the_server_configures() {
     server.node().await;
     // The retention of the log uses the clock of the database.
     server.advance_minutes(50 * 365 * 24 * 60);
-    let never = Settings {
-        change_log_retention: Duration::ZERO,
-        ..Settings::default()
-    };
+    let never = Settings { change_log_retention: Duration::ZERO, ..Settings::default() };
     assert_eq!(server.run_housekeeping(never).await.changes, 0);
     assert!(server.run_housekeeping(Settings::default()).await.changes > 0);
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.changes,
-        0
-    );
+    assert_eq!(server.run_housekeeping(Settings::default()).await.changes, 0);
 }
 
 #[tokio::test]
 async fn housekeeping_runs_on_schedule_and_a_stop_is_orderly() {
-    let settings = Settings {
-        housekeeping_schedule: "* * * * * *".into(),
-        ..Settings::default()
-    };
+    let settings = Settings { housekeeping_schedule: "* * * * * *".into(), ..Settings::default() };
     let server = TestServer::without_log_follower(settings).await;
     let node = server.node().await;
     let policy = server.policy(&node, "demo-hello=1.1").await;
@@ -255,9 +223,7 @@ async fn housekeeping_runs_on_schedule_and_a_stop_is_orderly() {
         }
     };
     let within = Duration::from_mins(1);
-    tokio::time::timeout(within, removed)
-        .await
-        .expect("housekeeping ran");
+    tokio::time::timeout(within, removed).await.expect("housekeeping ran");
     life.stop();
     let exit = life.run_until_stopped(within).await;
     assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::SUCCESS));
@@ -265,10 +231,7 @@ async fn housekeeping_runs_on_schedule_and_a_stop_is_orderly() {
 
 #[tokio::test]
 async fn an_invalid_schedule_stops_the_process_at_once() {
-    let settings = Settings {
-        housekeeping_schedule: "now and then".into(),
-        ..Settings::default()
-    };
+    let settings = Settings { housekeeping_schedule: "now and then".into(), ..Settings::default() };
     let server = TestServer::without_log_follower(settings).await;
     let life = Lifecycle::new();
     server.manager.start_tasks(&life);
@@ -280,37 +243,18 @@ async fn an_invalid_schedule_stops_the_process_at_once() {
 async fn a_package_list_is_stored_as_long_as_a_node_has_it() {
     let server = TestServer::new().await;
     let node = server.node().await;
-    let lists = [
-        r#"{"repo":[]}"#,
-        r#"{"repo":[{"name":"apt","version":"1"}]}"#,
-    ];
+    let lists = [r#"{"repo":[]}"#, r#"{"repo":[{"name":"apt","version":"1"}]}"#];
     for text in lists {
         let digest = <sha2::Sha256 as sha2::Digest>::digest(text).to_vec();
-        let reported = Facts {
-            packages_digest: digest,
-            ..facts()
-        };
-        let request = PollRequest {
-            facts: Some(reported),
-            packages: text.into(),
-            ..PollRequest::default()
-        };
+        let reported = Facts { packages_digest: digest, ..facts() };
+        let request =
+            PollRequest { facts: Some(reported), packages: text.into(), ..PollRequest::default() };
         assert!(!server.send_poll(&node, request).await.packages_required);
     }
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.contents,
-        0,
-        "not yet"
-    );
+    assert_eq!(server.run_housekeeping(Settings::default()).await.contents, 0, "not yet");
     server.advance_minutes(3 * 24 * 60);
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.contents,
-        1
-    );
+    assert_eq!(server.run_housekeeping(Settings::default()).await.contents, 1);
     server.advance_minutes(30 * 24 * 60);
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.contents,
-        0
-    );
+    assert_eq!(server.run_housekeeping(Settings::default()).await.contents, 0);
     assert!(server.node_state(&node).await.packages_digest.is_some());
 }

@@ -62,9 +62,7 @@ async fn a_node_that_was_not_woken_learns_that_its_assignment_was_stopped() {
     server.begin(&nodes[1], 1, policy, 2).await;
     let previous = current_answer(&server, &nodes[0]).await;
     assert_eq!(act(&previous), "apply");
-    let poll = server
-        .manager
-        .poll(long_poll_request(&server, &nodes[0], &previous).await);
+    let poll = server.manager.poll(long_poll_request(&server, &nodes[0], &previous).await);
     let fails = async {
         wait_for_long_polls(&server.manager, 1).await;
         let events = [(3, began()), (4, failed())];
@@ -75,10 +73,7 @@ async fn a_node_that_was_not_woken_learns_that_its_assignment_was_stopped() {
     assert_ne!(answer.decision_tag, previous.decision_tag);
     assert_eq!(act(&answer), "continue");
     let reason = reason(&answer);
-    assert!(
-        reason.starts_with("1 updates of project failed"),
-        "{reason}"
-    );
+    assert!(reason.starts_with("1 updates of project failed"), "{reason}");
 }
 
 #[tokio::test]
@@ -127,16 +122,11 @@ async fn a_connection_test_during_a_long_poll_makes_no_node_silent() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
-    let (one, other) = (
-        start_replica(&server, &life),
-        start_replica(&server, &elsewhere),
-    );
+    let (one, other) = (start_replica(&server, &life), start_replica(&server, &elsewhere));
     let call = start_long_poll(&one, &server, &node).await;
     server.advance_minutes(1);
     let nothing = report_request(1, evenkeel_domain::id::PolicyId::nth(1), &[]);
-    let answer = other
-        .report(with_credential(&node.credential, nothing))
-        .await;
+    let answer = other.report(with_credential(&node.credential, nothing)).await;
     answer.expect("an answer");
     elsewhere.stop();
     elsewhere.run_until_stopped(TEST_TIMEOUT).await;
@@ -150,10 +140,7 @@ async fn a_node_lost_here_and_polling_elsewhere_is_not_silent() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
-    let (one, other) = (
-        start_replica(&server, &life),
-        start_replica(&server, &elsewhere),
-    );
+    let (one, other) = (start_replica(&server, &life), start_replica(&server, &elsewhere));
     let first = start_long_poll(&one, &server, &node).await;
     server.advance_minutes(1);
     let second = start_long_poll(&other, &server, &node).await;
@@ -165,11 +152,7 @@ async fn a_node_lost_here_and_polling_elsewhere_is_not_silent() {
         life.run_until_stopped(TEST_TIMEOUT).await;
     }
     server.advance_minutes(8);
-    assert_eq!(
-        mark_silent_nodes(&server).await,
-        0,
-        "it is due in five minutes, twice"
-    );
+    assert_eq!(mark_silent_nodes(&server).await, 0, "it is due in five minutes, twice");
     drop(second);
 }
 
@@ -179,10 +162,8 @@ async fn a_node_lost_with_its_server_is_silent_after_twice_its_long_poll() {
     let server = TestServer::new().await;
     let node = server.node().await;
     server.advance_minutes(1);
-    let settings = Settings {
-        contact_write_interval: Duration::from_millis(10),
-        ..Settings::default()
-    };
+    let settings =
+        Settings { contact_write_interval: Duration::from_millis(10), ..Settings::default() };
     let replica = server.new_manager(server.store.clone(), settings);
     replica.start_tasks(&Lifecycle::new());
     let call = start_long_poll(&replica, &server, &node).await;
@@ -196,11 +177,7 @@ async fn a_node_lost_with_its_server_is_silent_after_twice_its_long_poll() {
 
     // From here on nothing polls or drops the call, as if its server were gone.
     server.advance_minutes(10);
-    assert_eq!(
-        mark_silent_nodes(&server).await,
-        0,
-        "its poll may be held elsewhere"
-    );
+    assert_eq!(mark_silent_nodes(&server).await, 0, "its poll may be held elsewhere");
     server.advance_minutes(2);
     assert_eq!(mark_silent_nodes(&server).await, 1);
     drop(call);
@@ -212,16 +189,10 @@ async fn an_offline_grant_counts_from_the_last_possible_answer_to_a_long_poll() 
     let server = TestServer::new().await;
     let (node, _) = server.node_with_staged_attempt().await;
     server.advance_minutes(30);
-    let heard = Contact {
-        tenant: server.tenant,
-        instance: node.instance,
-        at: server.now(),
-        due: None,
-    };
+    let heard =
+        Contact { tenant: server.tenant, instance: node.instance, at: server.now(), due: None };
     let tx = server.store.fleet().await.expect("a transaction");
-    contacts::record_contacts(&tx, vec![heard])
-        .await
-        .expect("noted");
+    contacts::record_contacts(&tx, vec![heard]).await.expect("noted");
     tx.commit().await.expect("committed");
     server.advance_minutes(7 * MINUTES_PER_DAY + 60 + 4);
     assert_eq!(server.reap_runs().await, 0);

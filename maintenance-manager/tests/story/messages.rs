@@ -83,11 +83,7 @@ pub fn downloading() -> Kind {
         ..PackageChange::default()
     };
     Kind::Downloading(Downloading {
-        plan: Some(Plan {
-            changes: vec![change],
-            download_bytes: 1_024,
-            ..Plan::default()
-        }),
+        plan: Some(Plan { changes: vec![change], download_bytes: 1_024, ..Plan::default() }),
     })
 }
 
@@ -106,19 +102,12 @@ pub fn finished() -> Kind {
         version: "1.1".into(),
         state: "installed".into(),
     };
-    Kind::Finished(Finished {
-        results: vec![result],
-        ..Finished::default()
-    })
+    Kind::Finished(Finished { results: vec![result], ..Finished::default() })
 }
 
 /// The name of the act in an answer.
 pub fn act(answer: &PollResponse) -> &'static str {
-    match answer
-        .decision
-        .as_ref()
-        .and_then(|decision| decision.act.as_ref())
-    {
+    match answer.decision.as_ref().and_then(|decision| decision.act.as_ref()) {
         None | Some(Act::Idle(_)) => "idle",
         Some(Act::Fetch(_)) => "fetch",
         Some(Act::Apply(_)) => "apply",
@@ -128,8 +117,5 @@ pub fn act(answer: &PollResponse) -> &'static str {
 }
 
 pub fn reason(answer: &PollResponse) -> &str {
-    answer
-        .decision
-        .as_ref()
-        .map_or("", |decision| &decision.reason)
+    answer.decision.as_ref().map_or("", |decision| &decision.reason)
 }

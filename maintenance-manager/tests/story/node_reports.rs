@@ -39,29 +39,20 @@ impl TestServer {
 
     /// Assigns a policy for the newest versions of a minimum age, and opens a window for 60 days.
     pub async fn assign_min_age_policy(&self, node: &TestNode, min_age_days: u32) {
-        let rules = PackageRules {
-            min_age_days,
-            ..PackageRules::default()
-        };
+        let rules = PackageRules { min_age_days, ..PackageRules::default() };
         let spec = PolicySpec::parse("careful", "", DesiredUpdate::Latest).expect("a policy");
         let spec = spec.with_package_rules(rules).expect("rules");
         let tx = self.tx().await;
         let policy = policies::create(&tx, &spec, self.now()).await;
         tx.commit().await.expect("committed");
-        self.assign_to(node.instance, policy.expect("a policy").id)
-            .await;
+        self.assign_to(node.instance, policy.expect("a policy").id).await;
         self.window(node.host, -1, 60 * MINUTES_PER_DAY).await;
     }
 }
 
 /// A report of a complete attempt whose last event has a run report.
 fn final_report(event: Kind, run_report: RunReport) -> ReportRequest {
-    let all = [
-        (1, downloading()),
-        (2, downloaded()),
-        (3, began()),
-        (4, event),
-    ];
+    let all = [(1, downloading()), (2, downloaded()), (3, began()), (4, event)];
     let mut request = report_request(1, evenkeel_domain::id::PolicyId::nth(1), &all);
     request.events[3].report = Some(run_report);
     request
@@ -78,10 +69,7 @@ pub fn available_package(name: &str, version: &str) -> AvailablePackage {
 }
 
 pub fn facts_with_available(available: Vec<AvailablePackage>) -> Facts {
-    Facts {
-        available,
-        ..facts()
-    }
+    Facts { available, ..facts() }
 }
 
 /// The versions that are old enough according to an answer.
@@ -94,20 +82,14 @@ pub fn settled_versions(answer: PollResponse) -> Vec<String> {
         panic!("it is updated by packages");
     };
     let versions = packages.aged_versions.into_iter();
-    versions
-        .map(|one| format!("{}={}", one.name, one.version))
-        .collect()
+    versions.map(|one| format!("{}={}", one.name, one.version)).collect()
 }
 
 #[tokio::test]
 async fn the_end_of_an_attempt_carries_its_run_report() {
     let server = TestServer::new().await;
     let node = server.node().await;
-    let span = |phase: &str, millis, bytes| PhaseSpan {
-        phase: phase.into(),
-        millis,
-        bytes,
-    };
+    let span = |phase: &str, millis, bytes| PhaseSpan { phase: phase.into(), millis, bytes };
     let run_report = RunReport {
         phases: vec![span("download", 1_500, 2_048), span("apply", 3_000, 0)],
         remarks: vec!["cron.service was left as it was".into()],
@@ -116,10 +98,8 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
         reboot_required: true,
     };
     for _ in 0..2 {
-        let request = with_credential(
-            &node.credential,
-            final_report(finished(), run_report.clone()),
-        );
+        let request =
+            with_credential(&node.credential, final_report(finished(), run_report.clone()));
         let answer = server.manager.report(request).await.expect("stored");
         assert_eq!(answer.into_inner().acknowledged, 4);
     }
@@ -127,10 +107,7 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
     assert_eq!(run.state.name(), "succeeded");
     let stored = &run.report;
     assert_eq!(stored.phases.len(), 2);
-    assert_eq!(
-        (stored.phases[0].phase.as_str(), stored.phases[0].bytes),
-        ("download", 2_048)
-    );
+    assert_eq!((stored.phases[0].phase.as_str(), stored.phases[0].bytes), ("download", 2_048));
     assert_eq!(stored.remarks, ["cron.service was left as it was"]);
     assert_eq!(stored.preserved_conffiles, ["/etc/curlrc"]);
     assert_eq!(stored.restarted_services, ["ssh.service"]);
@@ -180,21 +157,12 @@ async fn the_reason_for_waiting_is_stored_until_the_update_begins() {
         }),
         ..server.waiting_poll(&node, "alice is\nlogged in").await
     };
-    assert_eq!(
-        act(&server.send_poll(&node, attempt.clone()).await),
-        "apply"
-    );
+    assert_eq!(act(&server.send_poll(&node, attempt.clone()).await), "apply");
     assert_eq!(server.node_state(&node).await.waiting, "alice is logged in");
-    let long = PollRequest {
-        waiting: "x".repeat(100_000),
-        ..attempt
-    };
+    let long = PollRequest { waiting: "x".repeat(100_000), ..attempt };
     server.send_poll(&node, long).await;
     let waiting = server.node_state(&node).await.waiting;
-    assert!(
-        waiting.len() <= 1_000 && waiting.ends_with("[cut]"),
-        "{waiting}"
-    );
+    assert!(waiting.len() <= 1_000 && waiting.ends_with("[cut]"), "{waiting}");
     server.begin(&node, 1, policy, 2).await;
     server.report(&node, 1, policy, &[(3, began())]).await;
     assert_eq!(server.node_state(&node).await.waiting, "");
@@ -236,12 +204,7 @@ async fn agent_errors_are_a_condition_until_they_are_gone() {
         }],
         ..facts()
     };
-    server
-        .report_facts(
-            &node,
-            facts_with_errors(&["the journal was set aside", "b"]),
-        )
-        .await;
+    server.report_facts(&node, facts_with_errors(&["the journal was set aside", "b"])).await;
     let state = server.node_state(&node).await;
     let kinds: Vec<_> = state.conditions.iter().map(|one| one.kind.name()).collect();
     assert_eq!(kinds, ["agent_error"]);
@@ -272,10 +235,7 @@ async fn the_suites_of_available_packages_are_stored() {
         ..available_package("curl", "2")
     };
     server
-        .report_facts(
-            &node,
-            facts_with_available(vec![curl, available_package("jq", "2")]),
-        )
+        .report_facts(&node, facts_with_available(vec![curl, available_package("jq", "2")]))
         .await;
     let available = server.node_state(&node).await.os_update_available;
     let packages: serde_json::Value = serde_json::from_str(&available).expect("a list");
@@ -290,42 +250,25 @@ async fn a_version_is_old_enough_some_days_after_it_was_first_reported() {
     let (node, other) = (server.nth_node(1).await, server.nth_node(2).await);
     server.assign_min_age_policy(&node, 7).await;
     // Another node reports it first: this counts for the whole project.
-    server
-        .report_facts(
-            &other,
-            facts_with_available(vec![available_package("curl", "2")]),
-        )
-        .await;
+    server.report_facts(&other, facts_with_available(vec![available_package("curl", "2")])).await;
     server.advance_minutes(5 * MINUTES_PER_DAY);
     let both = || vec![available_package("curl", "2"), available_package("jq", "2")];
     let nothing: [&str; 0] = [];
-    let answer = server
-        .report_facts(&node, facts_with_available(both()))
-        .await;
+    let answer = server.report_facts(&node, facts_with_available(both())).await;
     assert_eq!(settled_versions(answer), nothing);
     server.advance_minutes(2 * MINUTES_PER_DAY);
     assert_eq!(settled_versions(server.poll(&node).await), ["curl=2"]);
     // A newer version does not remove the older one.
     let newer = vec![available_package("curl", "3"), available_package("jq", "2")];
-    let answer = server
-        .report_facts(&node, facts_with_available(newer))
-        .await;
+    let answer = server.report_facts(&node, facts_with_available(newer)).await;
     assert_eq!(settled_versions(answer), ["curl=2"]);
     server.advance_minutes(5 * MINUTES_PER_DAY);
-    assert_eq!(
-        settled_versions(server.poll(&node).await),
-        ["curl=2", "jq=2"]
-    );
+    assert_eq!(settled_versions(server.poll(&node).await), ["curl=2", "jq=2"]);
     server.advance_minutes(2 * MINUTES_PER_DAY);
     let all = ["curl=2", "curl=3", "jq=2"];
     assert_eq!(settled_versions(server.poll(&node).await), all);
     // Versions that the node cannot install are not sent.
-    server
-        .report_facts(
-            &other,
-            facts_with_available(vec![available_package("vim", "2")]),
-        )
-        .await;
+    server.report_facts(&other, facts_with_available(vec![available_package("vim", "2")])).await;
     server.advance_minutes(8 * MINUTES_PER_DAY);
     assert_eq!(settled_versions(server.poll(&node).await), all);
 }
@@ -351,10 +294,7 @@ async fn the_age_of_withheld_versions_counts() {
     let answer = server.report_facts(&node, reported).await;
     assert!(settled_versions(answer).is_empty());
     server.advance_minutes(7 * MINUTES_PER_DAY);
-    assert_eq!(
-        settled_versions(server.poll(&node).await),
-        ["curl=2", "linux=2"]
-    );
+    assert_eq!(settled_versions(server.poll(&node).await), ["curl=2", "linux=2"]);
 }
 
 /// Nodes report their facts only when they change, and an older server stored no versions from
@@ -364,18 +304,9 @@ async fn versions_reported_to_an_older_server_age_from_the_next_poll() {
     let server = TestServer::new().await;
     let node = server.node().await;
     server.assign_min_age_policy(&node, 7).await;
-    server
-        .report_facts(
-            &node,
-            facts_with_available(vec![available_package("curl", "2")]),
-        )
-        .await;
+    server.report_facts(&node, facts_with_available(vec![available_package("curl", "2")])).await;
     let unnoted = "BEGIN; SET LOCAL evenkeel.tenant = '*'; DELETE FROM package_versions; COMMIT";
-    server
-        .store
-        .execute_unprepared(unnoted)
-        .await
-        .expect("removed");
+    server.store.execute_unprepared(unnoted).await.expect("removed");
     server.advance_minutes(7 * MINUTES_PER_DAY);
     assert!(settled_versions(server.poll(&node).await).is_empty());
     server.advance_minutes(6 * MINUTES_PER_DAY);
@@ -389,12 +320,7 @@ async fn a_policy_without_an_age_sends_no_versions() {
     let server = TestServer::new().await;
     let node = server.node().await;
     server.assign_min_age_policy(&node, 0).await;
-    server
-        .report_facts(
-            &node,
-            facts_with_available(vec![available_package("curl", "2")]),
-        )
-        .await;
+    server.report_facts(&node, facts_with_available(vec![available_package("curl", "2")])).await;
     server.advance_minutes(30 * MINUTES_PER_DAY);
     assert!(settled_versions(server.poll(&node).await).is_empty());
 }
@@ -416,17 +342,8 @@ async fn unreported_versions_are_removed_after_a_year() {
     report_version("1").await;
     server.advance_minutes(399 * MINUTES_PER_DAY);
     report_version("2").await;
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.versions,
-        0
-    );
+    assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 0);
     server.advance_minutes(2 * MINUTES_PER_DAY);
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.versions,
-        1
-    );
-    assert_eq!(
-        server.run_housekeeping(Settings::default()).await.versions,
-        0
-    );
+    assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 1);
+    assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 0);
 }

@@ -47,12 +47,7 @@ impl TokenFixture {
         std::fs::write(folder.path().join("jwks.json"), jwks).expect("written");
         let manager = new_manager(&server, &folder, server.store.clone());
         server.follow(&manager).await;
-        Self {
-            server,
-            manager,
-            login,
-            folder,
-        }
+        Self { server, manager, login, folder }
     }
 
     /// Another process on the same database.
@@ -80,10 +75,7 @@ fn new_manager(
     folder: &tempfile::TempDir,
     store: Store,
 ) -> MaintenanceManager {
-    let (issuer, path) = (
-        "https://login.example/realms/master",
-        folder.path().join("jwks.json"),
-    );
+    let (issuer, path) = ("https://login.example/realms/master", folder.path().join("jwks.json"));
     let issuer = ExternalIssuer::open(issuer, None, &path).expect("an issuer");
     let ours = Keys::open(&folder.path().join("ours")).expect("keys");
     let authority = Authority::new(ours, evenkeel_auth::Settings::default()).accept(issuer);
@@ -102,9 +94,7 @@ async fn send_status(
         update_status: Some(sample(S::UpToDate)),
     };
     manager.wait_until_caught_up().await;
-    let answer = manager
-        .platform_update_status(with_credential(token, request))
-        .await;
+    let answer = manager.platform_update_status(with_credential(token, request)).await;
     answer.map(drop)
 }
 
@@ -129,45 +119,28 @@ fn refusal_code(answer: &Result<(), Status>) -> Code {
 #[tokio::test]
 async fn an_external_token_is_bound_to_the_first_host_that_uses_it() {
     let fixture = TokenFixture::new().await;
-    let (one, another) = (
-        fixture.server.eim_node(1).await,
-        fixture.server.eim_node(2).await,
-    );
+    let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
     let token = fixture.token("edge-node-1");
     fixture.send_status(&token, &one).await.expect("answered");
-    fixture
-        .send_status(&token, &one)
-        .await
-        .expect("answered again");
+    fixture.send_status(&token, &one).await.expect("answered again");
     for _ in 0..3 {
         let answer = fixture.send_status(&token, &another).await;
         assert_eq!(refusal_code(&answer), Code::PermissionDenied);
         let answer = send_heartbeat(&fixture.manager, &token, &another).await;
         assert_eq!(refusal_code(&answer), Code::PermissionDenied);
     }
-    fixture
-        .send_status(&token, &one)
-        .await
-        .expect("it is still its own");
+    fixture.send_status(&token, &one).await.expect("it is still its own");
     // Nodes get new tokens all the time, possibly with the same subject.
     let fresh = fixture.token("edge-node-1");
-    fixture
-        .send_status(&fresh, &another)
-        .await
-        .expect("answered");
+    fixture.send_status(&fresh, &another).await.expect("answered");
 }
 
 #[tokio::test]
 async fn every_replica_knows_the_binding_of_a_token() {
     let fixture = TokenFixture::new().await;
-    let (one, another) = (
-        fixture.server.eim_node(1).await,
-        fixture.server.eim_node(2).await,
-    );
+    let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
     let token = fixture.token("edge-node-1");
-    send_heartbeat(&fixture.manager, &token, &one)
-        .await
-        .expect("answered");
+    send_heartbeat(&fixture.manager, &token, &one).await.expect("answered");
     let replica = fixture.replica().await;
     let answer = send_status(&replica, &token, &another).await;
     assert_eq!(refusal_code(&answer), Code::PermissionDenied);
@@ -184,9 +157,7 @@ async fn a_known_token_binding_costs_no_query() {
     let token = fixture.token("edge-node-1");
     let statements = async || {
         let (before, _) = counts.totals();
-        send_status(&manager, &token, &node)
-            .await
-            .expect("answered");
+        send_status(&manager, &token, &node).await.expect("answered");
         counts.totals().0 - before
     };
     let first = statements().await;
@@ -207,9 +178,7 @@ async fn a_known_token_binding_costs_no_query() {
         Arc::clone(&fixture.server.authority),
         Settings::default(),
     );
-    send_status(&plain, &bound_token, &node)
-        .await
-        .expect("answered");
+    send_status(&plain, &bound_token, &node).await.expect("answered");
     assert_eq!(third, counts.totals().0);
 }
 
@@ -234,9 +203,7 @@ async fn a_host_that_is_registered_again_gets_its_token_back() {
     let token = fixture.token("edge-node-1");
     fixture.send_status(&token, &node).await.expect("answered");
     let tx = fixture.server.tx().await;
-    instances::delete(&tx, node.instance)
-        .await
-        .expect("deleted");
+    instances::delete(&tx, node.instance).await.expect("deleted");
     hosts::delete(&tx, node.host).await.expect("deleted");
     tx.commit().await.expect("committed");
     let registered = fixture.server.eim_node(1).await;
@@ -244,19 +211,13 @@ async fn a_host_that_is_registered_again_gets_its_token_back() {
     // The process still remembers the deleted host; the next call reads the binding again.
     let answer = fixture.send_status(&token, &registered).await;
     assert_eq!(refusal_code(&answer), Code::PermissionDenied);
-    fixture
-        .send_status(&token, &registered)
-        .await
-        .expect("answered");
+    fixture.send_status(&token, &registered).await.expect("answered");
 }
 
 #[tokio::test]
 async fn a_token_is_identified_by_its_signed_part() {
     let fixture = TokenFixture::new().await;
-    let (one, another) = (
-        fixture.server.eim_node(1).await,
-        fixture.server.eim_node(2).await,
-    );
+    let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
     let token = fixture.token("edge-node-1");
     fixture.send_status(&token, &one).await.expect("answered");
     let signed = token.rsplit_once('.').expect("three parts").0;
@@ -282,13 +243,7 @@ async fn expired_token_bindings_are_removed() {
     let node = fixture.server.eim_node(1).await;
     let token = fixture.token("edge-node-1");
     fixture.send_status(&token, &node).await.expect("answered");
-    let removed = async || {
-        fixture
-            .server
-            .run_housekeeping(Settings::default())
-            .await
-            .tokens
-    };
+    let removed = async || fixture.server.run_housekeeping(Settings::default()).await.tokens;
     assert_eq!(removed().await, 0);
     fixture.server.advance_minutes(3 * 60);
     assert_eq!(removed().await, 1);

@@ -26,10 +26,7 @@ async fn an_ordered_update_needs_no_window_and_stores_its_reason() {
     server.report(&node, 1, policy, &ended).await;
     let run = &server.runs(&node).await[0];
     let order = run.origin.order.as_ref().expect("the order is stored");
-    assert_eq!(
-        (order.by.as_str(), order.reason.as_str()),
-        ("alice", "requested by a customer")
-    );
+    assert_eq!((order.by.as_str(), order.reason.as_str()), ("alice", "requested by a customer"));
     assert_eq!(act(&server.poll(&node).await), "idle", "it is done once");
 }
 
@@ -58,9 +55,7 @@ async fn a_cancelled_update_waits_for_the_next_window() {
     assert_eq!(act(&server.poll_with_attempt(&node, 1).await), "cancel");
     let answer = server.begin(&node, 1, policy, 2).await;
     assert!(matches!(answer, Answer::Refused(_)));
-    let cancelled = Kind::Cancelled(Cancelled {
-        cause: "requested".into(),
-    });
+    let cancelled = Kind::Cancelled(Cancelled { cause: "requested".into() });
     server.report(&node, 1, policy, &[(3, cancelled)]).await;
     assert_eq!(server.runs(&node).await[0].state.name(), "cancelled");
     assert_eq!(act(&server.poll(&node).await), "idle");
@@ -87,19 +82,13 @@ async fn an_order_gives_an_eim_node_a_window_and_a_cancellation_none() {
     let server = TestServer::new().await;
     let node = server.eim_node(1).await;
     server.policy(&node.as_node(), "curl").await;
-    assert_eq!(
-        window(&server.send_status(&node, sample(S::UpToDate)).await),
-        None
-    );
+    assert_eq!(window(&server.send_status(&node, sample(S::UpToDate)).await), None);
     server.order(node.instance, OrderKind::Now).await;
     let offered = window(&server.send_status(&node, sample(S::UpToDate)).await);
     let (start, end) = offered.expect("a window");
     assert_eq!(end - start, 3_600);
     server.order(node.instance, OrderKind::Cancel).await;
-    assert_eq!(
-        window(&server.send_status(&node, sample(S::UpToDate)).await),
-        None
-    );
+    assert_eq!(window(&server.send_status(&node, sample(S::UpToDate)).await), None);
 }
 
 /// The node gets an answer without a window first: until it has this answer, it may begin by
@@ -110,9 +99,7 @@ async fn a_download_of_an_eim_node_is_cancelled_when_it_cannot_begin_any_more() 
     let old = server.add_image("3.0.1").await;
     server.add_image("3.0.2").await;
     let node = server.eim_node_with_os(1, old).await;
-    let latest = server
-        .create_policy_for(evenkeel_domain::policy::DesiredUpdate::Latest)
-        .await;
+    let latest = server.create_policy_for(evenkeel_domain::policy::DesiredUpdate::Latest).await;
     server.assign_to(node.instance, latest).await;
     server.window(node.host, 30, 600).await;
     for kind in [S::UpToDate, S::Downloading, S::Downloaded] {
@@ -120,10 +107,7 @@ async fn a_download_of_an_eim_node_is_cancelled_when_it_cannot_begin_any_more() 
     }
     server.withdraw(&node.as_node()).await;
     let state = async || server.runs(&node.as_node()).await[0].state.name();
-    assert_eq!(
-        window(&server.send_status(&node, sample(S::Downloaded)).await),
-        None
-    );
+    assert_eq!(window(&server.send_status(&node, sample(S::Downloaded)).await), None);
     assert_eq!(state().await, "staged");
     server.send_status(&node, sample(S::Downloaded)).await;
     assert_eq!(state().await, "cancelled");
@@ -149,8 +133,6 @@ async fn an_update_under_an_offline_grant_is_recorded_when_the_node_returns() {
     let (node, policy) = server.node_with_staged_attempt().await;
     server.advance_minutes(24 * 60);
     assert_eq!(server.reap_runs().await, 0);
-    server
-        .report(&node, 1, policy, &[(3, began()), (4, finished())])
-        .await;
+    server.report(&node, 1, policy, &[(3, began()), (4, finished())]).await;
     assert_eq!(server.runs(&node).await[0].state.name(), "succeeded");
 }

@@ -21,15 +21,8 @@ use crate::test_server::{TestServer, with_credential};
 
 /// A server with a limit on the calls in flight.
 async fn server_with_query_call_limit(query_call_limit: u32) -> TestServer {
-    let load = LoadSettings {
-        query_call_limit,
-        ..LoadSettings::default()
-    };
-    TestServer::with_settings(Settings {
-        load,
-        ..Settings::default()
-    })
-    .await
+    let load = LoadSettings { query_call_limit, ..LoadSettings::default() };
+    TestServer::with_settings(Settings { load, ..Settings::default() }).await
 }
 
 /// The retry hint of a refusal, in milliseconds.
@@ -51,9 +44,7 @@ async fn a_cached_poll_is_answered_under_overload() {
     }
     let poll = |n: usize| {
         let (payload, credential): &(PollRequest, String) = &polls[n];
-        server
-            .manager
-            .poll(with_credential(credential, payload.clone()))
+        server.manager.poll(with_credential(credential, payload.clone()))
     };
     catch_up(&server.manager).await;
     poll(0).await.expect("an answer");
@@ -86,16 +77,10 @@ async fn refused_polls_come_back_at_different_times() {
 
 #[tokio::test]
 async fn polls_that_wait_too_long_in_the_queue_are_refused() {
-    let poll_batch = PollBatchSettings {
-        workers: 1,
-        max_size: 1,
-        queue_timeout: Duration::from_millis(1),
-    };
-    let server = TestServer::without_log_follower(Settings {
-        poll_batch,
-        ..Settings::default()
-    })
-    .await;
+    let poll_batch =
+        PollBatchSettings { workers: 1, max_size: 1, queue_timeout: Duration::from_millis(1) };
+    let server =
+        TestServer::without_log_follower(Settings { poll_batch, ..Settings::default() }).await;
     let node = server.node().await;
     let unchanged = unchanged_poll(&server, &node).await;
     let poll = |_| {
@@ -106,37 +91,20 @@ async fn polls_that_wait_too_long_in_the_queue_are_refused() {
     assert!(answers[0].is_ok(), "a worker is free: {:?}", answers[0]);
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
     let hints: Vec<_> = refused.map(retry_hint_millis).collect();
-    assert!(
-        !hints.is_empty(),
-        "one after the other within a millisecond"
-    );
+    assert!(!hints.is_empty(), "one after the other within a millisecond");
 }
 
 /// Polls that need a single evaluation must not keep the database connections from others.
 #[tokio::test]
 async fn few_polls_may_wait_for_a_single_evaluation() {
-    let poll_batch = PollBatchSettings {
-        queue_timeout: Duration::from_mins(1),
-        ..PollBatchSettings::default()
-    };
-    let rate_limit = RateLimitSettings {
-        calls_per_second: 0,
-        ..RateLimitSettings::default()
-    };
-    let server = TestServer::with_settings(Settings {
-        poll_batch,
-        rate_limit,
-        ..Settings::default()
-    })
-    .await;
+    let poll_batch =
+        PollBatchSettings { queue_timeout: Duration::from_mins(1), ..PollBatchSettings::default() };
+    let rate_limit = RateLimitSettings { calls_per_second: 0, ..RateLimitSettings::default() };
+    let server =
+        TestServer::with_settings(Settings { poll_batch, rate_limit, ..Settings::default() }).await;
     let node = server.node().await;
     server.assign_min_age_policy(&node, 7).await;
-    server
-        .report_facts(
-            &node,
-            facts_with_available(vec![available_package("curl", "2")]),
-        )
-        .await;
+    server.report_facts(&node, facts_with_available(vec![available_package("curl", "2")])).await;
     let unchanged = unchanged_poll(&server, &node).await;
     let poll = |_| {
         let request = with_credential(&node.credential, unchanged.clone());
@@ -146,10 +114,7 @@ async fn few_polls_may_wait_for_a_single_evaluation() {
     let answers = tokio::task::unconstrained(join_all((0..200).map(poll))).await;
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
     let refused = refused.map(retry_hint_millis).count();
-    assert!(
-        (1..=70).contains(&refused),
-        "{refused}: 2 are evaluated, 128 wait"
-    );
+    assert!((1..=70).contains(&refused), "{refused}: 2 are evaluated, 128 wait");
 }
 
 /// A refused call of an EIM agent is repeated three times within seconds.
@@ -160,9 +125,7 @@ async fn eim_agents_are_served_while_own_agents_overload_the_server() {
     let unchanged = unchanged_poll(&server, &node).await;
     let eim = server.eim_node(7).await;
     let ours = (0..3).map(|_| {
-        let poll = server
-            .manager
-            .poll(with_credential(&node.credential, unchanged.clone()));
+        let poll = server.manager.poll(with_credential(&node.credential, unchanged.clone()));
         poll.map(|answer| answer.map(drop)).boxed()
     });
     catch_up(&server.manager).await;

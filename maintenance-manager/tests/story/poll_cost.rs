@@ -48,18 +48,11 @@ impl CountingServer {
         let store = Store::connect(&server.url, StoreOptions::default()).await;
         let (store, counts) = counting_store(&store.expect("the database"));
         let settings = Settings {
-            answer_cache: AnswerCacheSettings {
-                audit_every: 0,
-                ..AnswerCacheSettings::default()
-            },
+            answer_cache: AnswerCacheSettings { audit_every: 0, ..AnswerCacheSettings::default() },
             ..Settings::default()
         };
         let manager = server.new_manager(store, settings);
-        Self {
-            server,
-            manager,
-            counts,
-        }
+        Self { server, manager, counts }
     }
 
     /// The answer to a call, and the number of statements and transactions that it took.
@@ -108,13 +101,9 @@ async fn send_status(
     eim: &EimTestNode,
     status: UpdateStatus,
 ) -> Result<(), Status> {
-    let request = PlatformUpdateStatusRequest {
-        host_guid: eim.guid.clone(),
-        update_status: Some(status),
-    };
-    let answer = manager
-        .platform_update_status(with_credential(token, request))
-        .await;
+    let request =
+        PlatformUpdateStatusRequest { host_guid: eim.guid.clone(), update_status: Some(status) };
+    let answer = manager.platform_update_status(with_credential(token, request)).await;
     answer.map(drop)
 }
 
@@ -128,10 +117,7 @@ pub async fn unchanged_poll(server: &TestServer, node: &TestNode) -> PollRequest
 
 fn with_attempt(request: &PollRequest, attempt: u128) -> PollRequest {
     PollRequest {
-        attempt: Some(Attempt {
-            id: Uuid::from_u128(attempt).to_string(),
-            last_sequence: 2,
-        }),
+        attempt: Some(Attempt { id: Uuid::from_u128(attempt).to_string(), last_sequence: 2 }),
         ..request.clone()
     }
 }
@@ -159,16 +145,10 @@ async fn a_cached_poll_costs_no_query() {
 #[tokio::test]
 async fn a_node_with_aging_versions_costs_no_query_until_one_is_old_enough() {
     let counted = CountingServer::new().await;
-    let (node, other) = (
-        counted.server.nth_node(1).await,
-        counted.server.nth_node(2).await,
-    );
+    let (node, other) = (counted.server.nth_node(1).await, counted.server.nth_node(2).await);
     counted.server.assign_min_age_policy(&node, 7).await;
     let (curl, jq) = (available_package("curl", "2"), available_package("jq", "2"));
-    counted
-        .server
-        .report_facts(&node, facts_with_available(vec![curl, jq]))
-        .await;
+    counted.server.report_facts(&node, facts_with_available(vec![curl, jq])).await;
     let unchanged = unchanged_poll(&counted.server, &node).await;
     counted.catch_up().await;
     let (first, _, transactions) = counted.poll(&node, &unchanged).await;
@@ -210,30 +190,18 @@ async fn a_cached_eim_poll_costs_no_query() {
     assert_eq!(transactions, 1);
     assert!(statements <= MAX_BATCH_STATEMENTS, "{statements}");
     for _ in 0..3 {
-        assert_eq!(
-            counted.send_status(&node, sample(S::UpToDate)).await,
-            (0, 0)
-        );
+        assert_eq!(counted.send_status(&node, sample(S::UpToDate)).await, (0, 0));
     }
 }
 
 #[tokio::test]
 async fn a_changed_poll_is_one_transaction() {
     let counted = CountingServer::new().await;
-    let (node, eim) = (
-        counted.server.node().await,
-        counted.server.eim_node(9).await,
-    );
+    let (node, eim) = (counted.server.node().await, counted.server.eim_node(9).await);
     counted.server.send_status(&eim, sample(S::UpToDate)).await;
     let unchanged = unchanged_poll(&counted.server, &node).await;
-    let changed = PollRequest {
-        facts: Some(facts()),
-        ..PollRequest::default()
-    };
-    let waits = PollRequest {
-        waiting: "alice is logged in".into(),
-        ..unchanged.clone()
-    };
+    let changed = PollRequest { facts: Some(facts()), ..PollRequest::default() };
+    let waits = PollRequest { waiting: "alice is logged in".into(), ..unchanged.clone() };
     let transactions = async |request: &PollRequest| {
         counted.catch_up().await;
         counted.poll(&node, request).await.2
@@ -247,11 +215,7 @@ async fn a_changed_poll_is_one_transaction() {
     // All these samples carry a change, so each of them is processed.
     for kind in [S::Failed, S::Downloading, S::Started, S::Updated] {
         counted.catch_up().await;
-        assert_eq!(
-            counted.send_status(&eim, sample(kind)).await.1,
-            1,
-            "{kind:?}"
-        );
+        assert_eq!(counted.send_status(&eim, sample(kind)).await.1, 1, "{kind:?}");
     }
 }
 
@@ -352,9 +316,7 @@ async fn a_withdrawn_window_is_not_sent_from_the_cache() {
             host_guid: eim.guid.clone(),
             update_status: Some(sample(S::UpToDate)),
         };
-        let answer = counted
-            .manager
-            .platform_update_status(with_credential(&token, request));
+        let answer = counted.manager.platform_update_status(with_credential(&token, request));
         window(&answer.await.expect("an answer").into_inner())
     };
     for _ in 0..3 {
@@ -408,21 +370,13 @@ async fn a_server_without_a_log_follower_caches_nothing() {
 #[tokio::test]
 async fn a_cached_answer_is_sent_to_no_other_node() {
     let counted = CountingServer::new().await;
-    let (mine, eim) = (
-        counted.server.node().await,
-        counted.server.eim_node(9).await,
-    );
+    let (mine, eim) = (counted.server.node().await, counted.server.eim_node(9).await);
     counted.server.send_status(&eim, sample(S::UpToDate)).await;
     counted.catch_up().await;
     for _ in 0..2 {
         counted.send_status(&eim, sample(S::UpToDate)).await;
-        let refused = send_status(
-            &counted.manager,
-            &mine.credential,
-            &eim,
-            sample(S::UpToDate),
-        )
-        .await;
+        let refused =
+            send_status(&counted.manager, &mine.credential, &eim, sample(S::UpToDate)).await;
         let refused = refused.expect_err("another host").code();
         assert_eq!(refused, Code::PermissionDenied);
     }

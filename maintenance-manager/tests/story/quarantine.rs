@@ -38,28 +38,19 @@ impl ImageScenario {
         let policy = server.create_policy_for(DesiredUpdate::Latest).await;
         server.assign_to(node.instance, policy).await;
         server.window(node.host, 0, 600).await;
-        Self {
-            server,
-            node,
-            newest,
-            target_digest: format!("{policy}/{newest}"),
-        }
+        Self { server, node, newest, target_digest: format!("{policy}/{newest}") }
     }
 
     /// The node downloads the image and does not begin.
     async fn download(&self, attempt: u128) {
         let fetched = [(1, downloading_image("3.0.1", "3.0.2")), (2, downloaded())];
         let (server, target_digest) = (&self.server, &self.target_digest);
-        server
-            .report_for(&self.node, attempt, target_digest, &fetched)
-            .await;
+        server.report_for(&self.node, attempt, target_digest, &fetched).await;
     }
 
     async fn begin_attempt(&self, attempt: u128) -> Answer {
         let (server, target_digest) = (&self.server, &self.target_digest);
-        server
-            .begin_for(&self.node, attempt, target_digest, 2)
-            .await
+        server.begin_for(&self.node, attempt, target_digest, 2).await
     }
 
     /// The node tries the image, boots the old one again and reports this. Returns the answer.
@@ -69,12 +60,8 @@ impl ImageScenario {
         assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
         let (server, target_digest) = (&self.server, &self.target_digest);
         let tried = [(3, began()), (4, reverted_to("3.0.1"))];
-        server
-            .report_for(&self.node, attempt, target_digest, &tried)
-            .await;
-        server
-            .report_facts(&self.node, facts_after_failure("it never got healthy"))
-            .await
+        server.report_for(&self.node, attempt, target_digest, &tried).await;
+        server.report_facts(&self.node, facts_after_failure("it never got healthy")).await
     }
 
     async fn order_update(&self) {
@@ -122,15 +109,9 @@ async fn a_failed_image_is_not_retried_and_the_reason_is_shown() {
         desired: "3.0.2".into(),
         booted: Some("3.0.1".into()),
     };
-    assert_eq!(
-        (run.state.name(), run.image.as_ref()),
-        ("reverted", Some(&change))
-    );
+    assert_eq!((run.state.name(), run.image.as_ref()), ("reverted", Some(&change)));
 
-    scenario
-        .server
-        .window(scenario.node.host, 1_440, 1_500)
-        .await;
+    scenario.server.window(scenario.node.host, 1_440, 1_500).await;
     for pass in [0, 1_430, 20] {
         scenario.server.advance_minutes(pass);
         let later = scenario.poll().await;
@@ -147,18 +128,11 @@ async fn a_successful_image_is_recorded_as_booted() {
     scenario.begin_attempt(1).await;
     let done = [(3, began()), (4, finished_with("3.0.2"))];
     let server = &scenario.server;
-    server
-        .report_for(&scenario.node, 1, &scenario.target_digest, &done)
-        .await;
-    server
-        .report_facts(&scenario.node, facts_after_boot("3.0.2"))
-        .await;
+    server.report_for(&scenario.node, 1, &scenario.target_digest, &done).await;
+    server.report_facts(&scenario.node, facts_after_boot("3.0.2")).await;
     let run = &server.runs(&scenario.node).await[0];
     let change = run.image.as_ref().expect("an image");
-    assert_eq!(
-        (run.state.name(), change.booted.as_deref()),
-        ("succeeded", Some("3.0.2"))
-    );
+    assert_eq!((run.state.name(), change.booted.as_deref()), ("succeeded", Some("3.0.2")));
     assert_eq!(server.node_state(&scenario.node).await.os, scenario.newest);
 }
 
@@ -166,16 +140,9 @@ async fn a_successful_image_is_recorded_as_booted() {
 async fn an_order_allows_one_retry_of_a_failed_image() {
     let scenario = ImageScenario::new().await;
     scenario.fall_back(1).await;
-    scenario
-        .server
-        .order(scenario.node.instance, OrderKind::Now)
-        .await;
+    scenario.server.order(scenario.node.instance, OrderKind::Now).await;
     let at_once = scenario.poll().await;
-    assert_eq!(
-        reason(&at_once),
-        QUARANTINE_REASON,
-        "the order is not newer than the failure"
-    );
+    assert_eq!(reason(&at_once), QUARANTINE_REASON, "the order is not newer than the failure");
 
     for attempt in 2..=3 {
         scenario.order_update().await;
@@ -183,11 +150,7 @@ async fn an_order_allows_one_retry_of_a_failed_image() {
         assert_eq!(act(&answer), "apply");
         assert!(is_retry(&answer), "{answer:?}");
         assert!(!has_offline_grant(&answer), "an order is for now");
-        assert_eq!(
-            scenario.conditions().await,
-            [ConditionKind::Quarantined],
-            "it stays"
-        );
+        assert_eq!(scenario.conditions().await, [ConditionKind::Quarantined], "it stays");
         let answer = scenario.fall_back(attempt).await;
         assert_eq!(
             (act(&answer), reason(&answer)),
@@ -208,22 +171,13 @@ async fn an_order_allows_one_retry_even_if_other_images_are_tried_after_it() {
     scenario.order_update().await;
     scenario.fall_back(2).await;
     let newer = scenario.server.add_image("3.0.3").await;
-    let (policy, _) = scenario
-        .target_digest
-        .split_once('/')
-        .expect("a policy and an image");
+    let (policy, _) = scenario.target_digest.split_once('/').expect("a policy and an image");
     let target_digest = format!("{policy}/{newer}");
-    let scenario = ImageScenario {
-        target_digest,
-        ..scenario
-    };
+    let scenario = ImageScenario { target_digest, ..scenario };
     let answer = scenario.fall_back(3).await;
     assert_eq!(act(&answer), "idle", "it had the same order");
     let policy = scenario.server.image_policy(scenario.newest).await;
-    scenario
-        .server
-        .assign_to(scenario.node.instance, policy)
-        .await;
+    scenario.server.assign_to(scenario.node.instance, policy).await;
     let answer = scenario.poll().await;
     assert_eq!((act(&answer), reason(&answer)), ("idle", QUARANTINE_REASON));
 
@@ -256,15 +210,9 @@ async fn a_download_under_an_order_is_given_up_with_the_order() {
 async fn an_image_whose_failure_the_node_forgot_is_tried_again() {
     let scenario = ImageScenario::new().await;
     scenario.fall_back(1).await;
-    scenario
-        .server
-        .report_facts(&scenario.node, facts_after_boot("3.0.1"))
-        .await;
+    scenario.server.report_facts(&scenario.node, facts_after_boot("3.0.1")).await;
     assert_eq!(scenario.conditions().await, []);
-    scenario
-        .server
-        .window(scenario.node.host, 1_440, 1_500)
-        .await;
+    scenario.server.window(scenario.node.host, 1_440, 1_500).await;
     scenario.server.advance_minutes(1_450);
     let answer = scenario.poll().await;
     assert_eq!(act(&answer), "apply");
@@ -293,12 +241,8 @@ async fn nodes_get_the_same_answer_whatever_their_failure_reason() {
     let policy = scenario.target_digest.split('/').next().expect("a policy");
     let policy = policy.parse().expect("a policy");
     server.assign_to(two.instance, policy).await;
-    server
-        .report_facts(one, facts_after_failure("web.service never got active"))
-        .await;
-    server
-        .report_facts(&two, facts_after_failure("the kernel panicked"))
-        .await;
+    server.report_facts(one, facts_after_failure("web.service never got active")).await;
+    server.report_facts(&two, facts_after_failure("the kernel panicked")).await;
     let (one, two) = (server.poll(one).await, server.poll(&two).await);
     assert_eq!(reason(&one), QUARANTINE_REASON);
     assert_eq!(one.decision_tag, two.decision_tag);
@@ -313,9 +257,7 @@ async fn a_newly_signed_image_is_sent_again_and_open_attempts_continue() {
     assert_eq!(act(&before), "apply");
     let signature = format!("{}:MEUCIQ==", "b".repeat(64));
     let tx = server.tx().await;
-    let mut os = os_profiles::find(&tx, scenario.newest)
-        .await
-        .expect("an os");
+    let mut os = os_profiles::find(&tx, scenario.newest).await.expect("an os");
     os.spec.image_signatures = vec![signature.clone()];
     let changed = os_profiles::change(&tx, os.id, &os.spec, server.now()).await;
     changed.expect("signed");
@@ -323,10 +265,7 @@ async fn a_newly_signed_image_is_sent_again_and_open_attempts_continue() {
     let after = server.poll_with_attempt(&scenario.node, 1).await;
     assert_eq!(act(&after), "apply");
     assert_ne!(before.decision_tag, after.decision_tag);
-    assert_eq!(
-        offered_image(&after).expect("an image").signatures,
-        [signature]
-    );
+    assert_eq!(offered_image(&after).expect("an image").signatures, [signature]);
     let answer = scenario.begin_attempt(1).await;
     assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
     assert_eq!(server.runs(&scenario.node).await.len(), 1);
@@ -340,11 +279,7 @@ async fn a_target_has_the_architecture_and_the_download_rules_of_its_image() {
     let usual = offered_image(&answer).expect("an image");
     assert_eq!(usual.architecture, "x86_64");
     assert_eq!(usual.rules, Some(wire::ImageRules::default()));
-    let rules = ImageRules {
-        download_bytes_per_second: 1 << 20,
-        max_bytes: 1 << 30,
-        attempts: 7,
-    };
+    let rules = ImageRules { download_bytes_per_second: 1 << 20, max_bytes: 1 << 30, attempts: 7 };
     let spec = PolicySpec::parse("slow", "", DesiredUpdate::Latest).expect("a policy");
     let spec = spec.with_image_rules(rules).expect("rules");
     let tx = server.tx().await;
@@ -354,13 +289,7 @@ async fn a_target_has_the_architecture_and_the_download_rules_of_its_image() {
     server.assign_to(scenario.node.instance, policy).await;
     let answer = scenario.poll().await;
     let sent = offered_image(&answer).and_then(|image| image.rules);
-    let sent = sent.map(|sent| {
-        (
-            sent.download_bytes_per_second,
-            sent.max_bytes,
-            sent.attempts,
-        )
-    });
+    let sent = sent.map(|sent| (sent.download_bytes_per_second, sent.max_bytes, sent.attempts));
     assert_eq!(sent, Some((1 << 20, 1 << 30, 7)));
 }
 
@@ -368,18 +297,11 @@ async fn a_target_has_the_architecture_and_the_download_rules_of_its_image() {
 async fn slots_and_failures_are_stored_and_invalid_entries_are_left_out() {
     let scenario = ImageScenario::new().await;
     let (server, instance) = (&scenario.server, scenario.node.instance);
-    server
-        .report_facts(&scenario.node, facts_after_failure("a\0b"))
-        .await;
+    server.report_facts(&scenario.node, facts_after_failure("a\0b")).await;
     let first = server.state(instance).await.bad_images;
-    let nonsense = |sha256: &str| BadImage {
-        sha256: sha256.into(),
-        ..BadImage::default()
-    };
+    let nonsense = |sha256: &str| BadImage { sha256: sha256.into(), ..BadImage::default() };
     let mut reported = facts_after_failure("it hangs");
-    reported
-        .bad_images
-        .extend([nonsense("none"), nonsense(&"0".repeat(64))]);
+    reported.bad_images.extend([nonsense("none"), nonsense(&"0".repeat(64))]);
     server.advance_minutes(5);
     server.report_facts(&scenario.node, reported).await;
     let state = server.state(instance).await;
@@ -397,8 +319,5 @@ async fn slots_and_failures_are_stored_and_invalid_entries_are_left_out() {
     assert_eq!(state.facts["slots"], slots);
     server.report_facts(&scenario.node, facts()).await;
     let state = server.state(instance).await;
-    assert_eq!(
-        (state.bad_images.len(), &state.facts["slots"]),
-        (0, &serde_json::json!([]))
-    );
+    assert_eq!((state.bad_images.len(), &state.facts["slots"]), (0, &serde_json::json!([])));
 }

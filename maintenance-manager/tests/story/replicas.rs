@@ -32,14 +32,8 @@ impl Drop for Replicas {
 
 /// Audits each cached answer before it is sent.
 pub fn with_full_audit(settings: Settings) -> Settings {
-    let answer_cache = AnswerCacheSettings {
-        audit_every: 1,
-        ..settings.answer_cache
-    };
-    Settings {
-        answer_cache,
-        ..settings
-    }
+    let answer_cache = AnswerCacheSettings { audit_every: 1, ..settings.answer_cache };
+    Settings { answer_cache, ..settings }
 }
 
 impl TestServer {
@@ -48,9 +42,7 @@ impl TestServer {
         manager.start_log_follower(&self.replicas.life);
         manager.start_rechecks(&self.replicas.life);
         let followed = async { while !manager.wait_until_caught_up().await {} };
-        tokio::time::timeout(Duration::from_mins(1), followed)
-            .await
-            .expect("all changes are read");
+        tokio::time::timeout(Duration::from_mins(1), followed).await.expect("all changes are read");
         let mut all = self.replicas.all.lock().expect("not poisoned");
         all.push(manager.clone());
     }
@@ -68,10 +60,8 @@ impl TestServer {
 
     /// A replica with a very short lock timeout.
     pub async fn replica_with_short_lock_timeout(&self) -> (MaintenanceManager, Store) {
-        let options = StoreOptions {
-            lock_timeout: Duration::from_millis(100),
-            ..StoreOptions::default()
-        };
+        let options =
+            StoreOptions { lock_timeout: Duration::from_millis(100), ..StoreOptions::default() };
         let store = Store::connect(&self.url, options).await;
         self.replica_on(store.expect("the database")).await
     }

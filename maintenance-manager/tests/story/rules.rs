@@ -30,10 +30,7 @@ async fn node_with_rules(
 ) -> TestNode {
     let node = server.node().await;
     let spec = PolicySpec::parse("policy", "", DesiredUpdate::Latest).expect("a policy");
-    let spec = PolicySpec {
-        allow_downgrade,
-        ..spec.with_package_rules(rules).expect("rules")
-    };
+    let spec = PolicySpec { allow_downgrade, ..spec.with_package_rules(rules).expect("rules") };
     let tx = server.store.tenant(server.tenant).await;
     let tx = tx.expect("a transaction");
     let policy = policies::create(&tx, &spec, NOON).await.expect("a policy");

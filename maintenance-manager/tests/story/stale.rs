@@ -52,9 +52,7 @@ async fn a_truncated_change_log_invalidates_the_cache() {
         server.catch_up().await;
         assert_eq!(act(&server.poll(&node).await), "apply");
         server.poll_until_cached(&node).await;
-        server
-            .execute_sql("DELETE FROM assignments; TRUNCATE change_log")
-            .await;
+        server.execute_sql("DELETE FROM assignments; TRUNCATE change_log").await;
         server.catch_up().await;
         assert_eq!(act(&server.poll(&node).await), "idle");
     }
@@ -69,9 +67,7 @@ async fn a_change_that_is_committed_late_is_not_missed() {
     server.poll_until_cached(&node).await;
     let scope = Scope::Instance(node.instance);
     let slow = server.tx().await;
-    assignments::assign(&slow, scope, policy, server.now())
-        .await
-        .expect("assigned");
+    assignments::assign(&slow, scope, policy, server.now()).await.expect("assigned");
     // Later transactions are not read before the slow one has ended.
     create_project(&server.store, "other").await;
     assert!(!server.manager.wait_until_caught_up().await);

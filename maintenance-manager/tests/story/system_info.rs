@@ -27,11 +27,7 @@ pub fn machine(address: &str) -> SystemInfo {
         }),
         memory: Some(SystemMemory { size: 16 << 30 }),
         storage: Some(Storage {
-            disk: vec![SystemDisk {
-                name: "sda".into(),
-                size: 512 << 30,
-                ..SystemDisk::default()
-            }],
+            disk: vec![SystemDisk { name: "sda".into(), size: 512 << 30, ..SystemDisk::default() }],
         }),
         network: vec![SystemNetwork {
             name: "eth0".into(),
@@ -47,10 +43,7 @@ pub fn machine(address: &str) -> SystemInfo {
     };
     SystemInfo {
         hw_info: Some(hw),
-        bios_info: Some(BiosInfo {
-            version: "1.2.3".into(),
-            ..BiosInfo::default()
-        }),
+        bios_info: Some(BiosInfo { version: "1.2.3".into(), ..BiosInfo::default() }),
         ..SystemInfo::default()
     }
 }
@@ -87,10 +80,7 @@ async fn hardware_is_stored_and_written_only_when_it_changes() {
     let server = TestServer::new().await;
     let node = server.eim_node(1).await;
     let shout = node.guid.to_uppercase();
-    server
-        .send_system_info(&shout, machine("10.0.0.1"))
-        .await
-        .expect("heard");
+    server.send_system_info(&shout, machine("10.0.0.1")).await.expect("heard");
     assert_eq!(server.host_status(node.host).await, "Running");
     let stored = server.hardware(node.host).await.expect("it was reported");
     assert_eq!(stored.memory_bytes, 16 << 30);
@@ -104,22 +94,13 @@ async fn hardware_is_stored_and_written_only_when_it_changes() {
 
     for _ in 0..3 {
         server.advance_minutes(1);
-        server
-            .send_system_info(&node.guid, machine("10.0.0.1"))
-            .await
-            .expect("heard");
+        server.send_system_info(&node.guid, machine("10.0.0.1")).await.expect("heard");
     }
     assert_eq!(server.hardware_changes(node.host).await, 1);
-    server
-        .send_system_info(&node.guid, machine("10.0.0.2"))
-        .await
-        .expect("heard");
+    server.send_system_info(&node.guid, machine("10.0.0.2")).await.expect("heard");
     assert_eq!(server.hardware_changes(node.host).await, 2);
     // Some agents send only a secret; this removes nothing.
-    server
-        .send_system_info(&node.guid, SystemInfo::default())
-        .await
-        .expect("heard");
+    server.send_system_info(&node.guid, SystemInfo::default()).await.expect("heard");
     let stored = server.hardware(node.host).await.expect("still there");
     assert_eq!(stored.nics[0].ipaddresses[0].address, "10.0.0.2/24");
     assert_eq!(server.hardware_changes(node.host).await, 2);
@@ -135,10 +116,7 @@ async fn a_host_with_invalid_hardware_is_still_alive() {
         hw.network = vec![hw.network[0].clone(); 1_000];
         hw.memory = Some(SystemMemory { size: u64::MAX });
     }
-    server
-        .send_system_info(&node.guid, strange)
-        .await
-        .expect("heard");
+    server.send_system_info(&node.guid, strange).await.expect("heard");
     assert_eq!(server.host_status(node.host).await, "Running");
     let stored = server.hardware(node.host).await.expect("it was reported");
     assert_eq!(stored.nics.len(), Hardware::MAX_PARTS);
@@ -173,9 +151,6 @@ async fn system_info_is_accepted_next_to_an_own_agent() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let guid = uuid::Uuid::from_u128(1).to_string();
-    server
-        .send_system_info(&guid, machine("10.0.0.1"))
-        .await
-        .expect("heard");
+    server.send_system_info(&guid, machine("10.0.0.1")).await.expect("heard");
     assert!(server.hardware(node.host).await.is_some());
 }

@@ -73,11 +73,7 @@ async fn an_unannounced_end_of_the_eim_agent_is_recorded_next_to_an_own_run() {
     let mut all = run_states(&server, &node).await;
     all.sort_unstable();
     assert_eq!(all, ["staged", "succeeded"]);
-    assert_eq!(
-        server.used_slots(Scope::Project).await,
-        1,
-        "the own run keeps its slot"
-    );
+    assert_eq!(server.used_slots(Scope::Project).await, 1, "the own run keeps its slot");
     assert_eq!(server.update_status(&node).await, "Download complete");
     // The same sample again changes nothing.
     server.send_status(&eim, sample(S::Updated)).await;
@@ -218,10 +214,7 @@ async fn a_node_with_outdated_facts_begins_nothing_before_it_reports_them() {
     let policy = server.policy(&node, "demo-hello=1.1").await;
     server.window(node.host, -10, 600).await;
     assert_eq!(act(&server.poll(&node).await), "apply");
-    let new_facts = Facts {
-        kernel_release: "6.12".into(),
-        ..facts()
-    };
+    let new_facts = Facts { kernel_release: "6.12".into(), ..facts() };
     let changed = |with_facts: bool| PollRequest {
         facts_digest: vec![7; 32],
         facts: with_facts.then(|| new_facts.clone()),
@@ -238,10 +231,7 @@ async fn a_node_with_outdated_facts_begins_nothing_before_it_reports_them() {
     server.report(&node, 1, policy, &fetched).await;
     let open = PollRequest {
         facts_digest: vec![8; 32],
-        attempt: Some(Attempt {
-            id: Uuid::from_u128(1).to_string(),
-            last_sequence: 2,
-        }),
+        attempt: Some(Attempt { id: Uuid::from_u128(1).to_string(), last_sequence: 2 }),
         ..PollRequest::default()
     };
     assert_eq!(act(&server.send_poll(&node, open).await), "continue");

@@ -86,10 +86,7 @@ impl TestServer {
         let clock = Arc::new(TestClock::new(NOON));
         let keys = tempfile::tempdir().expect("a folder");
         let authority = Keys::open(keys.path()).expect("keys");
-        let authority = Arc::new(Authority::new(
-            authority,
-            evenkeel_auth::Settings::default(),
-        ));
+        let authority = Arc::new(Authority::new(authority, evenkeel_auth::Settings::default()));
         let manager = MaintenanceManager::new(
             store.clone(),
             Arc::clone(&clock) as Arc<dyn Clock>,
@@ -138,9 +135,7 @@ impl TestServer {
         };
         let tx = self.store.tenant(self.tenant).await.expect("a transaction");
         let digest = *token.secret_hash().as_bytes();
-        join_tokens::create(&tx, &spec, digest, self.clock.now())
-            .await
-            .expect("a token");
+        join_tokens::create(&tx, &spec, digest, self.clock.now()).await.expect("a token");
         tx.commit().await.expect("committed");
         token.text().reveal().to_owned()
     }
@@ -151,8 +146,7 @@ impl TestServer {
         machine: u128,
         key: u8,
     ) -> Result<EnrollResponse, Status> {
-        self.send_enroll_request(enroll_request(token, machine, key))
-            .await
+        self.send_enroll_request(enroll_request(token, machine, key)).await
     }
 
     /// Sends an enrolment request.
@@ -161,10 +155,7 @@ impl TestServer {
         request: EnrollRequest,
     ) -> Result<EnrollResponse, Status> {
         self.read_changes().await;
-        self.manager
-            .enroll(Request::new(request))
-            .await
-            .map(tonic::Response::into_inner)
+        self.manager.enroll(Request::new(request)).await.map(tonic::Response::into_inner)
     }
 
     /// A node that has enrolled and reported its facts.
@@ -215,9 +206,7 @@ impl TestServer {
     ) {
         let limits = UpdateLimits::parse(at_once, failures).expect("limits");
         let tx = self.store.tenant(self.tenant).await.expect("a transaction");
-        assignments::set(&tx, scope, policy, limits, self.clock.now())
-            .await
-            .expect("assigned");
+        assignments::set(&tx, scope, policy, limits, self.clock.now()).await.expect("assigned");
         tx.commit().await.expect("committed");
     }
 
@@ -231,18 +220,14 @@ impl TestServer {
             }
         };
         let spec = PolicySpec::parse("policy", "", desired).expect("a policy");
-        let policy = policies::create(&tx, &spec, self.clock.now())
-            .await
-            .expect("a policy");
+        let policy = policies::create(&tx, &spec, self.clock.now()).await.expect("a policy");
         tx.commit().await.expect("committed");
         policy.id
     }
 
     pub async fn withdraw(&self, node: &TestNode) {
         let tx = self.store.tenant(self.tenant).await.expect("a transaction");
-        assignments::clear(&tx, Scope::Instance(node.instance))
-            .await
-            .expect("taken back");
+        assignments::clear(&tx, Scope::Instance(node.instance)).await.expect("taken back");
         tx.commit().await.expect("committed");
     }
 
@@ -278,29 +263,20 @@ impl TestServer {
     pub async fn poll_with_attempt(&self, node: &TestNode, attempt: u128) -> PollResponse {
         let request = PollRequest {
             facts_digest: self.node_state(node).await.facts_digest,
-            attempt: Some(Attempt {
-                id: Uuid::from_u128(attempt).to_string(),
-                last_sequence: 2,
-            }),
+            attempt: Some(Attempt { id: Uuid::from_u128(attempt).to_string(), last_sequence: 2 }),
             ..PollRequest::default()
         };
         self.send_poll(node, request).await
     }
 
     pub async fn report_facts(&self, node: &TestNode, facts: Facts) -> PollResponse {
-        let request = PollRequest {
-            facts: Some(facts),
-            ..PollRequest::default()
-        };
+        let request = PollRequest { facts: Some(facts), ..PollRequest::default() };
         self.send_poll(node, request).await
     }
 
     pub async fn send_poll(&self, node: &TestNode, request: PollRequest) -> PollResponse {
         self.read_changes().await;
-        let answer = self
-            .manager
-            .poll(with_credential(&node.credential, request))
-            .await;
+        let answer = self.manager.poll(with_credential(&node.credential, request)).await;
         answer.expect("an answer").into_inner()
     }
 
@@ -311,8 +287,7 @@ impl TestServer {
         policy: PolicyId,
         last: u32,
     ) -> Answer {
-        self.begin_for(node, attempt, &policy.to_string(), last)
-            .await
+        self.begin_for(node, attempt, &policy.to_string(), last).await
     }
 
     /// Requests the start of the first attempt of a node at a certain replica.
@@ -324,9 +299,7 @@ impl TestServer {
     ) -> Answer {
         let request = begin_request(1, &policy.to_string(), 2);
         manager.wait_until_caught_up().await;
-        let answer = manager
-            .begin(with_credential(&node.credential, request))
-            .await;
+        let answer = manager.begin(with_credential(&node.credential, request)).await;
         let answer = answer.expect("an answer").into_inner();
         answer.answer.expect("yes or no")
     }
@@ -340,10 +313,7 @@ impl TestServer {
     ) -> Answer {
         let request = begin_request(attempt, digest, last);
         self.read_changes().await;
-        let answer = self
-            .manager
-            .begin(with_credential(&node.credential, request))
-            .await;
+        let answer = self.manager.begin(with_credential(&node.credential, request)).await;
         let answer = answer.expect("an answer").into_inner();
         answer.answer.expect("yes or no")
     }
@@ -355,8 +325,7 @@ impl TestServer {
         policy: PolicyId,
         events: &[(u32, Kind)],
     ) -> ReportResponse {
-        self.report_for(node, attempt, &policy.to_string(), events)
-            .await
+        self.report_for(node, attempt, &policy.to_string(), events).await
     }
 
     pub async fn report_for(
@@ -371,10 +340,7 @@ impl TestServer {
             ..report_request(attempt, PolicyId::nth(1), events)
         };
         self.read_changes().await;
-        let answer = self
-            .manager
-            .report(with_credential(&node.credential, request))
-            .await;
+        let answer = self.manager.report(with_credential(&node.credential, request)).await;
         answer.expect("an answer").into_inner()
     }
 
@@ -404,18 +370,14 @@ impl TestServer {
     pub async fn history(&self, run: RunId) -> String {
         let tx = self.store.tenant(self.tenant).await.expect("a transaction");
         let events = runs::events(&tx, run).await.expect("a history");
-        let transitions: Vec<_> = events
-            .iter()
-            .map(|e| format!("{}->{}", e.event, e.state))
-            .collect();
+        let transitions: Vec<_> =
+            events.iter().map(|e| format!("{}->{}", e.event, e.state)).collect();
         transitions.join(" ")
     }
 
     pub async fn update_status(&self, node: &TestNode) -> String {
         let tx = self.store.tenant(self.tenant).await.expect("a transaction");
-        let instance = instances::find(&tx, node.instance)
-            .await
-            .expect("an instance");
+        let instance = instances::find(&tx, node.instance).await.expect("an instance");
         instance.summary.update_status.text
     }
 
@@ -472,9 +434,7 @@ pub async fn connect(url: &str) -> Store {
 pub async fn create_project(store: &Store, name: &str) -> TenantId {
     let tx = store.fleet().await.expect("a transaction");
     let name = ProjectName::parse("name", name).expect("a name");
-    let project = projects::create(&tx, &name, "", NOON)
-        .await
-        .expect("a project");
+    let project = projects::create(&tx, &name, "", NOON).await.expect("a project");
     tx.commit().await.expect("committed");
     project.id
 }

@@ -22,9 +22,7 @@ pub async fn staged_nodes(
     failures: Option<u32>,
 ) -> (Vec<TestNode>, PolicyId) {
     let policy = server.create_policy("demo-hello=1.1").await;
-    server
-        .assign(Scope::Project, policy, at_once, failures)
-        .await;
+    server.assign(Scope::Project, policy, at_once, failures).await;
     let mut nodes = Vec::new();
     for n in 1..=count {
         let node = server.nth_node(n).await;
@@ -69,32 +67,19 @@ async fn no_more_begin_at_once_than_the_assignment_allows() {
         let again = server.begin(node, 1, policy, 2).await;
         assert_eq!(is_granted(&again), *was_granted);
     }
-    let waiting = granted
-        .iter()
-        .position(|granted| !granted)
-        .expect("one waits");
+    let waiting = granted.iter().position(|granted| !granted).expect("one waits");
     let Answer::Refused(refused) = server.begin(&nodes[waiting], 1, policy, 2).await else {
         panic!("it waits");
     };
-    assert!(
-        refused.reason.contains("as many as project allows at once"),
-        "{}",
-        refused.reason
-    );
+    assert!(refused.reason.contains("as many as project allows at once"), "{}", refused.reason);
 
     // An ended run frees its slot for exactly one other node.
-    let done = granted
-        .iter()
-        .position(|granted| *granted)
-        .expect("one began");
+    let done = granted.iter().position(|granted| *granted).expect("one began");
     let ended = [(3, began()), (4, finished())];
     server.report(&nodes[done], 1, policy, &ended).await;
     let rest = nodes.iter().enumerate().filter(|(n, _)| !granted[*n]);
     let answers = join_all(rest.map(|(_, node)| server.begin(node, 1, policy, 2))).await;
-    assert_eq!(
-        answers.iter().filter(|answer| is_granted(answer)).count(),
-        1
-    );
+    assert_eq!(answers.iter().filter(|answer| is_granted(answer)).count(), 1);
 }
 
 #[tokio::test]
@@ -122,11 +107,7 @@ async fn a_permit_whose_answer_was_lost_is_granted_again_and_its_slot_is_freed()
     assert_eq!(act(&server.poll_with_attempt(&nodes[0], 1).await), "apply");
     server.advance_minutes(10);
     server.poll_with_attempt(&nodes[0], 1).await;
-    assert_eq!(
-        server.used_slots(Scope::Project).await,
-        1,
-        "it still holds its attempt"
-    );
+    assert_eq!(server.used_slots(Scope::Project).await, 1, "it still holds its attempt");
     // The node lost its disk, and with it the attempt.
     assert_eq!(act(&server.poll(&nodes[0]).await), "apply");
     assert_eq!(server.used_slots(Scope::Project).await, 0);
@@ -136,11 +117,7 @@ async fn a_permit_whose_answer_was_lost_is_granted_again_and_its_slot_is_freed()
     let ended = [(3, began()), (4, finished())];
     server.report(&nodes[0], 1, policy, &ended).await;
     assert_eq!(server.runs(&nodes[0]).await[0].state.name(), "succeeded");
-    assert_eq!(
-        server.used_slots(Scope::Project).await,
-        1,
-        "the slot of the other node"
-    );
+    assert_eq!(server.used_slots(Scope::Project).await, 1, "the slot of the other node");
 }
 
 #[tokio::test]
@@ -164,9 +141,7 @@ async fn a_slot_is_held_while_its_assignment_is_changed_deleted_and_recreated() 
     assert!(is_granted(&server.begin(&nodes[0], 1, policy, 2).await));
     server.report(&nodes[0], 1, policy, &[(3, began())]).await;
     // Other limits, another policy and back, and no assignment for a while.
-    server
-        .assign(Scope::Project, policy, Some(1), Some(9))
-        .await;
+    server.assign(Scope::Project, policy, Some(1), Some(9)).await;
     assert!(!is_granted(&server.begin(&nodes[1], 1, policy, 2).await));
     let other = server.create_policy("demo-other=1").await;
     server.assign(Scope::Project, other, Some(1), None).await;
@@ -177,9 +152,7 @@ async fn a_slot_is_held_while_its_assignment_is_changed_deleted_and_recreated() 
     server.assign(Scope::Project, policy, Some(1), None).await;
     assert_eq!(server.used_slots(Scope::Project).await, 1);
     assert!(!is_granted(&server.begin(&nodes[1], 1, policy, 2).await));
-    server
-        .report(&nodes[0], 1, policy, &[(4, finished())])
-        .await;
+    server.report(&nodes[0], 1, policy, &[(4, finished())]).await;
     assert_eq!(server.used_slots(Scope::Project).await, 0);
     assert!(is_granted(&server.begin(&nodes[1], 1, policy, 2).await));
 }
@@ -189,9 +162,7 @@ async fn a_new_attempt_frees_the_slot_of_the_previous_one() {
     let server = TestServer::new().await;
     let (nodes, policy) = staged_nodes(&server, 2, Some(1), None).await;
     assert!(is_granted(&server.begin(&nodes[0], 1, policy, 2).await));
-    server
-        .report(&nodes[0], 2, policy, &[(1, downloading())])
-        .await;
+    server.report(&nodes[0], 2, policy, &[(1, downloading())]).await;
     assert_eq!(server.used_slots(Scope::Project).await, 0);
     assert!(is_granted(&server.begin(&nodes[1], 1, policy, 2).await));
     assert!(!is_granted(&server.begin(&nodes[0], 2, policy, 1).await));
@@ -202,9 +173,7 @@ async fn a_new_attempt_frees_the_slot_of_the_previous_one() {
 async fn an_update_that_directly_follows_another_counts_for_the_same_assignment() {
     let server = TestServer::new().await;
     let policy = server.create_policy("curl").await;
-    server
-        .assign(Scope::Project, policy, Some(1), Some(1))
-        .await;
+    server.assign(Scope::Project, policy, Some(1), Some(1)).await;
     let (one, other) = (server.eim_node(1).await, server.eim_node(2).await);
     for node in [&one, &other] {
         server.window(node.host, 0, 600).await;
@@ -218,21 +187,12 @@ async fn an_update_that_directly_follows_another_counts_for_the_same_assignment(
     assert_eq!(states, ["abandoned", "downloading"]);
     assert_eq!(server.used_slots(Scope::Project).await, 1);
     server.send_status(&one, sample(S::Started)).await;
-    let failed = UpdateStatus {
-        status_detail: "no".into(),
-        ..sample(S::Failed)
-    };
+    let failed = UpdateStatus { status_detail: "no".into(), ..sample(S::Failed) };
     server.send_status(&one, failed).await;
     assert_eq!(server.used_slots(Scope::Project).await, 0);
     server.advance_minutes(1);
-    assert_eq!(
-        window(&server.send_status(&other, sample(S::UpToDate)).await),
-        None
-    );
-    let decision = server
-        .decision_input(&other.as_node())
-        .await
-        .decide(server.now());
+    assert_eq!(window(&server.send_status(&other, sample(S::UpToDate)).await), None);
+    let decision = server.decision_input(&other.as_node()).await.decide(server.now());
     assert_eq!(decision.reason.code(), "stopped");
 }
 
@@ -261,18 +221,12 @@ async fn too_many_failures_stop_a_policy_until_it_is_assigned_again() {
     let (nodes, policy) = staged_nodes(&server, 4, None, Some(2)).await;
     for node in &nodes[..2] {
         assert!(is_granted(&server.begin(node, 1, policy, 2).await));
-        server
-            .report(node, 1, policy, &[(3, began()), (4, failed())])
-            .await;
+        server.report(node, 1, policy, &[(3, began()), (4, failed())]).await;
     }
     let Answer::Refused(refused) = server.begin(&nodes[2], 1, policy, 2).await else {
         panic!("two have failed");
     };
-    assert!(
-        refused.reason.starts_with("2 updates of project failed"),
-        "{}",
-        refused.reason
-    );
+    assert!(refused.reason.starts_with("2 updates of project failed"), "{}", refused.reason);
     let waiting = server.poll_with_attempt(&nodes[2], 1).await;
     assert_eq!(act(&waiting), "continue");
     assert_eq!(reason(&waiting), refused.reason);
@@ -293,22 +247,12 @@ async fn a_pause_applies_from_the_next_poll_and_spares_begun_updates() {
     server.report(&nodes[0], 1, policy, &[(3, began())]).await;
     for scope in [PauseScope::Project, PauseScope::Policy(policy)] {
         server.pause(scope).await;
-        assert_eq!(
-            act(&server.poll_with_attempt(&nodes[0], 1).await),
-            "continue"
-        );
+        assert_eq!(act(&server.poll_with_attempt(&nodes[0], 1).await), "continue");
         let paused = server.poll_with_attempt(&nodes[1], 1).await;
         assert_eq!(act(&paused), "continue");
-        assert!(
-            reason(&paused).starts_with("alice paused updates of"),
-            "{}",
-            reason(&paused)
-        );
+        assert!(reason(&paused).starts_with("alice paused updates of"), "{}", reason(&paused));
         assert!(!is_granted(&server.begin(&nodes[1], 1, policy, 2).await));
-        assert_eq!(
-            window(&server.send_status(&eim, sample(S::UpToDate)).await),
-            None
-        );
+        assert_eq!(window(&server.send_status(&eim, sample(S::UpToDate)).await), None);
         server.resume(scope).await;
     }
     assert_eq!(act(&server.poll_with_attempt(&nodes[1], 1).await), "apply");
@@ -332,49 +276,26 @@ async fn the_limit_applies_to_the_windows_of_eim_nodes() {
     }
     server.advance_minutes(2);
     let send_all = async |kind| {
-        let answers = join_all(
-            nodes
-                .iter()
-                .map(|node| server.send_status(node, sample(kind))),
-        )
-        .await;
-        answers
-            .iter()
-            .map(|answer| window(answer).is_some())
-            .collect::<Vec<_>>()
+        let answers =
+            join_all(nodes.iter().map(|node| server.send_status(node, sample(kind)))).await;
+        answers.iter().map(|answer| window(answer).is_some()).collect::<Vec<_>>()
     };
     let has_window = send_all(S::UpToDate).await;
-    assert_eq!(
-        has_window.iter().filter(|has_window| **has_window).count(),
-        2
-    );
-    assert_eq!(
-        send_all(S::UpToDate).await,
-        has_window,
-        "a delivered window stays"
-    );
+    assert_eq!(has_window.iter().filter(|has_window| **has_window).count(), 2);
+    assert_eq!(send_all(S::UpToDate).await, has_window, "a delivered window stays");
     assert_eq!(server.used_slots(Scope::Project).await, 2);
 
     // One of them finishes, and another one gets the window.
-    let first = has_window
-        .iter()
-        .position(|has_window| *has_window)
-        .expect("one");
+    let first = has_window.iter().position(|has_window| *has_window).expect("one");
     for kind in [S::Started, S::Updated, S::UpToDate] {
         server.send_status(&nodes[first], sample(kind)).await;
     }
     assert_eq!(server.used_slots(Scope::Project).await, 1);
     server.advance_minutes(1);
-    let next = join_all(
-        nodes
-            .iter()
-            .map(|node| server.send_status(node, sample(S::UpToDate))),
-    )
-    .await;
-    let new = next
-        .iter()
-        .zip(&has_window)
-        .filter(|(answer, had)| window(answer).is_some() && !**had);
+    let next =
+        join_all(nodes.iter().map(|node| server.send_status(node, sample(S::UpToDate)))).await;
+    let new =
+        next.iter().zip(&has_window).filter(|(answer, had)| window(answer).is_some() && !**had);
     assert_eq!(new.count(), 1);
     assert_eq!(server.used_slots(Scope::Project).await, 2);
 }
@@ -388,32 +309,18 @@ async fn a_node_that_never_starts_does_not_starve_the_others() {
     let (idle, willing) = (server.eim_node(1).await, server.eim_node(2).await);
     for node in [&idle, &willing] {
         for day in [0, 1] {
-            server
-                .window(node.host, 1_440 * day + 1, 1_440 * day + 121)
-                .await;
+            server.window(node.host, 1_440 * day + 1, 1_440 * day + 121).await;
         }
         server.send_status(node, sample(S::UpToDate)).await;
     }
     server.advance_minutes(1);
     assert!(window(&server.send_status(&idle, sample(S::UpToDate)).await).is_some());
-    assert_eq!(
-        window(&server.send_status(&willing, sample(S::UpToDate)).await),
-        None
-    );
+    assert_eq!(window(&server.send_status(&willing, sample(S::UpToDate)).await), None);
     server.advance_minutes(1_439);
-    assert_eq!(
-        window(&server.send_status(&idle, sample(S::UpToDate)).await),
-        None
-    );
+    assert_eq!(window(&server.send_status(&idle, sample(S::UpToDate)).await), None);
     server.advance_minutes(2);
-    assert_eq!(
-        window(&server.send_status(&idle, sample(S::UpToDate)).await),
-        None
-    );
-    let because = server
-        .decision_input(&idle.as_node())
-        .await
-        .decide(server.now());
+    assert_eq!(window(&server.send_status(&idle, sample(S::UpToDate)).await), None);
+    let because = server.decision_input(&idle.as_node()).await.decide(server.now());
     assert_eq!(because.reason.code(), "yields_slot");
     assert!(because.next_change.is_some_and(|next| server.now() < next));
     assert!(window(&server.send_status(&willing, sample(S::UpToDate)).await).is_some());
@@ -436,10 +343,7 @@ async fn a_withdrawn_window_frees_its_slot() {
         server.send_status(node, sample(S::UpToDate)).await;
     }
     assert!(window(&server.send_status(&one, sample(S::UpToDate)).await).is_some());
-    assert_eq!(
-        window(&server.send_status(&two, sample(S::UpToDate)).await),
-        None
-    );
+    assert_eq!(window(&server.send_status(&two, sample(S::UpToDate)).await), None);
     // Another policy with a nearer scope than the limited one.
     server.policy(&one.as_node(), "jq").await;
     for _ in 0..3 {
@@ -475,11 +379,7 @@ async fn a_race_of_both_protocols_at_two_replicas_never_grants_one_too_many() {
         let begun = begun.iter().filter(|answer| is_granted(answer)).count();
         let windows = windows.into_iter().map(|answer| answer.expect("an answer"));
         let windows = windows.filter(|answer| window(answer).is_some()).count();
-        assert_eq!(
-            begun + windows,
-            limit as usize,
-            "round {round}: {begun} and {windows}"
-        );
+        assert_eq!(begun + windows, limit as usize, "round {round}: {begun} and {windows}");
         assert_eq!(server.used_slots(Scope::Project).await, limit);
     }
 }

@@ -20,9 +20,7 @@ use crate::test_server::{TestServer, facts, with_credential};
 
 /// Serves the test server until the runtime of the test ends.
 async fn channel(server: &TestServer) -> Channel {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let serve = Server::builder()
         .add_routes(server.manager.services())
@@ -54,23 +52,16 @@ async fn an_oversized_message_is_refused_with_its_code_and_the_next_is_answered(
     let channel = channel(&server).await;
     let mut eim_client = MaintmgrServiceClient::new(channel.clone());
     let token = node.credential.as_str();
-    let refused = eim_client
-        .platform_update_status(with_credential(token, status_request(17 << 20)))
-        .await;
-    assert_eq!(
-        refused.expect_err("too large").code(),
-        Code::ResourceExhausted
-    );
+    let refused =
+        eim_client.platform_update_status(with_credential(token, status_request(17 << 20))).await;
+    assert_eq!(refused.expect_err("too large").code(), Code::ResourceExhausted);
     // 10 MiB are accepted: only the host of this GUID is unknown.
-    let unknown = eim_client
-        .platform_update_status(with_credential(token, status_request(10 << 20)))
-        .await;
+    let unknown =
+        eim_client.platform_update_status(with_credential(token, status_request(10 << 20))).await;
     assert_eq!(unknown.expect_err("unknown").code(), Code::NotFound);
 
     let mut ours = AgentServiceClient::new(channel);
-    ours.poll(with_credential(token, PollRequest::default()))
-        .await
-        .expect("the others are served");
+    ours.poll(with_credential(token, PollRequest::default())).await.expect("the others are served");
 }
 
 #[tokio::test]
@@ -78,38 +69,18 @@ async fn oversized_facts_are_refused_and_nothing_is_lost() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let mut client = AgentServiceClient::new(channel(&server).await);
-    let package = AvailablePackage {
-        name: "x".into(),
-        ..AvailablePackage::default()
-    };
-    let many = Facts {
-        available: vec![package; 100_001],
-        ..facts()
-    };
-    let long = Facts {
-        kernel_release: "x".repeat(5_000),
-        ..facts()
-    };
-    let zero = Facts {
-        boot_id: "a\0b".into(),
-        ..facts()
-    };
+    let package = AvailablePackage { name: "x".into(), ..AvailablePackage::default() };
+    let many = Facts { available: vec![package; 100_001], ..facts() };
+    let long = Facts { kernel_release: "x".repeat(5_000), ..facts() };
+    let zero = Facts { boot_id: "a\0b".into(), ..facts() };
     for bad in [many, long, zero] {
-        let request = PollRequest {
-            facts: Some(bad),
-            ..PollRequest::default()
-        };
-        let refused = client
-            .poll(with_credential(&node.credential, request))
-            .await
-            .expect_err("refused");
+        let request = PollRequest { facts: Some(bad), ..PollRequest::default() };
+        let refused =
+            client.poll(with_credential(&node.credential, request)).await.expect_err("refused");
         assert_eq!(refused.code(), Code::InvalidArgument);
     }
     let state = server.node_state(&node).await;
-    assert_eq!(
-        state.facts["architecture"], "amd64",
-        "the stored facts stay"
-    );
+    assert_eq!(state.facts["architecture"], "amd64", "the stored facts stay");
 }
 
 #[tokio::test]
@@ -119,18 +90,14 @@ async fn a_token_for_another_project_finds_no_host_of_this_one() {
     let foreign_tenant = TenantId::new(uuid::Uuid::from_u128(99));
     let (now, hour) = (crate::test_server::NOON, chrono::TimeDelta::hours(1));
     let role = [evenkeel_auth::Role::Node(foreign_tenant.uuid())];
-    let token = server
-        .authority
-        .issue_operator("agent", &role, hour, now)
-        .expect("a token");
+    let token = server.authority.issue_operator("agent", &role, hour, now).expect("a token");
     let mut client = MaintmgrServiceClient::new(channel(&server).await);
     let request = PlatformUpdateStatusRequest {
         host_guid: uuid::Uuid::from_u128(1).to_string(),
         ..status_request(0)
     };
-    let answer = client
-        .platform_update_status(with_credential(token.token.reveal(), request))
-        .await;
+    let answer =
+        client.platform_update_status(with_credential(token.token.reveal(), request)).await;
     assert_eq!(answer.expect_err("foreign").code(), Code::NotFound);
 }
 
@@ -150,13 +117,9 @@ async fn text_that_is_not_utf_8_is_refused_and_the_next_call_is_answered() {
     assert_eq!(refused.expect_err("no text").code(), Code::Internal);
 
     let mut eim_client = MaintmgrServiceClient::new(channel);
-    let request = PlatformUpdateStatusRequest {
-        host_guid: node.guid,
-        ..status_request(0)
-    };
-    let answer = eim_client
-        .platform_update_status(with_credential(&server.eim_token(), request))
-        .await;
+    let request = PlatformUpdateStatusRequest { host_guid: node.guid, ..status_request(0) };
+    let answer =
+        eim_client.platform_update_status(with_credential(&server.eim_token(), request)).await;
     answer.expect("an answer");
 }
 
@@ -177,8 +140,5 @@ async fn heartbeats_arrive_on_the_same_listener() {
     assert_eq!(server.host_status(node.host).await, "Running");
     let unauthenticated = tonic::Request::new(heartbeat(&node.guid));
     let refused = client.update_instance_state_status_by_host_guid(unauthenticated);
-    assert_eq!(
-        refused.await.expect_err("no token").code(),
-        Code::Unauthenticated
-    );
+    assert_eq!(refused.await.expect_err("no token").code(), Code::Unauthenticated);
 }

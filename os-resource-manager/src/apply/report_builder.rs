@@ -76,8 +76,7 @@ impl<'a> ReportBuilder<'a> {
             }
         };
         let details = &profile.details;
-        self.os_ids
-            .insert((&details.repository, &details.revision), os);
+        self.os_ids.insert((&details.repository, &details.revision), os);
     }
 
     /// Adds an OS profile that the database rejected.
@@ -104,10 +103,7 @@ impl<'a> ReportBuilder<'a> {
     /// Whether everything that was selected is present.
     pub fn outcome(&self) -> CycleOutcome {
         let planned = self.plan.findings.iter().map(|entry| entry.finding.kind);
-        let extra = self
-            .extra_findings
-            .iter()
-            .map(|(entry, _)| entry.finding.kind);
+        let extra = self.extra_findings.iter().map(|(entry, _)| entry.finding.kind);
         if self.refused == 0 && planned.chain(extra).all(is_remark) {
             CycleOutcome::Good
         } else {

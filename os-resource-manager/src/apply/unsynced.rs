@@ -25,20 +25,14 @@ impl Applier {
     pub(crate) async fn apply_to_unsynced(&self) -> Result<u64, StoreError> {
         let tx = self.store.fleet().await?;
         let tenants = os_reports::list_missing(&tx, MAX_CANDIDATES_PER_PASS).await?;
-        let selections = if tenants.is_empty() {
-            Vec::new()
-        } else {
-            os_settings::all(&tx).await?
-        };
+        let selections =
+            if tenants.is_empty() { Vec::new() } else { os_settings::all(&tx).await? };
         drop(tx);
         let mut selections: HashMap<TenantId, Option<CatalogSelection>> =
             selections.into_iter().collect();
         let projects = tenants.into_iter().map(|tenant| {
             let selection = selections.remove(&tenant).flatten().unwrap_or_default();
-            (
-                tenant,
-                self.resolve_selection(&selection.or_defaults(&self.defaults)),
-            )
+            (tenant, self.resolve_selection(&selection.or_defaults(&self.defaults)))
         });
         let projects: Vec<(TenantId, SelectionState)> = projects.collect();
         // The requests come first: if the process stops here, the next pass finds the same projects again.
@@ -71,8 +65,7 @@ impl Applier {
             }
         }
         let project_ids: HashSet<TenantId> = projects.iter().map(|(tenant, _)| *tenant).collect();
-        self.requested()
-            .retain(|tenant, _| project_ids.contains(tenant));
+        self.requested().retain(|tenant, _| project_ids.contains(tenant));
         let mut synced = HashSet::new();
         for (registry, members) in by_registry {
             let tx = self.store.fleet().await?;
@@ -102,8 +95,6 @@ impl Applier {
     }
 
     fn requested(&self) -> MutexGuard<'_, HashMap<TenantId, ResolvedSelection>> {
-        self.requested
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.requested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -140,9 +140,7 @@ pub(super) fn cve_list_requests(
                 let (_, variants) = variants.entry(location).or_insert((file, BTreeSet::new()));
                 // Equal lists may have several locations.
                 let digest = list.map(|(digest, _)| digest);
-                let mut existing = variants
-                    .iter()
-                    .map(|variant| variant.map(|(digest, _)| digest));
+                let mut existing = variants.iter().map(|variant| variant.map(|(digest, _)| digest));
                 if !existing.any(|existing| existing == digest) {
                     variants.insert(list);
                 }
@@ -150,10 +148,7 @@ pub(super) fn cve_list_requests(
         }
     }
     let all = variants.into_iter().map(|(location, (file, lists))| {
-        (
-            location,
-            build_request(file, AttachmentKind::Cves, lists, stored),
-        )
+        (location, build_request(file, AttachmentKind::Cves, lists, stored))
     });
     oldest_first(all.collect())
 }
@@ -175,11 +170,7 @@ fn build_request<'a>(
             kind: AttachmentKind::Packages,
             filtered_by: None,
         });
-        AttachmentVariant {
-            before: stored.get(&key).cloned(),
-            key,
-            packages,
-        }
+        AttachmentVariant { before: stored.get(&key).cloned(), key, packages }
     };
     AttachmentRequest {
         location: file.source.clone(),

@@ -38,9 +38,7 @@ fn key(location: &str, filtered_by: Option<u8>) -> AttachmentKey {
 
 fn by_key(attachments: impl IntoIterator<Item = Attachment>) -> HashMap<AttachmentKey, Attachment> {
     let attachments = attachments.into_iter();
-    attachments
-        .map(|entry| (entry.key.clone(), entry))
-        .collect()
+    attachments.map(|entry| (entry.key.clone(), entry)).collect()
 }
 
 /// Two profiles with the same CVE list and different package lists.
@@ -72,16 +70,11 @@ fn each_document_is_requested_once_with_all_its_variants() {
         let mut requests = cve_list_requests(&files, list_digests, &HashMap::new());
         assert_eq!(requests.len(), 1);
         let variants = requests.remove(0).variants.into_iter();
-        variants
-            .map(|variant| variant.key.filtered_by)
-            .collect::<BTreeSet<_>>()
+        variants.map(|variant| variant.key.filtered_by).collect::<BTreeSet<_>>()
     };
     let two = BTreeSet::from([Some([1; 32]), Some([2; 32])]);
     assert_eq!(variants(&list_digests(1, 2)), two);
-    assert_eq!(
-        variants(&list_digests(1, 1)),
-        BTreeSet::from([Some([1; 32])])
-    );
+    assert_eq!(variants(&list_digests(1, 1)), BTreeSet::from([Some([1; 32])]));
     assert_eq!(variants(&HashMap::new()), BTreeSet::from([None]));
 }
 
@@ -98,15 +91,9 @@ fn an_etag_is_sent_only_if_all_variants_have_it() {
         requests[0].etag().map(str::to_owned)
     };
     let variant = |list, digest, etag| attachment(key(location, Some(list)), digest, etag);
-    let same = etag(
-        variant(1, Some(7), Some("a")),
-        variant(2, Some(8), Some("a")),
-    );
+    let same = etag(variant(1, Some(7), Some("a")), variant(2, Some(8), Some("a")));
     assert_eq!(same.as_deref(), Some("a"));
-    let other = etag(
-        variant(1, Some(7), Some("a")),
-        variant(2, Some(8), Some("b")),
-    );
+    let other = etag(variant(1, Some(7), Some("a")), variant(2, Some(8), Some("b")));
     assert_eq!(other, None);
     let nothing_shown = etag(variant(1, None, Some("a")), variant(2, Some(8), Some("a")));
     assert_eq!(nothing_shown, None);
@@ -122,9 +109,7 @@ fn the_longest_unfetched_document_comes_first() {
     let mut old = attachment(key("web:https://a.example/old", None), Some(1), None);
     let first = |old: &Attachment, stalled: &Attachment| {
         let stored = by_key([old.clone(), stalled.clone()]);
-        cve_list_requests(&files, &HashMap::new(), &stored)[0]
-            .location
-            .clone()
+        cve_list_requests(&files, &HashMap::new(), &stored)[0].location.clone()
     };
     old.fetched_at += chrono::TimeDelta::hours(1);
     assert_eq!(first(&old, &stalled), stalled.key.location);
@@ -138,20 +123,14 @@ fn remarks_about_the_content_stay_and_failures_do_not() {
     let away = Finding::new(FindingKind::Unreachable, "no answer");
     let mut before = attachment(key("web:https://a.example/cves", None), Some(1), Some("a"));
     before.findings = vec![finding_json(&truncated), finding_json(&away)];
-    let variant = AttachmentVariant {
-        key: before.key.clone(),
-        packages: None,
-        before: Some(before),
-    };
+    let variant =
+        AttachmentVariant { key: before.key.clone(), packages: None, before: Some(before) };
     let now = Time::UNIX_EPOCH + chrono::TimeDelta::hours(1);
     let again = variant.refreshed(now);
     assert_eq!(again.findings, [finding_json(&truncated)]);
     assert_eq!((again.etag.as_deref(), again.fetched_at), (Some("a"), now));
     let without = variant.with_failure(&away, now);
-    assert_eq!(
-        without.findings,
-        [finding_json(&truncated), finding_json(&away)]
-    );
+    assert_eq!(without.findings, [finding_json(&truncated), finding_json(&away)]);
     assert_eq!(without.digest, Some([1; 32]));
 }
 
@@ -185,10 +164,7 @@ fn unusable_documents_are_findings() {
     ] {
         let finding = render_document(kind, b"<html>", None).expect_err("a web page");
         assert_eq!(finding.kind, expected);
-        let error = RegistryError::Malformed {
-            what: "file",
-            why: "it is empty".to_owned(),
-        };
+        let error = RegistryError::Malformed { what: "file", why: "it is empty".to_owned() };
         assert_eq!(document_finding(kind, &error).kind, expected);
     }
 }

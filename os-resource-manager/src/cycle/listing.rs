@@ -77,16 +77,13 @@ impl Cycle<'_> {
         finding: &Finding,
     ) -> Result<(), CycleStop> {
         self.count_unlisted(finding);
-        self.store_artifact(&listing_artifact(repository, finding))
-            .await
+        self.store_artifact(&listing_artifact(repository, finding)).await
     }
 
     fn count_unlisted(&self, finding: &Finding) {
         let mut tally = self.tally();
         tally.profiles += 1;
-        tally
-            .first_error
-            .get_or_insert_with(|| finding.message.clone());
+        tally.first_error.get_or_insert_with(|| finding.message.clone());
     }
 
     /// The selected profiles of this registry, each with the selectors of its tags.
@@ -104,20 +101,13 @@ impl Cycle<'_> {
             let repository = format!("{}{profile}", self.source.prefix);
             // A name that is not a valid repository cannot exist in a registry.
             let repository = repository.parse().ok()?;
-            Some(SelectedProfile {
-                repository,
-                selectors,
-            })
+            Some(SelectedProfile { repository, selectors })
         });
         profiles.collect()
     }
 
     async fn list_tags(&self, profile: SelectedProfile) -> Result<ListingResult, CycleStop> {
-        let result = timeout(
-            LISTING_TIMEOUT,
-            self.source.registry.tags(&profile.repository),
-        )
-        .await;
+        let result = timeout(LISTING_TIMEOUT, self.source.registry.tags(&profile.repository)).await;
         let result = count_outcome(result.unwrap_or(Err(RegistryError::Stalled)));
         self.count_finished();
         let tags = match result {
@@ -139,9 +129,8 @@ impl Cycle<'_> {
         for ListedProfile { profile, tags } in listed {
             let stored = self.stored_artifacts(&profile.repository).await?;
             let stored = stored.into_iter();
-            let mut stored: HashMap<String, Artifact> = stored
-                .map(|artifact| (artifact.tag.clone(), artifact))
-                .collect();
+            let mut stored: HashMap<String, Artifact> =
+                stored.map(|artifact| (artifact.tag.clone(), artifact)).collect();
             let tags = tags.iter().filter(|tag| profile.is_selected(tag.as_str()));
             revisions.extend(tags.map(|tag| Revision {
                 repository: profile.repository.clone(),

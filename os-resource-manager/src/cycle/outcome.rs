@@ -41,11 +41,7 @@ impl Tally {
                 messages.push(format!("{} with problems", pluralize(number, what)));
             }
         }
-        let outcome = if messages.is_empty() {
-            CycleOutcome::Good
-        } else {
-            CycleOutcome::Partial
-        };
+        let outcome = if messages.is_empty() { CycleOutcome::Good } else { CycleOutcome::Partial };
         CycleResult {
             outcome,
             message: evenkeel_domain::text::cut(&messages.join("; "), 1_000),

@@ -128,9 +128,7 @@ impl Fetcher<'_> {
         if !must && trust != SignatureStatus::Good {
             return Ok(true);
         }
-        let check = self
-            .verify_signature(repository, &revision.tag, manifest)
-            .await?;
+        let check = self.verify_signature(repository, &revision.tag, manifest).await?;
         findings.extend(check.finding.map(about_files_artifact));
         Ok(!must || check.trust == SignatureStatus::Good)
     }
@@ -169,13 +167,7 @@ impl Fetcher<'_> {
             return Err(field_finding(role, FindingKind::TooLarge, &why));
         }
         let sha256 = digest.and_then(|digest| Sha256::parse("sha256", &digest.hex()).ok());
-        let file = CatalogFile {
-            role,
-            path: named_file.title.to_owned(),
-            source,
-            sha256,
-            size,
-        };
+        let file = CatalogFile { role, path: named_file.title.to_owned(), source, sha256, size };
         Ok((Some(file), finding))
     }
 
@@ -237,8 +229,5 @@ fn field_finding(role: FileRole, kind: FindingKind, why: &str) -> Finding {
 
 /// Marks a finding as one about the files artifact.
 fn about_files_artifact(finding: Finding) -> Finding {
-    Finding {
-        field: Some("files".to_owned()),
-        ..finding
-    }
+    Finding { field: Some("files".to_owned()), ..finding }
 }

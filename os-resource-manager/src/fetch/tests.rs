@@ -60,18 +60,11 @@ fn a_profile_is_the_first_layer_of_an_artifact_of_its_type() {
         ),
         (None, vec![], FindingKind::NotAProfile),
         (None, vec![layer(None)], FindingKind::NoTitle),
-        (
-            None,
-            vec![layer(Some("edge\0.yaml"))],
-            FindingKind::NotAProfile,
-        ),
+        (None, vec![layer(Some("edge\0.yaml"))], FindingKind::NotAProfile),
         (None, vec![layer(Some(&long))], FindingKind::NotAProfile),
     ] {
         let manifest = manifest(kind, layers);
-        assert_eq!(
-            profile_layer(&manifest).expect_err("no profile").kind,
-            expected
-        );
+        assert_eq!(profile_layer(&manifest).expect_err("no profile").kind, expected);
     }
 }
 
@@ -82,10 +75,7 @@ fn a_known_text_is_not_fetched_again() {
     let text = revision_before.cached_text(&manifest, "edge.yaml");
     assert_eq!(text.as_deref(), Some("spec: {}"));
     assert_eq!(revision_before.cached_text(&manifest, "other.yaml"), None);
-    let moved = Manifest {
-        digest: Digest::compute(b"another"),
-        ..manifest.clone()
-    };
+    let moved = Manifest { digest: Digest::compute(b"another"), ..manifest.clone() };
     assert_eq!(revision_before.cached_text(&moved, "edge.yaml"), None);
     assert_eq!(revision(None).cached_text(&manifest, "edge.yaml"), None);
 }
@@ -99,25 +89,10 @@ fn a_valid_signature_covers_one_content_only() {
         before.signature = Some(json!({ "key": "00" }));
         revision(Some(before))
     };
-    assert!(
-        signed(SignatureStatus::Good)
-            .cached_signature(&manifest)
-            .is_some()
-    );
-    assert!(
-        signed(SignatureStatus::Bad)
-            .cached_signature(&manifest)
-            .is_none()
-    );
-    let moved = Manifest {
-        digest: Digest::compute(b"another"),
-        ..manifest
-    };
-    assert!(
-        signed(SignatureStatus::Good)
-            .cached_signature(&moved)
-            .is_none()
-    );
+    assert!(signed(SignatureStatus::Good).cached_signature(&manifest).is_some());
+    assert!(signed(SignatureStatus::Bad).cached_signature(&manifest).is_none());
+    let moved = Manifest { digest: Digest::compute(b"another"), ..manifest };
+    assert!(signed(SignatureStatus::Good).cached_signature(&moved).is_none());
 }
 
 #[test]
@@ -157,20 +132,14 @@ fn a_tag_that_reappears_has_changed() {
     let before = artifact(None);
     let fetched = revision(Some(before.clone())).compare(before.clone());
     assert_eq!(fetched, FetchedRevision::Unchanged(before.clone()));
-    let gone = Artifact {
-        gone_at: Some(chrono::DateTime::UNIX_EPOCH),
-        ..before.clone()
-    };
+    let gone = Artifact { gone_at: Some(chrono::DateTime::UNIX_EPOCH), ..before.clone() };
     let fetched = revision(Some(gone)).compare(before.clone());
     assert_eq!(fetched, FetchedRevision::Changed(before));
 }
 
 #[test]
 fn a_signature_carries_the_manifest_and_the_profile() {
-    let document = ProfileDocument {
-        title: "edge.yaml".to_owned(),
-        text: "spec: {}".to_owned(),
-    };
+    let document = ProfileDocument { title: "edge.yaml".to_owned(), text: "spec: {}".to_owned() };
     let chain = with_chain(json!({ "key": "00" }), Some("{}"), &document);
     let expected = json!({ "key": "00", "manifest": "{}", "profile": "spec: {}" });
     assert_eq!(chain, expected);

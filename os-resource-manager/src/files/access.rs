@@ -83,19 +83,14 @@ pub(super) async fn authenticate(
     }
     let header = request.headers.get(AUTHORIZATION);
     let header = header.map(|header| header.to_str().unwrap_or_default());
-    let caller = authority
-        .verify_header(header, now)
-        .map_err(AccessError::Unauthenticated)?;
+    let caller = authority.verify_header(header, now).map_err(AccessError::Unauthenticated)?;
     let visible = visible_projects(&caller).ok_or(AccessError::NoFileAccess)?;
     if let Some(project) = caller.node_project()
         && caller.issued_by_us
     {
         check_host_trusted(store, TenantId::new(project), &caller.subject).await?;
     }
-    Ok(FileCaller {
-        owner: TransferOwner::Subject(caller.subject.clone()),
-        visible,
-    })
+    Ok(FileCaller { owner: TransferOwner::Subject(caller.subject.clone()), visible })
 }
 
 /// The projects whose files the bearer of a token gets; `None` if it gets none.
@@ -108,9 +103,7 @@ fn visible_projects(caller: &Caller) -> Option<VisibleProjects> {
     if projects.is_empty() {
         return None;
     }
-    Some(VisibleProjects::Only(
-        projects.into_iter().map(TenantId::new).collect(),
-    ))
+    Some(VisibleProjects::Only(projects.into_iter().map(TenantId::new).collect()))
 }
 
 /// Refuses a node of ours whose host was invalidated, as all other services do.
@@ -156,10 +149,7 @@ mod tests {
             Some(VisibleProjects::Only(tenants.collect()))
         };
         assert_eq!(visible_with_roles(&[]), None);
-        assert_eq!(
-            visible_with_roles(&[Role::Node(FIRST_PROJECT)]),
-            only(&[FIRST_PROJECT])
-        );
+        assert_eq!(visible_with_roles(&[Role::Node(FIRST_PROJECT)]), only(&[FIRST_PROJECT]));
         assert_eq!(
             visible_with_roles(&[Role::Node(FIRST_PROJECT), Role::Node(SECOND_PROJECT)]),
             None,
@@ -169,10 +159,7 @@ mod tests {
             visible_with_roles(&[Role::Write(SECOND_PROJECT), Role::Read(FIRST_PROJECT)]),
             only(&[FIRST_PROJECT, SECOND_PROJECT])
         );
-        assert_eq!(
-            visible_with_roles(&[Role::Administrator]),
-            Some(VisibleProjects::All)
-        );
+        assert_eq!(visible_with_roles(&[Role::Administrator]), Some(VisibleProjects::All));
         let one = VisibleProjects::Only(vec![TenantId::new(FIRST_PROJECT)]);
         assert!(
             one.contains(TenantId::new(FIRST_PROJECT))

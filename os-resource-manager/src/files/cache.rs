@@ -116,12 +116,8 @@ impl FileCache {
         let mut state = CacheState::default();
         for (digest, size) in folder.list_files()? {
             state.use_counter += 1;
-            let stored = StoredFile {
-                size,
-                is_verified: false,
-                last_used: state.use_counter,
-                readers: 0,
-            };
+            let stored =
+                StoredFile { size, is_verified: false, last_used: state.use_counter, readers: 0 };
             state.files.insert(digest, stored);
         }
         for (digest, size) in folder.list_parts()? {
@@ -132,11 +128,7 @@ impl FileCache {
             };
             state.parts.insert(digest, partial);
         }
-        let cache = Self(Arc::new(CacheInner {
-            folder,
-            limits,
-            state: Mutex::new(state),
-        }));
+        let cache = Self(Arc::new(CacheInner { folder, limits, state: Mutex::new(state) }));
         let mut state = cache.lock();
         let too_much = state.total_bytes().saturating_sub(limits.max_bytes);
         for digest in state.eviction_candidates(too_much, &HashSet::new()).0 {
@@ -187,12 +179,7 @@ impl FileCache {
         drop(state);
         // If this fails, only the order of use is lost.
         file.set_modified(SystemTime::from(now)).ok();
-        Ok(Some(OpenFile {
-            file,
-            size,
-            cache: self.clone(),
-            digest: *digest,
-        }))
+        Ok(Some(OpenFile { file, size, cache: self.clone(), digest: *digest }))
     }
 
     /// Verifies the digest of a file of an earlier process. Removes the file if the digest is wrong. Returns whether the
@@ -259,13 +246,12 @@ impl FileCache {
             return Ok(Err(CacheSpaceError::TooLarge));
         }
         let mut state = self.lock();
-        let (reserved, written) = state.parts.get(digest).map_or((0, 0), |partial| {
-            (partial.reserved, partial.written.load(Ordering::Relaxed))
-        });
+        let (reserved, written) = state
+            .parts
+            .get(digest)
+            .map_or((0, 0), |partial| (partial.reserved, partial.written.load(Ordering::Relaxed)));
         let others = state.total_bytes().saturating_sub(reserved);
-        let too_much = others
-            .saturating_add(bytes)
-            .saturating_sub(limits.max_bytes);
+        let too_much = others.saturating_add(bytes).saturating_sub(limits.max_bytes);
         let required = limits
             .min_free_bytes
             .saturating_add(state.outstanding_bytes(digest))
@@ -303,12 +289,8 @@ impl FileCache {
         let mut state = self.lock();
         state.parts.remove(digest);
         state.use_counter += 1;
-        let stored = StoredFile {
-            size,
-            is_verified: true,
-            last_used: state.use_counter,
-            readers: 0,
-        };
+        let stored =
+            StoredFile { size, is_verified: true, last_used: state.use_counter, readers: 0 };
         state.files.insert(*digest, stored);
         report_size(&state);
         Ok(())
@@ -356,10 +338,7 @@ impl CacheState {
 
     /// What to evict to gain `bytes`, and how many bytes that gains. Parts that no download writes come first.
     fn eviction_candidates(&self, bytes: u64, spared: &HashSet<Digest>) -> (Vec<Digest>, u64) {
-        let parts = self
-            .parts
-            .iter()
-            .filter(|(_, partial)| !partial.is_being_filled);
+        let parts = self.parts.iter().filter(|(_, partial)| !partial.is_being_filled);
         let parts = parts.map(|(digest, partial)| (0, partial.reserved, *digest));
         let files = self.files.iter();
         let files = files.filter(|(digest, file)| file.readers == 0 && !spared.contains(digest));
@@ -388,10 +367,7 @@ impl Drop for OpenFile {
 }
 
 fn report_size(state: &CacheState) {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a cache is far smaller than 2^53 bytes"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a cache is far smaller than 2^53 bytes")]
     metrics::gauge!("evenkeel_files_cache_bytes").set(state.total_bytes() as f64);
 }
 

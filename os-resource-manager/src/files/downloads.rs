@@ -95,10 +95,7 @@ impl Downloads {
         let (sender, receiver) = watch::channel(None);
         running.insert(file.digest, receiver.clone());
         drop(running);
-        let entry = RunningEntry {
-            downloads: self.clone(),
-            digest: file.digest,
-        };
+        let entry = RunningEntry { downloads: self.clone(), digest: file.digest };
         let (downloads, file, spared) = (self.clone(), Arc::clone(file), Arc::clone(spared));
         Lifecycle::detach(async move {
             let result = downloads.download(&file, &spared).await;
@@ -179,14 +176,8 @@ impl Downloads {
             return Err(DownloadError::Unavailable(why));
         };
         let failed = |error: std::io::Error| DownloadError::from_disk_error(&error);
-        let mut part = PartialDownload::open(&self.0.cache, digest)
-            .await
-            .map_err(failed)?;
-        let options = FetchOptions {
-            size: source.size,
-            spared,
-            retry_delay: self.0.retry_delay,
-        };
+        let mut part = PartialDownload::open(&self.0.cache, digest).await.map_err(failed)?;
+        let options = FetchOptions { size: source.size, spared, retry_delay: self.0.retry_delay };
         match part.fetch(&origin, options).await {
             Ok(()) => part.commit().await.map_err(failed),
             Err(failure) => {
@@ -207,11 +198,7 @@ impl Downloads {
     /// The recent failure of a file that is not to be downloaded yet.
     fn recent_failure(&self, digest: &Digest) -> Option<DownloadError> {
         let now = self.0.clock.now();
-        let mut failures = self
-            .0
-            .failures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.0.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.retain(|_, (until, _)| now < *until);
         failures.get(digest).map(|(_, failure)| failure.clone())
     }
@@ -221,11 +208,7 @@ impl Downloads {
         if !matches!(failure, DownloadError::WrongContent(_)) {
             return;
         }
-        let until = self
-            .0
-            .clock
-            .now()
-            .checked_add_signed(self.0.bad_file_retry_interval);
+        let until = self.0.clock.now().checked_add_signed(self.0.bad_file_retry_interval);
         let until = until.unwrap_or(Time::MAX_UTC);
         let failures = self.0.failures.lock();
         let mut failures = failures.unwrap_or_else(PoisonError::into_inner);

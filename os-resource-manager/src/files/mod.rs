@@ -83,10 +83,8 @@ impl FileServer {
         settings: FileSettings,
         sources: Arc<Sources>,
     ) -> io::Result<Self> {
-        let limits = CacheLimits {
-            max_bytes: settings.max_bytes,
-            min_free_bytes: settings.min_free_bytes,
-        };
+        let limits =
+            CacheLimits { max_bytes: settings.max_bytes, min_free_bytes: settings.min_free_bytes };
         let cache = FileCache::open(&settings.dir, limits)?;
         let downloads = Downloads::new(
             cache.clone(),
@@ -109,9 +107,7 @@ impl FileServer {
 
     /// The HTTP routes.
     pub fn router(&self) -> Router {
-        Router::new()
-            .fallback(handle_request)
-            .with_state(self.clone())
+        Router::new().fallback(handle_request).with_state(self.clone())
     }
 
     /// Prefetches files until the process stops, if the settings want that.
@@ -135,10 +131,7 @@ impl FileServer {
     }
 
     fn prefetcher(&self) -> Prefetcher {
-        Prefetcher {
-            store: self.0.store.clone(),
-            downloads: self.0.downloads.clone(),
-        }
+        Prefetcher { store: self.0.store.clone(), downloads: self.0.downloads.clone() }
     }
 
     async fn respond(&self, request: &Parts) -> Result<Response, FileError> {
@@ -180,9 +173,7 @@ impl FileServer {
         let result = result.map_err(|_| FileError::Pending)?;
         // A download that ends without a result has panicked.
         let result = result.ok().and_then(|result| result.clone());
-        result
-            .ok_or(FileError::Pending)?
-            .map_err(FileError::Download)?;
+        result.ok_or(FileError::Pending)?.map_err(FileError::Download)?;
         // The file may already have been evicted.
         let open = self.open_cached(file.digest).await?;
         open.ok_or(FileError::Download(DownloadError::NoSpace))
@@ -225,17 +216,10 @@ mod tests {
             format!("/files/sha256/{}", digest.hex()),
             format!("/files/sha256/{}/edge.raw.gz", digest.hex()),
         ] {
-            assert_eq!(
-                parse_file_name(&path),
-                Some(FileName::Digest(digest)),
-                "{path}"
-            );
+            assert_eq!(parse_file_name(&path), Some(FileName::Digest(digest)), "{path}");
         }
         let by_path = FileName::Path("files-edge-orch/repository/edge.raw.gz".to_owned());
-        assert_eq!(
-            parse_file_name("/files-edge-orch/repository/edge.raw.gz"),
-            Some(by_path)
-        );
+        assert_eq!(parse_file_name("/files-edge-orch/repository/edge.raw.gz"), Some(by_path));
         for path in ["", "/", "/files/sha256/", "/files/sha256/ab", "/.."] {
             assert_eq!(parse_file_name(path), None, "{path}");
         }

@@ -97,11 +97,7 @@ struct FileEntry {
 
 impl Offers {
     pub fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            store,
-            clock,
-            snapshot: Mutex::default(),
-        }
+        Self { store, clock, snapshot: Mutex::default() }
     }
 
     /// Looks up a file for a caller. A file that was just added is found at once; a removed file is found for up to 30
@@ -142,9 +138,7 @@ impl Offers {
         let took = self.clock.now().signed_duration_since(now);
         let new_snapshot = OfferSnapshot {
             taken_at: now,
-            absence_ttl: MIN_ABSENCE_TTL
-                .max(took * ABSENCE_TTL_FACTOR)
-                .min(SNAPSHOT_TTL),
+            absence_ttl: MIN_ABSENCE_TTL.max(took * ABSENCE_TTL_FACTOR).min(SNAPSHOT_TTL),
             index,
         };
         *snapshot = Some(new_snapshot.clone());
@@ -160,10 +154,7 @@ impl OfferIndex {
             let Some((digest, source)) = file_source(&offer) else {
                 continue;
             };
-            let of_path = index
-                .paths
-                .entry(normalize_path(&offer.file.path))
-                .or_default();
+            let of_path = index.paths.entry(normalize_path(&offer.file.path)).or_default();
             of_path.entry(digest).or_default().insert(offer.tenant);
             let of_file = sources.entry(digest).or_default();
             of_file.entry(source).or_default().insert(offer.tenant);
@@ -268,30 +259,18 @@ mod tests {
             FileName::Path(normalize_path("/images/edge.raw")),
             FileName::Path(normalize_path("//images/a/../edge.raw")),
         ] {
-            assert_eq!(
-                found_digest(&index.find(&name, &only_project(FIRST_PROJECT))),
-                Some(edge)
-            );
+            assert_eq!(found_digest(&index.find(&name, &only_project(FIRST_PROJECT))), Some(edge));
         }
         let by_digest = FileName::Digest(edge);
-        assert_eq!(
-            index.find(&by_digest, &only_project(SECOND_PROJECT)),
-            OfferLookup::NotFound
-        );
+        assert_eq!(index.find(&by_digest, &only_project(SECOND_PROJECT)), OfferLookup::NotFound);
         let by_path = FileName::Path("images/edge.raw".to_owned());
         assert_eq!(
             found_digest(&index.find(&by_path, &only_project(SECOND_PROJECT))),
             Some(Digest::compute(b"other"))
         );
-        assert_eq!(
-            index.find(&by_path, &VisibleProjects::All),
-            OfferLookup::Ambiguous
-        );
+        assert_eq!(index.find(&by_path, &VisibleProjects::All), OfferLookup::Ambiguous);
         let unknown = FileName::Path("images".to_owned());
-        assert_eq!(
-            index.find(&unknown, &VisibleProjects::All),
-            OfferLookup::NotFound
-        );
+        assert_eq!(index.find(&unknown, &VisibleProjects::All), OfferLookup::NotFound);
     }
 
     #[test]
@@ -315,10 +294,7 @@ mod tests {
         document.file.sha256 = None;
         let index = OfferIndex::from_offers(vec![document]);
         let name = FileName::Path("cves.json".to_owned());
-        assert_eq!(
-            index.find(&name, &VisibleProjects::All),
-            OfferLookup::NotFound
-        );
+        assert_eq!(index.find(&name, &VisibleProjects::All), OfferLookup::NotFound);
     }
 
     #[test]

@@ -217,9 +217,7 @@ impl PartialDownload {
             return Ok(false);
         }
         if length > self.reserved {
-            let more = self
-                .reserve(length + RESERVATION_STEP_BYTES, options.spared)
-                .await;
+            let more = self.reserve(length + RESERVATION_STEP_BYTES, options.spared).await;
             if more.is_err() {
                 self.reserve(length, options.spared).await?;
             }

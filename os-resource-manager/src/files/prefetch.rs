@@ -94,10 +94,7 @@ fn newest_files(in_use: &[(Image, Offer)]) -> Vec<Arc<OfferedFile>> {
         match all.iter_mut().find(|file| file.digest == digest) {
             Some(existing) if existing.sources.contains(&source) => {}
             Some(existing) => existing.sources.push(source),
-            None => all.push(OfferedFile {
-                digest,
-                sources: vec![source],
-            }),
+            None => all.push(OfferedFile { digest, sources: vec![source] }),
         }
     }
     all.into_iter().map(Arc::new).collect()

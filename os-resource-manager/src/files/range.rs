@@ -36,11 +36,7 @@ pub(super) fn parse_range(headers: &HeaderMap, etag: &str, size: u64) -> Request
         Some((Some(from), Some(last))) if from > last => return RequestedRange::Full,
         Some((Some(from), Some(last))) => (from, last.saturating_add(1).min(size)),
     };
-    if from < to {
-        RequestedRange::Partial { from, to }
-    } else {
-        RequestedRange::Unsatisfiable
-    }
+    if from < to { RequestedRange::Partial { from, to } } else { RequestedRange::Unsatisfiable }
 }
 
 /// Whether the client already has this content (`If-None-Match`).
@@ -103,11 +99,7 @@ mod tests {
             ("bytes=-40", 0, 10),
             ("Bytes = 9- ", 9, 10),
         ] {
-            assert_eq!(
-                parse_of_ten_bytes(range),
-                RequestedRange::Partial { from, to },
-                "{range}"
-            );
+            assert_eq!(parse_of_ten_bytes(range), RequestedRange::Partial { from, to }, "{range}");
         }
     }
 
@@ -129,27 +121,15 @@ mod tests {
         ] {
             assert_eq!(parse_of_ten_bytes(range), RequestedRange::Full, "{range}");
         }
-        assert_eq!(
-            parse_range(&HeaderMap::new(), ETAG, 10),
-            RequestedRange::Full
-        );
+        assert_eq!(parse_range(&HeaderMap::new(), ETAG, 10), RequestedRange::Full);
         let twice = header_map(&[(RANGE, "bytes=0-1"), (RANGE, "bytes=2-3")]);
         assert_eq!(parse_range(&twice, ETAG, 10), RequestedRange::Full);
     }
 
     #[test]
     fn a_range_behind_the_end_is_unsatisfiable() {
-        for range in [
-            "bytes=10-",
-            "bytes=10-20",
-            "bytes=-0",
-            "bytes=99999999999999999999999-",
-        ] {
-            assert_eq!(
-                parse_of_ten_bytes(range),
-                RequestedRange::Unsatisfiable,
-                "{range}"
-            );
+        for range in ["bytes=10-", "bytes=10-20", "bytes=-0", "bytes=99999999999999999999999-"] {
+            assert_eq!(parse_of_ten_bytes(range), RequestedRange::Unsatisfiable, "{range}");
         }
         let any = header_map(&[(RANGE, "bytes=0-")]);
         assert_eq!(parse_range(&any, ETAG, 0), RequestedRange::Unsatisfiable);

@@ -95,11 +95,9 @@ impl FileError {
             Self::Refused(
                 AccessError::Unauthenticated(AuthError::KeysUnavailable) | AccessError::Store(_),
             )
-            | Self::LookupTimeout => (
-                S::SERVICE_UNAVAILABLE,
-                "unavailable",
-                Some(BUSY_RETRY_SECONDS),
-            ),
+            | Self::LookupTimeout => {
+                (S::SERVICE_UNAVAILABLE, "unavailable", Some(BUSY_RETRY_SECONDS))
+            }
             Self::Refused(AccessError::Unauthenticated(_) | AccessError::HostNotTrusted) => {
                 (S::UNAUTHORIZED, "refused", None)
             }
@@ -114,19 +112,15 @@ impl FileError {
             }
             Self::Pending => (S::SERVICE_UNAVAILABLE, "pending", Some(FETCH_RETRY_SECONDS)),
             Self::Download(DownloadError::TooLarge) => (S::SERVICE_UNAVAILABLE, "too_large", None),
-            Self::Download(DownloadError::NoSpace) => (
-                S::SERVICE_UNAVAILABLE,
-                "no_space",
-                Some(FETCH_RETRY_SECONDS),
-            ),
+            Self::Download(DownloadError::NoSpace) => {
+                (S::SERVICE_UNAVAILABLE, "no_space", Some(FETCH_RETRY_SECONDS))
+            }
             Self::Download(DownloadError::Disk(_)) => {
                 (S::SERVICE_UNAVAILABLE, "disk", Some(FETCH_RETRY_SECONDS))
             }
-            Self::Download(DownloadError::Unavailable(_)) => (
-                S::SERVICE_UNAVAILABLE,
-                "unavailable",
-                Some(FETCH_RETRY_SECONDS),
-            ),
+            Self::Download(DownloadError::Unavailable(_)) => {
+                (S::SERVICE_UNAVAILABLE, "unavailable", Some(FETCH_RETRY_SECONDS))
+            }
             Self::Download(DownloadError::WrongContent(_)) => {
                 (S::BAD_GATEWAY, "wrong_content", None)
             }
@@ -195,11 +189,8 @@ pub(super) async fn file_response(
 ) -> Result<Response, FileError> {
     let (etag, size) = (digest_etag(digest), open.size);
     let is_head = request.method == Method::HEAD;
-    let range = if is_head {
-        RequestedRange::Full
-    } else {
-        parse_range(&request.headers, &etag, size)
-    };
+    let range =
+        if is_head { RequestedRange::Full } else { parse_range(&request.headers, &etag, size) };
     let (status, from, to) = match range {
         RequestedRange::Full => (StatusCode::OK, 0, size),
         RequestedRange::Partial { from, to } => (StatusCode::PARTIAL_CONTENT, from, to),
@@ -244,10 +235,7 @@ async fn file_body(open: OpenFile, transfer: Transfer, from: u64, to: u64) -> io
                 // The client was promised more bytes: an error tells it that this is not the end.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Ok(Some((
-                Bytes::from(chunk),
-                (file, left.saturating_sub(count)),
-            )))
+            Ok(Some((Bytes::from(chunk), (file, left.saturating_sub(count)))))
         }
     });
     Ok(Body::from_stream(chunks))

@@ -36,11 +36,7 @@ pub(super) struct Transfer {
 impl TransferLimiter {
     pub fn new(max_total: usize, max_per_owner: usize) -> Self {
         let max_total = max_total.clamp(1, Semaphore::MAX_PERMITS);
-        Self {
-            slots: Arc::new(Semaphore::new(max_total)),
-            max_per_owner,
-            counts: Arc::default(),
-        }
+        Self { slots: Arc::new(Semaphore::new(max_total)), max_per_owner, counts: Arc::default() }
     }
 
     /// Starts a transfer.
@@ -54,11 +50,7 @@ impl TransferLimiter {
         let permit = permit.map_err(|_| TransferLimit::Total)?;
         counts.insert(owner.clone(), count + 1);
         drop(counts);
-        Ok(Transfer {
-            counts: Arc::clone(&self.counts),
-            owner,
-            _permit: permit,
-        })
+        Ok(Transfer { counts: Arc::clone(&self.counts), owner, _permit: permit })
     }
 }
 
@@ -87,15 +79,9 @@ mod tests {
         let limiter = TransferLimiter::new(3, 2);
         let first = limiter.acquire(node("one")).expect("a transfer");
         let second = limiter.acquire(node("one")).expect("a transfer");
-        assert_eq!(
-            limiter.acquire(node("one")).unwrap_err(),
-            TransferLimit::PerCaller
-        );
+        assert_eq!(limiter.acquire(node("one")).unwrap_err(), TransferLimit::PerCaller);
         let third = limiter.acquire(node("two")).expect("a transfer");
-        assert_eq!(
-            limiter.acquire(node("three")).unwrap_err(),
-            TransferLimit::Total
-        );
+        assert_eq!(limiter.acquire(node("three")).unwrap_err(), TransferLimit::Total);
         drop(first);
         assert!(limiter.acquire(node("three")).is_ok());
         drop((second, third));

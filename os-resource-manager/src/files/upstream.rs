@@ -38,9 +38,8 @@ pub(super) fn resolve_origin(
 }
 
 fn parse_blob_location(text: &str, size: Option<u64>) -> RegistryResult<UpstreamLocation> {
-    let (repository, digest) = text
-        .rsplit_once('@')
-        .ok_or_else(|| bad_location("it has no digest"))?;
+    let (repository, digest) =
+        text.rsplit_once('@').ok_or_else(|| bad_location("it has no digest"))?;
     let repository: Repository = repository.parse()?;
     let digest: Digest = digest.parse()?;
     let size = size.ok_or_else(|| bad_location("its size is not known"))?;
@@ -48,10 +47,7 @@ fn parse_blob_location(text: &str, size: Option<u64>) -> RegistryResult<Upstream
 }
 
 fn bad_location(why: &str) -> RegistryError {
-    RegistryError::Malformed {
-        what: "source of a file",
-        why: why.to_owned(),
-    }
+    RegistryError::Malformed { what: "source of a file", why: why.to_owned() }
 }
 
 /// A file at its source.

@@ -25,13 +25,7 @@ struct TestRevision {
 
 impl TestRevision {
     fn new(profile: &'static str, tag: &str, image: u8) -> Self {
-        Self {
-            profile,
-            tag: tag.to_owned(),
-            image,
-            content: 0,
-            state: 3,
-        }
+        Self { profile, tag: tag.to_owned(), image, content: 0, state: 3 }
     }
 
     fn yaml(&self) -> String {
@@ -74,10 +68,7 @@ fn resolved_selection(revision: &str, enabled: &[&str]) -> ResolvedSelection {
         enabled: Some(enabled.iter().copied().map(str::to_owned).collect()),
         default_profile: enabled.first().copied().map(str::to_owned),
     };
-    selection
-        .resolve()
-        .expect("a valid selection")
-        .expect("a complete one")
+    selection.resolve().expect("a valid selection").expect("a complete one")
 }
 
 fn plan_artifacts(
@@ -85,12 +76,7 @@ fn plan_artifacts(
     trust: SignaturePolicy,
     artifacts: &[Artifact],
 ) -> Plan {
-    let content = RegistryContent {
-        prefix: PREFIX,
-        trust,
-        artifacts,
-        attachments: &[],
-    };
+    let content = RegistryContent { prefix: PREFIX, trust, artifacts, attachments: &[] };
     plan(selection, &content, NOON)
 }
 
@@ -106,9 +92,7 @@ fn planned_profiles(plan: &Plan) -> Vec<(&str, &str, &str)> {
 
 fn finding_kinds(plan: &Plan) -> Vec<(&str, &str)> {
     let findings = plan.findings.iter();
-    findings
-        .map(|entry| (entry.tag.as_str(), entry.finding.kind.name()))
-        .collect()
+    findings.map(|entry| (entry.tag.as_str(), entry.finding.kind.name())).collect()
 }
 
 fn artifacts(revisions: &[TestRevision]) -> Vec<Artifact> {
@@ -118,10 +102,8 @@ fn artifacts(revisions: &[TestRevision]) -> Vec<Artifact> {
 #[test]
 fn a_range_takes_its_patches_and_a_tag_only_itself() {
     let tags = ["0.3.1", "0.3.2", "0.4.0", "main"];
-    let revisions: Vec<_> = (1..)
-        .zip(tags)
-        .map(|(image, tag)| TestRevision::new("edge", tag, image))
-        .collect();
+    let revisions: Vec<_> =
+        (1..).zip(tags).map(|(image, tag)| TestRevision::new("edge", tag, image)).collect();
     let available = artifacts(&revisions);
     let tags_of = |revision: &str| {
         let plan = plan_artifacts(
@@ -129,24 +111,15 @@ fn a_range_takes_its_patches_and_a_tag_only_itself() {
             SignaturePolicy::Off,
             &available,
         );
-        assert_eq!(
-            (finding_kinds(&plan), plan.refused),
-            (vec![], 0),
-            "{revision}"
-        );
+        assert_eq!((finding_kinds(&plan), plan.refused), (vec![], 0), "{revision}");
         let profiles = planned_profiles(&plan).into_iter();
-        profiles
-            .map(|(_, _, tag)| tag.to_owned())
-            .collect::<Vec<_>>()
+        profiles.map(|(_, _, tag)| tag.to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(tags_of("~0.3.1"), ["0.3.1", "0.3.2"]);
     assert_eq!(tags_of("0.3.1"), ["0.3.1"]);
     assert_eq!(tags_of("main"), ["main"]);
-    let other = plan_artifacts(
-        &resolved_selection("~0.3.1", &["other"]),
-        SignaturePolicy::Off,
-        &available,
-    );
+    let other =
+        plan_artifacts(&resolved_selection("~0.3.1", &["other"]), SignaturePolicy::Off, &available);
     assert!(other.profiles.is_empty());
     assert_eq!(finding_kinds(&other), [("", "not_there")]);
 }
@@ -155,11 +128,8 @@ fn a_range_takes_its_patches_and_a_tag_only_itself() {
 fn the_highest_revision_of_an_image_describes_it() {
     let tags = ["0.3.9", "0.3.10", "0.3.2"];
     let available = artifacts(&tags.map(|tag| TestRevision::new("edge", tag, 7)));
-    let plan = plan_artifacts(
-        &resolved_selection("~0.3", &["edge"]),
-        SignaturePolicy::Off,
-        &available,
-    );
+    let plan =
+        plan_artifacts(&resolved_selection("~0.3", &["edge"]), SignaturePolicy::Off, &available);
     assert_eq!(planned_profiles(&plan), [("edge", "3.7", "0.3.10")]);
     assert_eq!((plan.refused, finding_kinds(&plan)), (0, vec![]));
 }
@@ -171,11 +141,8 @@ fn an_image_version_has_one_image() {
     let document = older.document.take().unwrap_or_default();
     older.document = Some(document.replace(&"08".repeat(32), &"99".repeat(32)));
     let available = [older, newer];
-    let plan = plan_artifacts(
-        &resolved_selection("~0.3", &["edge"]),
-        SignaturePolicy::Off,
-        &available,
-    );
+    let plan =
+        plan_artifacts(&resolved_selection("~0.3", &["edge"]), SignaturePolicy::Off, &available);
     assert_eq!(planned_profiles(&plan), [("edge", "3.7", "0.3.2")]);
     assert_eq!(finding_kinds(&plan), [("0.3.1", "same_image_other_digest")]);
     assert_eq!(plan.refused, 1);
@@ -184,28 +151,16 @@ fn an_image_version_has_one_image() {
 #[test]
 fn ambiguous_tags_of_one_revision_are_refused() {
     let one = TestRevision::new("edge", "0.3.1", 7);
-    let other = TestRevision {
-        tag: "v0.3.1".to_owned(),
-        ..one.clone()
-    };
+    let other = TestRevision { tag: "v0.3.1".to_owned(), ..one.clone() };
     let selection = resolved_selection("~0.3", &["edge"]);
-    let same = plan_artifacts(
-        &selection,
-        SignaturePolicy::Off,
-        &artifacts(&[one.clone(), other.clone()]),
-    );
+    let same =
+        plan_artifacts(&selection, SignaturePolicy::Off, &artifacts(&[one.clone(), other.clone()]));
     assert_eq!(planned_profiles(&same), [("edge", "3.7", "0.3.1")]);
     assert!(finding_kinds(&same).is_empty());
-    let other = TestRevision {
-        content: 9,
-        ..other
-    };
+    let other = TestRevision { content: 9, ..other };
     let plan = plan_artifacts(&selection, SignaturePolicy::Off, &artifacts(&[one, other]));
     assert!(plan.profiles.is_empty());
-    assert_eq!(
-        finding_kinds(&plan),
-        [("0.3.1", "ambiguous"), ("v0.3.1", "ambiguous")]
-    );
+    assert_eq!(finding_kinds(&plan), [("0.3.1", "ambiguous"), ("v0.3.1", "ambiguous")]);
     assert_eq!(plan.refused, 2);
 }
 
@@ -213,42 +168,12 @@ fn ambiguous_tags_of_one_revision_are_refused() {
 fn the_signature_policy_decides_about_unsigned_profiles() {
     for (status, trust, is_selected, expected) in [
         (SignatureStatus::Good, SignaturePolicy::Require, true, None),
-        (
-            SignatureStatus::Unsigned,
-            SignaturePolicy::Require,
-            false,
-            Some("unsigned"),
-        ),
-        (
-            SignatureStatus::Unchecked,
-            SignaturePolicy::Require,
-            false,
-            Some("unsigned"),
-        ),
-        (
-            SignatureStatus::Bad,
-            SignaturePolicy::Require,
-            false,
-            Some("bad_signature"),
-        ),
-        (
-            SignatureStatus::Unsigned,
-            SignaturePolicy::Warn,
-            true,
-            Some("unsigned"),
-        ),
-        (
-            SignatureStatus::Bad,
-            SignaturePolicy::Warn,
-            true,
-            Some("bad_signature"),
-        ),
-        (
-            SignatureStatus::Unchecked,
-            SignaturePolicy::Warn,
-            true,
-            None,
-        ),
+        (SignatureStatus::Unsigned, SignaturePolicy::Require, false, Some("unsigned")),
+        (SignatureStatus::Unchecked, SignaturePolicy::Require, false, Some("unsigned")),
+        (SignatureStatus::Bad, SignaturePolicy::Require, false, Some("bad_signature")),
+        (SignatureStatus::Unsigned, SignaturePolicy::Warn, true, Some("unsigned")),
+        (SignatureStatus::Bad, SignaturePolicy::Warn, true, Some("bad_signature")),
+        (SignatureStatus::Unchecked, SignaturePolicy::Warn, true, None),
         (SignatureStatus::Bad, SignaturePolicy::Off, true, None),
     ] {
         let mut one = TestRevision::new("edge", "0.3.1", 1).artifact();
@@ -256,10 +181,7 @@ fn the_signature_policy_decides_about_unsigned_profiles() {
         let plan = plan_artifacts(&resolved_selection("0.3.1", &["edge"]), trust, &[one]);
         assert_eq!(plan.profiles.len() == 1, is_selected, "{status} {trust:?}");
         assert_eq!(plan.refused, u32::from(!is_selected), "{status} {trust:?}");
-        let kinds: Vec<_> = finding_kinds(&plan)
-            .into_iter()
-            .map(|(_, kind)| kind)
-            .collect();
+        let kinds: Vec<_> = finding_kinds(&plan).into_iter().map(|(_, kind)| kind).collect();
         assert_eq!(kinds, Vec::from_iter(expected), "{status} {trust:?}");
     }
 }
@@ -267,10 +189,7 @@ fn the_signature_policy_decides_about_unsigned_profiles() {
 #[test]
 fn a_profile_in_the_wrong_repository_is_refused() {
     let other = TestRevision::new("other", "0.3.1", 1).artifact();
-    let wrong_repository = Artifact {
-        repository: format!("{PREFIX}edge"),
-        ..other
-    };
+    let wrong_repository = Artifact { repository: format!("{PREFIX}edge"), ..other };
     let plan = plan_artifacts(
         &resolved_selection("~0.3", &["edge"]),
         SignaturePolicy::Off,
@@ -282,18 +201,12 @@ fn a_profile_in_the_wrong_repository_is_refused() {
     wrong_tag.document = Some(document.replace("release: \"\"", "release: 0.3.1"));
     let mut branch = wrong_tag.clone();
     branch.tag = "main".to_owned();
-    let plan = plan_artifacts(
-        &resolved_selection("~0.3", &["edge"]),
-        SignaturePolicy::Off,
-        &[wrong_tag],
-    );
+    let plan =
+        plan_artifacts(&resolved_selection("~0.3", &["edge"]), SignaturePolicy::Off, &[wrong_tag]);
     assert_eq!(finding_kinds(&plan), [("0.3.2", "revision_mismatch")]);
     assert_eq!((plan.profiles.len(), plan.refused), (0, 1));
-    let plan = plan_artifacts(
-        &resolved_selection("main", &["edge"]),
-        SignaturePolicy::Off,
-        &[branch],
-    );
+    let plan =
+        plan_artifacts(&resolved_selection("main", &["edge"]), SignaturePolicy::Off, &[branch]);
     assert_eq!((plan.profiles.len(), plan.refused), (1, 0));
 }
 
@@ -302,11 +215,8 @@ fn a_moved_revision_is_reported_and_a_moved_branch_is_not() {
     for (tag, expected) in [("0.3.1", vec![("0.3.1", "tag_moved")]), ("main", vec![])] {
         let mut one = TestRevision::new("edge", tag, 1).artifact();
         one.moved_from = Some([7; 32]);
-        let plan = plan_artifacts(
-            &resolved_selection(tag, &["edge"]),
-            SignaturePolicy::Off,
-            &[one],
-        );
+        let plan =
+            plan_artifacts(&resolved_selection(tag, &["edge"]), SignaturePolicy::Off, &[one]);
         assert_eq!((finding_kinds(&plan), plan.profiles.len()), (expected, 1));
     }
 }
@@ -322,10 +232,7 @@ fn a_fetch_failure_is_reported_once() {
     ];
     let selection = resolved_selection("0.3.1", &["edge"]);
     let plan = plan_artifacts(&selection, SignaturePolicy::Off, &[one.clone()]);
-    assert_eq!(
-        finding_kinds(&plan),
-        [("0.3.1", "several_layers"), ("0.3.1", "yaml")]
-    );
+    assert_eq!(finding_kinds(&plan), [("0.3.1", "several_layers"), ("0.3.1", "yaml")]);
     assert_eq!(plan.refused, 1);
     one.findings.clear();
     let plan = plan_artifacts(&selection, SignaturePolicy::Off, &[one]);
@@ -343,40 +250,19 @@ fn a_listing_failure_is_reported_and_known_revisions_stay() {
         ..artifact.clone()
     };
     let selection = resolved_selection("~0.3", &["edge"]);
-    let plan = plan_artifacts(
-        &selection,
-        SignaturePolicy::Off,
-        &[listing.clone(), artifact],
-    );
-    assert_eq!(
-        (finding_kinds(&plan), plan.profiles.len()),
-        (vec![("", "not_a_profile")], 1)
-    );
-    let plan = plan_artifacts(
-        &selection,
-        SignaturePolicy::Off,
-        std::slice::from_ref(&listing),
-    );
+    let plan = plan_artifacts(&selection, SignaturePolicy::Off, &[listing.clone(), artifact]);
+    assert_eq!((finding_kinds(&plan), plan.profiles.len()), (vec![("", "not_a_profile")], 1));
+    let plan = plan_artifacts(&selection, SignaturePolicy::Off, std::slice::from_ref(&listing));
     assert_eq!(finding_kinds(&plan), [("", "not_a_profile")]);
-    let gone_listing = Artifact {
-        gone_at: Some(NOON),
-        ..listing
-    };
+    let gone_listing = Artifact { gone_at: Some(NOON), ..listing };
     let plan = plan_artifacts(&selection, SignaturePolicy::Off, &[gone_listing]);
     assert_eq!(finding_kinds(&plan), [("", "not_there")]);
 }
 
 #[test]
 fn a_gone_revision_is_reported_only_if_no_other_has_its_image() {
-    let gone = |tag, image| TestRevision {
-        state: 0,
-        ..TestRevision::new("edge", tag, image)
-    };
-    let available = [
-        gone("0.3.1", 1),
-        gone("0.3.2", 2),
-        TestRevision::new("edge", "0.3.3", 2),
-    ];
+    let gone = |tag, image| TestRevision { state: 0, ..TestRevision::new("edge", tag, image) };
+    let available = [gone("0.3.1", 1), gone("0.3.2", 2), TestRevision::new("edge", "0.3.3", 2)];
     let plan = plan_artifacts(
         &resolved_selection("~0.3", &["edge"]),
         SignaturePolicy::Off,
@@ -444,15 +330,8 @@ fn attachments_belong_to_their_profile() {
     assert_eq!(details.packages, Some([1; 32]));
     assert_eq!(details.existing_cves, Some([3; 32]));
     assert_eq!(details.fixed_cves, None);
-    let documents: Vec<_> = plan
-        .documents
-        .iter()
-        .map(|(digest, key)| (digest[0], key))
-        .collect();
-    assert_eq!(
-        documents,
-        [(1, &attachments[0].key), (3, &attachments[2].key)]
-    );
+    let documents: Vec<_> = plan.documents.iter().map(|(digest, key)| (digest[0], key)).collect();
+    assert_eq!(documents, [(1, &attachments[0].key), (3, &attachments[2].key)]);
     let reported = &plan.findings[0].finding;
     assert_eq!(reported.field.as_deref(), Some("spec.osFixedCvesURL"));
     assert_eq!((plan.findings.len(), plan.refused), (1, 0));

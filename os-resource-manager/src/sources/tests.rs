@@ -35,10 +35,7 @@ impl TestFolder {
 fn a_registry_is_found_by_its_name_alone() {
     let sources = Sources::open(&single_registry(default_settings())).expect("good settings");
     assert_eq!(sources.names().collect::<Vec<_>>(), ["release"]);
-    assert_eq!(
-        sources.find("release").expect("it is configured").name,
-        "release"
-    );
+    assert_eq!(sources.find("release").expect("it is configured").name, "release");
     assert!(sources.find("other").is_none());
     assert!(sources.refresh("other").is_none());
 }
@@ -53,19 +50,9 @@ fn an_invalid_setting_is_named() {
     for address in ["registry.example", "http://registry.example"] {
         bad.push(("address", RegistrySettings::new(address)));
     }
-    for url in [
-        "ftp://files.example",
-        "http://files.example",
-        "https://a:b@files.example",
-    ] {
+    for url in ["ftp://files.example", "http://files.example", "https://a:b@files.example"] {
         let files_url = text(url);
-        bad.push((
-            "files_url",
-            RegistrySettings {
-                files_url,
-                ..default_settings()
-            },
-        ));
+        bad.push(("files_url", RegistrySettings { files_url, ..default_settings() }));
     }
     let with = |change: fn(&mut RegistrySettings, Option<PathBuf>), file: Option<PathBuf>| {
         let mut settings = default_settings();
@@ -73,37 +60,16 @@ fn an_invalid_setting_is_named() {
         settings
     };
     bad.extend([
-        (
-            "prefix",
-            with(|it, _| it.prefix = "Release/".to_owned(), None),
-        ),
-        (
-            "password_file",
-            with(|it, _| it.username = Some("somebody".to_owned()), None),
-        ),
-        (
-            "username",
-            with(|it, file| it.password_file = file, file.clone()),
-        ),
-        (
-            "token_file",
-            with(|it, file| it.token_file = file, missing.clone()),
-        ),
+        ("prefix", with(|it, _| it.prefix = "Release/".to_owned(), None)),
+        ("password_file", with(|it, _| it.username = Some("somebody".to_owned()), None)),
+        ("username", with(|it, file| it.password_file = file, file.clone())),
+        ("token_file", with(|it, file| it.token_file = file, missing.clone())),
         ("ca", with(|it, file| it.ca = file, missing)),
-        (
-            "keys",
-            with(|it, file| it.keys = file.into_iter().collect(), file),
-        ),
-        (
-            "trust",
-            with(|it, _| it.trust = SignaturePolicy::Require, None),
-        ),
+        ("keys", with(|it, file| it.keys = file.into_iter().collect(), file)),
+        ("trust", with(|it, _| it.trust = SignaturePolicy::Require, None)),
     ]);
     for (key, settings) in bad {
-        assert_eq!(
-            open_error(settings).key,
-            format!("registries.release.{key}")
-        );
+        assert_eq!(open_error(settings).key, format!("registries.release.{key}"));
     }
     let bad_name = BTreeMap::from([("a b".to_owned(), default_settings())]);
     assert!(Sources::open(&bad_name).is_err());
@@ -122,10 +88,7 @@ fn secrets_are_not_printed() {
     for text in [format!("{settings:?}"), format!("{sources:?}")] {
         assert!(!text.contains("sesame"), "{text}");
     }
-    let bad = RegistrySettings {
-        proxy: Some("sesame".to_owned().into()),
-        ..default_settings()
-    };
+    let bad = RegistrySettings { proxy: Some("sesame".to_owned().into()), ..default_settings() };
     let error = open_error(bad);
     assert_eq!(error.key, "registries.release.proxy");
     assert!(!error.to_string().contains("sesame"), "{error}");
@@ -176,18 +139,9 @@ fn a_location_is_parsed_as_it_is_written() {
         format!("blob:os/edge/files@{digest}"),
         "web:https://files.example/os/edge.json?v=1@2".to_owned(),
     ] {
-        assert_eq!(
-            FileLocation::parse(&text).expect("a location").to_string(),
-            text
-        );
+        assert_eq!(FileLocation::parse(&text).expect("a location").to_string(), text);
     }
-    for text in [
-        "",
-        "web:",
-        "blob:os/edge",
-        "blob:os/edge@sha256:00",
-        "file:/etc/passwd",
-    ] {
+    for text in ["", "web:", "blob:os/edge", "blob:os/edge@sha256:00", "file:/etc/passwd"] {
         assert_eq!(FileLocation::parse(text), None, "{text}");
     }
 }

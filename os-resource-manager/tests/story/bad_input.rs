@@ -33,31 +33,13 @@ async fn server_with(bad: &[&str]) -> TestServer {
 /// Syncs twice, and returns the first report. Only the good profile is taken.
 async fn sync_with_refusals(server: &TestServer, bad: usize) -> SyncReport {
     let report = server.sync().await;
-    assert_eq!(
-        server.os_names().await,
-        ["good 3.0.1"],
-        "{}",
-        server.report_text(&report)
-    );
+    assert_eq!(server.os_names().await, ["good 3.0.1"], "{}", server.report_text(&report));
     assert_eq!((report.created, report.outcome), (1, CycleOutcome::Partial));
-    assert_eq!(
-        report.refused as usize,
-        bad,
-        "{}",
-        server.report_text(&report)
-    );
-    assert!(
-        report
-            .findings
-            .iter()
-            .all(|row| !row.repository.ends_with("good"))
-    );
+    assert_eq!(report.refused as usize, bad, "{}", server.report_text(&report));
+    assert!(report.findings.iter().all(|row| !row.repository.ends_with("good")));
     // The next cycle has the same result.
     let again = server.sync().await;
-    assert_eq!(
-        (again.created, again.unchanged, again.refused),
-        (0, 1, report.refused)
-    );
+    assert_eq!((again.created, again.unchanged, again.refused), (0, 1, report.refused));
     assert_eq!(again.findings, report.findings);
     report
 }
@@ -65,9 +47,7 @@ async fn sync_with_refusals(server: &TestServer, bad: usize) -> SyncReport {
 /// Publishes an artifact that `make` builds from the layer of a valid profile.
 fn publish_artifact(server: &TestServer, profile: &str, make: impl FnOnce(Layer) -> Manifest) {
     let repository = format!("{PROFILE_PREFIX}{profile}");
-    let blob = server
-        .registry
-        .put_blob(&repository, profile_yaml(profile, "3.0.1", ""));
+    let blob = server.registry.put_blob(&repository, profile_yaml(profile, "3.0.1", ""));
     let layer = Layer::file(blob, PROFILE_LAYER_TYPE, &format!("{profile}.yaml"));
     server.registry.put_manifest(&repository, TAG, &make(layer));
 }
@@ -78,41 +58,18 @@ async fn a_profile_that_is_no_plain_yaml_is_refused() {
     let lines = (1..30).map(|n| format!("  a{n}: &a{n} [*a{0}, *a{0}, *a{0}]\n", n - 1));
     let bomb = lines.collect::<Vec<_>>().concat();
     let written = [
-        (
-            "anchor-bomb",
-            format!("{}  a0: &a0 [x]\n{bomb}", good("anchor-bomb")),
-        ),
-        (
-            "deep",
-            format!(
-                "{}  more: {}{}\n",
-                good("deep"),
-                "[".repeat(50),
-                "]".repeat(50)
-            ),
-        ),
+        ("anchor-bomb", format!("{}  a0: &a0 [x]\n{bomb}", good("anchor-bomb"))),
+        ("deep", format!("{}  more: {}{}\n", good("deep"), "[".repeat(50), "]".repeat(50))),
         ("documents", format!("{0}---\n{0}", good("documents"))),
-        (
-            "duplicate-key",
-            format!("{}  name: another\n", good("duplicate-key")),
-        ),
+        ("duplicate-key", format!("{}  name: another\n", good("duplicate-key"))),
         ("empty", "  \n".to_owned()),
         ("html", "<!DOCTYPE html><html>Sign in</html>".to_owned()),
         ("list", "- spec\n".to_owned()),
-        (
-            "merge-key",
-            good("merge-key").replace("spec:\n", "spec:\n  <<: {name: other}\n"),
-        ),
+        ("merge-key", good("merge-key").replace("spec:\n", "spec:\n  <<: {name: other}\n")),
         ("nul", good("nul").replace("x86_64", "\"x\\0\"")),
         ("sequence", good("sequence").replace("x86_64", "[true]")),
-        (
-            "tag",
-            good("tag").replace("name: tag", "name: !!python/object:os.system tag"),
-        ),
-        (
-            "wrong-type",
-            good("wrong-type").replace("name: wrong-type 3.0.1", "name: {a: b}"),
-        ),
+        ("tag", good("tag").replace("name: tag", "name: !!python/object:os.system tag")),
+        ("wrong-type", good("wrong-type").replace("name: wrong-type 3.0.1", "name: {a: b}")),
     ];
     let names: Vec<&str> = written.iter().map(|(name, _)| *name).collect();
     let server = server_with(&names).await;
@@ -126,18 +83,11 @@ async fn a_profile_that_is_no_plain_yaml_is_refused() {
 #[tokio::test]
 async fn a_boolean_is_read_as_the_text_that_was_written() {
     let server = TestServer::new(TAG, &["edge"]).await;
-    let text = profile_yaml("edge", "3.0.1", "").replace(
-        "spec:\n",
-        "metadata:\n  standalone-node: true\n  quoted: \"yes\"\nspec:\n",
-    );
+    let text = profile_yaml("edge", "3.0.1", "")
+        .replace("spec:\n", "metadata:\n  standalone-node: true\n  quoted: \"yes\"\nspec:\n");
     server.publish_text("edge", TAG, &text);
     let report = server.sync().await;
-    assert_eq!(
-        report.outcome,
-        CycleOutcome::Good,
-        "{}",
-        server.report_text(&report)
-    );
+    assert_eq!(report.outcome, CycleOutcome::Good, "{}", server.report_text(&report));
     let metadata = &server.list_systems().await[0].spec.metadata;
     assert_eq!(metadata, r#"{"quoted":"yes","standalone-node":"true"}"#);
 }
@@ -152,36 +102,13 @@ async fn a_profile_with_an_invalid_field_is_refused() {
     let digest = Digest::compute(b"3.0.1").hex();
     let written = [
         ("climbs-out", bad("climbs-out", "images/", "../../etc/")),
-        (
-            "climbs-hidden",
-            bad("climbs-hidden", "images/", "images/%2e%2e/"),
-        ),
+        ("climbs-hidden", bad("climbs-hidden", "images/", "images/%2e%2e/")),
         ("no-digest", bad("no-digest", &digest, &"0".repeat(64))),
         ("other-manifest", profile_yaml("good", "3.0.1", "")),
-        (
-            "plain-http",
-            bad("plain-http", "images/", "http://files.example/"),
-        ),
-        (
-            "unknown-kind",
-            bad("unknown-kind", "OS_TYPE_IMMUTABLE", "OS_TYPE_ODD"),
-        ),
-        (
-            "version",
-            bad(
-                "version",
-                "osImageVersion: \"3.0.1\"",
-                "osImageVersion: latest",
-            ),
-        ),
-        (
-            "wrong-release",
-            bad(
-                "wrong-release",
-                "spec:\n",
-                "metadata:\n  release: 0.2.9\nspec:\n",
-            ),
-        ),
+        ("plain-http", bad("plain-http", "images/", "http://files.example/")),
+        ("unknown-kind", bad("unknown-kind", "OS_TYPE_IMMUTABLE", "OS_TYPE_ODD")),
+        ("version", bad("version", "osImageVersion: \"3.0.1\"", "osImageVersion: latest")),
+        ("wrong-release", bad("wrong-release", "spec:\n", "metadata:\n  release: 0.2.9\nspec:\n")),
     ];
     let names: Vec<&str> = written.iter().map(|(name, _)| *name).collect();
     let server = server_with(&names).await;
@@ -212,16 +139,9 @@ async fn an_artifact_of_another_form_is_refused() {
             Manifest::artifact(PROFILE_ARTIFACT_TYPE, vec![layer])
         }
     };
-    publish_artifact(
-        &server,
-        "climbing-title",
-        titled("../../climbing-title.yaml"),
-    );
+    publish_artifact(&server, "climbing-title", titled("../../climbing-title.yaml"));
     publish_artifact(&server, "five-gib", |layer| {
-        let blob = Blob {
-            size: 5 * GIB,
-            ..layer.blob
-        };
+        let blob = Blob { size: 5 * GIB, ..layer.blob };
         Manifest::artifact(PROFILE_ARTIFACT_TYPE, vec![Layer { blob, ..layer }])
     });
     publish_artifact(&server, "foreign-kind", |layer| {
@@ -229,31 +149,21 @@ async fn an_artifact_of_another_form_is_refused() {
     });
     let index = r#"{"schemaVersion":2,"manifests":[]}"#;
     let form = "application/vnd.oci.image.index.v1+json";
-    server
-        .registry
-        .put_raw_manifest(&format!("{PROFILE_PREFIX}index"), TAG, index, form);
+    server.registry.put_raw_manifest(&format!("{PROFILE_PREFIX}index"), TAG, index, form);
     publish_artifact(&server, "no-layer", |_| {
         Manifest::artifact(PROFILE_ARTIFACT_TYPE, Vec::new())
     });
     publish_artifact(&server, "no-title", |layer| {
-        let layer = Layer {
-            title: None,
-            annotations: std::collections::BTreeMap::new(),
-            ..layer
-        };
+        let layer = Layer { title: None, annotations: std::collections::BTreeMap::new(), ..layer };
         Manifest::artifact(PROFILE_ARTIFACT_TYPE, vec![layer])
     });
     publish_artifact(&server, "other-title", titled("good.yaml"));
     server.publish("page", TAG, "3.0.1");
     let page = format!("{PROFILE_PREFIX}page/manifests/");
-    server
-        .registry
-        .add_fault(Fault::always(&page, FaultKind::Html));
+    server.registry.add_fault(Fault::always(&page, FaultKind::Html));
     let report = sync_with_refusals(&server, bad.len()).await;
     insta::assert_snapshot!("made_in_another_way", server.report_text(&report));
-    let blobs = server
-        .registry
-        .count_requests(&format!("GET /v2/{PROFILE_PREFIX}five-gib/blobs/"));
+    let blobs = server.registry.count_requests(&format!("GET /v2/{PROFILE_PREFIX}five-gib/blobs/"));
     assert_eq!(blobs, 0, "a blob that is declared too large is not fetched");
 }
 
@@ -261,9 +171,7 @@ async fn an_artifact_of_another_form_is_refused() {
 async fn only_the_first_layer_is_read_and_more_are_reported() {
     let server = TestServer::new(TAG, &["edge"]).await;
     publish_artifact(&server, "edge", |layer| {
-        let second = server
-            .registry
-            .put_blob(&format!("{PROFILE_PREFIX}edge"), "another");
+        let second = server.registry.put_blob(&format!("{PROFILE_PREFIX}edge"), "another");
         let second = Layer::file(second, PROFILE_LAYER_TYPE, "another.yaml");
         Manifest::artifact(PROFILE_ARTIFACT_TYPE, vec![layer, second])
     });
@@ -276,11 +184,9 @@ async fn only_the_first_layer_is_read_and_more_are_reported() {
 async fn an_endless_profile_or_a_web_page_is_refused() {
     let bad = ["endless", "five-gib", "page"];
     let server = server_with(&bad).await;
-    for (name, fault) in bad.iter().zip([
-        FaultKind::Huge(5 * GIB),
-        FaultKind::WrongLength(5 * GIB),
-        FaultKind::Html,
-    ]) {
+    for (name, fault) in
+        bad.iter().zip([FaultKind::Huge(5 * GIB), FaultKind::WrongLength(5 * GIB), FaultKind::Html])
+    {
         server.publish(name, TAG, "3.0.1");
         let blobs = format!("{PROFILE_PREFIX}{name}/blobs/");
         server.registry.add_fault(Fault::always(&blobs, fault));
@@ -293,10 +199,7 @@ async fn an_endless_profile_or_a_web_page_is_refused() {
 async fn a_bad_tag_list_is_reported_for_its_repository() {
     let bad = ["endless", "nowhere", "page"];
     let server = server_with(&bad).await;
-    for (name, fault) in [
-        ("endless", FaultKind::Huge(5 * GIB)),
-        ("page", FaultKind::Html),
-    ] {
+    for (name, fault) in [("endless", FaultKind::Huge(5 * GIB)), ("page", FaultKind::Html)] {
         server.publish(name, TAG, "3.0.1");
         let tags = format!("{PROFILE_PREFIX}{name}/tags/");
         server.registry.add_fault(Fault::always(&tags, fault));
@@ -311,11 +214,7 @@ async fn a_bad_tag_list_is_reported_for_its_repository() {
 async fn a_bad_attachment_is_reported_and_the_profile_is_taken() {
     let bad = [
         ("bomb", "osExistingCvesURL", "bomb.xml.bz2"),
-        (
-            "elsewhere",
-            "osPackageManifestURL",
-            "https://elsewhere.example/list.json",
-        ),
+        ("elsewhere", "osPackageManifestURL", "https://elsewhere.example/list.json"),
         ("empty-list", "osPackageManifestURL", "empty.json"),
         ("entities", "osExistingCvesURL", "entities.xml"),
         ("nowhere", "osFixedCvesURL", "nowhere.json"),
@@ -332,20 +231,14 @@ async fn a_bad_attachment_is_reported_and_the_profile_is_taken() {
     server.registry.put_file("/empty.json", r#"{"repo":[]}"#);
     let entities = "<?xml version=\"1.0\"?><!DOCTYPE a [<!ENTITY b \"c\">]><oval_definitions>&b;</oval_definitions>";
     server.registry.put_file("/entities.xml", entities);
-    server
-        .registry
-        .put_file("/page.json", "<html>Sign in</html>");
+    server.registry.put_file("/page.json", "<html>Sign in</html>");
     server.registry.put_file("/form.json", r#"{"cves": 1}"#);
     let report = server.sync().await;
     assert_eq!((report.created as usize, report.refused), (bad.len(), 0));
     assert_eq!(report.outcome, CycleOutcome::Partial);
     insta::assert_snapshot!("bad_lists", server.report_text(&report));
     let ids: Vec<_> = server.list_systems().await.iter().map(|os| os.id).collect();
-    let tx = server
-        .store
-        .tenant(server.tenant)
-        .await
-        .expect("a transaction");
+    let tx = server.store.tenant(server.tenant).await.expect("a transaction");
     let details_by_os = os_details::find_many(&tx, &ids).await.expect("details");
     let lists = details_by_os
         .values()
@@ -357,10 +250,8 @@ async fn a_bad_attachment_is_reported_and_the_profile_is_taken() {
 #[tokio::test]
 async fn an_invalid_schedule_is_rejected_at_start() {
     let store = evenkeel_store::testing::fresh_store().await;
-    let settings = Settings {
-        sync_schedule: "every now and then".to_owned(),
-        ..Settings::default()
-    };
+    let settings =
+        Settings { sync_schedule: "every now and then".to_owned(), ..Settings::default() };
     let error = OsResourceManager::new(store, Arc::new(SystemClock), settings);
     let error = error.expect_err("an invalid schedule").to_string();
     assert!(error.contains("sync_schedule"), "{error}");

@@ -101,10 +101,7 @@ impl FileFixture {
 
     /// Puts a content into the registry, and names it in a profile of a project.
     async fn offer_blob(&self, tenant: TenantId, version: &str, content: &[u8]) -> OsId {
-        let blob = self
-            .server
-            .registry
-            .put_blob(FILES_REPOSITORY, content.to_vec());
+        let blob = self.server.registry.put_blob(FILES_REPOSITORY, content.to_vec());
         self.offer_image(
             tenant,
             version,
@@ -123,12 +120,7 @@ impl FileFixture {
         (location, size): (&str, Option<u64>),
     ) -> OsId {
         let imported = imported_os(version, digest, location, size);
-        let tx = self
-            .server
-            .store
-            .tenant(tenant)
-            .await
-            .expect("a transaction");
+        let tx = self.server.store.tenant(tenant).await.expect("a transaction");
         let outcome = os_details::import(&tx, &imported, self.server.clock.now()).await;
         tx.commit().await.expect("committed");
         // Lets the snapshot of the offered files expire.
@@ -201,11 +193,8 @@ fn blob_location(blob: &Blob) -> String {
 
 /// An OS profile whose image has this digest and location.
 fn imported_os(version: &str, digest: &Digest, location: &str, size: Option<u64>) -> ImportedOs {
-    let release = OsRelease {
-        id: "edge".to_owned(),
-        version_id: version.to_owned(),
-        ..OsRelease::default()
-    };
+    let release =
+        OsRelease { id: "edge".to_owned(), version_id: version.to_owned(), ..OsRelease::default() };
     let spec = OsSpec::from_release(&release, "amd64").expect("an operating system");
     let sha256 = Sha256::parse("sha256", &digest.hex()).expect("a digest");
     let path = format!("images/edge-{version}.raw");
@@ -272,11 +261,7 @@ struct FileResponse {
 async fn read_response(response: Response) -> FileResponse {
     let (head, body) = response.into_parts();
     let body = to_bytes(body, usize::MAX).await.expect("a body");
-    FileResponse {
-        status: head.status,
-        headers: head.headers,
-        body: body.to_vec(),
-    }
+    FileResponse { status: head.status, headers: head.headers, body: body.to_vec() }
 }
 
 impl FileResponse {

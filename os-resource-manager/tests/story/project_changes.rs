@@ -12,9 +12,7 @@ async fn a_new_project_gets_known_profiles_while_the_registry_is_down() {
     let server = TestServer::new("~0.3", &["edge"]).await;
     server.publish("edge", "0.3.1", "3.0.1");
     server.sync().await;
-    server
-        .registry
-        .add_fault(Fault::always("/v2/", FaultKind::Status(500)));
+    server.registry.add_fault(Fault::always("/v2/", FaultKind::Status(500)));
     let late = create_project(&server.store, "late").await;
     select_profiles(&server.store, late, "~0.3", &["edge"]).await;
     let requested = server.cycle_state().await.requested;
@@ -34,11 +32,7 @@ async fn a_changed_selection_is_applied_without_a_request() {
     assert!(server.report().await.is_none());
     while server.os_names().await.len() < 2 {
         server.manager.run_pass().await.expect("a pass");
-        assert!(
-            server.cycle_state().await.done <= 5,
-            "{:?}",
-            server.cycle_state().await
-        );
+        assert!(server.cycle_state().await.done <= 5, "{:?}", server.cycle_state().await);
     }
     let report = server.report().await.expect("a report");
     assert_eq!(report.revision, "~0.4");
@@ -52,9 +46,7 @@ async fn a_selection_changed_during_a_cycle_is_not_reported_as_missing() {
     server.publish("edge", "0.3.1", "3.0.1");
     server.publish("other", "0.3.1", "4.0.0");
     let blobs = format!("{PROFILE_PREFIX}edge/blobs/");
-    server
-        .registry
-        .add_fault(Fault::always(&blobs, FaultKind::Slow));
+    server.registry.add_fault(Fault::always(&blobs, FaultKind::Slow));
     let number = server.request_cycle().await;
     let changed = async {
         while server.registry.count_requests(&format!("GET /v2/{blobs}")) == 0 {
@@ -71,12 +63,7 @@ async fn a_selection_changed_during_a_cycle_is_not_reported_as_missing() {
     server.manager.run_pass().await.expect("a pass");
     assert_eq!(server.os_names().await, ["other 4.0.0"]);
     let report = server.report().await.expect("a report");
-    assert_eq!(
-        report.outcome,
-        CycleOutcome::Good,
-        "{}",
-        report_text(&report)
-    );
+    assert_eq!(report.outcome, CycleOutcome::Good, "{}", report_text(&report));
 }
 
 #[tokio::test]
@@ -98,18 +85,9 @@ async fn a_failing_project_does_not_affect_others_and_causes_no_requests() {
          EXECUTE FUNCTION refuse()",
         others[0]
     );
-    server
-        .store
-        .execute_unprepared(&refusing)
-        .await
-        .expect("a trigger");
+    server.store.execute_unprepared(&refusing).await.expect("a trigger");
     let report = server.sync().await;
-    assert_eq!(
-        report.outcome,
-        CycleOutcome::Good,
-        "{}",
-        report_text(&report)
-    );
+    assert_eq!(report.outcome, CycleOutcome::Good, "{}", report_text(&report));
     for other in &others[1..] {
         assert_eq!(list_systems(&server.store, *other).await.len(), 1);
     }

@@ -47,12 +47,7 @@ async fn concurrent_replicas_fetch_once_and_create_one_set_of_rows() {
         let lists = lists.filter(|line| line.contains("/tags/list"));
         assert_eq!(lists.count(), PROFILES.len(), "round {round}");
         let report = server.report().await.expect("a report");
-        assert_eq!(
-            report.outcome,
-            CycleOutcome::Good,
-            "{}",
-            report_text(&report)
-        );
+        assert_eq!(report.outcome, CycleOutcome::Good, "{}", report_text(&report));
         for tenant in [server.tenant, second] {
             let rows = tenant_rows(&server.store, tenant).await;
             let count_rows = |table: &str| {
@@ -75,11 +70,7 @@ async fn claim_without_renewal(server: &TestServer, lease: TimeDelta) -> CycleCl
     let tx = server.store.fleet().await.expect("a transaction");
     let claim = os_catalogue::claim(&tx, REGISTRY_NAME, Uuid::now_v7(), lease).await;
     let claim = claim.expect("a claim").expect("a cycle is requested");
-    let progress = Progress {
-        step: CycleStep::Fetching,
-        finished: 1,
-        total: 3,
-    };
+    let progress = Progress { step: CycleStep::Fetching, finished: 1, total: 3 };
     let renewed = os_catalogue::report_progress(&tx, &claim, &progress, lease).await;
     assert!(renewed.expect("a renewal"));
     tx.commit().await.expect("committed");
@@ -99,12 +90,7 @@ async fn a_cycle_of_a_killed_replica_is_continued() {
         server.manager.run_pass().await.expect("a pass");
     }
     let report = server.report().await.expect("a report");
-    assert_eq!(
-        report.outcome,
-        CycleOutcome::Good,
-        "{}",
-        report_text(&report)
-    );
+    assert_eq!(report.outcome, CycleOutcome::Good, "{}", report_text(&report));
     assert_eq!(server.os_names().await.len(), PROFILES.len());
     // If the first replica were still running, it could store nothing more.
     let tx = server.store.fleet().await.expect("a transaction");
@@ -134,17 +120,9 @@ async fn an_aborted_cycle_changes_nothing_and_keeps_its_claim() {
         server.publish(profile, "0.3.1", "3.0.1");
     }
     let blobs = format!("{PROFILE_PREFIX}ubuntu/blobs/");
-    server
-        .registry
-        .add_fault(Fault::always(&blobs, FaultKind::Silent));
+    server.registry.add_fault(Fault::always(&blobs, FaultKind::Silent));
     let number = server.request_cycle().await;
-    let is_requested = || {
-        server
-            .registry
-            .requests()
-            .iter()
-            .any(|line| line.contains(&blobs))
-    };
+    let is_requested = || server.registry.requests().iter().any(|line| line.contains(&blobs));
     let killed = async {
         while !is_requested() {
             tokio::task::yield_now().await;

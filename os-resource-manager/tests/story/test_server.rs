@@ -71,15 +71,7 @@ impl TestServer {
         let clock = Arc::new(TestClock::new(SystemClock.now()));
         let manager = new_manager(&store, &clock, &settings);
         let tenant = create_project(&store, "default").await;
-        Self {
-            registry,
-            store,
-            url,
-            clock,
-            settings,
-            manager,
-            tenant,
-        }
+        Self { registry, store, url, clock, settings, manager, tenant }
     }
 
     /// Another replica. It has its own connection pool, like another process, and shares everything else.
@@ -99,19 +91,14 @@ impl TestServer {
 
     /// Publishes any text as a revision of a profile.
     pub fn publish_text(&self, profile: &str, tag: &str, text: &str) -> Manifest {
-        let (repository, file) = (
-            format!("{PROFILE_PREFIX}{profile}"),
-            format!("{profile}.yaml"),
-        );
+        let (repository, file) = (format!("{PROFILE_PREFIX}{profile}"), format!("{profile}.yaml"));
         self.registry.put_profile(&repository, tag, &file, text)
     }
 
     /// Requests a cycle. Returns its number.
     pub async fn request_cycle(&self) -> i64 {
         let tx = self.store.fleet().await.expect("a transaction");
-        let number = os_catalogue::request(&tx, REGISTRY_NAME)
-            .await
-            .expect("a request");
+        let number = os_catalogue::request(&tx, REGISTRY_NAME).await.expect("a request");
         tx.commit().await.expect("committed");
         number
     }
@@ -119,9 +106,7 @@ impl TestServer {
     /// State of the cycles.
     pub async fn cycle_state(&self) -> CycleState {
         let tx = self.store.fleet().await.expect("a transaction");
-        let state = os_catalogue::state(&tx, REGISTRY_NAME)
-            .await
-            .expect("a state");
+        let state = os_catalogue::state(&tx, REGISTRY_NAME).await.expect("a state");
         state.expect("a cycle was requested")
     }
 
@@ -174,10 +159,7 @@ pub fn report_text(report: &SyncReport) -> String {
         let field = row.field.as_deref().unwrap_or("-");
         let os = row.os.map_or_else(|| "-".to_owned(), |os| os.to_string());
         let (repository, tag) = (&row.repository, &row.tag);
-        let line = format!(
-            "\n{repository}:{tag} {} {field} {os}\n  {}",
-            row.kind, row.message
-        );
+        let line = format!("\n{repository}:{tag} {} {field} {os}\n  {}", row.kind, row.message);
         text.push_str(&line);
     }
     text
@@ -186,8 +168,7 @@ pub fn report_text(report: &SyncReport) -> String {
 /// The kinds of the findings of a report, each with its tag.
 pub fn finding_kinds(report: &SyncReport) -> Vec<(&str, &str)> {
     let rows = report.findings.iter();
-    rows.map(|row| (row.tag.as_str(), row.kind.as_str()))
-        .collect()
+    rows.map(|row| (row.tag.as_str(), row.kind.as_str())).collect()
 }
 
 /// A profile document with this image version, and `more` lines below `spec`.
@@ -218,12 +199,7 @@ pub async fn select_profiles(store: &Store, tenant: TenantId, revision: &str, en
 /// The OS profiles of a project, sorted by profile name and image version.
 pub async fn list_systems(store: &Store, tenant: TenantId) -> Vec<OsProfile> {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let all = Listing {
-        resource: Resource::Os,
-        filter: None,
-        within: None,
-        order: Vec::new(),
-    };
+    let all = Listing { resource: Resource::Os, filter: None, within: None, order: Vec::new() };
     let chosen = listing::page(&tx, &all, &listing::PageStart::Offset(0), 10_000).await;
     let ids = chosen.expect("a list").ids.into_iter();
     let ids: Vec<OsId> = ids.map(OsId::from_bits).collect();

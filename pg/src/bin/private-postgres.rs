@@ -27,10 +27,7 @@ async fn run() -> Result<(), Error> {
         Some(dir) => PrivatePostgres::start(Options::new(dir)).await?,
         None => PrivatePostgres::throwaway().await?,
     };
-    let listen = |source| Error::System {
-        action: "listen to signals",
-        source,
-    };
+    let listen = |source| Error::System { action: "listen to signals", source };
     let mut terminate = signal(SignalKind::terminate()).map_err(listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(listen)?;
     writeln!(std::io::stdout(), "{}", postgres.url()).ok();

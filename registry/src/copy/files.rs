@@ -191,8 +191,7 @@ impl Transfer<'_> {
             let digest = image_digest(&profile.spec.sha256);
             let mut blobs = layers.iter().map(|layer| layer.blob);
             let image = blobs.find(|blob| Some(blob.digest) == digest);
-            self.image_sizes
-                .extend(image.map(|blob| (blob.digest, blob.size)));
+            self.image_sizes.extend(image.map(|blob| (blob.digest, blob.size)));
         }
         let reused = files.filter(|manifest| manifest.layers == layers);
         let pushed = self.push_files(repository, rev, layers, reused).await;
@@ -216,9 +215,8 @@ impl Transfer<'_> {
             !is_image || (ctx.with_images && is_right)
         });
         let (all, doubles) = collect_profile_files(profile);
-        let doubles = doubles
-            .iter()
-            .map(|double| (ctx.revision.name(), double.ambiguous_finding()));
+        let doubles =
+            doubles.iter().map(|double| (ctx.revision.name(), double.ambiguous_finding()));
         self.report.findings.extend(doubles);
         let mut missing: Vec<&ProfileFile> = all.iter().collect();
         missing.retain(|file| {
@@ -244,11 +242,8 @@ impl Transfer<'_> {
                 previous = None;
             }
             // The digest identifies an image, but a document may have changed since.
-            let reusable = if is_image {
-                self.find_image(ctx, previous, file, digest).await?
-            } else {
-                None
-            };
+            let reusable =
+                if is_image { self.find_image(ctx, previous, file, digest).await? } else { None };
             if let Some(layer) = reusable {
                 layers.push(layer);
                 continue;
@@ -275,11 +270,7 @@ impl Transfer<'_> {
     /// Layers of the files artifact that the target has under the same tag.
     async fn previous_layers(&self, ctx: &FilesContext<'_>) -> Result<Vec<Layer>, CopyError> {
         let (repository, tag) = (ctx.repository, &ctx.revision.tag);
-        match self
-            .to
-            .manifest(repository, &ManifestRef::Tag(tag.clone()))
-            .await
-        {
+        match self.to.manifest(repository, &ManifestRef::Tag(tag.clone())).await {
             Ok(Some(manifest)) => Ok(manifest.layers),
             Ok(None) | Err(RegistryError::Denied) => Ok(Vec::new()),
             // An invalid manifest is about to be replaced.
@@ -338,9 +329,7 @@ impl Transfer<'_> {
             .map_err(CopyError::about(&name))?;
         // Files that were fetched from the web are in the target already.
         self.copy_blobs(&repository, &manifest).await?;
-        to.push_manifest(&repository, None, &manifest)
-            .await
-            .map_err(CopyError::about(&name))?;
+        to.push_manifest(&repository, None, &manifest).await.map_err(CopyError::about(&name))?;
         self.sign(&repository, &rev.tag, &manifest).await.map(Some)
     }
 
@@ -430,11 +419,7 @@ impl Transfer<'_> {
             };
             if !origin.broke_off() {
                 let is_its_own = origin.was_refused() || error.class() == ErrorClass::Permanent;
-                return if is_its_own {
-                    Ok(Err(error))
-                } else {
-                    Err(error)
-                };
+                return if is_its_own { Ok(Err(error)) } else { Err(error) };
             }
             received += origin.received_bytes();
             if received >= RETRY_RESET_BYTES {
@@ -474,10 +459,7 @@ impl Transfer<'_> {
 
     /// Records that a file is left out. It affects only its own revision.
     fn skip_file(&mut self, rev: &Revision, file: &ProfileFile, error: &RegistryError) {
-        let finding = Finding {
-            field: Some(file.title.clone()),
-            ..to_finding(error)
-        };
+        let finding = Finding { field: Some(file.title.clone()), ..to_finding(error) };
         self.report.findings.push((rev.name(), finding));
     }
 }

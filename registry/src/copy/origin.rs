@@ -51,9 +51,7 @@ pub(crate) struct RegistryOrigin<'a> {
 #[async_trait]
 impl Origin for RegistryOrigin<'_> {
     async fn open(&self, from: u64) -> RegistryResult<BlobStream> {
-        self.registry
-            .open_blob(self.repository, self.blob, from)
-            .await
+        self.registry.open_blob(self.repository, self.blob, from).await
     }
 }
 
@@ -100,10 +98,7 @@ impl Origin for WebOrigin<'_> {
         let opened = self.web.open(self.url, from).await;
         self.was_refused.store(opened.is_err(), Ordering::Relaxed);
         self.broke_off.store(false, Ordering::Relaxed);
-        let (broke_off, received) = (
-            Arc::clone(&self.broke_off),
-            Arc::clone(&self.received_bytes),
-        );
+        let (broke_off, received) = (Arc::clone(&self.broke_off), Arc::clone(&self.received_bytes));
         Ok(Box::pin(opened?.inspect(move |chunk| match chunk {
             Ok(chunk) => {
                 received.fetch_add(chunk.len() as u64, Ordering::Relaxed);

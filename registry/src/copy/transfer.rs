@@ -98,11 +98,7 @@ impl Transfer<'_> {
                 .await
                 .map_err(CopyError::about(what))?;
         }
-        Ok(TagAssignment {
-            repository: repository.clone(),
-            tag: tag.clone(),
-            digest,
-        })
+        Ok(TagAssignment { repository: repository.clone(), tag: tag.clone(), digest })
     }
 
     /// Copies all blobs that a manifest names.
@@ -172,11 +168,7 @@ impl Transfer<'_> {
         if limit < blob.size {
             return Err(RegistryError::TooLarge { limit });
         }
-        let from = RegistryOrigin {
-            registry: self.from,
-            repository,
-            blob,
-        };
+        let from = RegistryOrigin { registry: self.from, repository, blob };
         match self.work_dir {
             Some(_) if blob.size > STAGING_THRESHOLD_BYTES => {
                 let expected = ExpectedContent {

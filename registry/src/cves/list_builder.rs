@@ -79,13 +79,7 @@ struct CveJson<'a> {
 impl<'a> CveListBuilder<'a> {
     /// An empty list. If `installed` is given, only vulnerabilities of these packages are added.
     pub fn new(installed: Option<&'a HashSet<String>>) -> Self {
-        Self {
-            installed,
-            entries: BTreeMap::new(),
-            size: 0,
-            name_count: 0,
-            is_truncated: false,
-        }
+        Self { installed, entries: BTreeMap::new(), size: 0, name_count: 0, is_truncated: false }
     }
 
     /// Records that entries or packages are missing.
@@ -114,11 +108,9 @@ impl<'a> CveListBuilder<'a> {
             }
             self.name_count += 1;
             let (name, is_had) = match name {
-                PackageName::Installed(name) => (
-                    name,
-                    self.installed
-                        .is_none_or(|installed| installed.contains(name)),
-                ),
+                PackageName::Installed(name) => {
+                    (name, self.installed.is_none_or(|installed| installed.contains(name)))
+                }
                 PackageName::Source(name) => (name, true),
             };
             if !is_package_name(name) {
@@ -132,11 +124,7 @@ impl<'a> CveListBuilder<'a> {
             }
         }
         self.is_truncated |= !is_whole;
-        PackageMatch {
-            packages,
-            names_packages: is_named,
-            is_unrestricted: !is_named && is_whole,
-        }
+        PackageMatch { packages, names_packages: is_named, is_unrestricted: !is_named && is_whole }
     }
 
     /// Adds a vulnerability, or adds packages to an existing entry.

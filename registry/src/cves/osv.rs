@@ -55,9 +55,9 @@ pub(super) fn read_object(
         (None, Some(_)) if text.len() > MAX_RECORD_BYTES => {
             return Err(too_large(MAX_RECORD_BYTES as u64));
         }
-        (None, Some(_)) => serde_json::from_str::<OsvRecord>(text)
-            .map_err(invalid)?
-            .add_to(&mut sorted),
+        (None, Some(_)) => {
+            serde_json::from_str::<OsvRecord>(text).map_err(invalid)?.add_to(&mut sorted)
+        }
         (None, None) => return Err(invalid("it has neither an id nor vulns")),
     }
     Ok(sorted.build())
@@ -140,14 +140,9 @@ impl OsvRecord {
             .filter(|one| !one.binaries().is_empty())
             .filter_map(AffectedEntry::source)
             .collect();
-        let names = affected
-            .iter()
-            .flat_map(|one| one.package_names(&by_binaries));
+        let names = affected.iter().flat_map(|one| one.package_names(&by_binaries));
         let concern = sorted.select(names, !self.is_truncated());
-        let priority = Priority {
-            label: self.priority(),
-            is_own: true,
-        };
+        let priority = Priority { label: self.priority(), is_own: true };
         for id in BTreeSet::from_iter(self.cve_ids()) {
             sorted.add(id, priority, &concern);
         }
@@ -159,11 +154,7 @@ impl OsvRecord {
         ids.into_iter().any(|few| few.is_truncated)
             || self.severity.is_truncated
             || self.affected.is_truncated
-            || self
-                .affected
-                .entries
-                .iter()
-                .any(AffectedEntry::is_truncated)
+            || self.affected.entries.iter().any(AffectedEntry::is_truncated)
     }
 
     /// CVE IDs of the record, or its own ID if it names none.
@@ -171,11 +162,7 @@ impl OsvRecord {
         if let Some(id) = find_cve_id(&self.id) {
             return vec![id];
         }
-        let mut ids: Vec<_> = self
-            .aliases
-            .cve_ids()
-            .chain(self.upstream.cve_ids())
-            .collect();
+        let mut ids: Vec<_> = self.aliases.cve_ids().chain(self.upstream.cve_ids()).collect();
         if ids.is_empty() {
             ids.extend(self.related.cve_ids());
         }
@@ -199,10 +186,7 @@ impl OsvRecord {
                 .flat_map(SpecificFields::priorities)
                 .chain(of_database.flat_map(SpecificFields::priorities))
         });
-        own.chain(of_all)
-            .chain(of_packages)
-            .find(|text| is_label(text))
-            .unwrap_or_default()
+        own.chain(of_all).chain(of_packages).find(|text| is_label(text)).unwrap_or_default()
     }
 }
 
@@ -307,10 +291,7 @@ struct BoundedList<T> {
 
 impl<T> Default for BoundedList<T> {
     fn default() -> Self {
-        Self {
-            entries: Vec::new(),
-            is_truncated: false,
-        }
+        Self { entries: Vec::new(), is_truncated: false }
     }
 }
 
@@ -438,10 +419,7 @@ impl<'de> Visitor<'de> for BinariesVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Binaries, A::Error> {
         let mut binaries = Binaries::default();
-        while entries
-            .next_element_seed(BinaryEntrySeed(&mut binaries))?
-            .is_some()
-        {}
+        while entries.next_element_seed(BinaryEntrySeed(&mut binaries))?.is_some() {}
         Ok(binaries)
     }
 }

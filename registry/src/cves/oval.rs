@@ -459,9 +459,7 @@ impl OvalParser {
             test.is_some_and(|test| self.is_absence_test(test))
         };
         let packages = definition.packages.iter();
-        packages
-            .filter(move |package| !denied(package))
-            .map(|package| package.name.as_str())
+        packages.filter(move |package| !denied(package)).map(|package| package.name.as_str())
     }
 
     /// Packages of the tests of a definition. A package can occur several times.
@@ -474,9 +472,7 @@ impl OvalParser {
             .iter()
             .filter(move |test| !self.is_absence_test(test))
             .filter_map(move |test| self.tests.get(test));
-        let names = objects
-            .filter_map(move |object| self.objects.get(object))
-            .flatten();
+        let names = objects.filter_map(move |object| self.objects.get(object)).flatten();
         let packages = names.flat_map(move |object_name| match object_name {
             ObjectName::Package(name) => std::slice::from_ref(name),
             ObjectName::Variable(id) => self.variables.get(id).map_or(&UNNAMED[..], Vec::as_slice),

@@ -18,10 +18,7 @@ pub(super) struct MultiStreamReader<'a> {
 impl<'a> MultiStreamReader<'a> {
     /// Reads the streams in `body`.
     pub fn new(body: &'a [u8]) -> Self {
-        Self {
-            decoder: BzDecoder::new(body),
-            started: 1,
-        }
+        Self { decoder: BzDecoder::new(body), started: 1 }
     }
 }
 

@@ -124,19 +124,11 @@ fn an_eim_list_is_not_changed() {
 
 #[test]
 fn a_list_that_is_too_long_keeps_its_first_entries() {
-    let entry = |n: usize| {
-        format!(
-            r#"{{"cve_id":"CVE-2024-{n}","note":"{}"}}"#,
-            "x".repeat(1_000)
-        )
-    };
+    let entry = |n: usize| format!(r#"{{"cve_id":"CVE-2024-{n}","note":"{}"}}"#, "x".repeat(1_000));
     let entries: Vec<_> = (0..9_000).map(entry).collect();
     let cves = read_cves(format!("[{}]", entries.join(" , ")).as_bytes(), None).unwrap();
     assert!(cves.is_truncated && cves.json.len() <= MAX_JSON_BYTES);
-    assert!(
-        cves.json
-            .starts_with(&format!("[{},{}", entries[0], entries[1]))
-    );
+    assert!(cves.json.starts_with(&format!("[{},{}", entries[0], entries[1])));
     let values: Vec<serde_json::Value> = serde_json::from_str(&cves.json).unwrap();
     assert!(values.len() > 8_000, "{}", values.len());
 }
@@ -150,12 +142,7 @@ fn a_converted_list_that_is_too_long_is_truncated() {
     let records: Vec<_> = (0..40_000).map(record).collect();
     let cves = read_cves(format!("[{}]", records.join(",")).as_bytes(), None).unwrap();
     assert!(cves.is_truncated && cves.json.len() <= MAX_JSON_BYTES);
-    assert!(
-        serde_json::from_str::<Vec<serde_json::Value>>(&cves.json)
-            .unwrap()
-            .len()
-            > 20_000
-    );
+    assert!(serde_json::from_str::<Vec<serde_json::Value>>(&cves.json).unwrap().len() > 20_000);
 }
 
 #[test]
@@ -167,13 +154,7 @@ fn records_of_osv_become_a_list() {
     let critical = r#"[{"cve_id":"CVE-2024-3094","priority":"critical","affected_packages":["liblzma5","xz-utils"]}]"#;
     assert_eq!(json(ubuntu, None), critical);
     assert_eq!(json(&format!("[{ubuntu},{ubuntu}]"), None), critical);
-    assert_eq!(
-        json(
-            &format!(r#"{{"vulns":[{ubuntu}],"next_page_token":""}}"#),
-            None
-        ),
-        critical
-    );
+    assert_eq!(json(&format!(r#"{{"vulns":[{ubuntu}],"next_page_token":""}}"#), None), critical);
     assert_eq!(json(r#"{"vulns":[]}"#, None), "[]");
     let notice = r#"[{"id":"DSA-1-1","aliases":null,"related":["CVE-2024-2","CVE-2024-1","GHSA-1"],
         "affected":[{"package":{"name":"curl"},"ecosystem_specific":{"urgency":"low"}}]},
@@ -196,24 +177,15 @@ fn what_is_no_document_is_refused_with_a_reason() {
         ("<oval_definitions><definitions>", "truncated"),
         ("<oval_definitions></other>", "cannot be used"),
         ("<!-- nothing -->", "no OVAL"),
-        (
-            "<oval_definitions>&mine;</oval_definitions>",
-            "cannot be used",
-        ),
+        ("<oval_definitions>&mine;</oval_definitions>", "cannot be used"),
         ("{}", "neither an id nor vulns"),
         ("[{}]", "neither cve_id nor id"),
         ("[1]", "invalid type"),
         ("[[\"CVE-2024-1\"]]", "invalid type"),
         ("[{\"cve_id\":\"\"}]", "control characters"),
         ("[{\"cve_id\":\"a\\u0000\"}]", "control characters"),
-        (
-            "[{\"cve_id\":\"CVE-2024-1\"},{\"id\":\"CVE-2024-2\"}]",
-            "entry 2",
-        ),
-        (
-            "[{\"id\":\"CVE-2024-1\"},{\"cve_id\":\"CVE-2024-2\"}]",
-            "record 2: missing field",
-        ),
+        ("[{\"cve_id\":\"CVE-2024-1\"},{\"id\":\"CVE-2024-2\"}]", "entry 2"),
+        ("[{\"id\":\"CVE-2024-1\"},{\"cve_id\":\"CVE-2024-2\"}]", "record 2: missing field"),
         ("{\"id\":1}", "invalid type"),
         ("{\"vulns\":{}}", "invalid type"),
         ("[{\"cve_id\":\"CVE-2024-1\"}", "EOF"),
@@ -223,17 +195,9 @@ fn what_is_no_document_is_refused_with_a_reason() {
         assert_eq!(finding.kind, FindingKind::Cves, "{body}: {finding}");
         assert!(finding.message.contains(why), "{body}: {finding}");
     }
-    assert!(
-        read_cves(b"[\xff]", None)
-            .unwrap_err()
-            .message
-            .contains("UTF-8")
-    );
+    assert!(read_cves(b"[\xff]", None).unwrap_err().message.contains("UTF-8"));
     let large = vec![b' '; MAX_DOCUMENT_BYTES + 1];
-    assert_eq!(
-        read_cves(&large, None).unwrap_err().kind,
-        FindingKind::TooLarge
-    );
+    assert_eq!(read_cves(&large, None).unwrap_err().kind, FindingKind::TooLarge);
 }
 
 #[test]
@@ -340,14 +304,8 @@ fn a_vulnerability_has_its_own_priority_before_that_of_its_advisory() {
     ) + &advisory("", r#"<cve priority="medium">CVE-2024-4</cve>"#)
         + &advisory("critical", "<cve>CVE-2024-2</cve>");
     let list = json(&oval(&two, &[]), None);
-    let expected = [
-        (1, "high"),
-        (2, "low"),
-        (3, "moderate"),
-        (4, "medium"),
-        (5, "high"),
-        (6, "low"),
-    ];
+    let expected =
+        [(1, "high"), (2, "low"), (3, "moderate"), (4, "medium"), (5, "high"), (6, "low")];
     for (id, priority) in expected {
         let one = format!(r#"{{"cve_id":"CVE-2024-{id}","priority":"{priority}","#);
         assert!(list.contains(&one), "{one} in {list}");
@@ -412,10 +370,7 @@ fn unpacked_size_is_limited() {
     assert!(zeros.len() < 1_000);
     let finding = read_cves(&zeros, None).unwrap_err();
     assert!(finding.message.contains("too long"), "{finding}");
-    let many = format!(
-        "<oval_definitions>{}</oval_definitions>",
-        "<a></a> ".repeat(20_000)
-    );
+    let many = format!("<oval_definitions>{}</oval_definitions>", "<a></a> ".repeat(20_000));
     let packed = compress(many.as_bytes());
     assert_eq!(read_bounded(&packed, None, 1024 * 1024).unwrap().json, "[]");
     let finding = read_bounded(&packed, None, 100_000).unwrap_err();

@@ -80,11 +80,7 @@ pub(crate) type TagMap = BTreeMap<Repository, BTreeMap<Tag, TagTarget>>;
 
 impl Default for Index {
     fn default() -> Self {
-        Self {
-            schema_version: 2,
-            manifests: Vec::new(),
-            rest: Map::new(),
-        }
+        Self { schema_version: 2, manifests: Vec::new(), rest: Map::new() }
     }
 }
 
@@ -108,9 +104,7 @@ impl Index {
     /// Parses the content of an index.
     pub fn parse(content: &[u8]) -> RegistryResult<Self> {
         if content.len() as u64 > MAX_INDEX_BYTES {
-            return Err(RegistryError::TooLarge {
-                limit: MAX_INDEX_BYTES,
-            });
+            return Err(RegistryError::TooLarge { limit: MAX_INDEX_BYTES });
         }
         let index: Self = serde_json::from_slice(content)
             .map_err(|error| malformed("index", error.to_string()))?;
@@ -144,9 +138,8 @@ impl Index {
 
     /// Sets tags. Returns whether the index changed.
     fn set_tags(&mut self, all: &[TagUpdate]) -> bool {
-        let names = all
-            .iter()
-            .map(|update| (format_ref_name(&update.repository, &update.tag), update));
+        let names =
+            all.iter().map(|update| (format_ref_name(&update.repository, &update.tag), update));
         let mut new: BTreeMap<String, &TagUpdate> = names.collect();
         let mut own: BTreeMap<&str, Vec<&IndexEntry>> = BTreeMap::new();
         for entry in &self.manifests {
@@ -169,16 +162,14 @@ impl Index {
         let is_other =
             |entry: &IndexEntry| entry.ref_name().is_none_or(|name| !new.contains_key(name));
         self.manifests.retain(is_other);
-        self.manifests
-            .extend(new.into_iter().map(|(name, update)| IndexEntry {
-                media_type: update.media_type.clone(),
-                digest: update.blob.digest,
-                size: update.blob.size,
-                annotations: BTreeMap::from([(REF_NAME_ANNOTATION.to_owned(), name)]),
-                rest: Map::new(),
-            }));
-        self.manifests
-            .sort_by_cached_key(|entry| entry.ref_name().map(str::to_owned));
+        self.manifests.extend(new.into_iter().map(|(name, update)| IndexEntry {
+            media_type: update.media_type.clone(),
+            digest: update.blob.digest,
+            size: update.blob.size,
+            annotations: BTreeMap::from([(REF_NAME_ANNOTATION.to_owned(), name)]),
+            rest: Map::new(),
+        }));
+        self.manifests.sort_by_cached_key(|entry| entry.ref_name().map(str::to_owned));
         true
     }
 }
@@ -199,17 +190,12 @@ pub(crate) struct TagUpdate {
 impl IndexEntry {
     /// Digest and size of the manifest.
     pub fn blob(&self) -> Blob {
-        Blob {
-            digest: self.digest,
-            size: self.size,
-        }
+        Blob { digest: self.digest, size: self.size }
     }
 
     /// Name of the form `repository:tag`.
     fn ref_name(&self) -> Option<&str> {
-        self.annotations
-            .get(REF_NAME_ANNOTATION)
-            .map(String::as_str)
+        self.annotations.get(REF_NAME_ANNOTATION).map(String::as_str)
     }
 
     fn parse_tag(&self) -> Option<(Repository, Tag)> {
@@ -305,9 +291,7 @@ pub(crate) fn write_tags(folder: &Path, all: &[TagUpdate]) -> io::Result<Registr
     }
     let content = serde_json::to_vec_pretty(&index)?;
     if content.len() as u64 > MAX_INDEX_BYTES {
-        return Ok(Err(RegistryError::TooLarge {
-            limit: MAX_INDEX_BYTES,
-        }));
+        return Ok(Err(RegistryError::TooLarge { limit: MAX_INDEX_BYTES }));
     }
     // The blobs must be on the disk before the index refers to them, whoever wrote them.
     sync_parent_folder(&blob_path(folder, &some.blob.digest))?;
@@ -316,11 +300,8 @@ pub(crate) fn write_tags(folder: &Path, all: &[TagUpdate]) -> io::Result<Registr
 
 /// Locks the index. Waits for other processes that replace it.
 fn lock_layout(folder: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(folder.join(LOCK_FILE))?;
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(false).open(folder.join(LOCK_FILE))?;
     file.lock()?;
     Ok(file)
 }
@@ -345,17 +326,12 @@ mod tests {
             "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":0,"platform":{"os":"linux"}}]}"#;
         let mut index = Index::parse(text.as_bytes()).unwrap();
         assert!(index.tags().is_empty());
-        let TagUpdate {
-            repository, tag, ..
-        } = tag_update("a/b", "1.0.0", b"");
+        let TagUpdate { repository, tag, .. } = tag_update("a/b", "1.0.0", b"");
         assert!(index.set_tags(&[tag_update("a/b", "1.0.0", b"one")]));
         assert!(index.set_tags(&[tag_update("a/b", "1.0.0", b"two")]));
         assert!(!index.set_tags(&[tag_update("a/b", "1.0.0", b"two")]));
         assert_eq!(index.manifests().len(), 2);
-        let target = TagTarget {
-            digest: Digest::compute(b"two"),
-            media_type: "form".to_owned(),
-        };
+        let target = TagTarget { digest: Digest::compute(b"two"), media_type: "form".to_owned() };
         let of_it = BTreeMap::from([(tag, target)]);
         assert_eq!(index.tags(), TagMap::from([(repository, of_it)]));
         let again = serde_json::to_value(&index).unwrap();
@@ -365,13 +341,7 @@ mod tests {
 
     #[test]
     fn an_invalid_index_is_refused() {
-        for text in [
-            "",
-            "[]",
-            "{}",
-            r#"{"schemaVersion":1,"manifests":[]}"#,
-            "<html>",
-        ] {
+        for text in ["", "[]", "{}", r#"{"schemaVersion":1,"manifests":[]}"#, "<html>"] {
             assert!(Index::parse(text.as_bytes()).is_err(), "{text}");
         }
     }
@@ -425,9 +395,7 @@ mod tests {
         write_tags(folder, &many(0, 10)).unwrap().unwrap();
         let read = || Index::parse(&fs::read(folder.join(INDEX_FILE)).unwrap()).unwrap();
         assert_eq!(read().manifests().len(), 10);
-        write_tags(folder, &many(5, MAX_MANIFESTS))
-            .unwrap()
-            .unwrap();
+        write_tags(folder, &many(5, MAX_MANIFESTS)).unwrap().unwrap();
         assert_eq!(read().manifests().len(), MAX_MANIFESTS);
         let before = fs::read(folder.join(INDEX_FILE)).unwrap();
         let mut more = many(0, 2);

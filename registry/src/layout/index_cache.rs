@@ -62,11 +62,7 @@ impl IndexCache {
             Ok(index) => Arc::new(index.tags()),
             Err(error) => return Ok(Err(error)),
         };
-        *cached = Some(CachedIndex {
-            _file: file,
-            version,
-            tags: Arc::clone(&tags),
-        });
+        *cached = Some(CachedIndex { _file: file, version, tags: Arc::clone(&tags) });
         Ok(Ok(Some(tags)))
     }
 }
@@ -90,9 +86,7 @@ mod tests {
             media_type: "form".to_owned(),
         };
         let pointed = write_tags(folder, &[update]);
-        pointed
-            .expect("the index is written")
-            .expect("the index is valid");
+        pointed.expect("the index is written").expect("the index is valid");
     }
 
     #[test]

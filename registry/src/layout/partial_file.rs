@@ -64,10 +64,7 @@ impl PartialFile {
             }
         })
         .await?;
-        Ok(Self {
-            file: tokio::fs::File::from_std(file),
-            path,
-        })
+        Ok(Self { file: tokio::fs::File::from_std(file), path })
     }
 
     /// Resumes the file where it ended, checks it and syncs it to the disk. Returns its size.
@@ -194,10 +191,7 @@ impl PartialFile {
         if expected_digest == actual {
             return Err(malformed("blob", "its size differs from the declared one"));
         }
-        Err(RegistryError::WrongDigest {
-            expected: expected_digest,
-            actual,
-        })
+        Err(RegistryError::WrongDigest { expected: expected_digest, actual })
     }
 }
 

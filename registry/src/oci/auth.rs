@@ -67,9 +67,7 @@ pub fn parse_challenges(text: &str) -> Vec<Challenge> {
             self::take_token(&mut rest)
         };
         if let Some(challenge) = challenges.last_mut() {
-            challenge
-                .parameters
-                .insert(token.to_ascii_lowercase(), value);
+            challenge.parameters.insert(token.to_ascii_lowercase(), value);
         }
     }
     challenges
@@ -97,10 +95,7 @@ fn take_quoted(rest: &mut Peekable<Chars<'_>>) -> String {
 /// Parses the challenges in the headers of a response.
 pub(super) fn challenges_in_headers(headers: &HeaderMap) -> Vec<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter();
-    values
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(parse_challenges)
-        .collect()
+    values.filter_map(|value| value.to_str().ok()).flat_map(parse_challenges).collect()
 }
 
 /// Credentials for a registry and what it accepted so far.
@@ -154,11 +149,7 @@ impl RegistryAuth {
         if let Some(token) = token.filter(|token| Instant::now() < token.expires_at) {
             return Some(token.header.clone());
         }
-        if state.accepts_basic {
-            basic_header(&self.credentials)
-        } else {
-            None
-        }
+        if state.accepts_basic { basic_header(&self.credentials) } else { None }
     }
 
     /// Removes the cached token of a scope.
@@ -207,10 +198,7 @@ impl RegistryAuth {
         let token = response.token.or(response.access_token);
         let header = token.as_ref().and_then(bearer_header);
         let header = header.ok_or_else(|| malformed("token", "the response contains none"))?;
-        let seconds = response
-            .expires_in
-            .unwrap_or(DEFAULT_TOKEN_SECONDS)
-            .min(MAX_TOKEN_SECONDS);
+        let seconds = response.expires_in.unwrap_or(DEFAULT_TOKEN_SECONDS).min(MAX_TOKEN_SECONDS);
         self.cache_token(scope, &header, Duration::from_secs(seconds));
         Ok(header)
     }
@@ -230,10 +218,7 @@ impl RegistryAuth {
         if !may || is_named {
             return Err(forbidden_address(&realm));
         }
-        let requested_scope = challenge
-            .parameters
-            .get("scope")
-            .map_or(scope, String::as_str);
+        let requested_scope = challenge.parameters.get("scope").map_or(scope, String::as_str);
         let mut pairs = realm.query_pairs_mut();
         if let Some(service) = challenge.parameters.get("service") {
             pairs.append_pair("service", service);
@@ -346,10 +331,7 @@ mod tests {
             [
                 ("negotiate".to_owned(), vec![]),
                 ("basic".to_owned(), vec![pair("realm", "a")]),
-                (
-                    "bearer".to_owned(),
-                    vec![pair("realm", "b"), pair("service", "c")]
-                ),
+                ("bearer".to_owned(), vec![pair("realm", "b"), pair("service", "c")]),
             ]
         );
     }

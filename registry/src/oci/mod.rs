@@ -73,9 +73,7 @@ impl RegistryClient {
 
     /// Sends a request with a cached token, and a second time with a new one if that is denied.
     async fn send(&self, request: &HttpRequest, scope: &str) -> RegistryResult<Response> {
-        self.send_returning_credentials(request, scope)
-            .await
-            .map(|(answer, _)| answer)
+        self.send_returning_credentials(request, scope).await.map(|(answer, _)| answer)
     }
 
     /// Like [`RegistryClient::send`], but also returns the credentials that were accepted.
@@ -91,10 +89,7 @@ impl RegistryClient {
         }
         let challenges = auth::challenges_in_headers(answer.headers());
         drop(answer);
-        let fresh = self
-            .auth
-            .answer_challenges(&self.sender, &challenges, scope)
-            .await?;
+        let fresh = self.auth.answer_challenges(&self.sender, &challenges, scope).await?;
         let answer = self.send_once(request, Some(&fresh)).await?;
         Ok((check_status(answer)?, Some(fresh)))
     }
@@ -107,10 +102,8 @@ impl RegistryClient {
         credentials: Option<&HeaderValue>,
     ) -> RegistryResult<Response> {
         let answer = self.sender.send_once(request, credentials).await?;
-        let is_refusal = matches!(
-            answer.status(),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-        );
+        let is_refusal =
+            matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if is_refusal && answer.url().origin() != request.url.origin() {
             return Err(RegistryError::Status(answer.status().as_u16()));
         }

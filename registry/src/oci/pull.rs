@@ -37,9 +37,7 @@ impl RegistryClient {
     ) -> RegistryResult<Option<Manifest>> {
         let url = self.url(repository, &["manifests", &at.to_string()])?;
         let mut request = HttpRequest::new(Method::GET, url);
-        request
-            .headers
-            .insert(ACCEPT, HeaderValue::from_static(ACCEPTED_MEDIA_TYPES));
+        request.headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED_MEDIA_TYPES));
         let limit = self.sender.limits.manifest_bytes;
         let (headers, bytes) = match self.fetch(&request, &pull_scope(repository), limit).await {
             Err(RegistryError::NotFound) => return Ok(None),
@@ -53,9 +51,7 @@ impl RegistryClient {
         if let Some(expected) = expected.filter(|expected| *expected != actual) {
             return Err(RegistryError::WrongDigest { expected, actual });
         }
-        let media_type = headers
-            .get(CONTENT_TYPE)
-            .and_then(|media_type| media_type.to_str().ok());
+        let media_type = headers.get(CONTENT_TYPE).and_then(|media_type| media_type.to_str().ok());
         Manifest::read(bytes, media_type.unwrap_or_default()).map(Some)
     }
 
@@ -237,10 +233,7 @@ pub(super) fn bytes_to_skip(answer: &Response, from: u64) -> RegistryResult<u64>
             if content_range.starts_with(&format!("bytes {from}-")) {
                 Ok(0)
             } else {
-                Err(malformed(
-                    "range",
-                    format!("{content_range:?} was not requested"),
-                ))
+                Err(malformed("range", format!("{content_range:?} was not requested")))
             }
         }
         status => Err(RegistryError::Status(status.as_u16())),

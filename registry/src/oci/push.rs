@@ -51,19 +51,15 @@ impl RegistryClient {
         content: BlobStream,
     ) -> Result<(), PushError> {
         let scope = push_scope(repository);
-        let mut start = HttpRequest::new(
-            Method::POST,
-            self.url(repository, &["blobs", "uploads", ""])?,
-        );
+        let mut start =
+            HttpRequest::new(Method::POST, self.url(repository, &["blobs", "uploads", ""])?);
         start.body = Some(Bytes::new());
         let (response, credentials) = self.send_returning_credentials(&start, &scope).await?;
         let mut upload_url = parse_location(&start.url, response.headers())?;
         drop(response);
         self.sender.check_url(&upload_url)?;
         let is_own = upload_url.origin() == self.base.origin();
-        upload_url
-            .query_pairs_mut()
-            .append_pair("digest", &blob.digest.to_string());
+        upload_url.query_pairs_mut().append_pair("digest", &blob.digest.to_string());
 
         let sent = Arc::new(AtomicU64::new(0));
         let fault = ContentError::default();
@@ -78,10 +74,7 @@ impl RegistryClient {
         if let Some(credentials) = credentials.filter(|_| is_own) {
             request = request.header(AUTHORIZATION, credentials);
         }
-        let answer = self
-            .sender
-            .await_upload(request.send(), &sent, blob.size)
-            .await;
+        let answer = self.sender.await_upload(request.send(), &sent, blob.size).await;
         // An error of the content is the cause of the broken connection, so it is returned instead.
         if let Some(fault) = fault.take() {
             return Err(PushError::Content(fault));
@@ -111,10 +104,9 @@ impl RegistryClient {
         request.body = Some(manifest.bytes.clone());
         let (headers, _) = self.fetch(&request, &push_scope(repository), limit).await?;
         match digest_from_header(&headers) {
-            Some(actual) if actual != manifest.digest => Err(RegistryError::WrongDigest {
-                expected: manifest.digest,
-                actual,
-            }),
+            Some(actual) if actual != manifest.digest => {
+                Err(RegistryError::WrongDigest { expected: manifest.digest, actual })
+            }
             _ => Ok(()),
         }
     }
@@ -168,13 +160,8 @@ fn verified_stream(
     sent: Arc<AtomicU64>,
     fault: ContentError,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let sending = BlobUpload {
-        content,
-        remaining: blob.size,
-        hasher: Hasher::default(),
-        blob,
-        sent,
-    };
+    let sending =
+        BlobUpload { content, remaining: blob.size, hasher: Hasher::default(), blob, sent };
     into_stream(sending).map_err(move |error| fault.record(error))
 }
 
@@ -205,15 +192,8 @@ impl ChunkSource for BlobUpload {
 
 impl BlobUpload {
     fn size_error(&self, actual: u64) -> RegistryError {
-        let relation = if actual > self.blob.size {
-            "at least "
-        } else {
-            ""
-        };
-        let why = format!(
-            "it has {relation}{actual} bytes instead of {}",
-            self.blob.size
-        );
+        let relation = if actual > self.blob.size { "at least " } else { "" };
+        let why = format!("it has {relation}{actual} bytes instead of {}", self.blob.size);
         malformed("blob", why)
     }
 }

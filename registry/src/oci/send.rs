@@ -37,12 +37,7 @@ pub(super) struct HttpRequest {
 impl HttpRequest {
     /// A request without headers and body.
     pub fn new(method: Method, url: Url) -> Self {
-        Self {
-            method,
-            url,
-            headers: HeaderMap::new(),
-            body: None,
-        }
+        Self { method, url, headers: HeaderMap::new(), body: None }
     }
 }
 
@@ -74,10 +69,7 @@ impl HttpSender {
         };
         Ok(Self {
             remote_client: outside.build().map_err(unusable)?,
-            local_client: client_builder(access)?
-                .no_proxy()
-                .build()
-                .map_err(unusable)?,
+            local_client: client_builder(access)?.no_proxy().build().map_err(unusable)?,
             plain_http: access.plain_http,
             allowed_hosts: None,
             limits: access.limits.clone(),
@@ -92,11 +84,7 @@ impl HttpSender {
 
     /// The client that reaches an address.
     pub fn client(&self, url: &Url) -> &Client {
-        if is_loopback(url) {
-            &self.local_client
-        } else {
-            &self.remote_client
-        }
+        if is_loopback(url) { &self.local_client } else { &self.remote_client }
     }
 
     /// Retries of a new request.
@@ -108,10 +96,7 @@ impl HttpSender {
             .with_max_times(times.saturating_sub(1))
             .with_jitter()
             .build();
-        Retries {
-            backoff: pauses,
-            max_retry_after: self.limits.max_retry_after,
-        }
+        Retries { backoff: pauses, max_retry_after: self.limits.max_retry_after }
     }
 
     /// Checks that an address is allowed.
@@ -126,11 +111,7 @@ impl HttpSender {
             let mut hosts = hosts.iter();
             hosts.any(|may| may.eq_ignore_ascii_case(&host) || may.eq_ignore_ascii_case(&with_port))
         });
-        if is_scheme_fine && is_host_fine {
-            Ok(())
-        } else {
-            Err(forbidden_address(url))
-        }
+        if is_scheme_fine && is_host_fine { Ok(()) } else { Err(forbidden_address(url)) }
     }
 
     /// Sends a request once and follows redirects of reads. Credentials are sent only to the origin
@@ -154,10 +135,8 @@ impl HttpSender {
             if let Some(body) = &outgoing.body {
                 request = request.body(body.clone());
             }
-            let response_timeout = self
-                .limits
-                .connect_timeout
-                .saturating_add(self.limits.stall_timeout);
+            let response_timeout =
+                self.limits.connect_timeout.saturating_add(self.limits.stall_timeout);
             let answer = timeout(response_timeout, request.send())
                 .await
                 .map_err(|_| RegistryError::Stalled)?
@@ -307,9 +286,7 @@ fn redirect_target(
 
 /// URL in the `Location` header of a response from `url`.
 pub(super) fn parse_location(url: &Url, headers: &HeaderMap) -> RegistryResult<Url> {
-    let location = headers
-        .get(LOCATION)
-        .and_then(|location| location.to_str().ok());
+    let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
     let location = location.ok_or_else(|| malformed("response", "it has no Location header"))?;
     let next = url
         .join(location)
@@ -386,10 +363,7 @@ mod tests {
         let pairs = all.iter();
         pairs
             .map(|(name, value)| {
-                (
-                    reqwest::header::HeaderName::from_static(name),
-                    value.parse().unwrap(),
-                )
+                (reqwest::header::HeaderName::from_static(name), value.parse().unwrap())
             })
             .collect()
     }
@@ -424,20 +398,11 @@ mod tests {
     #[test]
     fn retry_after_is_in_seconds_or_a_date_of_the_server() {
         let delay = |all: &[(&'static str, &str)]| parse_retry_after(&headers(all));
-        assert_eq!(
-            delay(&[("retry-after", "120")]),
-            Some(Duration::from_mins(2))
-        );
+        assert_eq!(delay(&[("retry-after", "120")]), Some(Duration::from_mins(2)));
         let until = "Fri, 31 Dec 1999 23:59:59 GMT";
         let date = "Fri, 31 Dec 1999 23:59:29 GMT";
-        assert_eq!(
-            delay(&[("retry-after", until), ("date", date)]),
-            Some(Duration::from_secs(30))
-        );
-        assert_eq!(
-            delay(&[("retry-after", date), ("date", until)]),
-            Some(Duration::ZERO)
-        );
+        assert_eq!(delay(&[("retry-after", until), ("date", date)]), Some(Duration::from_secs(30)));
+        assert_eq!(delay(&[("retry-after", date), ("date", until)]), Some(Duration::ZERO));
         assert_eq!(delay(&[("retry-after", until)]), None);
         assert_eq!(delay(&[("retry-after", "soon")]), None);
         assert_eq!(delay(&[("retry-after", "-1")]), None);
@@ -471,11 +436,7 @@ mod tests {
             ("http://192.0.2.1/", false),
             ("http://localhost.example/", false),
         ] {
-            assert_eq!(
-                is_loopback(&Url::parse(address).unwrap()),
-                here,
-                "{address}"
-            );
+            assert_eq!(is_loopback(&Url::parse(address).unwrap()), here, "{address}");
         }
     }
 }

@@ -114,9 +114,7 @@ impl RegistryClient {
         let mut links = headers.get_all(LINK).iter();
         let link = links.find_map(|link| parse_next_link(link.to_str().ok()?));
         if let Some(link) = link {
-            let next = url
-                .join(link)
-                .map_err(|error| malformed("tag list", error.to_string()))?;
+            let next = url.join(link).map_err(|error| malformed("tag list", error.to_string()))?;
             let is_named = !next.username().is_empty() || next.password().is_some();
             if next.origin() != url.origin() || is_named {
                 return Err(forbidden_address(&next));
@@ -143,9 +141,7 @@ pub fn parse_next_link(text: &str) -> Option<&str> {
     while let Some((_, behind)) = rest.split_once('<') {
         let (target, after_target) = behind.split_once('>')?;
         // The parameters of a link end where the next link starts.
-        let own = after_target
-            .split_once('<')
-            .map_or(after_target, |(own, _)| own);
+        let own = after_target.split_once('<').map_or(after_target, |(own, _)| own);
         if own.split([';', ',']).any(is_next_relation) {
             return Some(target);
         }
@@ -172,10 +168,7 @@ mod tests {
     #[test]
     fn the_next_page_is_the_link_with_that_relation() {
         for (text, next) in [
-            (
-                "</v2/a/tags/list?last=b&n=2>; rel=\"next\"",
-                Some("/v2/a/tags/list?last=b&n=2"),
-            ),
+            ("</v2/a/tags/list?last=b&n=2>; rel=\"next\"", Some("/v2/a/tags/list?last=b&n=2")),
             ("</a>;rel=next", Some("/a")),
             ("</a>; rel=\"prev\", </b>; rel=\"first next\"", Some("/b")),
             ("</a>; title=\"x\"; REL=\"NEXT\"", Some("/a")),

@@ -82,10 +82,7 @@ impl WebClient {
     }
 
     async fn fetch_once(&self, request: &HttpRequest, limit: u64) -> RegistryResult<FetchResult> {
-        let answer = self
-            .sender
-            .send_once(request, self.credentials_for(&request.url))
-            .await?;
+        let answer = self.sender.send_once(request, self.credentials_for(&request.url)).await?;
         let is_known = request.headers.contains_key(IF_NONE_MATCH);
         if answer.status() == StatusCode::NOT_MODIFIED && is_known {
             return Ok(FetchResult::Unchanged);
@@ -110,10 +107,7 @@ impl WebClient {
         }
         let mut tries = self.sender.retries();
         let answer = loop {
-            let answer = self
-                .sender
-                .send_once(&request, self.credentials_for(url))
-                .await;
+            let answer = self.sender.send_once(&request, self.credentials_for(url)).await;
             match answer.and_then(check_status) {
                 Ok(answer) => break answer,
                 // The offset is at or after the end of the file.
@@ -122,11 +116,7 @@ impl WebClient {
             }
         };
         let skip = bytes_to_skip(&answer, from)?;
-        Ok(into_stream(ResponseBody::new(
-            answer,
-            &self.sender.limits,
-            skip,
-        )))
+        Ok(into_stream(ResponseBody::new(answer, &self.sender.limits, skip)))
     }
 
     /// Retries for interrupted transfers of a file.

@@ -39,10 +39,7 @@ fn with(key: &str, line: &str) -> String {
 fn a_profile_is_read_completely() {
     let profile = read(EDGE).expect("a profile");
     let spec = &profile.spec;
-    assert_eq!(
-        (spec.name.as_str(), spec.kind),
-        ("Edge 3.0", OsKind::Immutable)
-    );
+    assert_eq!((spec.name.as_str(), spec.kind), ("Edge 3.0", OsKind::Immutable));
     assert_eq!(spec.image_id, "3.0.20260602.2200");
     assert!(spec.sha256.as_str().starts_with("6f7aef82"));
     assert_eq!(
@@ -60,19 +57,12 @@ fn a_profile_is_read_completely() {
 
 #[test]
 fn values_are_read_as_text() {
-    for (written, text) in [
-        ("yes", "yes"),
-        ("3.10", "3.10"),
-        ("007", "007"),
-        ("~", ""),
-        ("\"a\"", "a"),
-    ] {
+    for (written, text) in
+        [("yes", "yes"), ("3.10", "3.10"), ("007", "007"), ("~", ""), ("\"a\"", "a")]
+    {
         let yaml = with("standalone-node", &format!("  standalone-node: {written}"));
         let metadata = read(&yaml).expect(written).spec.metadata;
-        assert!(
-            metadata.contains(&format!(r#""standalone-node":"{text}""#)),
-            "{metadata}"
-        );
+        assert!(metadata.contains(&format!(r#""standalone-node":"{text}""#)), "{metadata}");
     }
 }
 
@@ -87,36 +77,16 @@ fn each_bad_value_is_named_in_its_finding() {
         ("type", "", "spec.type"),
         ("provider", "  provider: infra", "spec.provider"),
         ("securityFeature", "", "spec.securityFeature"),
-        (
-            "architecture",
-            "  architecture: x86_64_but_much_too_long",
-            "spec.architecture",
-        ),
-        (
-            "osImageVersion",
-            "  osImageVersion: main",
-            "spec.osImageVersion",
-        ),
+        ("architecture", "  architecture: x86_64_but_much_too_long", "spec.architecture"),
+        ("osImageVersion", "  osImageVersion: main", "spec.osImageVersion"),
         ("osImageVersion", "", "spec.osImageVersion"),
         ("osImageSha256", "", "spec.osImageSha256"),
         ("osImageSha256", zeros.as_str(), "spec.osImageSha256"),
         ("osImageSha256", "  osImageSha256: 6F", "spec.osImageSha256"),
         ("osImageUrl", "", "spec.osImageUrl"),
-        (
-            "osImageUrl",
-            "  osImageUrl: ../../etc/shadow",
-            "spec.osImageUrl",
-        ),
-        (
-            "osImageUrl",
-            "  osImageUrl: http://files.example/x",
-            "spec.osImageUrl",
-        ),
-        (
-            "osPackageManifestURL",
-            "  osPackageManifestURL: a%2fb",
-            "spec.osPackageManifestURL",
-        ),
+        ("osImageUrl", "  osImageUrl: ../../etc/shadow", "spec.osImageUrl"),
+        ("osImageUrl", "  osImageUrl: http://files.example/x", "spec.osImageUrl"),
+        ("osPackageManifestURL", "  osPackageManifestURL: a%2fb", "spec.osPackageManifestURL"),
         ("release", "  release: V1", "metadata"),
         ("release", "  Release: v1", "metadata"),
     ] {
@@ -125,19 +95,13 @@ fn each_bad_value_is_named_in_its_finding() {
         assert_eq!(finding.field.as_deref(), Some(field), "{line}: {finding}");
     }
     let long = format!("  release: {}", "a".repeat(500));
-    assert_eq!(
-        read(&with("release", &long)).unwrap_err().field.as_deref(),
-        Some("metadata")
-    );
+    assert_eq!(read(&with("release", &long)).unwrap_err().field.as_deref(), Some("metadata"));
 }
 
 /// The profile with these image signatures.
 fn signed(signatures: &[&str]) -> String {
     let lines = signatures.iter().map(|one| format!("\n    - {one}"));
-    with(
-        "architecture",
-        &format!("  osImageSignatures:{}", lines.collect::<String>()),
-    )
+    with("architecture", &format!("  osImageSignatures:{}", lines.collect::<String>()))
 }
 
 #[test]
@@ -150,10 +114,7 @@ fn the_signatures_of_an_image_are_taken_as_they_are_written() {
     assert_eq!(profile.spec.image_signatures, [signature.clone(), longest]);
     assert!(profile.remarks.is_empty(), "{:?}", profile.remarks);
     let eight = signed(&[signature.as_str(); OsSpec::MAX_IMAGE_SIGNATURES]);
-    assert_eq!(
-        read(&eight).expect("a profile").spec.image_signatures.len(),
-        8
-    );
+    assert_eq!(read(&eight).expect("a profile").spec.image_signatures.len(), 8);
     for none in ["", "  osImageSignatures: []", "  osImageSignatures: ~"] {
         let profile = read(&with("architecture", none)).expect(none);
         assert!(profile.spec.image_signatures.is_empty(), "{none}");
@@ -214,15 +175,7 @@ fn a_package_based_system_needs_no_image() {
 fn a_file_holds_the_profile_that_it_is_named_after() {
     let kind = |file: &str| read_profile(file, EDGE.as_bytes()).expect_err(file).kind;
     assert_eq!(kind("other.yaml"), FindingKind::OtherProfile);
-    for file in [
-        "edge",
-        "",
-        ".yaml",
-        "../edge.yaml",
-        "a/edge.yaml",
-        "..yaml",
-        "edge.yaml\0",
-    ] {
+    for file in ["edge", "", ".yaml", "../edge.yaml", "a/edge.yaml", "..yaml", "edge.yaml\0"] {
         assert_eq!(kind(file), FindingKind::NotAProfile, "{file}");
     }
 }
@@ -231,10 +184,7 @@ fn a_file_holds_the_profile_that_it_is_named_after() {
 fn unknown_keys_are_remarked_on() {
     let yaml = with("architecture", "  color: red\n  shape: {round: [very]}") + "kind: Profile\n";
     let remarks = read(&yaml).expect("a profile").remarks;
-    let fields: Vec<_> = remarks
-        .iter()
-        .filter_map(|one| one.field.as_deref())
-        .collect();
+    let fields: Vec<_> = remarks.iter().filter_map(|one| one.field.as_deref()).collect();
     assert_eq!(fields, ["kind", "spec.color", "spec.shape"]);
     let many: Vec<_> = (0..100).map(|n| format!("key{n}: 1\n")).collect();
     let many = many.concat();
@@ -289,10 +239,7 @@ fn an_invalid_profile_is_refused() {
     ] {
         assert_eq!(read(yaml).expect_err(yaml).kind, kind, "{yaml}");
     }
-    assert_eq!(
-        read_profile("edge.yaml", b"\xff").unwrap_err().kind,
-        FindingKind::Yaml
-    );
+    assert_eq!(read_profile("edge.yaml", b"\xff").unwrap_err().kind, FindingKind::Yaml);
     let large = EDGE.to_owned() + &"# nothing\n".repeat(MAX_PROFILE_BYTES / 10);
     assert_eq!(read(&large).unwrap_err().kind, FindingKind::TooLarge);
 }

@@ -21,9 +21,7 @@ pub(super) fn set_value(text: &str, section: &str, key: &str, value: &str) -> Op
     if indent.is_empty() {
         return None;
     }
-    let at = inside
-        .iter()
-        .position(|line| is_key_at_indent(line, indent, key));
+    let at = inside.iter().position(|line| is_key_at_indent(line, indent, key));
     let (above, line, below): (&[&str], Option<&str>, &[&str]) = match at {
         None => (&[], None, inside),
         Some(at) => {
@@ -58,15 +56,12 @@ pub(super) fn is_absent(text: &str, section: &str, key: &str) -> bool {
 
 /// Whether a line starts with a key.
 fn is_key(line: &str, key: &str) -> bool {
-    let rest = line
-        .strip_prefix(key)
-        .and_then(|rest| rest.strip_prefix(':'));
+    let rest = line.strip_prefix(key).and_then(|rest| rest.strip_prefix(':'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
 fn is_key_at_indent(line: &str, indent: &str, key: &str) -> bool {
-    line.strip_prefix(indent)
-        .is_some_and(|rest| is_key(rest, key))
+    line.strip_prefix(indent).is_some_and(|rest| is_key(rest, key))
 }
 
 /// Whether a line ends a section.
@@ -142,19 +137,11 @@ mod tests {
     fn a_missing_line_is_inserted() {
         let text = "metadata:\n    other: 1\nspec:\n  name: x";
         let new = set_value(text, "metadata", "release", "\"1.0.0\"").unwrap();
-        assert_eq!(
-            new,
-            "metadata:\n    release: \"1.0.0\"\n    other: 1\nspec:\n  name: x"
-        );
+        assert_eq!(new, "metadata:\n    release: \"1.0.0\"\n    other: 1\nspec:\n  name: x");
         let new = set_value("spec:\n  name: x\n", "metadata", "release", "1").unwrap();
         assert_eq!(new, "metadata:\n  release: 1\nspec:\n  name: x\n");
-        let new = set_value(
-            "metadata:\r\nspec:\r\n  a: b\r\n",
-            "metadata",
-            "release",
-            "1",
-        )
-        .unwrap();
+        let new =
+            set_value("metadata:\r\nspec:\r\n  a: b\r\n", "metadata", "release", "1").unwrap();
         assert_eq!(new, "metadata:\r\n  release: 1\r\nspec:\r\n  a: b\r\n");
         let new = set_value("spec:", "spec", "a", "b").unwrap();
         assert_eq!(new, "spec:\n  a: b\n");
@@ -179,10 +166,7 @@ mod tests {
     fn a_key_of_the_same_name_elsewhere_is_another_one() {
         let text = "metadata:\n  deep:\n    release: 1\nspec:\n  release: 2\n";
         let new = set_value(text, "metadata", "release", "3").unwrap();
-        assert_eq!(
-            new,
-            text.replace("metadata:\n", "metadata:\n  release: 3\n")
-        );
+        assert_eq!(new, text.replace("metadata:\n", "metadata:\n  release: 3\n"));
     }
 
     #[test]
@@ -199,10 +183,6 @@ mod tests {
             assert!(is_absent(&text, "spec", "sha"), "{line}");
         }
         assert!(!is_absent("spec:\n  sha: abc # x\n", "spec", "sha"));
-        assert!(is_absent(
-            "spec:\n  b: c\nother:\n  sha: abc\n",
-            "spec",
-            "sha"
-        ));
+        assert!(is_absent("spec:\n  b: c\nother:\n  sha: abc\n", "spec", "sha"));
     }
 }

@@ -33,11 +33,7 @@ impl Release {
                 Err(finding) => findings.push(with_file_name(&file, &finding)),
             }
         }
-        if findings.is_empty() {
-            Ok(Self { profiles, ..self })
-        } else {
-            Err(findings)
-        }
+        if findings.is_empty() { Ok(Self { profiles, ..self }) } else { Err(findings) }
     }
 }
 
@@ -68,22 +64,12 @@ fn sign_profile(file: &str, yaml: &Bytes, key: &SigningKey) -> Result<Bytes, Fin
 
 /// The statement that is signed for an image.
 fn signed_statement(spec: &OsSpec) -> String {
-    let OsSpec {
-        profile_name,
-        image_id,
-        architecture,
-        sha256,
-        ..
-    } = spec;
+    let OsSpec { profile_name, image_id, architecture, sha256, .. } = spec;
     let sha256 = sha256.as_str();
     format!("evenkeel-image-1\n{profile_name}\n{image_id}\n{architecture}\n{sha256}\n")
 }
 
 fn unsupported_list() -> Finding {
     let why = "the list cannot be edited; write it as a list of texts in one line, or remove it";
-    Finding::about(
-        FindingKind::BadField,
-        format!("{SIGNATURES_SECTION}.{SIGNATURES_KEY}"),
-        why,
-    )
+    Finding::about(FindingKind::BadField, format!("{SIGNATURES_SECTION}.{SIGNATURES_KEY}"), why)
 }

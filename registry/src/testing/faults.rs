@@ -36,11 +36,7 @@ impl Fault {
 
     /// Affects the first `times` requests whose method and path contain `on`.
     pub fn times(on: &str, times: u32, kind: FaultKind) -> Self {
-        Self {
-            request_part: on.to_owned(),
-            times,
-            kind,
-        }
+        Self { request_part: on.to_owned(), times, kind }
     }
 }
 
@@ -84,11 +80,7 @@ pub enum FaultKind {
 pub(super) async fn apply_fault(kind: FaultKind, answer: Response) -> Response {
     match kind {
         FaultKind::Status(status) => status_of(status).into_response(),
-        FaultKind::Busy {
-            status,
-            retry_after,
-            date,
-        } => {
+        FaultKind::Busy { status, retry_after, date } => {
             let mut busy = status_of(status).into_response();
             set(busy.headers_mut(), RETRY_AFTER, &retry_after);
             if let Some(date) = date {
@@ -119,10 +111,7 @@ async fn apply_body_fault(kind: FaultKind, answer: Response) -> Response {
     let (length, body) = match kind {
         FaultKind::Stall => {
             let first = stream::iter([Ok::<_, Infallible>(half)]);
-            (
-                Some(length),
-                Body::from_stream(first.chain(stream::pending())),
-            )
+            (Some(length), Body::from_stream(first.chain(stream::pending())))
         }
         FaultKind::Cut => {
             // The first half is sent before the connection breaks.
@@ -134,9 +123,7 @@ async fn apply_body_fault(kind: FaultKind, answer: Response) -> Response {
             (Some(length), Body::from_stream(chunks))
         }
         FaultKind::Slow => {
-            let bytes = content
-                .into_iter()
-                .map(|byte| Ok::<_, Infallible>(vec![byte]));
+            let bytes = content.into_iter().map(|byte| Ok::<_, Infallible>(vec![byte]));
             (Some(length), Body::from_stream(stream::iter(bytes)))
         }
         FaultKind::Drip => (Some(length), Body::from_stream(drip(content))),
@@ -157,8 +144,7 @@ async fn apply_body_fault(kind: FaultKind, answer: Response) -> Response {
     };
     head.headers.remove(CONTENT_LENGTH);
     if let Some(length) = length {
-        head.headers
-            .insert(CONTENT_LENGTH, HeaderValue::from(length));
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     Response::from_parts(head, body)
 }
@@ -180,9 +166,7 @@ fn zeros(size: u64) -> impl futures_util::Stream<Item = Result<Bytes, Infallible
             if left == 0 {
                 return None;
             }
-            let length = usize::try_from(left)
-                .unwrap_or(CHUNK_BYTES)
-                .min(CHUNK_BYTES);
+            let length = usize::try_from(left).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
             Some((Ok(chunk.slice(..length)), left - length as u64))
         }
     })

@@ -163,21 +163,14 @@ impl IncomingRequest<'_> {
 
     fn put_manifest(&self, repository: &str, reference: &str) -> Response {
         let media_type = self.headers.get(CONTENT_TYPE);
-        let media_type = media_type
-            .and_then(|media_type| media_type.to_str().ok())
-            .unwrap_or_default();
+        let media_type =
+            media_type.and_then(|media_type| media_type.to_str().ok()).unwrap_or_default();
         let Ok(manifest) = Manifest::read(self.body.clone(), media_type) else {
             return StatusCode::BAD_REQUEST.into_response();
         };
         let mut inside = self.state.lock();
-        let stored = inside
-            .repositories
-            .entry(repository.to_owned())
-            .or_default();
-        if !manifest
-            .blobs()
-            .all(|blob| stored.blobs.contains_key(&blob.digest))
-        {
+        let stored = inside.repositories.entry(repository.to_owned()).or_default();
+        if !manifest.blobs().all(|blob| stored.blobs.contains_key(&blob.digest)) {
             return StatusCode::BAD_REQUEST.into_response();
         }
         match reference.parse::<Digest>() {
@@ -215,18 +208,13 @@ impl IncomingRequest<'_> {
     }
 
     fn put_blob(&self, repository: &str) -> Response {
-        let expected = self
-            .query_parameter("digest")
-            .and_then(|text| text.parse().ok());
+        let expected = self.query_parameter("digest").and_then(|text| text.parse().ok());
         let digest = Digest::compute(&self.body);
         if expected != Some(digest) {
             return StatusCode::BAD_REQUEST.into_response();
         }
         let mut inside = self.state.lock();
-        let stored = inside
-            .repositories
-            .entry(repository.to_owned())
-            .or_default();
+        let stored = inside.repositories.entry(repository.to_owned()).or_default();
         stored.blobs.insert(digest, self.body.clone());
         StatusCode::CREATED.into_response()
     }
@@ -248,10 +236,7 @@ impl IncomingRequest<'_> {
 
     /// The content from the requested offset on.
     fn content_from_range(&self, content: &Bytes) -> Response {
-        let range = self
-            .headers
-            .get(RANGE)
-            .and_then(|range| range.to_str().ok());
+        let range = self.headers.get(RANGE).and_then(|range| range.to_str().ok());
         let from = range
             .filter(|_| self.state.options.supports_ranges)
             .and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'))

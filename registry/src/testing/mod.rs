@@ -114,22 +114,11 @@ impl TestRegistry {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let at = listener.local_addr().expect("a bound socket");
-        let state = Arc::new(TestRegistryState {
-            address: at,
-            options,
-            data: Mutex::default(),
-        });
-        let router = Router::new()
-            .fallback(handlers::handle)
-            .with_state(Arc::clone(&state));
+        let state = Arc::new(TestRegistryState { address: at, options, data: Mutex::default() });
+        let router = Router::new().fallback(handlers::handle).with_state(Arc::clone(&state));
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || serve(listener, router, stopped));
-        Self {
-            address: at,
-            state,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Self { address: at, state, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Host and port of the registry.
@@ -176,21 +165,13 @@ impl TestRegistry {
     /// Stores content under the digest of other content.
     pub fn put_blob_as(&self, repository: &str, digest: &Digest, content: impl Into<Bytes>) {
         let mut inside = self.lock();
-        let stored = inside
-            .repositories
-            .entry(repository.to_owned())
-            .or_default();
+        let stored = inside.repositories.entry(repository.to_owned()).or_default();
         stored.blobs.insert(*digest, content.into());
     }
 
     /// Stores a manifest and sets a tag.
     pub fn put_manifest(&self, repository: &str, tag: &str, manifest: &Manifest) {
-        self.put_raw_manifest(
-            repository,
-            tag,
-            manifest.bytes.clone(),
-            &manifest.media_type,
-        );
+        self.put_raw_manifest(repository, tag, manifest.bytes.clone(), &manifest.media_type);
     }
 
     /// Stores any text as a manifest and sets a tag.
@@ -204,13 +185,8 @@ impl TestRegistry {
         let text = text.into();
         let digest = Digest::compute(&text);
         let mut inside = self.lock();
-        let stored = inside
-            .repositories
-            .entry(repository.to_owned())
-            .or_default();
-        stored
-            .manifests
-            .insert(digest, (text, media_type.to_owned()));
+        let stored = inside.repositories.entry(repository.to_owned()).or_default();
+        stored.manifests.insert(digest, (text, media_type.to_owned()));
         stored.tags.insert(tag.to_owned(), digest);
         digest
     }
@@ -304,10 +280,8 @@ pub fn short_limits() -> Limits {
 
 /// Serves until it is stopped. Requests that hang on purpose are aborted then.
 fn serve(listener: TcpListener, router: Router, stopped: oneshot::Receiver<()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
         tokio::select! {

@@ -49,9 +49,8 @@ pub(super) fn refuse_unauthorized(
     writes: bool,
 ) -> Option<Response> {
     let authorization = headers.get(AUTHORIZATION);
-    let authorization = authorization
-        .and_then(|authorization| authorization.to_str().ok())
-        .unwrap_or_default();
+    let authorization =
+        authorization.and_then(|authorization| authorization.to_str().ok()).unwrap_or_default();
     let challenge = match &state.options.access {
         AccessRule::Open => return None,
         AccessRule::Basic(user, password) if authorization == basic(user, password) => return None,
@@ -76,10 +75,7 @@ pub(super) fn refuse_unauthorized(
 
 /// Issues a token.
 pub(super) fn issue_token(state: &TestRegistryState, headers: &HeaderMap, uri: &Uri) -> Response {
-    let AccessRule::Tokens {
-        user, expires_in, ..
-    } = &state.options.access
-    else {
+    let AccessRule::Tokens { user, expires_in, .. } = &state.options.access else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let authorization = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);

@@ -52,11 +52,7 @@ const OVAL_SAMPLES: &[&str] = &[
 fn profiles_are_read_safely() {
     fuzz("profile", |rng| {
         let yaml = random_bytes(rng, PROFILE_SAMPLES, ":-&*!|>'\"{}[]#<?,%~\n\t truefalsn0");
-        let file = text(
-            rng,
-            &["microvisor-nonrt.yaml", "microvisor-standalone.yaml"],
-            "./\\\0",
-        );
+        let file = text(rng, &["microvisor-nonrt.yaml", "microvisor-standalone.yaml"], "./\\\0");
         match read_profile(&file, &yaml) {
             Ok(profile) => {
                 assert_eq!(format!("{}.yaml", profile.spec.profile_name), file);
@@ -93,9 +89,7 @@ fn package_lists_are_read_safely() {
                 let is_given =
                     |value: &serde_json::Value| value.as_str().is_some_and(|text| !text.is_empty());
                 assert!(
-                    packages
-                        .iter()
-                        .all(|one| is_given(&one["name"]) && is_given(&one["version"]))
+                    packages.iter().all(|one| is_given(&one["name"]) && is_given(&one["version"]))
                 );
                 let body = without_bom(&body);
                 let is_json = body.trim_ascii_start().starts_with(b"{");

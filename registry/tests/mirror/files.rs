@@ -16,11 +16,7 @@ use super::{
 };
 
 fn busy() -> FaultKind {
-    FaultKind::Busy {
-        status: 503,
-        retry_after: "0".to_owned(),
-        date: None,
-    }
+    FaultKind::Busy { status: 503, retry_after: "0".to_owned(), date: None }
 }
 
 fn finding_kinds(copied: &CopySummary) -> Vec<(&str, FindingKind)> {
@@ -31,9 +27,7 @@ fn finding_kinds(copied: &CopySummary) -> Vec<(&str, FindingKind)> {
 /// The manifest of a profile in a layout.
 async fn read_profile_manifest(layout: &Layout, name: &str) -> Option<Manifest> {
     let repository: Repository = format!("os/{name}").parse().expect("a name");
-    let stored = layout
-        .manifest(&repository, &ManifestRef::Tag(tag("0.3.1")))
-        .await;
+    let stored = layout.manifest(&repository, &ManifestRef::Tag(tag("0.3.1"))).await;
     stored.expect("it is read")
 }
 
@@ -52,10 +46,7 @@ async fn an_unresponsive_server_is_not_queried_again() {
     let done = mirror(&server, &to, &what, &[]).await.unwrap();
     assert_eq!(
         finding_kinds(&done),
-        [
-            ("os/a:0.3.1", FindingKind::Busy),
-            ("os/b:0.3.1", FindingKind::Busy)
-        ]
+        [("os/a:0.3.1", FindingKind::Busy), ("os/b:0.3.1", FindingKind::Busy)]
     );
     assert_eq!(done.revisions, 2);
     assert_eq!(server.count_requests("GET /files/a.raw"), 4);
@@ -93,20 +84,13 @@ async fn interrupted_mirror(work: &Path) -> (TestRegistry, TestRegistry) {
     let (server, dest) = (TestRegistry::start(), TestRegistry::start());
     put_profile(&server, "a", &yaml("a", "a.raw", b"one"));
     server.put_file("/files/a.raw", "one");
-    dest.add_fault(Fault::always(
-        "PUT /v2/os/a/files/manifests/",
-        FaultKind::Status(413),
-    ));
+    dest.add_fault(Fault::always("PUT /v2/os/a/files/manifests/", FaultKind::Status(413)));
     let to = open(&dest.access()).expect("a registry");
     let what = options(&["a"], "0.3.1", work);
     let done = mirror(&server, &*to, &what, &[]).await;
     assert!(done.is_err(), "{done:?}");
     let image = Digest::compute(b"one");
-    assert!(
-        to.has_blob(&files_repository("a"), &image)
-            .await
-            .expect("a result")
-    );
+    assert!(to.has_blob(&files_repository("a"), &image).await.expect("a result"));
     assert_eq!(server.count_requests("GET /files/a.raw"), 1);
     dest.clear_faults();
     (server, dest)
@@ -150,10 +134,7 @@ async fn a_revision_is_not_published_without_its_image() {
     let to = layout(dest.path());
     let what = options(&["a"], "0.3.1", work.path());
     let done = mirror(&server, &to, &what, &[]).await.unwrap();
-    assert_eq!(
-        finding_kinds(&done),
-        [("os/a:0.3.1", FindingKind::Unreachable)]
-    );
+    assert_eq!(finding_kinds(&done), [("os/a:0.3.1", FindingKind::Unreachable)]);
     assert_eq!(done.revisions, 0);
     assert_eq!(read_profile_manifest(&to, "a").await, None);
     assert_eq!(read_files_manifest(&to, "a").await, None);
@@ -171,10 +152,7 @@ async fn a_transient_failure_does_not_replace_complete_revisions() {
     let to = layout(dest.path());
     let what = options(&["a", "other"], "0.3.1", work.path());
     mirror(&server, &to, &what, &[]).await.unwrap();
-    let before = (
-        read_profile_manifest(&to, "a").await,
-        read_files_manifest(&to, "a").await,
-    );
+    let before = (read_profile_manifest(&to, "a").await, read_files_manifest(&to, "a").await);
 
     // The tag now refers to a profile with another image.
     put_profile(&server, "a", &yaml("a", "two.raw", b"two"));
@@ -189,10 +167,7 @@ async fn a_transient_failure_does_not_replace_complete_revisions() {
         let again = mirror(&server, &to, &what, &[]).await.unwrap();
         assert_eq!(finding_kinds(&again), [("os/a:0.3.1", kind)]);
         assert_eq!(again.revisions, 1);
-        let after = (
-            read_profile_manifest(&to, "a").await,
-            read_files_manifest(&to, "a").await,
-        );
+        let after = (read_profile_manifest(&to, "a").await, read_files_manifest(&to, "a").await);
         assert_eq!(after, before);
     }
     server.clear_faults();
@@ -212,10 +187,7 @@ async fn a_registry_that_denies_the_files_is_named_in_a_finding() {
     let to = layout(dest.path());
     let what = options(&["a"], "0.3.1", work.path());
     let done = mirror(&server, &to, &what, &[]).await.unwrap();
-    assert_eq!(
-        finding_kinds(&done),
-        [("os/a/files:0.3.1", FindingKind::Denied)]
-    );
+    assert_eq!(finding_kinds(&done), [("os/a/files:0.3.1", FindingKind::Denied)]);
     assert_eq!(done.revisions, 1);
     let image = read_files_manifest(&to, "a").await.unwrap().layers[0].blob;
     assert_eq!(image, Blob::new(b"one"));
@@ -235,9 +207,7 @@ async fn revisions_with_the_same_image_fetch_it_once() {
     let done = mirror(&server, &to, &what, &[]).await.unwrap();
     assert_eq!((done.revisions, done.findings), (2, vec![]));
     assert_eq!(server.count_requests("GET /files/a.raw"), 1);
-    let second = to
-        .manifest(&files_repository("a"), &ManifestRef::Tag(tag("0.3.2")))
-        .await;
+    let second = to.manifest(&files_repository("a"), &ManifestRef::Tag(tag("0.3.2"))).await;
     assert_eq!(second.unwrap(), read_files_manifest(&to, "a").await);
 }
 
@@ -258,10 +228,7 @@ async fn of_two_files_of_one_name_the_second_is_left_out_with_a_finding() {
     let done = mirror(&server, &to, &what, &[]).await.unwrap();
     assert_eq!(
         finding_kinds(&done),
-        [
-            ("os/a:0.3.1", FindingKind::Ambiguous),
-            ("os/a:0.3.1", FindingKind::AddressNotAllowed)
-        ]
+        [("os/a:0.3.1", FindingKind::Ambiguous), ("os/a:0.3.1", FindingKind::AddressNotAllowed)]
     );
     let is_named = done.findings.iter().all(|(_, finding)| {
         let field = finding.field.as_deref();
@@ -274,11 +241,7 @@ async fn of_two_files_of_one_name_the_second_is_left_out_with_a_finding() {
 fn files_of_one_name_are_not_published_from_one_folder() {
     let source = folder(b"one");
     let profile = yaml("a", "a.raw", b"one");
-    fs::write(
-        source.path().join("a.yaml"),
-        format!("{profile}{FILES_OF_ONE_NAME}"),
-    )
-    .unwrap();
+    fs::write(source.path().join("a.yaml"), format!("{profile}{FILES_OF_ONE_NAME}")).unwrap();
     // A file that is not in the folder is not published.
     assert!(Release::from_folder(source.path(), "0.3.1").is_ok());
     fs::write(source.path().join("cves.json"), "[]").unwrap();

@@ -77,12 +77,8 @@ async fn mirror(
     let registry = open(&access).expect("an address");
     let web = WebClient::new(&access, allow).expect("an address");
     let files: Url = server.file_url("/files").parse().expect("an address");
-    let from = Upstream {
-        registry: &*registry,
-        web: Some(&web),
-        prefix: "os/",
-        files_url: Some(&files),
-    };
+    let from =
+        Upstream { registry: &*registry, web: Some(&web), prefix: "os/", files_url: Some(&files) };
     copy(&from, to, what, &mut ()).await
 }
 
@@ -92,12 +88,7 @@ async fn run_copy(
     to: &Layout,
     what: &CopyOptions,
 ) -> Result<CopySummary, CopyError> {
-    let from = Upstream {
-        registry: from,
-        web: None,
-        prefix: "os/",
-        files_url: None,
-    };
+    let from = Upstream { registry: from, web: None, prefix: "os/", files_url: None };
     copy(&from, to, what, &mut ()).await
 }
 
@@ -133,10 +124,7 @@ async fn a_missing_file_does_not_end_a_mirror() {
     let findings: Vec<(&str, FindingKind)> = findings.map(|(n, f)| (n.as_str(), f.kind)).collect();
     assert_eq!(
         findings,
-        [
-            ("os/closed:0.3.1", FindingKind::Denied),
-            ("os/dead:0.3.1", FindingKind::Unreachable)
-        ]
+        [("os/closed:0.3.1", FindingKind::Denied), ("os/dead:0.3.1", FindingKind::Unreachable)]
     );
     assert_eq!(done.revisions, 3);
     let image = read_files_manifest(&to, "fine").await.unwrap().layers[0].blob;
@@ -151,10 +139,7 @@ async fn a_refusal_of_the_target_ends_a_mirror() {
     put_profile(&server, "a", &yaml("a", "a.raw", b"one"));
     server.put_file("/files/a.raw", "one");
     let dest = TestRegistry::start();
-    dest.add_fault(Fault::always(
-        "POST /v2/os/a/files/",
-        FaultKind::Status(413),
-    ));
+    dest.add_fault(Fault::always("POST /v2/os/a/files/", FaultKind::Status(413)));
     let to = open(&dest.access()).unwrap();
     let work = tempfile::tempdir().unwrap();
     let what = options(&["a"], "0.3.1", work.path());
@@ -178,10 +163,7 @@ async fn a_copied_image_is_not_fetched_again() {
     let first = read_files_manifest(&to, "a").await.unwrap();
     let again = mirror(&server, &to, &what, &[]).await.unwrap();
     assert_eq!(server.count_requests("GET /files/a.raw"), 1);
-    assert_eq!(
-        (again.revisions, again.blobs, again.findings),
-        (1, 0, vec![])
-    );
+    assert_eq!((again.revisions, again.blobs, again.findings), (1, 0, vec![]));
     assert_eq!(read_files_manifest(&to, "a").await.as_ref(), Some(&first));
 
     // An image is copied again if only its manifest exists.
@@ -224,10 +206,7 @@ async fn a_copied_document_stays_when_it_is_no_longer_available() {
     mirror(&server, &to, &what, &[]).await.unwrap();
     let first = read_files_manifest(&to, "a").await.unwrap();
     assert_eq!(first.layers.len(), 2);
-    server.add_fault(Fault::always(
-        "/files/packages.json",
-        FaultKind::Status(403),
-    ));
+    server.add_fault(Fault::always("/files/packages.json", FaultKind::Status(403)));
     let again = mirror(&server, &to, &what, &[]).await.unwrap();
     assert_eq!(again.findings.len(), 1, "{:?}", again.findings);
     assert_eq!(read_files_manifest(&to, "a").await, Some(first));
@@ -362,10 +341,7 @@ async fn a_mirror_holds_few_manifests_in_memory() {
     for number in 0..12 {
         publish(source.path(), &from, &format!("0.3.{number}")).await;
     }
-    let from = CountingRegistry {
-        layout: from,
-        count: Arc::default(),
-    };
+    let from = CountingRegistry { layout: from, count: Arc::default() };
     let to = layout(dest.path());
     let what = options(&["a"], "~0.3.0", work.path());
     let done = run_copy(&from, &to, &what).await.unwrap();
@@ -407,10 +383,7 @@ async fn a_blob_copied_by_another_mirror_is_not_read_again() {
     let (source, shelf) = (folder(&image), tempfile::tempdir().unwrap());
     let from = layout(shelf.path());
     publish(source.path(), &from, "0.3.1").await;
-    let from = CountingRegistry {
-        layout: from,
-        count: Arc::default(),
-    };
+    let from = CountingRegistry { layout: from, count: Arc::default() };
     let (dest, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let to = layout(dest.path());
     let what = options(&["a"], "0.3.1", work.path());

@@ -148,9 +148,7 @@ impl LoginConfig {
 
 /// Returns whether a text consists of a scheme, a host and an optional port only.
 pub(crate) fn is_origin(text: &str) -> bool {
-    let host = text
-        .strip_prefix("https://")
-        .or_else(|| text.strip_prefix("http://"));
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     host.is_some_and(|host| {
         let fits = |b: u8| {
             b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':' | b'[' | b']')
@@ -173,12 +171,7 @@ mod tests {
 
     #[test]
     fn auth_can_be_disabled_only_for_a_loopback_listener() {
-        for here in [
-            "127.0.0.1:8080",
-            "127.9.9.9:1",
-            "[::1]:8080",
-            "[::ffff:127.0.0.1]:1",
-        ] {
+        for here in ["127.0.0.1:8080", "127.9.9.9:1", "[::1]:8080", "[::ffff:127.0.0.1]:1"] {
             assert_eq!(check_auth("disabled = true", here), Ok(()), "{here}");
         }
         for elsewhere in ["0.0.0.0:8080", "[::]:8080", "192.0.2.1:8080"] {
@@ -211,10 +204,7 @@ mod tests {
     fn an_issuer_is_listed_once() {
         let one = "[[issuers]]\nissuer = 'urn:one'\ndiscovery = true\n";
         assert_eq!(check_auth(one, "0.0.0.0:80"), Ok(()));
-        for twice in [
-            format!("{one}{one}"),
-            one.replace("urn:one", "urn:evenkeel:issuer"),
-        ] {
+        for twice in [format!("{one}{one}"), one.replace("urn:one", "urn:evenkeel:issuer")] {
             let error = check_auth(&twice, "0.0.0.0:80").unwrap_err();
             assert!(error.contains("is configured twice"), "{error}");
         }

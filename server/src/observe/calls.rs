@@ -23,10 +23,7 @@ impl<S> Layer<S> for CallMetricsLayer {
     type Service = CallMetrics<S>;
 
     fn layer(&self, behind: S) -> Self::Service {
-        CallMetrics {
-            methods: Arc::clone(&self.0),
-            inner: behind,
-        }
+        CallMetrics { methods: Arc::clone(&self.0), inner: behind }
     }
 }
 
@@ -109,10 +106,7 @@ struct MethodMetrics {
 
 impl Default for MethodTable {
     fn default() -> Self {
-        Self {
-            by_path: RwLock::default(),
-            unknown: Arc::new(MethodMetrics::new("none")),
-        }
+        Self { by_path: RwLock::default(), unknown: Arc::new(MethodMetrics::new("none")) }
     }
 }
 
@@ -209,11 +203,7 @@ mod tests {
         let methods = MethodTable::default();
         let name = |path: &str, code: u8| methods.find_or_insert(path, code).name.clone();
         assert_eq!(name("/a.Service/Made_up", UNIMPLEMENTED), "none");
-        assert_eq!(
-            name("/a.Service/Made_up", UNAVAILABLE),
-            "none",
-            "refused unread"
-        );
+        assert_eq!(name("/a.Service/Made_up", UNAVAILABLE), "none", "refused unread");
         assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "none", "not yet");
         assert_eq!(name("/a.Service/Poll", 0), "/a.Service/Poll");
         assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "/a.Service/Poll");

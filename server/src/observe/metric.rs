@@ -69,10 +69,5 @@ pub(super) const fn metric(
     labels: &'static [(&'static str, &'static str)],
     help: &'static str,
 ) -> MetricDescription {
-    MetricDescription {
-        name,
-        kind,
-        labels,
-        help,
-    }
+    MetricDescription { name, kind, labels, help }
 }

@@ -28,42 +28,15 @@ const REMOVED_DATA: &str =
 
 /// All metrics of evenkeeld.
 pub const METRIC_GROUPS: &[MetricGroup] = &[
-    MetricGroup {
-        title: "Requests and calls",
-        metrics: REQUESTS,
-    },
-    MetricGroup {
-        title: "Connections",
-        metrics: CONNECTIONS,
-    },
-    MetricGroup {
-        title: "Polls",
-        metrics: POLLS,
-    },
-    MetricGroup {
-        title: "Answer cache and change log",
-        metrics: ANSWER_CACHE,
-    },
-    MetricGroup {
-        title: "Load",
-        metrics: LOAD,
-    },
-    MetricGroup {
-        title: "Runs and nodes",
-        metrics: RUNS,
-    },
-    MetricGroup {
-        title: "Catalogue of operating systems",
-        metrics: CATALOGUE,
-    },
-    MetricGroup {
-        title: "Files for nodes",
-        metrics: FILES,
-    },
-    MetricGroup {
-        title: "Process",
-        metrics: PROCESS,
-    },
+    MetricGroup { title: "Requests and calls", metrics: REQUESTS },
+    MetricGroup { title: "Connections", metrics: CONNECTIONS },
+    MetricGroup { title: "Polls", metrics: POLLS },
+    MetricGroup { title: "Answer cache and change log", metrics: ANSWER_CACHE },
+    MetricGroup { title: "Load", metrics: LOAD },
+    MetricGroup { title: "Runs and nodes", metrics: RUNS },
+    MetricGroup { title: "Catalogue of operating systems", metrics: CATALOGUE },
+    MetricGroup { title: "Files for nodes", metrics: FILES },
+    MetricGroup { title: "Process", metrics: PROCESS },
 ];
 
 const REQUESTS: &[MetricDescription] = &[
@@ -104,10 +77,7 @@ const REQUESTS: &[MetricDescription] = &[
     metric(
         "evenkeel_agent_calls_total",
         Counter,
-        &[
-            ("call", "`enroll`, `poll`, `begin` or `report`"),
-            ("outcome", CALL_OUTCOMES),
-        ],
+        &[("call", "`enroll`, `poll`, `begin` or `report`"), ("outcome", CALL_OUTCOMES)],
         "Calls of Evenkeel's agents that were answered.",
     ),
     metric(
@@ -125,12 +95,7 @@ const REQUESTS: &[MetricDescription] = &[
 ];
 
 const CONNECTIONS: &[MetricDescription] = &[
-    metric(
-        "evenkeel_connections",
-        Gauge,
-        &[("listener", LISTENERS)],
-        "Open connections.",
-    ),
+    metric("evenkeel_connections", Gauge, &[("listener", LISTENERS)], "Open connections."),
     metric(
         "evenkeel_connections_full_total",
         Counter,
@@ -146,10 +111,7 @@ const CONNECTIONS: &[MetricDescription] = &[
     metric(
         "evenkeel_handshakes_total",
         Counter,
-        &[(
-            "outcome",
-            "`ok`, `failed` (including refused connections) or `slow` (timed out)",
-        )],
+        &[("outcome", "`ok`, `failed` (including refused connections) or `slow` (timed out)")],
         "TLS handshakes of agents.",
     ),
 ];
@@ -158,10 +120,7 @@ const POLLS: &[MetricDescription] = &[
     metric(
         "evenkeel_poll_requests_total",
         Counter,
-        &[
-            ("protocol", "`own` (Evenkeel's agents) or `eim`"),
-            ("kind", POLL_RESULTS),
-        ],
+        &[("protocol", "`own` (Evenkeel's agents) or `eim`"), ("kind", POLL_RESULTS)],
         "Polls by result.",
     ),
     metric("evenkeel_long_poll_open", Gauge, &[], "Open long polls."),
@@ -171,63 +130,23 @@ const POLLS: &[MetricDescription] = &[
         &[("reason", WAKEUP_REASONS)],
         "Long polls that were woken.",
     ),
-    metric(
-        "evenkeel_poll_batch_waiting",
-        Gauge,
-        &[],
-        "Polls that wait for a batch.",
-    ),
-    metric(
-        "evenkeel_poll_batch_size",
-        Histogram,
-        &[],
-        "Number of polls in a batch.",
-    ),
-    metric(
-        "evenkeel_poll_batch_seconds",
-        Histogram,
-        &[],
-        "Duration of a batch.",
-    ),
+    metric("evenkeel_poll_batch_waiting", Gauge, &[], "Polls that wait for a batch."),
+    metric("evenkeel_poll_batch_size", Histogram, &[], "Number of polls in a batch."),
+    metric("evenkeel_poll_batch_seconds", Histogram, &[], "Duration of a batch."),
     metric(
         "evenkeel_contacts_batch",
         Histogram,
         &[],
         "Number of contact times that were written in one batch.",
     ),
-    metric(
-        "evenkeel_contacts_written_total",
-        Counter,
-        &[],
-        "Contact times that were written.",
-    ),
+    metric("evenkeel_contacts_written_total", Counter, &[], "Contact times that were written."),
 ];
 
 const ANSWER_CACHE: &[MetricDescription] = &[
-    metric(
-        "evenkeel_answer_cache_age_seconds",
-        Gauge,
-        &[],
-        "Age of the data in the answer cache.",
-    ),
-    metric(
-        "evenkeel_answer_cache_nodes",
-        Gauge,
-        &[],
-        "Nodes in the answer cache.",
-    ),
-    metric(
-        "evenkeel_answer_cache_answers",
-        Gauge,
-        &[],
-        "Different answers in the answer cache.",
-    ),
-    metric(
-        "evenkeel_answer_cache_bytes",
-        Gauge,
-        &[],
-        "Memory of the answer cache.",
-    ),
+    metric("evenkeel_answer_cache_age_seconds", Gauge, &[], "Age of the data in the answer cache."),
+    metric("evenkeel_answer_cache_nodes", Gauge, &[], "Nodes in the answer cache."),
+    metric("evenkeel_answer_cache_answers", Gauge, &[], "Different answers in the answer cache."),
+    metric("evenkeel_answer_cache_bytes", Gauge, &[], "Memory of the answer cache."),
     metric(
         "evenkeel_answer_cache_stale_total",
         Counter,
@@ -252,18 +171,8 @@ const ANSWER_CACHE: &[MetricDescription] = &[
         &[],
         "Time that a start permit waited until the cache had read all earlier changes.",
     ),
-    metric(
-        "evenkeel_log_rows_total",
-        Counter,
-        &[],
-        "Rows of the change log that were read.",
-    ),
-    metric(
-        "evenkeel_log_pass_seconds",
-        Histogram,
-        &[],
-        "Duration of one read of the change log.",
-    ),
+    metric("evenkeel_log_rows_total", Counter, &[], "Rows of the change log that were read."),
+    metric("evenkeel_log_pass_seconds", Histogram, &[], "Duration of one read of the change log."),
     metric(
         "evenkeel_log_lag_seconds",
         Gauge,
@@ -291,12 +200,7 @@ const LOAD: &[MetricDescription] = &[
         &[],
         "Load: 0 is idle, 1 is the maximum that the server can sustain.",
     ),
-    metric(
-        "evenkeel_poll_interval_seconds",
-        Gauge,
-        &[],
-        "Poll interval that nodes currently get.",
-    ),
+    metric("evenkeel_poll_interval_seconds", Gauge, &[], "Poll interval that nodes currently get."),
 ];
 
 const RUNS: &[MetricDescription] = &[
@@ -306,12 +210,7 @@ const RUNS: &[MetricDescription] = &[
         &[("event", RUN_EVENTS)],
         "Events of runs that changed the state of the run.",
     ),
-    metric(
-        "evenkeel_silent_nodes_total",
-        Counter,
-        &[],
-        "Nodes that became silent.",
-    ),
+    metric("evenkeel_silent_nodes_total", Counter, &[], "Nodes that became silent."),
     metric(
         "evenkeel_swept_total",
         Counter,
@@ -327,12 +226,7 @@ const CATALOGUE: &[MetricDescription] = &[
         &[("outcome", "`succeeded`, `partial` or `failed`")],
         "Syncs with registries of operating systems.",
     ),
-    metric(
-        "evenkeel_os_cycle_seconds",
-        Histogram,
-        &[],
-        "Duration of a sync.",
-    ),
+    metric("evenkeel_os_cycle_seconds", Histogram, &[], "Duration of a sync."),
     metric(
         "evenkeel_os_requests_total",
         Counter,
@@ -372,10 +266,7 @@ const FILES: &[MetricDescription] = &[
     metric(
         "evenkeel_files_fetched_total",
         Counter,
-        &[(
-            "outcome",
-            "`good`, `too_large`, `no_space`, `wrong_content`, `unavailable` or `disk`",
-        )],
+        &[("outcome", "`good`, `too_large`, `no_space`, `wrong_content`, `unavailable` or `disk`")],
         "Files that were fetched from registries and file servers.",
     ),
     metric(
@@ -393,16 +284,6 @@ const FILES: &[MetricDescription] = &[
 ];
 
 const PROCESS: &[MetricDescription] = &[
-    metric(
-        "process_resident_memory_bytes",
-        Gauge,
-        &[],
-        "Resident memory of this process.",
-    ),
-    metric(
-        "process_cpu_seconds_total",
-        Gauge,
-        &[],
-        "CPU time of this process.",
-    ),
+    metric("process_resident_memory_bytes", Gauge, &[], "Resident memory of this process."),
+    metric("process_cpu_seconds_total", Gauge, &[], "CPU time of this process."),
 ];

@@ -62,22 +62,13 @@ impl Tally {
             let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
             self.count.saturating_sub(forgiven)
         };
-        Self {
-            count: left.saturating_add(1),
-            last: at,
-        }
+        Self { count: left.saturating_add(1), last: at }
     }
 }
 
 impl FailureRecord {
     fn new(now: DateTime<Utc>) -> Self {
-        Self {
-            tally: Tally {
-                count: 0,
-                last: now,
-            },
-            pending: Vec::new(),
-        }
+        Self { tally: Tally { count: 0, last: now }, pending: Vec::new() }
     }
 
     /// Returns all failures, including the pending ones.
@@ -200,9 +191,7 @@ fn evict(all: &mut HashMap<AttemptKey, FailureRecord>, new: &AttemptKey, now: Da
     if all.len() < MAX_TRACKED_KEYS {
         return;
     }
-    let oldest = all
-        .iter()
-        .min_by_key(|(_, failed)| failed.last_attempt_at());
+    let oldest = all.iter().min_by_key(|(_, failed)| failed.last_attempt_at());
     if let Some(oldest) = oldest.map(|(who, _)| who.clone()) {
         all.remove(&oldest);
     }
@@ -235,21 +224,14 @@ mod tests {
             now += TimeDelta::from_std(wait).unwrap();
             assert_eq!(attempts.begin("alice", Some(address(3)), now), Ok(()));
         }
-        assert_eq!(
-            attempts.begin("bob", Some(address(3)), now),
-            Ok(()),
-            "another name"
-        );
+        assert_eq!(attempts.begin("bob", Some(address(3)), now), Ok(()), "another name");
     }
 
     #[test]
     fn an_address_is_limited_across_names() {
         let attempts = LoginAttempts::default();
         for n in 0..20 {
-            assert_eq!(
-                attempts.begin(&n.to_string(), Some(address(1)), NOON),
-                Ok(())
-            );
+            assert_eq!(attempts.begin(&n.to_string(), Some(address(1)), NOON), Ok(()));
         }
         let refused = attempts.begin("another", Some(address(1)), NOON);
         assert_eq!(refused, Err(Duration::from_secs(1)));
@@ -268,9 +250,7 @@ mod tests {
     fn a_success_clears_the_name_but_not_the_address() {
         let attempts = LoginAttempts::default();
         for n in 0..19 {
-            attempts
-                .begin(&n.to_string(), Some(address(1)), NOON)
-                .unwrap();
+            attempts.begin(&n.to_string(), Some(address(1)), NOON).unwrap();
         }
         for _ in 0..5 {
             attempts.begin("alice", Some(address(1)), NOON).unwrap();

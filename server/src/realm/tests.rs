@@ -47,11 +47,7 @@ fn login(name: &str, password: &str) -> FormRequest {
 }
 
 fn refresh(client: &str, token: &str) -> FormRequest {
-    form(&[
-        ("client_id", client),
-        ("grant_type", "refresh_token"),
-        ("refresh_token", token),
-    ])
+    form(&[("client_id", client), ("grant_type", "refresh_token"), ("refresh_token", token)])
 }
 
 impl RealmFixture {
@@ -76,12 +72,7 @@ impl RealmFixture {
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
         let realm = Realm::open(&config, &authority, &time).unwrap();
         let api = Router::new().route("/v1/orchestrator", get(async || "the API"));
-        Self {
-            router: realm.into_router(api),
-            authority,
-            clock,
-            folder,
-        }
+        Self { router: realm.into_router(api), authority, clock, folder }
     }
 
     async fn send(&self, request: Request) -> (StatusCode, HeaderMap, Value) {
@@ -94,9 +85,7 @@ impl RealmFixture {
     }
 
     async fn get(&self, path: &str, host: &str) -> (StatusCode, HeaderMap, Value) {
-        let request = axum::http::Request::builder()
-            .uri(path)
-            .header("host", host);
+        let request = axum::http::Request::builder().uri(path).header("host", host);
         self.send(request.body(Body::empty()).unwrap()).await
     }
 
@@ -154,17 +143,12 @@ async fn the_discovery_document_uses_the_requested_host() {
 
     let with_url = RealmFixture::with_url(Some("https://updates.example"));
     let (_, _, configuration) = with_url.get(path, "10.0.0.1").await;
-    assert_eq!(
-        configuration["issuer"],
-        "https://updates.example/realms/master"
-    );
+    assert_eq!(configuration["issuer"], "https://updates.example/realms/master");
     for odd in ["", "a b", "evil.example/path", "x\"y"] {
         let (status, _, answer) = fixture.get(path, odd).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{odd:?}: {answer}");
     }
-    let (_, _, keys) = fixture
-        .get("/realms/master/protocol/openid-connect/certs", "x")
-        .await;
+    let (_, _, keys) = fixture.get("/realms/master/protocol/openid-connect/certs", "x").await;
     assert_eq!(keys, fixture.authority.jwks());
     let (_, _, api) = fixture.get("/v1/orchestrator", "x").await;
     assert_eq!(api, "the API");
@@ -178,19 +162,13 @@ async fn a_password_is_exchanged_for_tokens_that_eim_clients_can_use() {
     assert_eq!(headers["cache-control"], "no-store");
     assert_eq!(answer["expires_in"], 900);
     let access = answer["access_token"].as_str().unwrap();
-    let caller = fixture
-        .authority
-        .verify(access, fixture.clock.now())
-        .unwrap();
+    let caller = fixture.authority.verify(access, fixture.clock.now()).unwrap();
     assert_eq!(caller.subject, "alice");
     assert_eq!(caller.roles, [Role::Administrator]);
 
     let refresh_token = fixture.decode_refresh_token(&answer);
     assert_eq!(refresh_token.client, "system-client");
-    assert_eq!(
-        refresh_token.endpoint,
-        "http://updates.example:8080/realms/master"
-    );
+    assert_eq!(refresh_token.endpoint, "http://updates.example:8080/realms/master");
 }
 
 #[tokio::test]
@@ -198,15 +176,10 @@ async fn a_refresh_token_yields_access_tokens_until_it_expires() {
     let fixture = RealmFixture::new();
     let token = fixture.log_in().await;
     fixture.clock.advance(TimeDelta::hours(23));
-    let (status, _, answer) = fixture
-        .post_token_request(refresh("system-client", &token))
-        .await;
+    let (status, _, answer) = fixture.post_token_request(refresh("system-client", &token)).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     let access = answer["access_token"].as_str().unwrap();
-    fixture
-        .authority
-        .verify(access, fixture.clock.now())
-        .unwrap();
+    fixture.authority.verify(access, fixture.clock.now()).unwrap();
     assert_eq!(answer["refresh_token"], token);
     assert_eq!(answer["refresh_expires_in"], 3600);
 
@@ -227,18 +200,12 @@ async fn a_refresh_token_yields_access_tokens_until_it_expires() {
 async fn a_new_password_invalidates_old_refresh_tokens() {
     let fixture = RealmFixture::new();
     let token = fixture.log_in().await;
-    std::fs::write(
-        fixture.folder.path().join("users.toml"),
-        users_toml("new phrase"),
-    )
-    .unwrap();
+    std::fs::write(fixture.folder.path().join("users.toml"), users_toml("new phrase")).unwrap();
     let error = fixture.expect_error(refresh("system-client", &token)).await;
     assert_eq!(error, "invalid_grant");
     let old = fixture.expect_error(login("alice", PASSWORD)).await;
     assert_eq!(old, "invalid_grant");
-    let (status, _, _) = fixture
-        .post_token_request(login("alice", "new phrase"))
-        .await;
+    let (status, _, _) = fixture.post_token_request(login("alice", "new phrase")).await;
     assert_eq!(status, StatusCode::OK);
 }
 
@@ -253,10 +220,7 @@ async fn a_rejected_request_has_its_error_code() {
         (login("alice", ""), "invalid_request"),
         (form(&[("grant_type", "password")]), "invalid_request"),
         (form(&[("grant_type", "refresh_token")]), "invalid_request"),
-        (
-            form(&[("grant_type", "client_credentials")]),
-            "unsupported_grant_type",
-        ),
+        (form(&[("grant_type", "client_credentials")]), "unsupported_grant_type"),
         (form(&[]), "invalid_request"),
         (login("alice", &long), "invalid_request"),
         (refresh(&long[..200], "x"), "invalid_request"),
@@ -264,10 +228,7 @@ async fn a_rejected_request_has_its_error_code() {
         let what = sent.form.chars().take(80).collect::<String>();
         assert_eq!(fixture.expect_error(sent).await, error, "{what}");
     }
-    let nameless = FormRequest {
-        headers: Vec::new(),
-        ..login("alice", PASSWORD)
-    };
+    let nameless = FormRequest { headers: Vec::new(), ..login("alice", PASSWORD) };
     assert_eq!(fixture.expect_error(nameless).await, "invalid_request");
 }
 
@@ -279,10 +240,7 @@ async fn too_many_failures_must_wait() {
         assert_eq!(error, "invalid_grant");
     }
     // Even with the correct password and from another address.
-    let elsewhere = FormRequest {
-        peer: "192.0.2.2:4000",
-        ..login("alice", PASSWORD)
-    };
+    let elsewhere = FormRequest { peer: "192.0.2.2:4000", ..login("alice", PASSWORD) };
     let (status, headers, answer) = fixture.post_token_request(elsewhere).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{answer}");
     assert_eq!(headers["retry-after"], "1");
@@ -307,10 +265,7 @@ async fn forwarded_headers_are_trusted_only_from_proxies() {
     let (_, _, answer) = fixture.post_token_request(by_proxy("192.0.2.7")).await;
     let endpoint = fixture.decode_refresh_token(&answer).endpoint;
     assert_eq!(endpoint, "https://updates.example/realms/master");
-    let direct = FormRequest {
-        peer: "192.0.2.1:4000",
-        ..by_proxy("192.0.2.7")
-    };
+    let direct = FormRequest { peer: "192.0.2.1:4000", ..by_proxy("192.0.2.7") };
     let (_, _, answer) = fixture.post_token_request(direct).await;
     let endpoint = fixture.decode_refresh_token(&answer).endpoint;
     assert_eq!(endpoint, "http://updates.example/realms/master");
@@ -324,9 +279,7 @@ async fn forwarded_headers_are_trusted_only_from_proxies() {
         };
         assert_eq!(fixture.expect_error(sent).await, "invalid_grant");
     }
-    let (status, ..) = fixture
-        .post_token_request(by_proxy("203.0.113.10, 192.0.2.8"))
-        .await;
+    let (status, ..) = fixture.post_token_request(by_proxy("203.0.113.10, 192.0.2.8")).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     let (status, ..) = fixture.post_token_request(by_proxy("192.0.2.9")).await;
     assert_eq!(status, StatusCode::OK);

@@ -39,14 +39,8 @@ impl UserStore {
         let users = read_users(path)?;
         tracing::info!(path = %path.display(), users = users.count(), "login with a password is enabled");
         warn_if_readable_by_others(path);
-        let loaded = LoadedUsers {
-            users: Arc::new(users),
-            stamp,
-        };
-        Ok(Self {
-            path: path.to_owned(),
-            current: Mutex::new(loaded),
-        })
+        let loaded = LoadedUsers { users: Arc::new(users), stamp };
+        Ok(Self { path: path.to_owned(), current: Mutex::new(loaded) })
     }
 
     /// Returns the users of the current file, or the previous users if the file cannot be read.
@@ -88,9 +82,8 @@ fn read_stamp(path: &Path) -> Option<FileStamp> {
 fn read_users(path: &Path) -> anyhow::Result<Users> {
     let unusable = || format!("the file of users {} is not usable", path.display());
     let file = Figment::from(Toml::file_exact(path)).extract();
-    let file: UsersFile = file
-        .map_err(|error| without_source_line(&error))
-        .with_context(unusable)?;
+    let file: UsersFile =
+        file.map_err(|error| without_source_line(&error)).with_context(unusable)?;
     Users::new(file).with_context(unusable)
 }
 
@@ -154,26 +147,17 @@ mod tests {
         let error = format!("{:#}", UserStore::open(&path).unwrap_err());
         assert!(error.contains("users.toml"), "{error}");
         for (text, why) in [
-            (
-                user("alice", "open sesame"),
-                "user \"alice\": password_hash",
-            ),
+            (user("alice", "open sesame"), "user \"alice\": password_hash"),
             (user("alice", "$argon2id$v=19$m=8,t=1,p=1"), "no salt"),
             ("[[users]]\nname = 'alice'\n".to_owned(), "password_hash"),
             ("[[people]]\nname = 'alice'\n".to_owned(), "people"),
             ("[[users]\n".to_owned(), "users.toml"),
-            (
-                "[[users]]\npassword_hash = $argon2id$sesame\n".to_owned(),
-                "line 2",
-            ),
+            ("[[users]]\npassword_hash = $argon2id$sesame\n".to_owned(), "line 2"),
         ] {
             fs::write(&path, &text).unwrap();
             let error = format!("{:#}", UserStore::open(&path).unwrap_err());
             assert!(!error.contains("sesame"), "{error}");
-            assert!(
-                error.contains(why) && error.contains("users.toml"),
-                "{error}"
-            );
+            assert!(error.contains(why) && error.contains("users.toml"), "{error}");
         }
     }
 }

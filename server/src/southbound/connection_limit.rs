@@ -20,10 +20,7 @@ pub(super) struct AddressSlot {
 
 impl AddressLimits {
     pub(super) fn new(each: u32) -> Self {
-        Self {
-            max_per_address: each,
-            in_use: Arc::default(),
-        }
+        Self { max_per_address: each, in_use: Arc::default() }
     }
 
     /// Acquires one more connection of an address; `None` if its limit is reached. All addresses of
@@ -39,9 +36,7 @@ impl AddressLimits {
             return None;
         }
         *count += 1;
-        Some(AddressSlot {
-            source: Some((self.clone(), address)),
-        })
+        Some(AddressSlot { source: Some((self.clone(), address)) })
     }
 
     fn release(&self, address: IpAddr) {

@@ -58,10 +58,7 @@ fn a_user_logs_in_with_a_password_and_refreshes_without_it() {
     assert!(status == 200 && metrics.contains(TOKEN), "{metrics}");
 
     let log = server.stop();
-    assert!(
-        log.contains("a login failed") && log.contains("alice"),
-        "{log}"
-    );
+    assert!(log.contains("a login failed") && log.contains("alice"), "{log}");
     assert!(!log.contains("sesame") && !log.contains("guess"), "{log}");
 }
 
@@ -86,25 +83,18 @@ fn an_unusable_file_of_users_is_named() {
         let file = harness.write_file("users.toml", text);
         let with = harness.with_env("EVENKEELD_AUTH__LOGIN__USERS", &file);
         let stderr = with.start(&["all"]).expect_failure();
-        assert!(
-            stderr.contains(why) && stderr.contains("users.toml"),
-            "{stderr}"
-        );
+        assert!(stderr.contains(why) && stderr.contains("users.toml"), "{stderr}");
         assert!(!stderr.contains("sesame"), "{stderr}");
     }
-    let stderr = harness
-        .start_with_input(&["hash-password"], "\n")
-        .expect_failure();
+    let stderr = harness.start_with_input(&["hash-password"], "\n").expect_failure();
     assert!(stderr.contains("the password is empty"), "{stderr}");
 }
 
 #[test]
 fn auth_can_be_disabled_only_explicitly_and_only_for_loopback() {
     let harness = TestServer::new().with_env("EVENKEELD_AUTH__DISABLED", "true");
-    let stderr = harness
-        .with_env("EVENKEELD_REST__LISTEN", "0.0.0.0:0")
-        .start(&["all"])
-        .expect_failure();
+    let stderr =
+        harness.with_env("EVENKEELD_REST__LISTEN", "0.0.0.0:0").start(&["all"]).expect_failure();
     assert!(stderr.contains("auth.disabled"), "{stderr}");
     assert!(!harness.data_dir().exists(), "nothing was created");
 
@@ -150,9 +140,8 @@ fn tokens_of_an_identity_provider_are_verified_with_a_key_file() {
         )
     };
     let hour = TimeDelta::hours(1);
-    let issued = login
-        .issue_operator("alice", &[Role::Administrator], hour, SystemClock.now())
-        .unwrap();
+    let issued =
+        login.issue_operator("alice", &[Role::Administrator], hour, SystemClock.now()).unwrap();
     for (audience, status) in [("evenkeel", 200), ("somebody-else", 401)] {
         let mut server = harness.start(&["all", "--config", &config(audience)]);
         server.wait_until_ready();
@@ -167,14 +156,8 @@ fn an_issuer_without_usable_keys_is_rejected_with_instructions() {
     let harness = TestServer::new();
     for (more, why) in [
         ("issuer = 'https://login.example'", "set discovery = true"),
-        (
-            "issuer = 'http://login.example'\ndiscovery = true",
-            "it must begin with https://",
-        ),
-        (
-            "issuer = 'https://login.example'\njwks = '/no/such/file'",
-            "/no/such/file",
-        ),
+        ("issuer = 'http://login.example'\ndiscovery = true", "it must begin with https://"),
+        ("issuer = 'https://login.example'\njwks = '/no/such/file'", "/no/such/file"),
     ] {
         let file = harness.write_file("evenkeeld.toml", &format!("[[auth.issuers]]\n{more}\n"));
         let stderr = harness.start(&["all", "--config", &file]).expect_failure();
@@ -192,10 +175,7 @@ fn an_unreachable_provider_does_not_prevent_startup() {
     let mut server = harness.start(&["all", "--config", &file]);
     server.wait_until_ready();
     let token = fs::read_to_string(harness.data_dir().join("operator-token")).unwrap();
-    assert_eq!(
-        server.get("rest", "/v1/projects", Some(token.trim())).0,
-        200
-    );
+    assert_eq!(server.get("rest", "/v1/projects", Some(token.trim())).0, 200);
     let log = server.stop();
     assert!(log.contains("the issuer's keys cannot be fetched"), "{log}");
 }

@@ -7,10 +7,7 @@ use crate::test_server::TestServer;
 /// Configuration of a registry that is an empty directory.
 pub fn registry(harness: &TestServer) -> String {
     let folder = harness.path("catalogue");
-    format!(
-        "[os_resource_manager.registries.release]\naddress = 'oci:{}'\n",
-        folder.display()
-    )
+    format!("[os_resource_manager.registries.release]\naddress = 'oci:{}'\n", folder.display())
 }
 
 #[test]
@@ -33,10 +30,7 @@ fn files_are_served_over_tls_to_authenticated_clients() {
     let path = format!("/files/sha256/{}", "0".repeat(64));
     let (status, answer) = server.get_file(&ca, &path, None);
     assert_eq!(status, 401, "{answer}");
-    assert!(
-        answer.to_lowercase().contains("www-authenticate: bearer"),
-        "{answer}"
-    );
+    assert!(answer.to_lowercase().contains("www-authenticate: bearer"), "{answer}");
     let token = harness.operator_token();
     let (status, answer) = server.get_file(&ca, &path, Some(&token));
     assert_eq!(status, 404, "{answer}");
@@ -82,10 +76,7 @@ fn without_a_registry_no_listener_for_files_is_opened() {
     server.wait_until_ready();
     assert_eq!(server.listeners(), ["admin", "rest", "southbound"]);
     let log = server.stop();
-    assert!(
-        log.contains("files.listen is set, but there is no registry"),
-        "{log}"
-    );
+    assert!(log.contains("files.listen is set, but there is no registry"), "{log}");
 }
 
 #[test]
@@ -95,35 +86,23 @@ fn an_unusable_registry_is_rejected_before_startup() {
     for (more, why) in [
         ("address = 'http://registry.example'", "plain_http"),
         ("address = 'registry.example'", "address"),
-        (
-            "address = 'https://registry.example'\ntrust = 'require'",
-            "trust",
-        ),
+        ("address = 'https://registry.example'\ntrust = 'require'", "trust"),
         (
             "address = 'https://registry.example'\nusername = 'reader'\npassword_file = '/no/such/file'",
             "/no/such/file",
         ),
-        (
-            "address = 'https://registry.example'\ncolour = 'blue'",
-            "colour",
-        ),
+        ("address = 'https://registry.example'\ncolour = 'blue'", "colour"),
     ] {
         let text = format!("[os_resource_manager.registries.release]\n{more}\n");
         let file = harness.write_file("evenkeeld.toml", &text);
         let stderr = harness.start(&["all", "--config", &file]).expect_failure();
-        assert!(
-            stderr.contains(why) && stderr.contains("release"),
-            "{stderr}"
-        );
+        assert!(stderr.contains(why) && stderr.contains("release"), "{stderr}");
     }
     let default = "[os_resource_manager.default]\nregistry = 'other'\nrevision = 'main'\n";
     let text = format!("{}{default}", registry(&harness));
     let file = harness.write_file("evenkeeld.toml", &text);
     let stderr = harness.start(&["all", "--config", &file]).expect_failure();
-    assert!(
-        stderr.contains("default.registry") && stderr.contains("other"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("default.registry") && stderr.contains("other"), "{stderr}");
 }
 
 #[test]
@@ -143,10 +122,7 @@ fn a_files_folder_of_another_process_is_named() {
         .with_env("EVENKEELD_FILES__DIR", &folder.to_string_lossy())
         .start(&["all", "--config", &config])
         .expect_failure();
-    assert!(
-        stderr.contains("another process has the folder"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("another process has the folder"), "{stderr}");
     assert!(stderr.contains("files.dir"), "{stderr}");
     first.stop();
 }

@@ -25,14 +25,8 @@ fn the_first_start_creates_a_project_and_a_token_and_logs_how_to_log_in() {
 
     let log = server.stop();
     assert!(log.contains("starting a private Postgres"), "{log}");
-    assert!(
-        log.contains("log in with: evenkeel login --server http://127.0.0.1:"),
-        "{log}"
-    );
-    assert!(
-        log.contains(&format!("--token-file {}", file.display())),
-        "{log}"
-    );
+    assert!(log.contains("log in with: evenkeel login --server http://127.0.0.1:"), "{log}");
+    assert!(log.contains(&format!("--token-file {}", file.display())), "{log}");
     assert!(!log.contains(token), "the token itself is in the log");
 }
 
@@ -61,15 +55,9 @@ fn a_stop_does_not_wait_for_silent_clients() {
         .map(|listener| TcpStream::connect(server.address(listener)).unwrap())
         .collect();
     let mut idle = TcpStream::connect(server.address("admin")).unwrap();
-    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
-    assert!(
-        idle.read(&mut [0; 512]).unwrap() > 0,
-        "answered and still open"
-    );
-    let shaken = server
-        .connect_tls(&harness.data_dir().join("ca/ca.pem"), "localhost")
-        .unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert!(idle.read(&mut [0; 512]).unwrap() > 0, "answered and still open");
+    let shaken = server.connect_tls(&harness.data_dir().join("ca/ca.pem"), "localhost").unwrap();
 
     let log = server.stop();
 
@@ -126,11 +114,7 @@ fn a_killed_server_restarts_with_its_data() {
     let mut server = harness.start(&["all"]);
     server.wait_until_ready();
 
-    assert_eq!(
-        harness.operator_token(),
-        token,
-        "the second start is not a first start"
-    );
+    assert_eq!(harness.operator_token(), token, "the second start is not a first start");
     assert_eq!(server.get("rest", "/v1/projects", Some(&token)).0, 200);
     let log = server.stop();
     assert!(!log.contains("the first start"), "{log}");
@@ -141,21 +125,12 @@ fn the_admin_listener_serves_health_readiness_and_metrics() {
     let harness = TestServer::new();
     let mut server = harness.start(&["all"]);
     server.wait_until_ready();
-    assert_eq!(
-        server.get("admin", "/livez", None),
-        (200, "alive\n".to_owned())
-    );
-    assert_eq!(
-        server.get("admin", "/readyz", None),
-        (200, "ready\n".to_owned())
-    );
+    assert_eq!(server.get("admin", "/livez", None), (200, "alive\n".to_owned()));
+    assert_eq!(server.get("admin", "/readyz", None), (200, "ready\n".to_owned()));
     server.get("rest", "/v1/no/such/thing", None);
     let (status, metrics) = server.get("admin", "/metrics", None);
     assert_eq!(status, 200);
-    assert!(
-        metrics.contains("evenkeel_http_requests_total{"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("evenkeel_http_requests_total{"), "{metrics}");
     assert!(
         !metrics.contains("no/such/thing"),
         "label values must not come from clients: {metrics}"
@@ -184,11 +159,7 @@ fn agents_get_a_certificate_of_the_authority_and_http_2() {
     let (protocol, chain) = server.handshake(&ca, "localhost").unwrap();
 
     assert_eq!(protocol.as_deref(), Some(b"h2".as_slice()));
-    assert_eq!(
-        chain.len(),
-        2,
-        "the authority's certificate is in the chain"
-    );
+    assert_eq!(chain.len(), 2, "the authority's certificate is in the chain");
     let digest = evenkeel_auth::ca::chain_digest(&ca).unwrap();
     assert_eq!(evenkeel_auth::ca::ca_digest(&chain[1]), digest);
     assert!(server.handshake(&ca, "elsewhere.example").is_err());
@@ -203,10 +174,7 @@ fn the_log_can_be_json() {
     let log = server.stop();
     for line in log.lines() {
         let line: serde_json::Value = serde_json::from_str(line).expect("each line is JSON");
-        assert!(
-            line["message"].is_string() && line["level"].is_string(),
-            "{line}"
-        );
+        assert!(line["message"].is_string() && line["level"].is_string(), "{line}");
     }
     let stderr = harness
         .with_env("EVENKEELD_DATABASE__BINARIES", "/x")
@@ -233,9 +201,7 @@ async fn a_database_outage_is_survived() {
     assert_eq!(server.get("rest", "/v1/projects", Some(&token)).0, 503);
 
     let postgres = harness.start_postgres().await;
-    eventually("it is ready again", || {
-        server.get("admin", "/readyz", None).0 == 200
-    });
+    eventually("it is ready again", || server.get("admin", "/readyz", None).0 == 200);
     assert_eq!(server.get("rest", "/v1/projects", Some(&token)).0, 200);
     server.stop();
     postgres.stop().await;
@@ -248,10 +214,7 @@ fn the_end_of_the_private_postgres_ends_the_server() {
     server.wait_until_ready();
     signal(harness.postmaster_pid(), "QUIT");
     let stderr = server.expect_failure();
-    assert!(
-        stderr.contains("the private Postgres ended unexpectedly"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("the private Postgres ended unexpectedly"), "{stderr}");
 }
 
 #[test]
@@ -260,32 +223,16 @@ fn tokens_are_created_with_and_without_a_running_server() {
     let mut server = harness.start(&["all"]);
     server.wait_until_ready();
     let make = |role: &str| {
-        let arguments = [
-            "token",
-            "operator",
-            "--project",
-            "default",
-            "--role",
-            role,
-            "--ttl",
-            "5m",
-        ];
+        let arguments =
+            ["token", "operator", "--project", "default", "--role", role, "--ttl", "5m"];
         harness.start(&arguments).expect_success().trim().to_owned()
     };
     for token in [make("read"), make("write")] {
         assert_eq!(token.split('.').count(), 3, "{token}");
-        assert_eq!(
-            server.get("rest", "/v1/projects/default", Some(&token)).0,
-            200
-        );
+        assert_eq!(server.get("rest", "/v1/projects/default", Some(&token)).0, 200);
     }
-    let stderr = harness
-        .start(&["token", "operator", "--project", "unheard-of"])
-        .expect_failure();
-    assert!(
-        stderr.contains("cannot find the project \"unheard-of\""),
-        "{stderr}"
-    );
+    let stderr = harness.start(&["token", "operator", "--project", "unheard-of"]).expect_failure();
+    assert!(stderr.contains("cannot find the project \"unheard-of\""), "{stderr}");
     server.stop();
 
     assert_eq!(
@@ -294,12 +241,8 @@ fn tokens_are_created_with_and_without_a_running_server() {
         "a private Postgres was started for the command"
     );
     let uuid = "01900000-0000-7000-8000-000000000001";
-    harness
-        .start(&["token", "operator", "--project", uuid])
-        .expect_success();
-    harness
-        .start(&["token", "operator", "--role", "admin"])
-        .expect_success();
+    harness.start(&["token", "operator", "--project", uuid]).expect_success();
+    harness.start(&["token", "operator", "--role", "admin"]).expect_success();
     let stderr = harness.start(&["token", "operator"]).expect_failure();
     assert!(stderr.contains("--project"), "{stderr}");
 }
@@ -309,11 +252,7 @@ fn the_openapi_document_is_printed_without_side_effects() {
     let harness = TestServer::new();
     let text = harness.start(&["openapi"]).expect_success();
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert!(
-        document["openapi"].as_str().unwrap().starts_with("3.1"),
-        "{}",
-        document["openapi"]
-    );
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
     assert!(!harness.data_dir().exists());
 }
 
@@ -338,14 +277,10 @@ fn an_unfinished_request_is_cut_off() {
     ];
     for (half, answer) in cases {
         let mut client = TcpStream::connect(server.address("rest")).unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         client.write_all(half.as_bytes()).unwrap();
         let mut response = Vec::new();
-        client
-            .read_to_end(&mut response)
-            .expect("the server closes the connection");
+        client.read_to_end(&mut response).expect("the server closes the connection");
         let response = String::from_utf8_lossy(&response);
         assert!(response.starts_with(answer), "{response}");
     }

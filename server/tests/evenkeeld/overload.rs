@@ -41,25 +41,17 @@ impl Node {
             booted_image: None,
         };
         let enrolled = client.enroll(request).await.unwrap().into_inner();
-        Self {
-            client,
-            credential: format!("Bearer {}", enrolled.credential),
-        }
+        Self { client, credential: format!("Bearer {}", enrolled.credential) }
     }
 
     /// The same node over another connection.
     fn over_channel(&self, channel: Channel) -> Self {
-        Self {
-            client: AgentServiceClient::new(channel),
-            credential: self.credential.clone(),
-        }
+        Self { client: AgentServiceClient::new(channel), credential: self.credential.clone() }
     }
 
     async fn poll(&mut self) -> Result<PollResponse, Status> {
-        let mut request = Request::new(PollRequest {
-            facts_digest: vec![0; 32],
-            ..PollRequest::default()
-        });
+        let mut request =
+            Request::new(PollRequest { facts_digest: vec![0; 32], ..PollRequest::default() });
         let credential = self.credential.parse().unwrap();
         request.metadata_mut().insert("authorization", credential);
         let answer = self.client.poll(request).await?;
@@ -74,9 +66,8 @@ async fn connect(harness: &TestServer, server: &ServerProcess) -> AgentServiceCl
 
 fn endpoint(harness: &TestServer, server: &ServerProcess) -> Endpoint {
     let ca = fs::read(harness.data_dir().join("ca/ca.pem")).unwrap();
-    let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(ca))
-        .domain_name("localhost");
+    let tls =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost");
     let address = format!("https://{}", server.address("southbound"));
     let endpoint = Endpoint::from_shared(address).unwrap();
     endpoint.tls_config(tls).unwrap()
@@ -100,10 +91,7 @@ fn join_token(harness: &TestServer, server: &ServerProcess) -> String {
 /// many connections the limit allows, at most `connections`.
 fn connection_budget(connections: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
-    let most = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
+    let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let files = match setrlimit(Resource::Nofile, most) {
         Ok(()) => limit.maximum,
         Err(_) => limit.current,
@@ -115,10 +103,7 @@ fn connection_budget(connections: usize) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_above_its_rate_gets_a_retry_delay_and_others_are_served() {
     let harness = TestServer::new()
-        .with_env(
-            "EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND",
-            "1",
-        )
+        .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "1")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "5");
     let mut server = harness.start(&["all"]);
     server.wait_until_ready();
@@ -159,10 +144,7 @@ async fn unfinished_handshakes_do_not_block_other_clients() {
 
     let (_, metrics) = server.get("admin", "/metrics", None);
     let counted = "evenkeel_handshakes_total{outcome=\"slow\"} 0";
-    assert!(
-        metrics.contains(counted),
-        "no handshake has timed out yet: {metrics}"
-    );
+    assert!(metrics.contains(counted), "no handshake has timed out yet: {metrics}");
     server.stop();
     drop(half);
 }
@@ -227,10 +209,7 @@ fn metric(server: &ServerProcess, name: &str) -> f64 {
 async fn when_memory_is_short_new_connections_are_refused_and_others_are_served() {
     const HEADROOM_BYTES: f64 = 12e6;
     let harness = TestServer::new()
-        .with_env(
-            "EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND",
-            "10000",
-        )
+        .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "10000")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "10000");
     let mut server = harness.start(&["all"]);
     server.wait_until_ready();
@@ -245,10 +224,7 @@ async fn when_memory_is_short_new_connections_are_refused_and_others_are_served(
     let mut calm = Node::enroll(&harness, &server, 2).await;
     let mut newcomers = Vec::new();
     let refused = loop {
-        assert!(
-            newcomers.len() < connection_budget(8_000),
-            "no connection was refused"
-        );
+        assert!(newcomers.len() < connection_budget(8_000), "no connection was refused");
         let mut newcomer = calm.over_channel(endpoint(&harness, &server).connect().await.unwrap());
         match newcomer.poll().await {
             Ok(_) => newcomers.push(newcomer),
@@ -257,10 +233,7 @@ async fn when_memory_is_short_new_connections_are_refused_and_others_are_served(
     };
 
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-    assert!(
-        refused.metadata().contains_key("grpc-retry-pushback-ms"),
-        "{refused:?}"
-    );
+    assert!(refused.metadata().contains_key("grpc-retry-pushback-ms"), "{refused:?}");
     calm.poll().await.unwrap();
     for one in newcomers.iter_mut().take(10) {
         one.poll().await.unwrap();
@@ -275,21 +248,12 @@ async fn clients_that_read_no_answer_do_not_block_others() {
     const POLLS: &str =
         "evenkeel_grpc_calls_total{method=\"/evenkeel.agent.v1.AgentService/Poll\",code=\"0\"}";
     let harness = TestServer::new()
-        .with_env(
-            "EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND",
-            "10000",
-        )
+        .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "10000")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "10000")
         // All calls with an unread answer exceed the call limit; those of one connection stay below
         // the limit of calls that query the database.
-        .with_env(
-            "EVENKEELD_MAINTENANCE_MANAGER__LOAD__QUERY_CALL_LIMIT",
-            "80",
-        )
-        .with_env(
-            "EVENKEELD_MAINTENANCE_MANAGER__LOAD__TOTAL_CALL_LIMIT",
-            "80",
-        );
+        .with_env("EVENKEELD_MAINTENANCE_MANAGER__LOAD__QUERY_CALL_LIMIT", "80")
+        .with_env("EVENKEELD_MAINTENANCE_MANAGER__LOAD__TOTAL_CALL_LIMIT", "80");
     let mut server = harness.start(&["all"]);
     server.wait_until_ready();
     let mut node = Node::enroll(&harness, &server, 1).await;
@@ -303,17 +267,12 @@ async fn clients_that_read_no_answer_do_not_block_others() {
             calls.spawn(async move { node.poll().await });
         }
         let answered = f64::from(1 + connection * CALLS);
-        eventually("all of them are answered", || {
-            answered <= metric(&server, POLLS)
-        });
+        eventually("all of them are answered", || answered <= metric(&server, POLLS));
     }
 
     let mut good = Node::enroll(&harness, &server, 2).await;
     good.poll().await.unwrap();
-    assert!(
-        calls.try_join_next().is_none(),
-        "no call has received its answer"
-    );
+    assert!(calls.try_join_next().is_none(), "no call has received its answer");
     drop(calls);
     server.stop();
 }

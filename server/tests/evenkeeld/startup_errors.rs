@@ -21,14 +21,8 @@ fn a_port_in_use_is_named_with_its_setting() {
         let config = harness.write_file("evenkeeld.toml", &registry(&harness));
         let with = harness.with_env(variable, &address);
         let stderr = with.start(&["all", "--config", &config]).expect_failure();
-        assert!(
-            stderr.contains(&format!("cannot listen on {address}")),
-            "{stderr}"
-        );
-        assert!(
-            stderr.contains(setting) && stderr.contains(variable),
-            "{stderr}"
-        );
+        assert!(stderr.contains(&format!("cannot listen on {address}")), "{stderr}");
+        assert!(stderr.contains(setting) && stderr.contains(variable), "{stderr}");
         assert!(stderr.contains("Address already in use"), "{stderr}");
     }
 }
@@ -37,10 +31,7 @@ fn a_port_in_use_is_named_with_its_setting() {
 fn without_postgres_the_missing_package_is_named() {
     let harness = TestServer::new().with_env("EVENKEELD_DATABASE__BINARIES", "/nowhere");
     let stderr = harness.start(&["all"]).expect_failure();
-    assert!(
-        stderr.contains("install the Debian package `postgresql`"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("install the Debian package `postgresql`"), "{stderr}");
 }
 
 #[test]
@@ -55,10 +46,7 @@ fn a_postgres_folder_of_another_owner_is_reported_with_a_fix() {
         return;
     };
     let stderr = harness.start(&["all"]).expect_failure();
-    assert!(
-        stderr.contains(&format!("belongs to the user id {other_uid}")),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&format!("belongs to the user id {other_uid}")), "{stderr}");
     assert!(stderr.contains("chown -R"), "{stderr}");
 }
 
@@ -70,10 +58,7 @@ fn a_data_directory_of_another_user_is_rejected() {
         return; // Only root can change the owner of a directory.
     }
     let stderr = harness.start(&["all"]).expect_failure();
-    assert!(
-        stderr.contains("belongs to the user id 12345, but evenkeeld runs as"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("belongs to the user id 12345, but evenkeeld runs as"), "{stderr}");
 }
 
 #[test]
@@ -82,28 +67,17 @@ fn a_second_server_on_the_same_data_names_the_first() {
     let mut first = harness.start(&["all"]);
     first.wait_until_ready();
     let stderr = harness.start(&["all"]).expect_failure();
-    assert!(
-        stderr.contains(&format!("process {} runs a Postgres there", first.pid())),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&format!("process {} runs a Postgres there", first.pid())), "{stderr}");
     first.stop();
 }
 
 #[test]
 fn an_unknown_setting_is_named() {
     let harness = TestServer::new();
-    let file = harness.write_file(
-        "evenkeeld.toml",
-        "[rest]\nlisten = '127.0.0.1:0'\nport = 80\n",
-    );
+    let file = harness.write_file("evenkeeld.toml", "[rest]\nlisten = '127.0.0.1:0'\nport = 80\n");
     let stderr = harness.start(&["all", "--config", &file]).expect_failure();
-    assert!(
-        stderr.contains("unknown field") && stderr.contains("port"),
-        "{stderr}"
-    );
-    let stderr = harness
-        .start(&["all", "--config", "/no/such/file.toml"])
-        .expect_failure();
+    assert!(stderr.contains("unknown field") && stderr.contains("port"), "{stderr}");
+    let stderr = harness.start(&["all", "--config", "/no/such/file.toml"]).expect_failure();
     assert!(stderr.contains("/no/such/file.toml"), "{stderr}");
 }
 
@@ -113,10 +87,7 @@ fn a_wrong_log_level_is_refused() {
         .with_env("EVENKEELD_LOG__LEVEL", "a=b=c")
         .start(&["all"])
         .expect_failure();
-    assert!(
-        stderr.contains("the log level is not understood"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("the log level is not understood"), "{stderr}");
 }
 
 #[tokio::test]
@@ -125,25 +96,16 @@ async fn a_role_that_bypasses_row_level_security_is_rejected_with_commands_to_fi
     let postgres = harness.start_postgres().await;
     let superuser = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.admin_url());
     let stderr = superuser.start(&["all"]).expect_failure();
-    assert!(
-        stderr.contains("ALTER ROLE \"postgres\" NOSUPERUSER NOBYPASSRLS"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("ALTER ROLE \"postgres\" NOSUPERUSER NOBYPASSRLS"), "{stderr}");
 
     sql(&postgres.admin_url(), "ALTER ROLE evenkeel BYPASSRLS");
     let harness = superuser.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
     for command in ["all", "inventory", "maintenance-manager", "migrate"] {
         let stderr = harness.start(&[command]).expect_failure();
-        assert!(
-            stderr.contains("ALTER ROLE \"evenkeel\" NOSUPERUSER NOBYPASSRLS"),
-            "{stderr}"
-        );
+        assert!(stderr.contains("ALTER ROLE \"evenkeel\" NOSUPERUSER NOBYPASSRLS"), "{stderr}");
     }
     sql(&postgres.admin_url(), "ALTER ROLE evenkeel NOBYPASSRLS");
-    assert!(
-        harness.start(&["migrate"]).expect_success().is_empty(),
-        "fixed"
-    );
+    assert!(harness.start(&["migrate"]).expect_success().is_empty(), "fixed");
     postgres.stop().await;
 }
 
@@ -198,23 +160,15 @@ async fn a_schema_newer_than_the_program_is_rejected() {
 #[test]
 fn a_single_service_without_a_database_names_the_setting() {
     let stderr = TestServer::new().start(&["inventory"]).expect_failure();
-    assert!(
-        stderr.contains("set database.url, or EVENKEELD_DATABASE__URL"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("set database.url, or EVENKEELD_DATABASE__URL"), "{stderr}");
 }
 
 #[test]
 fn an_unreachable_database_is_a_clear_error() {
     let url = "postgres:///evenkeel?host=/nowhere&user=evenkeel";
-    let stderr = TestServer::new()
-        .with_env("EVENKEELD_DATABASE__URL", url)
-        .start(&["all"])
-        .expect_failure();
-    assert!(
-        stderr.contains("cannot connect to the database"),
-        "{stderr}"
-    );
+    let stderr =
+        TestServer::new().with_env("EVENKEELD_DATABASE__URL", url).start(&["all"]).expect_failure();
+    assert!(stderr.contains("cannot connect to the database"), "{stderr}");
 }
 
 #[test]
@@ -222,8 +176,6 @@ fn a_corrupt_key_file_is_named() {
     let harness = TestServer::new();
     fs::create_dir_all(harness.data_dir().join("keys")).unwrap();
     harness.write_file("data/keys/signing.pem", "not a key");
-    let stderr = harness
-        .start(&["token", "operator", "--role", "admin"])
-        .expect_failure();
+    let stderr = harness.start(&["token", "operator", "--role", "admin"]).expect_failure();
     assert!(stderr.contains("signing.pem is not usable"), "{stderr}");
 }

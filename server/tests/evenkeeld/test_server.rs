@@ -36,20 +36,14 @@ impl TestServer {
             ("EVENKEELD_ADMIN__LISTEN", "127.0.0.1:0"),
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Self {
-            folder: Arc::new(folder),
-            environment: environment.into(),
-        }
+        Self { folder: Arc::new(folder), environment: environment.into() }
     }
 
     /// The same harness with one more environment variable.
     pub fn with_env(&self, variable: &str, value: &str) -> Self {
         let mut environment = self.environment.clone();
         environment.insert(variable.to_owned(), value.to_owned());
-        Self {
-            folder: Arc::clone(&self.folder),
-            environment,
-        }
+        Self { folder: Arc::clone(&self.folder), environment }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -171,9 +165,8 @@ impl ServerProcess {
 
     /// Sends a GET request to a listener; returns the status and the body.
     pub fn get(&self, listener: &str, path: &str, token: Option<&str>) -> (u16, String) {
-        let login = token.map_or_else(String::new, |token| {
-            format!("authorization: Bearer {token}\r\n")
-        });
+        let login =
+            token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
         self.send(listener, &request)
     }
@@ -223,10 +216,7 @@ impl ServerProcess {
     ) -> std::io::Result<(Option<Vec<u8>>, Vec<CertificateDer<'static>>)> {
         let (session, _) = self.connect_tls_to(listener, protocol, ca, name)?;
         let chain = session.peer_certificates().unwrap_or_default();
-        let chain = chain
-            .iter()
-            .map(|certificate| certificate.clone().into_owned())
-            .collect();
+        let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
         Ok((session.alpn_protocol().map(<[u8]>::to_vec), chain))
     }
 
@@ -265,9 +255,7 @@ impl ServerProcess {
 
     /// Returns whether a listener closes a connection whose request is incomplete.
     pub fn is_closed_by(&self, listener: &str, protocol: &[u8], ca: &Path) -> bool {
-        let (session, client) = self
-            .connect_tls_to(listener, protocol, ca, "localhost")
-            .unwrap();
+        let (session, client) = self.connect_tls_to(listener, protocol, ca, "localhost").unwrap();
         let mut client = StreamOwned::new(session, client);
         client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
         match client.read(&mut [0]) {
@@ -280,13 +268,10 @@ impl ServerProcess {
     /// Sends a GET request over TLS to the listener for files; returns the status and the whole
     /// response.
     pub fn get_file(&self, ca: &Path, path: &str, token: Option<&str>) -> (u16, String) {
-        let login = token.map_or_else(String::new, |token| {
-            format!("authorization: Bearer {token}\r\n")
-        });
+        let login =
+            token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
-        let (session, client) = self
-            .connect_tls_to("files", b"http/1.1", ca, "localhost")
-            .unwrap();
+        let (session, client) = self.connect_tls_to("files", b"http/1.1", ca, "localhost").unwrap();
         let mut client = StreamOwned::new(session, client);
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -358,9 +343,7 @@ impl ServerProcess {
 
 fn tls_session(protocol: &[u8], ca: &Path, name: &str) -> ClientConnection {
     let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_file(ca).unwrap())
-        .unwrap();
+    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -389,32 +372,21 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) {
 
 pub fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 pub fn signal(pid: i32, name: &str) {
-    let sent = Command::new("kill")
-        .args(["-s", name, &pid.to_string()])
-        .status()
-        .unwrap();
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
     assert!(sent.success());
 }
 
 pub fn sql(url: &str, statement: &str) {
-    let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut versions: Vec<PathBuf> =
+        fs::read_dir("/usr/lib/postgresql").unwrap().map(|entry| entry.unwrap().path()).collect();
     versions.sort();
     let output = Command::new(versions.last().unwrap().join("bin/psql"))
         .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", statement])
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -44,14 +44,9 @@ impl RepeatedWindows {
             .year(Year::Disallowed)
             .dom_and_dow(false)
             .build();
-        let cron = fields
-            .into_iter()
-            .all(is_in_eim_subset)
-            .then(|| parser.parse(&fields.join(" ")))?;
-        Some(Self {
-            cron: Arc::new(cron.ok()?),
-            length: TimeDelta::seconds(i64::from(seconds)),
-        })
+        let cron =
+            fields.into_iter().all(is_in_eim_subset).then(|| parser.parse(&fields.join(" ")))?;
+        Some(Self { cron: Arc::new(cron.ok()?), length: TimeDelta::seconds(i64::from(seconds)) })
     }
 
     pub(super) fn from_wire(schedule: &RepeatedSchedule) -> Option<Self> {
@@ -136,20 +131,13 @@ mod tests {
         let second = TimeDelta::seconds(1);
         let begun = minutes.last_window_between(at(3) + second, at(5) + second);
         assert_eq!(begun, Some((at(5), at(5) + second * 10)));
-        assert_eq!(
-            minutes.last_window_between(at(5), at(5) + second * 59),
-            None
-        );
+        assert_eq!(minutes.last_window_between(at(5), at(5) + second * 59), None);
     }
 
     #[test]
     fn cron_texts_that_the_eim_agent_cannot_parse_are_rejected() {
         for bad in ["", "1-5", "*/2", "L", "1,", "1 2", "+1", "60"] {
-            assert_eq!(
-                RepeatedWindows::parse([bad, "*", "*", "*", "*"], 10),
-                None,
-                "{bad}"
-            );
+            assert_eq!(RepeatedWindows::parse([bad, "*", "*", "*", "*"], 10), None, "{bad}");
         }
     }
 }

@@ -108,10 +108,7 @@ impl EimNode {
             return true;
         };
         let targets = &mut self.ground_truth.images;
-        match targets
-            .last_mut()
-            .filter(|last| last.version == desired.version)
-        {
+        match targets.last_mut().filter(|last| last.version == desired.version) {
             Some(last) => last.last = between,
             None => targets.push(DeliveredImage {
                 version: desired.version.clone(),

@@ -30,10 +30,7 @@ impl WindowJobs {
     /// The memory of a process that starts with this window in its state file.
     #[must_use]
     pub fn with_window(window: Option<Span>) -> Self {
-        Self {
-            at_start: window,
-            ..Self::default()
-        }
+        Self { at_start: window, ..Self::default() }
     }
 
     /// Accepts the single window of an answer, at an instant of the node's clock. Returns whether
@@ -56,10 +53,7 @@ impl WindowJobs {
             return true;
         }
         let Some(job) = self.single else {
-            self.single = Some(SingleJob {
-                window,
-                begins: begin_time(window, now, pace),
-            });
+            self.single = Some(SingleJob { window, begins: begin_time(window, now, pace) });
             return false;
         };
         // Only the end of the job is checked.
@@ -88,9 +82,7 @@ impl WindowJobs {
     fn take_due_repeated(&mut self, now: Time) -> Option<(Span, Time)> {
         let since = self.registered.replace(now)?;
         let all = self.repeated.iter();
-        let window = all
-            .filter_map(|one| one.last_window_between(since, now))
-            .min()?;
+        let window = all.filter_map(|one| one.last_window_between(since, now)).min()?;
         Some((window, window.0))
     }
 
@@ -146,11 +138,7 @@ mod tests {
         for (now, is_used) in [(45, true), (51, false)] {
             let mut jobs = WindowJobs::default();
             jobs.accept_window(Some(span(40, 60)), false, at(now), Pace::REAL);
-            assert_eq!(
-                jobs.take_due(at(59)).is_some(),
-                is_used,
-                "delivered at minute {now}"
-            );
+            assert_eq!(jobs.take_due(at(59)).is_some(), is_used, "delivered at minute {now}");
         }
     }
 
@@ -166,11 +154,7 @@ mod tests {
         assert_eq!(jobs.take_due(seconds(301)), Some((window, at(5))));
         assert_eq!(jobs.take_due(seconds(302)), None);
         jobs.set_repeated(vec![every_five], seconds(601));
-        assert_eq!(
-            jobs.take_due(seconds(602)),
-            None,
-            "registered after its minute"
-        );
+        assert_eq!(jobs.take_due(seconds(602)), None, "registered after its minute");
         jobs.set_repeated(Vec::new(), seconds(603));
         assert_eq!(jobs.take_due(at(60)), None);
     }
@@ -178,12 +162,7 @@ mod tests {
     #[test]
     fn an_open_ended_window_never_runs() {
         let mut jobs = WindowJobs::default();
-        jobs.accept_window(
-            Some((at(10), DateTime::UNIX_EPOCH)),
-            false,
-            at(0),
-            Pace::REAL,
-        );
+        jobs.accept_window(Some((at(10), DateTime::UNIX_EPOCH)), false, at(0), Pace::REAL);
         assert_eq!(jobs.take_due(at(60)), None);
     }
 
@@ -193,9 +172,6 @@ mod tests {
         jobs.accept_window(Some(span(10, 60)), true, at(20), Pace::REAL);
         assert_eq!(jobs.take_due(at(25)), None);
         jobs.accept_window(Some(span(12, 60)), true, at(26), Pace::REAL);
-        assert!(
-            jobs.take_due(at(27)).is_some(),
-            "another window is another one"
-        );
+        assert!(jobs.take_due(at(27)).is_some(), "another window is another one");
     }
 }

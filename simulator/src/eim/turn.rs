@@ -58,11 +58,7 @@ impl EimNode {
             (self.file.kind, self.file.detail.clone())
         };
         let about = self.file.update;
-        let image = self
-            .images
-            .as_ref()
-            .map(ImageState::reported_image)
-            .unwrap_or_default();
+        let image = self.images.as_ref().map(ImageState::reported_image).unwrap_or_default();
         let mut wait = self.pace.retry_delay;
         for _ in 0..MAX_TRIES_PER_TICK {
             let sent_at = self.clock.now().true_time;
@@ -110,9 +106,7 @@ impl EimNode {
             }),
         };
         let send = |channel, request| async move {
-            MaintmgrServiceClient::new(channel)
-                .platform_update_status(request)
-                .await
+            MaintmgrServiceClient::new(channel).platform_update_status(request).await
         };
         let answer = self.connection.call(&mut self.rng, request, send).await?;
         increment(&self.connection.network().counters.polls);
@@ -151,10 +145,7 @@ impl EimNode {
         }
         let is_empty = self.accept_target(answer.os_profile_update_source.as_ref(), between);
         let window = schedule.single_schedule.map(|single| span(&single));
-        let repeated = schedule
-            .repeated_schedules
-            .iter()
-            .filter_map(RepeatedWindows::from_wire);
+        let repeated = schedule.repeated_schedules.iter().filter_map(RepeatedWindows::from_wire);
         let repeated: Vec<_> = repeated.collect();
         self.record_delivery(window, &repeated, between, is_empty);
         // The file keeps the last window, so that a new process knows it.
@@ -164,8 +155,7 @@ impl EimNode {
         }
         let now = self.clock.now();
         self.file.is_used |=
-            self.jobs
-                .accept_window(window, self.file.is_used, now.node_time, self.pace);
+            self.jobs.accept_window(window, self.file.is_used, now.node_time, self.pace);
         self.jobs.set_repeated(repeated, now.node_time);
         self.start_download(now);
     }
@@ -182,10 +172,7 @@ impl EimNode {
         let all = once.chain(repeated.iter().cloned().map(EimSchedule::Repeated));
         let mut schedules = Vec::new();
         for window in all {
-            let existing = self
-                .delivered
-                .iter()
-                .find(|(opening, _)| *opening == window);
+            let existing = self.delivered.iter().find(|(opening, _)| *opening == window);
             let at = existing.map_or(self.ground_truth.delivered.len(), |(_, at)| *at);
             if existing.is_none() {
                 self.ground_truth.delivered.push(DeliveredSchedule {
@@ -209,7 +196,5 @@ fn span(single: &SingleSchedule) -> Span {
 
 fn instant(seconds: u64) -> Time {
     let seconds = i64::try_from(seconds).ok();
-    seconds
-        .and_then(|seconds| DateTime::from_timestamp(seconds, 0))
-        .unwrap_or_default()
+    seconds.and_then(|seconds| DateTime::from_timestamp(seconds, 0)).unwrap_or_default()
 }

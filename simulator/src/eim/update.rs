@@ -72,10 +72,7 @@ impl EimNode {
             return;
         }
         let target = target.flatten();
-        let is_fetched = self
-            .images
-            .as_ref()
-            .is_none_or(|i| i.has_downloaded(target.as_ref()));
+        let is_fetched = self.images.as_ref().is_none_or(|i| i.has_downloaded(target.as_ref()));
         let update = self.open_update(target.as_ref());
         let opened = &mut self.ground_truth.updates[update];
         opened.window = Some(window);
@@ -91,14 +88,10 @@ impl EimNode {
 
     /// The open update for this image that has not begun, or a new one.
     pub(super) fn open_update(&mut self, target: Option<&EimImage>) -> usize {
-        let image = self
-            .images
-            .as_ref()
-            .zip(target)
-            .map(|(images, target)| ImageReplacement {
-                from: images.booted_version().to_owned(),
-                to: target.version.clone(),
-            });
+        let image = self.images.as_ref().zip(target).map(|(images, target)| ImageReplacement {
+            from: images.booted_version().to_owned(),
+            to: target.version.clone(),
+        });
         let last = self.ground_truth.updates.last();
         let is_open = last.is_some_and(|last| {
             image.is_some() && last.image == image && last.began.is_none() && last.ended.is_none()
@@ -186,11 +179,8 @@ impl EimNode {
     /// The detail of an end: mostly of this update, often the same as the last time, sometimes
     /// empty.
     fn detail(&mut self, update: usize, status: &str) -> String {
-        let (key, value) = if status == "SUCCESS" {
-            ("Version", "12")
-        } else {
-            ("FailureReason", "download")
-        };
+        let (key, value) =
+            if status == "SUCCESS" { ("Version", "12") } else { ("FailureReason", "download") };
         match self.rng.between(0, 9) {
             0 => String::new(),
             1..=3 => format!(

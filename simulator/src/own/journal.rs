@@ -44,10 +44,7 @@ impl ImageTrial {
     /// The trial of an image on a node that runs the version `running`.
     pub(super) fn new(image: Image, running: &str) -> Self {
         Self {
-            change: ImageReplacement {
-                from: running.to_owned(),
-                to: image.image_id,
-            },
+            change: ImageReplacement { from: running.to_owned(), to: image.image_id },
             profile: image.profile_name,
             sha256: image.sha256,
             again: image.is_retry,
@@ -74,10 +71,7 @@ pub(super) enum Phase {
     /// Ready to begin.
     Staged,
     /// The node is being changed. Each remaining step has its delay after the previous one.
-    Changing {
-        steps: VecDeque<(Duration, Kind)>,
-        since: Time,
-    },
+    Changing { steps: VecDeque<(Duration, Kind)>, since: Time },
     /// The attempt has ended.
     Ended,
 }
@@ -97,10 +91,7 @@ impl OfflineGrant {
     pub(super) fn allows(&self, digest: &str, node: Time) -> bool {
         self.digest == digest
             && node < self.expires
-            && self
-                .windows
-                .iter()
-                .any(|(start, end)| *start <= node && node < *end)
+            && self.windows.iter().any(|(start, end)| *start <= node && node < *end)
     }
 }
 
@@ -151,10 +142,7 @@ impl JournalEntry {
     /// Records an event.
     pub(super) fn push(&mut self, event: Kind, at: Moment) {
         let sequence = self.last_sequence() + 1;
-        let record = AttemptEvent {
-            name: wire::event_name(&event),
-            at,
-        };
+        let record = AttemptEvent { name: wire::event_name(&event), at };
         if wire::ends_attempt(&event) {
             self.phase = Phase::Ended;
         }
@@ -188,10 +176,7 @@ impl JournalEntry {
     ) {
         self.permit = Some(permit);
         self.push(Kind::Began(evenkeel_proto::agent::Began {}), at);
-        self.phase = Phase::Changing {
-            steps,
-            since: at.true_time,
-        };
+        self.phase = Phase::Changing { steps, since: at.true_time };
     }
 
     /// Records all steps that are due.

@@ -69,11 +69,7 @@ impl OwnNode {
         let until = now + TimeDelta::from_std(again).unwrap_or_default();
         let may_wait = now - since < MAX_OVERLOAD_WAIT;
         // The offline grant is not lost because of this.
-        let until = if may_wait {
-            until.min(since + MAX_OVERLOAD_WAIT)
-        } else {
-            until
-        };
+        let until = if may_wait { until.min(since + MAX_OVERLOAD_WAIT) } else { until };
         self.memory.overloaded = Some((since, until));
         !may_wait
     }
@@ -149,10 +145,7 @@ impl OwnNode {
         let answer = self.poll().await?;
         let answered_at = wire::parse_time(answer.now);
         if let Some(decision) = answer.decision {
-            self.store_grant(
-                &decision,
-                answered_at.map(|answered_at| (requested_at, answered_at)),
-            );
+            self.store_grant(&decision, answered_at.map(|answered_at| (requested_at, answered_at)));
             let is_resting = matches!(
                 decision.act,
                 None | Some(Act::Idle(_) | Act::Continue(_) | Act::Fetch(_))
@@ -209,11 +202,8 @@ impl OwnNode {
 
     async fn poll(&mut self) -> Result<PollResponse, Status> {
         let digest = wire::digest(&self.facts);
-        let has_changed_facts = self
-            .memory
-            .reported_facts
-            .as_ref()
-            .is_some_and(|reported| *reported != digest);
+        let has_changed_facts =
+            self.memory.reported_facts.as_ref().is_some_and(|reported| *reported != digest);
         let sends_facts =
             has_changed_facts || self.memory.wants_facts || self.memory.wants_packages;
         let attempt = self.journal.entry.as_ref().map(|entry| Attempt {
@@ -264,29 +254,20 @@ impl OwnNode {
     /// Stores the offline grant of an answer, which replaces the previous one.
     fn store_grant(&mut self, decision: &Decision, between: Option<Span>) {
         self.journal.offline_grant =
-            decision
-                .offline_grant
-                .as_ref()
-                .zip(between)
-                .and_then(|(grant, between)| {
-                    let windows = grant.windows.iter();
-                    let span =
-                        |start, end| Some((wire::parse_time(start)?, wire::parse_time(end)?));
-                    Some(OfflineGrant {
-                        digest: grant.target_digest.clone(),
-                        windows: windows
-                            .filter_map(|window| span(window.start, window.end))
-                            .collect(),
-                        expires: wire::parse_time(grant.expires_at)?,
-                        between,
-                    })
-                });
+            decision.offline_grant.as_ref().zip(between).and_then(|(grant, between)| {
+                let windows = grant.windows.iter();
+                let span = |start, end| Some((wire::parse_time(start)?, wire::parse_time(end)?));
+                Some(OfflineGrant {
+                    digest: grant.target_digest.clone(),
+                    windows: windows.filter_map(|window| span(window.start, window.end)).collect(),
+                    expires: wire::parse_time(grant.expires_at)?,
+                    between,
+                })
+            });
     }
 
     async fn execute_decision(&mut self, decision: Decision) -> Result<(), Status> {
-        let act = decision
-            .act
-            .unwrap_or(Act::Idle(evenkeel_proto::agent::Idle {}));
+        let act = decision.act.unwrap_or(Act::Idle(evenkeel_proto::agent::Idle {}));
         match act {
             // A download continues without the server.
             Act::Idle(_) | Act::Continue(_) => {}
@@ -328,18 +309,15 @@ impl OwnNode {
         if settled || self.is_finishing {
             return;
         }
-        let is_nothing = image.as_ref().map_or_else(
-            || self.rng.happens(self.habits.no_op_per_mille),
-            ImageTrial::is_running,
-        );
+        let is_nothing = image
+            .as_ref()
+            .map_or_else(|| self.rng.happens(self.habits.no_op_per_mille), ImageTrial::is_running);
         if is_nothing && !may_apply {
             return;
         }
         let id = self.rng.uuid();
         let mut entry = JournalEntry::new(id, &target.digest, &self.facts.boot_id);
-        let refused = image
-            .as_ref()
-            .filter(|trial| trial.is_quarantined(&self.facts));
+        let refused = image.as_ref().filter(|trial| trial.is_quarantined(&self.facts));
         if is_nothing {
             entry.push(wire::nothing_to_do(), now);
         } else if refused.is_some() {
@@ -403,11 +381,7 @@ impl OwnNode {
         {
             return Ok(());
         }
-        let permit = StartPermit::Online {
-            requested_at,
-            granted_at,
-            start_before,
-        };
+        let permit = StartPermit::Online { requested_at, granted_at, start_before };
         self.start_change(permit);
         Ok(())
     }

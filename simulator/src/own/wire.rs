@@ -147,9 +147,7 @@ pub(super) const fn nothing_to_do() -> Kind {
 
 /// The attempt was cancelled before it changed anything.
 pub(super) fn cancelled(cause: &str) -> Kind {
-    Kind::Cancelled(Cancelled {
-        cause: cause.to_owned(),
-    })
+    Kind::Cancelled(Cancelled { cause: cause.to_owned() })
 }
 
 /// The attempt failed, and the previous image still runs.
@@ -196,18 +194,13 @@ pub(super) fn draw_steps(
     } else {
         all.push(failed(FailureKind::Apply, image));
     }
-    all.into_iter()
-        .map(|event| (rng.duration(step), event))
-        .collect()
+    all.into_iter().map(|event| (rng.duration(step), event)).collect()
 }
 
 /// The result of a successful update.
 fn finished(image: Option<&ImageTrial>) -> Finished {
     if let Some(trial) = image {
-        return Finished {
-            booted_image_id: trial.change.to.clone(),
-            ..Finished::default()
-        };
+        return Finished { booted_image_id: trial.change.to.clone(), ..Finished::default() };
     }
     let package = PackageResult {
         name: "demo-0".to_owned(),
@@ -215,8 +208,5 @@ fn finished(image: Option<&ImageTrial>) -> Finished {
         version: "1.1".to_owned(),
         state: "installed".to_owned(),
     };
-    Finished {
-        results: vec![package],
-        booted_image_id: String::new(),
-    }
+    Finished { results: vec![package], booted_image_id: String::new() }
 }

@@ -21,12 +21,7 @@ async fn the_eim_agent_repeats_a_schedule_by_its_own_cron() {
         .filter_map(|update| Some(update.began?.true_time.timestamp()))
         .collect();
     assert_eq!(began, [30, 150, 210]);
-    assert_eq!(
-        ground_truth.delivered.len(),
-        1,
-        "{:?}",
-        ground_truth.delivered
-    );
+    assert_eq!(ground_truth.delivered.len(), 1, "{:?}", ground_truth.delivered);
     assert_eq!(ground_truth.delivered[0].answers.len(), 30);
 }
 
@@ -53,28 +48,17 @@ async fn the_eim_agent_downloads_an_image_before_its_window_and_boots_it_in_it()
     server.state().window = Some((55, 100));
     run_ticks(&mut node, &clock, 4).await;
     let heard = server.calls_with_prefix("sample");
-    assert!(
-        heard.contains(&"sample Updated 3.0.3".to_owned()),
-        "{heard:?}"
-    );
+    assert!(heard.contains(&"sample Updated 3.0.3".to_owned()), "{heard:?}");
     let ground_truth = node.into_ground_truth();
     let booted: Vec<_> = ground_truth
         .updates
         .iter()
-        .map(|update| {
-            (
-                update.image.clone().map(|image| image.to),
-                update.began.is_some(),
-            )
-        })
+        .map(|update| (update.image.clone().map(|image| image.to), update.began.is_some()))
         .collect();
     let once = (Some("3.0.2".to_owned()), false);
     assert_eq!(booted, [once, (Some("3.0.3".to_owned()), true)]);
-    let versions: Vec<_> = ground_truth
-        .images
-        .iter()
-        .map(|delivered| delivered.version.as_str())
-        .collect();
+    let versions: Vec<_> =
+        ground_truth.images.iter().map(|delivered| delivered.version.as_str()).collect();
     assert_eq!(versions, ["3.0.2", "3.0.3"]);
 }
 
@@ -96,10 +80,7 @@ async fn our_own_agent_boots_an_image_and_reports_it() {
         .map(|image| (image.from, image.to))
         .collect();
     assert_eq!(images[0], ("3.0.1".to_owned(), "3.0.2".to_owned()));
-    assert!(
-        images[1..].iter().all(|(from, _)| from == "3.0.2"),
-        "{images:?}"
-    );
+    assert!(images[1..].iter().all(|(from, _)| from == "3.0.2"), "{images:?}");
     let versions = server.state().versions.clone();
     assert_eq!(versions[0], ["3.0.1", "3.0.2", "3.0.2"]);
     assert_eq!(ground_truth.attempts[0].booted.as_deref(), Some("3.0.2"));
@@ -108,30 +89,17 @@ async fn our_own_agent_boots_an_image_and_reports_it() {
 #[tokio::test]
 async fn our_own_agent_falls_back_and_tries_the_same_image_again_only_by_order() {
     let (server, clock) = (FakeServer::default(), TestClock::new(NOON));
-    let habits = own::OwnHabits {
-        failure_per_mille: 800,
-        ..without_faults()
-    };
+    let habits = own::OwnHabits { failure_per_mille: 800, ..without_faults() };
     let node = own_node_with(&server, &clock, TimeDelta::zero(), habits).await;
     let mut node = node.with_image("edge", "3.0.1");
     server.state().act = Some(apply(false));
-    turn_until(&mut node, &clock, || {
-        !server.state().failed_images.is_empty()
-    })
-    .await;
+    turn_until(&mut node, &clock, || !server.state().failed_images.is_empty()).await;
     assert_eq!(server.state().failed_images, ["3.0.2"]);
     let start_requests = server.calls_with_prefix("begin").len();
     run_turns(&mut node, &clock, 20).await;
-    assert_eq!(
-        server.calls_with_prefix("begin").len(),
-        start_requests,
-        "the node refuses it"
-    );
+    assert_eq!(server.calls_with_prefix("begin").len(), start_requests, "the node refuses it");
     server.state().act = Some(apply(true));
-    turn_until(&mut node, &clock, || {
-        server.state().failed_images.is_empty()
-    })
-    .await;
+    turn_until(&mut node, &clock, || server.state().failed_images.is_empty()).await;
 
     let attempts = node.into_ground_truth().attempts;
     let is_begun = |attempt: &&Attempt| attempt.began().is_some();
@@ -143,12 +111,7 @@ async fn our_own_agent_falls_back_and_tries_the_same_image_again_only_by_order()
     let (first, last) = (("reverted", false, "3.0.1"), ("finished", true, "3.0.2"));
     assert_eq!((ends[0], ends[ends.len() - 1]), (first, last), "{ends:?}");
     let between = &ends[1..ends.len() - 1];
-    assert!(
-        between
-            .iter()
-            .all(|end| *end == ("reverted", true, "3.0.1")),
-        "{ends:?}"
-    );
+    assert!(between.iter().all(|end| *end == ("reverted", true, "3.0.1")), "{ends:?}");
     let versions = server.state().versions.clone();
     assert_eq!(versions[versions.len() - 1], ["3.0.1", "3.0.2", "3.0.2"]);
 }

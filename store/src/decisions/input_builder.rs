@@ -30,12 +30,7 @@ impl<'a> DecisionInputBuilder<'a> {
         planning_limits: &'a PlanningLimits,
         now: Time,
     ) -> Self {
-        Self {
-            project_inputs,
-            planning_limits,
-            now,
-            open_windows: HashMap::new(),
-        }
+        Self { project_inputs, planning_limits, now, open_windows: HashMap::new() }
     }
 
     /// Builds the decision input of a node. The use of limits is not counted.
@@ -110,10 +105,8 @@ impl<'a> DecisionInputBuilder<'a> {
         let opens = self.project_inputs.opens();
         let along = targets(chain).filter_map(|target| self.project_inputs.schedules(target));
         let all = along.flat_map(|scheduled| &scheduled.repeated);
-        let mut all: Vec<_> = all
-            .filter(|schedule| opens.admits(schedule.spec.status))
-            .cloned()
-            .collect();
+        let mut all: Vec<_> =
+            all.filter(|schedule| opens.admits(schedule.spec.status)).cloned().collect();
         all.sort_unstable_by_key(|schedule| schedule.id.bits().cast_signed());
         all
     }

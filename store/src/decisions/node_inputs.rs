@@ -36,11 +36,7 @@ pub(super) static NODE_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
         ids_in(2),
         lateral_join("instances", "id = n.instance", "i"),
         lateral_join("update_orders", "instance_id = n.instance", "u"),
-        lateral_join(
-            "update_runs",
-            "instance_id = n.instance AND ended_at IS NULL",
-            "r"
-        ),
+        lateral_join("update_runs", "instance_id = n.instance AND ended_at IS NULL", "r"),
     )
 });
 
@@ -59,13 +55,8 @@ pub(super) async fn load_node_inputs(
     tx: &Tx,
     of: &[DecisionSubject<'_>],
 ) -> Result<Vec<Result<NodeInputs, StoreError>>, StoreError> {
-    let instances = of
-        .iter()
-        .map(|subject| subject.instance.bits().cast_signed());
-    let values = [
-        tx.tenant().uuid().into(),
-        instances.collect::<Vec<i32>>().into(),
-    ];
+    let instances = of.iter().map(|subject| subject.instance.bits().cast_signed());
+    let values = [tx.tenant().uuid().into(), instances.collect::<Vec<i32>>().into()];
     let rows = query_all(tx.conn(), NODE_INPUTS_SQL.as_str(), values).await?;
     Ok(rows.iter().map(from_row).collect())
 }

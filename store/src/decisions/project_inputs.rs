@@ -227,9 +227,7 @@ impl ProjectInputs {
     /// not filled in.
     pub fn policies(&self, chain: &ScopeChain) -> Vec<AssignedPolicy> {
         let scopes = chain.scopes();
-        let specs = scopes
-            .iter()
-            .filter_map(|scope| self.assignments.get(scope));
+        let specs = scopes.iter().filter_map(|scope| self.assignments.get(scope));
         specs.filter_map(|spec| self.with_policy(spec)).collect()
     }
 
@@ -271,8 +269,7 @@ impl ProjectInputs {
 
 impl LocationRow {
     fn region_id(&self) -> Option<RegionId> {
-        self.region
-            .map(|region| RegionId::from_bits(region.cast_unsigned()))
+        self.region.map(|region| RegionId::from_bits(region.cast_unsigned()))
     }
 }
 
@@ -306,13 +303,9 @@ mod tests {
     /// neither, and the server would withdraw an attempt that is still desired.
     #[test]
     fn project_inputs_are_read_in_one_statement() {
-        for table in [
-            "assignments",
-            "update_policies",
-            "single_schedules",
-            "repeated_schedules",
-            "pauses",
-        ] {
+        for table in
+            ["assignments", "update_policies", "single_schedules", "repeated_schedules", "pauses"]
+        {
             assert!(PROJECT_INPUTS_SQL.contains(table), "{table}");
             assert!(!NODE_INPUTS_SQL.contains(table), "{table}");
         }

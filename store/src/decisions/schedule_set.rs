@@ -33,12 +33,8 @@ impl ScheduleSet {
         let singles = json_rows::<single_schedule::Model>(row, "singles")?.into_iter();
         let repeated = json_rows::<repeated_schedule::Model>(row, "repeated")?.into_iter();
         Ok(Self {
-            singles: singles
-                .map(SingleSchedule::try_from)
-                .collect::<Result<_, _>>()?,
-            repeated: repeated
-                .map(RepeatedSchedule::try_from)
-                .collect::<Result<_, _>>()?,
+            singles: singles.map(SingleSchedule::try_from).collect::<Result<_, _>>()?,
+            repeated: repeated.map(RepeatedSchedule::try_from).collect::<Result<_, _>>()?,
         })
     }
 

@@ -28,10 +28,8 @@ pub async fn set_desired_state(
     if host.desired == state {
         return Ok(host);
     }
-    let row = ActiveModel {
-        desired_state: Set(state.name().to_owned()),
-        ..base_update(tx, id, now)
-    };
+    let row =
+        ActiveModel { desired_state: Set(state.name().to_owned()), ..base_update(tx, id, now) };
     row.update(tx.conn()).await?.try_into()
 }
 

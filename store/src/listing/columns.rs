@@ -72,50 +72,29 @@ pub enum ColumnForm {
 
 impl Column {
     const fn new(name: &'static str, sql: &'static str) -> Self {
-        Self {
-            name,
-            sql,
-            form: ColumnForm::Plain,
-            is_nullable: false,
-            folded: None,
-        }
+        Self { name, sql, form: ColumnForm::Plain, is_nullable: false, folded: None }
     }
 
     const fn nullable(self) -> Self {
-        Self {
-            is_nullable: true,
-            ..self
-        }
+        Self { is_nullable: true, ..self }
     }
 
     /// A column whose text is also stored in lowercase.
     const fn folded(self, sql: &'static str) -> Self {
-        Self {
-            folded: Some(sql),
-            ..self
-        }
+        Self { folded: Some(sql), ..self }
     }
 
     const fn long(self) -> Self {
-        Self {
-            form: ColumnForm::Long,
-            ..self
-        }
+        Self { form: ColumnForm::Long, ..self }
     }
 
     /// A nullable UUID column.
     const fn uuid(name: &'static str, sql: &'static str) -> Self {
-        Self {
-            form: ColumnForm::Uuid,
-            ..Self::new(name, sql).nullable()
-        }
+        Self { form: ColumnForm::Uuid, ..Self::new(name, sql).nullable() }
     }
 
     /// The id of a row.
-    const ID: Self = Self {
-        form: ColumnForm::Bits,
-        ..Self::new("resource_id", "@.id")
-    };
+    const ID: Self = Self { form: ColumnForm::Bits, ..Self::new("resource_id", "@.id") };
 
     /// Creation time, for tables that have the column.
     const CREATED_AT: Self = Self::new("created_at", "@.created_at");
@@ -124,11 +103,8 @@ impl Column {
     const UPDATED_AT: Self = Self::new("updated_at", "@.updated_at");
 
     /// Labels as text: without spaces, which no label contains, and null if there are none.
-    const LABELS: Self = Self::new(
-        "metadata",
-        "nullif(replace(@.metadata::text, ' ', ''), '[]')",
-    )
-    .nullable();
+    const LABELS: Self =
+        Self::new("metadata", "nullif(replace(@.metadata::text, ' ', ''), '[]')").nullable();
 
     /// A text that is always empty.
     const fn empty(name: &'static str) -> Self {
@@ -165,28 +141,17 @@ pub struct Link {
 
 impl Link {
     const fn new(name: &'static str, on: &'static str) -> Self {
-        Self {
-            name,
-            rows: None,
-            on,
-            key: None,
-        }
+        Self { name, rows: None, on, key: None }
     }
 
     /// An edge with a foreign key.
     const fn keyed(name: &'static str, on: &'static str, key: &'static str) -> Self {
-        Self {
-            key: Some(key),
-            ..Self::new(name, on)
-        }
+        Self { key: Some(key), ..Self::new(name, on) }
     }
 
     /// An edge through another table.
     const fn through(name: &'static str, rows: &'static str, on: &'static str) -> Self {
-        Self {
-            rows: Some(rows),
-            ..Self::new(name, on)
-        }
+        Self { rows: Some(rows), ..Self::new(name, on) }
     }
 }
 
@@ -248,11 +213,7 @@ mod tests {
             let edges: BTreeSet<_> = resource.edges().iter().map(|edge| edge.name).collect();
             let links: BTreeSet<_> = table.links.iter().map(|link| link.name).collect();
             assert_eq!(edges, links, "{resource:?}");
-            assert_eq!(
-                table.labels.is_some(),
-                resource.has_labels(),
-                "{resource:?}"
-            );
+            assert_eq!(table.labels.is_some(), resource.has_labels(), "{resource:?}");
         }
     }
 

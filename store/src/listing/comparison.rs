@@ -18,18 +18,12 @@ pub struct SqlCondition {
 
 /// A condition that is never null.
 pub fn certain(text: impl Into<String>) -> SqlCondition {
-    SqlCondition {
-        text: text.into(),
-        is_certain: true,
-    }
+    SqlCondition { text: text.into(), is_certain: true }
 }
 
 /// A condition that may be null.
 fn nullable(text: String) -> SqlCondition {
-    SqlCondition {
-        text,
-        is_certain: false,
-    }
+    SqlCondition { text, is_certain: false }
 }
 
 /// A condition that is always false.
@@ -190,10 +184,7 @@ pub fn number(builder: &mut SqlBuilder, sql: &str, condition: &FieldCondition) -
         FieldCondition::Unset => certain(format!("{sql} IS NULL")),
         FieldCondition::Number(comparison, number) => {
             let number = builder.bind(*number);
-            certain(format!(
-                "coalesce({sql}, 0) {} {number}",
-                operator(*comparison)
-            ))
+            certain(format!("coalesce({sql}, 0) {} {number}", operator(*comparison)))
         }
         _ => never(),
     }

@@ -51,19 +51,13 @@ fn build_condition(
             }))
         }
         Filter::Test(test) => {
-            let FieldTest {
-                path,
-                field,
-                condition,
-            } = test;
+            let FieldTest { path, field, condition } = test;
             follow_path(builder, level, path, PathEnd::Field(field, condition))
         }
         Filter::Exists(path) => follow_path(builder, level, path, PathEnd::Exists),
-        Filter::Label {
-            path,
-            key,
-            condition,
-        } => follow_path(builder, level, path, PathEnd::Label(key, condition)),
+        Filter::Label { path, key, condition } => {
+            follow_path(builder, level, path, PathEnd::Label(key, condition))
+        }
     }
 }
 
@@ -73,10 +67,8 @@ fn conjunction(
     level: &mut Level,
     parts: &[Filter],
 ) -> Result<SqlCondition, StoreError> {
-    let parts: Result<Vec<_>, _> = parts
-        .iter()
-        .map(|part| build_condition(builder, level, part))
-        .collect();
+    let parts: Result<Vec<_>, _> =
+        parts.iter().map(|part| build_condition(builder, level, part)).collect();
     Ok(join_conditions(parts?, " AND ", "TRUE"))
 }
 
@@ -220,10 +212,7 @@ fn condition_at_end(
     match end {
         PathEnd::Exists => Ok(certain("TRUE")),
         PathEnd::Label(key, condition) => {
-            let labels = level
-                .table
-                .labels
-                .ok_or_else(|| unknown_column("metadata"))?;
+            let labels = level.table.labels.ok_or_else(|| unknown_column("metadata"))?;
             let labels = level.resolve(labels);
             Ok(label(builder, &labels, key, condition))
         }
@@ -290,10 +279,7 @@ mod tests {
         ] {
             assert_eq!(sql(Resource::Host, filter), expected, "{filter}");
         }
-        assert_eq!(
-            sql(Resource::Host, "resourceId == 'host-0A1B2C3D'"),
-            "FALSE"
-        );
+        assert_eq!(sql(Resource::Host, "resourceId == 'host-0A1B2C3D'"), "FALSE");
         let part = sql(Resource::Host, "resourceId = '0a1b'");
         assert_eq!(part, "('host-' || lpad(to_hex(t0.id), 8, '0')) ILIKE $2");
         assert_eq!(sql(Resource::Host, "resourceId = 'xyz'"), "FALSE");
@@ -321,10 +307,7 @@ mod tests {
     fn a_complete_uuid_is_compared_as_a_uuid() {
         let uuid = "01234567-89ab-cdef-0123-456789abcdef";
         let is = |filter: String| sql(Resource::Host, &filter);
-        assert_eq!(
-            is(format!("uuid = '{}'", uuid.to_uppercase())),
-            "t0.uuid = $2"
-        );
+        assert_eq!(is(format!("uuid = '{}'", uuid.to_uppercase())), "t0.uuid = $2");
         assert_eq!(is(format!("uuid == '{uuid}'")), "t0.uuid = $2");
         assert_eq!(is(format!("uuid == '{}'", uuid.to_uppercase())), "FALSE");
         assert_eq!(is("uuid = '0123'".to_owned()), "(t0.uuid::text) ILIKE $2");
@@ -339,10 +322,7 @@ mod tests {
         }
         assert_eq!(sql(Resource::Site, "name = 'Edge'"), "(t0.name) ILIKE $2");
         let over_an_edge = sql(Resource::Run, "instance.host.name = 'Edge'");
-        assert!(
-            over_an_edge.contains("AND t2.name_folded LIKE lower($2)"),
-            "{over_an_edge}"
-        );
+        assert!(over_an_edge.contains("AND t2.name_folded LIKE lower($2)"), "{over_an_edge}");
     }
 
     #[test]
@@ -355,14 +335,8 @@ mod tests {
             builder.is_wide_search()
         };
         assert!(!looks_far(Resource::Host, "name == 'a'"));
-        assert!(!looks_far(
-            Resource::Host,
-            "site.resourceId == 'site-0a1b2c3d'"
-        ));
-        assert!(looks_far(
-            Resource::Run,
-            "instance.host.site.resourceId == 'site-0a1b2c3d'"
-        ));
+        assert!(!looks_far(Resource::Host, "site.resourceId == 'site-0a1b2c3d'"));
+        assert!(looks_far(Resource::Run, "instance.host.site.resourceId == 'site-0a1b2c3d'"));
         assert!(looks_far(Resource::Host, "name = 'a'"));
     }
 

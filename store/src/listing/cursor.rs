@@ -40,8 +40,6 @@ impl Cursor {
 
     /// Closes the cursor before its transaction ends.
     pub async fn close(self, tx: &Tx) -> Result<(), StoreError> {
-        execute(tx.conn(), format!("CLOSE {}", self.name), [])
-            .await
-            .map(drop)
+        execute(tx.conn(), format!("CLOSE {}", self.name), []).await.map(drop)
     }
 }

@@ -14,11 +14,7 @@ impl PageKey {
 
     pub(super) fn new(mark: &str, values: &[Value]) -> Self {
         let mark = Value::from(mark);
-        Self(
-            std::iter::once(mark)
-                .chain(values.iter().cloned())
-                .collect(),
-        )
+        Self(std::iter::once(mark).chain(values.iter().cloned()).collect())
     }
 
     /// The key as text that is safe in URLs.
@@ -66,22 +62,14 @@ mod tests {
             &[json!("ä \"b\""), json!(4_294_967_295_u32)],
         );
         let token = key.token();
-        assert!(
-            token
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)),
-            "{token}"
-        );
+        assert!(token.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)), "{token}");
         assert_eq!(PageKey::parse(&token), Some(key));
     }
 
     #[test]
     fn a_key_knows_its_list() {
         let key = PageKey::new(&list_fingerprint("hosts"), &[json!(1)]);
-        assert_eq!(
-            key.values(&list_fingerprint("hosts")),
-            Some([json!(1)].as_slice())
-        );
+        assert_eq!(key.values(&list_fingerprint("hosts")), Some([json!(1)].as_slice()));
         assert_eq!(key.values(&list_fingerprint("sites")), None);
     }
 
@@ -90,14 +78,7 @@ mod tests {
         let long = "A".repeat(PageKey::MAX_TOKEN_BYTES + 1);
         let empty = URL_SAFE_NO_PAD.encode("[]");
         let object = URL_SAFE_NO_PAD.encode("{\"a\":1}");
-        for bad in [
-            "",
-            "%",
-            "bm8",
-            empty.as_str(),
-            object.as_str(),
-            long.as_str(),
-        ] {
+        for bad in ["", "%", "bm8", empty.as_str(), object.as_str(), long.as_str()] {
             assert_eq!(PageKey::parse(bad), None, "{bad:.20}");
         }
     }

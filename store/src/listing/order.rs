@@ -48,11 +48,7 @@ impl SortOrder {
             let column = level.table.column(key.field.name);
             let column = column.ok_or_else(|| unknown_column(key.field.name))?;
             let (sql, kind) = comparable(level, column, key.field.kind);
-            terms.push(Term {
-                sql,
-                kind,
-                is_descending: key.descending,
-            });
+            terms.push(Term { sql, kind, is_descending: key.descending });
             if kind == TermKind::Bits {
                 // The id is unique, so later fields have no effect.
                 return Ok(Self { terms });
@@ -85,9 +81,7 @@ impl SortOrder {
             kind: term.kind,
             is_descending: term.is_descending,
         });
-        Self {
-            terms: terms.collect(),
-        }
+        Self { terms: terms.collect() }
     }
 
     /// The reversed order.
@@ -97,9 +91,7 @@ impl SortOrder {
             kind: term.kind,
             is_descending: !term.is_descending,
         });
-        Self {
-            terms: terms.collect(),
-        }
+        Self { terms: terms.collect() }
     }
 
     /// The `ORDER BY` list.
@@ -156,10 +148,7 @@ impl SortOrder {
     /// The condition that a row lies after a position, given by its
     /// [`position_values`](Self::position_values).
     pub fn after_position(&self, builder: &mut SqlBuilder, values: Vec<Value>) -> String {
-        let bound: Vec<_> = values
-            .into_iter()
-            .map(|value| builder.bind(value))
-            .collect();
+        let bound: Vec<_> = values.into_iter().map(|value| builder.bind(value)).collect();
         let steps = self.steps(Some(&bound));
         let descending = steps.iter().filter(|step| step.is_descending).count();
         if descending == 0 || descending == steps.len() {
@@ -217,11 +206,7 @@ struct ComparisonStep {
 fn comparable(level: &mut Level, column: &Column, field: FieldKind) -> (String, TermKind) {
     let sql = level.resolve(column.sql);
     let or = |fallback: &str| {
-        if column.is_nullable {
-            format!("coalesce({sql}, {fallback})")
-        } else {
-            sql.clone()
-        }
+        if column.is_nullable { format!("coalesce({sql}, {fallback})") } else { sql.clone() }
     };
     match (field, column.form) {
         (FieldKind::Id(_), ColumnForm::Bits) => (sql, TermKind::Bits),
@@ -248,9 +233,7 @@ fn comparable(level: &mut Level, column: &Column, field: FieldKind) -> (String, 
 /// The time, if the database can store it.
 fn storable_time(time: DateTime<Utc>) -> Option<DateTime<Utc>> {
     let years = 1_000 * 365 * 24 * 3_600_i64;
-    (-years..=8 * years)
-        .contains(&time.timestamp())
-        .then_some(time)
+    (-years..=8 * years).contains(&time.timestamp()).then_some(time)
 }
 
 #[cfg(test)]
@@ -279,10 +262,7 @@ mod tests {
     fn without_fields_the_id_orders() {
         let (_, order) = order("");
         assert_eq!(order.order_by(), "(t0.id < 0), t0.id");
-        assert_eq!(
-            after_position("", &[json!(7)]),
-            "((t0.id < 0), t0.id) > ($2, $3)"
-        );
+        assert_eq!(after_position("", &[json!(7)]), "((t0.id < 0), t0.id) > ($2, $3)");
     }
 
     #[test]
@@ -309,10 +289,7 @@ mod tests {
         let (mut builder, order) = order("createdAt desc");
         assert_eq!(order.select_list(), "t0.created_at AS by_0, t0.id AS by_1");
         let selected = order.for_selection("found");
-        assert_eq!(
-            selected.order_by(),
-            "found.by_0 DESC, (found.by_1 < 0), found.by_1"
-        );
+        assert_eq!(selected.order_by(), "found.by_0 DESC, (found.by_1 < 0), found.by_1");
         let values = order.position_values(&[json!(1_000_000), json!(7)]);
         let behind = selected.after_position(&mut builder, values.expect("a position"));
         assert!(behind.starts_with("(found.by_0 <= $2 AND "), "{behind}");
@@ -321,10 +298,7 @@ mod tests {
     #[test]
     fn a_reversed_order_inverts_every_direction() {
         let (_, order) = order("createdAt desc");
-        assert_eq!(
-            order.reversed().order_by(),
-            "t0.created_at, (t0.id < 0) DESC, t0.id DESC"
-        );
+        assert_eq!(order.reversed().order_by(), "t0.created_at, (t0.id < 0) DESC, t0.id DESC");
     }
 
     #[test]

@@ -63,11 +63,7 @@ impl Page {
         if !is_last {
             positions.pop();
         }
-        Self {
-            positions,
-            total,
-            is_last,
-        }
+        Self { positions, total, is_last }
     }
 }
 
@@ -82,11 +78,7 @@ impl Query {
             condition = format!("{condition} AND {filter_sql}");
         }
         let identity = builder.unfolded(&condition);
-        let identity = format!(
-            "{} {identity} {:?}",
-            from_clause(&mut level),
-            builder.values()
-        );
+        let identity = format!("{} {identity} {:?}", from_clause(&mut level), builder.values());
         if let Some(filter) = &listing.within {
             let filter_sql = condition::filter_sql(&mut builder, &mut level, filter)?;
             condition = format!("{condition} AND {filter_sql}");
@@ -114,10 +106,8 @@ impl Query {
         if let Some(kind) = self.tally {
             return tallies::sum(tx, kind).await;
         }
-        let sql = format!(
-            "SELECT count(*) FROM {} WHERE {}",
-            self.unordered_from_clause, self.condition
-        );
+        let sql =
+            format!("SELECT count(*) FROM {} WHERE {}", self.unordered_from_clause, self.condition);
         let row = query_one(tx.conn(), sql, self.values.clone()).await?;
         let count: i64 = match row {
             Some(row) => row.try_get_by_index(0)?,
@@ -129,11 +119,7 @@ impl Query {
     /// A page of at most `limit` resources. With a wide search, one statement reads and counts;
     /// otherwise an index serves each of the two statements.
     pub async fn page(&self, tx: &Tx, start: StartPoint, limit: u64) -> Result<Page, StoreError> {
-        let counted_total = if self.is_wide_search {
-            None
-        } else {
-            Some(self.count(tx).await?)
-        };
+        let counted_total = if self.is_wide_search { None } else { Some(self.count(tx).await?) };
         if let Some(total) = counted_total
             && start.after.is_none()
             && start.offset > total / 2
@@ -172,19 +158,12 @@ impl Query {
         let behind = remaining - count;
         let mut positions = Vec::new();
         if count > 0 {
-            let start = StartPoint {
-                after: None,
-                offset: behind,
-            };
+            let start = StartPoint { after: None, offset: behind };
             let (sql, values) = self.part_statement(&self.order.reversed(), start, count);
             positions = self.positions(&query_all(tx.conn(), sql, values).await?)?;
             positions.reverse();
         }
-        Ok(Page {
-            positions,
-            total,
-            is_last: behind == 0,
-        })
+        Ok(Page { positions, total, is_last: behind == 0 })
     }
 
     /// The statement for a part of the list in this order, and its values.
@@ -197,10 +176,7 @@ impl Query {
         let mut builder = SqlBuilder::from_values(self.values.clone());
         let mut condition = self.condition.clone();
         if let Some(behind) = start.after {
-            condition = format!(
-                "{condition} AND {}",
-                order.after_position(&mut builder, behind)
-            );
+            condition = format!("{condition} AND {}", order.after_position(&mut builder, behind));
         }
         let [limit, offset] = [limit, start.offset].map(|n| builder.bind(as_bigint(n)));
         let sql = format!(
@@ -303,10 +279,7 @@ impl Query {
             PageStart::Offset(offset) => (None, *offset),
             PageStart::After(key) => (Some(self.position_of(key)?), 0),
         };
-        Some(StartPoint {
-            after: behind,
-            offset,
-        })
+        Some(StartPoint { after: behind, offset })
     }
 
     /// The page key of a position.

@@ -26,12 +26,7 @@ impl SqlBuilder {
 
     /// A builder that continues after these values.
     pub const fn from_values(values: Vec<Value>) -> Self {
-        Self {
-            values,
-            levels: 0,
-            is_wide_search: false,
-            folded: Vec::new(),
-        }
+        Self { values, levels: 0, is_wide_search: false, folded: Vec::new() }
     }
 
     /// Adds a parameter and returns its placeholder.
@@ -77,11 +72,7 @@ impl SqlBuilder {
     pub fn add_table(&mut self, resource: Resource) -> Level {
         let alias = format!("t{}", self.levels);
         self.levels += 1;
-        Level {
-            table: columns::table(resource),
-            alias,
-            is_wide: false,
-        }
+        Level { table: columns::table(resource), alias, is_wide: false }
     }
 
     pub fn values(&self) -> &[Value] {
@@ -117,19 +108,11 @@ impl Level {
 
     /// The join of the table, if one of its columns is used.
     pub fn join_clause(&self) -> String {
-        if self.is_wide {
-            self.table.joined.replace('@', &self.alias)
-        } else {
-            String::new()
-        }
+        if self.is_wide { self.table.joined.replace('@', &self.alias) } else { String::new() }
     }
 }
 
 /// A field or edge that no column table has: the column tables and the domain disagree.
 pub fn unknown_column(column: &'static str) -> StoreError {
-    StoreError::Corrupt {
-        table: "columns of lists",
-        row: 0,
-        column,
-    }
+    StoreError::Corrupt { table: "columns of lists", row: 0, column }
 }

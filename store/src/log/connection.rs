@@ -37,10 +37,8 @@ pub(super) struct LogConnection(PgConnection);
 impl LogConnection {
     pub(super) async fn open(url: &Secret) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.reveal().parse().map_err(connection_error)?;
-        let options = options
-            .application_name("evenkeel")
-            .options(SETTINGS)
-            .disable_statement_logging();
+        let options =
+            options.application_name("evenkeel").options(SETTINGS).disable_statement_logging();
         match timeout(CONNECT_TIMEOUT, options.connect()).await {
             Ok(connected) => connected.map(Self).map_err(connection_error),
             Err(_) => Err(no_answer_error()),

@@ -44,9 +44,8 @@ pub struct HintListener {
 pub async fn listen_for_hints(store: &Store) -> Result<HintListener, StoreError> {
     let url = store.url.clone();
     let listener = connect_listener(&url).await;
-    let listener = listener
-        .map_err(|error| DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error))))
-        .map(Some)?;
+    let listener =
+        listener.map_err(|error| DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error)))).map(Some)?;
     Ok(HintListener { url, listener })
 }
 
@@ -107,9 +106,7 @@ async fn receive_hint(listener: &mut PgListener) -> Result<(), Error> {
 
 /// Tests the connection. Notifications that arrive meanwhile stay queued.
 async fn check_connection(listener: &mut PgListener) -> Result<(), Error> {
-    with_answer_timeout(listener.execute("SELECT 1"))
-        .await
-        .map(drop)
+    with_answer_timeout(listener.execute("SELECT 1")).await.map(drop)
 }
 
 /// Waits for an answer with a timeout.

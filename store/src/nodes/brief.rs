@@ -230,11 +230,7 @@ fn read_brief(row: &mut RowReader<'_>) -> Result<NodeBrief, StoreError> {
     let reported = reported.map(|bytes| digest(bytes, "reported_packages_digest"));
     let packages = plain.packages_digest;
     let packages = packages.map(|bytes| digest(bytes, "packages_digest"));
-    let end = (
-        plain.last_end_run_id,
-        plain.last_end_at,
-        plain.last_end_verdict,
-    );
+    let end = (plain.last_end_run_id, plain.last_end_at, plain.last_end_verdict);
     // In the order of the statement.
     let conditions = or_corrupt(read_json(row), TABLE, id, "conditions")?;
     let bad_images = or_corrupt(read_json(row), TABLE, id, "bad_images")?;

@@ -146,10 +146,7 @@ impl TryFrom<Model> for NodeState {
             bad_images: or_corrupt(bad_images, TABLE, id, "bad_images")?,
             previous_boot_id: row.previous_boot_id,
             packages_digest: or_corrupt(packages, TABLE, id, "packages_digest")?,
-            booted: booted.map(|(profile_name, image_id)| BootedImage {
-                profile_name,
-                image_id,
-            }),
+            booted: booted.map(|(profile_name, image_id)| BootedImage { profile_name, image_id }),
             last_end: last_end(end, row.last_end_target, id)?,
             waiting: row.waiting,
             last_sample: or_corrupt(last_sample, TABLE, id, "sample")?,

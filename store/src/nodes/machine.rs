@@ -51,12 +51,8 @@ impl MachineKey {
     async fn not_found_error(self, tx: &Tx) -> StoreError {
         let host = tx.scope::<host::Entity>().filter(self.condition());
         match host.one(tx.conn()).await {
-            Ok(None) => StoreError::NotFound {
-                what: host::Entity::RESOURCE,
-            },
-            Ok(Some(_)) => StoreError::NotFound {
-                what: instance::Entity::RESOURCE,
-            },
+            Ok(None) => StoreError::NotFound { what: host::Entity::RESOURCE },
+            Ok(Some(_)) => StoreError::NotFound { what: instance::Entity::RESOURCE },
             Err(error) => error.into(),
         }
     }
@@ -109,7 +105,5 @@ async fn lock_rows(tx: &Tx, machine: MachineKey) -> Result<(Model, host::Model),
 /// # Errors
 /// The host has no instance in the project.
 pub async fn find_by_host(tx: &Tx, host: HostId) -> Result<NodeState, StoreError> {
-    find_with_host(tx, MachineKey::Host(host))
-        .await
-        .map(|(_, node)| node)
+    find_with_host(tx, MachineKey::Host(host)).await.map(|(_, node)| node)
 }

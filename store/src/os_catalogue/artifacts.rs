@@ -106,12 +106,8 @@ pub async fn mark_gone(
     }
     let sql = "UPDATE os_artifacts SET gone_at = $4 \
                WHERE registry = $1 AND repository = ANY ($2) AND last_cycle < $3 AND gone_at IS NULL";
-    let values = [
-        claim.registry.as_str().into(),
-        listed.to_vec().into(),
-        claim.number.into(),
-        now.into(),
-    ];
+    let values =
+        [claim.registry.as_str().into(), listed.to_vec().into(), claim.number.into(), now.into()];
     execute(tx.conn(), sql, values).await
 }
 

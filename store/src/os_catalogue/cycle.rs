@@ -73,11 +73,7 @@ pub async fn claim(
     let Some(row) = query_one(tx.conn(), sql, values).await? else {
         return Ok(None);
     };
-    Ok(Some(CycleClaim {
-        registry: registry.to_owned(),
-        holder,
-        number: row.try_get_by_index(0)?,
-    }))
+    Ok(Some(CycleClaim { registry: registry.to_owned(), holder, number: row.try_get_by_index(0)? }))
 }
 
 /// Records the progress of a cycle and renews its lease. False if the claim was lost.
@@ -113,11 +109,8 @@ pub async fn finish(
                    step = 'idle', finished = 0, total = 0, outcome = $4, message = $5, not_before = $6, \
                    ended_at = statement_timestamp(), \
                    last_success_at = CASE WHEN $4 = 'succeeded' THEN statement_timestamp() ELSE last_success_at END";
-    let values = [
-        ended.outcome.name().into(),
-        ended.message.as_str().into(),
-        ended.not_before.into(),
-    ];
+    let values =
+        [ended.outcome.name().into(), ended.message.as_str().into(), ended.not_before.into()];
     update_claimed(tx, claim, changes, values).await
 }
 
@@ -172,11 +165,7 @@ pub(super) async fn is_held(tx: &FleetTx, claim: &CycleClaim) -> Result<bool, St
 }
 
 fn claim_key(claim: &CycleClaim) -> [Value; 3] {
-    [
-        claim.registry.as_str().into(),
-        claim.holder.into(),
-        claim.number.into(),
-    ]
+    [claim.registry.as_str().into(), claim.holder.into(), claim.number.into()]
 }
 
 fn milliseconds(time: TimeDelta) -> Value {

@@ -40,20 +40,13 @@ pub async fn import(
         touch_lists(tx, &imported.details, now).await?;
         let name = os_profiles::free_name(tx, &spec).await?;
         let renamed = name != spec.name;
-        let spec_with_name = OsSpec {
-            name,
-            ..spec.clone()
-        };
+        let spec_with_name = OsSpec { name, ..spec.clone() };
         if let Some(os) = os_profiles::create_if_free(tx, &spec_with_name, now).await? {
             write_details(tx, os, &imported.details).await?;
             return Ok(ImportOutcome::Created { os, renamed });
         }
     }
-    Err(Conflict::AlreadyExists {
-        what: os_profile::Entity::RESOURCE,
-        field: "name",
-    }
-    .into())
+    Err(Conflict::AlreadyExists { what: os_profile::Entity::RESOURCE, field: "name" }.into())
 }
 
 /// Updates an existing entry from a profile.
@@ -69,17 +62,13 @@ async fn update_existing(
         return Ok(ImportOutcome::OtherImage(os));
     }
     let before = find_many(tx, &[os]).await?.remove(&os);
-    let is_same_profile = before
-        .as_ref()
-        .is_some_and(|before| before.artifact == imported.details.artifact);
+    let is_same_profile =
+        before.as_ref().is_some_and(|before| before.artifact == imported.details.artifact);
     if before.is_some_and(|before| is_unchanged(before, &imported.details)) {
         return Ok(ImportOutcome::Unchanged(os));
     }
     touch_lists(tx, &imported.details, now).await?;
-    let described = OsSpec {
-        name: spec.name.clone(),
-        ..imported.spec.clone()
-    };
+    let described = OsSpec { name: spec.name.clone(), ..imported.spec.clone() };
     if !is_same_profile && described != *spec {
         os_profiles::update_description(tx, os, &described, now).await?;
     }
@@ -90,11 +79,7 @@ async fn update_existing(
 /// Whether there is nothing to write.
 fn is_unchanged(before: OsDetails, imported: &OsDetails) -> bool {
     let refreshed_at = imported.refreshed_at;
-    *imported
-        == OsDetails {
-            refreshed_at,
-            ..before
-        }
+    *imported == OsDetails { refreshed_at, ..before }
 }
 
 /// The specification, if the database accepts all of it: a failing statement would abort the whole
@@ -109,11 +94,7 @@ fn validate(imported: &ImportedOs) -> Result<OsSpec, Conflict> {
         let why = format!("platformBundle: longer than {max_bytes} bytes");
         return Err(rule(why));
     }
-    if details
-        .signature
-        .as_ref()
-        .is_some_and(|one| !one.is_object())
-    {
+    if details.signature.as_ref().is_some_and(|one| !one.is_object()) {
         return Err(rule("signature: not a JSON object".to_owned()));
     }
     if has_nul(details) {
@@ -123,16 +104,9 @@ fn validate(imported: &ImportedOs) -> Result<OsSpec, Conflict> {
 }
 
 fn has_nul(details: &OsDetails) -> bool {
-    let texts = [
-        &details.registry,
-        &details.repository,
-        &details.revision,
-        &details.platform_bundle,
-    ];
-    let file_texts = details
-        .files
-        .iter()
-        .flat_map(|file| [&file.path, &file.source]);
+    let texts =
+        [&details.registry, &details.repository, &details.revision, &details.platform_bundle];
+    let file_texts = details.files.iter().flat_map(|file| [&file.path, &file.source]);
     let mut texts = texts.into_iter().chain(file_texts);
     texts.any(|text| text.contains('\0')) || details.signature.as_ref().is_some_and(holds_nul)
 }
@@ -141,9 +115,9 @@ fn holds_nul(json: &Value) -> bool {
     match json {
         Value::String(text) => text.contains('\0'),
         Value::Array(list) => list.iter().any(holds_nul),
-        Value::Object(object) => object
-            .iter()
-            .any(|(key, value)| key.contains('\0') || holds_nul(value)),
+        Value::Object(object) => {
+            object.iter().any(|(key, value)| key.contains('\0') || holds_nul(value))
+        }
         _ => false,
     }
 }

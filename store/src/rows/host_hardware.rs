@@ -9,10 +9,7 @@ use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
 #[sea_orm(table_name = "host_hardware")]
-#[expect(
-    clippy::struct_field_names,
-    reason = "the fields are named like the columns"
-)]
+#[expect(clippy::struct_field_names, reason = "the fields are named like the columns")]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]
     pub tenant_id: Uuid,

@@ -19,15 +19,7 @@ pub struct Model {
     pub created_by: String,
 }
 
-fields!(Model {
-    tenant_id,
-    instance_id,
-    kind,
-    given_at,
-    until_at,
-    reason,
-    created_by,
-});
+fields!(Model { tenant_id, instance_id, kind, given_at, until_at, reason, created_by });
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
 pub enum Relation {}

@@ -64,31 +64,17 @@ fn state_columns(state: &RunState) -> StateColumns<'_> {
         | RunState::Rebooting { .. }
         | RunState::Verifying { .. }
         | RunState::Reverting { .. } => none,
-        RunState::Succeeded { changed, .. } => StateColumns {
-            changed: Some(*changed),
-            ..none
-        },
-        RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => StateColumns {
-            failure: Some(failure),
-            ..none
-        },
-        RunState::Cancelled { cause, .. } => StateColumns {
-            cause: Some(cause.name()),
-            ..none
-        },
-        RunState::Abandoned { cause, .. } => StateColumns {
-            cause: Some(cause.name()),
-            ..none
-        },
+        RunState::Succeeded { changed, .. } => StateColumns { changed: Some(*changed), ..none },
+        RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => {
+            StateColumns { failure: Some(failure), ..none }
+        }
+        RunState::Cancelled { cause, .. } => StateColumns { cause: Some(cause.name()), ..none },
+        RunState::Abandoned { cause, .. } => StateColumns { cause: Some(cause.name()), ..none },
     }
 }
 
 pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
-    let corrupt = |column| StoreError::Corrupt {
-        table: TABLE,
-        row: row.id,
-        column,
-    };
+    let corrupt = |column| StoreError::Corrupt { table: TABLE, row: row.id, column };
     let state = decode_state(&row).map_err(corrupt)?;
     Ok(UpdateRun {
         id: RunId::from_bits(row.id.cast_unsigned()),
@@ -114,11 +100,8 @@ fn decode_state(row: &Model) -> Result<RunState, &'static str> {
     let since = row.state_since;
     let at: Time = since;
     let failure = || -> Result<Failure, &'static str> {
-        let kind = row
-            .failure_kind
-            .as_deref()
-            .and_then(FailureKind::from_name)
-            .ok_or("failure_kind")?;
+        let kind =
+            row.failure_kind.as_deref().and_then(FailureKind::from_name).ok_or("failure_kind")?;
         let reason = row.failure.clone().ok_or("failure")?;
         Ok(Failure { kind, reason })
     };
@@ -130,26 +113,15 @@ fn decode_state(row: &Model) -> Result<RunState, &'static str> {
         "rebooting" => RunState::Rebooting { since },
         "verifying" => RunState::Verifying { since },
         "reverting" => RunState::Reverting { since },
-        "succeeded" => RunState::Succeeded {
-            at,
-            changed: row.changed.ok_or("changed")?,
-        },
-        "failed" => RunState::Failed {
-            at,
-            failure: failure()?,
-        },
-        "reverted" => RunState::Reverted {
-            at,
-            failure: failure()?,
-        },
-        "cancelled" => RunState::Cancelled {
-            at,
-            cause: CancelCause::from_name(cause()?).ok_or("cause")?,
-        },
-        "abandoned" => RunState::Abandoned {
-            at,
-            cause: AbandonCause::from_name(cause()?).ok_or("cause")?,
-        },
+        "succeeded" => RunState::Succeeded { at, changed: row.changed.ok_or("changed")? },
+        "failed" => RunState::Failed { at, failure: failure()? },
+        "reverted" => RunState::Reverted { at, failure: failure()? },
+        "cancelled" => {
+            RunState::Cancelled { at, cause: CancelCause::from_name(cause()?).ok_or("cause")? }
+        }
+        "abandoned" => {
+            RunState::Abandoned { at, cause: AbandonCause::from_name(cause()?).ok_or("cause")? }
+        }
         _ => return Err("state"),
     })
 }

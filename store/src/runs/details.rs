@@ -75,9 +75,7 @@ static FIND_ONE_SQL: LazyLock<String> = LazyLock::new(|| {
 pub async fn find_details(tx: &Tx, id: RunId) -> Result<(RunDetails, Related), StoreError> {
     let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into()];
     let row = query_one(tx.conn(), FIND_ONE_SQL.as_str(), values).await?;
-    let row = row.ok_or(StoreError::NotFound {
-        what: Entity::RESOURCE,
-    })?;
+    let row = row.ok_or(StoreError::NotFound { what: Entity::RESOURCE })?;
     Ok((details_from_row(&row)?, related::from_row(&row)?))
 }
 

@@ -47,11 +47,7 @@ pub async fn list_stalled(
             since: row.try_get_by_index(3)?,
         })
     };
-    query_all(tx.conn(), sql, values)
-        .await?
-        .into_iter()
-        .map(stalled)
-        .collect()
+    query_all(tx.conn(), sql, values).await?.into_iter().map(stalled).collect()
 }
 
 /// Deletes at most `limit` ended runs of all projects whose retention has expired, with their
@@ -72,10 +68,6 @@ pub async fn delete_expired(
                WHERE k.days > 0 LIMIT $3) \
                DELETE FROM update_runs u USING old WHERE u.tenant_id = old.tenant_id AND u.id = old.id";
     let days = default_days.min(ProjectSettings::MAX_RETENTION_DAYS);
-    let values = [
-        days.cast_signed().into(),
-        now.into(),
-        i64::from(limit).into(),
-    ];
+    let values = [days.cast_signed().into(), now.into(), i64::from(limit).into()];
     execute(tx.conn(), sql, values).await
 }

@@ -21,11 +21,7 @@ pub(super) struct HistoryEntry<'a> {
 impl<'a> HistoryEntry<'a> {
     /// The entry of an event that was just applied to a run.
     pub(super) fn new(run: &UpdateRun, record: &'a RunEventRecord, state_changed: bool) -> Self {
-        Self {
-            record,
-            state: run.state.name(),
-            is_end: state_changed && run.state.is_final(),
-        }
+        Self { record, state: run.state.name(), is_end: state_changed && run.state.is_final() }
     }
 }
 
@@ -93,8 +89,6 @@ async fn write_entries(
     if rows.is_empty() {
         return Ok(());
     }
-    Entity::insert_many(rows)
-        .exec_without_returning(tx.conn())
-        .await?;
+    Entity::insert_many(rows).exec_without_returning(tx.conn()).await?;
     Ok(())
 }

@@ -25,10 +25,7 @@ pub async fn create(
 ) -> Result<RepeatedSchedule, StoreError> {
     tx.lock_for_change().await?;
     let id = RepeatedScheduleId::nth(ids::next(tx.conn(), "repeated_schedule_numbers").await?);
-    let row = ActiveModel {
-        created_at: Set(now),
-        ..active_model(tx, id, spec, now)
-    };
+    let row = ActiveModel { created_at: Set(now), ..active_model(tx, id, spec, now) };
     row.insert(tx.conn()).await?.try_into()
 }
 

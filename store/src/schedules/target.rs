@@ -27,9 +27,6 @@ impl TargetBits {
         let host = |bits: i32| ScheduleTarget::Host(HostId::from_bits(bits.cast_unsigned()));
         let site = |bits: i32| ScheduleTarget::Site(SiteId::from_bits(bits.cast_unsigned()));
         let region = |bits: i32| ScheduleTarget::Region(RegionId::from_bits(bits.cast_unsigned()));
-        self.host
-            .map(host)
-            .or(self.site.map(site))
-            .or(self.region.map(region))
+        self.host.map(host).or(self.site.map(site)).or(self.region.map(region))
     }
 }

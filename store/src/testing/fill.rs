@@ -62,11 +62,7 @@ pub fn instance_name(n: u32) -> String {
 /// The name of the `n`th run.
 #[must_use]
 pub fn run_name(n: u32) -> String {
-    format!(
-        "update {} of edge-{:06}",
-        n % RUNS_PER_INSTANCE,
-        n / RUNS_PER_INSTANCE
-    )
+    format!("update {} of edge-{:06}", n % RUNS_PER_INSTANCE, n / RUNS_PER_INSTANCE)
 }
 
 /// Seeds an empty project. The nodes have never made contact, so they do not become silent.
@@ -129,11 +125,7 @@ async fn seed(
         seeded.hosts.extend(hosts);
         seeded.instances.extend(instances);
     }
-    let runs = if with_hardware_and_runs {
-        size.hosts.max(1) * RUNS_PER_INSTANCE
-    } else {
-        1
-    };
+    let runs = if with_hardware_and_runs { size.hosts.max(1) * RUNS_PER_INSTANCE } else { 1 };
     for part in batches(runs) {
         let tx = store.tenant(tenant).await?;
         let runs = others::runs(&tx, &first, &seeded.instances, part, now).await?;
@@ -158,9 +150,7 @@ pub async fn vacuum_and_checkpoint(store: &Store, admin: &str) -> Result<(), Sto
 /// All indexes from 1 to `count`, in batches of one transaction each.
 fn batches(count: u32) -> impl Iterator<Item = Range<u32>> {
     let size = usize::try_from(ROWS_PER_TRANSACTION).unwrap_or(1);
-    (1..count)
-        .step_by(size)
-        .map(move |from| from..count.min(from + ROWS_PER_TRANSACTION))
+    (1..count).step_by(size).map(move |from| from..count.min(from + ROWS_PER_TRANSACTION))
 }
 
 /// The item for an index, in turn.

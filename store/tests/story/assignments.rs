@@ -67,20 +67,11 @@ async fn an_assignment_to_another_site_does_not_apply() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let (host, _) = create_node(&store, tenant, 1).await;
-    let (own_site, other_site) = (
-        create_site(&store, tenant, None).await,
-        create_site(&store, tenant, None).await,
-    );
+    let (own_site, other_site) =
+        (create_site(&store, tenant, None).await, create_site(&store, tenant, None).await);
     move_to_site(&store, tenant, &host, own_site.id).await;
     let policy = create_latest_policy(&store, tenant).await;
-    assign(
-        &store,
-        tenant,
-        Scope::Site(other_site.id),
-        policy.id,
-        (None, None),
-    )
-    .await;
+    assign(&store, tenant, Scope::Site(other_site.id), policy.id, (None, None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let input = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await;
     assert!(input.applicable_policy().is_none());
@@ -90,10 +81,8 @@ async fn an_assignment_to_another_site_does_not_apply() {
 async fn the_policy_and_the_limits_are_set_independently() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let (policy, other) = (
-        create_latest_policy(&store, tenant).await,
-        create_latest_policy(&store, tenant).await,
-    );
+    let (policy, other) =
+        (create_latest_policy(&store, tenant).await, create_latest_policy(&store, tenant).await);
     assign(&store, tenant, Scope::Project, policy.id, (Some(2), None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let later = NOON + TimeDelta::hours(1);
@@ -103,14 +92,10 @@ async fn the_policy_and_the_limits_are_set_independently() {
         (assignment.policy, assignment.limits, assignment.since)
     };
     let limits = UpdateLimits::parse(None, Some(3)).expect("limits");
-    assignments::set_limits(&tx, Scope::Project, limits)
-        .await
-        .expect("limited");
+    assignments::set_limits(&tx, Scope::Project, limits).await.expect("limited");
     assert_eq!(current().await, (policy.id, limits, NOON));
     for (next, since) in [(policy.id, NOON), (other.id, later)] {
-        assignments::assign(&tx, Scope::Project, next, later)
-            .await
-            .expect("assigned");
+        assignments::assign(&tx, Scope::Project, next, later).await.expect("assigned");
         assert_eq!(current().await, (next, limits, since));
     }
     let nowhere = Scope::Site(SiteId::nth(9));
@@ -127,34 +112,17 @@ async fn assignments_are_listed_with_their_limits() {
     let site = create_site(&store, tenant, None).await;
     let policy = create_latest_policy(&store, tenant).await;
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
-    assign(
-        &store,
-        tenant,
-        Scope::Site(site.id),
-        policy.id,
-        (Some(2), Some(3)),
-    )
-    .await;
+    assign(&store, tenant, Scope::Site(site.id), policy.id, (Some(2), Some(3))).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let all = assignments::all(&tx, NOON).await.expect("a list");
     let listed: Vec<_> = all.iter().map(|one| (one.scope, one.limits)).collect();
-    let limited = UpdateLimits {
-        max_concurrent: Some(2),
-        stop_after_failures: Some(3),
-    };
+    let limited = UpdateLimits { max_concurrent: Some(2), stop_after_failures: Some(3) };
     let unlimited = UpdateLimits::default();
     let expected = [(Scope::Site(site.id), limited), (Scope::Project, unlimited)];
     assert_eq!(listed, expected);
-    let one = assignments::find(&tx, Scope::Site(site.id), NOON)
-        .await
-        .expect("found");
-    assert_eq!(
-        (one.limits, one.held_slots, one.failures, one.since),
-        (limited, 0, 0, NOON)
-    );
-    assignments::clear(&tx, Scope::Site(site.id))
-        .await
-        .expect("cleared");
+    let one = assignments::find(&tx, Scope::Site(site.id), NOON).await.expect("found");
+    assert_eq!((one.limits, one.held_slots, one.failures, one.since), (limited, 0, 0, NOON));
+    assignments::clear(&tx, Scope::Site(site.id)).await.expect("cleared");
     assert!(matches!(
         assignments::find(&tx, Scope::Site(site.id), NOON).await,
         Err(StoreError::NotFound { .. })
@@ -174,18 +142,12 @@ async fn an_assignment_to_a_missing_scope_or_policy_is_rejected() {
     ] {
         let tx = store.tenant(tenant).await.expect("a transaction");
         let refused = assignments::set(&tx, scope, policy.id, limits, NOON).await;
-        assert!(
-            matches!(refused, Err(StoreError::NotFound { .. })),
-            "{scope}"
-        );
+        assert!(matches!(refused, Err(StoreError::NotFound { .. })), "{scope}");
     }
     let tx = store.tenant(tenant).await.expect("a transaction");
     let missing_policy = PolicyId::nth(77);
     let refused = assignments::set(&tx, Scope::Project, missing_policy, limits, NOON).await;
-    assert!(
-        matches!(refused, Err(StoreError::Conflict(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
 #[tokio::test]
@@ -199,13 +161,8 @@ async fn assignments_and_schedules_of_a_location_are_deleted_with_it() {
         assign(&store, tenant, scope, policy.id, (None, None)).await;
     }
     let tx = store.tenant(tenant).await.expect("a transaction");
-    for target in [
-        ScheduleTarget::Region(region.id),
-        ScheduleTarget::Site(site.id),
-    ] {
-        schedules::create(&tx, &window(target, 1, 2), NOON)
-            .await
-            .expect("scheduled");
+    for target in [ScheduleTarget::Region(region.id), ScheduleTarget::Site(site.id)] {
+        schedules::create(&tx, &window(target, 1, 2), NOON).await.expect("scheduled");
     }
     regions::delete(&tx, region.id).await.expect("deleted");
     sites::delete(&tx, site.id).await.expect("deleted");
@@ -240,9 +197,7 @@ async fn a_repeated_schedule_reads_as_it_was_written() {
         target: None,
         ..spec
     };
-    repeated::change(&tx, created.id, &other, NOON)
-        .await
-        .expect("changed");
+    repeated::change(&tx, created.id, &other, NOON).await.expect("changed");
     let stored = repeated::find(&tx, created.id).await.expect("found");
     assert_eq!(stored.spec, other);
     let at_site = format!("targetSite.resourceId = '{}'", site.id);
@@ -273,9 +228,7 @@ async fn windows_of_all_scopes_in_the_chain_apply() {
     .enumerate()
     {
         let hours = i64::try_from(hours).expect("a small number");
-        schedules::create(&tx, &window(target, 10 + hours, 20), NOON)
-            .await
-            .expect("scheduled");
+        schedules::create(&tx, &window(target, 10 + hours, 20), NOON).await.expect("scheduled");
     }
     let spec = nightly_schedule(ScheduleTarget::Region(outer.id), ScheduleStatus::OsUpdate);
     let night = repeated::create(&tx, &spec, NOON).await.expect("scheduled");
@@ -288,9 +241,7 @@ async fn windows_of_all_scopes_in_the_chain_apply() {
         .map(|window| (window.start - NOON).num_hours())
         .collect();
     assert_eq!(singles, [10, 11, 12, 13]);
-    let nights = windows
-        .iter()
-        .filter(|w| w.opener == Opener::Repeated(night.id));
+    let nights = windows.iter().filter(|w| w.opener == Opener::Repeated(night.id));
     assert!(nights.count() > 0, "{windows:?}");
     assert_eq!(input.desired.repeated_schedules, [night]);
 }
@@ -302,26 +253,15 @@ async fn a_project_may_let_any_schedule_open_windows() {
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let target = ScheduleTarget::Host(host.id);
-    repeated::create(
-        &tx,
-        &nightly_schedule(target, ScheduleStatus::Maintenance),
-        NOON,
-    )
-    .await
-    .expect("scheduled");
-    let before = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
+    repeated::create(&tx, &nightly_schedule(target, ScheduleStatus::Maintenance), NOON)
         .await
-        .desired;
+        .expect("scheduled");
+    let before = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await.desired;
     assert!(before.windows.as_slice().is_empty() && before.repeated_schedules.is_empty());
-    let any = ProjectSettings {
-        any_schedule_status: true,
-        ..ProjectSettings::default()
-    };
+    let any = ProjectSettings { any_schedule_status: true, ..ProjectSettings::default() };
     settings::set(&tx, &any).await.expect("set");
     assert_eq!(settings::find(&tx).await.expect("settings"), any);
-    let after = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
-        .await
-        .desired;
+    let after = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await.desired;
     assert!(!after.windows.as_slice().is_empty() && after.repeated_schedules.len() == 1);
 }
 
@@ -347,37 +287,20 @@ async fn an_image_node_is_decided_by_the_images_of_its_profile() {
     let mut created = Vec::new();
     for version in ["3.0.9", "3.0.10"] {
         let spec = image(version);
-        created.push(
-            os_profiles::create(&tx, &spec, NOON)
-                .await
-                .expect("created"),
-        );
+        created.push(os_profiles::create(&tx, &spec, NOON).await.expect("created"));
     }
-    let foreign = OsSpec {
-        name: "Other".into(),
-        profile_name: "other".into(),
-        ..image("9.9")
-    };
-    os_profiles::create(&tx, &foreign, NOON)
-        .await
-        .expect("created");
+    let foreign = OsSpec { name: "Other".into(), profile_name: "other".into(), ..image("9.9") };
+    os_profiles::create(&tx, &foreign, NOON).await.expect("created");
     let matching = os_profiles::find_image(&tx, "edge", "3.0.10").await;
     assert_eq!(matching.expect("an answer"), Some(created[1].clone()));
     let mut node = nodes::lock(&tx, host.id).await.expect("locked");
     node.os = created[0].id;
-    node.bad_images = vec![QuarantinedImage {
-        sha256: Sha256::NONE,
-        since: NOON,
-    }];
+    node.bad_images = vec![QuarantinedImage { sha256: Sha256::NONE, since: NOON }];
     nodes::save(&tx, &node).await.expect("saved");
     let desired =
         DesiredUpdate::parse_target(Some(created[1].id), "", &[], "").expect("a desired update");
     let spec = PolicySpec::parse("image", "", desired).expect("a policy");
-    let slow = ImageRules {
-        download_bytes_per_second: 1 << 20,
-        max_bytes: 1 << 30,
-        attempts: 3,
-    };
+    let slow = ImageRules { download_bytes_per_second: 1 << 20, max_bytes: 1 << 30, attempts: 3 };
     let spec = PolicySpec {
         allow_downgrade: true,
         offline_days: 3,
@@ -386,23 +309,16 @@ async fn an_image_node_is_decided_by_the_images_of_its_profile() {
     let policy = policies::create(&tx, &spec, NOON).await.expect("created");
     assert_eq!(policy.spec, spec);
     let limits = UpdateLimits::default();
-    assignments::set(&tx, Scope::Project, policy.id, limits, NOON)
-        .await
-        .expect("assigned");
+    assignments::set(&tx, Scope::Project, policy.id, limits, NOON).await.expect("assigned");
     let input = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await;
     let mut versions: Vec<_> = input.desired.images.iter().map(|i| &i.image_id).collect();
     versions.sort();
     assert_eq!(versions, ["3.0.10", "3.0.9"]);
     let running = &input.facts.running;
-    assert_eq!(
-        (running.image_id.as_str(), running.architecture.as_str()),
-        ("3.0.9", "x86_64")
-    );
+    assert_eq!((running.image_id.as_str(), running.architecture.as_str()), ("3.0.9", "x86_64"));
     assert_eq!(running.signatures, [signature("1")]);
     assert_eq!(input.facts.bad_images, node.bad_images);
-    let target_image = input
-        .applicable_policy()
-        .and_then(|assigned| assigned.image.clone());
+    let target_image = input.applicable_policy().and_then(|assigned| assigned.image.clone());
     assert_eq!(target_image.expect("an image").os, created[1].id);
 }
 

@@ -29,9 +29,7 @@ fn set_reported_values(node: &mut NodeState, n: u32) {
     node.protocol = match n % 3 {
         0 => AgentProtocol::Unknown,
         1 => AgentProtocol::Eim,
-        _ => AgentProtocol::Own {
-            modules: vec!["packages".into(), format!("module {n}")],
-        },
+        _ => AgentProtocol::Own { modules: vec!["packages".into(), format!("module {n}")] },
     };
     node.facts_digest = vec![n.to_le_bytes()[0]; 32];
     node.facts = match n % 4 {
@@ -63,11 +61,7 @@ fn set_reported_values(node: &mut NodeState, n: u32) {
         run: RunId::nth(n + 1),
         target: has(1).then(|| "a digest".into()),
         at,
-        verdict: if has(0) {
-            Verdict::Good
-        } else {
-            Verdict::Inconclusive
-        },
+        verdict: if has(0) { Verdict::Good } else { Verdict::Inconclusive },
     });
     let waits = if has(1) { "a backup runs" } else { "" };
     node.waiting = waits.into();

@@ -42,20 +42,11 @@ pub async fn create_in_use(
     instance: &Instance,
 ) -> (ProviderId, CustomConfigId, LocalAccountId) {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let provider = providers::create(&tx, &loca(), NOON)
-        .await
-        .expect("created");
-    let config = custom_configs::create(&tx, &ntp(), NOON)
-        .await
-        .expect("created");
-    let account = local_accounts::create(&tx, &ann(), NOON)
-        .await
-        .expect("created");
+    let provider = providers::create(&tx, &loca(), NOON).await.expect("created");
+    let config = custom_configs::create(&tx, &ntp(), NOON).await.expect("created");
+    let account = local_accounts::create(&tx, &ann(), NOON).await.expect("created");
     tx.commit().await.expect("committed");
-    let (host, instance) = (
-        host.id.bits().cast_signed(),
-        instance.id.bits().cast_signed(),
-    );
+    let (host, instance) = (host.id.bits().cast_signed(), instance.id.bits().cast_signed());
     let used = format!(
         "BEGIN; SET LOCAL evenkeel.tenant = '{tenant}'; \
          UPDATE hosts SET provider_id = {} WHERE id = {host}; \
@@ -73,21 +64,12 @@ pub async fn create_in_use(
 async fn credentials_of_a_provider_are_not_in_the_log() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let actor = Actor {
-        name: "ann".to_owned(),
-        request_id: "one".to_owned(),
-    };
-    let tx = store
-        .tenant_as(tenant, &actor)
-        .await
-        .expect("a transaction");
-    let provider = providers::create(&tx, &loca(), NOON)
-        .await
-        .expect("created");
+    let actor = Actor { name: "ann".to_owned(), request_id: "one".to_owned() };
+    let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
+    let provider = providers::create(&tx, &loca(), NOON).await.expect("created");
     providers::delete(&tx, provider.id).await.expect("deleted");
-    let logged = changes::list_for_resource(&tx, "provider", provider.id.bits())
-        .await
-        .expect("the log");
+    let logged =
+        changes::list_for_resource(&tx, "provider", provider.id.bits()).await.expect("the log");
     assert_eq!(logged.len(), 2);
     for change in logged {
         let row = change.after.or(change.before).expect("the row");
@@ -101,19 +83,10 @@ async fn resources_read_as_they_were_written() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let provider = providers::create(&tx, &loca(), NOON)
-        .await
-        .expect("created");
-    let config = custom_configs::create(&tx, &ntp(), NOON)
-        .await
-        .expect("created");
-    let account = local_accounts::create(&tx, &ann(), NOON)
-        .await
-        .expect("created");
-    assert_eq!(
-        (&provider.spec, &config.spec, &account.spec),
-        (&loca(), &ntp(), &ann())
-    );
+    let provider = providers::create(&tx, &loca(), NOON).await.expect("created");
+    let config = custom_configs::create(&tx, &ntp(), NOON).await.expect("created");
+    let account = local_accounts::create(&tx, &ann(), NOON).await.expect("created");
+    assert_eq!((&provider.spec, &config.spec, &account.spec), (&loca(), &ntp(), &ann()));
     assert_eq!((provider.created_at, account.updated_at), (NOON, NOON));
 
     let read = providers::find(&tx, provider.id).await.expect("found");
@@ -133,10 +106,8 @@ async fn resources_read_as_they_were_written() {
 #[tokio::test]
 async fn a_name_is_unique_in_a_project() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let make = async |tenant: TenantId, which: &str| {
         let tx = store.tenant(tenant).await?;
         match which {
@@ -152,9 +123,7 @@ async fn a_name_is_unique_in_a_project() {
         ("account", "local_account_resource", "username"),
     ] {
         make(ours, which).await.expect("the first of its name");
-        make(theirs, which)
-            .await
-            .expect("the same name in another project");
+        make(theirs, which).await.expect("the same name in another project");
         match make(ours, which).await {
             Err(StoreError::Conflict(conflict)) => {
                 assert_eq!(conflict, Conflict::AlreadyExists { what, field });
@@ -183,23 +152,12 @@ async fn a_resource_in_use_cannot_be_deleted() {
         }
     };
     let by = "is in use by";
-    assert_eq!(
-        refused("provider").await,
-        format!("provider_resource {by} a host")
-    );
-    assert_eq!(
-        refused("config").await,
-        format!("custom_config_resource {by} an instance")
-    );
-    assert_eq!(
-        refused("account").await,
-        format!("local_account_resource {by} an instance")
-    );
+    assert_eq!(refused("provider").await, format!("provider_resource {by} a host"));
+    assert_eq!(refused("config").await, format!("custom_config_resource {by} an instance"));
+    assert_eq!(refused("account").await, format!("local_account_resource {by} an instance"));
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    instances::delete(&tx, instance.id)
-        .await
-        .expect("deleted with its configurations");
+    instances::delete(&tx, instance.id).await.expect("deleted with its configurations");
     hosts::delete(&tx, host.id).await.expect("deleted");
     providers::delete(&tx, provider).await.expect("free");
     custom_configs::delete(&tx, config).await.expect("free");
@@ -213,10 +171,8 @@ async fn a_resource_in_use_cannot_be_deleted() {
 #[tokio::test]
 async fn resources_of_another_project_are_not_visible() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let (host, instance) = create_node(&store, ours, 1).await;
     let (provider, config, account) = create_in_use(&store, ours, &host, &instance).await;
     let tx = store.tenant(theirs).await.expect("a transaction");
@@ -226,10 +182,6 @@ async fn resources_of_another_project_are_not_visible() {
     assert!(is_not_found(custom_configs::find(&tx, config).await.err()));
     assert!(is_not_found(local_accounts::find(&tx, account).await.err()));
     assert!(is_not_found(providers::delete(&tx, provider).await.err()));
-    assert!(is_not_found(
-        custom_configs::delete(&tx, config).await.err()
-    ));
-    assert!(is_not_found(
-        local_accounts::delete(&tx, account).await.err()
-    ));
+    assert!(is_not_found(custom_configs::delete(&tx, config).await.err()));
+    assert!(is_not_found(local_accounts::delete(&tx, account).await.err()));
 }

@@ -52,9 +52,7 @@ pub async fn read_nodes(
 
 /// Decision subjects of the nodes.
 pub fn subjects(nodes: &[(Host, NodeState)]) -> Vec<DecisionSubject<'_>> {
-    let nodes = nodes
-        .iter()
-        .map(|(host, node)| DecisionSubject::from_node(host, node));
+    let nodes = nodes.iter().map(|(host, node)| DecisionSubject::from_node(host, node));
     nodes.collect()
 }
 
@@ -98,16 +96,7 @@ impl Fleet {
             create_site(store, tenant, Some(outer.id)).await,
             create_site(store, tenant, None).await,
         ];
-        let site_indexes = [
-            Some(0),
-            Some(0),
-            Some(1),
-            Some(1),
-            Some(2),
-            None,
-            Some(0),
-            Some(1),
-        ];
+        let site_indexes = [Some(0), Some(0), Some(1), Some(1), Some(2), None, Some(0), Some(1)];
         let mut nodes = Vec::new();
         for (n, site_index) in (1..).zip(site_indexes) {
             let (host, instance) = create_node(store, tenant, n).await;
@@ -118,12 +107,7 @@ impl Fleet {
             nodes.push((host, instance));
         }
         let images = create_images(store, tenant).await;
-        Self {
-            tenant,
-            nodes,
-            sites,
-            images,
-        }
+        Self { tenant, nodes, sites, images }
     }
 
     pub fn hosts(&self) -> impl DoubleEndedIterator<Item = HostId> {
@@ -162,9 +146,7 @@ async fn create_assignments(store: &Store, fleet: &Fleet) {
         ..TargetUpdate::default()
     });
     let image_spec = PolicySpec::parse("image", "", desired).expect("a policy");
-    let image_policy = policies::create(&tx, &image_spec, NOON)
-        .await
-        .expect("created");
+    let image_policy = policies::create(&tx, &image_spec, NOON).await.expect("created");
     let far = PolicySpec {
         offline_days: 30,
         ..PolicySpec::parse("far", "", DesiredUpdate::Latest).expect("a policy")
@@ -179,16 +161,8 @@ async fn create_assignments(store: &Store, fleet: &Fleet) {
         (Scope::Region(region), far.id, unlimited),
         (Scope::Site(fleet.sites[1].id), usual.id, (Some(1), None)),
         (Scope::Host(fleet.nodes[4].0.id), far.id, (None, Some(1))),
-        (
-            Scope::Instance(fleet.nodes[0].1.id),
-            image_policy.id,
-            unlimited,
-        ),
-        (
-            Scope::Instance(fleet.nodes[6].1.id),
-            image_policy.id,
-            unlimited,
-        ),
+        (Scope::Instance(fleet.nodes[0].1.id), image_policy.id, unlimited),
+        (Scope::Instance(fleet.nodes[6].1.id), image_policy.id, unlimited),
     ] {
         assign(store, fleet.tenant, scope, policy, limits).await;
     }
@@ -272,17 +246,11 @@ async fn create_node_states(store: &Store, fleet: &Fleet) {
         let opened = runs::advance(&tx, subject, &event, &RunTimeouts::default(), NOON).await;
         opened.expect("opened");
     }
-    instances::invalidate(&tx, fleet.nodes[3].1.id, NOON)
-        .await
-        .expect("invalidated");
+    instances::invalidate(&tx, fleet.nodes[3].1.id, NOON).await.expect("invalidated");
     let running = Status::new("Running", Indication::Idle, NOON);
     let stolen = fleet.nodes[7].0.id;
-    hosts::set_status(&tx, stolen, &running)
-        .await
-        .expect("status set");
-    hosts::invalidate(&tx, stolen, &InvalidationNote::default(), NOON)
-        .await
-        .expect("invalidated");
+    hosts::set_status(&tx, stolen, &running).await.expect("status set");
+    hosts::invalidate(&tx, stolen, &InvalidationNote::default(), NOON).await.expect("invalidated");
     tx.commit().await.expect("committed");
 }
 
@@ -291,16 +259,8 @@ async fn create_pauses_and_orders(store: &Store, fleet: &Fleet) {
     let tx = fleet.tx(store).await;
     let project = assignments::find(&tx, Scope::Project, NOON).await;
     let policy = project.expect("assigned").policy;
-    for scope in [
-        PauseScope::Site(fleet.sites[1].id),
-        PauseScope::Policy(policy),
-    ] {
-        let pause = Pause {
-            scope,
-            reason: "inventory".into(),
-            by: "alice".into(),
-            at: NOON,
-        };
+    for scope in [PauseScope::Site(fleet.sites[1].id), PauseScope::Policy(policy)] {
+        let pause = Pause { scope, reason: "inventory".into(), by: "alice".into(), at: NOON };
         pauses::set(&tx, &pause).await.expect("paused");
     }
     for (n, kind) in [(0, OrderKind::Now), (5, OrderKind::Cancel)] {
@@ -344,10 +304,7 @@ fn assert_expected_inputs(fleet: &Fleet, inputs: &[DecisionInput]) {
         let applies = inputs[n].applicable_policy().expect("an applicable policy");
         (applies.usage.held_by_others, applies.usage.holds_slot)
     };
-    assert_eq!(
-        [usage(2), usage(3), usage(5)],
-        [(0, true), (1, false), (0, true)]
-    );
+    assert_eq!([usage(2), usage(3), usage(5)], [(0, true), (1, false), (0, true)]);
     let count =
         |counted: fn(&DecisionInput) -> usize| inputs.iter().map(counted).collect::<Vec<_>>();
     let images = count(|input| input.desired.images.len());
@@ -390,26 +347,19 @@ async fn a_batch_reads_each_node_as_alone() {
 async fn a_batch_takes_as_many_statements_as_one_node() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let size = ProjectSize {
-        hosts: 200,
-        sites: 20,
-    };
+    let size = ProjectSize { hosts: 200, sites: 20 };
     let filled = fill::seed_project(&store, tenant, size, NOON).await;
     let filled = filled.expect("a project");
     let tx = store.tenant(tenant).await.expect("a transaction");
     let night = window(ScheduleTarget::Host(filled.hosts[7]), 1, 2);
-    schedules::create(&tx, &night, NOON)
-        .await
-        .expect("scheduled");
+    schedules::create(&tx, &night, NOON).await.expect("scheduled");
     tx.commit().await.expect("committed");
 
     let (counted, sent) = counting_store(&store);
     for (limit, cost) in [(None, 2), (Some(3), 3)] {
         let tx = store.tenant(tenant).await.expect("a transaction");
         let limits = UpdateLimits::parse(limit, None).expect("limits");
-        assignments::set_limits(&tx, Scope::Project, limits)
-            .await
-            .expect("limited");
+        assignments::set_limits(&tx, Scope::Project, limits).await.expect("limited");
         tx.commit().await.expect("committed");
         let tx = counted.tenant(tenant).await.expect("a transaction");
         let read_back = read_nodes(&tx, filled.hosts.iter().copied()).await;
@@ -445,10 +395,7 @@ async fn a_node_with_an_unknown_operating_system_has_no_decision_input() {
     let subjects = subjects(&read_back);
     let refused = load_decision_inputs(&tx, &subjects, &PlanningLimits::default(), NOON).await;
     let refused = refused.expect("read").pop();
-    assert!(
-        matches!(refused, Some(Err(StoreError::NotFound { .. }))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Some(Err(StoreError::NotFound { .. }))), "{refused:?}");
 }
 
 /// Answers are cached until the change log reports a change. A table that is read but not logged

@@ -31,19 +31,14 @@ async fn assert_rows_only_of(store: &Store, left: TenantId, deleted: TenantId) {
          IF (seen <> 0) <> (one = 'change_log') THEN RAISE '% has % rows', one, seen; END IF; \
          END LOOP; END $$"
     );
-    store
-        .execute_unprepared(&sql)
-        .await
-        .expect("rows of the remaining project only");
+    store.execute_unprepared(&sql).await.expect("rows of the remaining project only");
 }
 
 #[tokio::test]
 async fn a_project_with_hosts_is_deleted_only_by_force_and_completely() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     create_everything(&store, ours).await;
     create_everything(&store, theirs).await;
     match delete_project(&store, ours, false).await {
@@ -67,9 +62,7 @@ async fn a_project_without_hosts_is_deleted_with_its_resources() {
     let inner = create_region(&store, tenant, "inner", Some(outer.id)).await;
     create_site(&store, tenant, Some(inner.id)).await;
     create_latest_policy(&store, tenant).await;
-    delete_project(&store, tenant, false)
-        .await
-        .expect("deleted");
+    delete_project(&store, tenant, false).await.expect("deleted");
     create_project(&store, "ours").await;
 }
 
@@ -81,9 +74,7 @@ async fn assert_rejected_by_deletion(
     write: impl Future<Output = Result<(), StoreError>>,
 ) {
     let going = store.fleet().await.expect("a transaction");
-    projects::delete(&going, tenant, false)
-        .await
-        .expect("deleted");
+    projects::delete(&going, tenant, false).await.expect("deleted");
     let deletion = async {
         wait_for_blocked_transaction(store).await;
         going.commit().await

@@ -13,10 +13,7 @@ use crate::fixtures::{NOON, count, create_project};
 async fn seeded_copies_are_complete_and_distinct() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let size = ProjectSize {
-        hosts: 25,
-        sites: 4,
-    };
+    let size = ProjectSize { hosts: 25, sites: 4 };
     let filled = fill::seed_project(&store, tenant, size, NOON).await;
     let filled = filled.expect("a project");
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -31,13 +28,9 @@ async fn seeded_copies_are_complete_and_distinct() {
     let at = format!("site.resourceId = \"{}\"", filled.sites[1]);
     assert_eq!(count(&tx, Resource::Host, &at).await, 6);
 
-    let made_of = hardware::find_by_hosts(&tx, &filled.hosts)
-        .await
-        .expect("hardware");
-    let addresses = made_of
-        .values()
-        .flat_map(|hardware| &hardware.nics)
-        .flat_map(|nic| &nic.ipaddresses);
+    let made_of = hardware::find_by_hosts(&tx, &filled.hosts).await.expect("hardware");
+    let addresses =
+        made_of.values().flat_map(|hardware| &hardware.nics).flat_map(|nic| &nic.ipaddresses);
     let addresses: HashSet<_> = addresses.map(|address| address.resource_id).collect();
     assert_eq!(addresses.len(), 50);
 

@@ -30,9 +30,7 @@ pub const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000)
 pub async fn create_project(store: &Store, name: &str) -> TenantId {
     let tx = store.fleet().await.expect("a transaction");
     let name = ProjectName::parse("name", name).expect("a name");
-    let project = projects::create(&tx, &name, "", NOON)
-        .await
-        .expect("a project");
+    let project = projects::create(&tx, &name, "", NOON).await.expect("a project");
     tx.commit().await.expect("committed");
     project.id
 }
@@ -54,12 +52,8 @@ pub fn bookworm() -> OsSpec {
 
 pub async fn create_node(store: &Store, tenant: TenantId, n: u128) -> (Host, Instance) {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let host = hosts::register(&tx, &registration(n), NOON)
-        .await
-        .expect("a host");
-    let os = os_profiles::find_or_create(&tx, &bookworm(), NOON)
-        .await
-        .expect("an os");
+    let host = hosts::register(&tx, &registration(n), NOON).await.expect("a host");
+    let os = os_profiles::find_or_create(&tx, &bookworm(), NOON).await.expect("an os");
     let new = NewInstance {
         host: host.id,
         os: os.id,
@@ -70,9 +64,7 @@ pub async fn create_node(store: &Store, tenant: TenantId, n: u128) -> (Host, Ins
         local_account: None,
         custom_configs: Vec::new(),
     };
-    let instance = instances::create(&tx, &new, NOON)
-        .await
-        .expect("an instance");
+    let instance = instances::create(&tx, &new, NOON).await.expect("an instance");
     tx.commit().await.expect("committed");
     (host, instance)
 }
@@ -95,9 +87,7 @@ pub async fn assign(
 ) {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let limits = UpdateLimits::parse(limits.0, limits.1).expect("limits");
-    assignments::set(&tx, scope, policy, limits, NOON)
-        .await
-        .expect("assigned");
+    assignments::set(&tx, scope, policy, limits, NOON).await.expect("assigned");
     tx.commit().await.expect("committed");
 }
 
@@ -132,10 +122,7 @@ pub async fn create_region(
 
 pub async fn create_site(store: &Store, tenant: TenantId, region: Option<RegionId>) -> Site {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let spec = SiteSpec {
-        region,
-        ..SiteSpec::default()
-    };
+    let spec = SiteSpec { region, ..SiteSpec::default() };
     let site = sites::create(&tx, &spec, NOON).await.expect("a site");
     tx.commit().await.expect("committed");
     site
@@ -143,17 +130,12 @@ pub async fn create_site(store: &Store, tenant: TenantId, region: Option<RegionI
 
 /// A change of the site of a host.
 pub fn site_change(site: Option<SiteId>) -> hosts::HostChange {
-    hosts::HostChange {
-        site: Some(site),
-        ..hosts::HostChange::default()
-    }
+    hosts::HostChange { site: Some(site), ..hosts::HostChange::default() }
 }
 
 pub async fn move_to_site(store: &Store, tenant: TenantId, host: &Host, site: SiteId) {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    hosts::change(&tx, host.id, &site_change(Some(site)), NOON)
-        .await
-        .expect("moved");
+    hosts::change(&tx, host.id, &site_change(Some(site)), NOON).await.expect("moved");
     tx.commit().await.expect("committed");
 }
 
@@ -162,28 +144,19 @@ pub async fn save_as_own_agent(store: &Store, tenant: TenantId, host: &Host) {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let mut node = nodes::lock(&tx, host.id).await.expect("locked");
     node.provisioned = true;
-    node.protocol = AgentProtocol::Own {
-        modules: vec!["packages".into()],
-    };
+    node.protocol = AgentProtocol::Own { modules: vec!["packages".into()] };
     nodes::save(&tx, &node).await.expect("saved");
     tx.commit().await.expect("committed");
 }
 
 /// A contact of a node that has no due time.
 pub fn contact(tenant: TenantId, instance: InstanceId, at: Time) -> Contact {
-    Contact {
-        tenant,
-        instance,
-        at,
-        due: None,
-    }
+    Contact { tenant, instance, at, due: None }
 }
 
 /// Reads the decision input of a host.
 pub async fn read_decision_input(tx: &Tx, host: &Host, reading: ReadMode) -> DecisionInput {
-    let (host, node) = nodes::find_with_host(tx, MachineKey::Host(host.id))
-        .await
-        .expect("a node");
+    let (host, node) = nodes::find_with_host(tx, MachineKey::Host(host.id)).await.expect("a node");
     decisions::load_decision_input(tx, &host, &node, &PlanningLimits::default(), reading)
         .await
         .expect("a decision input")
@@ -192,10 +165,7 @@ pub async fn read_decision_input(tx: &Tx, host: &Host, reading: ReadMode) -> Dec
 /// Runs SQL with the scope of the fleet, bypassing the functions of the store.
 pub async fn execute_sql(store: &Store, sql: &str) {
     let statement = format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
-    store
-        .execute_unprepared(&statement)
-        .await
-        .expect("executed");
+    store.execute_unprepared(&statement).await.expect("executed");
 }
 
 /// A list with a filter and an order in the filter language; an empty text means none.
@@ -221,18 +191,11 @@ pub fn new_attempt(instance: &Instance, n: u128) -> Subject {
         name: "edge update".into(),
         description: "OS update".into(),
         attempt: Some(AttemptId(Uuid::from_u128(n))),
-        origin: Origin {
-            target: None,
-            policy: None,
-            order: None,
-        },
+        origin: Origin { target: None, policy: None, order: None },
         follows: None,
     }))
 }
 
 pub fn numbered_record(event: RunEvent, number: u32) -> RunEventRecord {
-    RunEventRecord {
-        sequence: Some(number),
-        ..RunEventRecord::from_event(event)
-    }
+    RunEventRecord { sequence: Some(number), ..RunEventRecord::from_event(event) }
 }

@@ -30,18 +30,13 @@ async fn a_host_reads_as_it_was_written() {
     let announced = Registration::parse("edge", "", "ABC12345", false)
         .and_then(|machine| machine.with_user_lvm_size(60))
         .expect("a registration");
-    let host = hosts::register(&tx, &announced, NOON)
-        .await
-        .expect("a host");
+    let host = hosts::register(&tx, &announced, NOON).await.expect("a host");
     assert_eq!((host.user_lvm_size, host.provider), (60, None));
     assert_eq!(host.metadata, Metadata::default());
     let labels = [("rack", "7"), ("example.com/tier", "gold")];
     let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let labels = Metadata::parse(labels).expect("labels");
-    let change = HostChange {
-        metadata: Some(labels.clone()),
-        ..HostChange::default()
-    };
+    let change = HostChange { metadata: Some(labels.clone()), ..HostChange::default() };
     let changed = hosts::change(&tx, host.id, &change, NOON).await;
     assert_eq!(changed.expect("changed").metadata, labels);
     let read = hosts::find(&tx, host.id).await.expect("found");
@@ -54,27 +49,15 @@ async fn a_desired_state_must_be_reachable_from_the_current_state() {
     let tenant = create_project(&store, "ours").await;
     let host = register_host(&store, tenant, 1).await.id;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    for desired in [
-        HostState::Registered,
-        HostState::Onboarded,
-        HostState::Registered,
-    ] {
-        let host = hosts::set_desired_state(&tx, host, desired, NOON)
-            .await
-            .expect("state set");
-        assert_eq!(
-            (host.desired, host.current),
-            (desired, HostState::Registered)
-        );
+    for desired in [HostState::Registered, HostState::Onboarded, HostState::Registered] {
+        let host = hosts::set_desired_state(&tx, host, desired, NOON).await.expect("state set");
+        assert_eq!((host.desired, host.current), (desired, HostState::Registered));
     }
     let refused = hosts::invalidate(&tx, host, &InvalidationNote::default(), NOON).await;
     let Err(StoreError::Conflict(refused)) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!(
-        refused.to_string(),
-        "host_resource is registered and cannot become untrusted"
-    );
+    assert_eq!(refused.to_string(), "host_resource is registered and cannot become untrusted");
     let missing = hosts::set_desired_state(&tx, HostId::nth(99), HostState::Onboarded, NOON).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
 }
@@ -86,13 +69,9 @@ async fn an_invalidated_host_stays_invalidated() {
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let running = Status::new("Running", Indication::Idle, NOON);
-    hosts::set_status(&tx, host.id, &running)
-        .await
-        .expect("status set");
+    hosts::set_status(&tx, host.id, &running).await.expect("status set");
     let note = InvalidationNote::parse("stolen").expect("a note");
-    let host = hosts::invalidate(&tx, host.id, &note, NOON)
-        .await
-        .expect("invalidated");
+    let host = hosts::invalidate(&tx, host.id, &note, NOON).await.expect("invalidated");
     assert_eq!(host.desired, HostState::Untrusted);
     assert_eq!(host.current, HostState::Untrusted);
     assert_eq!(
@@ -102,23 +81,15 @@ async fn an_invalidated_host_stays_invalidated() {
     assert!(!host.is_trusted());
 
     let late = Status::new("No Connection", Indication::Error, NOON);
-    hosts::set_status(&tx, host.id, &late)
-        .await
-        .expect("an answer");
+    hosts::set_status(&tx, host.id, &late).await.expect("an answer");
     let read = hosts::find(&tx, host.id).await.expect("found");
     assert_eq!(read, host);
     let back = hosts::set_desired_state(&tx, host.id, HostState::Onboarded, NOON).await;
-    assert!(matches!(
-        back,
-        Err(StoreError::Conflict(Conflict::Transition { .. }))
-    ));
+    assert!(matches!(back, Err(StoreError::Conflict(Conflict::Transition { .. }))));
 }
 
 fn nic(name: &str, addresses: &[&str]) -> Nic {
-    let address = |address: &&str| Address {
-        address: (*address).to_owned(),
-        ..Address::default()
-    };
+    let address = |address: &&str| Address { address: (*address).to_owned(), ..Address::default() };
     Nic {
         device_name: name.to_owned(),
         ipaddresses: addresses.iter().map(address).collect(),
@@ -159,9 +130,7 @@ async fn store_hardware(
 
 async fn load_hardware(store: &Store, host: &Host, tenant: TenantId) -> Hardware {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let mut by_host = hardware::find_by_hosts(&tx, &[host.id])
-        .await
-        .expect("read");
+    let mut by_host = hardware::find_by_hosts(&tx, &[host.id]).await.expect("read");
     by_host.remove(&host.id).expect("reported hardware")
 }
 
@@ -187,10 +156,7 @@ async fn hardware_is_written_only_when_it_changes() {
     let reported = hardware_with_nics(vec![nic("eth0", &["10.0.0.1/24"]), nic("eth1", &[])]);
     assert!(store_hardware(&store, &host, tenant, reported, later).await);
     let second = load_hardware(&store, &host, tenant).await;
-    assert_eq!(
-        second.nics[0].ipaddresses,
-        first.nics[0].ipaddresses[..1].to_vec()
-    );
+    assert_eq!(second.nics[0].ipaddresses, first.nics[0].ipaddresses[..1].to_vec());
     assert_eq!(second.storages, first.storages);
     let times = second.nics[1].timestamps.expect("times");
     assert_eq!((times.created_at, times.updated_at), (later, later));
@@ -198,18 +164,13 @@ async fn hardware_is_written_only_when_it_changes() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let logged = changes::list_for_resource(&tx, "host_hardware", host.id.bits()).await;
     let logged: Vec<_> = logged.expect("changes");
-    let logged: Vec<_> = logged
-        .iter()
-        .map(|change| change.operation.as_str())
-        .collect();
+    let logged: Vec<_> = logged.iter().map(|change| change.operation.as_str()).collect();
     assert_eq!(logged, ["insert", "update"]);
     let host = hosts::find(&tx, host.id).await.expect("found");
     let serial = host.serial.expect("a serial number");
     assert_eq!(serial.as_str(), "SN0012345");
     hosts::delete(&tx, host.id).await.expect("deleted");
-    let left = hardware::find_by_hosts(&tx, &[host.id])
-        .await
-        .expect("read");
+    let left = hardware::find_by_hosts(&tx, &[host.id]).await.expect("read");
     assert!(left.is_empty());
 }
 
@@ -240,10 +201,8 @@ async fn a_registered_serial_number_stays_and_an_invalid_one_is_ignored() {
     let second = register_host(&store, tenant, 2).await;
     let reported = hardware_with_nics(Vec::new());
     store_hardware(&store, &first, tenant, reported.clone(), NOON).await;
-    let invalid_serial = Hardware {
-        serial_number: "To Be Filled By O.E.M.".to_owned(),
-        ..reported
-    };
+    let invalid_serial =
+        Hardware { serial_number: "To Be Filled By O.E.M.".to_owned(), ..reported };
     store_hardware(&store, &second, tenant, invalid_serial, NOON).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let first = hosts::find(&tx, first.id).await.expect("found");
@@ -255,10 +214,8 @@ async fn a_registered_serial_number_stays_and_an_invalid_one_is_ignored() {
 #[tokio::test]
 async fn hardware_of_a_missing_host_is_rejected() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let host = register_host(&store, theirs, 1).await;
     let tx = store.tenant(ours).await.expect("a transaction");
     let result =
@@ -306,34 +263,17 @@ async fn hosts_are_counted_by_state() {
     let silent = register_host(&store, tenant, 5).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let lost = Status::new("No Connection", Indication::Error, NOON);
-    hosts::set_status(&tx, silent.id, &lost)
-        .await
-        .expect("recorded");
+    hosts::set_status(&tx, silent.id, &lost).await.expect("recorded");
     tx.commit().await.expect("committed");
     create_node(&store, create_project(&store, "theirs").await, 6).await;
 
-    let all = HostSummary {
-        total: 5,
-        error: 2,
-        running: 2,
-        unallocated: 2,
-    };
+    let all = HostSummary { total: 5, error: 2, running: 2, unallocated: 2 };
     assert_eq!(host_summary(&store, tenant, None).await, all);
     // The filter is combined as a whole with the conditions of the summary.
     let either = "hostStatus = 'nothing' OR has(site)";
-    let at_site = HostSummary {
-        total: 3,
-        error: 1,
-        running: 2,
-        unallocated: 0,
-    };
+    let at_site = HostSummary { total: 3, error: 1, running: 2, unallocated: 0 };
     assert_eq!(host_summary(&store, tenant, Some(either)).await, at_site);
     let one = format!("resourceId = '{}'", silent.id);
-    let lost = HostSummary {
-        total: 1,
-        error: 1,
-        running: 0,
-        unallocated: 1,
-    };
+    let lost = HostSummary { total: 1, error: 1, running: 0, unallocated: 1 };
     assert_eq!(host_summary(&store, tenant, Some(&one)).await, lost);
 }

@@ -50,9 +50,7 @@ async fn run_exists(store: &Store, tenant: TenantId, run: &UpdateRun) -> bool {
 
 async fn expire_runs(store: &Store, now: Time) -> u64 {
     let tx = store.fleet().await.expect("a transaction");
-    let removed = runs::delete_expired(&tx, 30, now, 1_000)
-        .await
-        .expect("expired");
+    let removed = runs::delete_expired(&tx, 30, now, 1_000).await.expect("expired");
     tx.commit().await.expect("committed");
     removed
 }
@@ -66,25 +64,17 @@ async fn runs_are_retained_as_long_as_their_project_sets() {
         let tenant = create_project(&store, &format!("p{n}")).await;
         let (_, instance) = create_node(&store, tenant, 1).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let own = ProjectSettings {
-            retention_days,
-            ..ProjectSettings::default()
-        };
+        let own = ProjectSettings { retention_days, ..ProjectSettings::default() };
         settings::set(&tx, &own).await.expect("set");
         tx.commit().await.expect("committed");
         let run = create_ended_run(&store, tenant, &instance, 1, NOON).await;
         // An open run never expires.
         let tx = store.tenant(tenant).await.expect("a transaction");
         let begun = numbered_record(RunEvent::Began, 1);
-        let open = runs::advance(
-            &tx,
-            new_attempt(&instance, 2),
-            &begun,
-            &RunTimeouts::default(),
-            NOON,
-        )
-        .await
-        .expect("opened");
+        let open =
+            runs::advance(&tx, new_attempt(&instance, 2), &begun, &RunTimeouts::default(), NOON)
+                .await
+                .expect("opened");
         tx.commit().await.expect("committed");
         all.push((tenant, run, open));
     }
@@ -98,10 +88,7 @@ async fn runs_are_retained_as_long_as_their_project_sets() {
     };
     assert_eq!(expire_runs(&store, NOON + DAY).await, 0);
     assert_eq!(left().await, [true, true, true, true]);
-    assert_eq!(
-        expire_runs(&store, NOON + DAY + TimeDelta::seconds(1)).await,
-        1
-    );
+    assert_eq!(expire_runs(&store, NOON + DAY + TimeDelta::seconds(1)).await, 1);
     assert_eq!(left().await, [true, false, true, true]);
     assert_eq!(expire_runs(&store, NOON + DAY * 31).await, 1);
     assert_eq!(left().await, [false, false, true, true]);
@@ -140,9 +127,7 @@ async fn report_packages(
     let tx = store.tenant(tenant).await.expect("a transaction");
     let mut node = nodes::lock(&tx, host.id).await.expect("locked");
     if let Some(digest) = &digest {
-        contents::insert_if_missing(&tx, digest, "bash 5.2\n", at)
-            .await
-            .expect("stored");
+        contents::insert_if_missing(&tx, digest, "bash 5.2\n", at).await.expect("stored");
     }
     node.packages_digest = digest;
     nodes::save(&tx, &node).await.expect("saved");
@@ -172,9 +157,7 @@ async fn a_content_stays_while_an_instance_or_a_run_refers_to_it() {
     assert_eq!(body.as_deref(), Some("bash 5.2\n"));
     assert!(contents::touch(&tx, &old, NOON).await.expect("an answer"));
     assert!(!contents::touch(&tx, &new, NOON).await.expect("an answer"));
-    let many = contents::get_many(&tx, &[old, new])
-        .await
-        .expect("contents");
+    let many = contents::get_many(&tx, &[old, new]).await.expect("contents");
     assert_eq!(many.len(), 1);
     drop(tx);
 
@@ -183,23 +166,11 @@ async fn a_content_stays_while_an_instance_or_a_run_refers_to_it() {
     create_ended_run(&store, tenant, &instance, 1, at).await;
     report_packages(&store, tenant, &host, Some(new), at).await;
     let later = NOON + DAY * 2;
-    assert_eq!(
-        delete_unused_contents(&store, later).await,
-        0,
-        "the other node has it"
-    );
+    assert_eq!(delete_unused_contents(&store, later).await, 0, "the other node has it");
     report_packages(&store, tenant, &other, None, at).await;
-    assert_eq!(
-        delete_unused_contents(&store, later).await,
-        0,
-        "a run refers to it"
-    );
+    assert_eq!(delete_unused_contents(&store, later).await, 0, "a run refers to it");
     assert_eq!(expire_runs(&store, at + DAY * 31).await, 1);
-    assert_eq!(
-        delete_unused_contents(&store, NOON).await,
-        0,
-        "it was used since"
-    );
+    assert_eq!(delete_unused_contents(&store, NOON).await, 0, "it was used since");
     assert_eq!(delete_unused_contents(&store, later).await, 1);
     let tx = store.tenant(tenant).await.expect("a transaction");
     assert_eq!(contents::get(&tx, &old).await.expect("an answer"), None);
@@ -229,18 +200,13 @@ fn imported_os(lists: [Option<ContentDigest>; 3]) -> ImportedOs {
         fixed_cves,
         refreshed_at: NOON,
     };
-    ImportedOs {
-        spec,
-        details: inside,
-    }
+    ImportedOs { spec, details: inside }
 }
 
 async fn import_os(store: &Store, tenant: TenantId, lists: [Option<ContentDigest>; 3]) -> OsId {
     let tx = store.tenant(tenant).await.expect("a transaction");
     for digest in lists.iter().flatten() {
-        contents::insert_if_missing(&tx, digest, "[]", NOON)
-            .await
-            .expect("stored");
+        contents::insert_if_missing(&tx, digest, "[]", NOON).await.expect("stored");
     }
     let outcome = os_details::import(&tx, &imported_os(lists), NOON).await;
     tx.commit().await.expect("committed");
@@ -257,11 +223,7 @@ async fn a_content_stays_while_an_operating_system_refers_to_it() {
     let (one, two, three, four) = ([1; 32], [2; 32], [3; 32], [4; 32]);
     let os = import_os(&store, tenant, [Some(one), Some(two), Some(three)]).await;
     let later = NOON + DAY * 30;
-    assert_eq!(
-        delete_unused_contents(&store, later).await,
-        0,
-        "all of them are referenced"
-    );
+    assert_eq!(delete_unused_contents(&store, later).await, 0, "all of them are referenced");
     // One list is replaced, one is removed, and one takes the role of another.
     import_os(&store, tenant, [Some(four), None, Some(two)]).await;
     assert_eq!(delete_unused_contents(&store, later).await, 2);
@@ -278,20 +240,14 @@ async fn a_content_stays_while_an_operating_system_refers_to_it() {
 #[tokio::test]
 async fn a_content_is_visible_only_in_its_project() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let (host, _) = create_node(&store, ours, 1).await;
     report_packages(&store, ours, &host, Some([1; 32]), NOON).await;
     let tx = store.tenant(theirs).await.expect("a transaction");
     let foreign = contents::get(&tx, &[1; 32]).await.expect("an answer");
     assert_eq!(foreign, None);
-    assert!(
-        !contents::touch(&tx, &[1; 32], NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(!contents::touch(&tx, &[1; 32], NOON).await.expect("an answer"));
 }
 
 #[tokio::test]
@@ -308,9 +264,7 @@ async fn silent_nodes_are_found_once() {
     }
     let speaks = heard[5].instance;
     let tx = store.fleet().await.expect("a transaction");
-    contacts::record_contacts(&tx, heard.clone())
-        .await
-        .expect("recorded");
+    contacts::record_contacts(&tx, heard.clone()).await.expect("recorded");
     tx.commit().await.expect("committed");
 
     let now = NOON + TimeDelta::hours(1);
@@ -326,29 +280,18 @@ async fn silent_nodes_are_found_once() {
         silent_nodes.extend(pass.expect("passes do not block each other"));
     }
     let tx = store.fleet().await.expect("a transaction");
-    silent_nodes.extend(
-        nodes::mark_silent_nodes(&tx, since, now, 100)
-            .await
-            .expect("found"),
-    );
+    silent_nodes.extend(nodes::mark_silent_nodes(&tx, since, now, 100).await.expect("found"));
     tx.commit().await.expect("committed");
     let mut ids: Vec<_> = silent_nodes.iter().map(|silent| silent.instance).collect();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(
-        (ids.len(), silent_nodes.len()),
-        (5, 5),
-        "each once, without the last one"
-    );
+    assert_eq!((ids.len(), silent_nodes.len()), (5, 5), "each once, without the last one");
     assert!(!ids.contains(&speaks));
     let tx = store.tenant(tenant).await.expect("a transaction");
     let one = &silent_nodes[0];
     assert_eq!(one.heard_at, NOON + TimeDelta::minutes(1));
     let host = hosts::find(&tx, one.host).await.expect("a host");
-    assert_eq!(
-        (host.status.text.as_str(), host.status.at),
-        (nodes::NO_CONNECTION_STATUS, now)
-    );
+    assert_eq!((host.status.text.as_str(), host.status.at), (nodes::NO_CONNECTION_STATUS, now));
     let stored = instances::find(&tx, one.instance).await.expect("found");
     assert_eq!(stored.summary.status.text, nodes::NO_CONNECTION_STATUS);
 }
@@ -371,14 +314,9 @@ async fn a_node_with_a_due_time_is_not_silent_before_it() {
     save_as_own_agent(&store, tenant, &host).await;
     let heard = async |minutes: i64, due: Option<i64>| {
         let at = |minutes| NOON + TimeDelta::minutes(minutes);
-        let due_contact = Contact {
-            due: due.map(at),
-            ..contact(tenant, instance.id, at(minutes))
-        };
+        let due_contact = Contact { due: due.map(at), ..contact(tenant, instance.id, at(minutes)) };
         let tx = store.fleet().await.expect("a transaction");
-        let written = contacts::record_contacts(&tx, vec![due_contact])
-            .await
-            .expect("recorded");
+        let written = contacts::record_contacts(&tx, vec![due_contact]).await.expect("recorded");
         tx.commit().await.expect("committed");
         written
     };

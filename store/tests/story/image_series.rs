@@ -35,9 +35,7 @@ async fn create_image_for(
         image_id: version.to_owned(),
         ..bookworm()
     };
-    let created = os_profiles::create(&tx, &spec, NOON)
-        .await
-        .expect("created");
+    let created = os_profiles::create(&tx, &spec, NOON).await.expect("created");
     tx.commit().await.expect("committed");
     created.id
 }
@@ -56,9 +54,7 @@ async fn create_node_with_image(store: &Store, tenant: TenantId, n: u128, os: Os
 
 async fn list_outdated(store: &Store) -> Vec<ImageSeries> {
     let tx = store.fleet().await.expect("a transaction");
-    image_series::list_outdated(&tx, 100)
-        .await
-        .expect("outdated series")
+    image_series::list_outdated(&tx, 100).await.expect("outdated series")
 }
 
 /// The only outdated series.
@@ -82,9 +78,7 @@ async fn update_nodes(
 
 async fn mark_followed(store: &Store, series: &ImageSeries) -> bool {
     let tx = store.tenant(series.tenant).await.expect("a transaction");
-    let done = image_series::mark_followed(&tx, series)
-        .await
-        .expect("recorded");
+    let done = image_series::mark_followed(&tx, series).await.expect("recorded");
     tx.commit().await.expect("committed");
     done
 }
@@ -93,9 +87,7 @@ async fn mark_followed(store: &Store, series: &ImageSeries) -> bool {
 async fn update_all(store: &Store) -> u64 {
     let mut changed = 0;
     for series in list_outdated(store).await {
-        let followed = update_nodes(store, &series, None, 100)
-            .await
-            .expect("no other replica");
+        let followed = update_nodes(store, &series, None, 100).await.expect("no other replica");
         assert_eq!(followed.last, None, "fewer nodes than the limit");
         changed += followed.changed_nodes;
         assert!(mark_followed(store, &series).await);
@@ -131,16 +123,10 @@ async fn a_newer_image_is_available_to_all_nodes_of_its_series_and_an_older_one_
     create_image(&store, tenant, "edge", "3.0.10").await;
     assert_eq!(update_all(&store).await, 5);
     for instance in &edges {
-        assert_eq!(
-            available_update(&store, tenant, instance).await,
-            "edge 3.0.10"
-        );
+        assert_eq!(available_update(&store, tenant, instance).await, "edge 3.0.10");
     }
     assert_eq!(available_update(&store, tenant, &apart).await, "");
-    assert_eq!(
-        available_update(&store, tenant, &package_instance).await,
-        ""
-    );
+    assert_eq!(available_update(&store, tenant, &package_instance).await, "");
 
     // Versions compare by number: an image between the two is not the newest, and an older one is
     // never available.
@@ -149,10 +135,7 @@ async fn a_newer_image_is_available_to_all_nodes_of_its_series_and_an_older_one_
         assert_eq!(list_outdated(&store).await.len(), 1, "{older}");
         assert_eq!(update_all(&store).await, 0, "{older}");
     }
-    assert_eq!(
-        available_update(&store, tenant, &edges[0]).await,
-        "edge 3.0.10"
-    );
+    assert_eq!(available_update(&store, tenant, &edges[0]).await, "edge 3.0.10");
 }
 
 #[tokio::test]
@@ -215,9 +198,7 @@ async fn nodes_of_a_series_are_updated_in_batches() {
     let series = only_outdated(&store).await;
     let (mut after, mut pieces) = (None, Vec::new());
     loop {
-        let followed = update_nodes(&store, &series, after, 2)
-            .await
-            .expect("no other replica");
+        let followed = update_nodes(&store, &series, after, 2).await.expect("no other replica");
         pieces.push((followed.checked_nodes, followed.changed_nodes));
         after = followed.last;
         if after.is_none() {
@@ -227,28 +208,14 @@ async fn nodes_of_a_series_are_updated_in_batches() {
         assert_eq!(after, expected, "in the order of the database");
     }
     assert_eq!(pieces, [(2, 2), (2, 2), (1, 1)]);
-    assert_eq!(
-        list_outdated(&store).await.len(),
-        1,
-        "it is not marked as followed"
-    );
+    assert_eq!(list_outdated(&store).await.len(), 1, "it is not marked as followed");
     // Unchanged nodes are not written again.
-    let again = update_nodes(&store, &series, None, 5)
-        .await
-        .expect("no other replica");
+    let again = update_nodes(&store, &series, None, 5).await.expect("no other replica");
     assert_eq!((again.checked_nodes, again.changed_nodes), (5, 0));
-    let rest = update_nodes(&store, &series, again.last, 5)
-        .await
-        .expect("no other replica");
-    assert_eq!(
-        (rest.checked_nodes, rest.changed_nodes, rest.last),
-        (0, 0, None)
-    );
+    let rest = update_nodes(&store, &series, again.last, 5).await.expect("no other replica");
+    assert_eq!((rest.checked_nodes, rest.changed_nodes, rest.last), (0, 0, None));
     assert!(mark_followed(&store, &series).await);
-    assert!(
-        !mark_followed(&store, &series).await,
-        "it is already marked"
-    );
+    assert!(!mark_followed(&store, &series).await, "it is already marked");
     assert_eq!(list_outdated(&store).await, []);
 }
 
@@ -259,17 +226,12 @@ async fn a_series_that_changes_while_it_is_followed_is_outdated_again() {
     let old = create_image(&store, tenant, "edge", "1").await;
     let instance = create_node_with_image(&store, tenant, 1, old).await;
     let first = only_outdated(&store).await;
-    update_nodes(&store, &first, None, 100)
-        .await
-        .expect("no other replica");
+    update_nodes(&store, &first, None, 100).await.expect("no other replica");
     create_image(&store, tenant, "edge", "2").await;
     assert!(mark_followed(&store, &first).await);
     let second = only_outdated(&store).await;
     assert!(second.version > first.version);
-    assert!(
-        !mark_followed(&store, &first).await,
-        "an older version of the series"
-    );
+    assert!(!mark_followed(&store, &first).await, "an older version of the series");
     assert_eq!(update_all(&store).await, 1);
     assert_eq!(available_update(&store, tenant, &instance).await, "edge 2");
     assert_eq!(list_outdated(&store).await, []);
@@ -293,10 +255,7 @@ async fn two_replicas_follow_different_series() {
     assert!(first.expect("followed").is_some());
     assert_eq!(update_nodes(&store, &locked[0], None, 100).await, None);
     for series in &free {
-        assert!(
-            update_nodes(&store, series, None, 100).await.is_some(),
-            "{series:?}"
-        );
+        assert!(update_nodes(&store, series, None, 100).await.is_some(), "{series:?}");
     }
     tx.commit().await.expect("committed");
     assert!(update_nodes(&store, &locked[0], None, 100).await.is_some());
@@ -337,10 +296,8 @@ async fn a_profile_updated_by_packages_is_no_series() {
 #[tokio::test]
 async fn series_of_a_project_are_deleted_with_it() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     for tenant in [ours, theirs] {
         let os = create_image(&store, tenant, "edge", "1").await;
         create_node_with_image(&store, tenant, 1, os).await;
@@ -353,9 +310,7 @@ async fn series_of_a_project_are_deleted_with_it() {
     tx.commit().await.expect("committed");
     assert_eq!(list_outdated(&store).await, []);
     // A replica that listed the series before has nothing to do.
-    let followed = update_nodes(&store, &series, None, 100)
-        .await
-        .expect("no other replica");
+    let followed = update_nodes(&store, &series, None, 100).await.expect("no other replica");
     assert_eq!((followed.checked_nodes, followed.last), (0, None));
     assert!(!mark_followed(&store, &series).await);
     create_image(&store, theirs, "edge", "2").await;

@@ -37,9 +37,7 @@ async fn create_account_and_configs(
 ) -> (LocalAccountId, [CustomConfigId; 2]) {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let ann = LocalAccountSpec::parse("ann", SSH_KEY).expect("an account");
-    let ann = local_accounts::create(&tx, &ann, NOON)
-        .await
-        .expect("created");
+    let ann = local_accounts::create(&tx, &ann, NOON).await.expect("created");
     let mut configs = Vec::new();
     for name in ["ntp", "proxy"] {
         let spec =
@@ -86,32 +84,20 @@ async fn an_account_and_configs_in_use_cannot_be_deleted() {
     let created = created.expect("an instance");
     let mut both = vec![ntp, proxy];
     both.sort_unstable();
-    assert_eq!(
-        (created.local_account, &created.custom_configs),
-        (Some(ann), &both)
-    );
+    assert_eq!((created.local_account, &created.custom_configs), (Some(ann), &both));
 
     let tx = store.tenant(tenant).await.expect("a transaction");
     let loaded = instances::find_many(&tx, &[created.id, plain.id]).await;
     let mut loaded = loaded.expect("both");
     loaded.sort_unstable_by_key(|instance| instance.id != created.id);
     assert_eq!(loaded[0], created);
-    assert_eq!(
-        (loaded[1].local_account, loaded[1].custom_configs.len()),
-        (None, 0)
-    );
+    assert_eq!((loaded[1].local_account, loaded[1].custom_configs.len()), (None, 0));
     let refused = local_accounts::delete(&tx, ann).await;
-    assert!(
-        matches!(&refused, Err(StoreError::Conflict(Conflict::InUse { .. }))),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Err(StoreError::Conflict(Conflict::InUse { .. }))), "{refused:?}");
     drop(tx);
     let tx = store.tenant(tenant).await.expect("a transaction");
     let refused = custom_configs::delete(&tx, ntp).await;
-    assert!(
-        matches!(&refused, Err(StoreError::Conflict(Conflict::InUse { .. }))),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Err(StoreError::Conflict(Conflict::InUse { .. }))), "{refused:?}");
     drop(tx);
 
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -127,10 +113,9 @@ async fn an_instance_cannot_use_resources_of_another_project() {
     let theirs = create_project(&store, "theirs").await;
     let (ann, [ntp, _]) = create_account_and_configs(&store, theirs).await;
     let ours = create_project(&store, "ours").await;
-    for (account, configs, expected) in [
-        (Some(ann), Vec::new(), "localAccountID"),
-        (None, vec![ntp], "customConfigID"),
-    ] {
+    for (account, configs, expected) in
+        [(Some(ann), Vec::new(), "localAccountID"), (None, vec![ntp], "customConfigID")]
+    {
         let refused = create_instance_with(&store, ours, account, configs).await;
         let Err(StoreError::Conflict(Conflict::MissingReference { field, .. })) = refused else {
             panic!("{refused:?}");
@@ -145,14 +130,8 @@ async fn a_change_of_an_instance_affects_only_the_given_fields() {
     let tenant = create_project(&store, "ours").await;
     let (_, before) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let other = OsSpec {
-        name: "Debian 13".into(),
-        image_id: "13".into(),
-        ..bookworm()
-    };
-    let other = os_profiles::create(&tx, &other, NOON)
-        .await
-        .expect("created");
+    let other = OsSpec { name: "Debian 13".into(), image_id: "13".into(), ..bookworm() };
+    let other = os_profiles::create(&tx, &other, NOON).await.expect("created");
     let later = NOON + TimeDelta::hours(1);
     let change = InstanceChange {
         os: Some(other.id),
@@ -168,10 +147,7 @@ async fn a_change_of_an_instance_affects_only_the_given_fields() {
     tx.commit().await.expect("committed");
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let nowhere = InstanceChange {
-        os: Some(OsId::nth(4_711)),
-        ..InstanceChange::default()
-    };
+    let nowhere = InstanceChange { os: Some(OsId::nth(4_711)), ..InstanceChange::default() };
     let refused = instances::change(&tx, before.id, &nowhere, later).await;
     let Err(StoreError::Conflict(Conflict::MissingReference { field, .. })) = refused else {
         panic!("{refused:?}");
@@ -184,9 +160,7 @@ async fn a_profile_changes_only_its_architecture_labels_and_signatures() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let created = os_profiles::create(&tx, &bookworm(), NOON)
-        .await
-        .expect("created");
+    let created = os_profiles::create(&tx, &bookworm(), NOON).await.expect("created");
     let later = NOON + TimeDelta::hours(1);
     let spec = OsSpec {
         name: "another".into(),
@@ -197,13 +171,7 @@ async fn a_profile_changes_only_its_architecture_labels_and_signatures() {
     };
     let changed = os_profiles::change(&tx, created.id, &spec, later).await;
     let changed = changed.expect("changed");
-    assert_eq!(
-        changed.spec,
-        OsSpec {
-            name: bookworm().name,
-            ..spec.clone()
-        }
-    );
+    assert_eq!(changed.spec, OsSpec { name: bookworm().name, ..spec.clone() });
     assert_eq!((changed.created_at, changed.updated_at), (NOON, later));
     let missing = os_profiles::change(&tx, OsId::nth(4_711), &spec, later).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
@@ -221,10 +189,9 @@ async fn the_state_of_a_node_is_saved_in_one_statement() {
         let stored = instances::find(&tx, instance.id).await;
         stored.expect("found").current
     };
-    for (provisioned, expected) in [
-        (false, InstanceState::Unspecified),
-        (true, InstanceState::Running),
-    ] {
+    for (provisioned, expected) in
+        [(false, InstanceState::Unspecified), (true, InstanceState::Running)]
+    {
         node.provisioned = provisioned;
         let before = sent.statements.load(Ordering::Relaxed);
         nodes::save(&tx, &node).await.expect("saved");
@@ -262,16 +229,10 @@ async fn the_details_of_an_instance_have_its_slots_and_failed_images() {
         why: "it did not come up in 3 boots".into(),
     }];
     let reported = json!({"slots": slots, "badImages": failed});
-    assert_eq!(
-        load_images(reported).await.expect("details"),
-        (slots, failed)
-    );
+    assert_eq!(load_images(reported).await.expect("details"), (slots, failed));
     // A node that is updated by packages has neither, and an older server stored neither.
     for reported in [json!({"slots": [], "badImages": []}), json!({})] {
-        assert_eq!(
-            load_images(reported).await.expect("details"),
-            (vec![], vec![])
-        );
+        assert_eq!(load_images(reported).await.expect("details"), (vec![], vec![]));
     }
     for nonsense in [json!({"slots": 5}), json!({"badImages": [5]})] {
         let refused = load_images(nonsense).await.expect_err("a corrupt value");
@@ -288,12 +249,7 @@ async fn an_invalidated_instance_stays_invalidated() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let running = instances::find(&tx, instance.id).await.expect("found");
     assert_eq!(running.current, InstanceState::Running);
-    assert!(
-        read_decision_input(&tx, &host, ReadMode::Preview(NOON))
-            .await
-            .facts
-            .trusted
-    );
+    assert!(read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await.facts.trusted);
     for hours in 1..3 {
         let now = NOON + TimeDelta::hours(hours);
         let done = instances::invalidate(&tx, instance.id, now).await;
@@ -310,12 +266,7 @@ async fn an_invalidated_instance_stays_invalidated() {
     );
     assert_eq!(stored.updated_at, NOON + TimeDelta::hours(1));
     assert_eq!(stored.summary.status.text, hosts::INVALIDATED_STATUS);
-    assert!(
-        !read_decision_input(&tx, &host, ReadMode::Preview(NOON))
-            .await
-            .facts
-            .trusted
-    );
+    assert!(!read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await.facts.trusted);
     drop(tx);
 
     let fleet = store.fleet().await.expect("a transaction");

@@ -42,15 +42,9 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     day_zero::create_in_use(store, tenant, &host, &instance).await;
     create_registry_data(store, tenant).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    settings::set(&tx, &ProjectSettings::default())
-        .await
-        .expect("set");
-    limit_usage::take_slot(&tx, Scope::Project, instance.id, None, NOON)
-        .await
-        .expect("slot taken");
-    contents::insert_if_missing(&tx, &[1; 32], "bash 5.2", NOON)
-        .await
-        .expect("stored");
+    settings::set(&tx, &ProjectSettings::default()).await.expect("set");
+    limit_usage::take_slot(&tx, Scope::Project, instance.id, None, NOON).await.expect("slot taken");
+    contents::insert_if_missing(&tx, &[1; 32], "bash 5.2", NOON).await.expect("stored");
     hardware::store_if_changed(&tx, host.id, Hardware::default(), &[2; 32], NOON)
         .await
         .expect("stored");
@@ -59,27 +53,19 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
         architecture: "amd64".into(),
         version: "5.2".into(),
     };
-    package_versions::record_seen(&tx, &[version], NOON)
-        .await
-        .expect("recorded");
+    package_versions::record_seen(&tx, &[version], NOON).await.expect("recorded");
     let expires_at = NOON + TimeDelta::hours(1);
-    node_tokens::bind(&tx, &[1; 32], host.id, expires_at, NOON)
-        .await
-        .expect("bound");
+    node_tokens::bind(&tx, &[1; 32], host.id, expires_at, NOON).await.expect("bound");
     let begun = numbered_record(RunEvent::Began, 1);
     let timeouts = RunTimeouts::default();
-    runs::advance(&tx, new_attempt(&instance, 1), &begun, &timeouts, NOON)
-        .await
-        .expect("opened");
+    runs::advance(&tx, new_attempt(&instance, 1), &begun, &timeouts, NOON).await.expect("opened");
     let token = evenkeel_domain::join_token::JoinTokenSpec {
         name: Name::default(),
         expires_at: NOON + TimeDelta::days(1),
         one_time: true,
         may_create_hosts: true,
     };
-    join_tokens::create(&tx, &token, token_digest(tenant), NOON)
-        .await
-        .expect("a token");
+    join_tokens::create(&tx, &token, token_digest(tenant), NOON).await.expect("a token");
     tx.commit().await.expect("committed");
     let tx = store.fleet().await.expect("a transaction");
     contacts::record_contacts(&tx, vec![contact(tenant, instance.id, NOON)])
@@ -91,15 +77,9 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
 /// Creates an imported image, a catalogue selection and a report.
 async fn create_registry_data(store: &Store, tenant: TenantId) {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    os_settings::set(&tx, &selection("~3.0.1"))
-        .await
-        .expect("set");
-    os_details::import(&tx, &edge("3.0.1"), NOON)
-        .await
-        .expect("stored");
-    os_reports::replace(&tx, &report(vec![finding("gone", NOON)]))
-        .await
-        .expect("reported");
+    os_settings::set(&tx, &selection("~3.0.1")).await.expect("set");
+    os_details::import(&tx, &edge("3.0.1"), NOON).await.expect("stored");
+    os_reports::replace(&tx, &report(vec![finding("gone", NOON)])).await.expect("reported");
     tx.commit().await.expect("committed");
 }
 
@@ -118,9 +98,7 @@ async fn create_schedules_and_orders(
 ) {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let target = ScheduleTarget::Host(host.id);
-    schedules::create(&tx, &window(target, 1, 2), NOON)
-        .await
-        .expect("scheduled");
+    schedules::create(&tx, &window(target, 1, 2), NOON).await.expect("scheduled");
     let again = RepeatedSpec {
         name: Name::default(),
         status: ScheduleStatus::OsUpdate,
@@ -129,15 +107,9 @@ async fn create_schedules_and_orders(
         zone: Zone::UTC,
         target: Some(target),
     };
-    repeated::create(&tx, &again, NOON)
-        .await
-        .expect("scheduled");
-    let pause = Pause {
-        scope: PauseScope::Project,
-        reason: String::new(),
-        by: "alice".into(),
-        at: NOON,
-    };
+    repeated::create(&tx, &again, NOON).await.expect("scheduled");
+    let pause =
+        Pause { scope: PauseScope::Project, reason: String::new(), by: "alice".into(), at: NOON };
     pauses::set(&tx, &pause).await.expect("paused");
     let order = Order {
         kind: OrderKind::Now,
@@ -146,9 +118,7 @@ async fn create_schedules_and_orders(
         reason: String::new(),
         by: "alice".into(),
     };
-    orders::set(&tx, &[instance.id], &order)
-        .await
-        .expect("ordered");
+    orders::set(&tx, &[instance.id], &order).await.expect("ordered");
     tx.commit().await.expect("committed");
 }
 
@@ -157,10 +127,8 @@ async fn create_schedules_and_orders(
 #[tokio::test]
 async fn no_table_shows_one_project_to_another() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     create_everything(&store, ours).await;
     create_everything(&store, theirs).await;
     let sql = format!(

@@ -47,9 +47,7 @@ pub async fn create_fleet(
         save_as_own_agent(store, tenant, &host).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
         let open = window(ScheduleTarget::Host(host.id), -1, 48);
-        schedules::create(&tx, &open, NOON)
-            .await
-            .expect("scheduled");
+        schedules::create(&tx, &open, NOON).await.expect("scheduled");
         tx.commit().await.expect("committed");
         nodes.push((host, instance));
     }
@@ -112,23 +110,14 @@ pub async fn request_start(
 pub async fn end_run(store: &Store, fleet: &LimitedFleet, run: RunId, event: RunEvent, now: Time) {
     let tx = store.tenant(fleet.tenant).await.expect("a transaction");
     let record = RunEventRecord::from_event(event);
-    runs::advance(
-        &tx,
-        Subject::Run(run),
-        &record,
-        &RunTimeouts::default(),
-        now,
-    )
-    .await
-    .expect("ended");
+    runs::advance(&tx, Subject::Run(run), &record, &RunTimeouts::default(), now)
+        .await
+        .expect("ended");
     tx.commit().await.expect("committed");
 }
 
 pub fn failed_event() -> RunEvent {
-    RunEvent::Failed(Failure {
-        kind: FailureKind::Apply,
-        reason: "a script failed".into(),
-    })
+    RunEvent::Failed(Failure { kind: FailureKind::Apply, reason: "a script failed".into() })
 }
 
 pub async fn usage_counts(store: &Store, fleet: &LimitedFleet, now: Time) -> (u32, u32) {
@@ -143,9 +132,7 @@ async fn set_limit(store: &Store, fleet: &LimitedFleet, limit: u32) {
     let before = assignments::find(&tx, Scope::Project, NOON).await;
     let policy = before.expect("assigned").policy;
     let limits = UpdateLimits::parse(Some(limit), None).expect("limits");
-    assignments::set(&tx, Scope::Project, policy, limits, NOON)
-        .await
-        .expect("assigned");
+    assignments::set(&tx, Scope::Project, policy, limits, NOON).await.expect("assigned");
     tx.commit().await.expect("committed");
 }
 
@@ -161,11 +148,7 @@ async fn a_lock_timeout_is_distinguished_from_an_unreachable_database() {
     let busy = store.tenant(tenant).await.expect("a transaction");
     nodes::lock(&busy, host.id).await.expect("a lock");
     for (lock_timeout, statement_timeout) in [(soon, late), (late, soon)] {
-        let options = StoreOptions {
-            lock_timeout,
-            statement_timeout,
-            ..StoreOptions::default()
-        };
+        let options = StoreOptions { lock_timeout, statement_timeout, ..StoreOptions::default() };
         let other = Store::connect(&url, options).await.expect("the database");
         let tx = other.tenant(tenant).await.expect("a transaction");
         let refused = nodes::lock(&tx, host.id).await;
@@ -219,42 +202,19 @@ async fn a_node_holds_its_slot_until_its_run_ends() {
     let fleet = create_fleet(&store, 2, (Some(1), None)).await;
     let first = stage_run(&store, &fleet, 0).await;
     stage_run(&store, &fleet, 1).await;
-    assert!(
-        request_start(&store, &fleet, 0, NOON)
-            .await
-            .expect("an answer")
-    );
-    assert!(
-        !request_start(&store, &fleet, 1, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(request_start(&store, &fleet, 0, NOON).await.expect("an answer"));
+    assert!(!request_start(&store, &fleet, 1, NOON).await.expect("an answer"));
     let tx = store.tenant(fleet.tenant).await.expect("a transaction");
     let input = read_decision_input(&tx, &fleet.nodes[1].0, ReadMode::Preview(NOON)).await;
     let because = input.decide(NOON).reason;
-    assert!(
-        matches!(because, Reason::NoFreeSlot { limit: 1, .. }),
-        "{because}"
-    );
+    assert!(matches!(because, Reason::NoFreeSlot { limit: 1, .. }), "{because}");
     drop(tx);
     // The node requests again because the answer was lost, and again after it began.
-    assert!(
-        request_start(&store, &fleet, 0, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(request_start(&store, &fleet, 0, NOON).await.expect("an answer"));
     end_run(&store, &fleet, first.id, RunEvent::Began, NOON).await;
-    assert!(
-        !request_start(&store, &fleet, 1, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(!request_start(&store, &fleet, 1, NOON).await.expect("an answer"));
     end_run(&store, &fleet, first.id, RunEvent::Finished, NOON).await;
-    assert!(
-        request_start(&store, &fleet, 1, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(request_start(&store, &fleet, 1, NOON).await.expect("an answer"));
 }
 
 /// The limit is set while nodes are being updated; those nodes count.
@@ -264,17 +224,9 @@ async fn a_new_limit_counts_runs_that_have_begun() {
     let fleet = create_fleet(&store, 2, (None, None)).await;
     stage_run(&store, &fleet, 0).await;
     stage_run(&store, &fleet, 1).await;
-    assert!(
-        request_start(&store, &fleet, 0, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(request_start(&store, &fleet, 0, NOON).await.expect("an answer"));
     set_limit(&store, &fleet, 1).await;
-    assert!(
-        !request_start(&store, &fleet, 1, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(!request_start(&store, &fleet, 1, NOON).await.expect("an answer"));
 }
 
 /// The node got a start permit and never reported again.
@@ -284,19 +236,11 @@ async fn a_silent_node_holds_its_slot_until_its_run_times_out() {
     let fleet = create_fleet(&store, 2, (Some(1), Some(1))).await;
     let run = stage_run(&store, &fleet, 0).await;
     stage_run(&store, &fleet, 1).await;
-    assert!(
-        request_start(&store, &fleet, 0, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(request_start(&store, &fleet, 0, NOON).await.expect("an answer"));
     let timeouts = RunTimeouts::default();
     let late = NOON + timeouts.applying;
     let early = late - TimeDelta::seconds(1);
-    assert!(
-        !request_start(&store, &fleet, 1, early)
-            .await
-            .expect("an answer")
-    );
+    assert!(!request_start(&store, &fleet, 1, early).await.expect("an answer"));
 
     let times_out = async |tx: &Tx, now| {
         let event = RunEventRecord::from_event(RunEvent::TimedOut);
@@ -304,20 +248,13 @@ async fn a_silent_node_holds_its_slot_until_its_run_times_out() {
     };
     let tx = store.tenant(fleet.tenant).await.expect("a transaction");
     let refused = times_out(&tx, early).await;
-    assert!(
-        matches!(refused, Err(StoreError::Refused(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
     let ended = times_out(&tx, late).await.expect("the timeout has passed");
     assert_eq!(ended.state.name(), "abandoned");
     tx.commit().await.expect("committed");
     // The slot is free, and the run counts as a failure.
     assert_eq!(usage_counts(&store, &fleet, late).await, (0, 1));
-    assert!(
-        !request_start(&store, &fleet, 1, late)
-            .await
-            .expect("an answer")
-    );
+    assert!(!request_start(&store, &fleet, 1, late).await.expect("an answer"));
 }
 
 /// A failure before the permit and a cancelled run say nothing about the quality of the update.
@@ -329,11 +266,7 @@ async fn only_failures_after_a_permit_count() {
     end_run(&store, &fleet, run.id, failed_event(), NOON).await;
     for (n, event) in [(1, RunEvent::Superseded), (2, RunEvent::Finished)] {
         let run = stage_run(&store, &fleet, n).await;
-        assert!(
-            request_start(&store, &fleet, n, NOON)
-                .await
-                .expect("an answer")
-        );
+        assert!(request_start(&store, &fleet, n, NOON).await.expect("an answer"));
         end_run(&store, &fleet, run.id, event, NOON).await;
     }
     assert_eq!(usage_counts(&store, &fleet, NOON).await, (0, 0));
@@ -351,12 +284,7 @@ async fn a_slot_is_released_when_its_window_passes_without_a_report() {
         .await
         .expect("slot taken");
     tx.commit().await.expect("committed");
-    assert_eq!(
-        usage_counts(&store, &fleet, until - TimeDelta::seconds(1))
-            .await
-            .0,
-        1
-    );
+    assert_eq!(usage_counts(&store, &fleet, until - TimeDelta::seconds(1)).await.0, 1);
     assert_eq!(usage_counts(&store, &fleet, until).await.0, 0);
 
     // A late report arrives: the node is being updated after all.
@@ -365,9 +293,7 @@ async fn a_slot_is_released_when_its_window_passes_without_a_report() {
     let much_later = until + TimeDelta::days(2);
     assert_eq!(usage_counts(&store, &fleet, much_later).await.0, 1);
     let tx = store.fleet().await.expect("a transaction");
-    let cleaned = limit_usage::delete_expired_slots(&tx, much_later, 100)
-        .await
-        .expect("cleaned");
+    let cleaned = limit_usage::delete_expired_slots(&tx, much_later, 100).await.expect("cleaned");
     assert_eq!(cleaned, 0);
     drop(tx);
     end_run(&store, &fleet, run.id, failed_event(), much_later).await;
@@ -389,18 +315,13 @@ async fn record_sample(
         name: "edge update".into(),
         description: String::new(),
         attempt: None,
-        origin: Origin {
-            target: None,
-            policy: None,
-            order: None,
-        },
+        origin: Origin { target: None, policy: None, order: None },
         follows: None,
     };
     let subject = Subject::New(Box::new(opening));
     let record = RunEventRecord::from_event(event);
-    let run = runs::advance(&tx, subject, &record, &RunTimeouts::default(), at)
-        .await
-        .expect("opened");
+    let run =
+        runs::advance(&tx, subject, &record, &RunTimeouts::default(), at).await.expect("opened");
     tx.commit().await.expect("committed");
     run
 }
@@ -412,25 +333,10 @@ async fn each_assignment_counts_its_own_slots() {
     let fleet = create_fleet(&store, 2, (Some(1), None)).await;
     let second_site = create_site(&store, fleet.tenant, None).await;
     let policy = create_latest_policy(&store, fleet.tenant).await;
-    assign(
-        &store,
-        fleet.tenant,
-        Scope::Site(second_site.id),
-        policy.id,
-        (Some(1), None),
-    )
-    .await;
+    assign(&store, fleet.tenant, Scope::Site(second_site.id), policy.id, (Some(1), None)).await;
     move_to_site(&store, fleet.tenant, &fleet.nodes[1].0, second_site.id).await;
     stage_run(&store, &fleet, 0).await;
     stage_run(&store, &fleet, 1).await;
-    assert!(
-        request_start(&store, &fleet, 0, NOON)
-            .await
-            .expect("an answer")
-    );
-    assert!(
-        request_start(&store, &fleet, 1, NOON)
-            .await
-            .expect("an answer")
-    );
+    assert!(request_start(&store, &fleet, 0, NOON).await.expect("an answer"));
+    assert!(request_start(&store, &fleet, 1, NOON).await.expect("an answer"));
 }

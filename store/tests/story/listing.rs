@@ -49,13 +49,9 @@ fn conditions(kind: FieldKind) -> Vec<FieldCondition> {
 /// Every filter on the resource at the end of a path.
 fn all_filters(path: &[&'static Edge], end: Resource) -> Vec<Filter> {
     let field_filters = |field: &'static FilterField| {
-        conditions(field.kind).into_iter().map(move |condition| {
-            Filter::Test(FieldTest {
-                path: path.to_vec(),
-                field,
-                condition,
-            })
-        })
+        conditions(field.kind)
+            .into_iter()
+            .map(move |condition| Filter::Test(FieldTest { path: path.to_vec(), field, condition }))
     };
     let mut filters: Vec<_> = end.fields().iter().flat_map(field_filters).collect();
     if !path.is_empty() {
@@ -63,11 +59,8 @@ fn all_filters(path: &[&'static Edge], end: Resource) -> Vec<Filter> {
     }
     if end.has_labels() {
         let value = || "ulm".to_owned();
-        let label_conditions = [
-            LabelCondition::Present,
-            LabelCondition::Is(value()),
-            LabelCondition::IsNot(value()),
-        ];
+        let label_conditions =
+            [LabelCondition::Present, LabelCondition::Is(value()), LabelCondition::IsNot(value())];
         filters.extend(label_conditions.map(|condition| Filter::Label {
             path: path.to_vec(),
             key: "city".to_owned(),
@@ -82,12 +75,8 @@ async fn assert_accepted(tx: &Tx, resource: Resource, filters: Vec<Filter>) {
     for batch in filters.chunks(20) {
         let turned = batch.iter().cloned().map(|q| Filter::Not(Box::new(q)));
         let all = batch.iter().cloned().chain(turned).collect();
-        let listing = Listing {
-            resource,
-            filter: Some(Filter::Any(all)),
-            within: None,
-            order: Vec::new(),
-        };
+        let listing =
+            Listing { resource, filter: Some(Filter::Any(all)), within: None, order: Vec::new() };
         let answer = listing::count(tx, &listing).await;
         assert!(answer.is_ok(), "{:?}: {answer:?}", listing.filter);
     }
@@ -139,10 +128,7 @@ const CLIENT_FILTERS: &[(Resource, &str)] = &[
     (Resource::Host, "hostStatus='onboarded'"),
     (Resource::Host, "hostStatus=''"),
     (Resource::Region, "resource_id='region-00000000'"),
-    (
-        Resource::Region,
-        "parent_region.resource_id='region-00000000'",
-    ),
+    (Resource::Region, "parent_region.resource_id='region-00000000'"),
     (Resource::Region, "NOT has(parent_region)"),
     (
         Resource::Site,
@@ -150,31 +136,19 @@ const CLIENT_FILTERS: &[(Resource, &str)] = &[
          OR region.parent_region.parent_region.resource_id='region-00000000' \
          OR region.parent_region.parent_region.parent_region.resource_id='region-00000000'",
     ),
-    (
-        Resource::Host,
-        "site.resourceId='site-00000000' OR site.resourceId='site-00000001'",
-    ),
+    (Resource::Host, "site.resourceId='site-00000000' OR site.resourceId='site-00000001'"),
     (
         Resource::Host,
         "(currentState=HOST_STATE_ONBOARDED AND has(instance) AND instance.currentState=INSTANCE_STATE_RUNNING)",
     ),
-    (
-        Resource::Host,
-        "(currentState=HOST_STATE_ONBOARDED AND NOT has(instance))",
-    ),
+    (Resource::Host, "(currentState=HOST_STATE_ONBOARDED AND NOT has(instance))"),
     (
         Resource::Host,
         r#"(name="t" OR uuid="t" OR serialNumber="t" OR resourceId="t" OR note="t" OR site.name="t" OR instance.os.name="t")"#,
     ),
-    (
-        Resource::Host,
-        r#"(instance.os.profileName="p1" OR instance.os.profileName="p2")"#,
-    ),
+    (Resource::Host, r#"(instance.os.profileName="p1" OR instance.os.profileName="p2")"#),
     (Resource::Host, "NOT has(instance.workloadMembers)"),
-    (
-        Resource::Site,
-        r#"metadata = '{"key":"city","value":"ulm"}'"#,
-    ),
+    (Resource::Site, r#"metadata = '{"key":"city","value":"ulm"}'"#),
     (Resource::Run, r#"instance.resourceId="inst-00000000""#),
     (Resource::Instance, "runtimePackages=''"),
     (Resource::Policy, "updateSources='deb'"),
@@ -193,10 +167,7 @@ async fn filters_of_clients_are_answered() {
     for (resource, filter) in CLIENT_FILTERS {
         count(&tx, *resource, filter).await;
     }
-    assert_eq!(
-        count(&tx, Resource::Region, "NOT has(parent_region)").await,
-        1
-    );
+    assert_eq!(count(&tx, Resource::Region, "NOT has(parent_region)").await, 1);
 }
 
 /// One statement counts and one finds; a search for a part of a text does both in one.
@@ -234,21 +205,12 @@ async fn a_key_is_valid_only_for_its_list() {
     let chosen = listing::page(&tx, &by_name, &listing::PageStart::Offset(0), 2).await;
     let key = chosen.expect("a page").next.expect("another page");
     assert!(listing::key_matches(&tx, &by_name, &key).expect("an answer"));
-    for (filter, order) in [
-        ("", "name"),
-        ("name = 'region'", ""),
-        ("name = 'region'", "name desc"),
-    ] {
+    for (filter, order) in [("", "name"), ("name = 'region'", ""), ("name = 'region'", "name desc")]
+    {
         let other = parse_listing(Resource::Region, filter, order);
-        assert!(
-            !listing::key_matches(&tx, &other, &key).expect("an answer"),
-            "{filter} {order}"
-        );
+        assert!(!listing::key_matches(&tx, &other, &key).expect("an answer"), "{filter} {order}");
         let refused = listing::page(&tx, &other, &listing::PageStart::After(key.clone()), 2).await;
-        assert!(matches!(
-            refused,
-            Err(StoreError::Conflict(Conflict::Rule { .. }))
-        ));
+        assert!(matches!(refused, Err(StoreError::Conflict(Conflict::Rule { .. }))));
     }
     assert_eq!(PageKey::parse("no token"), None);
 }
@@ -290,10 +252,7 @@ async fn a_snapshot_is_read_only_and_sees_no_later_changes() {
     assert_eq!(count(&tx, Resource::Region, "").await, 0);
     let id = evenkeel_domain::id::RegionId::nth(1);
     let refused = evenkeel_store::regions::delete(&tx, id).await;
-    assert!(
-        matches!(refused, Err(StoreError::Database(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(StoreError::Database(_))), "{refused:?}");
     drop(tx);
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     assert_eq!(count(&tx, Resource::Region, "").await, 1);
@@ -331,9 +290,7 @@ async fn an_exact_filter_uses_an_index() {
         "uuid = '01234567-89ab-cdef-0123-456789abcdef'",
     ] {
         let listing = parse_listing(Resource::Host, filter, "");
-        let plan = listing::explain(&tx, &listing, &start, 100)
-            .await
-            .expect("a plan");
+        let plan = listing::explain(&tx, &listing, &start, 100).await.expect("a plan");
         assert!(!plan.contains("Seq Scan on hosts"), "{filter}: {plan}");
     }
     // By id and by name, from the start and from a key: an index gives the order.
@@ -342,15 +299,11 @@ async fn an_exact_filter_uses_an_index() {
         let first = listing::page(&tx, &all, &start, 100).await.expect("a page");
         let key = listing::PageStart::After(first.next.expect("another page"));
         for from in [&start, &key] {
-            let plan = listing::explain(&tx, &all, from, 100)
-                .await
-                .expect("a plan");
+            let plan = listing::explain(&tx, &all, from, 100).await.expect("a plan");
             assert!(plan.contains(index) && !plan.contains("Sort"), "{plan}");
         }
         // From a key, the index scan begins at the key.
-        let plan = listing::explain(&tx, &all, &key, 100)
-            .await
-            .expect("a plan");
+        let plan = listing::explain(&tx, &all, &key, 100).await.expect("a plan");
         let mut lines = plan.lines();
         let begins = lines.any(|line| line.contains("Index Cond") && line.contains("ROW("));
         assert!(begins, "{plan}");
@@ -363,13 +316,8 @@ async fn an_exact_filter_uses_an_index() {
 async fn a_part_of_the_name_of_a_run_is_found_in_an_index_alone() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let size = ProjectSize {
-        hosts: 20,
-        sites: 1,
-    };
-    fill::seed_project(&store, tenant, size, NOON)
-        .await
-        .expect("a project");
+    let size = ProjectSize { hosts: 20, sites: 1 };
+    fill::seed_project(&store, tenant, size, NOON).await.expect("a project");
     // Without VACUUM, Postgres visits each row to check its visibility.
     let cleaned = store.execute_unprepared("VACUUM ANALYZE update_runs").await;
     cleaned.expect("cleaned");
@@ -382,10 +330,7 @@ async fn a_part_of_the_name_of_a_run_is_found_in_an_index_alone() {
     let chosen = listing::page(&tx, &listing, &start, 10).await;
     let chosen = chosen.expect("a page");
     assert_eq!((chosen.ids.len(), chosen.total), (10, 20));
-    for from in [
-        start,
-        listing::PageStart::After(chosen.next.expect("another page")),
-    ] {
+    for from in [start, listing::PageStart::After(chosen.next.expect("another page"))] {
         let plan = listing::explain(&tx, &listing, &from, 10).await;
         let plan = plan.expect("a plan");
         let alone = "Index Only Scan using update_runs_order";
@@ -398,10 +343,7 @@ async fn a_part_of_the_name_of_a_run_is_found_in_an_index_alone() {
 async fn resources_at_a_site_are_found_in_indexes_alone() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let project_size = ProjectSize {
-        hosts: 200,
-        sites: 20,
-    };
+    let project_size = ProjectSize { hosts: 200, sites: 20 };
     let filled = fill::seed_project(&store, tenant, project_size, NOON).await;
     let site = filled.expect("a project").sites[0];
     store.analyze().await.expect("analyzed");

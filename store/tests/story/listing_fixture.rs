@@ -56,15 +56,7 @@ pub const LISTED_RESOURCES: &[Resource] = &[
     Resource::LocalAccount,
 ];
 
-const NAMES: &[&str] = &[
-    "",
-    "edge",
-    "Edge 1",
-    "edge-01",
-    "shop_2",
-    "Shop: 10/b",
-    "a.b",
-];
+const NAMES: &[&str] = &["", "edge", "Edge 1", "edge-01", "shop_2", "Shop: 10/b", "a.b"];
 
 fn nth_name(n: usize) -> Name {
     Name::parse("name", NAMES[n % NAMES.len()]).expect("a name")
@@ -124,11 +116,7 @@ pub async fn create_listing_project(store: &Store) -> (TenantId, ListingOracle) 
     let ids: Vec<_> = hosts.iter().map(|host| host.id).collect();
     let mut hardware_by_host = hardware::find_by_hosts(&tx, &ids).await.expect("hardware");
     for host in hosts::find_many(&tx, &ids).await.expect("hosts") {
-        model::add_host(
-            &mut oracle,
-            &host,
-            hardware_by_host.remove(&host.id).as_ref(),
-        );
+        model::add_host(&mut oracle, &host, hardware_by_host.remove(&host.id).as_ref());
     }
     for it in &regions {
         oracle.add(model::region(it));
@@ -171,11 +159,7 @@ async fn create_locations(tx: &Tx) -> (Vec<Region>, Vec<Site>) {
             parent: (n > 1).then(|| created_regions[(n - 2) / 2].id),
             metadata: nth_labels(n),
         };
-        created_regions.push(
-            regions::create(tx, &spec, nth_time(n))
-                .await
-                .expect("a region"),
-        );
+        created_regions.push(regions::create(tx, &spec, nth_time(n)).await.expect("a region"));
     }
     let within: Vec<_> = created_regions.iter().map(|region| region.id).collect();
     let mut created_sites = Vec::new();
@@ -205,11 +189,7 @@ async fn create_providers(tx: &Tx) -> Vec<Provider> {
             "{}",
         );
         let spec = spec.expect("a provider");
-        created.push(
-            providers::create(tx, &spec, nth_time(n))
-                .await
-                .expect("created"),
-        );
+        created.push(providers::create(tx, &spec, nth_time(n)).await.expect("created"));
     }
     created
 }
@@ -218,17 +198,9 @@ async fn create_hosts(tx: &Tx, sites: &[Site]) -> Vec<Host> {
     let sites: Vec<_> = sites.iter().map(|site| site.id).collect();
     let mut created = Vec::new();
     for n in 0..20_usize {
-        let serial = if n.is_multiple_of(3) {
-            String::new()
-        } else {
-            format!("SERIAL{n}")
-        };
+        let serial = if n.is_multiple_of(3) { String::new() } else { format!("SERIAL{n}") };
         let uuid = Uuid::from_u128(0xabcd_ef01_0000 + n as u128 * 0x1_0001_0000_0000_0000);
-        let uuid = if n % 3 == 1 {
-            String::new()
-        } else {
-            uuid.to_string()
-        };
+        let uuid = if n % 3 == 1 { String::new() } else { uuid.to_string() };
         let registration =
             Registration::parse(NAMES[n % NAMES.len()], &uuid, &serial, n.is_multiple_of(2));
         let registration =
@@ -240,15 +212,11 @@ async fn create_hosts(tx: &Tx, sites: &[Site]) -> Vec<Host> {
             site: Some(nth_or_none(&sites, n)),
             metadata: Some(nth_labels(n)),
         };
-        hosts::change(tx, host.id, &change, nth_time(n + 2))
-            .await
-            .expect("changed");
+        hosts::change(tx, host.id, &change, nth_time(n + 2)).await.expect("changed");
         if n.is_multiple_of(4) {
             let status = ["Running", "50% done", "a_b\\c"][n % 3];
             let status = Status::new(status, Indication::InProgress, nth_time(n + 1));
-            hosts::set_status(tx, host.id, &status)
-                .await
-                .expect("status set");
+            hosts::set_status(tx, host.id, &status).await.expect("status set");
         }
         if n % 2 == 1 {
             let digest = [u8::try_from(n).expect("a small number"); 32];
@@ -262,10 +230,8 @@ async fn create_hosts(tx: &Tx, sites: &[Site]) -> Vec<Host> {
 }
 
 fn nth_hardware(n: usize) -> Hardware {
-    let address = |end: usize| Address {
-        address: format!("10.0.{n}.{end}/24"),
-        ..Address::default()
-    };
+    let address =
+        |end: usize| Address { address: format!("10.0.{n}.{end}/24"), ..Address::default() };
     let nic = |end: usize| Nic {
         device_name: format!("eth{end}"),
         mac_addr: format!("52:54:00:00:{n:02x}:{end:02x}"),
@@ -284,11 +250,7 @@ fn nth_hardware(n: usize) -> Hardware {
         capacity_bytes: Capacity(1_u64 << (n + 30)),
         ..Storage::default()
     };
-    let stick = Usb {
-        bus: to_u32(n),
-        class: "Hub".to_owned(),
-        ..Usb::default()
-    };
+    let stick = Usb { bus: to_u32(n), class: "Hub".to_owned(), ..Usb::default() };
     Hardware {
         memory_bytes: 1_u64 << (n + 20),
         cpu_model: "Xeon 50%".to_owned(),
@@ -307,21 +269,13 @@ async fn create_profiles(tx: &Tx) -> Vec<OsProfile> {
     for n in 0..3_usize {
         let spec = OsSpec {
             name: format!("edge os {n}"),
-            kind: if n == 0 {
-                OsKind::Mutable
-            } else {
-                OsKind::Immutable
-            },
+            kind: if n == 0 { OsKind::Mutable } else { OsKind::Immutable },
             profile_name: "edge_profile".to_owned(),
             image_id: format!("3.0.{n}"),
             description: "all of 50%".to_owned(),
             ..bookworm()
         };
-        created.push(
-            os_profiles::create(tx, &spec, nth_time(n))
-                .await
-                .expect("created"),
-        );
+        created.push(os_profiles::create(tx, &spec, nth_time(n)).await.expect("created"));
     }
     created
 }
@@ -333,19 +287,12 @@ async fn create_policies(tx: &Tx, oses: &[OsProfile]) -> Vec<UpdatePolicy> {
     let packages =
         DesiredUpdate::parse_target(None, "curl\njq", &sources, "quiet").expect("a desired update");
     let mut created = Vec::new();
-    for (n, desired) in [DesiredUpdate::Latest, image, packages]
-        .into_iter()
-        .enumerate()
-    {
+    for (n, desired) in [DesiredUpdate::Latest, image, packages].into_iter().enumerate() {
         let spec = PolicySpec {
             allow_downgrade: n == 1,
             ..PolicySpec::parse(&format!("policy {n}"), NAMES[n], desired).expect("a policy")
         };
-        created.push(
-            policies::create(tx, &spec, nth_time(n))
-                .await
-                .expect("created"),
-        );
+        created.push(policies::create(tx, &spec, nth_time(n)).await.expect("created"));
     }
     created
 }
@@ -355,18 +302,10 @@ async fn create_accounts_and_configs(tx: &Tx) -> (Vec<LocalAccount>, Vec<CustomC
     for (n, name) in ["ann", "bob"].into_iter().enumerate() {
         let key = format!("ssh-ed25519 AAAAC3Nz {name}@edge");
         let account = LocalAccountSpec::parse(name, &key).expect("an account");
-        accounts.push(
-            local_accounts::create(tx, &account, nth_time(n))
-                .await
-                .expect("created"),
-        );
+        accounts.push(local_accounts::create(tx, &account, nth_time(n)).await.expect("created"));
         let config = CustomConfigSpec::parse(name, "of all", "#cloud-config\nntp: {}\n");
         let config = config.expect("a configuration");
-        configs.push(
-            custom_configs::create(tx, &config, nth_time(n))
-                .await
-                .expect("created"),
-        );
+        configs.push(custom_configs::create(tx, &config, nth_time(n)).await.expect("created"));
     }
     (accounts, configs)
 }
@@ -392,9 +331,7 @@ async fn create_instances(
             local_account: nth_or_none(&accounts, n),
             custom_configs: configs.iter().take(n % 3).map(|c| c.id).collect(),
         };
-        let created = instances::create(tx, &new, nth_time(n))
-            .await
-            .expect("created");
+        let created = instances::create(tx, &new, nth_time(n)).await.expect("created");
         if n.is_multiple_of(2) {
             let mut node = nodes::lock(tx, host.id).await.expect("a node");
             node.provisioned = n.is_multiple_of(4);
@@ -413,19 +350,14 @@ async fn create_runs(tx: &Tx, rows: &[Instance], policies: &[UpdatePolicy]) -> V
     let spec = PolicySpec::parse("gone", "", DesiredUpdate::Latest).expect("a policy");
     let deleted_policy = policies::create(tx, &spec, NOON).await.expect("created");
     let policies: Vec<_> = policies.iter().chain([&deleted_policy]).collect();
-    let failure = || Failure {
-        kind: FailureKind::Apply,
-        reason: "50% of dpkg_configure".to_owned(),
-    };
+    let failure =
+        || Failure { kind: FailureKind::Apply, reason: "50% of dpkg_configure".to_owned() };
     let histories = [
         vec![RunEvent::Finished],
         vec![RunEvent::NothingToDo],
         vec![RunEvent::Failed(failure())],
         vec![RunEvent::Began, RunEvent::Reverted(failure())],
-        vec![
-            RunEvent::Downloading,
-            RunEvent::Cancelled(CancelCause::Requested),
-        ],
+        vec![RunEvent::Downloading, RunEvent::Cancelled(CancelCause::Requested)],
         vec![RunEvent::Downloading, RunEvent::Superseded],
         vec![RunEvent::Downloaded],
         vec![RunEvent::Downloading],
@@ -437,9 +369,7 @@ async fn create_runs(tx: &Tx, rows: &[Instance], policies: &[UpdatePolicy]) -> V
             instance: rows[n % rows.len()].id,
             name: format!("edge update {n}"),
             description: "OS_update".to_owned(),
-            attempt: n
-                .is_multiple_of(2)
-                .then(|| AttemptId(Uuid::from_u128(n as u128 + 1))),
+            attempt: n.is_multiple_of(2).then(|| AttemptId(Uuid::from_u128(n as u128 + 1))),
             origin: Origin {
                 target: None,
                 policy: nth_or_none(&policies, n).cloned(),
@@ -466,8 +396,6 @@ async fn create_runs(tx: &Tx, rows: &[Instance], policies: &[UpdatePolicy]) -> V
             }
         }
     }
-    policies::delete(tx, deleted_policy.id)
-        .await
-        .expect("deleted");
+    policies::delete(tx, deleted_policy.id).await.expect("deleted");
     runs::find_many(tx, &ids).await.expect("runs")
 }

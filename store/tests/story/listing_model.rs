@@ -19,9 +19,7 @@ use crate::listing_oracle::{Cell, ListingOracle, Record, enumeration};
 
 fn labels(metadata: &Metadata) -> Vec<(String, String)> {
     let labels = metadata.as_slice().iter();
-    labels
-        .map(|label| (label.key.clone(), label.value.clone()))
-        .collect()
+    labels.map(|label| (label.key.clone(), label.value.clone())).collect()
 }
 
 pub fn region(region: &Region) -> Record {
@@ -33,10 +31,7 @@ pub fn region(region: &Region) -> Record {
     ];
     Record::new(Resource::Region, region.id.bits(), cells)
         .with_labels(labels(&region.spec.metadata))
-        .with_edge(
-            "parent_region",
-            region.spec.parent.map(evenkeel_domain::id::RegionId::bits),
-        )
+        .with_edge("parent_region", region.spec.parent.map(evenkeel_domain::id::RegionId::bits))
 }
 
 pub fn site(site: &Site) -> Record {
@@ -50,20 +45,14 @@ pub fn site(site: &Site) -> Record {
     ];
     Record::new(Resource::Site, site.id.bits(), cells)
         .with_labels(labels(&site.spec.metadata))
-        .with_edge(
-            "region",
-            site.spec.region.map(evenkeel_domain::id::RegionId::bits),
-        )
+        .with_edge("region", site.spec.region.map(evenkeel_domain::id::RegionId::bits))
 }
 
 /// Adds a host and its parts.
 pub fn add_host(oracle: &mut ListingOracle, host: &Host, hardware: Option<&Hardware>) {
     let onboarded = host.current == HostState::Onboarded;
-    let (onboarding, indication) = if onboarded {
-        ("Onboarded", "idle")
-    } else {
-        ("Not Connected", "unspecified")
-    };
+    let (onboarding, indication) =
+        if onboarded { ("Onboarded", "idle") } else { ("Not Connected", "unspecified") };
     let serial = host.serial.as_ref().map_or("", |serial| serial.as_str());
     let uuid = host.uuid.map(|uuid| uuid.to_string()).unwrap_or_default();
     let mut cells: Vec<(&'static str, Cell)> = vec![
@@ -76,10 +65,7 @@ pub fn add_host(oracle: &mut ListingOracle, host: &Host, hardware: Option<&Hardw
         ("uuid", uuid.into()),
         ("hostname", host.hostname.as_str().into()),
         ("host_status", host.status.text.as_str().into()),
-        (
-            "host_status_indicator",
-            enumeration(host.status.indication.name()),
-        ),
+        ("host_status_indicator", enumeration(host.status.indication.name())),
         ("host_status_timestamp", host.status.at.into()),
         ("onboarding_status", onboarding.into()),
         ("onboarding_status_indicator", enumeration(indication)),
@@ -100,10 +86,7 @@ pub fn add_host(oracle: &mut ListingOracle, host: &Host, hardware: Option<&Hardw
         Record::new(Resource::Host, host.id.bits(), cells)
             .with_labels(labels(&host.metadata))
             .with_edge("site", host.site.map(evenkeel_domain::id::SiteId::bits))
-            .with_edge(
-                "provider",
-                host.provider.map(evenkeel_domain::id::ProviderId::bits),
-            )
+            .with_edge("provider", host.provider.map(evenkeel_domain::id::ProviderId::bits))
             .with_edge("host_nics", nics)
             .with_edge("host_storages", storages)
             .with_edge("host_usbs", usbs)
@@ -116,20 +99,12 @@ fn number_cell(bytes: u64) -> Cell {
 }
 
 fn hardware_cells(hardware: &Hardware) -> Vec<(&'static str, Cell)> {
-    let controller = hardware
-        .controller
-        .map_or("unspecified", |kind| kind.name());
+    let controller = hardware.controller.map_or("unspecified", |kind| kind.name());
     vec![
         ("memory_bytes", number_cell(hardware.memory_bytes)),
         ("cpu_model", hardware.cpu_model.as_str().into()),
-        (
-            "cpu_capabilities",
-            hardware.cpu_capabilities.as_str().into(),
-        ),
-        (
-            "cpu_architecture",
-            hardware.cpu_architecture.as_str().into(),
-        ),
+        ("cpu_capabilities", hardware.cpu_capabilities.as_str().into()),
+        ("cpu_architecture", hardware.cpu_architecture.as_str().into()),
         ("cpu_topology", hardware.cpu_topology.as_str().into()),
         ("cpu_sockets", hardware.cpu_sockets.into()),
         ("cpu_cores", hardware.cpu_cores.into()),
@@ -138,10 +113,7 @@ fn hardware_cells(hardware: &Hardware) -> Vec<(&'static str, Cell)> {
         ("bmc_ip", hardware.controller_ip.as_str().into()),
         ("product_name", hardware.product_name.as_str().into()),
         ("bios_version", hardware.bios_version.as_str().into()),
-        (
-            "bios_release_date",
-            hardware.bios_release_date.as_str().into(),
-        ),
+        ("bios_release_date", hardware.bios_release_date.as_str().into()),
         ("bios_vendor", hardware.bios_vendor.as_str().into()),
     ]
 }
@@ -152,9 +124,7 @@ fn add_parts(oracle: &mut ListingOracle, host: u32, hardware: &Hardware) -> [Vec
     let mut part_ids: [Vec<u32>; 4] = Default::default();
     for (n, part) in hardware.nics.iter().enumerate() {
         oracle.add(nic(numbered(n), part));
-        part.ipaddresses
-            .iter()
-            .for_each(|it| oracle.add(address(it)));
+        part.ipaddresses.iter().for_each(|it| oracle.add(address(it)));
         part_ids[0].push(numbered(n));
     }
     for (n, part) in hardware.storages.iter().enumerate() {
@@ -258,10 +228,7 @@ pub fn os(os: &OsProfile) -> Record {
         ("sha256", spec.sha256.as_str().into()),
         ("profile_name", spec.profile_name.as_str().into()),
         ("description", spec.description.as_str().into()),
-        (
-            "security_feature",
-            enumeration(spec.security_feature.name()),
-        ),
+        ("security_feature", enumeration(spec.security_feature.name())),
         ("os_type", enumeration(spec.kind.name())),
         ("os_provider", enumeration(spec.provider.name())),
         ("created_at", os.created_at.into()),
@@ -348,29 +315,17 @@ pub fn instance(instance: &Instance) -> Record {
         ("name", instance.name.as_str().into()),
         ("desired_state", enumeration(instance.desired.name())),
         ("current_state", enumeration(instance.current.name())),
-        (
-            "security_feature",
-            enumeration(instance.security_feature.name()),
-        ),
+        ("security_feature", enumeration(instance.security_feature.name())),
         ("instance_status", summary.status.text.as_str().into()),
-        (
-            "instance_status_indicator",
-            enumeration(summary.status.indication.name()),
-        ),
+        ("instance_status_indicator", enumeration(summary.status.indication.name())),
         ("instance_status_timestamp", summary.status.at.into()),
         ("provisioning_status", provisioning.into()),
         ("provisioning_status_indicator", enumeration(indication)),
         ("update_status", summary.update_status.text.as_str().into()),
-        (
-            "update_status_indicator",
-            enumeration(summary.update_status.indication.name()),
-        ),
+        ("update_status_indicator", enumeration(summary.update_status.indication.name())),
         ("update_status_timestamp", summary.update_status.at.into()),
         ("trusted_attestation_status", "Unknown".into()),
-        (
-            "os_update_available",
-            summary.os_update_available.as_str().into(),
-        ),
+        ("os_update_available", summary.os_update_available.as_str().into()),
         ("created_at", instance.created_at.into()),
         ("updated_at", instance.updated_at.into()),
     ];
@@ -379,18 +334,10 @@ pub fn instance(instance: &Instance) -> Record {
         .with_edge("os", [summary.os.bits()])
         .with_edge(
             "localaccount",
-            instance
-                .local_account
-                .map(evenkeel_domain::id::LocalAccountId::bits),
+            instance.local_account.map(evenkeel_domain::id::LocalAccountId::bits),
         )
-        .with_edge(
-            "update_policy",
-            instance.policy.map(evenkeel_domain::id::PolicyId::bits),
-        )
-        .with_edge(
-            "custom_config",
-            instance.custom_configs.iter().map(|id| id.bits()),
-        )
+        .with_edge("update_policy", instance.policy.map(evenkeel_domain::id::PolicyId::bits))
+        .with_edge("custom_config", instance.custom_configs.iter().map(|id| id.bits()))
 }
 
 /// A deleted policy stays an edge without a target: the oracle finds nothing there.
@@ -416,9 +363,7 @@ pub fn run(run: &UpdateRun) -> Record {
     Record::new(Resource::Run, run.id.bits(), cells)
         .with_edge(
             "applied_policy",
-            run.origin
-                .policy_id()
-                .map(evenkeel_domain::id::PolicyId::bits),
+            run.origin.policy_id().map(evenkeel_domain::id::PolicyId::bits),
         )
         .with_edge("instance", [run.instance.bits()])
 }

@@ -89,18 +89,9 @@ impl Record {
         };
         let mut all: HashMap<_, _> = resource.fields().iter().map(unset).collect();
         for (name, cell) in cells {
-            assert!(
-                all.insert(name, cell).is_some(),
-                "{resource:?} has no {name}"
-            );
+            assert!(all.insert(name, cell).is_some(), "{resource:?} has no {name}");
         }
-        Self {
-            resource,
-            bits,
-            cells: all,
-            edges: HashMap::new(),
-            labels: Vec::new(),
-        }
+        Self { resource, bits, cells: all, edges: HashMap::new(), labels: Vec::new() }
     }
 
     /// Adds labels, also as the text of the field `metadata`.
@@ -151,34 +142,19 @@ impl ListingOracle {
         (from, to): (Resource, Resource),
     ) {
         let mut sources: HashMap<RecordRef, Vec<RecordRef>> = HashMap::new();
-        for record in self
-            .records
-            .values()
-            .filter(|record| record.resource == from)
-        {
+        for record in self.records.values().filter(|record| record.resource == from) {
             for end in record.edges.get(one).into_iter().flatten() {
-                sources
-                    .entry(*end)
-                    .or_default()
-                    .push((record.resource, record.bits));
+                sources.entry(*end).or_default().push((record.resource, record.bits));
             }
         }
-        for record in self
-            .records
-            .values_mut()
-            .filter(|record| record.resource == to)
-        {
-            let ends = sources
-                .remove(&(record.resource, record.bits))
-                .unwrap_or_default();
+        for record in self.records.values_mut().filter(|record| record.resource == to) {
+            let ends = sources.remove(&(record.resource, record.bits)).unwrap_or_default();
             record.edges.insert(many, ends);
         }
     }
 
     pub fn records_of(&self, resource: Resource) -> impl Iterator<Item = &Record> {
-        self.records
-            .values()
-            .filter(move |record| record.resource == resource)
+        self.records.values().filter(move |record| record.resource == resource)
     }
 
     /// Ids of the matching records, in order.
@@ -204,18 +180,16 @@ impl ListingOracle {
                 .follow_path(record, &test.path)
                 .iter()
                 .any(|end| cell_matches(end.cell(test.field.name), test.field, &test.condition)),
-            Filter::Label {
-                path,
-                key,
-                condition,
-            } => self.follow_path(record, path).iter().any(|end| {
-                let label = end.labels.iter().find(|(name, _)| name == key);
-                label.is_some_and(|(_, value)| match condition {
-                    LabelCondition::Present => true,
-                    LabelCondition::Is(expected) => value == expected,
-                    LabelCondition::IsNot(other) => value != other,
+            Filter::Label { path, key, condition } => {
+                self.follow_path(record, path).iter().any(|end| {
+                    let label = end.labels.iter().find(|(name, _)| name == key);
+                    label.is_some_and(|(_, value)| match condition {
+                        LabelCondition::Present => true,
+                        LabelCondition::Is(expected) => value == expected,
+                        LabelCondition::IsNot(other) => value != other,
+                    })
                 })
-            }),
+            }
         }
     }
 
@@ -223,9 +197,8 @@ impl ListingOracle {
     fn follow_path<'a>(&'a self, record: &'a Record, path: &[&'static Edge]) -> Vec<&'a Record> {
         let mut reached = vec![record];
         for edge in path {
-            let next = reached
-                .iter()
-                .flat_map(|record| record.edges.get(edge.name).into_iter().flatten());
+            let next =
+                reached.iter().flat_map(|record| record.edges.get(edge.name).into_iter().flatten());
             reached = next.filter_map(|end| self.records.get(end)).collect();
         }
         reached
@@ -248,11 +221,7 @@ fn cell_matches(cell: &Cell, field: &FilterField, condition: &FieldCondition) ->
         (Cell::Bool(value), FieldCondition::Bool(expected)) => value == expected,
         (Cell::Time(time), FieldCondition::Unset) => time.is_none(),
         (Cell::Time(time), FieldCondition::Time(comparison, expected)) => {
-            let digits = if field.kind == FieldKind::UnixSeconds {
-                0
-            } else {
-                3
-            };
+            let digits = if field.kind == FieldKind::UnixSeconds { 0 } else { 3 };
             let truncated = time.map(|time| time.trunc_subsecs(digits));
             truncated.is_some_and(|truncated| satisfies(truncated.cmp(expected), *comparison))
         }
@@ -297,11 +266,7 @@ fn compare(one: &Record, other: &Record, order: &[OrderKey]) -> Ordering {
             }
             (a, b) => panic!("cannot compare {a:?} with {b:?}"),
         };
-        if key.descending {
-            order.reverse()
-        } else {
-            order
-        }
+        if key.descending { order.reverse() } else { order }
     };
     let by_keys = order.iter().map(by_key).find(|order| order.is_ne());
     by_keys.unwrap_or_else(|| one.bits.cmp(&other.bits))

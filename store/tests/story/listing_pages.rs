@@ -24,10 +24,7 @@ const ORDERS: [(Resource, &[&str]); 3] = [
             "bmcKind, createdAt desc",
         ],
     ),
-    (
-        Resource::Run,
-        &["", "endTime desc", "status, name desc", "startTime"],
-    ),
+    (Resource::Run, &["", "endTime desc", "status, name desc", "startTime"]),
     (Resource::Site, &["name desc", "siteLat"]),
 ];
 

@@ -54,13 +54,8 @@ impl FilterParts {
             }
         }
         let ends: HashSet<_> = paths.iter().map(|(_, end)| *end).collect();
-        let leaf_tests = ends
-            .into_iter()
-            .map(|end| (end, leaf_tests_for(end, oracle)));
-        Self {
-            leaf_tests: leaf_tests.collect(),
-            paths,
-        }
+        let leaf_tests = ends.into_iter().map(|end| (end, leaf_tests_for(end, oracle)));
+        Self { leaf_tests: leaf_tests.collect(), paths }
     }
 
     fn build_filter(&self, (path, end): &(Vec<&'static Edge>, Resource), index: Index) -> Filter {
@@ -68,16 +63,8 @@ impl FilterParts {
         match index.get(&self.leaf_tests[end]).clone() {
             Leaf::Exists if path.is_empty() => Filter::All(Vec::new()),
             Leaf::Exists => Filter::Exists(path),
-            Leaf::Field(field, condition) => Filter::Test(FieldTest {
-                path,
-                field,
-                condition,
-            }),
-            Leaf::Label(key, condition) => Filter::Label {
-                path,
-                key: key.to_owned(),
-                condition,
-            },
+            Leaf::Field(field, condition) => Filter::Test(FieldTest { path, field, condition }),
+            Leaf::Label(key, condition) => Filter::Label { path, key: key.to_owned(), condition },
         }
     }
 }
@@ -86,10 +73,7 @@ fn leaf_tests_for(end: Resource, oracle: &ListingOracle) -> Vec<Leaf> {
     let mut leaf_tests = vec![Leaf::Exists];
     for field in end.fields() {
         // A sample of the values is enough, because they resemble each other.
-        let cells: Vec<_> = oracle
-            .records_of(end)
-            .map(|record| record.cell(field.name))
-            .collect();
+        let cells: Vec<_> = oracle.records_of(end).map(|record| record.cell(field.name)).collect();
         let conditions = match field.kind {
             FieldKind::Id(_) | FieldKind::Text => text_conditions(&cells),
             FieldKind::Enumeration(values) => values
@@ -127,10 +111,8 @@ fn text_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {
     let mut samples: BTreeSet<&str> = texts.take(6).collect();
     samples.extend(["e", "a_", "%", "\\", "no such text", "\0"]);
     let contains = |pieces: Vec<String>| Pattern::new(pieces).map(FieldCondition::Contains);
-    let mut conditions = vec![
-        FieldCondition::Exactly(String::new()),
-        FieldCondition::Not(String::new()),
-    ];
+    let mut conditions =
+        vec![FieldCondition::Exactly(String::new()), FieldCondition::Not(String::new())];
     for text in samples {
         conditions.push(FieldCondition::Exactly(text.to_owned()));
         conditions.push(FieldCondition::Not(text.to_owned()));
@@ -138,12 +120,7 @@ fn text_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {
         let part = letters.iter().skip(1).take(4).cloned().collect::<String>();
         let ends = [letters.first(), letters.last()];
         let ends: Vec<_> = ends.into_iter().flatten().cloned().collect();
-        let patterns = [
-            vec![text.to_owned()],
-            vec![text.to_uppercase()],
-            vec![part],
-            ends,
-        ];
+        let patterns = [vec![text.to_owned()], vec![text.to_uppercase()], vec![part], ends];
         conditions.extend(patterns.into_iter().filter_map(contains));
     }
     conditions
@@ -155,11 +132,8 @@ fn number_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {
         _ => None,
     });
     let samples = samples.take(6).chain([0, -1, i64::MAX, i64::MIN]);
-    let all = samples.flat_map(|n| {
-        Comparison::ALL
-            .iter()
-            .map(move |c| FieldCondition::Number(*c, n))
-    });
+    let all =
+        samples.flat_map(|n| Comparison::ALL.iter().map(move |c| FieldCondition::Number(*c, n)));
     all.collect()
 }
 
@@ -173,11 +147,8 @@ fn time_conditions(cells: &[&Cell], digits: u16) -> Vec<FieldCondition> {
         [time, truncated, truncated + TimeDelta::seconds(1)]
     });
     let samples = samples.chain([NOON, chrono::DateTime::<chrono::Utc>::MAX_UTC]);
-    let all = samples.flat_map(|t| {
-        Comparison::ALL
-            .iter()
-            .map(move |c| FieldCondition::Time(*c, t))
-    });
+    let all =
+        samples.flat_map(|t| Comparison::ALL.iter().map(move |c| FieldCondition::Time(*c, t)));
     all.collect()
 }
 
@@ -200,14 +171,10 @@ fn any_filter(parts: &Arc<FilterParts>) -> BoxedStrategy<Filter> {
 fn any_order(resource: Resource) -> BoxedStrategy<Vec<OrderKey>> {
     let fields: Vec<&'static FilterField> = resource.fields().iter().collect();
     let max_keys = fields.len().min(3);
-    (
-        subsequence(fields, 0..=max_keys).prop_shuffle(),
-        any::<[bool; 3]>(),
-    )
+    (subsequence(fields, 0..=max_keys).prop_shuffle(), any::<[bool; 3]>())
         .prop_map(|(fields, descending)| {
             let keys = fields.into_iter().zip(descending);
-            keys.map(|(field, descending)| OrderKey { field, descending })
-                .collect()
+            keys.map(|(field, descending)| OrderKey { field, descending }).collect()
         })
         .boxed()
 }
@@ -221,16 +188,8 @@ async fn load_all(tx: &Tx, listing: &Listing) -> (Vec<u32>, u64) {
 
 fn describe(listing: &Listing) -> String {
     let filter = listing.filter.as_ref().map(ToString::to_string);
-    let order = listing
-        .order
-        .iter()
-        .map(|key| (key.field.name, key.descending));
-    format!(
-        "{:?} {} {:?}",
-        listing.resource,
-        filter.unwrap_or_default(),
-        order.collect::<Vec<_>>()
-    )
+    let order = listing.order.iter().map(|key| (key.field.name, key.descending));
+    format!("{:?} {} {:?}", listing.resource, filter.unwrap_or_default(), order.collect::<Vec<_>>())
 }
 
 #[tokio::test]
@@ -269,16 +228,12 @@ async fn every_condition_on_every_field_agrees_with_the_oracle() {
         for leaf in &parts.leaf_tests[resource] {
             let filter = match leaf.clone() {
                 Leaf::Exists => continue,
-                Leaf::Field(field, condition) => Filter::Test(FieldTest {
-                    path: Vec::new(),
-                    field,
-                    condition,
-                }),
-                Leaf::Label(key, condition) => Filter::Label {
-                    path: Vec::new(),
-                    key: key.to_owned(),
-                    condition,
-                },
+                Leaf::Field(field, condition) => {
+                    Filter::Test(FieldTest { path: Vec::new(), field, condition })
+                }
+                Leaf::Label(key, condition) => {
+                    Filter::Label { path: Vec::new(), key: key.to_owned(), condition }
+                }
             };
             let expected = oracle.list(*resource, Some(&filter), &[]).len() as u64;
             let listing = Listing {
@@ -314,12 +269,7 @@ async fn a_list_is_the_same_by_offset_by_key_and_by_cursor() {
                 order,
             };
             let expected = oracle.list(*resource, listing.filter.as_ref(), &listing.order);
-            assert_eq!(
-                load_all(&tx, &listing).await.0,
-                expected,
-                "{}",
-                describe(&listing)
-            );
+            assert_eq!(load_all(&tx, &listing).await.0, expected, "{}", describe(&listing));
             let by_offset = list_by_offset(&tx, &listing, PAGE_SIZE).await;
             assert_eq!(by_offset, expected, "{}", describe(&listing));
             let by_key = list_by_key(&tx, &listing, PAGE_SIZE).await;

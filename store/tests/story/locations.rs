@@ -38,13 +38,8 @@ async fn a_region_reads_as_it_was_written() {
     let europe = regions::create(&tx, &spec, NOON).await.expect("a region");
     assert_eq!(europe.spec, spec);
     let spec = region_spec("europa", None);
-    let europe = regions::change(&tx, europe.id, &spec, NOON)
-        .await
-        .expect("changed");
-    assert_eq!(
-        regions::find(&tx, europe.id).await.expect("found").spec,
-        spec
-    );
+    let europe = regions::change(&tx, europe.id, &spec, NOON).await.expect("changed");
+    assert_eq!(regions::find(&tx, europe.id).await.expect("found").spec, spec);
     let inside = format!("parentRegion.resourceId = '{}'", parent.id);
     assert_eq!(count(&tx, Resource::Region, &inside).await, 0);
 }
@@ -64,13 +59,8 @@ async fn a_site_reads_as_it_was_written() {
     };
     let site = sites::create(&tx, &spec, NOON).await.expect("a site");
     assert_eq!(site.spec, spec);
-    let moved = SiteSpec {
-        region: None,
-        ..spec
-    };
-    let site = sites::change(&tx, site.id, &moved, NOON)
-        .await
-        .expect("changed");
+    let moved = SiteSpec { region: None, ..spec };
+    let site = sites::change(&tx, site.id, &moved, NOON).await.expect("changed");
     assert_eq!(site.spec, moved);
 }
 
@@ -130,10 +120,7 @@ async fn regions_nest_at_most_five_levels() {
     let top = create_region(&store, tenant, "top", None).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let moved = regions::change(&tx, chain[0].id, &region_spec("1", Some(top.id)), NOON).await;
-    assert!(matches!(
-        expect_conflict(moved),
-        Conflict::TooDeep { limit: 5, .. }
-    ));
+    assert!(matches!(expect_conflict(moved), Conflict::TooDeep { limit: 5, .. }));
     drop(tx);
     let tx = store.tenant(tenant).await.expect("a transaction");
     regions::change(&tx, chain[1].id, &region_spec("2", Some(top.id)), NOON)
@@ -163,9 +150,7 @@ async fn a_location_in_use_cannot_be_deleted() {
     drop(tx);
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let host = hosts::change(&tx, host.id, &site_change(None), NOON)
-        .await
-        .expect("moved away");
+    let host = hosts::change(&tx, host.id, &site_change(None), NOON).await.expect("moved away");
     assert_eq!(host.site, None);
     sites::delete(&tx, site.id).await.expect("empty");
     regions::delete(&tx, inner.id).await.expect("empty");
@@ -175,35 +160,23 @@ async fn a_location_in_use_cannot_be_deleted() {
 #[tokio::test]
 async fn a_location_belongs_to_its_project() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let region = create_region(&store, ours, "ours", None).await;
     let site = create_site(&store, ours, None).await;
     let (host, _) = create_node(&store, theirs, 1).await;
     let dangling = |field| Conflict::MissingReference {
-        what: if field == "siteId" {
-            "site_resource"
-        } else {
-            "region_resource"
-        },
+        what: if field == "siteId" { "site_resource" } else { "region_resource" },
         field,
     };
 
     let tx = store.tenant(theirs).await.expect("a transaction");
-    assert!(matches!(
-        regions::find(&tx, region.id).await,
-        Err(StoreError::NotFound { .. })
-    ));
+    assert!(matches!(regions::find(&tx, region.id).await, Err(StoreError::NotFound { .. })));
     let inside = regions::create(&tx, &region_spec("inside", Some(region.id)), NOON).await;
     assert_eq!(expect_conflict(inside), dangling("parentId"));
     drop(tx);
     let tx = store.tenant(theirs).await.expect("a transaction");
-    let spec = SiteSpec {
-        region: Some(region.id),
-        ..SiteSpec::default()
-    };
+    let spec = SiteSpec { region: Some(region.id), ..SiteSpec::default() };
     let inside = sites::create(&tx, &spec, NOON).await;
     assert_eq!(expect_conflict(inside), dangling("regionId"));
     drop(tx);
@@ -227,9 +200,7 @@ async fn sites_are_counted_in_all_nested_regions() {
         create_site(&store, tenant, Some(region)).await;
     }
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let counts = regions::count_sites(&tx, &[outer.id, inner.id, empty.id])
-        .await
-        .expect("counts");
+    let counts = regions::count_sites(&tx, &[outer.id, inner.id, empty.id]).await.expect("counts");
     assert_eq!(counts.get(&outer.id), Some(&3));
     assert_eq!(counts.get(&inner.id), Some(&2));
     assert_eq!(counts.get(&empty.id), None);

@@ -123,10 +123,7 @@ async fn every_change_of_many_writers_is_read_once_and_in_order() {
     };
     let (mut written, read) = tokio::join!(writing, reading);
     let positions: Vec<Position> = read.iter().map(|change| change.at).collect();
-    assert!(
-        positions.is_sorted_by(|one, next| one < next),
-        "{positions:?}"
-    );
+    assert!(positions.is_sorted_by(|one, next| one < next), "{positions:?}");
     let mut logged = created_hosts(&read);
     logged.sort_unstable();
     written.sort_unstable();
@@ -176,26 +173,18 @@ async fn a_transaction_that_was_open_during_empty_reads_is_read_when_it_ends() {
     let older = hosts::register(&slow, &registration(2), NOON).await;
     let newer = register_host(&store, tenant, 3).await;
     let before = reader.next(100).await.expect("a pass");
-    assert_eq!(
-        (created_hosts(&before.changes), before.has_more),
-        (vec![], false)
-    );
+    assert_eq!((created_hosts(&before.changes), before.has_more), (vec![], false));
     slow.commit().await.expect("committed");
     let tail = reader.next(100).await.expect("a pass");
     assert_eq!(tail.xmax, before.xmax, "another transaction ended");
-    assert_eq!(
-        created_hosts(&tail.changes),
-        [older.expect("a host").id, newer]
-    );
+    assert_eq!(created_hosts(&tail.changes), [older.expect("a host").id, newer]);
 }
 
 #[tokio::test]
 async fn an_open_transaction_in_another_database_blocks_nothing() {
     let (store, other) = (fresh_store().await, fresh_store().await);
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&other, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&other, "theirs").await);
     let mut reader = open_reader(&store).await;
     let slow = other.tenant(theirs).await.expect("a transaction");
     let host = hosts::register(&slow, &registration(1), NOON).await;
@@ -293,23 +282,13 @@ async fn a_removed_failure_concerns_the_whole_assignment() {
     let runs = "UPDATE update_runs SET";
     let end = "state = 'abandoned', cause = 'timed_out', ended_at = now(), changed = NULL, \
                failure_kind = NULL, failure = NULL";
-    execute_sql(
-        &store,
-        &format!("{runs} granted_kind = 'project', granted_id = 0, {end}"),
-    )
-    .await;
+    execute_sql(&store, &format!("{runs} granted_kind = 'project', granted_id = 0, {end}")).await;
     catch_up(&mut reader).await;
     execute_sql(&store, &format!("{runs} name = 'another'")).await;
     let read = catch_up(&mut reader).await;
     let scopes = scopes_of(&read, ChangeKind::Run);
-    assert!(
-        matches!(scopes[..], [Some(Scope::Instance(_))]),
-        "{scopes:?}"
-    );
-    for sql in [
-        format!("{runs} cause = 'superseded'"),
-        "DELETE FROM update_runs".to_owned(),
-    ] {
+    assert!(matches!(scopes[..], [Some(Scope::Instance(_))]), "{scopes:?}");
+    for sql in [format!("{runs} cause = 'superseded'"), "DELETE FROM update_runs".to_owned()] {
         execute_sql(&store, &sql).await;
         let read = catch_up(&mut reader).await;
         assert_eq!(scopes_of(&read, ChangeKind::Run), [None], "{sql}");
@@ -347,16 +326,8 @@ async fn changes_deleted_by_hand_are_detected() {
     ] {
         let mut reader = open_reader(&store).await;
         execute_sql(&store, sql).await;
-        assert_eq!(
-            expect_break(&mut reader).await,
-            LogBreak::OtherEpoch,
-            "{sql}"
-        );
-        assert_eq!(
-            expect_break(&mut reader).await,
-            LogBreak::OtherEpoch,
-            "permanently"
-        );
+        assert_eq!(expect_break(&mut reader).await, LogBreak::OtherEpoch, "{sql}");
+        assert_eq!(expect_break(&mut reader).await, LogBreak::OtherEpoch, "permanently");
     }
     // Without the trigger that counts deletions, the reader misses the last change that it read.
     let mut reader = open_reader(&store).await;
@@ -404,10 +375,7 @@ async fn a_role_that_cannot_see_other_transactions_cannot_read_the_log() {
     };
     let message = incompatible.to_string();
     let (_, repair) = message.split_once('\n').expect("the SQL that repairs it");
-    superuser
-        .execute_unprepared(repair)
-        .await
-        .expect("repaired");
+    superuser.execute_unprepared(repair).await.expect("repaired");
     open_reader(&store).await;
 }
 

@@ -29,10 +29,8 @@ async fn bind(store: &Store, tenant: TenantId, token: u8, host: HostId) -> HostI
 async fn a_token_belongs_to_the_host_that_used_it_first() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let (one, another) = (
-        register_host(&store, tenant, 1).await,
-        register_host(&store, tenant, 2).await,
-    );
+    let (one, another) =
+        (register_host(&store, tenant, 1).await, register_host(&store, tenant, 2).await);
     assert_eq!(bind(&store, tenant, 7, one).await, one);
     assert_eq!(bind(&store, tenant, 7, one).await, one);
     assert_eq!(bind(&store, tenant, 7, another).await, one);
@@ -59,10 +57,8 @@ async fn concurrent_uses_bind_a_token_to_one_host() {
 async fn a_binding_is_deleted_with_its_host_and_after_its_expiry() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let (one, another) = (
-        register_host(&store, tenant, 1).await,
-        register_host(&store, tenant, 2).await,
-    );
+    let (one, another) =
+        (register_host(&store, tenant, 1).await, register_host(&store, tenant, 2).await);
     bind(&store, tenant, 7, one).await;
     bind(&store, tenant, 8, another).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -73,9 +69,7 @@ async fn a_binding_is_deleted_with_its_host_and_after_its_expiry() {
 
     let clean = async |before| {
         let tx = store.fleet().await.expect("a transaction");
-        let removed = node_tokens::delete_expired(&tx, before, 10)
-            .await
-            .expect("cleaned");
+        let removed = node_tokens::delete_expired(&tx, before, 10).await.expect("cleaned");
         tx.commit().await.expect("committed");
         removed
     };
@@ -91,8 +85,5 @@ async fn a_binding_needs_a_host() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let missing = HostId::nth(1);
     let refused = node_tokens::bind(&tx, &[7; 32], missing, NOON + HOUR, NOON).await;
-    assert!(
-        matches!(refused, Err(StoreError::Conflict(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }

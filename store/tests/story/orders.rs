@@ -27,12 +27,7 @@ fn order(kind: OrderKind) -> Order {
 }
 
 fn pause(scope: PauseScope) -> Pause {
-    Pause {
-        scope,
-        reason: "inventory".into(),
-        by: "alice".into(),
-        at: NOON,
-    }
+    Pause { scope, reason: "inventory".into(), by: "alice".into(), at: NOON }
 }
 
 #[tokio::test]
@@ -45,9 +40,7 @@ async fn many_instances_are_ordered_at_once() {
     let (_, foreign) = create_node(&store, theirs, 3).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let requested = [one.id, other.id, foreign.id, InstanceId::nth(4_000)];
-    let mut ordered = orders::set(&tx, &requested, &order(OrderKind::Now))
-        .await
-        .expect("ordered");
+    let mut ordered = orders::set(&tx, &requested, &order(OrderKind::Now)).await.expect("ordered");
     ordered.sort_unstable();
     let mut ours = [one.id, other.id];
     ours.sort_unstable();
@@ -70,14 +63,10 @@ async fn an_ordered_update_needs_no_window() {
     let policy = create_latest_policy(&store, tenant).await;
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let before = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
-        .await
-        .decide(NOON);
+    let before = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await.decide(NOON);
     assert_eq!(before.reason, Reason::NoWindow);
     let now = order(OrderKind::Now);
-    orders::set(&tx, &[instance.id], &now)
-        .await
-        .expect("ordered");
+    orders::set(&tx, &[instance.id], &now).await.expect("ordered");
     let read = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await;
     assert_eq!(read.desired.order, Some(now));
     assert_eq!(read.decide(NOON).act.name(), "apply");
@@ -89,21 +78,15 @@ async fn a_pause_applies_only_to_its_scope() {
     let tenant = create_project(&store, "ours").await;
     let (host, _) = create_node(&store, tenant, 1).await;
     save_as_own_agent(&store, tenant, &host).await;
-    let (own_site, other_site) = (
-        create_site(&store, tenant, None).await,
-        create_site(&store, tenant, None).await,
-    );
+    let (own_site, other_site) =
+        (create_site(&store, tenant, None).await, create_site(&store, tenant, None).await);
     move_to_site(&store, tenant, &host, own_site.id).await;
-    let (policy, other) = (
-        create_latest_policy(&store, tenant).await,
-        create_latest_policy(&store, tenant).await,
-    );
+    let (policy, other) =
+        (create_latest_policy(&store, tenant).await, create_latest_policy(&store, tenant).await);
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let open = window(ScheduleTarget::Site(own_site.id), -1, 1);
-    schedules::create(&tx, &open, NOON)
-        .await
-        .expect("scheduled");
+    schedules::create(&tx, &open, NOON).await.expect("scheduled");
     for (scope, stops) in [
         (PauseScope::Project, true),
         (PauseScope::Site(own_site.id), true),
@@ -113,22 +96,15 @@ async fn a_pause_applies_only_to_its_scope() {
     ] {
         let pause = pause(scope);
         pauses::set(&tx, &pause).await.expect("paused");
-        assert_eq!(
-            pauses::all(&tx).await.expect("a list"),
-            std::slice::from_ref(&pause)
-        );
+        assert_eq!(pauses::all(&tx).await.expect("a list"), std::slice::from_ref(&pause));
         let stored = pauses::find(&tx, scope).await.expect("an answer");
         assert_eq!(stored, Some(pause));
-        let decision = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
-            .await
-            .decide(NOON);
+        let decision = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await.decide(NOON);
         let paused = matches!(decision.reason, Reason::Paused { .. });
         assert_eq!(paused, stops, "{scope}: {}", decision.reason);
         pauses::clear(&tx, scope).await.expect("resumed");
     }
-    let decision = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
-        .await
-        .decide(NOON);
+    let decision = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await.decide(NOON);
     assert_eq!(decision.act.name(), "apply");
 }
 
@@ -145,15 +121,9 @@ async fn a_pause_is_deleted_with_its_scope() {
     sites::delete(&tx, site.id).await.expect("deleted");
     policies::delete(&tx, policy.id).await.expect("deleted");
     assert_eq!(pauses::all(&tx).await.expect("a list"), []);
-    for scope in [
-        PauseScope::Site(SiteId::nth(9)),
-        PauseScope::Policy(PolicyId::nth(9)),
-    ] {
+    for scope in [PauseScope::Site(SiteId::nth(9)), PauseScope::Policy(PolicyId::nth(9))] {
         let refused = pauses::set(&tx, &pause(scope)).await;
-        assert!(
-            matches!(refused, Err(StoreError::NotFound { .. })),
-            "{scope}"
-        );
+        assert!(matches!(refused, Err(StoreError::NotFound { .. })), "{scope}");
     }
 }
 
@@ -162,26 +132,14 @@ async fn the_change_log_names_who_paused_and_ordered() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let (_, instance) = create_node(&store, tenant, 1).await;
-    let actor = Actor {
-        name: "alice".into(),
-        request_id: "r-1".into(),
-    };
-    let tx = store
-        .tenant_as(tenant, &actor)
-        .await
-        .expect("a transaction");
-    pauses::set(&tx, &pause(PauseScope::Project))
-        .await
-        .expect("paused");
-    orders::set(&tx, &[instance.id], &order(OrderKind::Now))
-        .await
-        .expect("ordered");
+    let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
+    let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
+    pauses::set(&tx, &pause(PauseScope::Project)).await.expect("paused");
+    orders::set(&tx, &[instance.id], &order(OrderKind::Now)).await.expect("ordered");
     tx.commit().await.expect("committed");
     let tx = store.tenant(tenant).await.expect("a transaction");
     for (kind, id) in [("pause", 0), ("update_order", instance.id.bits())] {
-        let log = changes::list_for_resource(&tx, kind, id)
-            .await
-            .expect("a log");
+        let log = changes::list_for_resource(&tx, kind, id).await.expect("a log");
         let last = log.last().expect("an entry");
         assert_eq!(last.actor.as_deref(), Some("alice"), "{kind}");
     }

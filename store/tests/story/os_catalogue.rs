@@ -51,11 +51,7 @@ async fn cycle_state(store: &Store) -> CycleState {
 }
 
 fn good_result() -> CycleResult {
-    CycleResult {
-        outcome: CycleOutcome::Good,
-        message: String::new(),
-        not_before: None,
-    }
+    CycleResult { outcome: CycleOutcome::Good, message: String::new(), not_before: None }
 }
 
 async fn finish(store: &Store, claim: &CycleClaim) {
@@ -83,24 +79,14 @@ async fn requests_share_one_cycle_with_one_holder() {
     assert_eq!(begun.progress.step, CycleStep::Listing);
     assert!(begun.started_at.is_some());
 
-    let progress = Progress {
-        step: CycleStep::Fetching,
-        finished: 3,
-        total: 9,
-    };
-    assert!(in_transaction!(
-        store,
-        report_progress(mine, &progress, LEASE)
-    ));
+    let progress = Progress { step: CycleStep::Fetching, finished: 3, total: 9 };
+    assert!(in_transaction!(store, report_progress(mine, &progress, LEASE)));
     assert_eq!(cycle_state(&store).await.progress, progress);
     finish(&store, mine).await;
     let ended = cycle_state(&store).await;
     assert_eq!((ended.requested, ended.done, ended.claimed), (1, 1, None));
     assert_eq!(ended.outcome, Some(CycleOutcome::Good));
-    assert_eq!(
-        (ended.progress.step, ended.progress.finished),
-        (CycleStep::Idle, 0)
-    );
+    assert_eq!((ended.progress.step, ended.progress.finished), (CycleStep::Idle, 0));
     assert_eq!(ended.last_success_at, ended.ended_at);
     assert_eq!(claim(&store, BOB, LEASE).await, None, "no further request");
 }
@@ -110,11 +96,7 @@ async fn a_request_during_a_cycle_gets_its_own_cycle() {
     let store = fresh_store().await;
     let first = begin_cycle(&store).await;
     assert_eq!(in_transaction!(store, request(REGISTRY)), 2);
-    assert_eq!(
-        in_transaction!(store, request(REGISTRY)),
-        2,
-        "one cycle for both requests"
-    );
+    assert_eq!(in_transaction!(store, request(REGISTRY)), 2, "one cycle for both requests");
     assert_eq!(claim(&store, BOB, LEASE).await, None, "the lease is held");
     finish(&store, &first).await;
     assert_eq!(cycle_state(&store).await.done, 1);
@@ -143,26 +125,11 @@ async fn registries_have_independent_cycles() {
 /// Fails unless every write for a cycle is rejected.
 async fn assert_lost(store: &Store, claim: &CycleClaim) {
     let progress = cycle_state(store).await.progress;
-    assert!(!in_transaction!(
-        store,
-        report_progress(claim, &progress, LEASE)
-    ));
-    assert!(!in_transaction!(
-        store,
-        store_artifact(claim, &artifact("edge", "1"))
-    ));
-    assert!(!in_transaction!(
-        store,
-        mark_seen(claim, "edge", &strings(&["1"]))
-    ));
-    assert_eq!(
-        in_transaction!(store, mark_gone(claim, &strings(&["edge"]), NOON)),
-        0
-    );
-    assert!(!in_transaction!(
-        store,
-        store_attachment(claim, &attachment("here"), Some("[]"))
-    ));
+    assert!(!in_transaction!(store, report_progress(claim, &progress, LEASE)));
+    assert!(!in_transaction!(store, store_artifact(claim, &artifact("edge", "1"))));
+    assert!(!in_transaction!(store, mark_seen(claim, "edge", &strings(&["1"]))));
+    assert_eq!(in_transaction!(store, mark_gone(claim, &strings(&["edge"]), NOON)), 0);
+    assert!(!in_transaction!(store, store_attachment(claim, &attachment("here"), Some("[]"))));
     assert_eq!(in_transaction!(store, delete_unused_attachments(claim)), 0);
     assert!(!in_transaction!(store, finish(claim, &good_result())));
 }
@@ -173,19 +140,10 @@ async fn an_expired_lease_passes_the_cycle_to_the_next_claim() {
     in_transaction!(store, request(REGISTRY));
     let anns = claim(&store, ANN, EXPIRED_LEASE).await.expect("a cycle");
     // Nobody else has claimed the cycle, so it is still Ann's.
-    assert!(in_transaction!(
-        store,
-        store_artifact(&anns, &artifact("edge", "1"))
-    ));
-    assert!(in_transaction!(
-        store,
-        store_attachment(&anns, &attachment("there"), None)
-    ));
+    assert!(in_transaction!(store, store_artifact(&anns, &artifact("edge", "1"))));
+    assert!(in_transaction!(store, store_attachment(&anns, &attachment("there"), None)));
     let progress = cycle_state(&store).await.progress;
-    assert!(in_transaction!(
-        store,
-        report_progress(&anns, &progress, EXPIRED_LEASE)
-    ));
+    assert!(in_transaction!(store, report_progress(&anns, &progress, EXPIRED_LEASE)));
     in_transaction!(store, request(REGISTRY));
 
     let bobs = claim(&store, BOB, LEASE).await.expect("an expired lease");
@@ -209,10 +167,7 @@ async fn a_later_claim_writes_nothing_for_an_earlier_cycle() {
     let second = begin_cycle(&store).await;
     assert_eq!((second.holder, second.number), (first.holder, 2));
     assert_lost(&store, &first).await;
-    assert!(in_transaction!(
-        store,
-        store_artifact(&second, &artifact("edge", "1"))
-    ));
+    assert!(in_transaction!(store, store_artifact(&second, &artifact("edge", "1"))));
 }
 
 #[tokio::test]
@@ -240,20 +195,11 @@ async fn simultaneous_occurrences_request_one_cycle() {
     assert!(join_all(occurrences).await.contains(&true));
     assert_eq!(cycle_state(&store).await.requested, 1);
     let mine = claim(&store, ANN, LEASE).await.expect("a cycle");
-    assert!(
-        !in_transaction!(store, request_if_due(REGISTRY, within)),
-        "a cycle has begun"
-    );
+    assert!(!in_transaction!(store, request_if_due(REGISTRY, within)), "a cycle has begun");
     finish(&store, &mine).await;
-    assert!(
-        !in_transaction!(store, request_if_due(REGISTRY, within)),
-        "a cycle has ended"
-    );
+    assert!(!in_transaction!(store, request_if_due(REGISTRY, within)), "a cycle has ended");
     assert_eq!(cycle_state(&store).await.requested, 1);
-    assert!(in_transaction!(
-        store,
-        request_if_due(REGISTRY, TimeDelta::zero())
-    ));
+    assert!(in_transaction!(store, request_if_due(REGISTRY, TimeDelta::zero())));
     assert_eq!(cycle_state(&store).await.requested, 2);
 }
 
@@ -274,9 +220,7 @@ async fn no_cycle_begins_before_the_time_that_the_registry_set() {
         in_transaction!(store, request(REGISTRY));
     };
     rest(DateTime::UNIX_EPOCH).await;
-    let mine = claim(&store, ANN, LEASE)
-        .await
-        .expect("a cycle after that time");
+    let mine = claim(&store, ANN, LEASE).await.expect("a cycle after that time");
     finish(&store, &mine).await;
     let good_since = cycle_state(&store).await.last_success_at;
     assert!(good_since > last_success_at);
@@ -288,10 +232,7 @@ async fn no_cycle_begins_before_the_time_that_the_registry_set() {
     assert_eq!(waiting.not_before, Some(until));
     assert_eq!(waiting.outcome, Some(CycleOutcome::Failed));
     assert_eq!(waiting.message, "busy");
-    assert_eq!(
-        waiting.last_success_at, good_since,
-        "the last good time stays"
-    );
+    assert_eq!(waiting.last_success_at, good_since, "the last good time stays");
 }
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -348,10 +289,7 @@ async fn an_artifact_reads_as_it_was_stored() {
     assert_eq!(load_artifacts(&store, "edge").await, [complete, bare]);
     assert_eq!(load_artifacts(&store, "other").await, [elsewhere]);
     assert_eq!(load_artifacts(&store, "none").await, []);
-    assert_eq!(
-        in_transaction!(store, list_artifacts("else", &strings(&["edge"]))),
-        []
-    );
+    assert_eq!(in_transaction!(store, list_artifacts("else", &strings(&["edge"]))), []);
 }
 
 #[tokio::test]
@@ -362,40 +300,22 @@ async fn a_moved_tag_has_its_previous_digest() {
     in_transaction!(store, store_artifact(&first, &old));
     finish(&store, &first).await;
     let second = begin_cycle(&store).await;
-    let new = Artifact {
-        digest: [2; 32],
-        ..old.clone()
-    };
-    let moved = Artifact {
-        moved_from: Some([1; 32]),
-        ..new.clone()
-    };
+    let new = Artifact { digest: [2; 32], ..old.clone() };
+    let moved = Artifact { moved_from: Some([1; 32]), ..new.clone() };
     in_transaction!(store, store_artifact(&second, &new));
     assert_eq!(load_artifacts(&store, "edge").await.first(), Some(&moved));
     // Stored again without a move, it keeps its previous digest.
     in_transaction!(store, store_artifact(&second, &new));
     assert_eq!(load_artifacts(&store, "edge").await.first(), Some(&moved));
     // Only the last move is stored.
-    let again = Artifact {
-        digest: [3; 32],
-        ..moved
-    };
+    let again = Artifact { digest: [3; 32], ..moved };
     in_transaction!(store, store_artifact(&second, &again));
-    let last = Artifact {
-        moved_from: Some([2; 32]),
-        ..again
-    };
+    let last = Artifact { moved_from: Some([2; 32]), ..again };
     assert_eq!(load_artifacts(&store, "edge").await, [last]);
     // An unreadable artifact is not the previous digest of a tag.
-    let unread = Artifact {
-        manifest: None,
-        ..artifact("other", "main")
-    };
+    let unread = Artifact { manifest: None, ..artifact("other", "main") };
     in_transaction!(store, store_artifact(&second, &unread));
-    let read = Artifact {
-        digest: [2; 32],
-        ..artifact("other", "main")
-    };
+    let read = Artifact { digest: [2; 32], ..artifact("other", "main") };
     in_transaction!(store, store_artifact(&second, &read));
     assert_eq!(load_artifacts(&store, "other").await, [read]);
 }
@@ -412,32 +332,21 @@ async fn an_unseen_tag_is_gone_until_it_is_seen_again() {
     finish(&store, &first).await;
 
     let second = begin_cycle(&store).await;
-    assert!(in_transaction!(
-        store,
-        mark_seen(&second, "edge", &strings(&["1", "9"]))
-    ));
+    assert!(in_transaction!(store, mark_seen(&second, "edge", &strings(&["1", "9"]))));
     in_transaction!(store, store_artifact(&second, &artifact("edge", "2")));
     assert_eq!(in_transaction!(store, mark_gone(&second, &listed, NOON)), 1);
     let later = NOON + TimeDelta::hours(1);
-    assert_eq!(
-        in_transaction!(store, mark_gone(&second, &listed, later)),
-        0
-    );
+    assert_eq!(in_transaction!(store, mark_gone(&second, &listed, later)), 0);
     let gone_times = async || -> Vec<_> {
-        let artifacts = in_transaction!(
-            store,
-            list_artifacts(REGISTRY, &strings(&["edge", "other"]))
-        );
+        let artifacts =
+            in_transaction!(store, list_artifacts(REGISTRY, &strings(&["edge", "other"])));
         artifacts.iter().map(|one| one.gone_at).collect()
     };
     assert_eq!(gone_times().await, [None, None, Some(NOON), None]);
     finish(&store, &second).await;
 
     let third = begin_cycle(&store).await;
-    assert!(in_transaction!(
-        store,
-        mark_seen(&third, "edge", &strings(&["3"]))
-    ));
+    assert!(in_transaction!(store, mark_seen(&third, "edge", &strings(&["3"]))));
     assert_eq!(in_transaction!(store, mark_gone(&third, &listed, later)), 2);
     assert_eq!(gone_times().await, [Some(later), Some(later), None, None]);
     in_transaction!(store, store_artifact(&third, &artifact("edge", "2")));
@@ -450,10 +359,7 @@ async fn the_catalogue_is_visible_only_to_the_fleet() {
     let tenant = create_project(&store, "ours").await;
     let mine = begin_cycle(&store).await;
     in_transaction!(store, store_artifact(&mine, &artifact("edge", "1")));
-    in_transaction!(
-        store,
-        store_attachment(&mine, &attachment("here"), Some("[]"))
-    );
+    in_transaction!(store, store_attachment(&mine, &attachment("here"), Some("[]")));
     let count_sql = |scope: String, rows: u32| {
         format!(
             "DO $$ DECLARE one text; seen bigint; BEGIN PERFORM set_config('evenkeel.tenant', '{scope}', true); \

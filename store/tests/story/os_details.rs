@@ -118,9 +118,7 @@ pub async fn wait_for_blocked_transaction(store: &Store) {
 
 async fn import(store: &Store, tenant: TenantId, imported: &ImportedOs) -> ImportOutcome {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let outcome = os_details::import(&tx, imported, NOON)
-        .await
-        .expect("stored");
+    let outcome = os_details::import(&tx, imported, NOON).await.expect("stored");
     tx.commit().await.expect("committed");
     outcome
 }
@@ -142,9 +140,7 @@ async fn store_list(
 ) -> Option<ContentDigest> {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let digest = [letter; 32];
-    contents::insert_if_missing(&tx, &digest, body, NOON)
-        .await
-        .expect("stored");
+    contents::insert_if_missing(&tx, &digest, body, NOON).await.expect("stored");
     tx.commit().await.expect("committed");
     Some(digest)
 }
@@ -167,40 +163,24 @@ async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
     let first = edge("3.0.1");
     let os = import_new(&store, tenant, &first).await;
     let (profile, details) = load_profile(&store, tenant, os).await;
-    assert_eq!(
-        (profile.spec, details),
-        (first.spec.clone(), first.details.clone())
-    );
+    assert_eq!((profile.spec, details), (first.spec.clone(), first.details.clone()));
 
     // The same content at a later time.
     let before = tenant_rows(&store, tenant).await;
     let mut later = first.clone();
     later.details.refreshed_at = NOON + Duration::from_mins(1);
-    assert_eq!(
-        import(&store, tenant, &later).await,
-        ImportOutcome::Unchanged(os)
-    );
-    assert!(
-        tenant_rows(&store, tenant).await == before,
-        "something was written"
-    );
+    assert_eq!(import(&store, tenant, &later).await, ImportOutcome::Unchanged(os));
+    assert!(tenant_rows(&store, tenant).await == before, "something was written");
 
     // Only its vulnerabilities change. The entry itself is not written, so no decision is made
     // again.
     later.details.existing_cves = store_list(&store, tenant, 7, "[]").await;
-    assert_eq!(
-        import(&store, tenant, &later).await,
-        ImportOutcome::Updated(os)
-    );
+    assert_eq!(import(&store, tenant, &later).await, ImportOutcome::Updated(os));
     let (profile, details) = load_profile(&store, tenant, os).await;
     assert_eq!((profile.spec, details), (first.spec.clone(), later.details));
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let log = async |kind| {
-        changes::list_for_resource(&tx, kind, os.bits())
-            .await
-            .expect("read")
-            .len()
-    };
+    let log =
+        async |kind| changes::list_for_resource(&tx, kind, os.bits()).await.expect("read").len();
     assert_eq!((log("os").await, log("os_details").await), (1, 2));
 
     // Another revision of the profile with the same image.
@@ -211,15 +191,9 @@ async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
     second.spec.description = "Better.".into();
     second.spec.metadata = r#"{"release":"0.3.2"}"#.into();
     second.spec.image_signatures.push(signature("2"));
-    assert_eq!(
-        import(&store, tenant, &second).await,
-        ImportOutcome::Updated(os)
-    );
+    assert_eq!(import(&store, tenant, &second).await, ImportOutcome::Updated(os));
     let (profile, details) = load_profile(&store, tenant, os).await;
-    let expected = OsSpec {
-        name: first.spec.name,
-        ..second.spec
-    };
+    let expected = OsSpec { name: first.spec.name, ..second.spec };
     assert_eq!((profile.spec, details), (expected, second.details));
 }
 
@@ -235,27 +209,16 @@ async fn a_manual_change_stays_until_the_profile_changes() {
         image_signatures: vec![signature("2")],
         ..imported.spec.clone()
     };
-    os_profiles::change(&tx, os, &own, NOON)
-        .await
-        .expect("changed");
+    os_profiles::change(&tx, os, &own, NOON).await.expect("changed");
     tx.commit().await.expect("committed");
     let current_spec = async || load_profile(&store, tenant, os).await.0.spec;
 
-    assert_eq!(
-        import(&store, tenant, &imported).await,
-        ImportOutcome::Unchanged(os)
-    );
+    assert_eq!(import(&store, tenant, &imported).await, ImportOutcome::Unchanged(os));
     imported.details.fixed_cves = store_list(&store, tenant, 7, "[]").await;
-    assert_eq!(
-        import(&store, tenant, &imported).await,
-        ImportOutcome::Updated(os)
-    );
+    assert_eq!(import(&store, tenant, &imported).await, ImportOutcome::Updated(os));
     assert_eq!(current_spec().await, own);
     imported.details.artifact = [2; 32];
-    assert_eq!(
-        import(&store, tenant, &imported).await,
-        ImportOutcome::Updated(os)
-    );
+    assert_eq!(import(&store, tenant, &imported).await, ImportOutcome::Updated(os));
     assert_eq!(current_spec().await, imported.spec);
 }
 
@@ -272,15 +235,9 @@ async fn an_image_is_never_replaced_by_another() {
     others[2].spec.image_url = "files/elsewhere.raw.gz".into();
     for mut other in others {
         other.details.artifact = [2; 32];
-        assert_eq!(
-            import(&store, tenant, &other).await,
-            ImportOutcome::OtherImage(os)
-        );
+        assert_eq!(import(&store, tenant, &other).await, ImportOutcome::OtherImage(os));
     }
-    assert!(
-        tenant_rows(&store, tenant).await == before,
-        "something was written"
-    );
+    assert!(tenant_rows(&store, tenant).await == before, "something was written");
 }
 
 #[tokio::test]
@@ -288,19 +245,14 @@ async fn an_entry_created_by_hand_is_adopted() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let imported = edge("3.0.1");
-    let by_hand = OsSpec {
-        name: "ours".into(),
-        description: "By hand.".into(),
-        ..imported.spec.clone()
-    };
+    let by_hand =
+        OsSpec { name: "ours".into(), description: "By hand.".into(), ..imported.spec.clone() };
     let tx = store.tenant(tenant).await.expect("a transaction");
     let os = os_profiles::create(&tx, &by_hand, NOON).await;
     let os = os.expect("created").id;
     let importing = async {
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let outcome = os_details::import(&tx, &imported, NOON)
-            .await
-            .expect("stored");
+        let outcome = os_details::import(&tx, &imported, NOON).await.expect("stored");
         tx.commit().await.expect("committed");
         outcome
     };
@@ -322,11 +274,8 @@ async fn concurrent_imports_create_one_entry() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let imported = edge("3.0.1");
-    let (one, other) = join(
-        import(&store, tenant, &imported),
-        import(&store, tenant, &imported),
-    )
-    .await;
+    let (one, other) =
+        join(import(&store, tenant, &imported), import(&store, tenant, &imported)).await;
     let is_new = |outcome: ImportOutcome| matches!(outcome, ImportOutcome::Created { .. });
     let is_same = |outcome: ImportOutcome| matches!(outcome, ImportOutcome::Unchanged(_));
     assert!(
@@ -351,18 +300,10 @@ async fn a_name_in_use_is_extended_by_profile_and_version() {
     };
     let (profile, _) = load_profile(&store, tenant, os).await;
     assert_eq!(profile.spec.name, "Edge 3.0.1 (edge 3.0.2)");
-    assert_eq!(
-        import(&store, tenant, &second).await,
-        ImportOutcome::Unchanged(os)
-    );
+    assert_eq!(import(&store, tenant, &second).await, ImportOutcome::Unchanged(os));
 
     // If the longer name is in use as well, the import fails without disturbing others.
-    import_new(
-        &store,
-        tenant,
-        &with_name("3.0.3", "Edge 3.0.1 (edge 3.0.4)"),
-    )
-    .await;
+    import_new(&store, tenant, &with_name("3.0.3", "Edge 3.0.1 (edge 3.0.4)")).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let none = os_details::import(&tx, &with_name("3.0.4", "Edge 3.0.1"), NOON).await;
     match none {
@@ -372,10 +313,7 @@ async fn a_name_in_use_is_extended_by_profile_and_version() {
         other => panic!("{other:?}"),
     }
     let good = os_details::import(&tx, &edge("3.0.5"), NOON).await;
-    assert!(matches!(
-        good,
-        Ok(ImportOutcome::Created { renamed: false, .. })
-    ));
+    assert!(matches!(good, Ok(ImportOutcome::Created { renamed: false, .. })));
     tx.commit().await.expect("committed");
 }
 
@@ -449,11 +387,7 @@ async fn an_invalid_import_does_not_disturb_its_transaction() {
         }
         // The transaction is still usable.
         let good = try_import(&edge("3.0.1")).await.expect("stored");
-        assert_eq!(
-            matches!(good, ImportOutcome::Unchanged(_)),
-            is_there,
-            "{good:?}"
-        );
+        assert_eq!(matches!(good, ImportOutcome::Unchanged(_)), is_there, "{good:?}");
     }
     tx.commit().await.expect("committed");
     let ImportOutcome::Created { os, .. } = before else {

@@ -15,11 +15,7 @@ use crate::fixtures::{NOON, create_project};
 const DAY: TimeDelta = TimeDelta::days(1);
 
 fn package_version(name: &str, version: &str) -> ObservedVersion {
-    ObservedVersion {
-        name: name.into(),
-        architecture: "amd64".into(),
-        version: version.into(),
-    }
+    ObservedVersion { name: name.into(), architecture: "amd64".into(), version: version.into() }
 }
 
 async fn record_versions(
@@ -29,9 +25,7 @@ async fn record_versions(
     at: Time,
 ) -> u64 {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let recorded = package_versions::record_seen(&tx, all, at)
-        .await
-        .expect("recorded");
+    let recorded = package_versions::record_seen(&tx, all, at).await.expect("recorded");
     tx.commit().await.expect("committed");
     recorded
 }
@@ -45,9 +39,7 @@ async fn first_seen_by(store: &Store, tenant: TenantId, name: &str, by: Time) ->
 
 async fn delete_expired(store: &Store, now: Time, limit: u32) -> u64 {
     let tx = store.fleet().await.expect("a transaction");
-    let removed = package_versions::delete_expired(&tx, now, limit)
-        .await
-        .expect("cleaned");
+    let removed = package_versions::delete_expired(&tx, now, limit).await.expect("cleaned");
     tx.commit().await.expect("committed");
     removed
 }
@@ -57,15 +49,9 @@ async fn the_age_of_a_version_counts_from_its_first_report() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let (old, new) = (package_version("curl", "1"), package_version("curl", "2"));
-    assert_eq!(
-        record_versions(&store, tenant, from_ref(&old), NOON).await,
-        1
-    );
+    assert_eq!(record_versions(&store, tenant, from_ref(&old), NOON).await, 1);
     let both = [old, new.clone(), new, package_version("jq", "1")];
-    assert_eq!(
-        record_versions(&store, tenant, &both, NOON + DAY * 3).await,
-        3
-    );
+    assert_eq!(record_versions(&store, tenant, &both, NOON + DAY * 3).await, 3);
     let of = async |name: &'static str, by| first_seen_by(&store, tenant, name, by).await;
     assert_eq!(of("curl", NOON - DAY).await, Vec::<String>::new());
     assert_eq!(of("curl", NOON).await, ["1"]);
@@ -89,26 +75,15 @@ async fn the_ages_of_versions_are_constant_until_a_known_instant() {
     };
     assert_eq!(of("curl", NOON).await, None);
     record_versions(&store, tenant, &[package_version("curl", "1")], NOON).await;
-    record_versions(
-        &store,
-        tenant,
-        &[package_version("curl", "2")],
-        NOON + DAY * 3,
-    )
-    .await;
+    record_versions(&store, tenant, &[package_version("curl", "2")], NOON + DAY * 3).await;
     assert_eq!(of("curl", NOON + DAY * 4).await, Some(NOON + week));
     assert_eq!(of("curl", NOON + week).await, Some(NOON + DAY * 10));
     assert_eq!(of("bash", NOON + week).await, None);
     // Later they would be recorded again, and in the end they expire.
-    let (record_due_at, expires_at) = (
-        NOON + package_versions::VERSION_TTL / 2,
-        NOON + package_versions::VERSION_TTL,
-    );
+    let (record_due_at, expires_at) =
+        (NOON + package_versions::VERSION_TTL / 2, NOON + package_versions::VERSION_TTL);
     assert_eq!(of("curl", NOON + DAY * 10).await, Some(record_due_at));
-    assert_eq!(
-        of("curl", record_due_at).await,
-        Some(record_due_at + DAY * 3)
-    );
+    assert_eq!(of("curl", record_due_at).await, Some(record_due_at + DAY * 3));
     assert_eq!(of("curl", record_due_at + DAY * 3).await, Some(expires_at));
 }
 
@@ -135,9 +110,7 @@ async fn a_version_is_recorded_again_before_it_expires() {
     let tenant = create_project(&store, "ours").await;
     let has_unrecorded = async |all: &[ObservedVersion], at| {
         let tx = store.tenant(tenant).await.expect("a transaction");
-        package_versions::has_unrecorded(&tx, all, at)
-            .await
-            .expect("an answer")
+        package_versions::has_unrecorded(&tx, all, at).await.expect("an answer")
     };
     let all = [package_version("curl", "1"), package_version("jq", "1")];
     record_versions(&store, tenant, &all[..1], NOON).await;
@@ -150,10 +123,7 @@ async fn a_version_is_recorded_again_before_it_expires() {
     assert_eq!(record_versions(&store, tenant, &all, later).await, 2);
     assert!(!has_unrecorded(&all[..], later).await);
     let nothing = [package_version("", "1")];
-    assert!(
-        !has_unrecorded(&nothing[..], NOON).await,
-        "an invalid version is never recorded"
-    );
+    assert!(!has_unrecorded(&nothing[..], NOON).await, "an invalid version is never recorded");
 }
 
 #[tokio::test]
@@ -165,10 +135,7 @@ async fn invalid_versions_are_skipped_and_the_rest_is_recorded() {
         package_version("curl", ""),
         package_version(&"x".repeat(129), "1"),
         package_version("curl", &"1".repeat(257)),
-        ObservedVersion {
-            architecture: String::new(),
-            ..package_version("curl", "1")
-        },
+        ObservedVersion { architecture: String::new(), ..package_version("curl", "1") },
     ];
     assert_eq!(record_versions(&store, tenant, &all, NOON).await, 0);
     all.push(package_version("curl", "1"));
@@ -184,9 +151,7 @@ async fn invalid_versions_are_skipped_and_the_rest_is_recorded() {
 async fn concurrent_reports_of_the_same_versions_do_not_block_each_other() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let mut all: Vec<_> = (0..200)
-        .map(|n| package_version(&format!("p{n}"), "1"))
-        .collect();
+    let mut all: Vec<_> = (0..200).map(|n| package_version(&format!("p{n}"), "1")).collect();
     let mut at_once = async |at: Time| -> u64 {
         let recorded = join_all((0..4).map(|n| {
             all.reverse();
@@ -197,20 +162,14 @@ async fn concurrent_reports_of_the_same_versions_do_not_block_each_other() {
         recorded.await.iter().sum()
     };
     assert_eq!(at_once(NOON).await, 200);
-    assert_eq!(
-        at_once(NOON + DAY * 2).await,
-        200,
-        "once, not once per node"
-    );
+    assert_eq!(at_once(NOON + DAY * 2).await, 200, "once, not once per node");
 }
 
 #[tokio::test]
 async fn a_version_is_visible_only_in_its_project() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     record_versions(&store, ours, &[package_version("curl", "1")], NOON).await;
     let later = NOON + DAY * 30;
     record_versions(&store, theirs, &[package_version("curl", "1")], later).await;
@@ -226,17 +185,12 @@ async fn a_version_is_visible_only_in_its_project() {
 async fn versions_that_are_no_longer_reported_are_deleted_in_batches() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let old: Vec<_> = (0..10)
-        .map(|n| package_version("old", &n.to_string()))
-        .collect();
+    let old: Vec<_> = (0..10).map(|n| package_version("old", &n.to_string())).collect();
     let reported = package_version("recent", "1");
     record_versions(&store, tenant, &old, NOON).await;
     record_versions(&store, tenant, from_ref(&reported), NOON).await;
     record_versions(&store, tenant, &[reported], NOON + DAY * 2).await;
-    assert_eq!(
-        delete_expired(&store, NOON + package_versions::VERSION_TTL, 100).await,
-        0
-    );
+    assert_eq!(delete_expired(&store, NOON + package_versions::VERSION_TTL, 100).await, 0);
     let now = NOON + package_versions::VERSION_TTL + DAY;
     let passes = (0..4).map(|_| delete_expired(&store, now, 2));
     let removed = join_all(passes).await;

@@ -51,18 +51,14 @@ async fn create_locations(store: &Store, tenant: TenantId) -> (Site, [Region; 2]
         parent: Some(outer.id),
         metadata: labels("gold"),
     };
-    let inner = regions::create(&tx, &spec, just_after_noon())
-        .await
-        .expect("a region");
+    let inner = regions::create(&tx, &spec, just_after_noon()).await.expect("a region");
     let spec = SiteSpec {
         region: Some(inner.id),
         latitude: -525_200_000,
         metadata: labels("silver"),
         ..SiteSpec::default()
     };
-    let site = sites::create(&tx, &spec, just_after_noon())
-        .await
-        .expect("a site");
+    let site = sites::create(&tx, &spec, just_after_noon()).await.expect("a site");
     tx.commit().await.expect("committed");
     (site, [outer, inner])
 }
@@ -79,28 +75,17 @@ async fn create_policies(store: &Store, tenant: TenantId) -> (OsProfile, [Update
     };
     let image = os_profiles::create(&tx, &image, just_after_noon()).await;
     let image = image.expect("an image");
-    let target = DesiredUpdate::Target(TargetUpdate {
-        os: Some(image.id),
-        ..TargetUpdate::default()
-    });
+    let target =
+        DesiredUpdate::Target(TargetUpdate { os: Some(image.id), ..TargetUpdate::default() });
     let image_policy = PolicySpec::parse("image", "", target).expect("a policy");
     let image_policy = policies::create(&tx, &image_policy, just_after_noon()).await;
-    let without = PackageRules {
-        exclude: vec!["linux-*".into()],
-        ..PackageRules::default()
-    };
+    let without = PackageRules { exclude: vec!["linux-*".into()], ..PackageRules::default() };
     let rules_policy = PolicySpec::parse("ruled", "", DesiredUpdate::Latest)
         .and_then(|spec| spec.with_package_rules(without));
     let rules_policy =
         policies::create(&tx, &rules_policy.expect("a policy"), just_after_noon()).await;
     tx.commit().await.expect("committed");
-    (
-        image,
-        [
-            image_policy.expect("created"),
-            rules_policy.expect("created"),
-        ],
-    )
+    (image, [image_policy.expect("created"), rules_policy.expect("created")])
 }
 
 #[tokio::test]
@@ -135,10 +120,7 @@ async fn related_resources_are_read_in_one_statement() {
     let config = custom_configs::find(&tx, config).await.expect("found");
     let one_by_one = Related {
         oses: HashMap::from([(running.id, running), (image.id, image)]),
-        policies: HashMap::from([
-            (image_policy.id, image_policy),
-            (rules_policy.id, rules_policy),
-        ]),
+        policies: HashMap::from([(image_policy.id, image_policy), (rules_policy.id, rules_policy)]),
         sites: HashMap::from([(site.id, site)]),
         regions: HashMap::from([(outer.id, outer), (inner.id, inner)]),
         providers: HashMap::from([(provider.id, provider)]),
@@ -152,18 +134,13 @@ async fn related_resources_are_read_in_one_statement() {
 async fn a_region_is_read_with_its_enclosing_regions_only() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let (nowhere, (_, [outer, inner])) = (
-        create_site(&store, tenant, None).await,
-        create_locations(&store, tenant).await,
-    );
+    let (nowhere, (_, [outer, inner])) =
+        (create_site(&store, tenant, None).await, create_locations(&store, tenant).await);
     let sibling = create_region(&store, tenant, "sibling", Some(outer.id)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let of = async |requested: RelatedIds| related::load(&tx, &requested).await.expect("read");
     let above = async |id: RegionId| {
-        let requested = RelatedIds {
-            regions: [id].into(),
-            ..RelatedIds::default()
-        };
+        let requested = RelatedIds { regions: [id].into(), ..RelatedIds::default() };
         let loaded = of(requested).await;
         assert_eq!(loaded.sites.len() + loaded.oses.len(), 0);
         let mut ids: Vec<_> = loaded.regions.into_keys().collect();
@@ -179,10 +156,7 @@ async fn a_region_is_read_with_its_enclosing_regions_only() {
         expected.sort_unstable();
         assert_eq!(above(region).await, expected);
     }
-    let loaded = of(RelatedIds {
-        sites: [nowhere.id].into(),
-        ..RelatedIds::default()
-    });
+    let loaded = of(RelatedIds { sites: [nowhere.id].into(), ..RelatedIds::default() });
     let loaded = loaded.await;
     assert_eq!((loaded.sites.len(), loaded.regions.len()), (1, 0));
 }
@@ -194,9 +168,7 @@ async fn an_empty_request_sends_no_statement() {
     let (counted, sent) = counting_store(&store);
     let tx = counted.tenant(tenant).await.expect("a transaction");
     let before = sent.statements.load(Ordering::Relaxed);
-    let loaded = related::load(&tx, &RelatedIds::default())
-        .await
-        .expect("read");
+    let loaded = related::load(&tx, &RelatedIds::default()).await.expect("read");
     assert_eq!(loaded, Related::default());
     assert_eq!(sent.statements.load(Ordering::Relaxed), before);
 }
@@ -205,19 +177,13 @@ async fn an_empty_request_sends_no_statement() {
 async fn store_large_hardware(tx: &Tx, host: HostId) {
     let nic = Nic {
         device_name: "eth0".into(),
-        ipaddresses: vec![Address {
-            address: "10.0.0.1/24".into(),
-            ..Address::default()
-        }],
+        ipaddresses: vec![Address { address: "10.0.0.1/24".into(), ..Address::default() }],
         ..Nic::default()
     };
     let reported = Hardware {
         memory_bytes: 1 << 40,
         nics: vec![nic],
-        storages: vec![Storage {
-            capacity_bytes: Capacity(u64::MAX),
-            ..Storage::default()
-        }],
+        storages: vec![Storage { capacity_bytes: Capacity(u64::MAX), ..Storage::default() }],
         ..Hardware::default()
     };
     hardware::store_if_changed(tx, host, reported, &[1; 32], just_after_noon())
@@ -254,16 +220,10 @@ async fn the_details_of_hosts_are_read_in_one_statement() {
         (loaded_instance.policy, loaded_instance.custom_configs.len()),
         (Some(policy.id), 1)
     );
-    let made_of = hardware::find_by_hosts(&tx, &[host.id])
-        .await
-        .expect("read");
+    let made_of = hardware::find_by_hosts(&tx, &[host.id]).await.expect("read");
     let made_of = &made_of[&host.id];
     let rendered = details[0].hardware.take().expect("reported hardware");
-    let without_parts = Hardware {
-        storages: Vec::new(),
-        nics: Vec::new(),
-        ..made_of.clone()
-    };
+    let without_parts = Hardware { storages: Vec::new(), nics: Vec::new(), ..made_of.clone() };
     assert_eq!(rendered.hardware, without_parts);
     // Times are rendered in milliseconds.
     let as_rendered = |json: String| json.replace(".000001Z", "Z");
@@ -271,20 +231,13 @@ async fn the_details_of_hosts_are_read_in_one_statement() {
     assert_eq!(rendered.parts.nics.get(), as_rendered(nics));
     let storages = serde_json::to_string(&made_of.storages).expect("JSON");
     assert_eq!(rendered.parts.storages.get(), as_rendered(storages));
-    assert_eq!(
-        (rendered.parts.usbs.get(), rendered.parts.gpus.get()),
-        ("[]", "[]")
-    );
+    assert_eq!((rendered.parts.usbs.get(), rendered.parts.gpus.get()), ("[]", "[]"));
     let one_by_one = HostDetails {
         host: hosts::find(&tx, host.id).await.expect("found"),
         instance: Some(loaded_instance),
         hardware: None,
     };
-    let of_itself = HostDetails {
-        host: bare_host,
-        instance: None,
-        hardware: None,
-    };
+    let of_itself = HostDetails { host: bare_host, instance: None, hardware: None };
     assert_eq!(details, [one_by_one, of_itself]);
     let missing = hosts::find_details(&tx, HostId::nth(99)).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
@@ -308,10 +261,7 @@ async fn an_instance_and_a_run_are_read_with_their_host() {
         instances::find(&tx, instance.id).await.expect("found"),
         hosts::find(&tx, host.id).await.expect("found"),
     );
-    assert_eq!(
-        (&loaded_instance, &loaded_host),
-        (&one_by_one.0, &one_by_one.1)
-    );
+    assert_eq!((&loaded_instance, &loaded_host), (&one_by_one.0, &one_by_one.1));
     let (details, _) = runs::find_details(&tx, run.id).await.expect("found");
     let one_by_one = RunDetails {
         run: runs::find(&tx, run.id).await.expect("found"),
@@ -336,30 +286,17 @@ async fn the_applicable_policy_is_that_of_decisions() {
     let project_policy = create_latest_policy(&store, tenant).await;
     for (scope, policy, applies) in [
         (Scope::Site(site.id), None, None),
-        (
-            Scope::Project,
-            Some(&project_policy),
-            Some(project_policy.id),
-        ),
-        (
-            Scope::Site(site.id),
-            Some(&rules_policy),
-            Some(rules_policy.id),
-        ),
+        (Scope::Project, Some(&project_policy), Some(project_policy.id)),
+        (Scope::Site(site.id), Some(&rules_policy), Some(rules_policy.id)),
         // The nearer policy installs an image, and the instance is updated by packages.
-        (
-            Scope::Instance(instance.id),
-            Some(&image_policy),
-            Some(rules_policy.id),
-        ),
+        (Scope::Instance(instance.id), Some(&image_policy), Some(rules_policy.id)),
     ] {
         if let Some(policy) = policy {
             assign(&store, tenant, scope, policy.id, (None, None)).await;
         }
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let (loaded_instance, loaded_host) = instances::find_with_host(&tx, instance.id)
-            .await
-            .expect("found");
+        let (loaded_instance, loaded_host) =
+            instances::find_with_host(&tx, instance.id).await.expect("found");
         let applied = decisions::load_applicable_policy(&tx, &loaded_host, &loaded_instance)
             .await
             .expect("read");

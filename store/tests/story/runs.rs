@@ -38,21 +38,15 @@ async fn a_run_advances_and_its_history_is_stored() {
     let run = runs::advance(&tx, new_attempt(&instance, 1), &first, &timeouts, NOON)
         .await
         .expect("opened");
-    for (event, number) in [
-        (RunEvent::Downloaded, 2),
-        (RunEvent::Began, 3),
-        (RunEvent::Finished, 4),
-    ] {
+    for (event, number) in
+        [(RunEvent::Downloaded, 2), (RunEvent::Began, 3), (RunEvent::Finished, 4)]
+    {
         let later = NOON + TimeDelta::minutes(i64::from(number));
         let subject = || Subject::Run(run.id);
         let event = numbered_record(event, number);
-        runs::advance(&tx, subject(), &event, &timeouts, later)
-            .await
-            .expect("moved");
+        runs::advance(&tx, subject(), &event, &timeouts, later).await.expect("moved");
         // The agent repeats the event because the answer was lost.
-        runs::advance(&tx, subject(), &event, &timeouts, later)
-            .await
-            .expect("already recorded");
+        runs::advance(&tx, subject(), &event, &timeouts, later).await.expect("already recorded");
     }
     tx.commit().await.expect("committed");
 
@@ -62,10 +56,8 @@ async fn a_run_advances_and_its_history_is_stored() {
     assert_eq!(run.ended_at(), Some(NOON + TimeDelta::minutes(4)));
     assert_eq!(run.packages[0].desired.as_deref(), Some("1.1"));
     let events: Vec<_> = runs::events(&tx, run.id).await.expect("a history");
-    let events: Vec<_> = events
-        .iter()
-        .map(|e| format!("{} {}->{}", e.position, e.event, e.state))
-        .collect();
+    let events: Vec<_> =
+        events.iter().map(|e| format!("{} {}->{}", e.position, e.event, e.state)).collect();
     assert_eq!(
         events,
         [
@@ -87,10 +79,7 @@ async fn a_run_records_the_image_before_and_after_it() {
         desired: "1.1".into(),
         booted: None,
     };
-    let booted = |version: &str| ImageChange {
-        booted: Some(version.into()),
-        ..planned.clone()
-    };
+    let booted = |version: &str| ImageChange { booted: Some(version.into()), ..planned.clone() };
     // An older agent sends no image plan, or not what it booted; an agent that does not know sends
     // an empty text.
     for (n, plan, end, expected) in [
@@ -129,10 +118,7 @@ async fn a_new_plan_replaces_the_previous_one() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let (mut subject, timeouts) = (new_attempt(&instance, 1), RunTimeouts::default());
     for (number, desired) in [(1, "1.1"), (2, "1.2")] {
-        let change = ImageChange {
-            desired: desired.into(),
-            ..ImageChange::default()
-        };
+        let change = ImageChange { desired: desired.into(), ..ImageChange::default() };
         let mut event = numbered_record(RunEvent::Downloading, number);
         event.evidence.image = Some(change.clone());
         let run = runs::advance(&tx, subject, &event, &timeouts, NOON).await;
@@ -181,12 +167,7 @@ async fn a_batch_of_events_equals_single_events() {
         for part in reported.chunks(split) {
             let (first, rest) = part.split_first().expect("a non-empty part");
             let (timeouts, now) = (&timeouts, NOON);
-            let part = EventBatch {
-                first,
-                rest,
-                timeouts,
-                now,
-            };
+            let part = EventBatch { first, rest, timeouts, now };
             let mut each = |run: &UpdateRun| {
                 batch_states.push((run.state.clone(), run.sequence, run.generation));
             };
@@ -245,23 +226,15 @@ async fn a_run_outlives_its_policy() {
         name: "edge update".into(),
         description: String::new(),
         attempt: Some(AttemptId(Uuid::from_u128(1))),
-        origin: Origin {
-            target: None,
-            policy: Some(policy.clone()),
-            order: None,
-        },
+        origin: Origin { target: None, policy: Some(policy.clone()), order: None },
         follows: None,
     }));
     let timeouts = RunTimeouts::default();
     let begun = numbered_record(RunEvent::Began, 1);
-    let run = runs::advance(&tx, opening, &begun, &timeouts, NOON)
-        .await
-        .expect("opened");
+    let run = runs::advance(&tx, opening, &begun, &timeouts, NOON).await.expect("opened");
     policies::delete(&tx, policy.id).await.expect("unused");
     let ended = numbered_record(RunEvent::Finished, 2);
-    runs::advance(&tx, Subject::Run(run.id), &ended, &timeouts, NOON)
-        .await
-        .expect("ended");
+    runs::advance(&tx, Subject::Run(run.id), &ended, &timeouts, NOON).await.expect("ended");
     let run = runs::find(&tx, run.id).await.expect("found");
     assert_eq!(run.state.name(), "succeeded");
     assert_eq!(run.origin.policy, Some(policy));
@@ -277,23 +250,13 @@ async fn an_instance_has_one_open_run() {
         async move {
             let tx = store.tenant(tenant).await?;
             let event = numbered_record(RunEvent::Downloading, 1);
-            runs::advance(
-                &tx,
-                new_attempt(&instance, n),
-                &event,
-                &RunTimeouts::default(),
-                NOON,
-            )
-            .await?;
+            runs::advance(&tx, new_attempt(&instance, n), &event, &RunTimeouts::default(), NOON)
+                .await?;
             tx.commit().await
         }
     }))
     .await;
-    assert_eq!(
-        opened.iter().filter(|result| result.is_ok()).count(),
-        1,
-        "{opened:?}"
-    );
+    assert_eq!(opened.iter().filter(|result| result.is_ok()).count(), 1, "{opened:?}");
 }
 
 #[tokio::test]
@@ -306,24 +269,15 @@ async fn a_decision_reads_the_policies_and_windows_of_its_chain() {
     save_as_own_agent(&store, tenant, &host).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let window = window(ScheduleTarget::Host(host.id), 1, 2);
-    schedules::create(&tx, &window, NOON)
-        .await
-        .expect("scheduled");
+    schedules::create(&tx, &window, NOON).await.expect("scheduled");
 
     let at = |now| {
         let (tx, host) = (&tx, &host);
-        async move {
-            read_decision_input(tx, host, ReadMode::Preview(now))
-                .await
-                .decide(now)
-        }
+        async move { read_decision_input(tx, host, ReadMode::Preview(now)).await.decide(now) }
     };
     let before = at(NOON).await;
     assert_eq!(before.act.name(), "fetch");
-    assert_eq!(
-        before.reason.to_string(),
-        "the next window opens at 2027-01-15T09:00:00Z"
-    );
+    assert_eq!(before.reason.to_string(), "the next window opens at 2027-01-15T09:00:00Z");
     assert_eq!(at(NOON + TimeDelta::minutes(90)).await.act.name(), "apply");
     assert_eq!(instance.summary.update_status.text, "No Current Update");
 }
@@ -343,8 +297,6 @@ async fn contacts_are_written_in_batches_and_only_forward() {
         tx.commit().await.expect("committed");
     }
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let last = contacts::last_contact(&tx, instance.id)
-        .await
-        .expect("a time");
+    let last = contacts::last_contact(&tx, instance.id).await.expect("a time");
     assert_eq!(last, Some(NOON + TimeDelta::minutes(5)));
 }

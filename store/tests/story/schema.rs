@@ -15,10 +15,8 @@ async fn connect(url: &str) -> DatabaseConnection {
 async fn schema_text(db: &DatabaseConnection) -> String {
     let query = Statement::from_string(DbBackend::Postgres, include_str!("schema.sql"));
     let rows = db.query_all_raw(query).await.expect("the catalogue");
-    let lines: Vec<String> = rows
-        .iter()
-        .map(|row| row.try_get_by_index(0).expect("a line"))
-        .collect();
+    let lines: Vec<String> =
+        rows.iter().map(|row| row.try_get_by_index(0).expect("a line")).collect();
     lines.join("\n")
 }
 
@@ -57,19 +55,10 @@ async fn two_servers_that_start_together_migrate_once() {
     let db = connect(&url).await;
     Migrator::down(&db, None).await.expect("down");
     let open = || Store::connect(&url, StoreOptions::default());
-    let (one, other) = (
-        open().await.expect("a store"),
-        open().await.expect("a store"),
-    );
-    assert_eq!(
-        one.check().await.expect("checked"),
-        Ok(SchemaState::Outdated)
-    );
+    let (one, other) = (open().await.expect("a store"), open().await.expect("a store"));
+    assert_eq!(one.check().await.expect("checked"), Ok(SchemaState::Outdated));
     let (first, second) = join(one.migrate(), other.migrate()).await;
     first.expect("migrated");
     second.expect("migrated");
-    assert_eq!(
-        other.check().await.expect("checked"),
-        Ok(SchemaState::Current)
-    );
+    assert_eq!(other.check().await.expect("checked"), Ok(SchemaState::Current));
 }

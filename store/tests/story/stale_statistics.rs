@@ -24,14 +24,7 @@ async fn create_one_of_each(store: &Store, tenant: TenantId) -> (MachineKey, Ins
     let location = create_site(store, tenant, Some(inner.id)).await;
     move_to_site(store, tenant, &host, location.id).await;
     let policy = create_latest_policy(store, tenant).await;
-    assign(
-        store,
-        tenant,
-        Scope::Site(location.id),
-        policy.id,
-        (None, None),
-    )
-    .await;
+    assign(store, tenant, Scope::Site(location.id), policy.id, (None, None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let nightly = window(ScheduleTarget::Site(location.id), 0, 4);
     let created = schedules::create(&tx, &nightly, NOON).await;
@@ -140,8 +133,5 @@ async fn indexes_of_runs_have_the_order_that_the_planner_needs() {
                JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'update_runs'::regclass; \
                IF found NOT LIKE 'one_open_run_per_instance update_runs_attempt update_runs_policy update_runs_pkey %' THEN \
                RAISE 'newest first: %', found; END IF; END $$";
-    store
-        .execute_unprepared(sql)
-        .await
-        .expect("indexes in this order");
+    store.execute_unprepared(sql).await.expect("indexes in this order");
 }

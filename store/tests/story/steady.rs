@@ -50,11 +50,7 @@ async fn a_decision_is_constant_until_its_steady_instant() {
                 assert_eq!(input.decide(at), decided, "{now} {at}");
                 let later = load_input(&tx, subject, at).await;
                 assert_eq!(later.decide(at), decided, "{now} {at}");
-                assert_eq!(
-                    later.superseded_run(at),
-                    input.superseded_run(now),
-                    "{now} {at}"
-                );
+                assert_eq!(later.superseded_run(at), input.superseded_run(now), "{now} {at}");
             }
             now = until;
             input = load_input(&tx, subject, now).await;
@@ -87,11 +83,7 @@ async fn the_first_slot_to_end_is_known_for_any_holder() {
     for (now, end) in [(0, Some(2)), (1, Some(2)), (2, Some(3)), (3, None)] {
         let input = read_decision_input(&tx, &host, ReadMode::Preview(hours_after_noon(now))).await;
         assert_eq!(input.limited_scope(), Some(Scope::Project));
-        assert_eq!(
-            input.first_slot_free_at,
-            end.map(hours_after_noon),
-            "at {now}"
-        );
+        assert_eq!(input.first_slot_free_at, end.map(hours_after_noon), "at {now}");
         assert_eq!(
             input.steady_until(hours_after_noon(now)),
             end.map(hours_after_noon),
@@ -104,10 +96,7 @@ async fn the_first_slot_to_end_is_known_for_any_holder() {
     assign(&store, tenant, own, policy.id, (None, None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let input = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await;
-    assert_eq!(
-        (input.limited_scope(), input.first_slot_free_at),
-        (None, None)
-    );
+    assert_eq!((input.limited_scope(), input.first_slot_free_at), (None, None));
     assert_eq!(input.steady_until(NOON), None);
 }
 
@@ -116,10 +105,8 @@ async fn a_run_expires_or_is_superseded_at_a_known_instant() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let (host, instance) = create_node(&store, tenant, 1).await;
-    let (replaced, sampled) = (
-        create_node(&store, tenant, 2).await,
-        create_node(&store, tenant, 3).await,
-    );
+    let (replaced, sampled) =
+        (create_node(&store, tenant, 2).await, create_node(&store, tenant, 3).await);
     for host in [&host, &replaced.0] {
         save_as_own_agent(&store, tenant, host).await;
     }
@@ -132,10 +119,7 @@ async fn a_run_expires_or_is_superseded_at_a_known_instant() {
         let Subject::New(opening) = new_attempt(instance, 2) else {
             panic!("expected a new attempt");
         };
-        let unnamed = Subject::New(Box::new(RunOpening {
-            attempt: None,
-            ..*opening
-        }));
+        let unnamed = Subject::New(Box::new(RunOpening { attempt: None, ..*opening }));
         let record = RunEventRecord::from_event(RunEvent::Began);
         let opened = runs::advance(&tx, unnamed, &record, &timeouts, NOON).await;
         opened.expect("opened");
@@ -143,11 +127,7 @@ async fn a_run_expires_or_is_superseded_at_a_known_instant() {
     let mut locked = nodes::lock(&tx, replaced.0.id).await.expect("locked");
     locked.delivered.last_heard_at = Some(NOON + TimeDelta::minutes(7));
     nodes::save(&tx, &locked).await.expect("saved");
-    for (host, minutes) in [
-        (&host, Some(5)),
-        (&replaced.0, Some(67)),
-        (&sampled.0, None),
-    ] {
+    for (host, minutes) in [(&host, Some(5)), (&replaced.0, Some(67)), (&sampled.0, None)] {
         let input = read_decision_input(&tx, host, ReadMode::Preview(NOON)).await;
         let until = minutes.map(|minutes| NOON + TimeDelta::minutes(minutes));
         assert_eq!(input.steady_until(NOON), until, "{}", host.id);
@@ -190,12 +170,6 @@ async fn a_corrupt_row_affects_only_its_own_nodes() {
     let last_result =
         load_decision_inputs(&tx, &subjects[..1], &PlanningLimits::default(), NOON).await;
     let last_result = last_result.expect("read").pop();
-    let is_named = matches!(
-        &last_result,
-        Some(Err(StoreError::Corrupt {
-            column: "meant",
-            ..
-        }))
-    );
+    let is_named = matches!(&last_result, Some(Err(StoreError::Corrupt { column: "meant", .. })));
     assert!(is_named, "{last_result:?}");
 }

@@ -20,10 +20,7 @@ async fn lengths_in(tx: &Tx) -> [u64; 3] {
     let tallied = [Resource::Host, Resource::Instance, Resource::Run];
     for (resource, length) in tallied.into_iter().zip(&mut lengths) {
         let unfiltered = parse_listing(resource, "", "");
-        let each = Listing {
-            filter: Some(Filter::All(Vec::new())),
-            ..unfiltered.clone()
-        };
+        let each = Listing { filter: Some(Filter::All(Vec::new())), ..unfiltered.clone() };
         *length = listing::count(tx, &unfiltered).await.expect("a number");
         let looked_at = listing::count(tx, &each).await.expect("a number");
         assert_eq!(*length, looked_at, "{resource:?}");
@@ -46,10 +43,8 @@ async fn create_ended_run(tx: &Tx, instance: &Instance, n: u128) -> UpdateRun {
 #[tokio::test]
 async fn the_length_of_a_list_is_inserts_minus_deletes() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     assert_eq!(lengths(&store, ours).await, [0, 0, 0]);
     create_node(&store, theirs, 1).await;
     let (host, first) = create_node(&store, ours, 1).await;
@@ -94,9 +89,7 @@ async fn uncommitted_rows_are_not_counted() {
     let tenant = create_project(&store, "ours").await;
     create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    hosts::register(&tx, &registration(2), NOON)
-        .await
-        .expect("a host");
+    hosts::register(&tx, &registration(2), NOON).await.expect("a host");
     assert_eq!(lengths_in(&tx).await, [2, 1, 0]);
     assert_eq!(lengths(&store, tenant).await, [1, 1, 0]);
     drop(tx);
@@ -107,9 +100,7 @@ async fn uncommitted_rows_are_not_counted() {
 async fn register_hosts(store: &Store, tenant: TenantId, numbers: std::ops::Range<u128>) {
     let tx = store.tenant(tenant).await.expect("a transaction");
     for n in numbers {
-        hosts::register(&tx, &registration(n), NOON)
-            .await
-            .expect("a host");
+        hosts::register(&tx, &registration(n), NOON).await.expect("a host");
     }
     tx.commit().await.expect("committed");
 }
@@ -124,10 +115,8 @@ async fn fold(store: &Store) -> u64 {
 #[tokio::test]
 async fn concurrent_folds_and_inserts_preserve_the_length() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     register_hosts(&store, theirs, 1..4).await;
     register_hosts(&store, ours, 1..151).await;
     let folds = join_all((0..4).map(|_| fold(&store)));
@@ -159,9 +148,7 @@ async fn tallies_of_a_project_being_deleted_are_not_folded() {
     let tenant = create_project(&store, "ours").await;
     register_hosts(&store, tenant, 1..151).await;
     let going = store.fleet().await.expect("a transaction");
-    projects::delete(&going, tenant, true)
-        .await
-        .expect("deleted");
+    projects::delete(&going, tenant, true).await.expect("deleted");
     assert_eq!(fold(&store).await, 0);
     going.commit().await.expect("committed");
     let none = "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
@@ -172,10 +159,8 @@ async fn tallies_of_a_project_being_deleted_are_not_folded() {
 #[tokio::test]
 async fn an_emptied_table_has_the_length_zero() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     create_node(&store, ours, 1).await;
     create_node(&store, theirs, 1).await;
     let empty = "TRUNCATE instances CASCADE";

@@ -19,34 +19,18 @@ use crate::fixtures::{NOON, bookworm, count, create_node, create_project, regist
 #[tokio::test]
 async fn resources_of_one_project_are_invisible_to_another() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let (host, instance) = create_node(&store, ours, 1).await;
 
     let tx = store.tenant(theirs).await.expect("a transaction");
-    assert!(matches!(
-        hosts::find(&tx, host.id).await,
-        Err(StoreError::NotFound { .. })
-    ));
-    assert!(matches!(
-        instances::find(&tx, instance.id).await,
-        Err(StoreError::NotFound { .. })
-    ));
-    assert!(matches!(
-        nodes::lock(&tx, host.id).await,
-        Err(StoreError::NotFound { .. })
-    ));
+    assert!(matches!(hosts::find(&tx, host.id).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(instances::find(&tx, instance.id).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(nodes::lock(&tx, host.id).await, Err(StoreError::NotFound { .. })));
     assert_eq!(count(&tx, Resource::Host, "").await, 0);
-    assert!(matches!(
-        hosts::delete(&tx, host.id).await,
-        Err(StoreError::NotFound { .. })
-    ));
+    assert!(matches!(hosts::delete(&tx, host.id).await, Err(StoreError::NotFound { .. })));
     // The same machine may be registered in both projects.
-    hosts::register(&tx, &registration(1), NOON)
-        .await
-        .expect("the same UUID elsewhere");
+    hosts::register(&tx, &registration(1), NOON).await.expect("the same UUID elsewhere");
 }
 
 /// Queries filter by project; row-level security is the second barrier. It must hold without the
@@ -54,10 +38,8 @@ async fn resources_of_one_project_are_invisible_to_another() {
 #[tokio::test]
 async fn row_level_security_is_sufficient_alone() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let (_, instance) = create_node(&store, ours, 1).await;
 
     let counts = |scope: Option<TenantId>| {
@@ -73,20 +55,15 @@ async fn row_level_security_is_sufficient_alone() {
         )
     };
     for scope in [Some(ours), Some(theirs), None] {
-        store
-            .execute_unprepared(&counts(scope))
-            .await
-            .expect("isolated");
+        store.execute_unprepared(&counts(scope)).await.expect("isolated");
     }
     let across = format!(
         "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '{theirs}', true); \
          INSERT INTO last_contacts SELECT '{ours}', {}, now(); END $$",
         instance.id.bits().cast_signed()
     );
-    let refused = store
-        .execute_unprepared(&across)
-        .await
-        .expect_err("a write into another project");
+    let refused =
+        store.execute_unprepared(&across).await.expect_err("a write into another project");
     let Some(cause) = std::error::Error::source(&refused) else {
         panic!("{refused}");
     };
@@ -114,10 +91,7 @@ async fn a_machine_is_registered_once_in_a_project() {
     let Err(StoreError::Conflict(conflict)) = twice else {
         panic!("{twice:?}");
     };
-    assert_eq!(
-        conflict.to_string(),
-        "host_resource with this uuid exists already"
-    );
+    assert_eq!(conflict.to_string(), "host_resource with this uuid exists already");
 }
 
 /// A statement takes at most 65,535 parameters; a project may have more of everything.
@@ -127,19 +101,12 @@ async fn any_number_of_ids_is_looked_up_at_once() {
     let tenant = create_project(&store, "ours").await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let mut ids: Vec<_> = (1_000_000..1_070_000)
-        .map(evenkeel_domain::id::HostId::nth)
-        .collect();
+    let mut ids: Vec<_> = (1_000_000..1_070_000).map(evenkeel_domain::id::HostId::nth).collect();
     ids.push(host.id);
-    let details = hosts::find_many_details(&tx, &ids)
-        .await
-        .expect("an answer");
+    let details = hosts::find_many_details(&tx, &ids).await.expect("an answer");
     assert_eq!(details.len(), 1);
     assert!(details[0].instance.is_some());
-    assert_eq!(
-        hosts::find_many(&tx, &ids).await.expect("an answer").len(),
-        1
-    );
+    assert_eq!(hosts::find_many(&tx, &ids).await.expect("an answer").len(), 1);
 }
 
 #[tokio::test]
@@ -151,15 +118,9 @@ async fn a_policy_in_use_cannot_be_deleted() {
     let spec = PolicySpec::parse("all", "", DesiredUpdate::Latest).expect("a policy");
     let policy = policies::create(&tx, &spec, NOON).await.expect("created");
     let unlimited = UpdateLimits::default();
-    assignments::set(
-        &tx,
-        Scope::Instance(instance.id),
-        policy.id,
-        unlimited,
-        NOON,
-    )
-    .await
-    .expect("assigned");
+    assignments::set(&tx, Scope::Instance(instance.id), policy.id, unlimited, NOON)
+        .await
+        .expect("assigned");
     tx.commit().await.expect("committed");
 
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -170,9 +131,7 @@ async fn a_policy_in_use_cannot_be_deleted() {
     drop(tx);
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    assignments::clear(&tx, Scope::Instance(instance.id))
-        .await
-        .expect("cleared");
+    assignments::clear(&tx, Scope::Instance(instance.id)).await.expect("cleared");
     policies::delete(&tx, policy.id).await.expect("unused");
 }
 
@@ -182,23 +141,11 @@ async fn a_release_whose_name_is_in_use_gets_a_profile() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let other = OsSpec {
-        profile_name: "debian-lts".into(),
-        ..bookworm()
-    };
-    os_profiles::create(&tx, &other, NOON)
-        .await
-        .expect("a profile");
-    let created = os_profiles::find_or_create(&tx, &bookworm(), NOON)
-        .await
-        .expect("a profile");
-    assert_eq!(
-        created.spec.name,
-        "Debian GNU/Linux 12 (bookworm) (debian-12 12)"
-    );
-    let again = os_profiles::find_or_create(&tx, &bookworm(), NOON)
-        .await
-        .expect("the same");
+    let other = OsSpec { profile_name: "debian-lts".into(), ..bookworm() };
+    os_profiles::create(&tx, &other, NOON).await.expect("a profile");
+    let created = os_profiles::find_or_create(&tx, &bookworm(), NOON).await.expect("a profile");
+    assert_eq!(created.spec.name, "Debian GNU/Linux 12 (bookworm) (debian-12 12)");
+    let again = os_profiles::find_or_create(&tx, &bookworm(), NOON).await.expect("the same");
     assert_eq!(created.id, again.id);
 }
 
@@ -245,10 +192,7 @@ async fn a_reader_cannot_write_and_a_writer_is_logged() {
     assert!(refused.is_err());
     drop(tx);
 
-    let actor = Actor {
-        name: "alice".into(),
-        request_id: "r-1".into(),
-    };
+    let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
     let tx = enter(TransactionMode::Write(actor)).await;
     let host = hosts::register(&tx, &registration(1), NOON).await;
     let host = host.expect("a host");
@@ -265,10 +209,7 @@ async fn a_reader_cannot_write_and_a_writer_is_logged() {
 /// The pool has one connection, so each transaction reuses that of the previous one.
 #[tokio::test]
 async fn a_dropped_transaction_does_not_affect_its_connection() {
-    let options = StoreOptions {
-        max_connections: 1,
-        ..StoreOptions::default()
-    };
+    let options = StoreOptions { max_connections: 1, ..StoreOptions::default() };
     let store = Store::connect(&fresh_database().await, options).await;
     let store = store.expect("connected");
     let ours = create_project(&store, "ours").await;
@@ -276,9 +217,7 @@ async fn a_dropped_transaction_does_not_affect_its_connection() {
     let host = hosts::register(&tx, &registration(1), NOON).await;
     host.expect("a host");
     drop(tx);
-    let missing_project = store
-        .enter(&key_by_name("nobodys"), &TransactionMode::Read)
-        .await;
+    let missing_project = store.enter(&key_by_name("nobodys"), &TransactionMode::Read).await;
     assert!(missing_project.expect("an answer").is_none());
     let snapshot = store.snapshot(ours).await.expect("a transaction");
     assert_eq!(count(&snapshot, Resource::Host, "").await, 0);
@@ -286,42 +225,24 @@ async fn a_dropped_transaction_does_not_affect_its_connection() {
     let bare = "DO $$ BEGIN IF coalesce(current_setting('evenkeel.tenant', true), '') <> '' \
                 OR current_setting('transaction_read_only') <> 'off' \
                 THEN RAISE 'a setting is left'; END IF; END $$";
-    store
-        .execute_unprepared(bare)
-        .await
-        .expect("a clean connection");
+    store.execute_unprepared(bare).await.expect("a clean connection");
 }
 
 #[tokio::test]
 async fn the_change_log_names_the_actor() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let actor = Actor {
-        name: "alice".into(),
-        request_id: "r-1".into(),
-    };
-    let tx = store
-        .tenant_as(tenant, &actor)
-        .await
-        .expect("a transaction");
-    let host = hosts::register(&tx, &registration(1), NOON)
-        .await
-        .expect("a host");
+    let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
+    let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
+    let host = hosts::register(&tx, &registration(1), NOON).await.expect("a host");
     hosts::delete(&tx, host.id).await.expect("deleted");
     tx.commit().await.expect("committed");
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let changes = changes::list_for_resource(&tx, "host", host.id.bits())
-        .await
-        .expect("a log");
-    let operations: Vec<_> = changes
-        .iter()
-        .map(|c| (c.operation.as_str(), c.actor.as_deref()))
-        .collect();
-    assert_eq!(
-        operations,
-        [("insert", Some("alice")), ("delete", Some("alice"))]
-    );
+    let changes = changes::list_for_resource(&tx, "host", host.id.bits()).await.expect("a log");
+    let operations: Vec<_> =
+        changes.iter().map(|c| (c.operation.as_str(), c.actor.as_deref())).collect();
+    assert_eq!(operations, [("insert", Some("alice")), ("delete", Some("alice"))]);
     let before = changes[1].before.as_ref().expect("the row before");
     assert_eq!(before["name"], "edge");
 }
@@ -334,10 +255,7 @@ async fn a_failed_transaction_cannot_be_committed() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     // The host has an instance.
     let deleted = hosts::delete(&tx, host.id).await;
-    assert!(
-        matches!(deleted, Err(StoreError::Conflict(_))),
-        "{deleted:?}"
-    );
+    assert!(matches!(deleted, Err(StoreError::Conflict(_))), "{deleted:?}");
     assert!(tx.commit().await.is_err());
 }
 
@@ -348,10 +266,7 @@ async fn a_policy_for_packages_has_no_rules_for_images() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let desired = DesiredUpdate::parse_target(None, "curl", &[], "").expect("a desired update");
     let spec = PolicySpec {
-        image_rules: ImageRules {
-            attempts: 3,
-            ..ImageRules::default()
-        },
+        image_rules: ImageRules { attempts: 3, ..ImageRules::default() },
         ..PolicySpec::parse("curl", "", desired).expect("a policy")
     };
     let refused = policies::create(&tx, &spec, NOON).await;

@@ -10,29 +10,15 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("inventory", &["api", "auth", "domain", "kit", "store"]),
     ("kit", &[]),
-    (
-        "maintenance-manager",
-        &["auth", "domain", "kit", "proto", "store"],
-    ),
+    ("maintenance-manager", &["auth", "domain", "kit", "proto", "store"]),
     ("migrations", &[]),
-    (
-        "os-resource-manager",
-        &["auth", "domain", "kit", "registry", "store"],
-    ),
+    ("os-resource-manager", &["auth", "domain", "kit", "registry", "store"]),
     ("pg", &[]),
     ("proto", &[]),
     ("registry", &["domain"]),
     (
         "server",
-        &[
-            "auth",
-            "inventory",
-            "kit",
-            "maintenance-manager",
-            "os-resource-manager",
-            "pg",
-            "store",
-        ],
+        &["auth", "inventory", "kit", "maintenance-manager", "os-resource-manager", "pg", "store"],
     ),
     ("simulator", &["kit", "proto"]),
     ("store", &["domain", "kit", "migrations"]),
@@ -109,15 +95,9 @@ mod tests {
         let feature = json!([{ "name": "evenkeel-pg", "kind": null, "optional": true }]);
         assert!(forbidden_arrows(&package("evenkeel-store", &feature)).is_empty());
         let plain = json!([{ "name": "evenkeel-pg", "kind": null, "optional": false }]);
-        assert_eq!(
-            forbidden_arrows(&package("evenkeel-store", &plain)),
-            ["store -> pg"]
-        );
+        assert_eq!(forbidden_arrows(&package("evenkeel-store", &plain)), ["store -> pg"]);
         let top = json!([{ "name": "evenkeel-tests", "kind": null, "optional": false }]);
-        assert_eq!(
-            forbidden_arrows(&package("evenkeel-bench", &top)),
-            ["bench -> tests"]
-        );
+        assert_eq!(forbidden_arrows(&package("evenkeel-bench", &top)), ["bench -> tests"]);
     }
 
     #[test]

@@ -2,10 +2,7 @@
 
 /// The text with comments and the insides of literals replaced by spaces. Line numbers do not change.
 pub fn only_code(text: &str) -> String {
-    let mut reader = Reader {
-        rest: text,
-        out: String::with_capacity(text.len()),
-    };
+    let mut reader = Reader { rest: text, out: String::with_capacity(text.len()) };
     while !reader.rest.is_empty() {
         reader.step();
     }
@@ -54,8 +51,7 @@ impl Reader<'_> {
 
     fn blank(&mut self, bytes: usize) {
         let blanked = self.rest[..bytes].chars();
-        self.out
-            .extend(blanked.map(|c| if c == '\n' { '\n' } else { ' ' }));
+        self.out.extend(blanked.map(|c| if c == '\n' { '\n' } else { ' ' }));
         self.rest = &self.rest[bytes..];
     }
 }
@@ -71,11 +67,7 @@ fn raw_string(text: &str) -> Option<usize> {
     let inside = after[hashes..].strip_prefix('"')?;
     let end = format!("\"{}", "#".repeat(hashes));
     let begun = text.len() - inside.len();
-    Some(
-        inside
-            .find(&end)
-            .map_or(text.len(), |at| begun + at + end.len()),
-    )
+    Some(inside.find(&end).map_or(text.len(), |at| begun + at + end.len()))
 }
 
 /// Position of the closing quote, counted from the inside of the literal.
@@ -99,9 +91,7 @@ fn character(text: &str) -> Option<usize> {
     let mut chars = inside.chars();
     let first = chars.next()?;
     let is_literal = first == '\\' || chars.next() == Some('\'');
-    is_literal
-        .then(|| closing_quote(inside, '\'').map(|at| at + 2))
-        .flatten()
+    is_literal.then(|| closing_quote(inside, '\'').map(|at| at + 2)).flatten()
 }
 
 #[cfg(test)]

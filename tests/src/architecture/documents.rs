@@ -71,9 +71,7 @@ pub fn invalid_commands(
                 continue;
             };
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            if arguments
-                .first()
-                .is_some_and(|first| programs.contains(first))
+            if arguments.first().is_some_and(|first| programs.contains(first))
                 && let Err(why) = understands(&arguments)
             {
                 findings.push(format!("{}: `{command}`: {why}", document.path));
@@ -88,10 +86,7 @@ pub fn invalid_commands(
 pub fn broken_links(documents: &[SourceFile], is_there: impl Fn(&str) -> bool) -> Vec<String> {
     let mut findings = Vec::new();
     for document in documents {
-        let folder = document
-            .path
-            .rsplit_once('/')
-            .map_or("", |(folder, _)| folder);
+        let folder = document.path.rsplit_once('/').map_or("", |(folder, _)| folder);
         for link in links(&document.text) {
             let target = link.split('#').next().unwrap_or_default();
             let is_elsewhere = link.contains("://") || link.starts_with("mailto:");
@@ -109,10 +104,7 @@ pub fn broken_links(documents: &[SourceFile], is_there: impl Fn(&str) -> bool) -
 /// Targets of the links in a Markdown text.
 pub fn links(text: &str) -> Vec<&str> {
     let after = text.split("](").skip(1);
-    after
-        .filter_map(|rest| rest.split_once(')'))
-        .map(|(link, _)| link)
-        .collect()
+    after.filter_map(|rest| rest.split_once(')')).map(|(link, _)| link).collect()
 }
 
 /// Path of a link target, from the folder of the document that links to it.
@@ -140,10 +132,7 @@ pub fn misnumbered(records: &[SourceFile]) -> Vec<String> {
             findings.push(format!("{} should be number {number}", record.path));
         }
         if !record.text.starts_with(&format!("# {number}. ")) {
-            findings.push(format!(
-                "{} does not begin with `# {number}. `",
-                record.path
-            ));
+            findings.push(format!("{} does not begin with `# {number}. `", record.path));
         }
     }
     findings
@@ -157,20 +146,14 @@ mod tests {
 
     #[test]
     fn commands_are_those_of_shell_blocks() {
-        assert_eq!(
-            commands(SAMPLE),
-            ["make demo", "make tset KEEP=1", "evenkeel host list"]
-        );
+        assert_eq!(commands(SAMPLE), ["make demo", "make tset KEEP=1", "evenkeel host list"]);
     }
 
     #[test]
     fn a_target_that_does_not_exist_is_found() {
         let readme = [SourceFile::sample("README.md", SAMPLE)];
         let makefile = "step := x\n.PHONY: demo\ndemo: ## the demo\n\tmake tset: x\ntest: a b\n";
-        assert_eq!(
-            unknown_targets(&readme, makefile),
-            ["README.md names `make tset`"]
-        );
+        assert_eq!(unknown_targets(&readme, makefile), ["README.md names `make tset`"]);
     }
 
     #[test]
@@ -193,10 +176,7 @@ mod tests {
         let there = ["docs/a.md", "README.md"];
         assert_eq!(
             broken_links(&readme, |path| there.contains(&path)),
-            [
-                "README.md links to b.md#part",
-                "docs/adr/x.md links to ../no.md"
-            ]
+            ["README.md links to b.md#part", "docs/adr/x.md links to ../no.md"]
         );
     }
 

@@ -16,19 +16,13 @@ pub fn broken_anchors(documents: &[SourceFile]) -> Vec<String> {
         .collect();
     let mut findings = Vec::new();
     for document in documents {
-        let folder = document
-            .path
-            .rsplit_once('/')
-            .map_or("", |(folder, _)| folder);
+        let folder = document.path.rsplit_once('/').map_or("", |(folder, _)| folder);
         for link in links(&document.text) {
             let Some((target, anchor)) = link.split_once('#') else {
                 continue;
             };
-            let path = if target.is_empty() {
-                document.path.clone()
-            } else {
-                resolve(folder, target)
-            };
+            let path =
+                if target.is_empty() { document.path.clone() } else { resolve(folder, target) };
             let anchors = known.get(path.as_str());
             if anchors.is_some_and(|anchors| !anchors.contains(anchor)) {
                 findings.push(format!("{} links to {link}", document.path));
@@ -112,9 +106,6 @@ mod tests {
     fn a_long_line_of_prose_is_found_and_tables_and_code_are_not() {
         let long = "word ".repeat(21);
         let text = format!("{long}\n| {long} |\n```\n{long}\n```\n");
-        assert_eq!(
-            long_lines(&[SourceFile::sample("a.md", &text)]),
-            ["a.md:1 is too long"]
-        );
+        assert_eq!(long_lines(&[SourceFile::sample("a.md", &text)]), ["a.md:1 is too long"]);
     }
 }

@@ -25,17 +25,13 @@ impl<'a> RetiredWords<'a> {
     ///
     /// If a line is neither a comment nor `word: replacement` nor `= identifier: reason`.
     pub fn parse(text: &'a str) -> Self {
-        let mut list = Self {
-            words: BTreeMap::new(),
-            allowed: BTreeSet::new(),
-        };
+        let mut list = Self { words: BTreeMap::new(), allowed: BTreeSet::new() };
         for line in text.lines() {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (name, rest) = line
-                .split_once(": ")
-                .unwrap_or_else(|| panic!("no `: ` in `{line}`"));
+            let (name, rest) =
+                line.split_once(": ").unwrap_or_else(|| panic!("no `: ` in `{line}`"));
             if let Some(identifier) = name.strip_prefix("= ") {
                 list.allowed.insert(identifier);
             } else {
@@ -64,9 +60,7 @@ impl<'a> RetiredWords<'a> {
 
     fn finding(&self, path: &str, identifier: &str) -> Option<String> {
         let (word, instead) = self.find(identifier)?;
-        Some(format!(
-            "{path}: `{identifier}` contains `{word}`: {instead}"
-        ))
+        Some(format!("{path}: `{identifier}` contains `{word}`: {instead}"))
     }
 }
 
@@ -75,9 +69,7 @@ pub fn retired_identifiers(files: &[SourceFile], retired: &RetiredWords<'_>) -> 
     let in_file = |file: &SourceFile| {
         let code = only_code(&file.text);
         let names: BTreeSet<&str> = identifiers(&code).collect();
-        let findings = names
-            .into_iter()
-            .filter_map(|name| retired.finding(&file.path, name));
+        let findings = names.into_iter().filter_map(|name| retired.finding(&file.path, name));
         findings.collect::<Vec<_>>()
     };
     files.iter().flat_map(in_file).collect()
@@ -86,12 +78,9 @@ pub fn retired_identifiers(files: &[SourceFile], retired: &RetiredWords<'_>) -> 
 /// Each metric (`evenkeel_…` in Rust text) whose name contains a retired word, once per file.
 pub fn retired_metrics(files: &[SourceFile], retired: &RetiredWords<'_>) -> Vec<String> {
     let in_file = |file: &SourceFile| {
-        let names: BTreeSet<&str> = identifiers(&file.text)
-            .filter(|name| name.starts_with("evenkeel_"))
-            .collect();
-        let findings = names
-            .into_iter()
-            .filter_map(|name| retired.finding(&file.path, name));
+        let names: BTreeSet<&str> =
+            identifiers(&file.text).filter(|name| name.starts_with("evenkeel_")).collect();
+        let findings = names.into_iter().filter_map(|name| retired.finding(&file.path, name));
         findings.collect::<Vec<_>>()
     };
     files.iter().flat_map(in_file).collect()
@@ -117,10 +106,7 @@ pub fn type_names_used_twice(files: &[SourceFile]) -> Vec<String> {
         let package = file.path.split('/').next().unwrap_or_default();
         for name in type_names(&only_code(before_tests(&file.text))) {
             if !FIXED_TYPE_NAMES.contains(&name.as_str()) {
-                definitions
-                    .entry((package, name))
-                    .or_default()
-                    .push(&file.path);
+                definitions.entry((package, name)).or_default().push(&file.path);
             }
         }
     }
@@ -227,10 +213,7 @@ mod tests {
             SourceFile::sample("a/src/y.rs", "pub(crate) enum Plan<T> {}\nstruct Model;\n"),
             SourceFile::sample("a/src/z.rs", "#[cfg(test)]\nstruct Plan;\n"),
             SourceFile::sample("a/tests/story.rs", "struct Plan;\n"),
-            SourceFile::sample(
-                "b/src/x.rs",
-                "struct Plan;\nimpl X {\n    type Plan = u8;\n}\n",
-            ),
+            SourceFile::sample("b/src/x.rs", "struct Plan;\nimpl X {\n    type Plan = u8;\n}\n"),
         ];
         assert_eq!(
             type_names_used_twice(&files),

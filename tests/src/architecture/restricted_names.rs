@@ -15,11 +15,7 @@ pub struct RestrictedName {
 }
 
 const fn restricted(name: &'static str, paths: &'static [&'static str]) -> RestrictedName {
-    RestrictedName {
-        name,
-        paths,
-        allow_in_tests: true,
-    }
+    RestrictedName { name, paths, allow_in_tests: true }
 }
 
 /// All restricted names.
@@ -52,19 +48,9 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
     ),
     restricted(
         "reqwest",
-        &[
-            "auth/src/provider.rs",
-            "registry/src/oci/",
-            "cli/",
-            "server/tests/",
-            "bench/",
-            "tests/",
-        ],
+        &["auth/src/provider.rs", "registry/src/oci/", "cli/", "server/tests/", "bench/", "tests/"],
     ),
-    restricted(
-        "process::Command",
-        &["pg/src/", "update-agent/src/runner", "bench/", "tests/"],
-    ),
+    restricted("process::Command", &["pg/src/", "update-agent/src/runner", "bench/", "tests/"]),
     restricted("tokio_cron_scheduler", &["kit/src/job_schedule"]),
     restricted("Utc::now", &["kit/src/clock.rs"]),
     restricted("SystemTime::now", &["kit/src/clock.rs"]),
@@ -114,15 +100,12 @@ pub fn names_outside_their_paths(files: &[SourceFile], rules: &[RestrictedName])
 
 /// Each use of a name in the domain that stands for an effect.
 pub fn effects_in_the_domain(files: &[SourceFile]) -> Vec<String> {
-    let domain = files
-        .iter()
-        .filter(|file| file.path.starts_with("domain/src/") && !file.is_test());
+    let domain =
+        files.iter().filter(|file| file.path.starts_with("domain/src/") && !file.is_test());
     let mut findings = Vec::new();
     for file in domain {
         let code = only_code(&file.text);
-        let effects = FORBIDDEN_IN_DOMAIN
-            .iter()
-            .filter(|name| has_name(before_tests(&code), name));
+        let effects = FORBIDDEN_IN_DOMAIN.iter().filter(|name| has_name(before_tests(&code), name));
         findings.extend(effects.map(|name| format!("{} uses {name}", file.path)));
     }
     findings
@@ -179,10 +162,7 @@ mod tests {
         )];
         assert_eq!(
             effects_in_the_domain(&bad),
-            [
-                "domain/src/run.rs uses std::fs",
-                "domain/src/run.rs uses Instant"
-            ]
+            ["domain/src/run.rs uses std::fs", "domain/src/run.rs uses Instant"]
         );
     }
 }

@@ -15,8 +15,7 @@ const MEANINGLESS_NAMES: &[&str] = &["utils", "util", "helpers", "helper", "comm
 pub fn too_long(files: &[SourceFile]) -> Vec<String> {
     let lines = |file: &SourceFile| before_tests(&file.text).lines().count();
     let long = files.iter().filter(|file| lines(file) > MAX_FILE_LINES);
-    long.map(|file| format!("{} has {} lines", file.path, lines(file)))
-        .collect()
+    long.map(|file| format!("{} has {} lines", file.path, lines(file))).collect()
 }
 
 /// Each file or folder with a name without a meaning.
@@ -28,8 +27,7 @@ pub fn meaningless_names(files: &[SourceFile]) -> Vec<String> {
             .any(|part| MEANINGLESS_NAMES.contains(&part))
     };
     let bad = files.iter().filter(is_empty);
-    bad.map(|file| format!("{} has a name without a meaning", file.path))
-        .collect()
+    bad.map(|file| format!("{} has a name without a meaning", file.path)).collect()
 }
 
 /// Each line with a mark for unfinished work.
@@ -103,11 +101,7 @@ mod tests {
     #[test]
     fn a_long_file_is_found_and_its_tests_are_not_counted() {
         let long = SourceFile::sample("a/src/x.rs", &"line\n".repeat(501));
-        let tested = format!(
-            "{}#[cfg(test)]\n{}",
-            "line\n".repeat(500),
-            "line\n".repeat(99)
-        );
+        let tested = format!("{}#[cfg(test)]\n{}", "line\n".repeat(500), "line\n".repeat(99));
         let fine = SourceFile::sample("a/src/y.rs", &tested);
         assert_eq!(too_long(&[long, fine]), ["a/src/x.rs has 501 lines"]);
     }
@@ -139,10 +133,7 @@ mod tests {
 
     #[test]
     fn a_neglected_script_is_found() {
-        let scripts = [
-            ("deploy/a".to_owned(), false),
-            ("deploy/b".to_owned(), true),
-        ];
+        let scripts = [("deploy/a".to_owned(), false), ("deploy/b".to_owned(), true)];
         assert_eq!(
             neglected_scripts(&scripts, &["deploy/a"]),
             [
@@ -169,10 +160,7 @@ mod tests {
         );
         assert_eq!(
             changed_migrations(&steps, &released),
-            [
-                "m/0000.sql was removed after its release",
-                "m/0002.sql was edited after its release",
-            ]
+            ["m/0000.sql was removed after its release", "m/0002.sql was edited after its release",]
         );
         assert!(changed_migrations(&steps, "# no release yet\n").is_empty());
     }

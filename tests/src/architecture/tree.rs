@@ -15,10 +15,7 @@ pub struct SourceFile {
 impl SourceFile {
     /// Creates a file for the test of a rule.
     pub fn sample(path: &str, text: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        }
+        Self { path: path.to_owned(), text: text.to_owned() }
     }
 
     /// Whether the file contains tests only.
@@ -30,9 +27,7 @@ impl SourceFile {
 /// Root folder of the workspace.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent()
-        .expect("this crate lies in a folder of the repository")
-        .to_owned()
+    here.parent().expect("this crate lies in a folder of the repository").to_owned()
 }
 
 /// Every text file whose path `accept` accepts, ordered by path. Skips `.git` and `target`.

@@ -90,28 +90,19 @@ impl<'a> FatVolume<'a> {
         let mut current = self.root_folder();
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let inside = self.list(&current);
-            current = inside
-                .into_iter()
-                .find(|file| file.name.eq_ignore_ascii_case(part))?;
+            current = inside.into_iter().find(|file| file.name.eq_ignore_ascii_case(part))?;
         }
         Some(current)
     }
 
     fn root_folder(&self) -> FatFile {
-        FatFile {
-            name: String::new(),
-            is_folder: true,
-            size: 0,
-            first_cluster: self.root_cluster,
-        }
+        FatFile { name: String::new(), is_folder: true, size: 0, first_cluster: self.root_cluster }
     }
 
     /// Lists a folder without `.` and `..`. The list ends at a broken link of the cluster chain. A file
     /// has an empty list.
     pub fn list(&self, folder: &FatFile) -> Vec<FatFile> {
-        let chain = self
-            .cluster_ranges(folder.first_cluster)
-            .map_while(Result::ok);
+        let chain = self.cluster_ranges(folder.first_cluster).map_while(Result::ok);
         let bytes: Vec<u8> = if folder.is_folder {
             chain.flat_map(|part| &self.bytes[part]).copied().collect()
         } else {
@@ -119,10 +110,7 @@ impl<'a> FatVolume<'a> {
         };
         let mut files = Vec::new();
         let mut long = LongName::default();
-        for entry in bytes
-            .chunks_exact(ENTRY_SIZE)
-            .take_while(|entry| entry[0] != 0)
-        {
+        for entry in bytes.chunks_exact(ENTRY_SIZE).take_while(|entry| entry[0] != 0) {
             if entry[0] == 0xe5 {
                 long = LongName::default();
             } else if entry[11] & 0x3f == LONG_NAME_ATTRIBUTES {
@@ -155,11 +143,7 @@ impl<'a> FatVolume<'a> {
     /// Content of a file.
     pub fn read(&self, file: &FatFile) -> Result<Vec<u8>, String> {
         let extents = self.extents(file)?;
-        Ok(extents
-            .into_iter()
-            .flat_map(|part| &self.bytes[part])
-            .copied()
-            .collect())
+        Ok(extents.into_iter().flat_map(|part| &self.bytes[part]).copied().collect())
     }
 
     /// Byte ranges of a chain's clusters. Stops at a broken link, and after as many clusters as exist, so a circle ends.
@@ -205,11 +189,7 @@ fn short_name(entry: &[u8]) -> String {
         entry[..SHORT_NAME_LENGTHS.0 + SHORT_NAME_LENGTHS.1].split_at(SHORT_NAME_LENGTHS.0);
     let text = |part: &[u8]| String::from_utf8_lossy(part).trim_end().to_owned();
     let (stem, end) = (text(stem), text(end));
-    if end.is_empty() {
-        stem
-    } else {
-        format!("{stem}.{end}")
-    }
+    if end.is_empty() { stem } else { format!("{stem}.{end}") }
 }
 
 /// A long name, collected from the entries before its file's entry. The last part comes first.
@@ -227,19 +207,13 @@ impl LongName {
         let order = entry[0];
         let index = order & 0x3f;
         if order & 0x40 != 0 {
-            *self = Self {
-                parts: Vec::new(),
-                checksum: entry[13],
-                missing: index,
-            };
+            *self = Self { parts: Vec::new(), checksum: entry[13], missing: index };
         }
         if index == 0 || index != self.missing || entry[13] != self.checksum {
             *self = Self::default();
             return;
         }
-        let letters = LONG_NAME_RANGES
-            .into_iter()
-            .flat_map(|range| entry[range].chunks(2));
+        let letters = LONG_NAME_RANGES.into_iter().flat_map(|range| entry[range].chunks(2));
         let letters = letters.map(|letter| u16::from_le_bytes([letter[0], letter[1]]));
         let letters = letters.take_while(|letter| *letter != 0 && *letter != 0xffff);
         self.parts.push(letters.collect());
@@ -248,9 +222,7 @@ impl LongName {
 
     /// The name, if it is complete and its checksum matches the short name.
     fn into_name(self, short: &[u8]) -> Option<String> {
-        let checksum = short
-            .iter()
-            .fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));
+        let checksum = short.iter().fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));
         let is_whole = !self.parts.is_empty() && self.missing == 0 && self.checksum == checksum;
         let letters: Vec<_> = self.parts.into_iter().rev().flatten().collect();
         is_whole.then(|| String::from_utf16_lossy(&letters))

@@ -61,16 +61,11 @@ fn parse_table(disk: &[u8], sector: usize) -> Option<Vec<Partition>> {
         return None;
     }
     let used = entries.chunks(size).filter(|entry| entry[..16] != [0; 16]);
-    used.map(|entry| parse_partition(entry, disk.len()))
-        .collect()
+    used.map(|entry| parse_partition(entry, disk.len())).collect()
 }
 
 fn parse_partition(entry: &[u8], length: usize) -> Option<Partition> {
-    let sector = |at| {
-        usize::try_from(read_number::<8>(entry, at)?)
-            .ok()?
-            .checked_mul(SECTOR_SIZE)
-    };
+    let sector = |at| usize::try_from(read_number::<8>(entry, at)?).ok()?.checked_mul(SECTOR_SIZE);
     // The table stores the last sector, inclusive.
     let range = sector(32)?..sector(40)?.checked_add(SECTOR_SIZE)?;
     let letters = entry[56..128].chunks(2);
@@ -149,10 +144,7 @@ pub(super) mod tests {
         assert_eq!(parsed.len(), 2);
         assert_eq!((parsed[0].name.as_str(), parsed[0].kind), ("esp", kinds.0));
         assert_eq!(parsed[0].range, 8 * SECTOR_SIZE..16 * SECTOR_SIZE);
-        assert_eq!(
-            (parsed[1].name.as_str(), parsed[1].kind),
-            ("root-a", kinds.1)
-        );
+        assert_eq!((parsed[1].name.as_str(), parsed[1].kind), ("root-a", kinds.1));
 
         disk[2 * SECTOR_SIZE + 40] ^= 1;
         assert_eq!(partitions(&disk).expect("the other table"), parsed);

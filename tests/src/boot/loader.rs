@@ -73,25 +73,15 @@ impl LoaderEntry {
         spent(self)
             .cmp(&spent(other))
             .then(keys)
-            .then_with(|| {
-                other
-                    .file
-                    .to_ascii_lowercase()
-                    .cmp(&self.file.to_ascii_lowercase())
-            })
+            .then_with(|| other.file.to_ascii_lowercase().cmp(&self.file.to_ascii_lowercase()))
             .then_with(tries)
     }
 }
 
 /// The entry that the loader starts. Unreadable entry files are ignored; fails if no entry is left.
 pub fn select_entry(volume: &FatVolume<'_>) -> Result<LoaderEntry, String> {
-    let folder = volume
-        .find(ENTRIES_FOLDER)
-        .ok_or("there is no folder of entries")?;
-    let files = volume
-        .list(&folder)
-        .into_iter()
-        .filter(|file| !file.is_folder);
+    let folder = volume.find(ENTRIES_FOLDER).ok_or("there is no folder of entries")?;
+    let files = volume.list(&folder).into_iter().filter(|file| !file.is_folder);
     let entries = files.filter_map(|file| {
         let text = volume.read(&file).ok()?;
         LoaderEntry::parse(&file.name, &String::from_utf8_lossy(&text))
@@ -143,11 +133,7 @@ mod tests {
             entry("evenkeel-000010+0-2.conf", "000010", 'b'),
         ];
         for (first, second) in in_order.iter().zip(&in_order[1..]) {
-            assert_eq!(
-                first.compare(second),
-                Ordering::Less,
-                "{first:?} {second:?}"
-            );
+            assert_eq!(first.compare(second), Ordering::Less, "{first:?} {second:?}");
             assert_eq!(second.compare(first), Ordering::Greater);
         }
         let unsorted = LoaderEntry::parse("z.conf", "efi /EFI/evenkeel/slot-b.efi");
@@ -158,20 +144,13 @@ mod tests {
     #[test]
     fn files_that_are_not_entries_are_ignored() {
         let text = "efi /EFI/evenkeel/slot-a.efi";
-        for file in [
-            "auto-windows.conf",
-            ".evenkeel-000001.conf",
-            "evenkeel-000001.new",
-        ] {
+        for file in ["auto-windows.conf", ".evenkeel-000001.conf", "evenkeel-000001.new"] {
             assert_eq!(LoaderEntry::parse(file, text), None, "{file}");
         }
         assert_eq!(LoaderEntry::parse("any.conf", "title any"), None);
         let read = LoaderEntry::parse("ANY+2-1.CONF", "  efi\t\\EFI\\evenkeel\\slot-b.efi \n");
         let read = read.expect("an entry");
-        assert_eq!(
-            (read.counter, slot_of_kernel(&read.kernel_path)),
-            (Some((2, 1)), Some('b'))
-        );
+        assert_eq!((read.counter, slot_of_kernel(&read.kernel_path)), (Some((2, 1)), Some('b')));
         assert_eq!(slot_of_kernel("/EFI/evenkeel/slot-c.efi"), None);
         assert_eq!(slot_of_kernel("/EFI/other/slot-a.efi"), None);
     }

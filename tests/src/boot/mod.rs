@@ -33,9 +33,7 @@ pub struct NextBoot {
 /// Byte range of the boot partition on the disk.
 pub fn boot_partition_range(disk: &[u8]) -> Result<Range<usize>, String> {
     let partitions = gpt::partitions(disk)?;
-    let esp = partitions
-        .into_iter()
-        .find(|partition| partition.kind == ESP_TYPE);
+    let esp = partitions.into_iter().find(|partition| partition.kind == ESP_TYPE);
     let esp = esp.ok_or("there is no boot partition")?;
     Ok(esp.range)
 }
@@ -45,12 +43,8 @@ pub fn next_boot(disk: &[u8]) -> Result<NextBoot, String> {
     let esp = boot_partition_range(disk)?;
     let volume = fat::FatVolume::open(&disk[esp.clone()])?;
     let entry = loader::select_entry(&volume)?;
-    let slot = loader::slot_of_kernel(&entry.kernel_path).ok_or_else(|| {
-        format!(
-            "{} starts {}, which is no slot",
-            entry.file, entry.kernel_path
-        )
-    })?;
+    let slot = loader::slot_of_kernel(&entry.kernel_path)
+        .ok_or_else(|| format!("{} starts {}, which is no slot", entry.file, entry.kernel_path))?;
     let name = format!("root-{slot}");
     let partitions = gpt::partitions(disk)?;
     let root = partitions.iter().find(|partition| partition.name == name);
@@ -105,22 +99,13 @@ pub(crate) mod tests {
     #[test]
     fn the_newest_entry_starts_with_its_kernel_and_root() {
         let (old, new) = (entry(1, 'a'), entry(2, 'b'));
-        let entries = [
-            ("evenkeel-000001.conf", old.as_str()),
-            ("evenkeel-000002+2-1.conf", new.as_str()),
-        ];
-        let disk = disk(
-            &entries,
-            &[("slot-a.efi", &[1; 700]), ("slot-b.efi", &[2; 700])],
-        );
+        let entries =
+            [("evenkeel-000001.conf", old.as_str()), ("evenkeel-000002+2-1.conf", new.as_str())];
+        let disk = disk(&entries, &[("slot-a.efi", &[1; 700]), ("slot-b.efi", &[2; 700])]);
         let start = next_boot(&disk).expect("something that starts");
         assert_eq!((start.slot, start.entry.counter), ('b', Some((2, 1))));
-        let kernel: Vec<u8> = start
-            .kernel
-            .into_iter()
-            .flat_map(|part| &disk[part])
-            .copied()
-            .collect();
+        let kernel: Vec<u8> =
+            start.kernel.into_iter().flat_map(|part| &disk[part]).copied().collect();
         assert_eq!(kernel, [2; 700]);
         assert_eq!(start.root.len(), 4 * 512);
     }

@@ -49,10 +49,7 @@ impl ReleaseDigests {
     /// Marks the release as one that is still on the disk but must not boot any more.
     #[must_use]
     pub fn into_retired(self) -> Self {
-        Self {
-            is_retired: true,
-            ..self
-        }
+        Self { is_retired: true, ..self }
     }
 }
 
@@ -85,11 +82,7 @@ impl BootVerdict {
 impl fmt::Display for BootVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Runs {
-                version,
-                slot,
-                is_on_trial,
-            } => {
+            Self::Runs { version, slot, is_on_trial } => {
                 let trial = if *is_on_trial { " on trial" } else { "" };
                 write!(f, "{version} in slot {slot}{trial}")
             }
@@ -109,10 +102,7 @@ pub struct BootJudge {
 impl BootJudge {
     /// Creates a judge for disks that may have these releases.
     pub fn new(releases: Vec<ReleaseDigests>) -> Self {
-        Self {
-            releases,
-            digests: HashMap::new(),
-        }
+        Self { releases, digests: HashMap::new() }
     }
 
     /// Result of the next boot of a machine with this disk.
@@ -123,18 +113,10 @@ impl BootJudge {
         };
         let is_on_trial = start.entry.is_counted();
         match self.find_release(disk, &start) {
-            Ok(version) => BootVerdict::Runs {
-                version,
-                slot: start.slot,
-                is_on_trial,
-            },
+            Ok(version) => BootVerdict::Runs { version, slot: start.slot, is_on_trial },
             Err(why) => {
                 let why = format!("{}: {why}", start.entry.file);
-                if is_on_trial {
-                    BootVerdict::Spoiled(why)
-                } else {
-                    BootVerdict::Dead(why)
-                }
+                if is_on_trial { BootVerdict::Spoiled(why) } else { BootVerdict::Dead(why) }
             }
         }
     }
@@ -146,10 +128,7 @@ impl BootJudge {
         let release = releases.find(|release| release.kernels.contains(&kernel));
         let release = release.ok_or("its kernel belongs to no release")?.clone();
         if release.is_retired {
-            return Err(format!(
-                "its kernel belongs to {}, which is retired",
-                release.version
-            ));
+            return Err(format!("its kernel belongs to {}, which is retired", release.version));
         }
         let root = start.root.start..start.root.start + release.size.min(start.root.len());
         if self.cached_digest(disk, vec![root]) != release.root {
@@ -186,19 +165,13 @@ pub struct CutStatistics {
 impl CutStatistics {
     /// Number of cuts, either those that lose unflushed writes or those that do not.
     pub fn count_cuts(&self, with_loss: bool) -> u64 {
-        let ends = self
-            .verdicts
-            .iter()
-            .filter(|((lossy, _), _)| *lossy == with_loss);
+        let ends = self.verdicts.iter().filter(|((lossy, _), _)| *lossy == with_loss);
         ends.map(|(_, (count, _))| count).sum()
     }
 
     /// Number of cuts after which the machine boots no release: dead or spoiled.
     pub fn count_bad(&self) -> u64 {
-        let bad = self
-            .verdicts
-            .iter()
-            .filter(|((_, verdict), _)| !verdict.is_good());
+        let bad = self.verdicts.iter().filter(|((_, verdict), _)| !verdict.is_good());
         bad.map(|(_, (count, _))| count).sum()
     }
 
@@ -242,13 +215,7 @@ pub fn cut_everywhere(
     let mut replay = MemoryReplay::new(recording, before);
     let mut statistics = CutStatistics::default();
     for flushes in 0..=recording.flushes() {
-        cut_with_loss_after(
-            &mut replay,
-            flushes,
-            judge,
-            (samples, seed),
-            &mut statistics,
-        );
+        cut_with_loss_after(&mut replay, flushes, judge, (samples, seed), &mut statistics);
         let mut number = 0;
         replay.advance_to(flushes + 1, |disk| {
             statistics.record(false, judge.judge(disk), || Cut {

@@ -30,11 +30,7 @@ struct OldContent {
 impl MemoryDisk {
     /// Creates a disk with this content.
     pub fn new(bytes: Vec<u8>) -> Self {
-        Self {
-            versions: vec![0; bytes.len().div_ceil(PAGE_SIZE)],
-            bytes,
-            last_write: 0,
-        }
+        Self { versions: vec![0; bytes.len().div_ceil(PAGE_SIZE)], bytes, last_write: 0 }
     }
 
     /// Content of the disk.
@@ -92,11 +88,7 @@ pub struct MemoryReplay<'a> {
 impl<'a> MemoryReplay<'a> {
     /// Starts with the content of the disk before the recording.
     pub fn new(recording: &'a Recording, before: Vec<u8>) -> Self {
-        Self {
-            recording,
-            disk: MemoryDisk::new(before),
-            flushes: 0,
-        }
+        Self { recording, disk: MemoryDisk::new(before), flushes: 0 }
     }
 
     /// The recording.
@@ -141,11 +133,7 @@ mod tests {
     use super::*;
 
     fn part(offset: u64, data: &[u8]) -> WritePart<'_> {
-        WritePart {
-            offset,
-            data,
-            is_forced: false,
-        }
+        WritePart { offset, data, is_forced: false }
     }
 
     #[test]
@@ -156,20 +144,13 @@ mod tests {
         let versions = [&first, &second].map(|range| disk.version(range));
         assert!(versions[0] > versions[1]);
 
-        let overlapping = [
-            part(105, &[2; 10]),
-            part(4090, &[3; 10]),
-            part(105, &[4; 1]),
-        ];
+        let overlapping = [part(105, &[2; 10]), part(4090, &[3; 10]), part(105, &[4; 1])];
         let before = disk.write(overlapping.into_iter());
         assert_eq!(disk.bytes()[104..107], [1, 4, 2]);
         assert_eq!(disk.bytes()[4090..4100], [3; 10]);
         let changed = [&first, &second].map(|range| disk.version(range));
         disk.undo(before);
-        assert_eq!(
-            disk.bytes()[100..116],
-            [[1; 8], [1, 1, 0, 0, 0, 0, 0, 0]].concat()
-        );
+        assert_eq!(disk.bytes()[100..116], [[1; 8], [1, 1, 0, 0, 0, 0, 0, 0]].concat());
         assert_eq!([&first, &second].map(|range| disk.version(range)), versions);
 
         disk.write([part(105, &[5; 10])].into_iter());

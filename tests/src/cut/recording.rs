@@ -72,18 +72,12 @@ impl Recording {
         if read_number(log, 0)? != LOG_MAGIC {
             return Err("not a log of writes: wrong magic number".to_owned());
         }
-        let (count, sector) = (
-            read_number(log, 16)?,
-            read_number(log, 24)? & u64::from(u32::MAX),
-        );
+        let (count, sector) = (read_number(log, 16)?, read_number(log, 24)? & u64::from(u32::MAX));
         let mut stretches = vec![Vec::new()];
         let mut at = sector;
         for _ in 0..count {
-            let (start, length, flags) = (
-                read_number(log, at)?,
-                read_number(log, at + 8)?,
-                read_number(log, at + 16)?,
-            );
+            let (start, length, flags) =
+                (read_number(log, at)?, read_number(log, at + 8)?, read_number(log, at + 16)?);
             at += sector;
             if flags & FLUSH_FLAG != 0 {
                 stretches.push(Vec::new());
@@ -100,10 +94,7 @@ impl Recording {
             at = end;
             stretches.last_mut().expect("one at least").push(write);
         }
-        Ok(Self {
-            stretches,
-            spared: SUPERBLOCK_END,
-        })
+        Ok(Self { stretches, spared: SUPERBLOCK_END })
     }
 
     /// Allows any write to be torn, for a disk that begins with a partition table instead of a file system.
@@ -119,10 +110,7 @@ impl Recording {
     pub fn never_flushed(self, range: &Range<u64>) -> Self {
         let all = self.stretches.into_iter().flatten();
         let (inside, outside) = all.partition(|write| write.touches(range));
-        Self {
-            stretches: vec![outside, inside],
-            spared: self.spared,
-        }
+        Self { stretches: vec![outside, inside], spared: self.spared }
     }
 
     /// Numbers of the flushes that are followed by a write to this part of the disk.
@@ -147,10 +135,7 @@ impl Recording {
     pub fn cuts_at_flushes(&self) -> Vec<Cut> {
         let numbered = self.stretches.iter().zip(1..=self.flushes());
         let written = numbered.filter(|(stretch, _)| !stretch.is_empty());
-        let cuts = written.map(|(_, flushes)| Cut {
-            flushes,
-            survivors: Vec::new(),
-        });
+        let cuts = written.map(|(_, flushes)| Cut { flushes, survivors: Vec::new() });
         cuts.collect()
     }
 
@@ -168,9 +153,7 @@ impl Recording {
     /// A cut at a random position between this flush and the next. About half of the parts since the flush are lost.
     /// `None` if there are no writes.
     pub fn lossy_cut_after(&self, flushes: usize, rng: &mut Rng) -> Option<Cut> {
-        let last = u64::try_from(self.parts(flushes).count())
-            .ok()?
-            .checked_sub(1)?;
+        let last = u64::try_from(self.parts(flushes).count()).ok()?.checked_sub(1)?;
         let last = usize::try_from(rng.between(0, last)).ok()?;
         Some(self.lossy_cut_at(flushes, last, rng))
     }
@@ -178,10 +161,7 @@ impl Recording {
     fn lossy_cut_at(&self, flushes: usize, last: usize, rng: &mut Rng) -> Cut {
         let written = self.parts(flushes).take(last + 1).enumerate();
         let survives = written.filter(|(_, part)| part.is_forced || rng.happens(500));
-        Cut {
-            flushes,
-            survivors: survives.map(|(number, _)| number).collect(),
-        }
+        Cut { flushes, survivors: survives.map(|(number, _)| number).collect() }
     }
 
     /// Parts after the last flush that are on the disk after a cut.
@@ -211,11 +191,7 @@ impl Write {
         let offsets = (self.offset..).step_by(size);
         let is_forced = self.is_forced;
         let torn = offsets.zip(self.data.chunks(size));
-        torn.map(move |(offset, data)| WritePart {
-            offset,
-            data,
-            is_forced,
-        })
+        torn.map(move |(offset, data)| WritePart { offset, data, is_forced })
     }
 }
 
@@ -242,10 +218,7 @@ mod tests {
     }
 
     fn le_bytes(numbers: &[u64]) -> Vec<u8> {
-        numbers
-            .iter()
-            .flat_map(|number| number.to_le_bytes())
-            .collect()
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
     /// A log of (sector, sectors, flags). Each write is filled with the number of its entry.
@@ -264,30 +237,19 @@ mod tests {
 
     #[test]
     fn a_flush_comes_before_what_its_entry_writes() {
-        let entries = [
-            (8, 1, 0),
-            (0, 0, FLUSH_FLAG),
-            (9, 1, FLUSH_FLAG | FORCED_FLAG),
-            (5, 4, DISCARD_FLAG),
-        ];
+        let entries =
+            [(8, 1, 0), (0, 0, FLUSH_FLAG), (9, 1, FLUSH_FLAG | FORCED_FLAG), (5, 4, DISCARD_FLAG)];
         let recording = Recording::parse(&log(&entries)).expect("a log");
         assert_eq!((recording.flushes(), recording.writes()), (2, 2));
         assert_eq!(recording.stretches[1], []);
         assert_eq!(
             recording.stretches[2],
-            [Write {
-                offset: 9 * 512,
-                data: vec![3; 512],
-                is_forced: true
-            }]
+            [Write { offset: 9 * 512, data: vec![3; 512], is_forced: true }]
         );
         let cuts = recording.cuts_at_flushes();
         assert_eq!(cuts.iter().map(|cut| cut.flushes).collect::<Vec<_>>(), [1]);
         assert_eq!(recording.flushes_before_writes_to(&(0..9 * 512)), [0]);
-        assert_eq!(
-            recording.flushes_before_writes_to(&(9 * 512 + 511..1 << 40)),
-            [2]
-        );
+        assert_eq!(recording.flushes_before_writes_to(&(9 * 512 + 511..1 << 40)), [2]);
     }
 
     #[test]
@@ -332,10 +294,7 @@ mod tests {
         let flushed = late(&recording);
         assert!(flushed.contains(&Vec::new()) && flushed.contains(&vec![0]));
         let never = recording.never_flushed(&(0..1 << 20));
-        assert!(
-            late(&never).contains(&vec![1]),
-            "the second write survives without the first"
-        );
+        assert!(late(&never).contains(&vec![1]), "the second write survives without the first");
 
         let empty = Recording::parse(&log(&[(0, 0, FLUSH_FLAG)])).expect("a log");
         assert_eq!(after(&empty, 1), None);
@@ -350,10 +309,7 @@ mod tests {
         assert!(cuts.iter().any(|cut| is_late(&cut)));
         assert!(cuts.iter().any(|cut| cut.survivors.len() < 5));
         let late = cuts.iter().filter(is_late);
-        assert!(
-            late.clone()
-                .all(|cut| (2..32).contains(&cut.survivors.len()))
-        );
+        assert!(late.clone().all(|cut| (2..32).contains(&cut.survivors.len())));
         let again = recording.lossy_cut(&mut Rng::new(1, 0));
         assert_eq!(again, cuts[0], "the same seed gives the same cut");
     }

@@ -19,11 +19,7 @@ pub struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// Starts with the disk before the recording. The disk is modified.
     pub fn new(recording: &'a Recording, before: Disk) -> Self {
-        Self {
-            recording,
-            disk: before,
-            flushes: 0,
-        }
+        Self { recording, disk: before, flushes: 0 }
     }
 
     /// Creates the disk after a cut as a new file.
@@ -31,10 +27,7 @@ impl<'a> Replay<'a> {
     /// # Panics
     /// The cut is earlier than the previous one.
     pub fn disk_after(&mut self, cut: &Cut, image: PathBuf) -> Disk {
-        assert!(
-            self.flushes <= cut.flushes,
-            "cuts must be in ascending order"
-        );
+        assert!(self.flushes <= cut.flushes, "cuts must be in ascending order");
         for flushes in self.flushes..cut.flushes {
             write(&self.disk, self.recording.parts(flushes));
         }
@@ -49,8 +42,6 @@ fn write<'a>(disk: &Disk, parts: impl Iterator<Item = WritePart<'a>>) {
     let image = File::options().write(true).open(disk.image());
     let image = image.expect("a disk that can be written to");
     for part in parts {
-        image
-            .write_all_at(part.data, part.offset)
-            .expect("room for what was written");
+        image.write_all_at(part.data, part.offset).expect("room for what was written");
     }
 }

@@ -68,11 +68,7 @@ struct Findings<'a> {
 
 impl Findings<'_> {
     fn add(&mut self, rule: Rule, message: String) {
-        self.violations.push(Violation {
-            rule,
-            instance: self.member.instance.clone(),
-            message,
-        });
+        self.violations.push(Violation { rule, instance: self.member.instance.clone(), message });
     }
 }
 
@@ -83,10 +79,7 @@ pub fn check_own_node(
     runs: &[&Run],
     log: &OperatorLog,
 ) -> Vec<Violation> {
-    let mut findings = Findings {
-        member,
-        violations: Vec::new(),
-    };
+    let mut findings = Findings { member, violations: Vec::new() };
     let log = &log.for_node(member);
     check_open_runs(&mut findings, runs);
     check_timeouts(&mut findings, runs, log);
@@ -102,10 +95,7 @@ pub fn check_eim_node(
     runs: &[&Run],
     log: &OperatorLog,
 ) -> Vec<Violation> {
-    let mut findings = Findings {
-        member,
-        violations: Vec::new(),
-    };
+    let mut findings = Findings { member, violations: Vec::new() };
     let log = &log.for_node(member);
     check_open_runs(&mut findings, runs);
     check_timeouts(&mut findings, runs, log);
@@ -125,11 +115,7 @@ fn check_timeouts(findings: &mut Findings<'_>, runs: &[&Run], log: &OperatorLog)
         let (before, rest) = run.events.split_at(at);
         let state = before.last().map(|last| last.state.as_str());
         // An event that does not change the state does not restart the timeout.
-        let since = before
-            .iter()
-            .rev()
-            .take_while(|one| Some(one.state.as_str()) == state)
-            .last();
+        let since = before.iter().rev().take_while(|one| Some(one.state.as_str()) == state).last();
         let given_up = rest[0].at;
         if since.is_none_or(|since| given_up + STORE_PRECISION < since.at + log.run_timeout) {
             let since = since.map(|since| since.at);
@@ -144,18 +130,13 @@ fn check_timeouts(findings: &mut Findings<'_>, runs: &[&Run], log: &OperatorLog)
 
 /// Checks that an instance has one open run at a time, and that the events of each run are in order.
 fn check_open_runs(findings: &mut Findings<'_>, runs: &[&Run]) {
-    let mut spans: Vec<_> = runs
-        .iter()
-        .filter_map(|run| Some((run.opened_at()?, *run)))
-        .collect();
+    let mut spans: Vec<_> = runs.iter().filter_map(|run| Some((run.opened_at()?, *run))).collect();
     spans.sort_by_key(|(opened, run)| (*opened, run.ended_at()));
     for pair in spans.windows(2) {
         let ((_, first), (opened, second)) = (pair[0], pair[1]);
         if first.ended_at().is_none_or(|ended| opened < ended) {
-            let message = format!(
-                "{} was opened at {opened} while {} was open",
-                second.id, first.id
-            );
+            let message =
+                format!("{} was opened at {opened} while {} was open", second.id, first.id);
             findings.add(Rule::NoTwoOpenRuns, message);
         }
     }

@@ -44,28 +44,16 @@ impl ImageCatalog {
             let requested_at = machine_time();
             ids.push(client.create("/compute/os", &os_body(number)).await);
             let done = Some(machine_time());
-            catalog.record_image(
-                number,
-                Action {
-                    requested_at,
-                    done_at: done,
-                },
-            );
+            catalog.record_image(number, Action { requested_at, done_at: done });
         }
         catalog.oldest.clone_from(&ids[0]);
         let latest = json!({ "name": "newest", "updatePolicy": "UPDATE_POLICY_LATEST" });
-        catalog
-            .create_policy(client, &latest, DesiredImage::Newest)
-            .await;
+        catalog.create_policy(client, &latest, DesiredImage::Newest).await;
         for (number, os) in (1..).zip(&ids) {
             let back = policy_body(&version(number), os, true);
-            catalog
-                .create_policy(client, &back, DesiredImage::Image(version(number)))
-                .await;
+            catalog.create_policy(client, &back, DesiredImage::Image(version(number))).await;
             let onward = policy_body(&version(number), os, false);
-            catalog
-                .create_policy(client, &onward, DesiredImage::NewerImage(version(number)))
-                .await;
+            catalog.create_policy(client, &onward, DesiredImage::NewerImage(version(number))).await;
         }
         catalog
     }
@@ -77,11 +65,7 @@ impl ImageCatalog {
 
     /// The first image as EIM's agent knows it.
     pub fn first_image() -> EimImage {
-        EimImage {
-            profile: PROFILE.to_owned(),
-            version: version(1),
-            sha: sha(1),
-        }
+        EimImage { profile: PROFILE.to_owned(), version: version(1), sha: sha(1) }
     }
 
     /// Publishes a newer image, and usually a policy for this image. The result may stay unknown if the server was
@@ -95,18 +79,11 @@ impl ImageCatalog {
         let requested_at = machine_time();
         let created = create(client, server, "/compute/os", &os_body(number)).await;
         let done = created.is_some().then(machine_time);
-        log.images.push(image_record(
-            number,
-            Action {
-                requested_at,
-                done_at: done,
-            },
-        ));
+        log.images.push(image_record(number, Action { requested_at, done_at: done }));
         let Some(os) = created else { return };
         let policy = policy_body(&version(number), &os, false);
         if let Some(policy) = create(client, server, "/os-update-policies", &policy).await {
-            log.desired_images
-                .insert(policy.clone(), DesiredImage::NewerImage(version(number)));
+            log.desired_images.insert(policy.clone(), DesiredImage::NewerImage(version(number)));
             self.policies.push(policy);
         }
     }
@@ -123,9 +100,7 @@ impl ImageCatalog {
         desired: DesiredImage,
     ) {
         let policy = client.create("/os-update-policies", body).await;
-        self.initial_log
-            .desired_images
-            .insert(policy.clone(), desired);
+        self.initial_log.desired_images.insert(policy.clone(), desired);
         self.policies.push(policy);
     }
 }
@@ -138,12 +113,7 @@ async fn create(
     body: &Value,
 ) -> Option<String> {
     match client.send(server, Method::POST, path, Some(body)).await {
-        Ok(created) => Some(
-            created["resourceId"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-        ),
+        Ok(created) => Some(created["resourceId"].as_str().unwrap_or_default().to_owned()),
         Err(CallError::Unknown) => None,
         Err(CallError::Refused(status, text)) => panic!("POST {path} {body}: {status} {text}"),
     }
@@ -158,10 +128,7 @@ fn sha(number: u64) -> String {
 }
 
 fn image_record(number: u64, created: Action) -> ImageRecord {
-    ImageRecord {
-        image: version(number),
-        validity: Validity::since(created),
-    }
+    ImageRecord { image: version(number), validity: Validity::since(created) }
 }
 
 fn os_body(number: u64) -> Value {

@@ -53,8 +53,5 @@ pub fn print_progress(line: &str) {
 #[expect(clippy::disallowed_methods, reason = "the switches of these tests")]
 pub fn number(name: &str, otherwise: u64) -> u64 {
     let value = std::env::var(name);
-    value.map_or(otherwise, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name}: not a number"))
-    })
+    value.map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}: not a number")))
 }

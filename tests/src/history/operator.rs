@@ -63,10 +63,7 @@ impl Operator {
                 wide.push(member.site.clone());
             }
         }
-        let log = OperatorLog {
-            run_timeout,
-            ..catalog.initial_log()
-        };
+        let log = OperatorLog { run_timeout, ..catalog.initial_log() };
         let is_imaged = |member: &&SimulatedMember| member.is_image && !member.is_eim;
         let mut operator = Self {
             client,
@@ -118,9 +115,7 @@ impl Operator {
             28 => self.remove_repeated().await,
             29 => {
                 let server = usize::from(self.rng.happens(500));
-                self.catalog
-                    .publish(&self.client, server, &mut self.log)
-                    .await;
+                self.catalog.publish(&self.client, server, &mut self.log).await;
             }
             30..=39 => {
                 let host = self.random_member().host;
@@ -132,11 +127,7 @@ impl Operator {
             }
             60..=69 => {
                 let member = self.random_member();
-                let scope = if self.rng.happens(500) {
-                    member.host
-                } else {
-                    member.instance
-                };
+                let scope = if self.rng.happens(500) { member.host } else { member.instance };
                 self.assign_random(scope).await;
             }
             70..=77 => self.unassign_random().await,
@@ -211,11 +202,7 @@ impl Operator {
         let needs_rest = |member: &&SimulatedMember| member.is_eim && member.is_in(&scope);
         let is_calm = self.members.iter().any(|member| needs_rest(&member));
         let now = machine_time();
-        let mut before = self
-            .log
-            .windows
-            .iter()
-            .filter(|opened| opened.scope == scope);
+        let mut before = self.log.windows.iter().filter(|opened| opened.scope == scope);
         if is_calm && before.any(|opened| now < opened.window.1) {
             return;
         }
@@ -239,10 +226,8 @@ impl Operator {
         body[target_field(&scope)] = Value::from(scope.clone());
         let server = usize::from(self.rng.happens(500));
         let requested_at = machine_time();
-        let created = self
-            .client
-            .send(server, Method::POST, "/schedules/single", Some(&body))
-            .await;
+        let created =
+            self.client.send(server, Method::POST, "/schedules/single", Some(&body)).await;
         let done = created.is_ok().then(machine_time);
         if let Err(CallError::Refused(status, text)) = &created {
             // The request took so long that the start had passed.
@@ -251,20 +236,14 @@ impl Operator {
         }
         let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap_or_default();
         if let Ok(created) = created {
-            let id = created["resourceId"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
+            let id = created["resourceId"].as_str().unwrap_or_default().to_owned();
             self.single_schedules.push((id, self.log.windows.len()));
         }
         self.log.windows.push(WindowRecord {
             scope,
             window: (at(start), at(end)),
             is_order: false,
-            validity: Validity::since(Action {
-                requested_at,
-                done_at: done,
-            }),
+            validity: Validity::since(Action { requested_at, done_at: done }),
         });
     }
 
@@ -302,10 +281,7 @@ impl Operator {
             body["stopAfterFailures"] = Value::from(self.rng.between(2, 6));
         }
         let path = format!("/assignments/{scope}");
-        let (answer, action) = self
-            .client
-            .until_done(Method::PUT, &path, Some(&body))
-            .await;
+        let (answer, action) = self.client.until_done(Method::PUT, &path, Some(&body)).await;
         answer.unwrap_or_else(|error| panic!("PUT {path} {body}: {error:?}"));
         self.log.end_assignment(&scope, action);
         self.log.assignments.push(AssignmentRecord {
@@ -323,10 +299,8 @@ impl Operator {
             .filter(|assignment| assignment.validity.removed.is_none())
             .collect();
         // Usually a narrow scope, so that the project usually has an assignment.
-        let narrow: Vec<_> = open
-            .iter()
-            .filter(|assignment| assignment.scope != "project")
-            .collect();
+        let narrow: Vec<_> =
+            open.iter().filter(|assignment| assignment.scope != "project").collect();
         if !narrow.is_empty() {
             let scope = self.rng.pick(&narrow).scope.clone();
             self.unassign(&scope).await;
@@ -352,10 +326,7 @@ impl Operator {
         }
         let path = format!("/pauses/{scope}");
         let body = json!({ "reason": "random" });
-        let (answer, action) = self
-            .client
-            .until_done(Method::PUT, &path, Some(&body))
-            .await;
+        let (answer, action) = self.client.until_done(Method::PUT, &path, Some(&body)).await;
         answer.unwrap_or_else(|error| panic!("PUT {path}: {error:?}"));
         let validity = Validity::since(action);
         self.log.pauses.push(PauseRecord { scope, validity });
@@ -363,11 +334,7 @@ impl Operator {
 
     /// Removes all pauses.
     async fn resume(&mut self) {
-        for paused in self
-            .log
-            .pauses
-            .iter_mut()
-            .filter(|paused| paused.validity.removed.is_none())
+        for paused in self.log.pauses.iter_mut().filter(|paused| paused.validity.removed.is_none())
         {
             let path = format!("/pauses/{}", paused.scope);
             let (_, action) = self.client.until_done(Method::DELETE, &path, None).await;
@@ -384,10 +351,7 @@ impl Operator {
         } else {
             json!({ "kind": "cancel", "reason": "random" })
         };
-        let (answer, action) = self
-            .client
-            .until_done(Method::PUT, &path, Some(&body))
-            .await;
+        let (answer, action) = self.client.until_done(Method::PUT, &path, Some(&body)).await;
         answer.unwrap_or_else(|error| panic!("PUT {path} {body}: {error:?}"));
         let until = |at: Time| at + TimeDelta::seconds(seconds);
         // The latest order of an instance replaces the one before.
@@ -398,10 +362,7 @@ impl Operator {
         if is_now {
             self.log.windows.push(WindowRecord {
                 scope: member.instance,
-                window: (
-                    action.requested_at,
-                    action.done_at.map_or(action.requested_at, until),
-                ),
+                window: (action.requested_at, action.done_at.map_or(action.requested_at, until)),
                 is_order: true,
                 validity: Validity::since(action),
             });
@@ -419,10 +380,7 @@ impl Operator {
             .iter()
             .filter(|assignment| assignment.validity.removed.is_none())
             .collect();
-        let scopes: Vec<_> = open
-            .iter()
-            .map(|assignment| assignment.scope.clone())
-            .collect();
+        let scopes: Vec<_> = open.iter().map(|assignment| assignment.scope.clone()).collect();
         for scope in scopes {
             self.unassign(&scope).await;
         }
@@ -431,11 +389,7 @@ impl Operator {
 
 /// The field of a schedule that holds the scope.
 pub(super) fn target_field(scope: &str) -> &'static str {
-    if scope.starts_with("host-") {
-        "targetHostId"
-    } else {
-        "targetSiteId"
-    }
+    if scope.starts_with("host-") { "targetHostId" } else { "targetSiteId" }
 }
 
 impl OperatorLog {

@@ -34,10 +34,8 @@ impl OperatorClient {
     pub fn new(addresses: &[String], token: &str) -> Self {
         let _already_installed = rustls::crypto::ring::default_provider().install_default();
         // No idle connections: the next request must not use a connection to a server that was killed.
-        let client = Client::builder()
-            .pool_max_idle_per_host(0)
-            .timeout(Duration::from_secs(20))
-            .build();
+        let client =
+            Client::builder().pool_max_idle_per_host(0).timeout(Duration::from_secs(20)).build();
         let base = |address: &String| format!("http://{address}/v1/projects/default");
         Self {
             client: client.expect("a client"),
@@ -90,18 +88,9 @@ impl OperatorClient {
             let answer = self.send(server, method.clone(), path, body).await;
             if !matches!(answer, Err(CallError::Unknown)) {
                 let done = Some(machine_time());
-                return (
-                    answer,
-                    Action {
-                        requested_at,
-                        done_at: done,
-                    },
-                );
+                return (answer, Action { requested_at, done_at: done });
             }
-            assert!(
-                begun.elapsed() < ANSWER_TIMEOUT,
-                "no server answers {method} {path}"
-            );
+            assert!(begun.elapsed() < ANSWER_TIMEOUT, "no server answers {method} {path}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         unreachable!("the loop has no end")
@@ -123,10 +112,7 @@ impl OperatorClient {
     pub async fn create(&self, path: &str, body: &Value) -> String {
         let created = self.send(0, Method::POST, path, Some(body)).await;
         let created = created.unwrap_or_else(|error| panic!("POST {path} {body}: {error:?}"));
-        created["resourceId"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
+        created["resourceId"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Current time of the servers' clock.

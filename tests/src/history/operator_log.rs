@@ -43,18 +43,13 @@ pub struct Validity {
 impl Validity {
     /// Starts a time span that has no end yet.
     pub const fn since(created: Action) -> Self {
-        Self {
-            created,
-            removed: None,
-        }
+        Self { created, removed: None }
     }
 
     /// Whether it may have been valid at some instant of a time span.
     pub fn may_apply(&self, (from, to): Span) -> bool {
-        let is_gone = self
-            .removed
-            .and_then(|removed| removed.done_at)
-            .is_some_and(|done| done < from);
+        let is_gone =
+            self.removed.and_then(|removed| removed.done_at).is_some_and(|done| done < from);
         self.created.requested_at <= to && !is_gone
     }
 
@@ -146,10 +141,7 @@ pub struct OperatorLog {
 impl SimulatedMember {
     /// Whether the scope includes this node.
     pub fn is_in(&self, scope: &str) -> bool {
-        scope == "project"
-            || [&self.host, &self.instance, &self.site]
-                .iter()
-                .any(|id| *id == scope)
+        scope == "project" || [&self.host, &self.instance, &self.site].iter().any(|id| *id == scope)
     }
 }
 
@@ -178,8 +170,7 @@ impl OperatorLog {
         let is_paused = |scope: &str| member.is_in(scope) || scope.starts_with("osupdatepolicy-");
         let mut log = self.clone();
         log.windows.retain(|opened| member.is_in(&opened.scope));
-        log.repeated_schedules
-            .retain(|repeated| member.is_in(&repeated.scope));
+        log.repeated_schedules.retain(|repeated| member.is_in(&repeated.scope));
         log.assignments.retain(|assignment| {
             member.is_in(&assignment.scope)
                 && self.desired_images.contains_key(&assignment.policy) == member.is_image
@@ -202,10 +193,8 @@ impl OperatorLog {
     pub fn windows_closing_at(&self, at: Time, end: Time) -> impl Iterator<Item = Span> {
         let once = self.windows.iter().filter(|opened| !opened.is_order);
         let once = once.map(|opened| opened.window);
-        let again = self
-            .repeated_schedules
-            .iter()
-            .map(move |one| (end - one.schedule.length(), end));
+        let again =
+            self.repeated_schedules.iter().map(move |one| (end - one.schedule.length(), end));
         let is_open = move |window: &Span| window.0 <= at && at < window.1 && window.1 == end;
         once.chain(again)
             .filter(move |window| is_open(window) && self.has_window((at, at), *window))
@@ -233,10 +222,7 @@ impl OperatorLog {
     pub fn has_order(&self, (from, to): Span) -> bool {
         let mut orders = self.windows.iter().filter(|opened| opened.is_order);
         orders.any(|order| {
-            let Action {
-                requested_at,
-                done_at: done,
-            } = order.validity.created;
+            let Action { requested_at, done_at: done } = order.validity.created;
             requested_at <= to && done.is_none_or(|done| from <= done)
         })
     }
@@ -299,10 +285,7 @@ impl OperatorLog {
                 && assignment.validity.may_apply(between)
         });
         let is_newest = || {
-            let mut others = self
-                .images
-                .iter()
-                .filter(|one| one.validity.must_apply(between));
+            let mut others = self.images.iter().filter(|one| one.validity.must_apply(between));
             !others.any(|other| version_numbers(&change.to) < version_numbers(&other.image))
         };
         assignments.any(|assignment| {

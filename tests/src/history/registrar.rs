@@ -32,9 +32,7 @@ impl NodeRegistrar {
     /// # Panics
     /// A join token or an operating system cannot be created.
     pub async fn open(replicas: &Replicas, client: &OperatorClient) -> Self {
-        let token = client
-            .send(0, Method::POST, "/join-tokens", Some(&json!({})))
-            .await;
+        let token = client.send(0, Method::POST, "/join-tokens", Some(&json!({}))).await;
         let token = token.expect("a join token");
         let project = client.get("").await;
         let os = json!({
@@ -97,11 +95,7 @@ impl NodeRegistrar {
             booted_image: image,
         };
         let mut client = AgentServiceClient::new(self.channels[0].clone());
-        let answer = client
-            .enroll(request)
-            .await
-            .expect("a node joins")
-            .into_inner();
+        let answer = client.enroll(request).await.expect("a node joins").into_inner();
         let member = SimulatedMember {
             host: answer.host_id,
             instance: answer.instance_id,
@@ -135,9 +129,7 @@ impl NodeRegistrar {
         let instance = json!({ "hostID": host, "osID": os, "name": "edge" });
         let instance = client.create("/compute/instances", &instance).await;
         let lifetime = TimeDelta::days(1);
-        let issued = self
-            .authority
-            .issue_node(self.project, &host, lifetime, machine_time());
+        let issued = self.authority.issue_node(self.project, &host, lifetime, machine_time());
         let credential = issued.expect("a token").token.reveal().to_owned();
         let member = SimulatedMember {
             host,

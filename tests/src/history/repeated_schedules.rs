@@ -47,19 +47,12 @@ impl Operator {
         let server = usize::from(self.rng.happens(500));
         let requested_at = machine_time();
         let path = "/schedules/repeated";
-        let created = self
-            .client
-            .send(server, Method::POST, path, Some(&body))
-            .await;
+        let created = self.client.send(server, Method::POST, path, Some(&body)).await;
         let done = created.is_ok().then(machine_time);
         match created {
             Ok(created) => {
-                let id = created["resourceId"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned();
-                self.repeated_schedules
-                    .push((id, self.log.repeated_schedules.len()));
+                let id = created["resourceId"].as_str().unwrap_or_default().to_owned();
+                self.repeated_schedules.push((id, self.log.repeated_schedules.len()));
             }
             Err(CallError::Unknown) => {}
             Err(CallError::Refused(status, text)) => panic!("POST {path} {body}: {status} {text}"),
@@ -67,10 +60,7 @@ impl Operator {
         self.log.repeated_schedules.push(ScheduleRecord {
             scope,
             schedule: schedule.expect("a cron expression"),
-            validity: Validity::since(Action {
-                requested_at,
-                done_at: done,
-            }),
+            validity: Validity::since(Action { requested_at, done_at: done }),
         });
     }
 

@@ -61,9 +61,7 @@ impl Replicas {
     /// # Panics
     /// A server does not start.
     pub async fn start_each(settings: &[&str]) -> Self {
-        let folder = tempfile::Builder::new()
-            .prefix("evenkeel-replicas.")
-            .tempdir();
+        let folder = tempfile::Builder::new().prefix("evenkeel-replicas.").tempdir();
         let folder = folder.expect("a temporary folder");
         let postgres = PrivatePostgres::throwaway_with(&POSTGRES_SETTINGS).await;
         let postgres = postgres.expect("a Postgres");
@@ -71,11 +69,8 @@ impl Replicas {
         let mut servers = Vec::new();
         for (number, settings) in settings.iter().enumerate() {
             let config = folder.path().join(format!("{number}.toml"));
-            fs::write(
-                &config,
-                configuration(folder.path(), number, &postgres.url(), settings),
-            )
-            .expect("a configuration can be written");
+            fs::write(&config, configuration(folder.path(), number, &postgres.url(), settings))
+                .expect("a configuration can be written");
             let mut replica = Replica {
                 number,
                 program: program.clone(),
@@ -89,27 +84,17 @@ impl Replicas {
             replica.start().await;
             servers.push(replica);
         }
-        Self {
-            servers,
-            postgres: Some(postgres),
-            folder,
-        }
+        Self { servers, postgres: Some(postgres), folder }
     }
 
     /// REST address of each server.
     pub fn rest_addresses(&self) -> Vec<String> {
-        self.servers
-            .iter()
-            .map(|server| server.rest.clone())
-            .collect()
+        self.servers.iter().map(|server| server.rest.clone()).collect()
     }
 
     /// Southbound address of each server.
     pub fn southbound_addresses(&self) -> Vec<String> {
-        self.servers
-            .iter()
-            .map(|server| server.southbound.clone())
-            .collect()
+        self.servers.iter().map(|server| server.southbound.clone()).collect()
     }
 
     /// The token of the first operator.
@@ -215,11 +200,7 @@ impl Replica {
                 let log = fs::read_to_string(self.log()).unwrap_or_default();
                 panic!("server {} ended with {status}:\n{log}", self.number);
             }
-            assert!(
-                begun.elapsed() < START_TIMEOUT,
-                "server {} does not start",
-                self.number
-            );
+            assert!(begun.elapsed() < START_TIMEOUT, "server {} does not start", self.number);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let text = fs::read_to_string(&ready).expect("a file with the addresses");

@@ -53,10 +53,7 @@ impl Run {
 
     /// Time at which the run reached an end state first.
     pub fn ended_at(&self) -> Option<Time> {
-        let ended = self
-            .events
-            .iter()
-            .find(|entry| END_STATES.contains(&entry.state.as_str()));
+        let ended = self.events.iter().find(|entry| END_STATES.contains(&entry.state.as_str()));
         ended.map(|entry| entry.at)
     }
 
@@ -74,17 +71,11 @@ impl Run {
         let entry = |value: &Value| RunEntry {
             event: text(&value["event"]),
             state: text(&value["state"]),
-            sequence: value["sequence"]
-                .as_u64()
-                .and_then(|number| u32::try_from(number).ok()),
+            sequence: value["sequence"].as_u64().and_then(|number| u32::try_from(number).ok()),
             at: text(&value["time"]).parse().expect("a time"),
         };
         let image = |image: &Value| {
-            (
-                text(&image["before"]),
-                text(&image["desired"]),
-                text(&image["booted"]),
-            )
+            (text(&image["before"]), text(&image["desired"]), text(&image["booted"]))
         };
         Self {
             id: text(&value["resourceId"]),
@@ -92,12 +83,7 @@ impl Run {
             attempt: text(&value["attempt"]).parse().ok(),
             state: text(&value["state"]),
             image: Some(&value["image"]).filter(|it| it.is_object()).map(image),
-            events: value["events"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(entry)
-                .collect(),
+            events: value["events"].as_array().into_iter().flatten().map(entry).collect(),
         }
     }
 }
@@ -109,19 +95,13 @@ impl Run {
 pub async fn read_runs(client: &OperatorClient) -> Vec<Run> {
     let mut ids = Vec::new();
     loop {
-        let page = client
-            .get(&format!(
-                "/os-update-runs?pageSize=100&offset={}",
-                ids.len()
-            ))
-            .await;
+        let page = client.get(&format!("/os-update-runs?pageSize=100&offset={}", ids.len())).await;
         let runs = page["osUpdateRuns"].as_array().cloned().unwrap_or_default();
         if runs.is_empty() {
             break;
         }
         ids.extend(
-            runs.iter()
-                .map(|run| run["resourceId"].as_str().unwrap_or_default().to_owned()),
+            runs.iter().map(|run| run["resourceId"].as_str().unwrap_or_default().to_owned()),
         );
     }
     let mut tasks = JoinSet::new();
@@ -130,12 +110,7 @@ pub async fn read_runs(client: &OperatorClient) -> Vec<Run> {
         let (client, ids) = (client.clone(), Arc::clone(&ids));
         tasks.spawn(async move {
             let mut runs = Vec::new();
-            for (at, id) in ids
-                .iter()
-                .enumerate()
-                .skip(reader)
-                .step_by(CONCURRENT_READERS)
-            {
+            for (at, id) in ids.iter().enumerate().skip(reader).step_by(CONCURRENT_READERS) {
                 let run = client.get(&format!("/os-update-runs/{id}")).await;
                 runs.push((at, Run::from_json(&run)));
             }

@@ -83,9 +83,7 @@ impl ScriptedNode {
     /// The credential is not a valid header.
     pub fn with_credential<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        let header = format!("Bearer {}", self.credential)
-            .parse()
-            .expect("a header");
+        let header = format!("Bearer {}", self.credential).parse().expect("a header");
         request.metadata_mut().insert("authorization", header);
         request
     }
@@ -108,24 +106,15 @@ impl ScriptedNode {
             modules: vec!["packages".to_owned()],
             ..Facts::default()
         };
-        let request = PollRequest {
-            facts: Some(facts),
-            ..PollRequest::default()
-        };
+        let request = PollRequest { facts: Some(facts), ..PollRequest::default() };
         let mut client = AgentServiceClient::new(self.channels[0].clone());
-        client
-            .poll(self.with_credential(request))
-            .await
-            .expect("a poll");
+        client.poll(self.with_credential(request)).await.expect("a poll");
     }
 
     /// Reports a new attempt that has downloaded and is ready to start.
     pub async fn stage(&mut self, policy: &str, rng: &mut Rng) {
         self.attempt = rng.uuid();
-        let kinds = [
-            Kind::Downloading(Downloading::default()),
-            Kind::Downloaded(Downloaded {}),
-        ];
+        let kinds = [Kind::Downloading(Downloading::default()), Kind::Downloaded(Downloaded {})];
         self.report_until_acknowledged(policy, 1, &kinds).await;
     }
 
@@ -227,16 +216,8 @@ impl ScriptedNode {
     }
 
     async fn wait_before_retry(&self, status: &Status, begun: Instant) {
-        assert!(
-            is_network_error(status),
-            "{} was refused: {status:?}",
-            self.member.host
-        );
-        assert!(
-            begun.elapsed() < ANSWER_TIMEOUT,
-            "{} has no answer: {status:?}",
-            self.member.host
-        );
+        assert!(is_network_error(status), "{} was refused: {status:?}", self.member.host);
+        assert!(begun.elapsed() < ANSWER_TIMEOUT, "{} has no answer: {status:?}", self.member.host);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

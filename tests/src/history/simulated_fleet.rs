@@ -129,10 +129,7 @@ impl SimulatedFleet {
             let part = Rng::new(settings.seed, n as u64 + 100);
             fleet.nodes.push(if member.is_eim {
                 // EIM's reports have no number: the server cannot tell a late one from a new one.
-                let connection = connection.with_faults(Faults {
-                    straggle: 0,
-                    ..settings.faults
-                });
+                let connection = connection.with_faults(Faults { straggle: 0, ..settings.faults });
                 let node = EimNode::new(&uuid.to_string(), clock, part, connection);
                 let node = node.with_habits(eim::Pace::FAST, eim_habits(n - settings.own));
                 SimulatedNode::Eim(Box::new(match os {
@@ -140,10 +137,8 @@ impl SimulatedFleet {
                     Some(_) => node.with_image(ImageCatalog::first_image()),
                 }))
             } else {
-                let habits = own::OwnHabits {
-                    uses_long_polls: n % 2 == 0,
-                    ..own::OwnHabits::default()
-                };
+                let habits =
+                    own::OwnHabits { uses_long_polls: n % 2 == 0, ..own::OwnHabits::default() };
                 let node = OwnNode::new(clock, part, connection, habits);
                 SimulatedNode::Own(Box::new(match os {
                     None => node,
@@ -190,19 +185,11 @@ impl SimulatedFleet {
             tokio::time::sleep(Duration::from_millis(100)).await;
             if reported_at.elapsed() > Duration::from_secs(15) {
                 reported_at = Instant::now();
-                print_progress(&format!(
-                    "{:>6.0?} {:?}",
-                    begun.elapsed(),
-                    self.network.counters
-                ));
+                print_progress(&format!("{:>6.0?} {:?}", begun.elapsed(), self.network.counters));
             }
         }
         phase_sender.send_replace(Phase::Wait);
-        print_progress(&format!(
-            "{:>6.0?} {:?}",
-            begun.elapsed(),
-            self.network.counters
-        ));
+        print_progress(&format!("{:>6.0?} {:?}", begun.elapsed(), self.network.counters));
         pause.await;
         self.network.stop_faults().await;
         phase_sender.send_replace(Phase::Finish);
@@ -276,12 +263,7 @@ impl FleetSites {
         let calm_images = all.pop().expect("a site");
         let busy_images = all.pop().expect("a site");
         let calm = all.split_off(count - count / 3);
-        Self {
-            busy: all,
-            calm,
-            busy_images,
-            calm_images,
-        }
+        Self { busy: all, calm, busy_images, calm_images }
     }
 
     fn for_member(&self, member: &SimulatedMember, number: usize) -> &String {
@@ -323,10 +305,7 @@ async fn join_node(
 fn eim_habits(number: usize) -> eim::EimHabits {
     let usual = eim::EimHabits::default();
     match number % EIM_NODES_PER_STUCK_NODE {
-        1 => eim::EimHabits {
-            stuck_per_mille: 1_000,
-            ..usual
-        },
+        1 => eim::EimHabits { stuck_per_mille: 1_000, ..usual },
         _ => usual,
     }
 }

@@ -43,21 +43,14 @@ impl Timeline {
     }
 
     fn add_validity(&mut self, validity: &Validity, what: &str) {
-        self.add(
-            validity.created.requested_at,
-            format!("operator created  {what}"),
-        );
+        self.add(validity.created.requested_at, format!("operator created  {what}"));
         if let Some(removed) = validity.removed {
             self.add(removed.requested_at, format!("operator removed  {what}"));
         }
     }
 
     fn add_operator_actions(&mut self, member: &SimulatedMember, log: &OperatorLog) {
-        for opened in log
-            .windows
-            .iter()
-            .filter(|opened| member.is_in(&opened.scope))
-        {
+        for opened in log.windows.iter().filter(|opened| member.is_in(&opened.scope)) {
             let (start, end) = opened.window;
             let kind = if opened.is_order { "order" } else { "window" };
             let what = format!(
@@ -68,21 +61,15 @@ impl Timeline {
             );
             self.add_validity(&opened.validity, &what);
         }
-        for one in log
-            .repeated_schedules
-            .iter()
-            .filter(|one| member.is_in(&one.scope))
-        {
+        for one in log.repeated_schedules.iter().filter(|one| member.is_in(&one.scope)) {
             let what = format!("windows for {}: {:?}", one.scope, one.schedule);
             self.add_validity(&one.validity, &what);
         }
         for one in log.images.iter().filter(|_| member.is_image) {
             self.add_validity(&one.validity, &format!("image {}", one.image));
         }
-        for assignment in log
-            .assignments
-            .iter()
-            .filter(|assignment| member.is_in(&assignment.scope))
+        for assignment in
+            log.assignments.iter().filter(|assignment| member.is_in(&assignment.scope))
         {
             self.add_validity(
                 &assignment.validity,
@@ -99,11 +86,7 @@ impl Timeline {
                 self.add_validity(&paused.validity, &format!("pause of {}", paused.scope));
             }
         }
-        for (_, action) in log
-            .cancellations
-            .iter()
-            .filter(|(scope, _)| member.is_in(scope))
-        {
+        for (_, action) in log.cancellations.iter().filter(|(scope, _)| member.is_in(scope)) {
             self.add(action.requested_at, "operator cancelled".to_owned());
         }
     }
@@ -113,11 +96,8 @@ impl Timeline {
             let name = format!("attempt {} at {}", attempt.id, attempt.digest);
             for (number, event) in attempt.events.iter().enumerate() {
                 let clock = format_time(event.at.node_time);
-                let text = format!(
-                    "node     {name}: {} {} (its clock {clock})",
-                    number + 1,
-                    event.name
-                );
+                let text =
+                    format!("node     {name}: {} {} (its clock {clock})", number + 1, event.name);
                 self.add(event.at.true_time, text);
             }
             if let Some(last) = attempt.events.last() {
@@ -145,11 +125,7 @@ impl Timeline {
                 report.update,
                 format_time(report.between.1),
                 report.acknowledged,
-                if report.spurious {
-                    ", which is spurious"
-                } else {
-                    ""
-                }
+                if report.spurious { ", which is spurious" } else { "" }
             );
             self.add(report.between.0, text);
         }
@@ -157,10 +133,8 @@ impl Timeline {
             let ends = delivery.answers.first().zip(delivery.answers.last());
             if let Some((first, last)) = ends {
                 let (count, until) = (delivery.answers.len(), format_time(last.1));
-                let text = format!(
-                    "node     gets {:?} {count} times until {until}",
-                    delivery.schedule
-                );
+                let text =
+                    format!("node     gets {:?} {count} times until {until}", delivery.schedule);
                 self.add(first.1, text);
             }
         }
@@ -184,26 +158,18 @@ impl Timeline {
                 );
             }
             if let Some((ended, end)) = update.ended {
-                self.add(
-                    ended.true_time,
-                    format!("node     ends update {number}: {end:?}"),
-                );
+                self.add(ended.true_time, format!("node     ends update {number}: {end:?}"));
             }
         }
     }
 
     fn add_records(&mut self, runs: &[&Run]) {
         for run in runs {
-            let attempt = run
-                .attempt
-                .map(|id| format!(" of {id}"))
-                .unwrap_or_default();
+            let attempt = run.attempt.map(|id| format!(" of {id}")).unwrap_or_default();
             for entry in &run.events {
                 let (event, state) = (&entry.event, &entry.state);
-                let number = entry
-                    .sequence
-                    .map(|number| format!(" ({number})"))
-                    .unwrap_or_default();
+                let number =
+                    entry.sequence.map(|number| format!(" ({number})")).unwrap_or_default();
                 self.add(
                     entry.at,
                     format!("recorded {}{attempt}: {event} -> {state}{number}", run.id),

@@ -52,12 +52,7 @@ fn build() -> Binaries {
 
 fn cargo(arguments: &[&str]) {
     let build = ["build", "--workspace", "--locked", "--quiet"];
-    succeed(
-        command(env!("CARGO"))
-            .args(build)
-            .args(arguments)
-            .current_dir(tree::root()),
-    );
+    succeed(command(env!("CARGO")).args(build).args(arguments).current_dir(tree::root()));
 }
 
 /// The target folder. This program is in `<target>/debug/deps`.

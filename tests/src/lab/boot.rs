@@ -80,11 +80,7 @@ impl BootedNode {
             .stdout(log)
             .spawn()
             .expect("the container starts");
-        Self {
-            child,
-            work,
-            _turn: turn,
-        }
+        Self { child, work, _turn: turn }
     }
 
     /// Waits until systemd has started all units.

@@ -64,10 +64,7 @@ impl Emulator {
 impl Drop for Emulator {
     fn drop(&mut self) {
         // Files on the disks may belong to root.
-        let _gone = as_root("rm", &[])
-            .arg("-rf")
-            .arg(self.folder.path())
-            .status();
+        let _gone = as_root("rm", &[]).arg("-rf").arg(self.folder.path()).status();
     }
 }
 
@@ -147,9 +144,7 @@ pub fn remove_as_root(paths: &[&Path]) {
 fn prepare() -> Result<Emulator, String> {
     let architecture = try_output(command("dpkg").arg("--print-architecture"))?;
     if architecture != "amd64" {
-        return Err(format!(
-            "only amd64 is emulated, and this machine is {architecture}"
-        ));
+        return Err(format!("only amd64 is emulated, and this machine is {architecture}"));
     }
     for (program, package) in REQUIRED_PROGRAMS {
         let mut looking = command("sh");
@@ -179,11 +174,7 @@ fn prepare() -> Result<Emulator, String> {
 /// Free space of a folder in MiB; 0 if it does not exist.
 fn free_mib(folder: &Path) -> u64 {
     let mut query = command("df");
-    let output = try_output(
-        query
-            .args(["--output=avail", "--block-size=1M"])
-            .arg(folder),
-    );
+    let output = try_output(query.args(["--output=avail", "--block-size=1M"]).arg(folder));
     let last = output.ok().and_then(|output| {
         let last = output.lines().last()?;
         last.trim().parse().ok()
@@ -199,9 +190,5 @@ pub(super) fn try_output(command: &mut Command) -> Result<String, String> {
         return Ok(text.trim().to_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    Err(errors
-        .lines()
-        .last()
-        .unwrap_or("no error message")
-        .to_owned())
+    Err(errors.lines().last().unwrap_or("no error message").to_owned())
 }

@@ -51,13 +51,7 @@ impl Fleet {
         let repository = Repository::new(&lab, "repo");
         repository.publish("_1.1_");
         let server = Server::start_with(&lab, settings);
-        Self {
-            rest: server.rest(),
-            server,
-            repository,
-            token: OnceLock::new(),
-            lab,
-        }
+        Self { rest: server.rest(), server, repository, token: OnceLock::new(), lab }
     }
 
     /// A path in the folder of the fleet.
@@ -67,10 +61,8 @@ impl Fleet {
 
     /// Creates a node that has joined.
     pub fn join(&self, name: &str) -> Member<'_> {
-        let agent = Agent {
-            program: &Binaries::get().agent,
-            server: &self.server.address("southbound"),
-        };
+        let agent =
+            Agent { program: &Binaries::get().agent, server: &self.server.address("southbound") };
         self.join_with(name, agent)
     }
 
@@ -83,8 +75,7 @@ impl Fleet {
 
     /// Adds an agent and the fleet's repository to a node.
     pub fn equip(&self, node: Node, agent: &Path) -> Node {
-        node.with_file(agent, AGENT_PATH)
-            .with_file(self.repository.folder(), Repository::INSIDE)
+        node.with_file(agent, AGENT_PATH).with_file(self.repository.folder(), Repository::INSIDE)
     }
 
     /// Enrolls a node that has an agent.
@@ -99,25 +90,13 @@ impl Fleet {
         };
         let ids = output.lines().find_map(ids);
         let (host, instance) = ids.unwrap_or_else(|| panic!("no ids in {output}"));
-        Member {
-            fleet: self,
-            node,
-            host,
-            instance,
-        }
+        Member { fleet: self, node, host, instance }
     }
 
     /// Runs `enroll` on a node with these additional arguments, and returns its output.
     pub fn enroll(&self, node: &Node, server: &str, arguments: &[&str]) -> Output {
         let server = format!("https://{server}");
-        let common = [
-            AGENT_PATH,
-            "enroll",
-            "--server",
-            &server,
-            "--token",
-            self.token(),
-        ];
+        let common = [AGENT_PATH, "enroll", "--server", &server, "--token", self.token()];
         node.run(&[&common[..], arguments].concat())
     }
 

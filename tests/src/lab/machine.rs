@@ -79,10 +79,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         // Files of nodes belong to root.
-        let _gone = as_root("rm", &[])
-            .arg("-rf")
-            .arg(self.scratch.path())
-            .status();
+        let _gone = as_root("rm", &[]).arg("-rf").arg(self.scratch.path()).status();
     }
 }
 
@@ -92,10 +89,7 @@ pub(super) fn script(name: &str) -> PathBuf {
 }
 
 /// A command of this machine.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the lab is made of other programs"
-)]
+#[expect(clippy::disallowed_methods, reason = "the lab is made of other programs")]
 pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
@@ -109,11 +103,7 @@ pub(super) fn as_root(program: impl AsRef<OsStr>, variables: &[(&str, &str)]) ->
         command.args(["-n", "env"]);
         command
     };
-    command.args(
-        variables
-            .iter()
-            .map(|(name, value)| format!("{name}={value}")),
-    );
+    command.args(variables.iter().map(|(name, value)| format!("{name}={value}")));
     command.arg(program);
     command
 }
@@ -122,23 +112,14 @@ pub(super) fn as_root(program: impl AsRef<OsStr>, variables: &[(&str, &str)]) ->
 #[track_caller]
 pub(super) fn succeed(command: &mut Command) -> String {
     let output = command.output().expect("the command starts");
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        describe_output(&output)
-    );
+    assert!(output.status.success(), "{command:?}: {}", describe_output(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Status and output of a command.
 pub fn describe_output(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
-    format!(
-        "{}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(out),
-        String::from_utf8_lossy(err)
-    )
+    format!("{}\n{}{}", output.status, String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
 /// Polls until there is a result, for at most `limit`.
@@ -181,19 +162,10 @@ fn prepare(suite: Option<Suite>, packages: &[&str]) -> Result<PathBuf, String> {
     let cache = std::env::var("EVENKEEL_LAB_CACHE").unwrap_or_default();
     let mut variables = vec![("EVENKEEL_LAB_CACHE", cache.as_str())];
     variables.extend(suite.map(|suite| ("SUITE", suite.name())));
-    let base = try_run(
-        as_root(script("make-base-root"), &variables)
-            .arg("-")
-            .args(packages),
-    )?;
+    let base = try_run(as_root(script("make-base-root"), &variables).arg("-").args(packages))?;
     let base = PathBuf::from(base.trim());
     let trial = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let entered = try_run(
-        as_root(script("in-root"), &[])
-            .arg(&base)
-            .arg(trial.path())
-            .arg("true"),
-    );
+    let entered = try_run(as_root(script("in-root"), &[]).arg(&base).arg(trial.path()).arg("true"));
     let _gone = as_root("rm", &[]).arg("-rf").arg(trial.path()).status();
     entered.map(|_| base)
 }
@@ -204,10 +176,6 @@ fn try_run(command: &mut Command) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    let last = errors
-        .lines()
-        .last()
-        .unwrap_or("no error message")
-        .to_owned();
+    let last = errors.lines().last().unwrap_or("no error message").to_owned();
     Err(format!("no Debian root can be entered here: {last}"))
 }

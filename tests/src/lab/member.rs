@@ -42,9 +42,7 @@ impl Member<'_> {
 
     /// Installs package files of the fleet's repository, such as `demo-hello_1.1`, without apt.
     pub fn install_files(&self, files: &[&str]) {
-        let paths = files
-            .iter()
-            .map(|file| format!("{}/pool/{file}_all.deb", Repository::INSIDE));
+        let paths = files.iter().map(|file| format!("{}/pool/{file}_all.deb", Repository::INSIDE));
         let paths = paths.collect::<Vec<_>>().join(" ");
         self.node.sh(&format!("dpkg --install {paths}"));
     }
@@ -86,10 +84,9 @@ impl Member<'_> {
 
     /// Orders an update now: a window of this node is open at once, for an hour.
     pub fn order_now(&self) {
-        self.fleet.rest.put(
-            &format!("/compute/instances/{}/order", self.instance),
-            &json!({ "kind": "now" }),
-        );
+        self.fleet
+            .rest
+            .put(&format!("/compute/instances/{}/order", self.instance), &json!({ "kind": "now" }));
     }
 
     /// Creates a window for the node. Start and end are in seconds from now. Returns the start.
@@ -131,9 +128,7 @@ impl Member<'_> {
 
     /// The server's decision for the node, with reasons.
     pub fn decision(&self) -> Value {
-        self.fleet
-            .rest
-            .get(&format!("/compute/instances/{}/decision", self.instance))
+        self.fleet.rest.get(&format!("/compute/instances/{}/decision", self.instance))
     }
 
     /// Message of the instance's condition of this type; empty if there is none.
@@ -149,14 +144,10 @@ impl Member<'_> {
     /// All runs of this node, with details.
     pub fn runs(&self) -> Vec<Value> {
         let filter = format!("instance.resourceId%3D%22{}%22", self.instance);
-        let list = self
-            .fleet
-            .rest
-            .get(&format!("/os-update-runs?filter={filter}"));
+        let list = self.fleet.rest.get(&format!("/os-update-runs?filter={filter}"));
         let runs = list["osUpdateRuns"].as_array().expect("a list");
         let ids = runs.iter().filter_map(|run| run["resourceId"].as_str());
-        ids.map(|id| self.fleet.rest.get(&format!("/os-update-runs/{id}")))
-            .collect()
+        ids.map(|id| self.fleet.rest.get(&format!("/os-update-runs/{id}"))).collect()
     }
 
     /// The only run of this node, with details.

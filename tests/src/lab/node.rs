@@ -130,9 +130,7 @@ impl Node {
 
     /// Runs a command in a separate boot.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        self.enter_command(arguments)
-            .output()
-            .expect("the command starts")
+        self.enter_command(arguments).output().expect("the command starts")
     }
 
     /// Runs a command in a separate boot. It must succeed. Returns its output.
@@ -146,11 +144,8 @@ impl Node {
         let pid = self.work.join("pid");
         let _old = as_root("rm", &[]).arg("-f").arg(&pid).status();
         let log = self.work.with_extension("log");
-        let out = File::options()
-            .create(true)
-            .append(true)
-            .open(&log)
-            .expect("a log can be written");
+        let out =
+            File::options().create(true).append(true).open(&log).expect("a log can be written");
         let child = self
             .enter_command(arguments)
             .stdin(Stdio::null())
@@ -183,9 +178,7 @@ impl Node {
         let (packages, audit) = output.split_once("\n\n").unwrap_or((output.as_str(), ""));
         let packages = packages.lines().filter_map(|line| line.split_once(' '));
         DpkgStatus {
-            packages: packages
-                .map(|(name, state)| (name.to_owned(), state.to_owned()))
-                .collect(),
+            packages: packages.map(|(name, state)| (name.to_owned(), state.to_owned())).collect(),
             audit: audit.to_owned(),
         }
     }
@@ -247,9 +240,7 @@ impl Running {
             let text = fs::read_to_string(&self.pid).ok()?;
             text.trim().parse::<u32>().ok()
         });
-        let _sent = as_root("kill", &[])
-            .args(["-KILL", &pid.to_string()])
-            .status();
+        let _sent = as_root("kill", &[]).args(["-KILL", &pid.to_string()]).status();
         self.child.wait().expect("a child of ours")
     }
 

@@ -57,19 +57,12 @@ impl Registry {
         drop(listener);
         let data = folder.join("data");
         let mut text = format!("version: 0.1\nlog:\n  level: error\nhttp:\n  addr: {at}\n");
-        let _written = write!(
-            text,
-            "storage:\n  filesystem:\n    rootdirectory: {}\n{more}",
-            data.display()
-        );
+        let _written =
+            write!(text, "storage:\n  filesystem:\n    rootdirectory: {}\n{more}", data.display());
         let settings = folder.join("config.yml");
         fs::write(&settings, text).expect("a configuration");
-        let registry = Self {
-            process: Mutex::new(spawn(&settings)),
-            settings,
-            data,
-            socket_address: at,
-        };
+        let registry =
+            Self { process: Mutex::new(spawn(&settings)), settings, data, socket_address: at };
         registry.wait();
         registry
     }
@@ -131,9 +124,7 @@ impl Registry {
             if let Some(status) = self.process().try_wait().expect("a child of ours") {
                 panic!("docker-registry ended with {status}");
             }
-            TcpStream::connect(self.socket_address)
-                .is_ok()
-                .then_some(())
+            TcpStream::connect(self.socket_address).is_ok().then_some(())
         });
     }
 

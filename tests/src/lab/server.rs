@@ -62,10 +62,8 @@ impl Server {
         let southbound = self.address("southbound");
         let rest = self.address("rest");
         fs::remove_file(&self.ready).expect("the ready file of the server");
-        let fixed = [
-            ("EVENKEELD_SOUTHBOUND__LISTEN", southbound),
-            ("EVENKEELD_REST__LISTEN", rest),
-        ];
+        let fixed =
+            [("EVENKEELD_SOUTHBOUND__LISTEN", southbound), ("EVENKEELD_REST__LISTEN", rest)];
         let fixed = fixed.map(|(name, value)| (name.to_owned(), value));
         let settings: Vec<_> = self.settings.iter().cloned().chain(fixed).collect();
         *self.child() = spawn(&self.data, &self.ready, &self.log, &settings);
@@ -92,10 +90,7 @@ impl Server {
             command(&Binaries::get().cli)
                 .args(arguments)
                 .env("EVENKEEL_CONFIG", self.data.with_extension("contexts"))
-                .env(
-                    "EVENKEEL_SERVER",
-                    format!("http://{}", self.address("rest")),
-                )
+                .env("EVENKEEL_SERVER", format!("http://{}", self.address("rest")))
                 .env("EVENKEEL_TOKEN", self.token()),
         )
     }

@@ -105,9 +105,7 @@ fn carry(
             break;
         }
         if is_answer {
-            state
-                .bytes_carried
-                .fetch_add(count as u64, Ordering::SeqCst);
+            state.bytes_carried.fetch_add(count as u64, Ordering::SeqCst);
         }
     }
     let _closed = from.shutdown(Shutdown::Both);

@@ -39,9 +39,7 @@ impl Sweeper {
             .stderr(Stdio::null())
             .process_group(0)
             .spawn();
-        Self {
-            _waiting: waiting.expect("a sweeper"),
-        }
+        Self { _waiting: waiting.expect("a sweeper") }
     }
 }
 
@@ -60,11 +58,7 @@ mod tests {
         assert!(left.try_wait().expect("a child of ours").is_none());
         drop(sweeper);
         let limit = Duration::from_secs(20);
-        until("the process is stopped", limit, || {
-            left.try_wait().expect("a child of ours")
-        });
-        until("the folder is gone", limit, || {
-            (!folder.path().exists()).then_some(())
-        });
+        until("the process is stopped", limit, || left.try_wait().expect("a child of ours"));
+        until("the folder is gone", limit, || (!folder.path().exists()).then_some(()));
     }
 }

@@ -59,12 +59,7 @@ const REQUIRED_PROGRAMS: &[(&str, &str)] = &[
 /// Variable with the folder of a firmware or boot loader, the default folder, one of its files, and its package.
 const FIRMWARE_FILES: &[(&str, &str, &str, &str)] = &[
     ("OVMF", "/usr/share/OVMF", "OVMF_CODE_4M.fd", "ovmf"),
-    (
-        "SYSTEMD_BOOT",
-        "/usr/lib/systemd/boot/efi",
-        "systemd-bootx64.efi",
-        "systemd-boot-efi",
-    ),
+    ("SYSTEMD_BOOT", "/usr/lib/systemd/boot/efi", "systemd-bootx64.efi", "systemd-boot-efi"),
 ];
 
 /// Some of the programs are in folders that are only in root's path, although everybody may run them.
@@ -114,10 +109,7 @@ impl Vms {
         if runs_all() {
             return Self::open();
         }
-        print_progress(&format!(
-            "skipped {}: set EVENKEEL_VM=all to run it",
-            test_name()
-        ));
+        print_progress(&format!("skipped {}: set EVENKEEL_VM=all to run it", test_name()));
         None
     }
 
@@ -160,9 +152,7 @@ impl Vms {
         let releases = self.releases.lock();
         let mut releases = releases.unwrap_or_else(PoisonError::into_inner);
         let entry = releases.entry((version.to_owned(), kind));
-        entry
-            .or_insert_with(|| self.make_release(version, kind))
-            .clone()
+        entry.or_insert_with(|| self.make_release(version, kind)).clone()
     }
 
     #[track_caller]
@@ -220,14 +210,12 @@ impl Vms {
     pub fn machine_without_server(&self, first: &Release, name: &str) -> Vm {
         let disks = self.disks.lock();
         let mut disks = disks.unwrap_or_else(PoisonError::into_inner);
-        let disk = disks
-            .entry((first.version.clone(), first.kind))
-            .or_insert_with(|| {
-                let disk = first.folder.join("disk.img");
-                let mut making = tool(script("make-machine"));
-                succeed(making.arg(&disk).arg("--release").arg(&first.folder));
-                disk
-            });
+        let disk = disks.entry((first.version.clone(), first.kind)).or_insert_with(|| {
+            let disk = first.folder.join("disk.img");
+            let mut making = tool(script("make-machine"));
+            succeed(making.arg(&disk).arg("--release").arg(&first.folder));
+            disk
+        });
         Vm::new(self.subfolder(name), disk, name)
     }
 

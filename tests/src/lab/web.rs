@@ -36,10 +36,7 @@ impl Web {
     pub fn serve(folder: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(WebState {
-            folder: folder.to_owned(),
-            requests: Mutex::default(),
-        });
+        let state = Arc::new(WebState { folder: folder.to_owned(), requests: Mutex::default() });
         let shared = Arc::clone(&state);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -67,10 +64,7 @@ impl Web {
 fn answer_all(client: &TcpStream, state: &WebState) -> io::Result<()> {
     let mut requests = BufReader::new(client.try_clone()?);
     while let Some(request) = read(&mut requests)? {
-        let mut all = state
-            .requests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = state.requests.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(request.clone());
         drop(all);
         answer(client, &state.folder, &request)?;
@@ -85,10 +79,7 @@ fn read(requests: &mut BufReader<TcpStream>) -> io::Result<Option<WebRequest>> {
         return Ok(None);
     }
     let path = line.split(' ').nth(1).unwrap_or_default();
-    let mut request = WebRequest {
-        path: path.trim_start_matches('/').to_owned(),
-        from: 0,
-    };
+    let mut request = WebRequest { path: path.trim_start_matches('/').to_owned(), from: 0 };
     loop {
         let mut field = String::new();
         if requests.read_line(&mut field)? == 0 || field.trim().is_empty() {
@@ -139,9 +130,7 @@ mod tests {
     fn send(web: &Web, request: &str) -> String {
         let mut server = TcpStream::connect(web.address()).expect("a connection");
         server.write_all(request.as_bytes()).expect("a request");
-        server
-            .shutdown(std::net::Shutdown::Write)
-            .expect("the end of the request");
+        server.shutdown(std::net::Shutdown::Write).expect("the end of the request");
         let mut answer = String::new();
         server.read_to_string(&mut answer).expect("an answer");
         answer
@@ -155,21 +144,11 @@ mod tests {
         let both = "GET /file HTTP/1.1\r\n\r\nGET /file HTTP/1.1\r\nRange: bytes=4-\r\n\r\n";
         let answer = send(&web, both);
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(
-            answer.contains("\r\n\r\n0123456789HTTP/1.1 206 "),
-            "{answer}"
-        );
-        assert!(
-            answer.contains("Content-Range: bytes 4-9/10\r\n"),
-            "{answer}"
-        );
+        assert!(answer.contains("\r\n\r\n0123456789HTTP/1.1 206 "), "{answer}");
+        assert!(answer.contains("Content-Range: bytes 4-9/10\r\n"), "{answer}");
         assert!(answer.ends_with("\r\n\r\n456789"), "{answer}");
         assert!(send(&web, "GET /none HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-        let offsets: Vec<_> = web
-            .requests()
-            .into_iter()
-            .map(|request| request.from)
-            .collect();
+        let offsets: Vec<_> = web.requests().into_iter().map(|request| request.from).collect();
         assert_eq!(offsets, [0, 4, 0]);
     }
 }

@@ -43,23 +43,10 @@ impl Database {
         fs::set_permissions(&home, Permissions::from_mode(0o711)).expect("a traversable folder");
         let data = home.join("data");
         // The program must have the version of the server that wrote the data.
-        let programs = self
-            .query("SELECT setting FROM pg_config WHERE name = 'BINDIR'")
-            .await;
+        let programs = self.query("SELECT setting FROM pg_config WHERE name = 'BINDIR'").await;
         let (from, to) = (self.postgres.admin_url(), data.to_string_lossy());
         let copy = Path::new(&programs).join("pg_basebackup");
-        let how = [
-            "-R",
-            "-X",
-            "stream",
-            "-c",
-            "fast",
-            "--no-sync",
-            "-d",
-            &from,
-            "-D",
-            &to,
-        ];
+        let how = ["-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", &from, "-D", &to];
         run_program(&copy, &how).await;
         // Postgres does not run as root, and requires that it owns its data.
         let like = format!("--reference={}", self.data.display());
@@ -82,9 +69,7 @@ impl Database {
         self.query("ALTER SYSTEM SET primary_conninfo = ''").await;
         self.query("SELECT pg_reload_conf()").await;
         until("the standby is disconnected", async || {
-            let count = self
-                .query("SELECT count(*) FROM pg_stat_wal_receiver")
-                .await;
+            let count = self.query("SELECT count(*) FROM pg_stat_wal_receiver").await;
             (count == "0").then_some(())
         })
         .await;
@@ -129,11 +114,7 @@ impl Database {
             .setting("synchronous_commit", "on")
             .setting("hba_file", logins.to_string_lossy());
         let postgres = PrivatePostgres::start(options).await;
-        Self {
-            postgres: postgres.expect("a Postgres"),
-            data: home.join("data"),
-            folder,
-        }
+        Self { postgres: postgres.expect("a Postgres"), data: home.join("data"), folder }
     }
 }
 
@@ -147,10 +128,7 @@ fn temporary_folder() -> TempDir {
 }
 
 /// Output of a program of this machine, which must succeed.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "Postgres comes with its own programs"
-)]
+#[expect(clippy::disallowed_methods, reason = "Postgres comes with its own programs")]
 async fn run_program(program: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     let output = command.args(arguments).kill_on_drop(true).output();

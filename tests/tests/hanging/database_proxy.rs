@@ -149,15 +149,12 @@ impl DatabaseProxy {
     }
 
     fn set_commit_action(&self, event: CommitAction) {
-        self.state
-            .send_modify(|state| state.at_commit = Some(event));
+        self.state.send_modify(|state| state.at_commit = Some(event));
     }
 
     async fn wait_until_listening(&self, expected: bool) {
         let mut is_listening = self.is_listening.clone();
-        let there = is_listening
-            .wait_for(|is_listening| *is_listening == expected)
-            .await;
+        let there = is_listening.wait_for(|is_listening| *is_listening == expected).await;
         drop(there.expect("the proxy is running"));
     }
 }
@@ -178,21 +175,13 @@ impl ProxiedConnection {
     fn new(control: &watch::Sender<ProxyState>) -> Self {
         let state = control.subscribe();
         let generation = state.borrow().generation;
-        Self {
-            control: control.clone(),
-            state,
-            generation,
-        }
+        Self { control: control.clone(), state, generation }
     }
 
     /// Waits until traffic in this direction is forwarded.
     async fn wait_until_forwarding(&mut self, direction: Direction) {
         let generation = self.generation;
-        drop(
-            self.state
-                .wait_for(|state| state.forwards(direction, generation))
-                .await,
-        );
+        drop(self.state.wait_for(|state| state.forwards(direction, generation)).await);
     }
 
     /// Applies the prepared action if the data contains a commit.
@@ -201,10 +190,7 @@ impl ProxiedConnection {
             let Some(event) = state.at_commit else {
                 return false;
             };
-            if !data
-                .windows(COMMIT_MESSAGE.len())
-                .any(|part| part == COMMIT_MESSAGE)
-            {
+            if !data.windows(COMMIT_MESSAGE.len()).any(|part| part == COMMIT_MESSAGE) {
                 return false;
             }
             state.at_commit = None;
@@ -250,9 +236,7 @@ async fn accept_connections(
     let mut connections = JoinSet::new();
     loop {
         drop(state.wait_for(|state| !is_refusing(state)).await);
-        let listener = bind_socket(address)
-            .listen(LISTEN_BACKLOG)
-            .expect("a listener");
+        let listener = bind_socket(address).listen(LISTEN_BACKLOG).expect("a listener");
         listening.send_replace(true);
         loop {
             tokio::select! {
@@ -288,9 +272,7 @@ async fn accept_next(listener: &TcpListener) -> TcpStream {
 /// Copies the data of a connection in both directions.
 async fn forward_connection(client: TcpStream, mut connection: ProxiedConnection) {
     let _slower_without = client.set_nodelay(true);
-    connection
-        .wait_until_forwarding(Direction::ToDatabase)
-        .await;
+    connection.wait_until_forwarding(Direction::ToDatabase).await;
     let database = connection.state.borrow().database.clone();
     let Ok(database) = UnixStream::connect(database).await else {
         return;
@@ -298,9 +280,7 @@ async fn forward_connection(client: TcpStream, mut connection: ProxiedConnection
     let (from_client, to_client) = client.into_split();
     let (from_database, to_database) = database.into_split();
     tokio::join!(
-        connection
-            .clone()
-            .copy_data(from_client, to_database, Direction::ToDatabase),
+        connection.clone().copy_data(from_client, to_database, Direction::ToDatabase),
         connection.copy_data(from_database, to_client, Direction::ToServer),
     );
 }

@@ -42,10 +42,7 @@ async fn changes_that_only_the_lost_database_had_are_not_sent_after_a_failover()
     other.poll_until_action("apply").await;
     server.wait_until_answers_match_decisions(&nodes).await;
     assert_eq!(lost.poll_until_answered().await, "idle");
-    assert_eq!(
-        server.metric_sum(REBUILDS_METRIC, OTHER_SERVER_LABEL).await,
-        1
-    );
+    assert_eq!(server.metric_sum(REBUILDS_METRIC, OTHER_SERVER_LABEL).await, 1);
     assert!(server.is_running(), "without a restart");
     server.stop().await;
 }

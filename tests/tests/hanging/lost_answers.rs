@@ -62,10 +62,7 @@ async fn report_while_traffic_is_held(passage: TrafficMode, is_so: impl AsyncFnO
         }
         is_so(&server).await;
         let answer = tokio::time::timeout(CALL_TIMEOUT, report).await;
-        assert!(
-            !matches!(answer, Ok(Ok(_))),
-            "the server cannot know that: {answer:?}"
-        );
+        assert!(!matches!(answer, Ok(Ok(_))), "the server cannot know that: {answer:?}");
     }
     server.proxy.forward_all().await;
     let acknowledged = until("the report is accepted", async || {

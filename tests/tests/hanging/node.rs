@@ -78,9 +78,7 @@ impl Node {
         let instance = json!({ "hostID": host, "osID": os, "name": "edge" });
         let instance = server.client.create("/compute/instances", &instance).await;
         let (project, day) = (server.project_id().await, TimeDelta::days(1));
-        let issued = server
-            .authority
-            .issue_node(project, &host, day, machine_time());
+        let issued = server.authority.issue_node(project, &host, day, machine_time());
         let node = Self {
             instance,
             uuid: node_uuid(nth),
@@ -90,9 +88,7 @@ impl Node {
             authorization: bearer_header(issued.expect("a token").token.reveal()),
             facts_version: Arc::default(),
         };
-        node.send_status(StatusType::UpToDate)
-            .await
-            .expect("its status is accepted");
+        node.send_status(StatusType::UpToDate).await.expect("its status is accepted");
         node
     }
 
@@ -106,9 +102,7 @@ impl Node {
         if self.is_eim {
             return self.send_status(StatusType::UpToDate).await.map(|()| "");
         }
-        self.poll(self.unchanged_poll())
-            .await
-            .map(|answer| action_name(&answer))
+        self.poll(self.unchanged_poll()).await.map(|answer| action_name(&answer))
     }
 
     /// Polls without any change, and panics if there is no answer in time.
@@ -121,10 +115,7 @@ impl Node {
 
     /// Polls until there is an answer. Returns the action.
     pub async fn poll_until_answered(&self) -> &'static str {
-        until("its poll is answered", async || {
-            self.poll_in_time().await.ok()
-        })
-        .await
+        until("its poll is answered", async || self.poll_in_time().await.ok()).await
     }
 
     /// Polls until the answer is this action.
@@ -157,10 +148,7 @@ impl Node {
             modules: vec!["packages".to_owned()],
             ..Facts::default()
         };
-        let request = PollRequest {
-            facts: Some(facts),
-            ..self.unchanged_poll()
-        };
+        let request = PollRequest { facts: Some(facts), ..self.unchanged_poll() };
         self.poll(request).await.map(drop)
     }
 
@@ -178,10 +166,7 @@ impl Node {
 
     /// Reports that the node is ready to start. Returns the last acknowledged sequence number.
     pub async fn report_staged(&self, target: &str) -> Result<u32, Status> {
-        let kinds = [
-            Kind::Downloading(Downloading::default()),
-            Kind::Downloaded(Downloaded {}),
-        ];
+        let kinds = [Kind::Downloading(Downloading::default()), Kind::Downloaded(Downloaded {})];
         let event = |(sequence, kind)| Event {
             sequence,
             boot_id: "boot".to_owned(),
@@ -205,10 +190,7 @@ impl Node {
             last_sequence: 2,
         };
         let answer = self.client().begin(self.with_credential(request)).await?;
-        Ok(matches!(
-            answer.into_inner().answer,
-            Some(Answer::Granted(_))
-        ))
+        Ok(matches!(answer.into_inner().answer, Some(Answer::Granted(_))))
     }
 
     /// Enrolls another machine over the connection of this node.
@@ -226,9 +208,7 @@ impl Node {
             }),
         };
         let mut client = MaintmgrServiceClient::new(self.channel.clone());
-        let answer = client
-            .platform_update_status(self.with_credential(request))
-            .await;
+        let answer = client.platform_update_status(self.with_credential(request)).await;
         answer.map(drop)
     }
 
@@ -253,9 +233,7 @@ impl Node {
     fn with_credential<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let authorization = self.authorization.clone();
-        request
-            .metadata_mut()
-            .insert("authorization", authorization);
+        request.metadata_mut().insert("authorization", authorization);
         request
     }
 }
@@ -263,10 +241,7 @@ impl Node {
 impl TestServer {
     /// Polls with all nodes until all answers come from the cache.
     pub async fn wait_until_cached(&self, nodes: &[Node]) {
-        let hits = async || {
-            self.metric_sum("evenkeel_poll_requests_total", r#"kind="hit""#)
-                .await
-        };
+        let hits = async || self.metric_sum("evenkeel_poll_requests_total", r#"kind="hit""#).await;
         until("all answers come from the cache", async || {
             let before = hits().await;
             for node in nodes {

@@ -70,21 +70,13 @@ async fn cached_answers_are_sent_until_they_are_too_old_then_all_polls_are_refus
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_waits_for_a_silent_database() {
     let server = TestServer::start().await;
-    let (describes, stages) = (
-        Node::join_own(&server, 1).await,
-        Node::join_own(&server, 2).await,
-    );
-    let (begins, eim) = (
-        Node::join_own(&server, 3).await,
-        Node::register_eim(&server, 4).await,
-    );
+    let (describes, stages) = (Node::join_own(&server, 1).await, Node::join_own(&server, 2).await);
+    let (begins, eim) = (Node::join_own(&server, 3).await, Node::register_eim(&server, 4).await);
     let token = server.create_join_token().await;
     server.order_update(&stages.instance).await;
     server.order_update(&begins.instance).await;
-    let (staging_target, starting_target) = (
-        stages.wait_for_target().await,
-        begins.wait_for_target().await,
-    );
+    let (staging_target, starting_target) =
+        (stages.wait_for_target().await, begins.wait_for_target().await);
     let stored = begins.report_staged(&starting_target).await;
     assert_eq!(stored.expect("the report is stored"), 2);
 
@@ -130,10 +122,7 @@ async fn nodes_that_are_refused_while_the_database_is_silent_get_a_retry_time() 
         Box::pin(eim.poll_until_refused(since)),
     );
     for refused in [one, two, eim] {
-        assert!(
-            retry_pushback(&refused).is_some(),
-            "no retry time: {refused:?}"
-        );
+        assert!(retry_pushback(&refused).is_some(), "no retry time: {refused:?}");
     }
     server.stop().await;
 }

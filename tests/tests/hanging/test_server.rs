@@ -110,10 +110,7 @@ impl TestServer {
     /// Creates a join token that any number of nodes may use.
     pub async fn create_join_token(&self) -> String {
         let path = "/join-tokens";
-        let created = self
-            .client
-            .send(0, Method::POST, path, Some(&json!({})))
-            .await;
+        let created = self.client.send(0, Method::POST, path, Some(&json!({}))).await;
         let created = created.expect("a join token");
         created["token"].as_str().expect("a token").to_owned()
     }
@@ -124,13 +121,10 @@ impl TestServer {
             "name": format!("for {instance}"), "updatePolicy": "UPDATE_POLICY_TARGET",
             "updatePackages": "demo-hello",
         });
-        let created = self
-            .request_until_done(Method::POST, "/os-update-policies", &policy)
-            .await;
+        let created = self.request_until_done(Method::POST, "/os-update-policies", &policy).await;
         let assignment = json!({ "osUpdatePolicyId": created["resourceId"] });
         let path = format!("/assignments/{instance}");
-        self.request_until_done(Method::PUT, &path, &assignment)
-            .await;
+        self.request_until_done(Method::PUT, &path, &assignment).await;
         let order = json!({ "kind": "now", "seconds": 3_600, "reason": "ordered by the test" });
         let path = format!("/compute/instances/{instance}/order");
         self.request_until_done(Method::PUT, &path, &order).await;
@@ -151,10 +145,8 @@ impl TestServer {
 
     /// Status and duration of an operator's request for a list.
     pub async fn list_hosts(&self) -> (u16, Duration) {
-        let url = format!(
-            "http://{}/v1/projects/default/compute/hosts?pageSize=1",
-            self.rest_address
-        );
+        let url =
+            format!("http://{}/v1/projects/default/compute/hosts?pageSize=1", self.rest_address);
         let begun = Instant::now();
         let request = self.http.get(url).bearer_auth(&self.token);
         let answer = request.send().await.expect("an answer");
@@ -164,18 +156,14 @@ impl TestServer {
     /// Status and duration of a health check.
     pub async fn check_health(&self, path: &str) -> (u16, Duration) {
         let begun = Instant::now();
-        let answer = self
-            .http
-            .get(format!("http://{}{path}", self.admin_address));
+        let answer = self.http.get(format!("http://{}{path}", self.admin_address));
         let answer = answer.send().await.expect("an answer");
         (answer.status().as_u16(), begun.elapsed())
     }
 
     /// Sum of a metric over all series whose labels contain this text.
     pub async fn metric_sum(&self, name: &str, label: &str) -> u64 {
-        let answer = self
-            .http
-            .get(format!("http://{}/metrics", self.admin_address));
+        let answer = self.http.get(format!("http://{}/metrics", self.admin_address));
         let answer = answer.send().await.expect("an answer");
         let text = answer.text().await.expect("metrics");
         let of = text.lines().filter(|line| {
@@ -206,10 +194,7 @@ pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> 
         if let Some(answer) = check().await {
             return answer;
         }
-        assert!(
-            begun.elapsed() < WAIT_TIMEOUT,
-            "not within {WAIT_TIMEOUT:?}: {what}"
-        );
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "not within {WAIT_TIMEOUT:?}: {what}");
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
@@ -243,11 +228,7 @@ async fn start_process(folder: &Path) -> (Child, Value) {
         if let Some(status) = process.try_wait().expect("a child of ours") {
             panic!("the server ended with {status}:\n{}", log());
         }
-        assert!(
-            begun.elapsed() < START_TIMEOUT,
-            "the server does not start:\n{}",
-            log()
-        );
+        assert!(begun.elapsed() < START_TIMEOUT, "the server does not start:\n{}", log());
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
     let text = fs::read_to_string(&ready).expect("a file with the addresses");

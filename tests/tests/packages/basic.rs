@@ -42,13 +42,7 @@ fn an_installed_package_is_upgraded_with_its_dependencies_and_nothing_else(stage
         assert_eq!(package["after"], "1.1");
         assert_eq!(package["status"], "done");
     }
-    let all_events = [
-        "downloading",
-        "downloaded",
-        "began",
-        "verify_begun",
-        "finished",
-    ];
+    let all_events = ["downloading", "downloaded", "began", "verify_begun", "finished"];
     assert_eq!(events(&run), all_events);
     let phases = run["report"]["phases"].as_array().expect("phases");
     let phases: Vec<_> = phases.iter().map(|phase| &phase["phase"]).collect();
@@ -98,10 +92,7 @@ fn everything_is_upgraded_except_held_packages(stage: &Stage) {
         ("demo-held", "1.0 installed"),
         ("demo-lib", "1.1 installed"),
     ]);
-    assert!(
-        !run["packages"].to_string().contains("demo-held"),
-        "{run:#}"
-    );
+    assert!(!run["packages"].to_string().contains("demo-held"), "{run:#}");
     assert_eq!(member.node.sh("apt-mark showhold"), "demo-held\n");
 }
 
@@ -119,10 +110,7 @@ fn a_package_that_cannot_be_upgraded_is_held_back_and_the_rest_is_upgraded(stage
     member.install_files(&["demo-missing_1.0"]);
     member.assign_latest(&json!({}));
     member.update_to("succeeded");
-    member.assert_packages(&[
-        ("demo-hello", "1.1 installed"),
-        ("demo-missing", "1.0 installed"),
-    ]);
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-missing", "1.0 installed")]);
 }
 
 fn a_phased_version_that_is_not_yet_for_this_machine_is_not_installed(stage: &Stage) {
@@ -130,10 +118,7 @@ fn a_phased_version_that_is_not_yet_for_this_machine_is_not_installed(stage: &St
     member.install_files(&["demo-phased_1.0"]);
     member.assign_latest(&json!({}));
     member.update_to("succeeded");
-    member.assert_packages(&[
-        ("demo-hello", "1.1 installed"),
-        ("demo-phased", "1.0 installed"),
-    ]);
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-phased", "1.0 installed")]);
 }
 
 fn a_pinned_version_is_not_upgraded(stage: &Stage) {
@@ -142,10 +127,7 @@ fn a_pinned_version_is_not_upgraded(stage: &Stage) {
     write_file(&member.node, "/etc/apt/preferences.d/person", pin);
     member.assign_latest(&json!({}));
     member.update_to("succeeded");
-    member.assert_packages(&[
-        ("demo-app", "1.1 installed"),
-        ("demo-hello", "1.0 installed"),
-    ]);
+    member.assert_packages(&[("demo-app", "1.1 installed"), ("demo-hello", "1.0 installed")]);
 }
 
 fn an_older_version_is_refused_unless_the_policy_allows_it(stage: &Stage) {
@@ -176,10 +158,7 @@ fn nothing_is_removed_unless_the_policy_allows_it(stage: &Stage) {
     member.assign_packages("demo-alone=1.1");
     let run = member.update_to("failed");
     assert_failure(&run, &["plan"], &["remove", "demo-guest"]);
-    member.assert_packages(&[
-        ("demo-alone", "1.0 installed"),
-        ("demo-guest", "1.0 installed"),
-    ]);
+    member.assert_packages(&[("demo-alone", "1.0 installed"), ("demo-guest", "1.0 installed")]);
 }
 
 fn a_package_is_removed_if_the_policy_allows_it(stage: &Stage) {
@@ -205,10 +184,7 @@ fn a_locally_changed_configuration_file_is_preserved_and_reported(stage: &Stage)
     member.assign_packages("demo-conf=1.1");
     let run = member.update_to("succeeded");
     member.assert_packages(&[("demo-conf", "1.1 installed")]);
-    assert_eq!(
-        member.node.sh("cd /etc/demo; cat conf conf.dpkg-dist"),
-        "value=mine\nvalue=1.1\n"
-    );
+    assert_eq!(member.node.sh("cd /etc/demo; cat conf conf.dpkg-dist"), "value=mine\nvalue=1.1\n");
     let preserved = run["report"]["preservedConffiles"].to_string();
     assert!(preserved.contains("/etc/demo/conf"), "{run:#}");
 }
@@ -216,19 +192,11 @@ fn a_locally_changed_configuration_file_is_preserved_and_reported(stage: &Stage)
 fn a_half_installed_package_is_finished_with_the_update(stage: &Stage) {
     let member = stage.member();
     let inside = Repository::INSIDE;
-    member.node.sh(&format!(
-        "dpkg --unpack {inside}/pool/demo-extra_1.0_all.deb"
-    ));
-    assert_eq!(
-        member.node.dpkg_status().package("demo-extra"),
-        "1.0 unpacked"
-    );
+    member.node.sh(&format!("dpkg --unpack {inside}/pool/demo-extra_1.0_all.deb"));
+    assert_eq!(member.node.dpkg_status().package("demo-extra"), "1.0 unpacked");
     member.assign_packages("demo-hello=1.1");
     member.update_to("succeeded");
-    member.assert_packages(&[
-        ("demo-extra", "1.0 installed"),
-        ("demo-hello", "1.1 installed"),
-    ]);
+    member.assert_packages(&[("demo-extra", "1.0 installed"), ("demo-hello", "1.1 installed")]);
 }
 
 fn a_plan_can_be_shown_and_changes_nothing(stage: &Stage) {

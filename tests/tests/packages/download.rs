@@ -39,22 +39,16 @@ fn a_broken_download_resumes_where_it_stopped(stage: &Stage) {
     order_large_package(&member, &json!({}));
 
     let mut agent = member.start_agent(&["run", "--once"]);
-    until("a part is downloaded", WAIT_TIMEOUT, || {
-        (line.bytes_carried() > 4 << 20).then_some(())
-    });
+    until("a part is downloaded", WAIT_TIMEOUT, || (line.bytes_carried() > 4 << 20).then_some(()));
     line.cut();
-    until("the connection is broken", WAIT_TIMEOUT, || {
-        line.has_lost_answer().then_some(())
-    });
+    until("the connection is broken", WAIT_TIMEOUT, || line.has_lost_answer().then_some(()));
     line.repair();
     let status = agent.wait(WAIT_TIMEOUT);
     assert!(status.success(), "{}", agent.log());
     drop(agent);
 
     let requests = web.requests();
-    let again = requests
-        .iter()
-        .filter(|one| one.path == LARGE_PACKAGE_PATH && one.from > 0);
+    let again = requests.iter().filter(|one| one.path == LARGE_PACKAGE_PATH && one.from > 0);
     assert!(again.count() > 0, "{requests:?}");
     assert_eq!(member.only_run()["state"], "succeeded");
     member.assert_packages(&[("demo-big", "1.1 installed")]);

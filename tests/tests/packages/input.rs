@@ -72,15 +72,7 @@ fn a_package_name_with_shell_or_apt_syntax_is_rejected_by_the_agent(stage: &Stag
 }
 
 fn a_rule_with_shell_or_apt_syntax_is_rejected_by_the_server(stage: &Stage) {
-    for bad in [
-        "$(touch /root/owned)",
-        "-o",
-        "a b",
-        "a;b",
-        "/a/",
-        "a\nb",
-        "",
-    ] {
+    for bad in ["$(touch /root/owned)", "-o", "a b", "a;b", "/a/", "a\nb", ""] {
         for rule in ["exclude", "suites"] {
             // A suite may be a path: `./` and `stable/updates` are in use.
             if (rule, bad) == ("suites", "/a/") {
@@ -108,10 +100,7 @@ fn ten_thousand_packages_are_answered_with_one_reason(stage: &Stage) {
     let run = member.update_to("failed");
     let (kind, message) = reason(&run);
     assert_eq!(kind, "plan", "{message}");
-    assert!(
-        message.contains("demo-no-") && message.len() <= 4 << 10,
-        "{message}"
-    );
+    assert!(message.contains("demo-no-") && message.len() <= 4 << 10, "{message}");
     let log = run["log"].as_str().expect("a text");
     assert!(log.len() <= 32 << 10, "{} bytes", log.len());
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
@@ -160,16 +149,7 @@ fn a_policy_that_contradicts_a_prepared_update_cancels_it(stage: &Stage) {
     let runs = member.runs();
     let states: Vec<_> = runs.iter().map(|run| &run["state"]).collect();
     assert_eq!(states.len(), 2, "{runs:#?}");
-    assert!(
-        states.iter().any(|state| **state == "cancelled"),
-        "{runs:#?}"
-    );
-    assert!(
-        states.iter().any(|state| **state == "succeeded"),
-        "{runs:#?}"
-    );
-    member.assert_packages(&[
-        ("demo-hello", "1.0 installed"),
-        ("demo-conf", "1.1 installed"),
-    ]);
+    assert!(states.iter().any(|state| **state == "cancelled"), "{runs:#?}");
+    assert!(states.iter().any(|state| **state == "succeeded"), "{runs:#?}");
+    member.assert_packages(&[("demo-hello", "1.0 installed"), ("demo-conf", "1.1 installed")]);
 }

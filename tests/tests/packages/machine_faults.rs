@@ -52,9 +52,7 @@ fn without_room_to_unpack_everything_stays_as_it_was(stage: &Stage) {
 }
 
 fn a_node_with_too_little_room_left_waits(stage: &Stage) {
-    let node = stage
-        .node("node")
-        .with_variable("EVENKEEL_AGENT_GATE__MIN_FREE", "1000000GiB");
+    let node = stage.node("node").with_variable("EVENKEEL_AGENT_GATE__MIN_FREE", "1000000GiB");
     let member = stage.join(node);
     member.assign_packages("demo-hello=1.1");
     member.order_now();
@@ -87,9 +85,7 @@ fn a_read_only_folder_is_reported_with_the_command_that_repairs_it(stage: &Stage
 
     member.node = member.node.writable();
     let inside = Repository::INSIDE;
-    member.node.sh(&format!(
-        "dpkg --install {inside}/pool/demo-hello_1.1_all.deb"
-    ));
+    member.node.sh(&format!("dpkg --install {inside}/pool/demo-hello_1.1_all.deb"));
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }
 
@@ -117,17 +113,10 @@ fn another_apt_is_waited_for(stage: &Stage) {
     wait_until_downloaded(&member.node);
     member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
     wait_for_agent_end(&member.node);
-    assert!(
-        other.log().contains("the other has ended"),
-        "{}",
-        other.log()
-    );
+    assert!(other.log().contains("the other has ended"), "{}", other.log());
     drop(other);
     assert_eq!(member.only_run()["state"], "succeeded");
-    member.assert_packages(&[
-        ("demo-hello", "1.1 installed"),
-        ("demo-slow", "1.1 installed"),
-    ]);
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-slow", "1.1 installed")]);
 }
 
 fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
@@ -137,9 +126,7 @@ fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
     member.order_now();
     let other = start_another_apt(&member.node);
     let impatient = "EVENKEEL_AGENT_PACKAGES__LOCK_TIMEOUT=1s";
-    let output = member
-        .node
-        .run_inside(&["env", impatient, AGENT_PATH, "run", "--once"]);
+    let output = member.node.run_inside(&["env", impatient, AGENT_PATH, "run", "--once"]);
     let text = describe_output(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("holding dpkg's lock"), "{text}");
@@ -152,10 +139,7 @@ fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
     });
     drop(other);
     member.run_agent_to("succeeded");
-    member.assert_packages(&[
-        ("demo-hello", "1.1 installed"),
-        ("demo-slow", "1.1 installed"),
-    ]);
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-slow", "1.1 installed")]);
 }
 
 fn an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart(stage: &Stage) {
@@ -166,9 +150,7 @@ fn an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart(stage: &Stage)
     let script = "touch /opt/demo/slow; /srv/evenkeel-agent run & echo $! > /run/agent; wait; exec sleep 1000";
     let boot = member.node.start(&["sh", "-c", script]);
     wait_until_dpkg_is_blocked(&member.node);
-    member
-        .node
-        .succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
+    member.node.succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
     start_agent_in_background(&member.node);
     // dpkg is still blocked, so the agent waits.
     let audit = member.node.succeed_inside(&["dpkg", "--audit"]);
@@ -192,18 +174,14 @@ fn prepare_member(stage: &Stage) -> Member<'static> {
 
 fn changes_by_another_apt_as_planned_are_accepted(stage: &Stage) {
     let member = prepare_member(stage);
-    member
-        .node
-        .sh("apt-get -q -y install demo-hello=1.1; rm /etc/evenkeel/inhibit");
+    member.node.sh("apt-get -q -y install demo-hello=1.1; rm /etc/evenkeel/inhibit");
     member.run_agent_to("succeeded");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }
 
 fn changes_by_another_apt_against_the_plan_end_the_update(stage: &Stage) {
     let member = prepare_member(stage);
-    member
-        .node
-        .sh("apt-get -q -y remove demo-hello; rm /etc/evenkeel/inhibit");
+    member.node.sh("apt-get -q -y remove demo-hello; rm /etc/evenkeel/inhibit");
     let run = member.run_agent_to("failed");
     assert_failure(&run, &["plan"], &["demo-hello", "another program"]);
     member.assert_packages(&[("demo-hello", "")]);
@@ -218,13 +196,8 @@ fn notes_of_an_interrupted_dpkg_do_not_block_an_update(stage: &Stage) {
         .sh("cd /var/lib/dpkg/updates; dpkg-query -s demo-alone > 0000; : > tmp.i; ! apt-get -q -y check");
     member.assign_packages("demo-hello=1.1");
     member.update_to("succeeded");
-    member.assert_packages(&[
-        ("demo-hello", "1.1 installed"),
-        ("demo-alone", "1.0 installed"),
-    ]);
-    member
-        .node
-        .sh("apt-get -q -y check; test -z \"$(ls /var/lib/dpkg/updates)\"");
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-alone", "1.0 installed")]);
+    member.node.sh("apt-get -q -y check; test -z \"$(ls /var/lib/dpkg/updates)\"");
 }
 
 fn a_second_agent_is_refused(stage: &Stage) {
@@ -263,10 +236,7 @@ fn a_machine_copied_from_the_disk_of_a_node_must_enroll(stage: &Stage) {
     let output = member.agent_once();
     let text = describe_output(&output);
     assert!(!output.status.success(), "{text}");
-    assert!(
-        text.contains(&member.host) && text.contains("enroll"),
-        "{text}"
-    );
+    assert!(text.contains(&member.host) && text.contains("enroll"), "{text}");
     assert!(member.runs().is_empty(), "{:#?}", member.runs());
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }

@@ -33,11 +33,7 @@ fn a_suite_that_the_owner_does_not_allow_is_not_used(stage: &Stage) {
     let member = member_with_limits(stage, "suites = [\"elsewhere\"]\n");
     member.assign_packages("demo-hello=1.1");
     let run = member.update_to("failed");
-    assert_failure(
-        &run,
-        &["limits"],
-        &["the machine's owner allows: elsewhere"],
-    );
+    assert_failure(&run, &["limits"], &["the machine's owner allows: elsewhere"]);
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 
@@ -64,10 +60,7 @@ fn a_removal_that_the_owner_does_not_allow_is_refused(stage: &Stage) {
     }));
     let run = member.update_to("failed");
     assert_failure(&run, &["plan", "limits"], &["demo-guest"]);
-    member.assert_packages(&[
-        ("demo-alone", "1.0 installed"),
-        ("demo-guest", "1.0 installed"),
-    ]);
+    member.assert_packages(&[("demo-alone", "1.0 installed"), ("demo-guest", "1.0 installed")]);
 }
 
 fn a_source_that_the_owner_does_not_allow_is_refused(stage: &Stage) {

@@ -17,13 +17,9 @@ scenarios![
 fn only_packages_from_the_named_suites_are_updated(stage: &Stage) {
     let security = stage.repository().with_variable("DIST", "demo-security");
     security.publish("demo-hello_1.1");
-    let node = stage
-        .node("node")
-        .with_file(security.folder(), security.inside());
+    let node = stage.node("node").with_file(security.folder(), security.inside());
     let member = stage.join(node);
-    member
-        .node
-        .sh("cp /srv/own/repo.sources /etc/apt/sources.list.d/own.sources");
+    member.node.sh("cp /srv/own/repo.sources /etc/apt/sources.list.d/own.sources");
     member.assign_latest(&json!({ "suites": ["demo-security"] }));
     let run = member.update_to("succeeded");
     assert_eq!(run["packages"].as_array().map(Vec::len), Some(1), "{run:#}");
@@ -36,10 +32,7 @@ fn only_packages_from_the_named_suites_are_updated(stage: &Stage) {
     ]);
     // Afterwards apt on the machine still uses all sources.
     let simulation = member.node.sh("apt-get -s upgrade --with-new-pkgs");
-    assert!(
-        simulation.contains("Inst demo-app [1.0] (1.1"),
-        "{simulation}"
-    );
+    assert!(simulation.contains("Inst demo-app [1.0] (1.1"), "{simulation}");
 }
 
 fn an_excluded_package_is_not_updated(stage: &Stage) {
@@ -62,9 +55,7 @@ fn an_excluded_package_is_not_updated(stage: &Stage) {
 static VERSION_AGE_LOCK: Mutex<()> = Mutex::new(());
 
 fn a_version_is_installed_only_when_it_is_old_enough(stage: &Stage) {
-    let _alone = VERSION_AGE_LOCK
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let _alone = VERSION_AGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let server = &stage.fleet.server;
     server.sql(
         "UPDATE package_versions SET first_seen = now(), last_seen = now() WHERE name LIKE 'demo-%'",
@@ -73,10 +64,7 @@ fn a_version_is_installed_only_when_it_is_old_enough(stage: &Stage) {
     member.assign_latest(&json!({ "minAgeDays": 1 }));
     member.order_now();
     assert!(member.agent_once().status.success());
-    member.assert_packages(&[
-        ("demo-hello", "1.0 installed"),
-        ("demo-app", "1.0 installed"),
-    ]);
+    member.assert_packages(&[("demo-hello", "1.0 installed"), ("demo-app", "1.0 installed")]);
 
     // The server's clock cannot be advanced, so the recorded times are moved back.
     server.sql(
@@ -117,13 +105,7 @@ fn available_updates_of_a_node_are_listed_with_their_suites(stage: &Stage) {
     let available = decision["availableUpdates"].as_array().expect("a list");
     let names = available.iter().filter_map(|one| one["name"].as_str());
     let names: Vec<_> = names.collect();
-    for name in [
-        "demo-app",
-        "demo-conf",
-        "demo-held",
-        "demo-hello",
-        "demo-lib",
-    ] {
+    for name in ["demo-app", "demo-conf", "demo-held", "demo-hello", "demo-lib"] {
         assert!(names.contains(&name), "{decision:#}");
     }
     let path = format!("/compute/instances/{}", member.instance);

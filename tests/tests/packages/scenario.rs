@@ -18,13 +18,8 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 pub const AGENT_PATH: &str = "/srv/evenkeel-agent";
 
 /// Packages that every node has at the beginning, in version 1.0.
-const INSTALLED_PACKAGES: [&str; 5] = [
-    "demo-hello",
-    "demo-lib",
-    "demo-app",
-    "demo-conf",
-    "demo-held",
-];
+const INSTALLED_PACKAGES: [&str; 5] =
+    ["demo-hello", "demo-lib", "demo-app", "demo-conf", "demo-held"];
 
 /// Makes a test of each function, which runs it in every release.
 macro_rules! scenarios {
@@ -68,10 +63,7 @@ pub fn run_in_all_suites(name: &str, scenario: fn(&Stage)) {
         });
         let wrong = handles.map(|(suite, handle)| handle.join().err().map(|_| suite));
         let wrong: Vec<_> = wrong.into_iter().flatten().collect();
-        assert!(
-            wrong.is_empty(),
-            "the scenario failed in {wrong:?}, see above"
-        );
+        assert!(wrong.is_empty(), "the scenario failed in {wrong:?}, see above");
     });
 }
 
@@ -188,10 +180,7 @@ pub fn assert_waits(member: &Member<'_>, why: &str) {
     assert!(waits, "{why:?} is missing in {text}");
     let run = member.only_run();
     let mut untouched = ["downloading", "staged"].iter();
-    assert!(
-        untouched.any(|state| run["state"] == *state),
-        "{run:#}\n{text}"
-    );
+    assert!(untouched.any(|state| run["state"] == *state), "{run:#}\n{text}");
 }
 
 /// Writes a file on a node.
@@ -241,10 +230,5 @@ pub fn wait_for_agent_end(node: &Node) {
         let ended = node.succeed_inside(&["sh", "-c", "cat /run/ended 2> /dev/null || true"]);
         (!ended.is_empty()).then_some(ended)
     });
-    assert_eq!(
-        status,
-        "0\n",
-        "{}",
-        node.succeed_inside(&["cat", "/run/output"])
-    );
+    assert_eq!(status, "0\n", "{}", node.succeed_inside(&["cat", "/run/output"]));
 }

@@ -63,25 +63,15 @@ fn a_failing_postinst_is_reported_with_the_command_that_repairs_it(stage: &Stage
     assert!(status.audit.contains("demo-bad"), "{status:#?}");
     assert!(!status.audit.contains("demo-hello"), "{status:#?}");
     let packages = run["packages"].as_array().expect("packages");
-    let package_states = packages
-        .iter()
-        .map(|one| json!([one["name"], one["state"]]));
+    let package_states = packages.iter().map(|one| json!([one["name"], one["state"]]));
     let package_states: Vec<_> = package_states.collect();
-    assert!(
-        package_states.contains(&json!(["demo-bad", "half-configured"])),
-        "{run:#}"
-    );
-    assert!(
-        package_states.contains(&json!(["demo-hello", "installed"])),
-        "{run:#}"
-    );
+    assert!(package_states.contains(&json!(["demo-bad", "half-configured"])), "{run:#}");
+    assert!(package_states.contains(&json!(["demo-hello", "installed"])), "{run:#}");
 
     // The update is not retried automatically, and the reported command works.
     assert!(member.agent_once().status.success());
     assert_eq!(member.only_run()["resourceId"], run["resourceId"]);
-    member
-        .node
-        .sh("touch /opt/demo/repaired; dpkg --configure demo-bad");
+    member.node.sh("touch /opt/demo/repaired; dpkg --configure demo-bad");
     member.assert_packages(&[("demo-bad", "1.1 installed")]);
 }
 
@@ -106,8 +96,5 @@ fn a_missing_dependency_is_refused_before_anything_is_changed(stage: &Stage) {
     let run = member.update_to("failed");
     assert_failure(&run, &["plan"], &["apt-get"]);
     assert_log_contains(&run, "demo-nowhere");
-    member.assert_packages(&[
-        ("demo-missing", "1.0 installed"),
-        ("demo-hello", "1.0 installed"),
-    ]);
+    member.assert_packages(&[("demo-missing", "1.0 installed"), ("demo-hello", "1.0 installed")]);
 }

@@ -140,10 +140,6 @@ fn a_plan_that_would_change_the_release_is_refused(stage: &Stage) {
     let before = member.node.dpkg_status();
     member.assign_latest(&json!({}));
     let run = member.update_to("failed");
-    assert_failure(
-        &run,
-        &["plan"],
-        &["it would move the system from", "base-files"],
-    );
+    assert_failure(&run, &["plan"], &["it would move the system from", "base-files"]);
     assert_eq!(member.node.dpkg_status(), before);
 }

@@ -8,14 +8,9 @@ use super::page::{end_sentence, escape, header, one_line, row, wrap};
 pub fn render(mut program: Command) -> String {
     program.build();
     let mut text = format!("# {}\n\n{}", program.get_name(), description(&program));
-    if program
-        .get_arguments()
-        .any(|arg| arg.is_global_set() && is_shown(arg))
-    {
+    if program.get_arguments().any(|arg| arg.is_global_set() && is_shown(arg)) {
         text.push_str("\n## Global options\n\nThese options are valid for every command.\n\n");
-        text.push_str(&table(
-            program.get_arguments().filter(|arg| arg.is_global_set()),
-        ));
+        text.push_str(&table(program.get_arguments().filter(|arg| arg.is_global_set())));
     }
     for command in commands(&program) {
         text.push_str(&render_command(command, 2));
@@ -88,17 +83,11 @@ fn meaning(argument: &Arg) -> (String, String) {
         text.push_str(&format!(" Environment variable: `{}`.", variable.display()));
     }
     let defaults = argument.get_default_values().iter();
-    let defaults: Vec<String> = defaults
-        .map(|value| format!("`{}`", value.display()))
-        .collect();
+    let defaults: Vec<String> = defaults.map(|value| format!("`{}`", value.display())).collect();
     let has_default = !defaults.is_empty()
         && argument.get_action().takes_values()
         && !argument.is_hide_default_value_set();
-    let default = if has_default {
-        defaults.join(", ")
-    } else {
-        written_default
-    };
+    let default = if has_default { defaults.join(", ") } else { written_default };
     (text, default)
 }
 
@@ -123,11 +112,7 @@ fn values(argument: &Arg) -> String {
             format!("`{}`{}", value.get_name(), help.unwrap_or_default())
         })
         .collect();
-    if shown.is_empty() {
-        String::new()
-    } else {
-        format!(" Values: {}.", shown.join(", "))
-    }
+    if shown.is_empty() { String::new() } else { format!(" Values: {}.", shown.join(", ")) }
 }
 
 #[test]
@@ -135,8 +120,5 @@ fn a_written_default_is_taken_out_of_the_help() {
     let (help, default) = split_default("Context to use [default: current context]. More.");
     assert_eq!(help, "Context to use. More.");
     assert_eq!(default, "current context");
-    assert_eq!(
-        split_default("Plain."),
-        ("Plain.".to_owned(), String::new())
-    );
+    assert_eq!(split_default("Plain."), ("Plain.".to_owned(), String::new()));
 }

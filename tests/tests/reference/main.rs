@@ -49,11 +49,7 @@ fn the_page_of_the_server_settings_is_current() {
         variable_prefix: Some("EVENKEELD_"),
         defaults: evenkeel_server::default_settings().expect("the defaults"),
     };
-    let text = format!(
-        "{}{}",
-        settings::SERVER_INTRODUCTION,
-        render_file(&types, &server)
-    );
+    let text = format!("{}{}", settings::SERVER_INTRODUCTION, render_file(&types, &server));
     page::check("settings.md", &text);
 }
 

@@ -20,9 +20,8 @@ pub fn render() -> String {
         text.push_str(&header(&["Metric", "Type", "Unit", "Meaning and labels"]));
         for metric in group.metrics {
             let labels = metric.labels.iter();
-            let labels: String = labels
-                .map(|(name, values)| format!("<br>`{name}`: {values}."))
-                .collect();
+            let labels: String =
+                labels.map(|(name, values)| format!("<br>`{name}`: {values}.")).collect();
             let name = format!("`{}`", metric.name);
             let meaning = format!("{}{labels}", metric.help);
             text.push_str(&row(&[&name, metric.kind.name(), metric.unit(), &meaning]));
@@ -64,11 +63,7 @@ pub fn differences() -> Vec<String> {
             }
         }
     }
-    findings.extend(
-        unused
-            .iter()
-            .map(|name| format!("{LIST_FILE}: {name} is not used")),
-    );
+    findings.extend(unused.iter().map(|name| format!("{LIST_FILE}: {name} is not used")));
     findings
 }
 
@@ -104,9 +99,7 @@ fn recorded_metrics(code: &str) -> Vec<(String, RecordedMetric)> {
             continue;
         };
         let kinds = ["counter", "gauge", "histogram"];
-        let kind = kinds
-            .into_iter()
-            .find(|kind| before.ends_with(&format!("{kind}!(")));
+        let kind = kinds.into_iter().find(|kind| before.ends_with(&format!("{kind}!(")));
         let is_name = |c: char| c == '_' || c.is_ascii_lowercase();
         let is_own = name.starts_with("evenkeel_") && name.chars().all(is_name);
         if kind.is_some() || is_own {
@@ -128,9 +121,7 @@ fn literal_labels(arguments: &str) -> Vec<String> {
     let mut parts: Vec<&str> = arguments.split("=>").map(str::trim_end).collect();
     // The part after the last arrow is a value.
     parts.pop();
-    let names = parts
-        .into_iter()
-        .filter_map(|text| text.strip_suffix('"')?.rsplit_once('"'));
+    let names = parts.into_iter().filter_map(|text| text.strip_suffix('"')?.rsplit_once('"'));
     names.map(|(_, name)| name.to_owned()).collect()
 }
 

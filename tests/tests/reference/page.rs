@@ -9,10 +9,7 @@ pub const GENERATED_COMMENT: &str =
 
 /// Compares a page with the committed one. With `UPDATE_GENERATED=1`, writes it first.
 #[track_caller]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test is controlled by one environment variable"
-)]
+#[expect(clippy::disallowed_methods, reason = "the test is controlled by one environment variable")]
 pub fn check(name: &str, fresh: &str) {
     let fresh = format!("{GENERATED_COMMENT}{}\n", fresh.trim_end());
     let path = tree::root().join("docs/reference").join(name);
@@ -86,13 +83,10 @@ pub fn header(titles: &[&str]) -> String {
 
 /// Escapes what Markdown would read as HTML, outside of code.
 pub fn escape(text: &str) -> String {
-    let parts = text.split('`').enumerate().map(|(at, part)| {
-        if at % 2 == 0 {
-            part.replace('<', "&lt;")
-        } else {
-            part.to_owned()
-        }
-    });
+    let parts = text
+        .split('`')
+        .enumerate()
+        .map(|(at, part)| if at % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() });
     parts.collect::<Vec<_>>().join("`")
 }
 

@@ -64,10 +64,8 @@ impl RustTypes {
             let crate_folder = file.path.split('/').next().unwrap_or_default();
             let parsed = syn::parse_file(&file.text);
             let parsed = parsed.unwrap_or_else(|error| panic!("{}: {error}", file.path));
-            for (name, definition) in parsed
-                .items
-                .iter()
-                .filter_map(|item| read(crate_folder, item))
+            for (name, definition) in
+                parsed.items.iter().filter_map(|item| read(crate_folder, item))
             {
                 types.insert((crate_folder.to_owned(), name), definition);
             }
@@ -77,11 +75,7 @@ impl RustTypes {
 
     /// The definition that a path such as `LogConfig` or `evenkeel_auth::Settings` means in a crate.
     pub fn find(&self, crate_folder: &str, path: &syn::Path) -> Option<&TypeDefinition> {
-        let names: Vec<String> = path
-            .segments
-            .iter()
-            .map(|part| part.ident.to_string())
-            .collect();
+        let names: Vec<String> = path.segments.iter().map(|part| part.ident.to_string()).collect();
         let name = names.last()?.clone();
         if let Some(other) = names[0].strip_prefix("evenkeel_") {
             return self.0.get(&(other.replace('_', "-"), name));
@@ -90,10 +84,7 @@ impl RustTypes {
         own.or_else(|| {
             let mut same_name = self.0.iter().filter(|((_, other), _)| *other == name);
             let (_, found) = same_name.next()?;
-            assert!(
-                same_name.next().is_none(),
-                "{name} is ambiguous in {crate_folder}"
-            );
+            assert!(same_name.next().is_none(), "{name} is ambiguous in {crate_folder}");
             Some(found)
         })
     }
@@ -123,19 +114,11 @@ fn read(crate_folder: &str, item: &Item) -> Option<(String, TypeDefinition)> {
             };
             Some((item.ident.to_string(), TypeDefinition::Struct(definition)))
         }
-        Item::Enum(item)
-            if item
-                .variants
-                .iter()
-                .all(|variant| variant.fields.is_empty()) =>
-        {
+        Item::Enum(item) if item.variants.iter().all(|variant| variant.fields.is_empty()) => {
             let variants = item.variants.iter();
             let values = variants
                 .map(|variant| (snake_case(&variant.ident.to_string()), doc(&variant.attrs)));
-            Some((
-                item.ident.to_string(),
-                TypeDefinition::Enum(values.collect()),
-            ))
+            Some((item.ident.to_string(), TypeDefinition::Enum(values.collect())))
         }
         _ => None,
     }
@@ -189,18 +172,13 @@ impl SerdeAttributes {
 
 /// The doc comment in one line. Links to Rust items become code.
 fn doc(attributes: &[Attribute]) -> String {
-    let lines = attributes
-        .iter()
-        .filter_map(|attribute| match &attribute.meta {
-            Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {
-                Expr::Lit(ExprLit {
-                    lit: Lit::Str(text),
-                    ..
-                }) => Some(text.value()),
-                _ => None,
-            },
+    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
+        Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
             _ => None,
-        });
+        },
+        _ => None,
+    });
     let text = one_line(&lines.collect::<Vec<_>>().join("\n"));
     text.replace("[`", "`").replace("`]", "`")
 }

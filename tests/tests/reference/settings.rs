@@ -151,11 +151,7 @@ impl SectionRenderer<'_> {
         field: &FieldDefinition,
         section: &StructDefinition,
     ) -> String {
-        let doc = if field.doc.is_empty() {
-            &section.doc
-        } else {
-            &field.doc
-        };
+        let doc = if field.doc.is_empty() { &section.doc } else { &field.doc };
         assert!(!doc.is_empty(), "{title} has no doc comment");
         let has_values = section
             .fields
@@ -173,11 +169,7 @@ impl SectionRenderer<'_> {
 
     /// Sections of a page with two files are one level lower.
     fn heading_level(&self) -> &'static str {
-        if self.file.crate_folder == "server" {
-            "##"
-        } else {
-            "###"
-        }
+        if self.file.crate_folder == "server" { "##" } else { "###" }
     }
 
     /// The sentence that names the environment variables of a section.
@@ -239,9 +231,7 @@ impl SectionRenderer<'_> {
 
 /// The keys that serde writes are those of the source.
 fn check_keys(path: &str, section: &StructDefinition, defaults: &Value) {
-    let written = defaults
-        .as_object()
-        .unwrap_or_else(|| panic!("[{path}] is no section"));
+    let written = defaults.as_object().unwrap_or_else(|| panic!("[{path}] is no section"));
     let mut written: Vec<&str> = written.keys().map(String::as_str).collect();
     let fields = section.fields.iter().filter(|field| !field.is_secret);
     let mut read: Vec<&str> = fields.map(|field| field.name.as_str()).collect();
@@ -326,9 +316,7 @@ fn format_duration(duration: Duration) -> String {
         (seconds % 60, "s"),
     ];
     let parts = units.iter().filter(|(count, _)| *count > 0);
-    let parts: Vec<String> = parts
-        .map(|(count, unit)| format!("{count}{unit}"))
-        .collect();
+    let parts: Vec<String> = parts.map(|(count, unit)| format!("{count}{unit}")).collect();
     parts.join(" ")
 }
 

@@ -63,12 +63,7 @@ async fn create_policies(client: &OperatorClient, locations: &Locations) -> Stri
     let tools = json!({ "name": "tools", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl" });
     let tools = client.create("/os-update-policies", &tools).await;
     let assigned = json!({ "osUpdatePolicyId": tools, "maxConcurrent": 5, "stopAfterFailures": 2 });
-    put_resource(
-        client,
-        &format!("/assignments/{}", locations.region),
-        &assigned,
-    )
-    .await;
+    put_resource(client, &format!("/assignments/{}", locations.region), &assigned).await;
     tools
 }
 
@@ -86,11 +81,9 @@ async fn join_machine(
     let token = client.send(0, Method::POST, "/join-tokens", Some(&nothing));
     let token = token.await.expect("a join token");
     let token = token["token"].as_str().expect("a token");
-    let channel = connection::connect_lazily(
-        &replicas.southbound_addresses()[0],
-        &replicas.ca_certificate(),
-    )
-    .expect("a connection");
+    let channel =
+        connection::connect_lazily(&replicas.southbound_addresses()[0], &replicas.ca_certificate())
+            .expect("a connection");
     let mut machine = Machine::join(channel, 1, token).await;
     machine.poll(false).await;
     open_window(client, &locations.site).await;
@@ -109,11 +102,7 @@ async fn open_window(client: &OperatorClient, site: &str) {
             "endSeconds": start + 86_400, "targetSiteId": site,
         });
         let path = "/schedules/single";
-        if client
-            .send(0, Method::POST, path, Some(&window))
-            .await
-            .is_ok()
-        {
+        if client.send(0, Method::POST, path, Some(&window)).await.is_ok() {
             while machine_time().timestamp() < start {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -161,14 +150,7 @@ async fn create_plans(client: &OperatorClient, locations: &Locations, host: &str
     let why = json!({ "reason": "the roof leaks" });
     put_resource(client, &format!("/pauses/{}", locations.site), &why).await;
     let host = client.get(&format!("/compute/hosts/{host}")).await;
-    let instance = host["instance"]["resourceId"]
-        .as_str()
-        .expect("an instance");
+    let instance = host["instance"]["resourceId"].as_str().expect("an instance");
     let order = json!({ "kind": "cancel", "reason": "not today" });
-    put_resource(
-        client,
-        &format!("/compute/instances/{instance}/order"),
-        &order,
-    )
-    .await;
+    put_resource(client, &format!("/compute/instances/{instance}/order"), &order).await;
 }

@@ -40,12 +40,7 @@ async fn the_program_answers_as_its_openapi_document_describes() {
 
     check_that_a_wrong_document_is_detected(&tool, &replicas).await;
     let verdict = test_all_operations(&tool, &replicas).await;
-    assert!(
-        verdict.is_clean,
-        "{}\n{}",
-        verdict.output,
-        last_lines(&replicas.logs())
-    );
+    assert!(verdict.is_clean, "{}\n{}", verdict.output, last_lines(&replicas.logs()));
     assert_coverage(&verdict);
     replicas.stop().await;
 }
@@ -58,30 +53,17 @@ async fn test_all_operations(tool: &Tool, replicas: &Replicas) -> Verdict {
     print_progress(&format!("EVENKEEL_SCHEMA_SEED={seed}"));
     let document = format!("{}/openapi.json", server_url(replicas));
     let seconds = lasting.to_string();
-    let options = [
-        "--checks",
-        CHECKS,
-        "--seed",
-        &seed,
-        "--max-examples",
-        &examples,
-        "--max-time",
-        &seconds,
-    ];
+    let options =
+        ["--checks", CHECKS, "--seed", &seed, "--max-examples", &examples, "--max-time", &seconds];
     let limit = Duration::from_secs(lasting) + OVERHEAD_TIMEOUT;
-    tool.run(&document, &replicas.operator_token(), &options, limit)
-        .await
+    tool.run(&document, &replicas.operator_token(), &options, limit).await
 }
 
 /// A document that lacks a response of the server must be detected.
 async fn check_that_a_wrong_document_is_detected(tool: &Tool, replicas: &Replicas) {
     let server = server_url(replicas);
     let document = reqwest::get(format!("{server}/openapi.json")).await;
-    let mut document: Value = document
-        .expect("an answer")
-        .json()
-        .await
-        .expect("a document");
+    let mut document: Value = document.expect("an answer").json().await.expect("a document");
     let answers = document["paths"]["/v1/orchestrator"]["get"]["responses"].as_object_mut();
     let removed = answers.and_then(|answers| answers.remove("200"));
     assert!(removed.is_some(), "the document describes the response");
@@ -101,14 +83,7 @@ async fn check_that_a_wrong_document_is_detected(tool: &Tool, replicas: &Replica
         "1",
     ];
     let file = file.to_string_lossy();
-    let verdict = tool
-        .run(
-            &file,
-            &replicas.operator_token(),
-            &options,
-            OVERHEAD_TIMEOUT,
-        )
-        .await;
+    let verdict = tool.run(&file, &replicas.operator_token(), &options, OVERHEAD_TIMEOUT).await;
     let failures = verdict.report["failures"].as_array();
     assert!(
         !verdict.is_clean && failures.is_some_and(|failures| !failures.is_empty()),
@@ -131,11 +106,7 @@ fn assert_coverage(verdict: &Verdict) {
     print_progress(&format!(
         "{requests} requests for {tested} of {selected} operations, {met} of which accepted requests"
     ));
-    assert_eq!(
-        selected + 1,
-        total,
-        "only the deletion of the project is excluded"
-    );
+    assert_eq!(selected + 1, total, "only the deletion of the project is excluded");
     assert!(tested * 4 >= selected * 3, "{}", verdict.output);
     assert!(met * 3 >= selected, "{}", verdict.output);
 }

@@ -66,11 +66,7 @@ fn write_profile(release: &Path, profile: &str, metadata: &str) {
          osPackageManifestURL: images/{profile}.json\n  securityFeature: SECURITY_FEATURE_NONE\n"
     );
     let packages = r#"{"repo":[{"name":"bash","version":"5.2"}]}"#;
-    for (end, content) in [
-        ("yaml", yaml.as_str()),
-        ("raw", profile),
-        ("json", packages),
-    ] {
+    for (end, content) in [("yaml", yaml.as_str()), ("raw", profile), ("json", packages)] {
         fs::write(release.join(format!("{profile}.{end}")), content).expect("a file");
     }
 }

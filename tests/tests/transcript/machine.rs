@@ -119,14 +119,10 @@ impl Machine {
             after: "7.88.1-10+deb12u8".to_owned(),
             ..PackageChange::default()
         };
-        let plan = Plan {
-            changes: vec![change],
-            ..Plan::default()
-        };
+        let plan = Plan { changes: vec![change], ..Plan::default() };
         let downloading = Kind::Downloading(Downloading { plan: Some(plan) });
         self.report_event(target, downloading, None).await;
-        self.report_event(target, Kind::Downloaded(Downloaded {}), None)
-            .await;
+        self.report_event(target, Kind::Downloaded(Downloaded {}), None).await;
         let request = self.with_credential(BeginRequest {
             attempt_id: self.attempt.to_string(),
             target_digest: target.to_owned(),
@@ -142,20 +138,14 @@ impl Machine {
             version: "7.88.1-10+deb12u8".to_owned(),
             state: "installed".to_owned(),
         };
-        let span = |phase: &str, millis, bytes| PhaseSpan {
-            phase: phase.to_owned(),
-            millis,
-            bytes,
-        };
+        let span =
+            |phase: &str, millis, bytes| PhaseSpan { phase: phase.to_owned(), millis, bytes };
         let report = RunReport {
             phases: vec![span("download", 1_500, 315_000), span("apply", 4_000, 0)],
             preserved_conffiles: vec!["/etc/curlrc".to_owned()],
             ..RunReport::default()
         };
-        let finished = Kind::Finished(Finished {
-            results: vec![result],
-            ..Finished::default()
-        });
+        let finished = Kind::Finished(Finished { results: vec![result], ..Finished::default() });
         self.report_event(target, finished, Some(report)).await;
         self.poll(true).await;
     }

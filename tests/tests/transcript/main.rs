@@ -30,11 +30,7 @@ struct Story {
 
 impl Story {
     fn new(server: String, home: TempDir) -> Self {
-        Self {
-            home,
-            server,
-            text: String::new(),
-        }
+        Self { home, server, text: String::new() }
     }
 
     /// Starts a section.
@@ -114,11 +110,8 @@ async fn the_story_of_a_fleet() {
     let mut story = Story::new(server, home);
     let token_file = story.home.path().join("token");
     fs::write(&token_file, replicas.operator_token()).expect("written");
-    let login = format!(
-        "evenkeel login --server {} --token-file {}",
-        story.server,
-        token_file.display()
-    );
+    let login =
+        format!("evenkeel login --server {} --token-file {}", story.server, token_file.display());
     story.run_unrecorded(&login).await;
 
     create_locations(&mut story).await;
@@ -181,9 +174,7 @@ async fn register_hosts(story: &mut Story) {
 /// All hosts join. Returns the first one.
 async fn join_hosts(story: &mut Story, replicas: &Replicas) -> Machine {
     story.part("The hosts join and report their facts");
-    let token = story
-        .run_unrecorded("evenkeel join-token create racks -q")
-        .await;
+    let token = story.run_unrecorded("evenkeel join-token create racks -q").await;
     let token = token.trim();
     let southbound = &replicas.southbound_addresses()[0];
     let channel =
@@ -242,9 +233,7 @@ async fn create_plan(story: &mut Story, first: &mut Machine) -> String {
 
 async fn show_runs(story: &mut Story) {
     story.part("Runs");
-    let run = story
-        .run_unrecorded("evenkeel run list --host edge-01 -q")
-        .await;
+    let run = story.run_unrecorded("evenkeel run list --host edge-01 -q").await;
     let run = run.trim();
     for line in [
         "evenkeel run list --filter 'instance.host.name = \"edge-01\"'".to_owned(),
@@ -263,14 +252,9 @@ async fn create_day_zero_resources(story: &mut Story) {
     let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKWgaT7WKT07Pm5NEz0UAXEHyTLR9J6ABq8E6K/IaAwI alice@desk";
     let config = story.home.path().join("setup.yaml");
     fs::write(&config, "#cloud-config\npackages: [jq]\n").expect("written");
-    let setup = format!(
-        "evenkeel custom-config create setup --file {}",
-        config.display()
-    );
+    let setup = format!("evenkeel custom-config create setup --file {}", config.display());
     story.run_unrecorded(&setup).await;
-    story
-        .run_unrecorded(&format!("evenkeel account create alice --ssh-key '{key}'"))
-        .await;
+    story.run_unrecorded(&format!("evenkeel account create alice --ssh-key '{key}'")).await;
     for line in [
         "evenkeel provider create racks --endpoint https://racks.example.org",
         "evenkeel provider list",

@@ -46,8 +46,5 @@ fn a_third_release_overwrites_the_first_and_not_the_second() {
     node.update(&third, "succeeded");
     assert_eq!(node.wait_for_matching_record(&[&third]).slot, Slot::A);
     node.check_disk(&[&third]);
-    assert!(
-        node.vm.has_release(Slot::B, &second),
-        "the second release was overwritten"
-    );
+    assert!(node.vm.has_release(Slot::B, &second), "the second release was overwritten");
 }

@@ -46,21 +46,12 @@ fn assert_refused(
     });
     node.fleet.assign_new_policy(&node.vm, &policy);
     node.fleet.order_update(&node.vm);
-    let run = node
-        .fleet
-        .wait_for_run_end(&mut node.vm, &release.version, UPDATE_TIMEOUT);
-    print_progress(&format!(
-        "{}: {} {}",
-        release.version, run["state"], run["reason"]
-    ));
+    let run = node.fleet.wait_for_run_end(&mut node.vm, &release.version, UPDATE_TIMEOUT);
+    print_progress(&format!("{}: {} {}", release.version, run["state"], run["reason"]));
     assert_eq!(run["state"], "failed", "{run:#}");
     assert_eq!(reason(&run).0, kind, "{run:#}");
     let entries = node.vm.entries();
-    assert_eq!(
-        counts(&entries, Slot::A),
-        [BootCount::Permanent],
-        "{entries:?}"
-    );
+    assert_eq!(counts(&entries, Slot::A), [BootCount::Permanent], "{entries:?}");
     assert_eq!(counts(&entries, Slot::B), [], "{entries:?}");
     let old = node.old.clone();
     node.wait_for_matching_record(&[&old]);
@@ -94,11 +85,9 @@ fn try_unsigned_images(node: &mut Node, good: &Release) {
     let text = statement("1.1.4", &good.sha256);
     let by_unknown_key = json!([unknown_key.sign_text(&text)]);
     let of_another = json!([good.signature]);
-    for (version, signatures) in [
-        ("1.1.4", by_unknown_key),
-        ("1.1.5", of_another),
-        ("1.1.6", json!([])),
-    ] {
+    for (version, signatures) in
+        [("1.1.4", by_unknown_key), ("1.1.5", of_another), ("1.1.6", json!([]))]
+    {
         let release = with_version(node, good, version, &good.sha256);
         let otherwise = json!({
             "imageUrl": node.fleet.image_url(&format!("{}.raw", good.version)),
@@ -131,13 +120,7 @@ fn try_large_images(node: &mut Node, good: &Release) {
 
     let over_limit = with_version(node, good, "1.1.9", &good.sha256);
     let url = json!({ "imageUrl": node.fleet.image_url(&format!("{}.raw", good.version)) });
-    assert_refused(
-        node,
-        &over_limit,
-        &url,
-        &json!({ "maxBytes": MAX_ALLOWED_BYTES }),
-        "download",
-    );
+    assert_refused(node, &over_limit, &url, &json!({ "maxBytes": MAX_ALLOWED_BYTES }), "download");
 }
 
 #[test]

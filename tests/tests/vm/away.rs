@@ -17,10 +17,9 @@ fn a_server_that_is_unreachable_for_the_whole_trial_makes_no_release_bad_and_an_
     node.wait_until_armed(Slot::B);
     node.fleet.connection.cut();
     let old = node.old.version.clone();
-    node.vm
-        .until_line("the new release comes up", STEP_TIMEOUT, |line| {
-            line.contains("booted 1.1").then_some(())
-        });
+    node.vm.until_line("the new release comes up", STEP_TIMEOUT, |line| {
+        line.contains("booted 1.1").then_some(())
+    });
     let back = node.vm.until_booted(STEP_TIMEOUT);
     assert_eq!((back.version, back.slot), (old.clone(), Slot::A));
     node.fleet.connection.repair();
@@ -50,10 +49,9 @@ fn a_server_that_comes_back_during_the_trial_decides_it() {
     node.order_update(&new);
     node.wait_until_armed(Slot::B);
     node.fleet.connection.cut();
-    node.vm
-        .until_line("the new release comes up", STEP_TIMEOUT, |line| {
-            line.contains("booted 1.1").then_some(())
-        });
+    node.vm.until_line("the new release comes up", STEP_TIMEOUT, |line| {
+        line.contains("booted 1.1").then_some(())
+    });
     node.fleet.connection.repair();
     let run = node.wait_for_run_end(&new);
     assert_eq!(run["state"], "succeeded", "{run:#}");
@@ -86,11 +84,9 @@ fn a_machine_with_a_clock_in_2040_updates_after_the_clock_is_corrected() {
     node.vm.set_clock(Some("2040-02-03T04:05:06"));
     node.vm.start();
     // According to that clock, the server's certificate has expired.
-    node.vm
-        .until_line("the agent cannot reach the server", STEP_TIMEOUT, |line| {
-            line.contains("the round failed, trying again")
-                .then_some(())
-        });
+    node.vm.until_line("the agent cannot reach the server", STEP_TIMEOUT, |line| {
+        line.contains("the round failed, trying again").then_some(())
+    });
     assert!(node.fleet.runs(&node.vm).is_empty());
     node.vm.cut();
     node.vm.set_clock(None);

@@ -42,11 +42,8 @@ enum BootMoment {
     ReleaseUp,
 }
 
-const BOOT_MOMENTS: [BootMoment; 3] = [
-    BootMoment::PoweredOn,
-    BootMoment::BootCounted,
-    BootMoment::ReleaseUp,
-];
+const BOOT_MOMENTS: [BootMoment; 3] =
+    [BootMoment::PoweredOn, BootMoment::BootCounted, BootMoment::ReleaseUp];
 
 /// The release in a slot, as it prints itself when it is up.
 fn release_in(slot: Slot) -> BootedRelease {
@@ -54,10 +51,7 @@ fn release_in(slot: Slot) -> BootedRelease {
         Slot::A => OLD_VERSION,
         Slot::B => NEW_VERSION,
     };
-    BootedRelease {
-        version: version.to_owned(),
-        slot,
-    }
+    BootedRelease { version: version.to_owned(), slot }
 }
 
 /// A machine that runs the old release and has this number of tries for a new release.
@@ -66,10 +60,7 @@ fn arm_release(vms: &Vms, kind: ReleaseKind, tries: u32) -> Vm {
     vm.put_release(Slot::B, &vms.release(NEW_VERSION, kind), tries);
     let entries = vm.entries();
     assert_eq!(counts(&entries, Slot::A), [BootCount::Permanent]);
-    let fresh = BootCount::Trial {
-        left: tries,
-        done: 0,
-    };
+    let fresh = BootCount::Trial { left: tries, done: 0 };
     assert_eq!(counts(&entries, Slot::B), [fresh]);
     vm
 }
@@ -77,19 +68,9 @@ fn arm_release(vms: &Vms, kind: ReleaseKind, tries: u32) -> Vm {
 /// Checks a machine that is off and has given up the new release: its entry has no tries left or is
 /// deleted. The entry of the old release is unchanged.
 fn assert_abandoned(entries: &[SlotEntry]) {
-    assert_eq!(
-        counts(entries, Slot::A),
-        [BootCount::Permanent],
-        "{entries:?}"
-    );
+    assert_eq!(counts(entries, Slot::A), [BootCount::Permanent], "{entries:?}");
     let left = counts(entries, Slot::B);
-    let is_left = matches!(
-        left[..],
-        [] | [BootCount::Trial {
-            left: 0,
-            done: BAD_RELEASE_TRIES
-        }]
-    );
+    let is_left = matches!(left[..], [] | [BootCount::Trial { left: 0, done: BAD_RELEASE_TRIES }]);
     assert!(is_left, "{entries:?}");
 }
 
@@ -129,18 +110,13 @@ fn a_good_release_in_the_other_slot_comes_up_on_trial() {
     vm.cut();
     let elapsed = begun.elapsed();
     let entries = vm.entries();
-    print_progress(&format!(
-        "good: {resets:?}, then {booted:?} after {elapsed:?}; {entries:?}"
-    ));
+    print_progress(&format!("good: {resets:?}, then {booted:?} after {elapsed:?}; {entries:?}"));
     assert_eq!(booted, release_in(Slot::B));
     assert_eq!(resets.from_outside, 0);
     assert_eq!(counts(&entries, Slot::A), [BootCount::Permanent]);
     // An emulated kernel that gets too little time may panic. Each reset and the successful boot use
     // a try.
-    let tried = |done| BootCount::Trial {
-        left: GOOD_RELEASE_TRIES - done,
-        done,
-    };
+    let tried = |done| BootCount::Trial { left: GOOD_RELEASE_TRIES - done, done };
     assert_eq!(counts(&entries, Slot::B), [tried(resets.by_itself + 1)]);
 }
 
@@ -191,9 +167,7 @@ fn a_hang_before_user_space_leads_back_to_the_old_release_once_it_was_reset_from
     vm.cut();
     let elapsed = begun.elapsed();
     let entries = vm.entries();
-    print_progress(&format!(
-        "hang: {resets:?}, then {booted:?} after {elapsed:?}; {entries:?}"
-    ));
+    print_progress(&format!("hang: {resets:?}, then {booted:?} after {elapsed:?}; {entries:?}"));
     assert_eq!(booted, release_in(Slot::A));
     assert_eq!(resets.from_outside, BAD_RELEASE_TRIES);
     assert_abandoned(&entries);
@@ -216,9 +190,7 @@ fn cut_during_boot(vm: &mut Vm, rng: &mut Rng) -> String {
     match moment {
         BootMoment::PoweredOn => {}
         BootMoment::BootCounted => {
-            vm.until_entries("the loader counts", BOOT_TIMEOUT, |entries| {
-                entries != before
-            });
+            vm.until_entries("the loader counts", BOOT_TIMEOUT, |entries| entries != before);
         }
         BootMoment::ReleaseUp => {
             let booted = vm.until_booted(BOOT_TIMEOUT);
@@ -241,10 +213,7 @@ fn assert_expected_release(slots: &[Slot], resets: Resets, booted: &BootedReleas
     if resets.by_itself > 0 {
         may.push(release_in(Slot::A));
     }
-    assert!(
-        may.contains(booted),
-        "{booted:?} is up, expected one of {may:?}"
-    );
+    assert!(may.contains(booted), "{booted:?} is up, expected one of {may:?}");
 }
 
 #[test]
@@ -258,23 +227,15 @@ fn after_power_cuts_in_several_boots_of_a_trial_the_old_or_the_new_release_comes
         let mut rng = Rng::new(seed, series);
         let mut vm = arm_release(&vms, ReleaseKind::Good, BAD_RELEASE_TRIES);
         let cuts = rng.between(CUT_COUNT_RANGE.0, CUT_COUNT_RANGE.1);
-        let cuts: Vec<_> = (0..cuts)
-            .map(|_| cut_during_boot(&mut vm, &mut rng))
-            .collect();
+        let cuts: Vec<_> = (0..cuts).map(|_| cut_during_boot(&mut vm, &mut rng)).collect();
         let before = vm.entries();
         vm.start();
         let booted = vm.until_booted(BOOT_TIMEOUT);
         let resets = vm.resets();
         vm.cut();
         let entries = vm.entries();
-        print_progress(&format!(
-            "series {series}: cut at {cuts:?}, then {booted:?}; {entries:?}"
-        ));
+        print_progress(&format!("series {series}: cut at {cuts:?}, then {booted:?}; {entries:?}"));
         assert_expected_release(&startable(&before), resets, &booted);
-        assert_eq!(
-            counts(&entries, Slot::A),
-            [BootCount::Permanent],
-            "{entries:?}"
-        );
+        assert_eq!(counts(&entries, Slot::A), [BootCount::Permanent], "{entries:?}");
     }
 }

@@ -53,12 +53,8 @@ fn after_power_cuts_at_random_instants_the_old_or_the_new_release_runs_as_record
         let next = node.vms.release(&format!("1.{update}"), ReleaseKind::Good);
         // The moments take turns; the seed decides which is the first.
         let turn = usize::try_from((seed + update) % UPDATE_MOMENTS.len() as u64).expect("a few");
-        let cuts = cut_during_update(
-            &mut node,
-            &mut rng,
-            (&next, UPDATE_MOMENTS[turn]),
-            runs.1.other(),
-        );
+        let cuts =
+            cut_during_update(&mut node, &mut rng, (&next, UPDATE_MOMENTS[turn]), runs.1.other());
         let run = node.wait_for_run_end(&next);
         let booted = node.wait_for_matching_record(&[&runs.0, &next]);
         print_progress(&format!("{cuts}: {}, {booted:?}", run["state"]));
@@ -81,9 +77,7 @@ fn cut_during_update(
     node.order_update(next);
     match moment {
         UpdateMoment::Ordered => {}
-        UpdateMoment::SlotWriting => node
-            .vm
-            .until_head(slot, STEP_TIMEOUT, |head| head != before),
+        UpdateMoment::SlotWriting => node.vm.until_head(slot, STEP_TIMEOUT, |head| head != before),
         UpdateMoment::Armed => node.wait_until_armed(slot),
         UpdateMoment::BootCounted => node.wait_until_counted(slot),
         UpdateMoment::ReleaseUp => {

@@ -39,10 +39,8 @@ fn fleet_with_registry(vms: &Vms, registry: &str) -> VmFleet {
         ("EVENKEELD_FILES__LISTEN".to_owned(), "127.0.0.1:0"),
         ("EVENKEELD_FILES__MIN_FREE_BYTES".to_owned(), "0"),
     ];
-    let settings: Vec<(&str, &str)> = settings
-        .iter()
-        .map(|(key, value)| (key.as_str(), *value))
-        .collect();
+    let settings: Vec<(&str, &str)> =
+        settings.iter().map(|(key, value)| (key.as_str(), *value)).collect();
     vms.fleet_with(&settings)
 }
 
@@ -69,13 +67,9 @@ fn publish(vms: &Vms, fleet: &VmFleet, release: &Release, registry: &str) {
     let (folder, key) = (folder.display().to_string(), key.display().to_string());
     let arguments = ["os", "publish", &folder, "--to", registry];
     let called = ["--revision", "1.0.1", "--prefix", PREFIX];
-    fleet
-        .server
-        .cli(&[&arguments[..], &called, &["--image-key", &key]].concat());
+    fleet.server.cli(&[&arguments[..], &called, &["--image-key", &key]].concat());
     fleet.server.cli(&["os", "sync"]);
-    let response = fleet
-        .rest
-        .get(&format!("/compute/os?filter=imageId%3D%22{version}%22"));
+    let response = fleet.rest.get(&format!("/compute/os?filter=imageId%3D%22{version}%22"));
     let os = &response["OperatingSystemResources"][0];
     assert_eq!(os["sha256"], release.sha256.as_str(), "{response:#}");
     assert_eq!(os["imageSignatures"], json!([release.signature]));
@@ -160,9 +154,8 @@ fn finished_runs(fleet: &VmFleet, vm: &mut Vm) -> Vec<Value> {
         (runs.len() == 2 && runs.iter().all(is_over)).then_some(runs)
     });
     let ids = list.iter().filter_map(|run| run["resourceId"].as_str());
-    let mut runs: Vec<Value> = ids
-        .map(|id| fleet.rest.get(&format!("/os-update-runs/{id}")))
-        .collect();
+    let mut runs: Vec<Value> =
+        ids.map(|id| fleet.rest.get(&format!("/os-update-runs/{id}"))).collect();
     runs.sort_by_key(|run| run["target"]["kind"].to_string());
     runs
 }
@@ -206,10 +199,9 @@ fn packages_and_images_are_updated_under_one_schedule_and_the_image_comes_from_w
     let opens = create_schedule(&fleet, &[vm.instance(), &packages.instance]);
 
     let runs = finished_runs(&fleet, &mut vm);
-    for (run, kind, policy) in [
-        (&runs[0], "image", &of_images),
-        (&runs[1], "packages", &of_packages),
-    ] {
+    for (run, kind, policy) in
+        [(&runs[0], "image", &of_images), (&runs[1], "packages", &of_packages)]
+    {
         assert_eq!(run["target"]["kind"], kind, "{run:#}");
         assert_eq!(run["state"], "succeeded", "{run:#}");
         assert_eq!(run["policy"]["resourceId"], policy.as_str());
@@ -218,10 +210,7 @@ fn packages_and_images_are_updated_under_one_schedule_and_the_image_comes_from_w
         assert!(event_time(run, "began") >= opens, "{run:#}");
         let all = events(run);
         print_progress(&format!("{kind}: {all:?}"));
-        assert_eq!(
-            (all.first(), all.last()),
-            (Some(&"downloading"), Some(&"finished"))
-        );
+        assert_eq!((all.first(), all.last()), (Some(&"downloading"), Some(&"finished")));
     }
     assert_eq!(runs[0]["image"]["before"], OLD_VERSION);
     assert_eq!(runs[0]["image"]["booted"], NEW_VERSION);

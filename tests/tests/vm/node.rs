@@ -40,13 +40,7 @@ impl Node {
         let mut vm = vms.machine(&fleet, &old, name);
         fleet.join(&mut vm);
         print_progress(&format!("{name}: joined after {:?}", begun.elapsed()));
-        Self {
-            vm,
-            fleet,
-            old,
-            vms,
-            begun,
-        }
+        Self { vm, fleet, old, vms, begun }
     }
 
     /// Orders an update to a release.
@@ -58,9 +52,7 @@ impl Node {
     /// Waits until the last run for a release has ended, and returns the run.
     #[track_caller]
     pub fn wait_for_run_end(&mut self, release: &Release) -> Value {
-        let run = self
-            .fleet
-            .wait_for_run_end(&mut self.vm, &release.version, UPDATE_TIMEOUT);
+        let run = self.fleet.wait_for_run_end(&mut self.vm, &release.version, UPDATE_TIMEOUT);
         print_progress(&format!(
             "{} {:?}: {} after {:?}: {}",
             release.version,
@@ -92,30 +84,25 @@ impl Node {
     #[track_caller]
     pub fn check_disk(&mut self, may_run: &[&Release]) -> String {
         let version = judge(&self.fleet, &mut self.vm, may_run);
-        print_progress(&format!(
-            "{version} is confirmed after {:?}",
-            self.begun.elapsed()
-        ));
+        print_progress(&format!("{version} is confirmed after {:?}", self.begun.elapsed()));
         version
     }
 
     /// Waits until a slot is armed or on trial.
     #[track_caller]
     pub fn wait_until_armed(&mut self, slot: Slot) {
-        self.vm
-            .until_entries("the slot is armed", STEP_TIMEOUT, |entries| {
-                matches!(counts(entries, slot)[..], [BootCount::Trial { .. }])
-            });
+        self.vm.until_entries("the slot is armed", STEP_TIMEOUT, |entries| {
+            matches!(counts(entries, slot)[..], [BootCount::Trial { .. }])
+        });
     }
 
     /// Waits until the loader has counted a boot of a slot.
     #[track_caller]
     pub fn wait_until_counted(&mut self, slot: Slot) {
-        self.vm
-            .until_entries("the loader counts", STEP_TIMEOUT, |entries| {
-                let counts = counts(entries, slot);
-                matches!(counts[..], [BootCount::Trial { done: 1.., .. }])
-            });
+        self.vm.until_entries("the loader counts", STEP_TIMEOUT, |entries| {
+            let counts = counts(entries, slot);
+            matches!(counts[..], [BootCount::Trial { done: 1.., .. }])
+        });
     }
 
     /// Waits until the machine has had this number of runs. The last one may just have been created.
@@ -133,10 +120,7 @@ impl Node {
     /// Waits until the server has recorded that a release failed on the machine.
     #[track_caller]
     pub fn wait_until_bad(&mut self, release: &Release) {
-        let (fleet, path) = (
-            &self.fleet,
-            format!("/compute/instances/{}", self.vm.instance()),
-        );
+        let (fleet, path) = (&self.fleet, format!("/compute/instances/{}", self.vm.instance()));
         self.vm.until("the failure is recorded", STEP_TIMEOUT, || {
             has_bad_image(&fleet.rest.get(&path), release).then_some(())
         });

@@ -78,10 +78,9 @@ fn a_hang_before_user_space_leads_back_once_it_was_reset_from_outside() {
     let hangs = node.vms.release(NEW_VERSION, ReleaseKind::HangEarly);
     node.order_update(&hangs);
     for _ in 0..TRY_COUNT {
-        node.vm
-            .until_line("the kernel waits", STEP_TIMEOUT, |line| {
-                line.contains(ReleaseKind::HANG_MESSAGE).then_some(())
-            });
+        node.vm.until_line("the kernel waits", STEP_TIMEOUT, |line| {
+            line.contains(ReleaseKind::HANG_MESSAGE).then_some(())
+        });
         node.vm.until_silent(HANG_TIMEOUT, STEP_TIMEOUT);
         node.vm.reset();
     }

@@ -63,11 +63,8 @@ fn draw_cuts(recorded: &UpdateRecording, count: usize, seed: u64) -> Vec<Cut> {
 /// Asserts that the ends include the old release, the new one on trial, and the blessed new one.
 #[track_caller]
 fn assert_ends(ends: &BTreeMap<BootVerdict, Vec<Cut>>) {
-    for (version, is_on_trial) in [
-        (OLD_VERSION, false),
-        (NEW_VERSION, true),
-        (NEW_VERSION, false),
-    ] {
+    for (version, is_on_trial) in [(OLD_VERSION, false), (NEW_VERSION, true), (NEW_VERSION, false)]
+    {
         let is_it = |end: &BootVerdict| matches!(end, BootVerdict::Runs { version: runs, is_on_trial: trial, .. } if runs == version && *trial == is_on_trial);
         let descriptions: Vec<_> = ends.keys().map(ToString::to_string).collect();
         assert!(ends.keys().any(is_it), "no {version} in {descriptions:?}");
@@ -114,10 +111,7 @@ fn a_disk_after_a_power_cut_starts_as_predicted() {
             // A reset by the machine itself uses a try, so after one the old release is possible as
             // well.
             let may_be_old = resets.by_itself > 0 && booted.version == OLD_VERSION;
-            assert!(
-                booted.version == version || may_be_old,
-                "{booted:?}, not {version}"
-            );
+            assert!(booted.version == version || may_be_old, "{booted:?}, not {version}");
         }
     };
     thread::scope(|scope| {

@@ -25,8 +25,7 @@ fn a_good_release_survives_power_cuts_while_the_next_one_is_written_or_on_trial(
     let third = node.vms.release("1.2", ReleaseKind::Good);
     let before = node.vm.slot_head(Slot::A);
     node.order_update(&third);
-    node.vm
-        .until_head(Slot::A, STEP_TIMEOUT, |head| head != before);
+    node.vm.until_head(Slot::A, STEP_TIMEOUT, |head| head != before);
     cut_and_restart(&mut node);
     node.wait_until_counted(Slot::A);
     cut_and_restart(&mut node);

@@ -119,14 +119,10 @@ impl Agent {
         target: UpdateTarget,
         once: bool,
     ) -> Result<RoundOutcome, AgentError> {
-        let recent = self
-            .loop_state
-            .last_prepared
-            .as_ref()
-            .is_some_and(|(key, at)| {
-                *key == spec_key(&target)
-                    && !self.has_elapsed(Some(*at), self.intervals.fetch_retry_interval)
-            });
+        let recent = self.loop_state.last_prepared.as_ref().is_some_and(|(key, at)| {
+            *key == spec_key(&target)
+                && !self.has_elapsed(Some(*at), self.intervals.fetch_retry_interval)
+        });
         if recent || self.ended_recently(&target, once) {
             return Ok(RoundOutcome::Wait);
         }
@@ -249,13 +245,10 @@ impl Agent {
             }
         }
         self.report_events(&mut entry).await?;
-        let before = match self
-            .unless_stopped(self.link.request_start(&entry))
-            .await??
-        {
-            StartPermit::Granted {
-                start_deadline: before,
-            } => before.map(|before| self.to_local_clock(before)),
+        let before = match self.unless_stopped(self.link.request_start(&entry)).await?? {
+            StartPermit::Granted { start_deadline: before } => {
+                before.map(|before| self.to_local_clock(before))
+            }
             StartPermit::Refused { reason } => {
                 tracing::info!(reason, "the server does not let the update begin");
                 // The refusal supersedes an offline grant.
@@ -299,9 +292,7 @@ impl Agent {
         }
         let mut ready = self.unless_stopped(self.engine.check_ready(entry)).await?;
         if matches!(ready, Ok(Readiness::Ready)) {
-            ready = Ok(self
-                .unless_stopped(self.gate.check_ready(&entry.plan))
-                .await?);
+            ready = Ok(self.unless_stopped(self.gate.check_ready(&entry.plan)).await?);
         }
         let why = match ready {
             Ok(Readiness::Ready) => String::new(),
@@ -393,27 +384,15 @@ mod tests {
     use crate::model::{ImageSpec, Sha256};
 
     fn target(spec: ImageSpec) -> UpdateTarget {
-        UpdateTarget {
-            digest: "os".into(),
-            spec: UpdateSpec::Image(spec),
-        }
+        UpdateTarget { digest: "os".into(), spec: UpdateSpec::Image(spec) }
     }
 
     #[test]
     fn the_key_differs_for_a_retry_and_for_another_file() {
         let spec = ImageSpec::sample("1.1");
-        let ordered = ImageSpec {
-            allow_retry: true,
-            ..spec.clone()
-        };
-        let rebuilt = ImageSpec {
-            sha256: Sha256::hash(b"rebuilt"),
-            ..spec.clone()
-        };
-        let signed = ImageSpec {
-            signatures: vec!["k:s".into()],
-            ..spec.clone()
-        };
+        let ordered = ImageSpec { allow_retry: true, ..spec.clone() };
+        let rebuilt = ImageSpec { sha256: Sha256::hash(b"rebuilt"), ..spec.clone() };
+        let signed = ImageSpec { signatures: vec!["k:s".into()], ..spec.clone() };
         let name = spec_key(&target(spec));
         assert_ne!(spec_key(&target(ordered)), name);
         assert_ne!(spec_key(&target(rebuilt)), name);

@@ -78,11 +78,7 @@ impl Agent {
     /// that, the agent ends the poll itself: the requested duration is longer, because the server
     /// may answer somewhat early.
     pub(super) fn hold_time(&self, rest: IdlePeriod) -> Duration {
-        let offered = self
-            .loop_state
-            .terms
-            .max_hold
-            .min(self.intervals.max_poll_interval);
+        let offered = self.loop_state.terms.max_hold.min(self.intervals.max_poll_interval);
         let own = self.time_until_own_work(rest).unwrap_or(Duration::MAX);
         if own.min(offered) < MIN_HOLD {
             return Duration::ZERO;
@@ -134,11 +130,7 @@ impl Agent {
             answer => answer?,
         };
         let is_same = answer.decision_tag == question.decision_tag;
-        let least = if is_same {
-            question.max_hold.mul_f32(0.75)
-        } else {
-            LONG_POLL_THRESHOLD
-        };
+        let least = if is_same { question.max_hold.mul_f32(0.75) } else { LONG_POLL_THRESHOLD };
         let way = match (begun.elapsed() >= least, is_same) {
             (true, _) => AnswerTiming::Held,
             (false, true) => AnswerTiming::Declined,
@@ -188,9 +180,7 @@ impl Agent {
         let ended = self.loop_state.ended.get(name);
         let ended = ended.map(|ended| (ended.at, ended.retry_after));
         let tried = [fetched, ended].into_iter().flatten();
-        tried
-            .filter_map(|(at, after)| at.checked_add_signed(after))
-            .max()
+        tried.filter_map(|(at, after)| at.checked_add_signed(after)).max()
     }
 
     /// Time until the next poll of an idle agent: as the server requested, or almost at once for a
@@ -221,8 +211,7 @@ impl Agent {
     pub(super) fn reconnect_delay(&mut self) -> Duration {
         let wait = BACKOFF.0 + random_part(BACKOFF.0);
         let wait = wait.saturating_add(self.take_reconnect_spread());
-        self.time_until_next_window()
-            .map_or(wait, |open| wait.min(open))
+        self.time_until_next_window().map_or(wait, |open| wait.min(open))
     }
 
     /// Returns a random part of the time over which the server spreads reconnects, and resets that
@@ -248,10 +237,7 @@ mod tests {
     fn a_random_part_never_exceeds_the_length() {
         assert_eq!(random_part(Duration::ZERO), Duration::ZERO);
         let parts: Vec<_> = (0..100).map(|_| random_part(LONG_POLL_JITTER)).collect();
-        assert!(
-            parts.iter().all(|part| *part <= LONG_POLL_JITTER),
-            "{parts:?}"
-        );
+        assert!(parts.iter().all(|part| *part <= LONG_POLL_JITTER), "{parts:?}");
         assert!(parts.iter().any(|part| *part != parts[0]), "{parts:?}");
     }
 }

@@ -110,9 +110,7 @@ pub struct Agent {
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent")
-            .field("engine", &self.engine)
-            .finish_non_exhaustive()
+        f.debug_struct("Agent").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 
@@ -225,11 +223,7 @@ impl Agent {
         if self.loop_state.is_fetch_deferred {
             return Err(AgentError::Attempt(self.loop_state.waiting_reason.clone()));
         }
-        let problem = self
-            .loop_state
-            .ended
-            .values()
-            .find_map(|e| e.problem.clone());
+        let problem = self.loop_state.ended.values().find_map(|e| e.problem.clone());
         problem.map_or(Ok(()), |problem| Err(AgentError::Attempt(problem)))
     }
 
@@ -300,10 +294,9 @@ impl Agent {
     fn notify_status(&self, error: &str) {
         let line = match (error, self.loop_state.waiting_reason.as_str()) {
             ("", "") => self.loop_state.last_decision.clone(),
-            ("", waiting) => format!(
-                "{}; the node delays the update: {waiting}",
-                self.loop_state.last_decision
-            ),
+            ("", waiting) => {
+                format!("{}; the node delays the update: {waiting}", self.loop_state.last_decision)
+            }
             (error, _) => format!("error: {error}"),
         };
         self.manager.notify(ServiceState::Status(&line));
@@ -336,10 +329,7 @@ impl Agent {
         if let Some(open) = entry.take() {
             entry = self.resume_attempt(open).await?;
         }
-        if entry
-            .as_ref()
-            .is_some_and(JournalEntry::awaits_first_reboot)
-        {
+        if entry.as_ref().is_some_and(JournalEntry::awaits_first_reboot) {
             // The prepared change would be applied by any reset. The supervised reboot must not
             // wait for a poll.
             return Ok((RoundOutcome::PollAgain, Duration::ZERO));
@@ -385,8 +375,7 @@ impl Agent {
         entry: JournalEntry,
         trying: TryKind,
     ) -> Result<JournalEntry, AgentError> {
-        self.manager
-            .notify(ServiceState::Status("changing this node"));
+        self.manager.notify(ServiceState::Status("changing this node"));
         if entry.phase != Phase::Rebooting {
             self.guard.acquire("an update is being carried out");
         }

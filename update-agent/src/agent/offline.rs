@@ -20,10 +20,7 @@ impl Agent {
     pub(super) fn is_server_unreachable(&mut self, error: &LinkError) -> bool {
         match error {
             LinkError::Unavailable(_) => true,
-            LinkError::Busy {
-                retry_after: again,
-                message: why,
-            } => {
+            LinkError::Busy { retry_after: again, message: why } => {
                 tracing::debug!(?again, why, "the server is overloaded");
                 let since = self.loop_state.busy_since.get_or_insert_with(Instant::now);
                 since.elapsed() >= MAX_BUSY_TIME
@@ -43,9 +40,9 @@ impl Agent {
                 backoff.saturating_add(self.take_reconnect_spread())
             }
             // A change that has begun is continued regardless of the server.
-            AgentError::Link(LinkError::Busy {
-                retry_after: again, ..
-            }) if !self.open_attempt_has_begun() => {
+            AgentError::Link(LinkError::Busy { retry_after: again, .. })
+                if !self.open_attempt_has_begun() =>
+            {
                 backoff.max(again.saturating_add(random_part(*again / 4)))
             }
             _ => backoff,

@@ -137,8 +137,7 @@ impl Agent {
             }),
             Err(failure) => {
                 tracing::warn!(error = %failure, "cannot refresh the package lists");
-                self.status
-                    .update(|status| status.refresh_error = failure.reason);
+                self.status.update(|status| status.refresh_error = failure.reason);
             }
         }
         Ok(())
@@ -182,10 +181,7 @@ impl Agent {
         let facts = self.read_facts().await?;
         let waiting = self.loop_state.waiting_reason.clone();
         let digest = facts_digest(&facts);
-        let send_facts = self
-            .loop_state
-            .sent_facts_digest
-            .is_some_and(|sent| sent != digest);
+        let send_facts = self.loop_state.sent_facts_digest.is_some_and(|sent| sent != digest);
         // Changed facts are sent with a regular poll.
         let rest = rest.filter(|_| !send_facts);
         let hold = rest.map_or(Duration::ZERO, |rest| self.hold_time(rest));
@@ -284,10 +280,7 @@ mod tests {
 
     /// The retry delay after an attempt with these events.
     fn retry_delay_after(spec: UpdateSpec, kinds: &[EventKind]) -> TimeDelta {
-        let target = UpdateTarget {
-            digest: "os".into(),
-            spec,
-        };
+        let target = UpdateTarget { digest: "os".into(), spec };
         let mut entry = JournalEntry::new(Uuid::from_u128(1), target);
         entry.events = (1..)
             .zip(kinds)
@@ -306,26 +299,14 @@ mod tests {
     fn an_image_that_could_not_be_fetched_is_not_retried_at_once() {
         let failed = |kind| EventKind::failed_unchanged(Failure::new(kind, "no"), None);
         for kind in [FailureKind::Download, FailureKind::Storage] {
-            assert_eq!(
-                retry_delay_after(image(), &[failed(kind)]),
-                INTERVALS.fetch_retry_interval
-            );
+            assert_eq!(retry_delay_after(image(), &[failed(kind)]), INTERVALS.fetch_retry_interval);
             let begun = [EventKind::Began, failed(kind)];
             assert_eq!(retry_delay_after(image(), &begun), INTERVALS.retry_interval);
             let packages = UpdateSpec::Packages(PackageSpec::new(PackageMode::Latest));
-            assert_eq!(
-                retry_delay_after(packages, &[failed(kind)]),
-                INTERVALS.retry_interval
-            );
+            assert_eq!(retry_delay_after(packages, &[failed(kind)]), INTERVALS.retry_interval);
         }
         let unsigned = failed(FailureKind::Signature);
-        assert_eq!(
-            retry_delay_after(image(), &[unsigned]),
-            INTERVALS.retry_interval
-        );
-        assert_eq!(
-            retry_delay_after(image(), &[EventKind::NothingToDo]),
-            INTERVALS.retry_interval
-        );
+        assert_eq!(retry_delay_after(image(), &[unsigned]), INTERVALS.retry_interval);
+        assert_eq!(retry_delay_after(image(), &[EventKind::NothingToDo]), INTERVALS.retry_interval);
     }
 }

@@ -22,19 +22,13 @@ impl fmt::Debug for ShutdownGuard {
 impl ShutdownGuard {
     /// Creates a guard for the system that the agent runs on.
     pub fn new(runner: Arc<dyn Runner>) -> Self {
-        Self {
-            runner: Some(runner),
-            lock: Mutex::new(None),
-        }
+        Self { runner: Some(runner), lock: Mutex::new(None) }
     }
 
     /// Creates a guard that takes no lock. A change of another root does not depend on the system
     /// around it.
     pub fn disabled() -> Self {
-        Self {
-            runner: None,
-            lock: Mutex::new(None),
-        }
+        Self { runner: None, lock: Mutex::new(None) }
     }
 
     /// Takes the lock. The change goes on even if the lock cannot be taken.

@@ -38,15 +38,8 @@ impl Agent {
 
 /// Warning about a clock that is `ahead` of the server's; `None` if the difference is small.
 pub fn clock_warning(ahead: TimeDelta) -> Option<String> {
-    let (_, so_far) = CLOCK_STEPS
-        .iter()
-        .rev()
-        .find(|(least, _)| ahead.abs() >= *least)?;
-    let direction = if ahead > TimeDelta::zero() {
-        "ahead of"
-    } else {
-        "behind"
-    };
+    let (_, so_far) = CLOCK_STEPS.iter().rev().find(|(least, _)| ahead.abs() >= *least)?;
+    let direction = if ahead > TimeDelta::zero() { "ahead of" } else { "behind" };
     Some(format!(
         "this machine's clock is {so_far} {direction} the server's: windows may be missed and certificates refused; \
          set the clock, best with NTP"
@@ -55,10 +48,7 @@ pub fn clock_warning(ahead: TimeDelta) -> Option<String> {
 
 /// Removes control characters from a text and limits its length to what the server accepts.
 pub(super) fn to_short_line(text: &str) -> String {
-    let line: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let end = line.floor_char_boundary(MAX_TEXT_BYTES);
     line.get(..end).unwrap_or_default().trim().to_owned()
 }
@@ -72,10 +62,7 @@ mod tests {
         assert_eq!(clock_warning(TimeDelta::minutes(4)), None);
         assert_eq!(clock_warning(TimeDelta::minutes(-4)), None);
         let five = clock_warning(TimeDelta::minutes(5)).unwrap();
-        assert!(
-            five.contains("more than 5 minutes ahead of the server's"),
-            "{five}"
-        );
+        assert!(five.contains("more than 5 minutes ahead of the server's"), "{five}");
         assert_eq!(clock_warning(TimeDelta::minutes(59)), Some(five));
         let days = clock_warning(TimeDelta::days(-400)).unwrap();
         assert!(days.contains("more than a year behind"), "{days}");

@@ -79,10 +79,8 @@ async fn detect_architecture(config: &Config, paths: &AgentPaths) -> anyhow::Res
     if !os::has_dpkg(paths) && OsRelease::read(paths).booted_image().is_some() {
         return Ok(os::debian_architecture(&os::machine()).to_owned());
     }
-    let tools = PackageTools::new(
-        Arc::new(HostRunner::new(paths.root())),
-        config.package_tool_timeouts(),
-    );
+    let tools =
+        PackageTools::new(Arc::new(HostRunner::new(paths.root())), config.package_tool_timeouts());
     let architecture = tools.architecture().await;
     architecture.context("this root has no working dpkg")
 }
@@ -122,15 +120,12 @@ where
     let end = Instant::now() + MAX_BUSY_TIME;
     loop {
         let again = match enroll().await {
-            Err(LinkError::Busy {
-                retry_after: again, ..
-            }) if Instant::now() + again < end => again,
+            Err(LinkError::Busy { retry_after: again, .. }) if Instant::now() + again < end => {
+                again
+            }
             ended => return ended,
         };
-        tracing::warn!(
-            seconds = again.as_secs_f32(),
-            "the server is overloaded, trying again"
-        );
+        tracing::warn!(seconds = again.as_secs_f32(), "the server is overloaded, trying again");
         sleep(again).await;
     }
 }
@@ -263,11 +258,7 @@ mod tests {
         write(&paths, "/etc/os-release", made_by_mkosi);
         for (number, label) in [(2, "root-a"), (3, "root-b")] {
             let uevent = format!("DEVNAME=vda{number}\nPARTNAME={label}\n");
-            write(
-                &paths,
-                &format!("/sys/class/block/vda{number}/uevent"),
-                &uevent,
-            );
+            write(&paths, &format!("/sys/class/block/vda{number}/uevent"), &uevent);
         }
         // The loader is unknown to the agent, so there is nothing to wait for.
         assert_eq!(detect_booted_image(&config, &paths).await.unwrap(), None);

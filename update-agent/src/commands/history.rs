@@ -59,11 +59,7 @@ fn detail_lines(record: &AttemptRecord) -> Vec<String> {
             0 => String::new(),
             bytes => format!(" ({})", text::format_bytes(bytes)),
         };
-        format!(
-            "{} {}{fetched}",
-            span.phase,
-            text::format_duration(span.millis)
-        )
+        format!("{} {}{fetched}", span.phase, text::format_duration(span.millis))
     });
     let phases: Vec<_> = phases.collect();
     if !phases.is_empty() {
@@ -96,10 +92,7 @@ mod tests {
     use crate::paths::AgentPaths;
 
     fn run_history(root: &std::path::Path, output: OutputFormat) -> String {
-        let paths = PathArgs {
-            root: Some(root.to_owned()),
-            ..PathArgs::default()
-        };
+        let paths = PathArgs { root: Some(root.to_owned()), ..PathArgs::default() };
         let mut out = Vec::new();
         print_history(&cli::HistoryArgs { paths, output }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -108,18 +101,11 @@ mod tests {
     #[test]
     fn ended_updates_are_printed_with_details() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(
-            run_history(root.path(), OutputFormat::Text),
-            "no update has ended here\n"
-        );
+        assert_eq!(run_history(root.path(), OutputFormat::Text), "no update has ended here\n");
         assert_eq!(run_history(root.path(), OutputFormat::Json), "[]\n");
         let paths = AgentPaths::new(root.path(), None);
         paths.prepare().unwrap();
-        let span = |phase: &str, millis, bytes| PhaseSpan {
-            phase: phase.into(),
-            millis,
-            bytes,
-        };
+        let span = |phase: &str, millis, bytes| PhaseSpan { phase: phase.into(), millis, bytes };
         let record = AttemptRecord {
             attempt: Uuid::from_u128(7),
             target: "d".into(),

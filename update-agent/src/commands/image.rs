@@ -128,17 +128,9 @@ fn build_report(boot_control: &'static str, slots: &Slots, seen: &BootObservatio
 
 fn print_report(report: &ImageReport, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "boot control: {}", report.boot_control)?;
-    let mut rows = vec![
-        ["", "SLOT", "STATE", "PROFILE", "IMAGE"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    let mut rows = vec![["", "SLOT", "STATE", "PROFILE", "IMAGE"].map(str::to_owned).to_vec()];
     for entry in &report.slots {
-        let runs = if report.booted == Some(entry.slot) {
-            "runs"
-        } else {
-            ""
-        };
+        let runs = if report.booted == Some(entry.slot) { "runs" } else { "" };
         rows.push(vec![
             runs.to_owned(),
             entry.slot.to_owned(),
@@ -152,23 +144,12 @@ fn print_report(report: &ImageReport, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "the running slot is unknown")?;
     }
     for bad in &report.bad {
-        let BadImageEntry {
-            sha256,
-            image,
-            why,
-            at,
-        } = bad;
+        let BadImageEntry { sha256, image, why, at } = bad;
         writeln!(out, "\n{image} failed here at {at}: {why}")?;
-        writeln!(
-            out,
-            "    run `evenkeel-agent image forget {sha256}` to allow another try"
-        )?;
+        writeln!(out, "    run `evenkeel-agent image forget {sha256}` to allow another try")?;
     }
     for UndecidedEntry { sha256, times, why } in &report.undecided {
-        writeln!(
-            out,
-            "\nundecided trials: {times}; last reason: {why}\n    {sha256}"
-        )?;
+        writeln!(out, "\nundecided trials: {times}; last reason: {why}\n    {sha256}")?;
     }
     Ok(())
 }
@@ -192,10 +173,7 @@ fn forget_image(
             arguments.digest
         );
     }
-    writeln!(
-        out,
-        "removed from the failed images; the image can be tried again"
-    )?;
+    writeln!(out, "removed from the failed images; the image can be tried again")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -259,11 +237,7 @@ mod tests {
             config: Some(file.clone()),
         };
         let usual = (AgentPaths::new("/", None), Duration::from_mins(10));
-        assert_eq!(
-            guard_settings(load_config(&args)),
-            usual,
-            "the file is missing"
-        );
+        assert_eq!(guard_settings(load_config(&args)), usual, "the file is missing");
         std::fs::write(&file, "[image.health]\ndeadline = \"soon\"\n").unwrap();
         assert_eq!(guard_settings(load_config(&args)), usual);
 
@@ -283,11 +257,7 @@ mod tests {
         };
         let slots = Slots {
             a: SlotState::Good(what("1.0")),
-            b: SlotState::Bad {
-                image: what("1.1"),
-                why: "it hung".into(),
-                log: String::new(),
-            },
+            b: SlotState::Bad { image: what("1.1"), why: "it hung".into(), log: String::new() },
             last_good: Some(Slot::A),
             bad: vec![BadImage {
                 file: Sha256::hash(b"1.1"),

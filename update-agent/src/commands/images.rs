@@ -55,9 +55,7 @@ pub struct ImageSystem {
 
 impl fmt::Debug for ImageSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Images")
-            .field("boot", &self.boot.name())
-            .finish_non_exhaustive()
+        f.debug_struct("Images").field("boot", &self.boot.name()).finish_non_exhaustive()
     }
 }
 
@@ -79,11 +77,7 @@ impl ImageSystem {
             web.set_credential(&credential);
         }
         let slots = SlotFile::open(&paths.slots(), Arc::clone(&registry.clock))?;
-        Ok(Some(Self {
-            boot,
-            slots: Arc::new(slots),
-            web,
-        }))
+        Ok(Some(Self { boot, slots: Arc::new(slots), web }))
     }
 
     /// The module that writes images into the slots.
@@ -145,12 +139,7 @@ fn server_authority(paths: &AgentPaths) -> String {
 
 /// Waits a short time for a boot partition that [may be late](boot_control::esp_may_be_late).
 pub async fn wait_for_boot_partition(paths: &AgentPaths, config: &ImageConfig) {
-    timeout(
-        BOOT_PARTITION_TIMEOUT,
-        boot_control::wait_for_esp(paths, config),
-    )
-    .await
-    .ok();
+    timeout(BOOT_PARTITION_TIMEOUT, boot_control::wait_for_esp(paths, config)).await.ok();
 }
 
 /// Brings the record of the slots in line with the boot state, and repairs the slots if necessary.
@@ -177,17 +166,11 @@ pub async fn reconcile_slots(
     }
     match reconcile_once(boot, slots, reset).await {
         Ok(seen) => Ok(seen),
-        Err(ReconcileError {
-            failure,
-            seen: Some(seen),
-        }) => {
+        Err(ReconcileError { failure, seen: Some(seen) }) => {
             tracing::error!(%failure, "cannot repair the slots now");
             Ok(Some(seen))
         }
-        Err(ReconcileError {
-            failure,
-            seen: None,
-        }) => Err(failure),
+        Err(ReconcileError { failure, seen: None }) => Err(failure),
     }
 }
 
@@ -201,10 +184,7 @@ struct ReconcileError {
 
 impl From<Failure> for ReconcileError {
     fn from(failure: Failure) -> Self {
-        Self {
-            failure,
-            seen: None,
-        }
+        Self { failure, seen: None }
     }
 }
 
@@ -318,10 +298,7 @@ mod tests {
 
     #[test]
     fn time_without_power_does_not_relax_the_server_check() {
-        let target = UpdateTarget {
-            digest: String::new(),
-            spec: UpdateSpec::Unknown,
-        };
+        let target = UpdateTarget { digest: String::new(), spec: UpdateSpec::Unknown };
         let mut attempt = JournalEntry::new(uuid::Uuid::from_u128(1), target);
         let last = Some(at(0));
         let next_week = at(7 * 24 * 60);

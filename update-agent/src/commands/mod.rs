@@ -57,17 +57,11 @@ fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths)> {
     let root =
         std::fs::canonicalize(root).with_context(|| format!("find the root {}", root.display()))?;
     let state = args.state_dir.as_ref().or(config.state_dir.as_ref());
-    let state = state
-        .map(std::path::absolute)
-        .transpose()
-        .context("find the state directory")?;
+    let state = state.map(std::path::absolute).transpose().context("find the state directory")?;
     let paths = AgentPaths::new(root, state);
     Ok((config, paths))
 }
 
 fn build_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
 }

@@ -47,9 +47,7 @@ pub struct ModuleRegistry<'a> {
 
 impl fmt::Debug for ModuleRegistry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModuleRegistry")
-            .field("paths", &self.paths)
-            .finish_non_exhaustive()
+        f.debug_struct("ModuleRegistry").field("paths", &self.paths).finish_non_exhaustive()
     }
 }
 
@@ -92,18 +90,12 @@ impl<'a> ModuleRegistry<'a> {
     /// The latest trusted time. There is one instance per process, so that all connections to the
     /// server share it.
     pub fn time_floor(&self) -> Arc<TimeFloor> {
-        Arc::clone(
-            self.time_floor
-                .get_or_init(|| Arc::new(TimeFloor::load(self.paths))),
-        )
+        Arc::clone(self.time_floor.get_or_init(|| Arc::new(TimeFloor::load(self.paths))))
     }
 
     /// The package tools: apt and dpkg.
     pub fn package_tools(&self) -> PackageTools {
-        PackageTools::new(
-            Arc::clone(&self.runner),
-            self.config.package_tool_timeouts(),
-        )
+        PackageTools::new(Arc::clone(&self.runner), self.config.package_tool_timeouts())
     }
 
     /// Whether the managed root is the agent's own system and systemd runs it.

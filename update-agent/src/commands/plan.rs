@@ -48,10 +48,7 @@ pub fn parse_packages(packages: &[String]) -> anyhow::Result<PackageSpec> {
         };
         let is_one = !name.is_empty() && version.as_ref().is_none_or(|text| !text.is_empty());
         ensure!(is_one, "{package:?} is neither NAME nor NAME=VERSION");
-        Ok(PackageRequirement {
-            name: name.to_owned(),
-            version,
-        })
+        Ok(PackageRequirement { name: name.to_owned(), version })
     });
     let requirements: anyhow::Result<Vec<_>> = requirements.collect();
     Ok(PackageSpec::new(PackageMode::Exactly(requirements?)))
@@ -74,10 +71,7 @@ pub async fn plan_packages(
     if let Err(failure) = registry.owner.check_spec(&spec) {
         bail!(failure_text(&failure));
     }
-    let target = UpdateTarget {
-        digest: String::new(),
-        spec: UpdateSpec::Packages(spec),
-    };
+    let target = UpdateTarget { digest: String::new(), spec: UpdateSpec::Packages(spec) };
     let engine = registry.build_engine(Box::new(FileJournal::new(journal)));
     let planned = engine.plan(&target).await;
     engine.clean_up();
@@ -98,20 +92,14 @@ fn write_plan(plan: &UpdatePlan, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "nothing to change")?;
     } else {
         let heading = ["", "PACKAGE", "INSTALLED", "NEW", "SUITE", "DOWNLOAD"].map(str::to_owned);
-        let rows = plan
-            .changes
-            .iter()
-            .map(|change| change_row(change).to_vec());
+        let rows = plan.changes.iter().map(|change| change_row(change).to_vec());
         let rows: Vec<_> = std::iter::once(heading.to_vec()).chain(rows).collect();
         text::print_table(&rows, out)?;
         writeln!(out, "{}", plan_summary(plan))?;
     }
     if !plan.held_back.is_empty() {
         writeln!(out, "\nheld back:")?;
-        let rows = plan
-            .held_back
-            .iter()
-            .map(|package| held_back_row(package).to_vec());
+        let rows = plan.held_back.iter().map(|package| held_back_row(package).to_vec());
         text::print_table(&rows.collect::<Vec<_>>(), out)?;
     }
     Ok(())
@@ -148,11 +136,7 @@ fn plan_summary(plan: &UpdatePlan) -> String {
         1.. => format!("{disk} more disk space used"),
         _ => format!("{disk} disk space freed"),
     };
-    let reboot = if plan.reboot_expected {
-        ", reboot likely"
-    } else {
-        ""
-    };
+    let reboot = if plan.reboot_expected { ", reboot likely" } else { "" };
     format!("{changed}, {fetched} to download, {disk}{reboot}")
 }
 

@@ -183,10 +183,7 @@ fn start_without_images(paths: &AgentPaths, why: Option<String>) -> ImageStart {
         );
         return ImageStart::Untestable(why);
     }
-    ImageStart::Usable {
-        trial: None,
-        warnings: why.into_iter().collect(),
-    }
+    ImageStart::Usable { trial: None, warnings: why.into_iter().collect() }
 }
 
 /// Reconciles the slots with the boot state and determines whether an image is on trial. A node
@@ -204,10 +201,7 @@ async fn start_images(
         Ok(Some(images)) => images,
         Ok(None) => return Ok(Some(start_without_images(registry.paths, None))),
         Err(failure) => {
-            return Ok(Some(start_without_images(
-                registry.paths,
-                Some(failure.reason),
-            )));
+            return Ok(Some(start_without_images(registry.paths, Some(failure.reason))));
         }
     };
     let reset = Arc::new(SysRq::default());
@@ -240,10 +234,7 @@ async fn start_images(
         finish_trial(Some(&trial)).await;
         anyhow::bail!("{why}");
     }
-    Ok(Some(ImageStart::Usable {
-        trial: Some(Box::new(trial)),
-        warnings: Vec::new(),
-    }))
+    Ok(Some(ImageStart::Usable { trial: Some(Box::new(trial)), warnings: Vec::new() }))
 }
 
 /// Finishes a trial, if there is one. Returns whether the agent may continue: after a fallback it
@@ -311,10 +302,7 @@ pub(super) fn connect(registry: &ModuleRegistry<'_>, node: &Node) -> anyhow::Res
 }
 
 #[cfg(not(feature = "halt-points"))]
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "with the feature halt-points a name can be wrong"
-)]
+#[expect(clippy::unnecessary_wraps, reason = "with the feature halt-points a name can be wrong")]
 fn open_journal(_arguments: &RunArgs, paths: &AgentPaths) -> anyhow::Result<Box<dyn Journal>> {
     Ok(Box::new(FileJournal::new(paths.journal())))
 }
@@ -329,15 +317,10 @@ fn open_journal(arguments: &RunArgs, paths: &AgentPaths) -> anyhow::Result<Box<d
         return Ok(journal);
     };
     anyhow::ensure!(
-        journal_points()
-            .iter()
-            .any(|candidate| candidate.name() == point),
+        journal_points().iter().any(|candidate| candidate.name() == point),
         "unknown point {point}; `evenkeel-agent steps` lists all points"
     );
-    Ok(Box::new(crate::halt::HaltingJournal::new(
-        journal,
-        point.clone(),
-    )))
+    Ok(Box::new(crate::halt::HaltingJournal::new(journal, point.clone())))
 }
 
 /// Prints the points at which `--halt-after` can stop.
@@ -354,9 +337,7 @@ fn journal_points() -> Vec<crate::journal::JournalPoint> {
     let paths = AgentPaths::new("/", None);
     let config = crate::config::Config::default();
     let journal = Box::new(FileJournal::new(paths.journal()));
-    ModuleRegistry::new(&config, &paths)
-        .build_engine(journal)
-        .journal_points()
+    ModuleRegistry::new(&config, &paths).build_engine(journal).journal_points()
 }
 
 #[cfg(test)]

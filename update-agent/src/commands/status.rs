@@ -145,11 +145,8 @@ fn print_last_status(report: &StatusReport, line: LineWriter<'_>) -> io::Result<
     let last = &report.last;
     line("last contact", &format_instant(last.last_contact))?;
     let problems = std::iter::once(&last.error).chain(&last.warnings);
-    let others = [
-        ("decision", &last.reason),
-        ("delayed by", &last.waiting),
-        ("limits", &last.limits),
-    ];
+    let others =
+        [("decision", &last.reason), ("delayed by", &last.waiting), ("limits", &last.limits)];
     for (name, value) in problems.map(|value| ("problem", value)).chain(others) {
         if !value.is_empty() {
             line(name, value)?;
@@ -163,10 +160,7 @@ fn print_last_status(report: &StatusReport, line: LineWriter<'_>) -> io::Result<
         line("", &last.refresh_error)?;
     }
     for window in report.grant.iter().flat_map(|grant| &grant.windows) {
-        let (start, end) = (
-            format_instant(Some(window.start)),
-            format_instant(Some(window.end)),
-        );
+        let (start, end) = (format_instant(Some(window.start)), format_instant(Some(window.end)));
         line("offline grant", &format!("from {start} to {end}"))?;
     }
     Ok(())
@@ -188,15 +182,8 @@ fn print_attempt(attempt: Option<&OpenAttempt>, line: LineWriter<'_>) -> io::Res
     line("attempt", &summary)?;
     let fetched = text::format_bytes(attempt.download_bytes);
     let held_back = text::pluralize(attempt.held_back, "package", "packages");
-    let reboot = if attempt.reboot_expected {
-        ", reboot likely"
-    } else {
-        ""
-    };
-    line(
-        "",
-        &format!("{fetched} to download, {held_back} held back{reboot}"),
-    )?;
+    let reboot = if attempt.reboot_expected { ", reboot likely" } else { "" };
+    line("", &format!("{fetched} to download, {held_back} held back{reboot}"))?;
     if let Some(image) = &attempt.image {
         line("", &text::format_image(image))?;
     }
@@ -219,14 +206,8 @@ mod tests {
     #[test]
     fn a_machine_that_never_enrolled_is_shown_as_not_enrolled() {
         let root = tempfile::tempdir().unwrap();
-        let paths = PathArgs {
-            root: Some(root.path().to_owned()),
-            ..PathArgs::default()
-        };
-        let arguments = |output| cli::StatusArgs {
-            paths: paths.clone(),
-            output,
-        };
+        let paths = PathArgs { root: Some(root.path().to_owned()), ..PathArgs::default() };
+        let arguments = |output| cli::StatusArgs { paths: paths.clone(), output };
         let mut text = Vec::new();
         print_status(&arguments(OutputFormat::Text), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

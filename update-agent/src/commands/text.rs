@@ -69,9 +69,7 @@ pub fn print_table(rows: &[Vec<String>], out: &mut impl Write) -> io::Result<()>
     let widths: Vec<_> = (0..columns).map(width).collect();
     for row in rows {
         let cells = row.iter().zip(&widths);
-        let cells: Vec<_> = cells
-            .map(|(cell, &width)| format!("{cell:<width$}"))
-            .collect();
+        let cells: Vec<_> = cells.map(|(cell, &width)| format!("{cell:<width$}")).collect();
         writeln!(out, "{}", cells.join("  ").trim_end())?;
     }
     Ok(())
@@ -94,12 +92,9 @@ mod tests {
         ] {
             assert_eq!(format_bytes(size), expected);
         }
-        for (span, expected) in [
-            (7, "7 ms"),
-            (59_999, "59 s"),
-            (61_000, "1 min 1 s"),
-            (3_660_000, "1 h 1 min"),
-        ] {
+        for (span, expected) in
+            [(7, "7 ms"), (59_999, "59 s"), (61_000, "1 min 1 s"), (3_660_000, "1 h 1 min")]
+        {
             assert_eq!(format_duration(span), expected);
         }
         assert_eq!(pluralize(1, "package", "packages"), "1 package");

@@ -85,10 +85,7 @@ impl Engine {
                         self.revert_or_fail(entry, failure, verdict).await?,
                     ));
                 }
-                tracing::info!(
-                    step = step.name,
-                    "the node is as planned although the step failed"
-                );
+                tracing::info!(step = step.name, "the node is as planned although the step failed");
                 entry.remarks.push(failure.remark(&step.name));
             }
             if let Some(finished) = entry.steps.get_mut(next) {
@@ -186,10 +183,7 @@ impl Engine {
                 _ => break verdict,
             }
         };
-        add_missing(
-            &mut entry.retained_conffiles,
-            verdict.retained_conffiles.clone(),
-        );
+        add_missing(&mut entry.retained_conffiles, verdict.retained_conffiles.clone());
         verdict
     }
 
@@ -197,18 +191,13 @@ impl Engine {
         let steps = all_steps(entry);
         // Without the module of a step the result is a failure, and waiting does not change that.
         let missing = self.missing_module(entry);
-        let mut combined = Verdict {
-            is_final: missing.is_some(),
-            problem: missing,
-            ..Verdict::default()
-        };
+        let mut combined =
+            Verdict { is_final: missing.is_some(), problem: missing, ..Verdict::default() };
         for module in self.involved_modules(entry) {
             match module.verify(&steps, baseline(entry, module.name())).await {
                 Ok(verdict) => {
                     combined.results.extend(verdict.results);
-                    combined
-                        .retained_conffiles
-                        .extend(verdict.retained_conffiles);
+                    combined.retained_conffiles.extend(verdict.retained_conffiles);
                     combined.problem = combined.problem.or(verdict.problem);
                     combined.is_final |= verdict.is_final;
                     combined.booted = combined.booted.or(verdict.booted);
@@ -258,11 +247,7 @@ impl Engine {
             None => failure,
         };
         let results = verdict.results;
-        let kind = EventKind::Failed {
-            failure,
-            results,
-            booted,
-        };
+        let kind = EventKind::Failed { failure, results, booted };
         self.end(entry, kind)
     }
 

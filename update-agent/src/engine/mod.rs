@@ -48,9 +48,7 @@ pub struct EngineParts {
 
 impl std::fmt::Debug for EngineParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts")
-            .field("boot_id", &self.boot_id)
-            .finish_non_exhaustive()
+        f.debug_struct("Parts").field("boot_id", &self.boot_id).finish_non_exhaustive()
     }
 }
 
@@ -66,9 +64,7 @@ pub struct Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine")
-            .field("modules", &self.module_names())
-            .finish_non_exhaustive()
+        f.debug_struct("Engine").field("modules", &self.module_names()).finish_non_exhaustive()
     }
 }
 
@@ -122,9 +118,7 @@ impl Engine {
     }
 
     fn lock_open_reason(&self) -> MutexGuard<'_, String> {
-        self.open_reason
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.open_reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cancels changes that an attempt has prepared and that the next reset would apply. Call it only if no attempt is
@@ -395,9 +389,7 @@ impl Engine {
 
     /// Whether the start permit had a deadline that has passed.
     fn is_past_deadline(&self, entry: &JournalEntry) -> bool {
-        entry
-            .start_deadline
-            .is_some_and(|before| before <= self.now())
+        entry.start_deadline.is_some_and(|before| before <= self.now())
     }
 
     fn end(&self, mut entry: JournalEntry, kind: EventKind) -> Result<JournalEntry, JournalError> {
@@ -421,11 +413,7 @@ impl Engine {
 
     /// Appends an event with the next sequence number. It is sent only after the journal is written.
     fn record_event(&self, entry: &mut JournalEntry, kind: EventKind) {
-        let account = if kind.is_terminal() {
-            entry.run_report()
-        } else {
-            None
-        };
+        let account = if kind.is_terminal() { entry.run_report() } else { None };
         entry.events.push(AttemptEvent {
             sequence: entry.last_sequence() + 1,
             at: self.now(),

@@ -62,10 +62,7 @@ impl Engine {
         let mut reasons: Option<Vec<String>> = None;
         let mut first_failure = None;
         for module in self.involved_modules(entry) {
-            match module
-                .post_apply(&steps, baseline(entry, module.name()))
-                .await
-            {
+            match module.post_apply(&steps, baseline(entry, module.name())).await {
                 Ok(after) => {
                     add_missing(&mut entry.restarted, after.restarted);
                     add_missing(&mut entry.remarks, after.remarks);
@@ -140,9 +137,7 @@ impl Engine {
     /// Whether the last reboot request had enough time. A request in the future means that the clock was turned back.
     fn is_reboot_due(&self, entry: &JournalEntry) -> bool {
         let now = self.now();
-        entry
-            .last_reboot_request
-            .is_none_or(|at| at > now || now - at >= REBOOT_RETRY_INTERVAL)
+        entry.last_reboot_request.is_none_or(|at| at > now || now - at >= REBOOT_RETRY_INTERVAL)
     }
 
     async fn request_reboot(&self, mut entry: JournalEntry) -> Result<JournalEntry, JournalError> {
@@ -181,11 +176,7 @@ impl Engine {
             problem.log
         });
         let failure = Failure::with_log(FailureKind::Reboot, reason, &log);
-        let kind = EventKind::Failed {
-            failure,
-            results: verdict.results,
-            booted: verdict.booted,
-        };
+        let kind = EventKind::Failed { failure, results: verdict.results, booted: verdict.booted };
         self.end(entry, kind)
     }
 
@@ -207,10 +198,7 @@ impl Engine {
             // Post-apply work has a result only now, after the reboot. Its failures are recorded in the remarks.
             self.run_module_post_apply(&mut entry).await.ok();
         }
-        let kind = EventKind::Finished {
-            results: verdict.results,
-            booted: verdict.booted,
-        };
+        let kind = EventKind::Finished { results: verdict.results, booted: verdict.booted };
         self.end(entry, kind)
     }
 }

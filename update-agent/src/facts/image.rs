@@ -41,10 +41,7 @@ impl fmt::Debug for RunningImage {
 impl RunningImage {
     /// Uses this boot control; without one nothing is known.
     pub fn from_boot_control(boot: Option<Arc<dyn BootControl>>) -> Self {
-        Self {
-            boot,
-            ..Self::default()
-        }
+        Self { boot, ..Self::default() }
     }
 
     /// Reads the boot state again.
@@ -95,9 +92,7 @@ pub fn add_image_facts(facts: &mut Facts, slots: Option<&Slots>, may_be_named: b
     };
     let fact = |slot: Slot| {
         let state = slots.state(slot);
-        let image_id = state
-            .image()
-            .map(|what| truncate_text(&what.image_id, MAX_TEXT_BYTES));
+        let image_id = state.image().map(|what| truncate_text(&what.image_id, MAX_TEXT_BYTES));
         SlotFact {
             name: slot.label().to_owned(),
             state: state.name().to_owned(),
@@ -171,10 +166,7 @@ mod tests {
     #[test]
     fn an_armed_image_is_reported_only_while_the_other_slot_runs() {
         let mut facts = facts();
-        let armed = SlotState::Armed {
-            image: slot_content("1.1"),
-            boot_id: "b".into(),
-        };
+        let armed = SlotState::Armed { image: slot_content("1.1"), boot_id: "b".into() };
         let slots = slots(SlotState::Good(slot_content("1.0")), armed);
         for running in [running_slot(Slot::B), RunningImage::default()] {
             add_running(&mut facts, &slots, &running);
@@ -196,11 +188,7 @@ mod tests {
         };
         let bad = slots(bad, SlotState::Empty);
         assert!(running.warning(&bad).is_some());
-        assert_eq!(
-            RunningImage::default().warning(&bad),
-            None,
-            "no boot state is known"
-        );
+        assert_eq!(RunningImage::default().warning(&bad), None, "no boot state is known");
     }
 
     #[test]
@@ -230,11 +218,7 @@ mod tests {
             .slots
             .iter()
             .map(|slot| {
-                let SlotFact {
-                    name,
-                    state,
-                    image_id,
-                } = slot;
+                let SlotFact { name, state, image_id } = slot;
                 format!("{name} {state} {image_id}")
             })
             .collect();

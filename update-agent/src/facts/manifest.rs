@@ -22,9 +22,7 @@ struct ManifestPackage<'a> {
 
 /// The manifest as JSON, sorted by name, then architecture.
 pub fn to_json(packages: &[DpkgPackage]) -> String {
-    let present = packages
-        .iter()
-        .filter(|dpkg_package| dpkg_package.is_present());
+    let present = packages.iter().filter(|dpkg_package| dpkg_package.is_present());
     let mut repo: Vec<_> = present
         .map(|dpkg_package| ManifestPackage {
             name: &dpkg_package.name,

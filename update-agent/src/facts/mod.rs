@@ -226,17 +226,12 @@ impl FactsReader {
         image::add_image_facts(facts, slots.as_ref(), may_be_named);
         let now = slots.as_ref().and_then(|slots| self.running.warning(slots));
         let warnings = self.warnings.iter().cloned().chain(now);
-        facts
-            .warnings
-            .extend(warnings.map(|text| truncate_text(&text, MAX_TEXT_BYTES)));
+        facts.warnings.extend(warnings.map(|text| truncate_text(&text, MAX_TEXT_BYTES)));
     }
 
     /// Reads the facts of the root, from the cache if nothing has changed.
     async fn read_root(&mut self) -> Result<Facts, Failure> {
-        let stamps: Vec<_> = WATCHED_FILES
-            .iter()
-            .map(|path| self.file_stamp(path))
-            .collect();
+        let stamps: Vec<_> = WATCHED_FILES.iter().map(|path| self.file_stamp(path)).collect();
         if let Some(last) = self.last.as_mut().filter(|last| last.file_stamps == stamps) {
             let services = &mut last.facts.stale_services;
             if !services.is_empty() && last.services.elapsed() >= STALE_SERVICES_INTERVAL {
@@ -247,11 +242,8 @@ impl FactsReader {
             return Ok(last.facts.clone());
         }
         let facts = self.read_uncached().await?;
-        self.last = Some(LastRead {
-            file_stamps: stamps,
-            facts: facts.clone(),
-            services: Instant::now(),
-        });
+        self.last =
+            Some(LastRead { file_stamps: stamps, facts: facts.clone(), services: Instant::now() });
         Ok(facts)
     }
 
@@ -350,12 +342,7 @@ pub(crate) fn find_stale_services(paths: &AgentPaths) -> Vec<StaleService> {
 fn digest_packages(packages: &[DpkgPackage]) -> String {
     let mut lines: Vec<_> = packages
         .iter()
-        .map(|k| {
-            format!(
-                "{}\t{}\t{}\t{}\n",
-                k.name, k.architecture, k.version, k.state
-            )
-        })
+        .map(|k| format!("{}\t{}\t{}\t{}\n", k.name, k.architecture, k.version, k.state))
         .collect();
     lines.sort_unstable();
     let mut hasher = Sha256::new();
@@ -371,10 +358,7 @@ mod tests {
 
     #[test]
     fn facts_never_exceed_the_servers_limits() {
-        let facts = Facts {
-            reboot_required_by: vec!["x\0".repeat(5_000)],
-            ..Facts::default()
-        };
+        let facts = Facts { reboot_required_by: vec!["x\0".repeat(5_000)], ..Facts::default() };
         let facts = facts.truncate_texts();
         let text = &facts.reboot_required_by[0];
         assert!(text.len() <= MAX_TEXT_BYTES && !text.contains('\0'));

@@ -43,11 +43,7 @@ pub fn read_reboot_status(paths: &AgentPaths, running: &str) -> RebootStatus {
             newer.map(|newer| format!("the kernel {running} is running, but {newer} is installed")),
         );
     }
-    RebootStatus {
-        required: !reasons.is_empty(),
-        by,
-        reasons,
-    }
+    RebootStatus { required: !reasons.is_empty(), by, reasons }
 }
 
 /// The newest kernel in `/boot` of the same flavour, if it is newer than the running one.
@@ -86,20 +82,13 @@ mod tests {
     fn packages_that_request_a_reboot_are_its_reasons() {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
-        assert_eq!(
-            read_reboot_status(&paths, "6.1.0-1-amd64"),
-            RebootStatus::default()
-        );
+        assert_eq!(read_reboot_status(&paths, "6.1.0-1-amd64"), RebootStatus::default());
         fs::create_dir(root.path().join("run")).unwrap();
         fs::write(root.path().join("run/reboot-required"), "").unwrap();
         let reboot = read_reboot_status(&paths, "6.1.0-1-amd64");
         assert!(reboot.required);
         assert_eq!(reboot.reasons, ["/run/reboot-required exists"]);
-        fs::write(
-            root.path().join("run/reboot-required.pkgs"),
-            "libc6\ndbus\n",
-        )
-        .unwrap();
+        fs::write(root.path().join("run/reboot-required.pkgs"), "libc6\ndbus\n").unwrap();
         let reboot = read_reboot_status(&paths, "6.1.0-1-amd64");
         assert_eq!(reboot.reasons, ["dbus asks for it", "libc6 asks for it"]);
         assert_eq!(reboot.by, ["dbus", "libc6"]);
@@ -111,10 +100,7 @@ mod tests {
         let paths = AgentPaths::new(root.path(), None);
         fs::create_dir(root.path().join("boot")).unwrap();
         fs::write(root.path().join("boot/vmlinuz-6.1.0-40-amd64"), "").unwrap();
-        assert_eq!(
-            read_reboot_status(&paths, "6.1.0-9-amd64"),
-            RebootStatus::default()
-        );
+        assert_eq!(read_reboot_status(&paths, "6.1.0-9-amd64"), RebootStatus::default());
     }
 
     #[test]
@@ -137,10 +123,7 @@ mod tests {
             ("6.1.0-9-amd64", Some("6.1.0-40-amd64")),
             ("6.1.0-40-amd64", None),
             ("6.1.0-41-amd64", None),
-            (
-                "6.12.9+deb13-cloud-amd64",
-                Some("6.12.41+deb13-cloud-amd64"),
-            ),
+            ("6.12.9+deb13-cloud-amd64", Some("6.12.41+deb13-cloud-amd64")),
             ("6.12.41+deb13-cloud-amd64", None),
             ("6.1.0-9-rt-amd64", None),
             ("6.6.30", None),

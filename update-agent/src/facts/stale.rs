@@ -42,12 +42,10 @@ pub fn find_services(proc: &Path) -> Vec<StaleService> {
             files_by_service.entry(unit).or_default().extend(replaced);
         }
     }
-    let services = files_by_service
-        .into_iter()
-        .map(|(name, files)| StaleService {
-            name,
-            files: files.into_iter().take(MAX_FILES).collect(),
-        });
+    let services = files_by_service.into_iter().map(|(name, files)| StaleService {
+        name,
+        files: files.into_iter().take(MAX_FILES).collect(),
+    });
     services.take(MAX_SERVICES).collect()
 }
 
@@ -62,8 +60,7 @@ fn service_of_process(process: &Path) -> Option<String> {
     let text = fs::read_to_string(process.join("cgroup")).ok()?;
     // `0::/path`, or with cgroup v1 `1:name=systemd:/path`.
     let path = text.lines().find_map(|line| {
-        line.strip_prefix("0::")
-            .or(line.split_once(":name=systemd:").map(|(_, path)| path))
+        line.strip_prefix("0::").or(line.split_once(":name=systemd:").map(|(_, path)| path))
     })?;
     let mut parts = path.split('/').skip(1);
     let part = parts.find(|part| part.strip_suffix(".slice").is_none())?;
@@ -80,9 +77,7 @@ fn replaced_files(process: &Path) -> BTreeSet<String> {
     let lines = BufReader::new(maps.take(MAX_MAP_BYTES)).split(b'\n');
     let lines = lines.map_while(Result::ok);
     let paths = lines.filter_map(|line| parse_replaced_code(&line).map(<[u8]>::to_vec));
-    paths
-        .map(|path| String::from_utf8_lossy(&path).into_owned())
-        .collect()
+    paths.map(|path| String::from_utf8_lossy(&path).into_owned()).collect()
 }
 
 /// The path of `START-END r-xp OFFSET DEVICE_FILE INODE   PATH (deleted)`.
@@ -124,12 +119,7 @@ mod tests {
         write_process(path, "20", "0::/system.slice/ssh.service\n", ssl.as_bytes());
         let exe = map_line("r-xp", "/usr/sbin/sshd (deleted)") + &ssl;
         write_process(path, "21", "0::/system.slice/ssh.service\n", exe.as_bytes());
-        write_process(
-            path,
-            "30",
-            "0::/system.slice/cron.service\n",
-            sound.as_bytes(),
-        );
+        write_process(path, "30", "0::/system.slice/cron.service\n", sound.as_bytes());
         let getty = "0::/system.slice/system-getty.slice/getty@tty1.service\n";
         write_process(path, "40", getty, ssl.as_bytes());
         let user = "0::/user.slice/user-0.slice/user@0.service/app.slice/x.service\n";
@@ -170,10 +160,7 @@ mod tests {
         write_process(path, "1", "0::/system.slice/a.service\n", maps.as_bytes());
         let deleted = map_line("r-xp", "/usr/lib/x.so (deleted)");
         for (id, cgroup) in [
-            (
-                "2",
-                "0::/machine.slice/systemd-nspawn@n.service/payload/system.slice/b.service",
-            ),
+            ("2", "0::/machine.slice/systemd-nspawn@n.service/payload/system.slice/b.service"),
             ("3", "0::/system.slice/docker-0a1b.scope/c.service"),
             ("4", "0::/../d.service"),
             ("5", "0::/"),

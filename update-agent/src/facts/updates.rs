@@ -63,10 +63,7 @@ impl FactsReader {
             return None;
         }
         let view = AptView::default().with_preferences(PreferenceScope::Disabled);
-        let simulation = self
-            .tools
-            .simulate(&packages::latest_spec(), false, view)
-            .await;
+        let simulation = self.tools.simulate(&packages::latest_spec(), false, view).await;
         simulation
             .inspect_err(|failure| tracing::warn!(error = %failure, "cannot determine which packages are pinned"))
             .ok()
@@ -108,9 +105,8 @@ impl UpdateComparison<'_> {
             ..self.simulation.clone()
         };
         let available = allowed.installs.iter();
-        let mut available: Vec<_> = available
-            .map(|install| self.to_available(install, installed))
-            .collect();
+        let mut available: Vec<_> =
+            available.map(|install| self.to_available(install, installed)).collect();
         available.sort();
         let simulations = SimulationSet {
             chosen: &allowed,
@@ -141,9 +137,7 @@ impl UpdateComparison<'_> {
             architecture: architecture.clone(),
             installed: install.before.clone().unwrap_or_default(),
             available: install.after.clone(),
-            suites: packages::origin_suites(&install.origins, self.targets)
-                .into_iter()
-                .collect(),
+            suites: packages::origin_suites(&install.origins, self.targets).into_iter().collect(),
         }
     }
 }
@@ -154,12 +148,7 @@ mod tests {
 
     /// Allows only these suites; an empty list allows all.
     fn comparison<'a>(simulation: &'a Simulation, suites: &'a [String]) -> UpdateComparison<'a> {
-        UpdateComparison {
-            simulation,
-            unpinned: None,
-            targets: &[],
-            suites,
-        }
+        UpdateComparison { simulation, unpinned: None, targets: &[], suites }
     }
 
     fn planned_install(package: &str, before: Option<&str>, suite: &str) -> PlannedInstall {
@@ -199,22 +188,10 @@ mod tests {
             let available = available
                 .iter()
                 .map(|one| format!("{} {:?} {}", one.name, one.installed, one.suites.join(",")));
-            let held_back = held_back
-                .iter()
-                .map(|one| format!("{} {:?}", one.name, one.cause));
+            let held_back = held_back.iter().map(|one| format!("{} {:?}", one.name, one.cause));
             available.chain(held_back).collect::<Vec<_>>()
         };
-        assert_eq!(
-            report(&[]),
-            [
-                "app \"1\" stable",
-                "fresh \"\" stable",
-                "lib \"1\" security"
-            ]
-        );
-        assert_eq!(
-            report(&["security".to_owned()]),
-            ["lib \"1\" security", "app Limits"]
-        );
+        assert_eq!(report(&[]), ["app \"1\" stable", "fresh \"\" stable", "lib \"1\" security"]);
+        assert_eq!(report(&["security".to_owned()]), ["lib \"1\" security", "app Limits"]);
     }
 }

@@ -57,14 +57,7 @@ fn required_space(plan: &UpdatePlan, min_free: u64) -> [(&'static str, u64); 4] 
         ("/usr", grows.saturating_add(min_free)),
         ("/var", min_free),
         ("/", min_free),
-        (
-            "/boot",
-            if kernel {
-                KERNEL_BYTES.min(min_free)
-            } else {
-                0
-            },
-        ),
+        ("/boot", if kernel { KERNEL_BYTES.min(min_free) } else { 0 }),
     ]
 }
 
@@ -108,10 +101,7 @@ mod tests {
     fn a_change_that_fits_may_begin() {
         let (_root, paths) = root(&["usr", "var", "boot"]);
         check_disk_space(&paths, &UpdatePlan::default(), 1).unwrap();
-        let frees = UpdatePlan {
-            disk_bytes: i64::MIN,
-            ..UpdatePlan::default()
-        };
+        let frees = UpdatePlan { disk_bytes: i64::MIN, ..UpdatePlan::default() };
         check_disk_space(&paths, &frees, 1).unwrap();
     }
 

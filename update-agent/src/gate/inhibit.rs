@@ -16,22 +16,17 @@ const MAX_FILE_BYTES: u64 = 4 << 10;
 /// Fails with the content of the file if one of the files exists. An unreadable file counts as
 /// existing.
 pub fn check_inhibit_files(paths: &AgentPaths) -> Result<(), String> {
-    INHIBIT_FILES
-        .iter()
-        .try_for_each(|file| match fs::symlink_metadata(paths.inside(file)) {
-            Err(error) if is_absent(&error) => Ok(()),
-            Ok(metadata) if metadata.is_file() => {
-                Err(describe_file(file, &read_reason(&paths.inside(file))))
-            }
-            _ => Err(describe_file(file, "")),
-        })
+    INHIBIT_FILES.iter().try_for_each(|file| match fs::symlink_metadata(paths.inside(file)) {
+        Err(error) if is_absent(&error) => Ok(()),
+        Ok(metadata) if metadata.is_file() => {
+            Err(describe_file(file, &read_reason(&paths.inside(file))))
+        }
+        _ => Err(describe_file(file, "")),
+    })
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Content of the file; empty if it cannot be read.
@@ -69,10 +64,7 @@ mod tests {
         assert_eq!(why, "/run/evenkeel-agent/inhibit exists");
         fs::write(&file, "the line runs\nuntil Friday\n").unwrap();
         let why = check_inhibit_files(&paths).unwrap_err();
-        assert_eq!(
-            why,
-            "/run/evenkeel-agent/inhibit: the line runs until Friday"
-        );
+        assert_eq!(why, "/run/evenkeel-agent/inhibit: the line runs until Friday");
         fs::remove_file(&file).unwrap();
         check_inhibit_files(&paths).unwrap();
     }
@@ -84,10 +76,7 @@ mod tests {
         let etc = root.path().join("etc/evenkeel");
         fs::create_dir_all(&etc).unwrap();
         std::os::unix::fs::symlink("nowhere", etc.join("inhibit")).unwrap();
-        assert_eq!(
-            check_inhibit_files(&paths).unwrap_err(),
-            "/etc/evenkeel/inhibit exists"
-        );
+        assert_eq!(check_inhibit_files(&paths).unwrap_err(), "/etc/evenkeel/inhibit exists");
         fs::remove_file(etc.join("inhibit")).unwrap();
         fs::create_dir(etc.join("inhibit")).unwrap();
         assert!(check_inhibit_files(&paths).is_err());

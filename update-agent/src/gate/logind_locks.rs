@@ -34,10 +34,7 @@ pub async fn check_logind_locks(runner: &dyn Runner) -> Result<(), String> {
     let output = match runner.run(&command).await {
         Ok(output) if output.succeeded() => output,
         Ok(output) => {
-            tracing::debug!(
-                output = output.combined_output(),
-                "logind does not list its locks"
-            );
+            tracing::debug!(output = output.combined_output(), "logind does not list its locks");
             return Ok(());
         }
         Err(error) => {
@@ -54,11 +51,9 @@ pub async fn check_logind_locks(runner: &dyn Runner) -> Result<(), String> {
     };
     let mut locks = answer.data.iter().flatten();
     match locks.find(|lock| blocks_shutdown(lock)) {
-        Some((_, who, why, ..)) => Err(format!(
-            "{} blocks a shutdown: {}",
-            to_one_line(who),
-            to_one_line(why)
-        )),
+        Some((_, who, why, ..)) => {
+            Err(format!("{} blocks a shutdown: {}", to_one_line(who), to_one_line(why)))
+        }
         None => Ok(()),
     }
 }
@@ -93,9 +88,7 @@ mod tests {
     #[tokio::test]
     async fn delay_locks_other_locks_and_our_own_are_ignored() {
         check_answer(&format!("{OTHER_LOCKS}]]}}")).await.unwrap();
-        check_answer(r#"{"type":"a(ssssuu)","data":[[]]}"#)
-            .await
-            .unwrap();
+        check_answer(r#"{"type":"a(ssssuu)","data":[[]]}"#).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -103,9 +96,7 @@ mod tests {
         check_logind_locks(&FakeRunner::default()).await.unwrap();
         let silent = FakeRunner::default().returns("busctl", 1, "Failed to connect");
         check_logind_locks(&silent).await.unwrap();
-        check_logind_locks(&FakeRunner::default().hangs("busctl"))
-            .await
-            .unwrap();
+        check_logind_locks(&FakeRunner::default().hangs("busctl")).await.unwrap();
         check_answer("Oops").await.unwrap();
     }
 }

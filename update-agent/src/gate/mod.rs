@@ -57,11 +57,7 @@ pub struct GateSettings {
 
 impl Default for GateSettings {
     fn default() -> Self {
-        Self {
-            min_battery_percent: 30,
-            min_free: 200 << 20,
-            hook_timeout: Duration::from_mins(5),
-        }
+        Self { min_battery_percent: 30, min_free: 200 << 20, hook_timeout: Duration::from_mins(5) }
     }
 }
 
@@ -87,12 +83,7 @@ impl Gate {
     }
 
     async fn run_checks(&self, plan: &UpdatePlan) -> Result<(), String> {
-        let GateParts {
-            owner,
-            runner,
-            paths,
-            settings,
-        } = &self.parts;
+        let GateParts { owner, runner, paths, settings } = &self.parts;
         owner.may_begin()?;
         owner.check_plan(plan)?;
         inhibit::check_inhibit_files(paths)?;
@@ -127,10 +118,7 @@ mod tests {
             owner: Arc::new(Owner::new(paths.clone(), clock)),
             runner: Arc::clone(runner) as Arc<dyn Runner>,
             paths,
-            settings: GateSettings {
-                min_free: 0,
-                ..GateSettings::default()
-            },
+            settings: GateSettings { min_free: 0, ..GateSettings::default() },
         })
     }
 
@@ -139,14 +127,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let runner = Arc::new(FakeRunner::default());
         let gate = new_gate(root.path(), &runner);
-        assert_eq!(
-            gate.check_ready(&UpdatePlan::default()).await,
-            Readiness::Ready
-        );
-        assert!(
-            runner.commands().is_empty(),
-            "logind does not belong to another root"
-        );
+        assert_eq!(gate.check_ready(&UpdatePlan::default()).await, Readiness::Ready);
+        assert!(runner.commands().is_empty(), "logind does not belong to another root");
     }
 
     #[tokio::test]
@@ -159,18 +141,12 @@ mod tests {
         fs::write(&inhibit, "a demonstration\n").unwrap();
 
         let ready = gate.check_ready(&UpdatePlan::default()).await;
-        assert_eq!(
-            ready,
-            Readiness::NotYet("/etc/evenkeel/inhibit: a demonstration".to_owned())
-        );
+        assert_eq!(ready, Readiness::NotYet("/etc/evenkeel/inhibit: a demonstration".to_owned()));
         assert!(runner.commands().is_empty());
 
         fs::remove_file(inhibit).unwrap();
         let ready = gate.check_ready(&UpdatePlan::default()).await;
-        assert_eq!(
-            ready,
-            Readiness::NotYet("the hook 10-drain is not ready: pumping".to_owned())
-        );
+        assert_eq!(ready, Readiness::NotYet("the hook 10-drain is not ready: pumping".to_owned()));
     }
 
     #[tokio::test]

@@ -14,9 +14,8 @@ pub fn check_power(supplies: &Path, min_percent: u8) -> Result<(), String> {
     let Ok(folder) = fs::read_dir(supplies) else {
         return Ok(());
     };
-    let supplies: Vec<PowerSupply> = folder
-        .filter_map(|entry| PowerSupply::read(entry.ok()?.path()))
-        .collect();
+    let supplies: Vec<PowerSupply> =
+        folder.filter_map(|entry| PowerSupply::read(entry.ok()?.path())).collect();
     if supplies.iter().any(PowerSupply::provides_power) {
         return Ok(());
     }
@@ -28,9 +27,7 @@ pub fn check_power(supplies: &Path, min_percent: u8) -> Result<(), String> {
     if charges.iter().sum::<u32>() >= count * u32::from(min_percent) {
         return Ok(());
     }
-    Err(format!(
-        "the machine runs on batteries with less than {min_percent} % left"
-    ))
+    Err(format!("the machine runs on batteries with less than {min_percent} % left"))
 }
 
 /// A power supply.
@@ -54,10 +51,7 @@ impl PowerSupply {
         Some(Self {
             is_battery,
             is_online: !matches!(read("online").as_str(), "" | "0"),
-            is_charged: matches!(
-                read("status").as_str(),
-                "Charging" | "Full" | "Not charging"
-            ),
+            is_charged: matches!(read("status").as_str(), "Charging" | "Full" | "Not charging"),
             charge: charge.filter(|charge| is_battery && *charge <= 100),
         })
     }
@@ -65,11 +59,7 @@ impl PowerSupply {
     /// Whether there is external power. Some boards report no mains, only a battery that does not
     /// discharge.
     fn provides_power(&self) -> bool {
-        if self.is_battery {
-            self.is_charged
-        } else {
-            self.is_online
-        }
+        if self.is_battery { self.is_charged } else { self.is_online }
     }
 }
 
@@ -91,30 +81,17 @@ mod tests {
 
     const MAINS: &[(&str, &str)] = &[("type", "Mains"), ("online", "1")];
     const UNPLUGGED: &[(&str, &str)] = &[("type", "Mains"), ("online", "0")];
-    const LOW_BATTERY: &[(&str, &str)] = &[
-        ("type", "Battery"),
-        ("status", "Discharging"),
-        ("capacity", "29"),
-    ];
-    const CHARGED_BATTERY: &[(&str, &str)] = &[
-        ("type", "Battery"),
-        ("status", "Discharging"),
-        ("capacity", "31"),
-    ];
+    const LOW_BATTERY: &[(&str, &str)] =
+        &[("type", "Battery"), ("status", "Discharging"), ("capacity", "29")];
+    const CHARGED_BATTERY: &[(&str, &str)] =
+        &[("type", "Battery"), ("status", "Discharging"), ("capacity", "31")];
 
     #[test]
     fn a_low_battery_without_mains_blocks_a_change() {
         let why = check_supplies(&[UNPLUGGED, LOW_BATTERY]).unwrap_err();
-        assert_eq!(
-            why,
-            "the machine runs on batteries with less than 30 % left"
-        );
+        assert_eq!(why, "the machine runs on batteries with less than 30 % left");
         check_supplies(&[LOW_BATTERY]).unwrap_err();
-        let ups: &[(&str, &str)] = &[
-            ("type", "UPS"),
-            ("status", "Discharging"),
-            ("capacity", "5"),
-        ];
+        let ups: &[(&str, &str)] = &[("type", "UPS"), ("status", "Discharging"), ("capacity", "5")];
         check_supplies(&[ups]).unwrap_err();
     }
 

@@ -37,11 +37,8 @@ impl FakeRunner {
 
     /// Sets the exit status and the output of a program from now on.
     pub fn set_result(&self, program: &str, status: i32, stdout: &str) {
-        let output = Output {
-            status: Some(status),
-            stdout: stdout.to_owned(),
-            stderr: String::new(),
-        };
+        let output =
+            Output { status: Some(status), stdout: stdout.to_owned(), stderr: String::new() };
         lock(&self.results).insert(program.to_owned(), FakeResult::Ends(output));
     }
 
@@ -73,10 +70,7 @@ impl Runner for FakeRunner {
                     output: partial_output.to_owned(),
                 })
             }
-            None => Err(RunError::Start {
-                program,
-                source: std::io::ErrorKind::NotFound.into(),
-            }),
+            None => Err(RunError::Start { program, source: std::io::ErrorKind::NotFound.into() }),
         }
     }
 }

@@ -18,9 +18,7 @@ async fn all_hooks_run_in_the_order_of_their_names() {
     let root = tempfile::tempdir().unwrap();
     let second = add_hook(root.path(), "20-b");
     let first = add_hook(root.path(), "10_a");
-    let runner = FakeRunner::default()
-        .returns(&first, 0, "fine\n")
-        .returns(&second, 0, "");
+    let runner = FakeRunner::default().returns(&first, 0, "fine\n").returns(&second, 0, "");
     run_test_hooks(root.path(), &runner).await.unwrap();
     assert_eq!(runner.commands(), [first, second]);
 }
@@ -46,10 +44,7 @@ async fn the_first_failing_hook_is_the_last_and_its_output_is_reported() {
     assert_eq!(why, "the hook 10-a did not answer in time: thinking");
 
     let why = run_test_hooks(root.path(), &both()).await.unwrap_err();
-    assert!(
-        why.starts_with("the hook 10-a cannot be run: cannot start"),
-        "{why}"
-    );
+    assert!(why.starts_with("the hook 10-a cannot be run: cannot start"), "{why}");
 }
 
 #[tokio::test]
@@ -69,9 +64,7 @@ async fn each_hook_point_has_its_own_folder() {
     for point in points {
         let own = format!("{}/10-a", point.folder());
         let runner = FakeRunner::default().returns(&own, 0, "");
-        run_hooks(point, &paths, &runner, TEST_TIMEOUT)
-            .await
-            .unwrap();
+        run_hooks(point, &paths, &runner, TEST_TIMEOUT).await.unwrap();
         assert_eq!(runner.commands(), [own]);
     }
     assert_eq!(HookPoint::BeforeUpdate.folder(), FOLDER);
@@ -100,10 +93,7 @@ async fn a_hook_that_others_can_write_is_not_run_and_blocks_the_change() {
     let path = root.path().join(hook.trim_start_matches('/'));
     fake::write_file(&path, "#!/bin/sh\n", 0o775);
     let why = run_test_hooks(root.path(), &runner).await.unwrap_err();
-    assert_eq!(
-        why,
-        "the hook 10-a is not run: users other than root may write to it"
-    );
+    assert_eq!(why, "the hook 10-a is not run: users other than root may write to it");
 
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink("/bin/true", &path).unwrap();
@@ -114,10 +104,7 @@ async fn a_hook_that_others_can_write_is_not_run_and_blocks_the_change() {
     for folder in path.ancestors().skip(1).take(3) {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
         let why = run_test_hooks(root.path(), &runner).await.unwrap_err();
-        assert!(
-            why.ends_with("users other than root may write to it"),
-            "{why}"
-        );
+        assert!(why.ends_with("users other than root may write to it"), "{why}");
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     }
     assert!(runner.commands().is_empty());

@@ -5,20 +5,11 @@ use crate::model::{
 };
 
 fn event(kind: EventKind, sequence: u32) -> AttemptEvent {
-    AttemptEvent {
-        sequence,
-        at: DateTime::UNIX_EPOCH,
-        boot_id: String::new(),
-        kind,
-        report: None,
-    }
+    AttemptEvent { sequence, at: DateTime::UNIX_EPOCH, boot_id: String::new(), kind, report: None }
 }
 
 fn entry() -> JournalEntry {
-    let target = UpdateTarget {
-        digest: "d".into(),
-        spec: UpdateSpec::Unknown,
-    };
+    let target = UpdateTarget { digest: "d".into(), spec: UpdateSpec::Unknown };
     JournalEntry {
         phase: Phase::Staged,
         events: vec![
@@ -35,9 +26,7 @@ fn an_entry_is_read_until_it_is_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let journal = FileJournal::new(folder.path().join("journal.json"));
     assert_eq!(journal.read().unwrap(), None);
-    journal
-        .write(&JournalPoint::fixed("opened"), &entry())
-        .unwrap();
+    journal.write(&JournalPoint::fixed("opened"), &entry()).unwrap();
     assert_eq!(journal.read().unwrap(), Some(entry()));
     journal.clear().unwrap();
     assert_eq!(journal.read().unwrap(), None);
@@ -48,11 +37,7 @@ fn an_entry_is_read_until_it_is_cleared() {
 fn only_unacknowledged_events_are_unsent() {
     let mut entry = entry();
     let numbers = |entry: &JournalEntry| {
-        entry
-            .unsent()
-            .iter()
-            .map(|event| event.sequence)
-            .collect::<Vec<_>>()
+        entry.unsent().iter().map(|event| event.sequence).collect::<Vec<_>>()
     };
     assert_eq!(numbers(&entry), [2]);
     entry.acknowledged = 0;
@@ -66,19 +51,14 @@ fn an_unreadable_journal_is_quarantined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.json");
     let journal = FileJournal::new(&path);
-    journal
-        .write(&JournalPoint::fixed("opened"), &entry())
-        .unwrap();
+    journal.write(&JournalPoint::fixed("opened"), &entry()).unwrap();
     let sound = std::fs::read_to_string(&path).unwrap();
 
     let gap = sound.replace("\"sequence\":1", "\"sequence\":3");
     let other_form = sound.replace("\"format\":1", "\"format\":2");
     let half = sound[..sound.len() / 2].to_owned();
     let unknown = sound.replace("\"start_deadline\"", "\"start_deadlyne\"");
-    for (number, bad) in [gap, other_form, half, unknown, String::new()]
-        .into_iter()
-        .enumerate()
-    {
+    for (number, bad) in [gap, other_form, half, unknown, String::new()].into_iter().enumerate() {
         std::fs::write(&path, &bad).unwrap();
         assert_eq!(journal.read().unwrap(), None, "{bad}");
         assert!(!path.exists());
@@ -97,10 +77,7 @@ fn a_quarantined_journal_is_reported_until_it_is_removed() {
     let reports = FileJournal::quarantined_files(&path);
     let quarantined = folder.path().join("journal.json.corrupt-0");
     assert_eq!(reports.len(), 1);
-    assert!(
-        reports[0].contains(&quarantined.display().to_string()),
-        "{reports:?}"
-    );
+    assert!(reports[0].contains(&quarantined.display().to_string()), "{reports:?}");
     std::fs::remove_file(quarantined).unwrap();
     assert!(FileJournal::quarantined_files(&path).is_empty());
     assert!(FileJournal::quarantined_files(Path::new("/no/such/folder/journal.json")).is_empty());
@@ -114,11 +91,8 @@ fn a_clock_jump_adds_no_negative_duration() {
     entry.add_phase_time("download", (at(103), at(5)), 1);
     entry.add_phase_time("apply", (at(9), at(8)), 0);
     let account = entry.run_report().unwrap();
-    let phases: Vec<_> = account
-        .phases
-        .iter()
-        .map(|span| (span.phase.as_str(), span.millis, span.bytes))
-        .collect();
+    let phases: Vec<_> =
+        account.phases.iter().map(|span| (span.phase.as_str(), span.millis, span.bytes)).collect();
     assert_eq!(phases, [("download", 3000, 8), ("apply", 0, 0)]);
 }
 
@@ -147,9 +121,7 @@ fn unknown_report_fields_are_ignored_and_unknown_instructions_are_rejected() {
     let path = folder.path().join("journal.json");
     let journal = FileJournal::new(&path);
     let entry = full_entry();
-    journal
-        .write(&JournalPoint::fixed("ended"), &entry)
-        .unwrap();
+    journal.write(&JournalPoint::fixed("ended"), &entry).unwrap();
     let sound: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let with_more = |pointer: &str| {
         let mut newer = sound.clone();
@@ -173,11 +145,7 @@ fn unknown_report_fields_are_ignored_and_unknown_instructions_are_rejected() {
         "/attempt/events/1/report/phases/0",
     ] {
         fs::write(&path, with_more(ignored_path)).unwrap();
-        assert_eq!(
-            journal.read().unwrap().as_ref(),
-            Some(&entry),
-            "{ignored_path}"
-        );
+        assert_eq!(journal.read().unwrap().as_ref(), Some(&entry), "{ignored_path}");
     }
     for rejected_path in [
         "",
@@ -199,11 +167,7 @@ fn full_entry() -> JournalEntry {
     let digest = "d".to_owned();
     let mut entry = JournalEntry::new(Uuid::from_u128(7), UpdateTarget { digest, spec });
     entry.steps.push(JournalStep {
-        step: AnyStep {
-            module: "image".into(),
-            name: "arm".into(),
-            payload: Value::Null,
-        },
+        step: AnyStep { module: "image".into(), name: "arm".into(), payload: Value::Null },
         done: false,
     });
     entry.plan = UpdatePlan {
@@ -248,10 +212,7 @@ fn full_entry() -> JournalEntry {
 fn entries_without_an_image_omit_image_fields_and_image_entries_are_read_back() {
     let to_json = |entry: &JournalEntry| serde_json::to_string(entry).unwrap();
     let mut entry = entry();
-    let finished = EventKind::Finished {
-        results: Vec::new(),
-        booted: None,
-    };
+    let finished = EventKind::Finished { results: Vec::new(), booted: None };
     entry.events.push(event(finished, 3));
     for field in ["image", "booted", "reboot_is_the_change"] {
         assert!(!to_json(&entry).contains(field), "{field}");

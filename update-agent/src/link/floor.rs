@@ -61,8 +61,7 @@ impl CertificateProof {
         };
         let (end_entity, intermediates) = (&self.end_entity, &self.intermediates);
         let verified =
-            self.verifier
-                .verify_server_cert(end_entity, intermediates, &self.name, &[], time);
+            self.verifier.verify_server_cert(end_entity, intermediates, &self.name, &[], time);
         verified.is_ok()
     }
 }
@@ -106,11 +105,7 @@ impl LastContact {
 impl TimeFloor {
     /// The floor of a machine that was never in contact with the server. It stores nothing.
     pub fn unset() -> Self {
-        Self {
-            file: None,
-            contact: Mutex::default(),
-            proof: Mutex::default(),
-        }
+        Self { file: None, contact: Mutex::default(), proof: Mutex::default() }
     }
 
     /// Loads the floor of a node. A missing or invalid file means no floor: then only the clock counts.
@@ -132,11 +127,7 @@ impl TimeFloor {
         });
         Self {
             file: Some(file),
-            contact: Mutex::new(LastContact {
-                server_time: stored,
-                received_at: None,
-                stored,
-            }),
+            contact: Mutex::new(LastContact { server_time: stored, received_at: None, stored }),
             proof: Mutex::default(),
         }
     }
@@ -144,10 +135,7 @@ impl TimeFloor {
     /// When the server was last contacted, by the server's clock; to within 15 minutes for a contact before this start of
     /// the agent. `None` if there was no contact.
     pub fn last_contact(&self) -> Option<DateTime<Utc>> {
-        self.contact
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .server_time
+        self.contact.lock().unwrap_or_else(PoisonError::into_inner).server_time
     }
 
     /// Records the server's time `now`. The last time counts, even if it is earlier than a previous one. A time at which the
@@ -165,9 +153,7 @@ impl TimeFloor {
         }
         contact.server_time = Some(now);
         contact.received_at = Some(at);
-        let is_stored = contact
-            .stored
-            .is_some_and(|stored| (now - stored).abs() < FILE_TOLERANCE);
+        let is_stored = contact.stored.is_some_and(|stored| (now - stored).abs() < FILE_TOLERANCE);
         let Some(file) = self.file.as_ref().filter(|_| !is_stored) else {
             return;
         };
@@ -220,12 +206,7 @@ impl FloorVerifier {
         floor: Arc<TimeFloor>,
         is_own_server: bool,
     ) -> Self {
-        Self {
-            inner,
-            floor,
-            is_own_server,
-            pending_proof: Mutex::default(),
-        }
+        Self { inner, floor, is_own_server, pending_proof: Mutex::default() }
     }
 
     /// Accepts the pending proof if the key of its certificate has signed the handshake.
@@ -287,10 +268,7 @@ impl ServerCertVerifier for FloorVerifier {
                 intermediates: intermediates.map(CertificateDer::into_owned).collect(),
                 name: server_name.to_owned(),
             };
-            *self
-                .pending_proof
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(proof);
+            *self.pending_proof.lock().unwrap_or_else(PoisonError::into_inner) = Some(proof);
         }
         verified
     }

@@ -125,9 +125,7 @@ impl GrpcLink {
         request.set_timeout(deadline);
         let credential = self.credential.read();
         if let Some(value) = &*credential.unwrap_or_else(PoisonError::into_inner) {
-            request
-                .metadata_mut()
-                .insert("authorization", value.clone());
+            request.metadata_mut().insert("authorization", value.clone());
         }
         request
     }
@@ -166,10 +164,7 @@ async fn with_deadline<A>(
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) => Err(to_link_error(&status)),
-        Err(_) => Err(LinkError::Unavailable(format!(
-            "no answer within {} s",
-            deadline.as_secs()
-        ))),
+        Err(_) => Err(LinkError::Unavailable(format!("no answer within {} s", deadline.as_secs()))),
     }
 }
 
@@ -224,11 +219,7 @@ impl ServerLink for GrpcLink {
             })
             .await?;
         if !answer.run_id.is_empty() {
-            tracing::debug!(
-                run = answer.run_id,
-                acknowledged = answer.acknowledged,
-                "reported"
-            );
+            tracing::debug!(run = answer.run_id, acknowledged = answer.acknowledged, "reported");
         }
         Ok(answer.acknowledged)
     }
@@ -238,10 +229,7 @@ impl ServerLink for GrpcLink {
         let mut value = AsciiMetadataValue::try_from(text)
             .map_err(|_| LinkError::Setup("the credential is not a valid token".to_owned()))?;
         value.set_sensitive(true);
-        let mut current = self
-            .credential
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.credential.write().unwrap_or_else(PoisonError::into_inner);
         *current = Some(value);
         Ok(())
     }
@@ -267,10 +255,7 @@ fn to_link_error(status: &Status) -> LinkError {
         None => status.message().to_owned(),
     };
     if let Some(again) = parse_pushback(status) {
-        return LinkError::Busy {
-            retry_after: again,
-            message: text,
-        };
+        return LinkError::Busy { retry_after: again, message: text };
     }
     match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => LinkError::Denied(text),
@@ -297,11 +282,7 @@ fn parse_pushback(status: &Status) -> Option<Duration> {
     if !matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) {
         return None;
     }
-    let value = status
-        .metadata()
-        .get(PUSHBACK_METADATA_KEY)?
-        .to_str()
-        .ok()?;
+    let value = status.metadata().get(PUSHBACK_METADATA_KEY)?.to_str().ok()?;
     let again = Duration::from_millis(value.parse().ok()?);
     Some(again.min(MAX_PUSHBACK))
 }
@@ -334,19 +315,13 @@ mod tests {
     #[test]
     fn a_server_with_a_retry_time_is_busy_and_not_unavailable() {
         for code in [Code::Unavailable, Code::ResourceExhausted] {
-            let LinkError::Busy {
-                retry_after: again,
-                message: why,
-            } = busy(code, "1500")
-            else {
+            let LinkError::Busy { retry_after: again, message: why } = busy(code, "1500") else {
                 panic!("busy")
             };
             assert_eq!(again, Duration::from_millis(1_500));
             assert_eq!(why, "too much to do");
         }
-        let LinkError::Busy {
-            retry_after: again, ..
-        } = busy(Code::Unavailable, "99999999999")
+        let LinkError::Busy { retry_after: again, .. } = busy(Code::Unavailable, "99999999999")
         else {
             panic!("busy")
         };

@@ -43,9 +43,7 @@ pub async fn fetch_ca(
         ServerName::try_from(host.to_owned()).map_err(|_| TrustError::Host(host.to_owned()))?;
     let connect = async {
         let stream = proxy::connect(proxy, host, port).await?;
-        TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
     };
     match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(Ok(_)) => {}
@@ -107,8 +105,6 @@ impl ServerCertVerifier for PinnedVerifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -79,19 +79,15 @@ impl Proxy {
 
     /// Whether a host is reached through the proxy.
     fn applies_to(&self, host: &str) -> bool {
-        !self
-            .exceptions
-            .iter()
-            .any(|direct| matches_no_proxy(direct, host))
+        !self.exceptions.iter().any(|direct| matches_no_proxy(direct, host))
     }
 
     /// Opens a tunnel.
     async fn open_tunnel(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let with_proxy_name =
             |error: io::Error| io::Error::new(error.kind(), format!("the proxy {self}: {error}"));
-        let mut stream = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(with_proxy_name)?;
+        let mut stream =
+            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(with_proxy_name)?;
         let to = authority(host, port);
         let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
         if let Some(authorization) = &self.authorization {
@@ -100,13 +96,8 @@ impl Proxy {
             request.push_str("\r\n");
         }
         request.push_str("\r\n");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .map_err(with_proxy_name)?;
-        let head = read_response_head(&mut stream)
-            .await
-            .map_err(with_proxy_name)?;
+        stream.write_all(request.as_bytes()).await.map_err(with_proxy_name)?;
+        let head = read_response_head(&mut stream).await.map_err(with_proxy_name)?;
         check_connect_response(&head).map_err(with_proxy_name)?;
         Ok(stream)
     }
@@ -142,11 +133,7 @@ pub fn unbracketed(host: &str) -> &str {
 }
 
 fn authority(host: &str, port: u16) -> String {
-    if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Whether an entry of the list of direct hosts matches a host.
@@ -157,20 +144,14 @@ fn matches_no_proxy(entry: &str, host: &str) -> bool {
     if domain.is_empty() {
         return false;
     }
-    let below = host
-        .strip_suffix(domain)
-        .is_some_and(|rest| rest.ends_with('.'));
+    let below = host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
     entry == "*" || host == domain || below
 }
 
 /// `USER:PASSWORD` of an address, encoded for Basic authentication; `None` if the percent-encoding is invalid.
 fn basic_credentials(user: &str) -> Option<Secret> {
     let plain = percent_decode(user)?;
-    let both = if plain.contains(&b':') {
-        plain
-    } else {
-        [plain, b":".to_vec()].concat()
-    };
+    let both = if plain.contains(&b':') { plain } else { [plain, b":".to_vec()].concat() };
     Some(Secret::new(STANDARD.encode(both)))
 }
 
@@ -185,9 +166,7 @@ fn percent_decode(text: &str) -> Option<Vec<u8>> {
         }
         let (digits, others) = others.split_at_checked(2)?;
         // `from_str_radix` also accepts a sign.
-        let digits = str::from_utf8(digits)
-            .ok()
-            .filter(|d| !d.starts_with('+'))?;
+        let digits = str::from_utf8(digits).ok().filter(|d| !d.starts_with('+'))?;
         bytes.push(u8::from_str_radix(digits, 16).ok()?);
         rest = others;
     }
@@ -244,10 +223,7 @@ mod tests {
     fn a_proxy_is_plain_http_with_a_host() {
         let proxy = parse("http://proxy.example:8080");
         assert_eq!((proxy.host.as_str(), proxy.port), ("proxy.example", 8080));
-        assert_eq!(
-            parse("http://[fd00::1]/").to_string(),
-            "http://[fd00::1]:3128"
-        );
+        assert_eq!(parse("http://[fd00::1]/").to_string(), "http://[fd00::1]:3128");
         for bad in [
             "",
             "proxy:8080",
@@ -275,9 +251,7 @@ mod tests {
     fn a_direct_host_bypasses_the_proxy() {
         let direct = |entries: &[&str], host: &str| {
             let entries: Vec<_> = entries.iter().map(|&entry| entry.to_owned()).collect();
-            !Proxy::parse("http://proxy:1", &entries)
-                .unwrap()
-                .applies_to(host)
+            !Proxy::parse("http://proxy:1", &entries).unwrap().applies_to(host)
         };
         assert!(direct(&["keel.example"], "KEEL.example"));
         assert!(direct(&[".example"], "keel.example"));
@@ -294,10 +268,7 @@ mod tests {
         check_connect_response("HTTP/1.1 200 Connection established\r\n\r\n").unwrap();
         check_connect_response("HTTP/1.0 200\r\n\r\n").unwrap();
         for (head, expected) in [
-            (
-                "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
-                "password",
-            ),
+            ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "password"),
             ("HTTP/1.1 403 Forbidden\r\n\r\n", "403 Forbidden"),
             ("SSH-2.0-x\r\n\r\n", "HTTP/1"),
             ("HTTP/1.1\r\n\r\n", "HTTP/1.1"),

@@ -38,10 +38,7 @@ impl JoinToken {
             "" => None,
             digest => Some(decode_digest(digest).ok_or(TokenError::Digest)?),
         };
-        Ok(Self {
-            text: Secret::new(text),
-            ca,
-        })
+        Ok(Self { text: Secret::new(text), ca })
     }
 }
 
@@ -71,20 +68,8 @@ mod tests {
 
     #[test]
     fn an_invalid_token_is_refused_locally() {
-        for text in [
-            "",
-            "ekj1",
-            "ekj1..",
-            "ekj2..x",
-            "ekj1.x",
-            "ekj1..a b",
-            "ekj1..a.b",
-        ] {
-            assert_eq!(
-                JoinToken::parse(text).unwrap_err(),
-                TokenError::Format,
-                "{text}"
-            );
+        for text in ["", "ekj1", "ekj1..", "ekj2..x", "ekj1.x", "ekj1..a b", "ekj1..a.b"] {
+            assert_eq!(JoinToken::parse(text).unwrap_err(), TokenError::Format, "{text}");
         }
         for digest in ["00", &"g".repeat(64), &"é".repeat(32)] {
             let text = format!("ekj1.{digest}.x");

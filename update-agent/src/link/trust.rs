@@ -148,15 +148,8 @@ fn parse_server_address(server: &str) -> Result<(String, u16), TrustError> {
 
 fn encode_pem(der: &[u8]) -> String {
     let text = STANDARD.encode(der);
-    let lines: Vec<_> = text
-        .as_bytes()
-        .chunks(64)
-        .map(String::from_utf8_lossy)
-        .collect();
-    format!(
-        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
-        lines.join("\n")
-    )
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
 #[cfg(test)]
@@ -166,25 +159,14 @@ mod tests {
     #[test]
     fn an_address_is_https_with_a_host() {
         let good = |text: &str| parse_server_address(text).unwrap();
-        assert_eq!(
-            good("https://keel.example:50002"),
-            ("keel.example".into(), 50002)
-        );
+        assert_eq!(good("https://keel.example:50002"), ("keel.example".into(), 50002));
         assert_eq!(good("https://keel.example/"), ("keel.example".into(), 443));
         assert_eq!(good("https://[::1]:1"), ("::1".into(), 1));
-        for bad in [
-            "http://keel.example",
-            "keel.example:1",
-            "",
-            "https://",
-            "https://x/y",
-            "https://x?y",
-        ] {
+        for bad in
+            ["http://keel.example", "keel.example:1", "", "https://", "https://x/y", "https://x?y"]
+        {
             let error = parse_server_address(bad).unwrap_err();
-            assert!(
-                error.to_string().contains("https://HOST:PORT"),
-                "{bad}: {error}"
-            );
+            assert!(error.to_string().contains("https://HOST:PORT"), "{bad}: {error}");
         }
     }
 
@@ -197,16 +179,9 @@ mod tests {
             if let Some(content) = content {
                 std::fs::write(&file, content).unwrap();
             }
-            let error = Trust::resolve("https://x", &token, Some(&file), None)
-                .await
-                .unwrap_err();
+            let error = Trust::resolve("https://x", &token, Some(&file), None).await.unwrap_err();
             assert!(matches!(error, TrustError::NoCertificate(_)), "{error}");
         }
-        assert_eq!(
-            Trust::resolve("https://x", &token, None, None)
-                .await
-                .unwrap(),
-            Trust::System
-        );
+        assert_eq!(Trust::resolve("https://x", &token, None, None).await.unwrap(), Trust::System);
     }
 }

@@ -63,10 +63,9 @@ pub(super) fn poll_request(question: PollQuery<'_>) -> pb::PollRequest {
     pb::PollRequest {
         facts_digest: facts_digest(question.facts).to_vec(),
         facts: question.send_facts.then(|| facts_message(question.facts)),
-        attempt: question.attempt.map(|(id, last_sequence)| pb::Attempt {
-            id: id.to_string(),
-            last_sequence,
-        }),
+        attempt: question
+            .attempt
+            .map(|(id, last_sequence)| pb::Attempt { id: id.to_string(), last_sequence }),
         packages: question.packages.unwrap_or_default().to_owned(),
         waiting: question.waiting_reason.to_owned(),
         decision_tag: question.decision_tag,
@@ -82,9 +81,7 @@ pub(super) fn parse_poll_answer(answer: pb::PollResponse) -> Result<PollAnswer, 
         server_time: answer.now.and_then(parse_timestamp),
         next_poll: millis(answer.next_poll_millis).max(MIN_POLL_INTERVAL),
         decision: parse_decision(answer.decision.unwrap_or_default())?,
-        credential: Some(answer.credential)
-            .filter(|text| !text.is_empty())
-            .map(Secret::new),
+        credential: Some(answer.credential).filter(|text| !text.is_empty()).map(Secret::new),
         decision_tag: answer.decision_tag,
         max_hold: millis(answer.next_long_poll_millis),
         reconnect_spread: millis(answer.reconnect_spread_millis),
@@ -109,17 +106,13 @@ pub(super) fn parse_start_permit(answer: pb::BeginResponse) -> Result<StartPermi
                 (Some(before), Some(now)) if before <= now => Ok(StartPermit::Refused {
                     reason: "the permit to start had expired when it arrived".to_owned(),
                 }),
-                _ => Ok(StartPermit::Granted {
-                    start_deadline: before,
-                }),
+                _ => Ok(StartPermit::Granted { start_deadline: before }),
             }
         }
-        Some(pb::begin_response::Answer::Refused(refused)) => Ok(StartPermit::Refused {
-            reason: refused.reason,
-        }),
-        None => Err(LinkError::InvalidAnswer(
-            "it neither grants nor refuses the start",
-        )),
+        Some(pb::begin_response::Answer::Refused(refused)) => {
+            Ok(StartPermit::Refused { reason: refused.reason })
+        }
+        None => Err(LinkError::InvalidAnswer("it neither grants nor refuses the start")),
     }
 }
 
@@ -193,10 +186,7 @@ fn facts_message(facts: &Facts) -> pb::Facts {
 }
 
 fn booted_image_message(image: &BootedImage) -> pb::BootedImage {
-    pb::BootedImage {
-        profile_name: image.profile_name.clone(),
-        image_id: image.image_id.clone(),
-    }
+    pb::BootedImage { profile_name: image.profile_name.clone(), image_id: image.image_id.clone() }
 }
 
 fn held_back_message(package: &HeldBackPackage) -> pb::HeldBackPackage {
@@ -237,9 +227,7 @@ fn parse_decision(decision: pb::Decision) -> Result<Decision, LinkError> {
             start_deadline: apply.start_deadline.and_then(parse_timestamp),
         },
         Some(PbAct::Continue(_)) => Action::Continue,
-        Some(PbAct::Cancel(cancel)) => Action::Cancel {
-            cause: cancel.cause,
-        },
+        Some(PbAct::Cancel(cancel)) => Action::Cancel { cause: cancel.cause },
     };
     Ok(Decision {
         action: act,
@@ -275,18 +263,15 @@ fn parse_target(target: Option<pb::Target>) -> Result<UpdateTarget, LinkError> {
         // This agent has no module for kernels.
         Some(pb::target::Spec::Kernel(_)) | None => UpdateSpec::Unknown,
     };
-    Ok(UpdateTarget {
-        digest: target.digest,
-        spec,
-    })
+    Ok(UpdateTarget { digest: target.digest, spec })
 }
 
 fn event_message(event: &AttemptEvent) -> pb::Event {
     use pb::event::Kind as PbKind;
     let message = match &event.kind {
-        EventKind::Downloading(plan) => PbKind::Downloading(pb::Downloading {
-            plan: Some(plan_message(plan)),
-        }),
+        EventKind::Downloading(plan) => {
+            PbKind::Downloading(pb::Downloading { plan: Some(plan_message(plan)) })
+        }
         EventKind::Downloaded => PbKind::Downloaded(pb::Downloaded {}),
         EventKind::Began => PbKind::Began(pb::Began {}),
         EventKind::RebootBegun => PbKind::RebootBegun(pb::RebootBegun {}),
@@ -295,11 +280,7 @@ fn event_message(event: &AttemptEvent) -> pb::Event {
             results: results_message(results),
             booted_image_id: booted.clone().unwrap_or_default(),
         }),
-        EventKind::Failed {
-            failure,
-            results,
-            booted,
-        } => PbKind::Failed(pb::Failed {
+        EventKind::Failed { failure, results, booted } => PbKind::Failed(pb::Failed {
             kind: failure_kind_message(failure.kind).into(),
             reason: failure.reason.clone(),
             log: failure.log.clone(),
@@ -313,9 +294,7 @@ fn event_message(event: &AttemptEvent) -> pb::Event {
             booted_image_id: booted.clone().unwrap_or_default(),
         }),
         EventKind::NothingToDo => PbKind::NothingToDo(pb::NothingToDo {}),
-        EventKind::Cancelled { cause } => PbKind::Cancelled(pb::Cancelled {
-            cause: cause.clone(),
-        }),
+        EventKind::Cancelled { cause } => PbKind::Cancelled(pb::Cancelled { cause: cause.clone() }),
     };
     pb::Event {
         sequence: event.sequence,

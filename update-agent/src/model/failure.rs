@@ -63,11 +63,7 @@ impl Failure {
             reason.truncate(end);
             reason.push_str(" …");
         }
-        Self {
-            kind,
-            reason,
-            log: tail(log, Self::MAX_LOG).to_owned(),
-        }
+        Self { kind, reason, log: tail(log, Self::MAX_LOG).to_owned() }
     }
 
     /// A short text for a step that failed without changing the outcome.

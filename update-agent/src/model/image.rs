@@ -156,11 +156,7 @@ pub struct ImageRules {
 
 impl Default for ImageRules {
     fn default() -> Self {
-        Self {
-            download_bytes_per_second: 0,
-            max_bytes: 0,
-            attempts: 5,
-        }
+        Self { download_bytes_per_second: 0, max_bytes: 0, attempts: 5 }
     }
 }
 
@@ -202,10 +198,7 @@ mod tests {
     const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     fn spec() -> ImageSpec {
-        ImageSpec {
-            sha256: Sha256::hash(b""),
-            ..ImageSpec::sample("1.1")
-        }
+        ImageSpec { sha256: Sha256::hash(b""), ..ImageSpec::sample("1.1") }
     }
 
     #[test]
@@ -213,10 +206,7 @@ mod tests {
         let digest = Sha256::hash(b"");
         assert_eq!(digest.to_string(), EMPTY);
         assert_eq!(EMPTY.parse::<Sha256>().unwrap(), digest);
-        assert_eq!(
-            serde_json::to_string(&digest).unwrap(),
-            format!("\"{EMPTY}\"")
-        );
+        assert_eq!(serde_json::to_string(&digest).unwrap(), format!("\"{EMPTY}\""));
         let read: Sha256 = serde_json::from_str(&format!("\"{EMPTY}\"")).unwrap();
         assert_eq!(read, digest);
         for bad in [
@@ -246,21 +236,12 @@ mod tests {
 
     #[test]
     fn another_file_is_another_image_but_a_retry_is_not() {
-        let ordered = ImageSpec {
-            allow_retry: true,
-            signatures: vec!["k:s".into()],
-            ..spec()
-        };
+        let ordered = ImageSpec { allow_retry: true, signatures: vec!["k:s".into()], ..spec() };
         assert!(spec().is_same_image(&ordered));
-        let other = ImageSpec {
-            sha256: Sha256::hash(b"other"),
-            ..spec()
-        };
+        let other = ImageSpec { sha256: Sha256::hash(b"other"), ..spec() };
         assert!(!spec().is_same_image(&other));
-        let moved = ImageSpec {
-            url: "https://elsewhere.example/demo-1.1.raw.zst".into(),
-            ..spec()
-        };
+        let moved =
+            ImageSpec { url: "https://elsewhere.example/demo-1.1.raw.zst".into(), ..spec() };
         assert!(!spec().is_same_image(&moved));
     }
 }

@@ -392,10 +392,7 @@ impl<M: Module> AnyModule for ModuleAdapter<M> {
     }
 
     async fn take_baseline(&self, steps: &[AnyStep]) -> Result<Value, Failure> {
-        let baseline = self
-            .module
-            .take_baseline(&decode_own_steps::<M>(steps)?)
-            .await?;
+        let baseline = self.module.take_baseline(&decode_own_steps::<M>(steps)?).await?;
         serde_json::to_value(baseline).map_err(|error| {
             let reason = format!("cannot serialize the baseline of {}: {error}", M::NAME);
             Failure::new(FailureKind::Plan, reason)
@@ -433,9 +430,7 @@ impl<M: Module> AnyModule for ModuleAdapter<M> {
     }
 
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure> {
-        self.module
-            .is_untouched(&decode_own_steps::<M>(steps)?)
-            .await
+        self.module.is_untouched(&decode_own_steps::<M>(steps)?).await
     }
 
     async fn undo(&self, steps: &[AnyStep]) -> Result<UndoOutcome, Failure> {
@@ -461,11 +456,7 @@ fn encode_step<M: Module>(step: &M::Step) -> Result<AnyStep, Failure> {
         let reason = format!("cannot serialize a step of {}: {error}", M::NAME);
         Failure::new(FailureKind::Plan, reason)
     })?;
-    Ok(AnyStep {
-        module: M::NAME.to_owned(),
-        name: M::step_name(step).to_owned(),
-        payload: what,
-    })
+    Ok(AnyStep { module: M::NAME.to_owned(), name: M::step_name(step).to_owned(), payload: what })
 }
 
 fn decode_step<M: Module>(step: &AnyStep) -> Result<M::Step, Failure> {
@@ -476,11 +467,7 @@ fn decode_step<M: Module>(step: &AnyStep) -> Result<M::Step, Failure> {
 }
 
 fn decode_own_steps<M: Module>(steps: &[AnyStep]) -> Result<Vec<M::Step>, Failure> {
-    steps
-        .iter()
-        .filter(|step| step.module == M::NAME)
-        .map(decode_step::<M>)
-        .collect()
+    steps.iter().filter(|step| step.module == M::NAME).map(decode_step::<M>).collect()
 }
 
 /// A missing or unreadable baseline, for example of another agent version, is an empty one, which is the strictest.

@@ -69,19 +69,14 @@ impl FromStr for Hours {
     type Err = BadHours;
 
     fn from_str(text: &str) -> Result<Self, BadHours> {
-        let bad = |why| BadHours {
-            text: text.to_owned(),
-            why,
-        };
+        let bad = |why| BadHours { text: text.to_owned(), why };
         let parts: Vec<_> = text.split_whitespace().collect();
         let (days, span) = match parts.as_slice() {
             [span] => (EVERY_DAY, span),
             [days, span] => (parse_days(days).map_err(bad)?, span),
             _ => return Err(bad("there must be one time span, optionally after days")),
         };
-        let (from, to) = span
-            .split_once('-')
-            .ok_or_else(|| bad("the time span has no end"))?;
+        let (from, to) = span.split_once('-').ok_or_else(|| bad("the time span has no end"))?;
         let from = parse_minutes(from).map_err(bad)?;
         let to = parse_minutes(to).map_err(bad)?;
         if from == MINUTES_PER_DAY {
@@ -90,12 +85,7 @@ impl FromStr for Hours {
         if from == to {
             return Err(bad("start and end are equal"));
         }
-        Ok(Self {
-            text: parts.join(" "),
-            days,
-            from,
-            to,
-        })
+        Ok(Self { text: parts.join(" "), days, from, to })
     }
 }
 

@@ -23,11 +23,8 @@ pub fn is_user_logged_in(sessions: &Path) -> bool {
 }
 
 fn is_user_session(session: &str) -> bool {
-    let value = |key: &str| {
-        session
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-    };
+    let value =
+        |key: &str| session.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     // There are also `user-early`, `user-light` and others.
     value("CLASS").is_some_and(|class| class.starts_with("user"))
         && value("STATE") != Some("closing")
@@ -42,12 +39,8 @@ mod tests {
         for (name, text) in files {
             fs::write(folder.path().join(name), text).unwrap();
         }
-        rustix::fs::mkfifoat(
-            rustix::fs::CWD,
-            folder.path().join("1.ref"),
-            rustix::fs::Mode::RUSR,
-        )
-        .unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("1.ref"), rustix::fs::Mode::RUSR)
+            .unwrap();
         is_user_logged_in(folder.path())
     }
 
@@ -56,10 +49,7 @@ mod tests {
         let session = "# This is private data. Do not parse.\nUID=1000\nUSER=ada\nACTIVE=1\n\
                        IS_DISPLAY=0\nSTATE=active\nREMOTE=1\nTYPE=tty\nCLASS=user\n";
         assert!(is_logged_in_with(&[("1", session)]));
-        assert!(is_logged_in_with(&[(
-            "c2",
-            "CLASS=user-early\nSTATE=online\n"
-        )]));
+        assert!(is_logged_in_with(&[("c2", "CLASS=user-early\nSTATE=online\n")]));
     }
 
     #[test]

@@ -36,9 +36,7 @@ fn check_keys(allowed: &[String], stanza: &str) -> Result<(), String> {
         let why = "a source contains its key, but only keys that are on the machine are allowed";
         return Err(why.to_owned());
     }
-    let names = lines
-        .iter()
-        .flat_map(|line| line.split([' ', '\t', '\r', ',']));
+    let names = lines.iter().flat_map(|line| line.split([' ', '\t', '\r', ',']));
     let mut keys = names.filter(|key| !key.is_empty());
     if keys.clone().next().is_none() {
         return Err("a source does not name the key that signs it".to_owned());
@@ -95,11 +93,7 @@ mod tests {
 
     fn owner_limits(suites: &[&str], keys: &[&str]) -> OwnerLimits {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        OwnerLimits {
-            suites: owned(suites),
-            keys: owned(keys),
-            ..OwnerLimits::default()
-        }
+        OwnerLimits { suites: owned(suites), keys: owned(keys), ..OwnerLimits::default() }
     }
 
     fn source_stanza(suites: &str, signed_by: &str) -> String {
@@ -108,29 +102,15 @@ mod tests {
 
     #[test]
     fn without_limits_every_source_is_allowed() {
-        check_source(
-            &owner_limits(&[], &[]),
-            &source_stanza("any", "\n -----BEGIN PGP"),
-        )
-        .unwrap();
+        check_source(&owner_limits(&[], &[]), &source_stanza("any", "\n -----BEGIN PGP")).unwrap();
     }
 
     #[test]
     fn every_suite_of_a_source_must_be_allowed() {
         let limits = owner_limits(&["bookworm", "bookworm-security"], &[]);
         check_source(&limits, &source_stanza("bookworm", "/k")).unwrap();
-        check_source(
-            &limits,
-            &source_stanza("bookworm\n bookworm-security", "/k"),
-        )
-        .unwrap();
-        for suites in [
-            "trixie",
-            "bookworm trixie",
-            "bookworm\n\ttrixie",
-            "",
-            "bookworm/",
-        ] {
+        check_source(&limits, &source_stanza("bookworm\n bookworm-security", "/k")).unwrap();
+        for suites in ["trixie", "bookworm trixie", "bookworm\n\ttrixie", "", "bookworm/"] {
             let error = check_source(&limits, &source_stanza(suites, "/k")).unwrap_err();
             assert!(error.contains("suite"), "{suites}: {error}");
         }
@@ -143,11 +123,7 @@ mod tests {
         let limits = owner_limits(&[], &["/etc/apt/keyrings/own.gpg", FINGERPRINT]);
         check_source(&limits, &source_stanza("any", "/etc/apt/keyrings/own.gpg")).unwrap();
         let lower = FINGERPRINT.to_lowercase();
-        check_source(
-            &limits,
-            &source_stanza("any", &format!("{lower}!, {FINGERPRINT}")),
-        )
-        .unwrap();
+        check_source(&limits, &source_stanza("any", &format!("{lower}!, {FINGERPRINT}"))).unwrap();
         for key in [
             "",
             "/etc/apt/keyrings/../keyrings/own.gpg",
@@ -156,10 +132,7 @@ mod tests {
             "0123456789ABCDEF0123456789ABCDEF01234568",
             "\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQ==",
         ] {
-            assert!(
-                check_source(&limits, &source_stanza("any", key)).is_err(),
-                "{key}"
-            );
+            assert!(check_source(&limits, &source_stanza("any", key)).is_err(), "{key}");
         }
         assert!(check_source(&limits, "Types: deb\nSuites: any\n").is_err());
     }

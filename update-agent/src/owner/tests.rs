@@ -121,10 +121,7 @@ fn the_file_and_its_folder_must_belong_to_root() {
     let folder = file.parent().unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
     let error = machine.owner.limits().unwrap_err();
-    assert!(
-        error.why.starts_with("its folder is not trusted"),
-        "{error}"
-    );
+    assert!(error.why.starts_with("its folder is not trusted"), "{error}");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
 
     fs::remove_file(&file).unwrap();
@@ -197,10 +194,7 @@ fn logged_in_users_are_waited_for_if_the_limits_require_it() {
 fn a_spec_with_disallowed_sources_fails_with_that_reason() {
     let machine = Machine::with_limits("new_sources = false");
     machine.owner.check_spec(&package_spec(&[])).unwrap();
-    let failure = machine
-        .owner
-        .check_spec(&package_spec(&["Types: deb"]))
-        .unwrap_err();
+    let failure = machine.owner.check_spec(&package_spec(&["Types: deb"])).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Limits);
     assert_eq!(
         failure.reason,
@@ -209,15 +203,8 @@ fn a_spec_with_disallowed_sources_fails_with_that_reason() {
     let machine = Machine::with_limits("suites = [\"stable\"]");
     let good = "Suites: stable";
     machine.owner.check_spec(&package_spec(&[good])).unwrap();
-    let failure = machine
-        .owner
-        .check_spec(&package_spec(&[good, "Suites: sid"]));
-    assert!(
-        failure
-            .unwrap_err()
-            .reason
-            .ends_with("the suite sid is not allowed")
-    );
+    let failure = machine.owner.check_spec(&package_spec(&[good, "Suites: sid"]));
+    assert!(failure.unwrap_err().reason.ends_with("the suite sid is not allowed"));
 }
 
 #[test]

@@ -44,11 +44,7 @@ pub(super) struct SlotChanger {
 
 impl SlotChanger {
     pub fn new(boot: &Arc<dyn BootControl>, slot: Slot) -> Self {
-        Self {
-            boot: Arc::clone(boot),
-            slot,
-            running: Mutex::new(None),
-        }
+        Self { boot: Arc::clone(boot), slot, running: Mutex::new(None) }
     }
 
     /// Applies a change, or waits for the same change if it was started before.

@@ -45,17 +45,10 @@ pub(super) async fn collect_boot_log(paths: &AgentPaths, runner: &dyn Runner) ->
     ]);
     let log = match runner.run(&command).await {
         Ok(output) if output.succeeded() => output.stdout,
-        Err(RunError::Deadline {
-            output: partial_output,
-            ..
-        }) => partial_output,
+        Err(RunError::Deadline { output: partial_output, .. }) => partial_output,
         Ok(_) | Err(_) => String::new(),
     };
-    let log = if log.trim().is_empty() {
-        read_kernel_log(&paths.inside("/dev/kmsg"))
-    } else {
-        log
-    };
+    let log = if log.trim().is_empty() { read_kernel_log(&paths.inside("/dev/kmsg")) } else { log };
     tail(&log, Failure::MAX_LOG).to_owned()
 }
 
@@ -203,10 +196,7 @@ mod tests {
         let log = last_kernel_lines(EndlessLog(&mut reads));
         assert_eq!(reads, MAX_KERNEL_READS);
         assert_eq!(log.lines().count(), MAX_LINES);
-        assert!(
-            log.ends_with(&format!("line {MAX_KERNEL_READS}\n")),
-            "{log}"
-        );
+        assert!(log.ends_with(&format!("line {MAX_KERNEL_READS}\n")), "{log}");
     }
 
     /// Logs a line at each read.
@@ -252,9 +242,6 @@ mod tests {
             let file = File::options().write(true).open(path).unwrap();
             file.set_modified(written).unwrap();
         }
-        assert_eq!(
-            collect_kernel_records(&paths, since),
-            "Oops\nKernel panic\n"
-        );
+        assert_eq!(collect_kernel_records(&paths, since), "Oops\nKernel panic\n");
     }
 }

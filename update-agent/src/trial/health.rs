@@ -23,10 +23,8 @@ const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The health checks; the rules of hooks apply.
-const HEALTH_CHECKS: ProgramFolder = ProgramFolder {
-    folder: "/etc/evenkeel/health.d",
-    kind: "health check",
-};
+const HEALTH_CHECKS: ProgramFolder =
+    ProgramFolder { folder: "/etc/evenkeel/health.d", kind: "health check" };
 
 /// Why the server cannot be reached.
 pub(super) struct ServerUnreachable {
@@ -47,11 +45,7 @@ pub(super) struct HealthMonitor<'a> {
 
 impl<'a> HealthMonitor<'a> {
     pub fn new(parts: &'a TrialParts) -> Self {
-        Self {
-            parts,
-            facts: Facts::default(),
-            last_answer: None,
-        }
+        Self { parts, facts: Facts::default(), last_answer: None }
     }
     /// Whether the image must reach the server.
     /// Whether the image must reach the server.
@@ -64,17 +58,13 @@ impl<'a> HealthMonitor<'a> {
         self.server_link()?;
         self.check_units().await?;
         let TrialParts { paths, runner, .. } = self.parts;
-        HEALTH_CHECKS
-            .run_all(paths, runner.as_ref(), HEALTH_CHECK_TIMEOUT)
-            .await
+        HEALTH_CHECKS.run_all(paths, runner.as_ref(), HEALTH_CHECK_TIMEOUT).await
     }
 
     fn server_link(&self) -> Result<&'a dyn ServerLink, String> {
         match &self.parts.link {
             Ok(link) => Ok(link.as_ref()),
-            Err(why) => Err(format!(
-                "the agent of the image has no link to the server: {why}"
-            )),
+            Err(why) => Err(format!("the agent of the image has no link to the server: {why}")),
         }
     }
 
@@ -98,9 +88,7 @@ impl<'a> HealthMonitor<'a> {
                 Some(state) => return Err(format!("the unit {unit} is {}", to_one_line(state))),
                 None => {
                     let message = to_one_line(&output.combined_output());
-                    return Err(format!(
-                        "systemctl does not know the unit {unit}: {message}"
-                    ));
+                    return Err(format!("systemctl does not know the unit {unit}: {message}"));
                 }
             }
         }
@@ -130,10 +118,7 @@ impl<'a> HealthMonitor<'a> {
             decision_tag: 0,
             max_hold: Duration::ZERO,
         };
-        let own_fault = |why| ServerUnreachable {
-            why,
-            is_own_fault: true,
-        };
+        let own_fault = |why| ServerUnreachable { why, is_own_fault: true };
         let answer = self.server_link().map_err(own_fault)?.poll(question).await;
         match answer {
             // Any answer proves that the server can be reached: it may be overloaded, refuse the
@@ -150,10 +135,9 @@ impl<'a> HealthMonitor<'a> {
             }
             // Address, CA and credential worked in the previous image.
             Err(error @ LinkError::Setup(_)) => Err(own_fault(chain(&error).to_string())),
-            Err(error @ LinkError::Unavailable(_)) => Err(ServerUnreachable {
-                why: chain(&error).to_string(),
-                is_own_fault: false,
-            }),
+            Err(error @ LinkError::Unavailable(_)) => {
+                Err(ServerUnreachable { why: chain(&error).to_string(), is_own_fault: false })
+            }
         }
     }
 }

@@ -49,10 +49,7 @@ impl SysRq {
     fn reset_blocking(&self) {
         flush_disks(self.flush_timeout);
         let by_trigger = self.by_trigger();
-        tracing::error!(
-            ?by_trigger,
-            "the kernel's emergency command did not reset the machine"
-        );
+        tracing::error!(?by_trigger, "the kernel's emergency command did not reset the machine");
         let fallback = (self.fallback)();
         tracing::error!(?fallback, "the kernel did not restart the machine");
     }
@@ -159,15 +156,9 @@ mod tests {
         std::fs::write(&trigger, "").unwrap();
         test_reset(trigger.clone()).reset_machine().await;
         assert_eq!(std::fs::read_to_string(&trigger).unwrap(), "sub");
-        assert_eq!(
-            RESTARTED.load(Ordering::Relaxed),
-            1,
-            "a regular file resets nothing"
-        );
+        assert_eq!(RESTARTED.load(Ordering::Relaxed), 1, "a regular file resets nothing");
 
-        test_reset(folder.path().join("missing"))
-            .reset_machine()
-            .await;
+        test_reset(folder.path().join("missing")).reset_machine().await;
         assert_eq!(RESTARTED.load(Ordering::Relaxed), 2);
         assert!(!folder.path().join("missing").exists());
     }

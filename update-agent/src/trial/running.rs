@@ -102,9 +102,7 @@ pub(super) async fn fall_back_from_bad(
     let why = format!("the image in the slot {slot} is known to be bad");
     tracing::error!(why, "falling back");
     if *seen.entry(slot) != BootEntry::Absent
-        && let Err(failure) = SlotChanger::new(&parts.boot, slot)
-            .apply(SlotChange::Withdraw)
-            .await
+        && let Err(failure) = SlotChanger::new(&parts.boot, slot).apply(SlotChange::Withdraw).await
     {
         if !guard::is_watched(&parts.paths) {
             // The entry has no counter, so a reset would lead here again and again.

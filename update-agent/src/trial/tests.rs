@@ -36,11 +36,7 @@ fn assert_runs_new(machine: &Machine) {
     machine.with_state(|state| {
         assert_eq!(state.running, Slot::B);
         assert_eq!(state.b, BootEntry::Plain);
-        assert_eq!(
-            state.a,
-            BootEntry::Plain,
-            "the old image can still be booted"
-        );
+        assert_eq!(state.a, BootEntry::Plain, "the old image can still be booted");
     });
 }
 
@@ -61,9 +57,7 @@ async fn a_healthy_image_is_committed() {
     let machine = Machine::armed().await;
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    let TrialOutcome::Committed { took } = outcome else {
-        panic!("{outcome:?}")
-    };
+    let TrialOutcome::Committed { took } = outcome else { panic!("{outcome:?}") };
     // Five seconds until the agent started, and ten of health.
     assert!((15..=17).contains(&took.as_secs()), "{took:?}");
     assert_runs_new(&machine);
@@ -72,10 +66,7 @@ async fn a_healthy_image_is_committed() {
     assert!(machine.count("units") >= 5);
 
     machine.boot();
-    assert_eq!(
-        machine.run().await.unwrap().unwrap(),
-        TrialOutcome::NotOnTrial
-    );
+    assert_eq!(machine.run().await.unwrap().unwrap(), TrialOutcome::NotOnTrial);
     assert_runs_new(&machine);
 }
 
@@ -86,21 +77,13 @@ async fn an_unhealthy_image_is_given_up_with_the_reason_and_the_failure_log() {
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
     let expected = "not healthy 60 s after boot: the unit app.service is failed";
-    assert_eq!(
-        outcome,
-        TrialOutcome::FellBack {
-            why: expected.to_owned()
-        }
-    );
+    assert_eq!(outcome, TrialOutcome::FellBack { why: expected.to_owned() });
     let SlotState::Bad { why, log, .. } = state_of_b(&machine) else {
         panic!("{:?}", state_of_b(&machine))
     };
     assert_eq!((why.as_str(), log.as_str()), (expected, "the last words\n"));
     assert_eq!(machine.count("reset"), 1);
-    assert!(
-        !machine.is_trial_over(),
-        "if the reset fails, the guard resets the machine"
-    );
+    assert!(!machine.is_trial_over(), "if the reset fails, the guard resets the machine");
     assert_eq!(machine.boot_until_settled().await, TrialOutcome::NotOnTrial);
     assert_runs_old(&machine);
 }
@@ -154,10 +137,7 @@ async fn a_healthy_image_that_cannot_be_blessed_is_given_up_but_not_bad() {
     machine.with_state(|state| state.broken = vec!["bless"]);
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::FellBack { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::FellBack { .. }), "{outcome:?}");
     assert!(machine.count("bless") > 5, "retried until the deadline");
     machine.with_state(|state| state.broken.clear());
     machine.boot_until_settled().await;
@@ -226,23 +206,14 @@ async fn a_bad_image_without_a_boot_counter_is_not_reset_for_ever() {
 async fn a_counted_boot_that_is_not_on_trial_is_not_taken_for_settled() {
     let machine = Machine::armed().await;
     let seen = BootControl::observe(&machine).await.unwrap();
-    machine
-        .record()
-        .step(Slot::B, &SlotEvent::NotTried, &seen)
-        .unwrap();
+    machine.record().step(Slot::B, &SlotEvent::NotTried, &seen).unwrap();
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::FellBack { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::FellBack { .. }), "{outcome:?}");
     assert_eq!(machine.count("reset"), 1);
     assert!(!machine.is_trial_over(), "the guard continues");
     machine.remove_counter();
-    assert_eq!(
-        machine.run().await.unwrap().unwrap(),
-        TrialOutcome::NotOnTrial
-    );
+    assert_eq!(machine.run().await.unwrap().unwrap(), TrialOutcome::NotOnTrial);
     machine.boot_until_settled().await;
     assert_runs_old(&machine);
 }
@@ -253,10 +224,7 @@ async fn a_slow_change_is_waited_for_and_not_started_twice() {
     machine.with_state(|state| state.slow = Some(("bless", Duration::from_secs(25))));
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::Committed { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::Committed { .. }), "{outcome:?}");
     assert_eq!(machine.count("bless"), 1);
     assert_runs_new(&machine);
 }
@@ -292,11 +260,7 @@ async fn a_failed_repair_is_retried_during_the_same_start() {
     };
     let (_, ()) = tokio::join!(machine.reconcile(), repairing);
     assert_runs_old(&machine);
-    assert_eq!(
-        machine.count("withdraw"),
-        4,
-        "the interrupted one, and three"
-    );
+    assert_eq!(machine.count("withdraw"), 4, "the interrupted one, and three");
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,10 +283,7 @@ async fn with_a_broken_record_the_loaders_counter_decides() {
         machine.break_record();
         let parts = machine.parts();
         let outcome = run_trial(&parts).await.unwrap();
-        assert!(
-            matches!(outcome, TrialOutcome::FellBack { .. }),
-            "{outcome:?}"
-        );
+        assert!(matches!(outcome, TrialOutcome::FellBack { .. }), "{outcome:?}");
         assert_eq!(machine.count("reset"), boot);
         machine.repair_record();
     }
@@ -340,9 +301,7 @@ async fn a_record_that_fails_during_the_trial_leads_to_the_old_image() {
     machine.with_state(|state| state.breaks_record = Some("units"));
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    let TrialOutcome::FellBack { why } = outcome else {
-        panic!("{outcome:?}")
-    };
+    let TrialOutcome::FellBack { why } = outcome else { panic!("{outcome:?}") };
     assert!(why.contains("cannot be recorded"), "{why}");
     assert_eq!(machine.count("bless"), 0, "never before \"passed\"");
     machine.repair_record();
@@ -372,10 +331,7 @@ async fn an_unreadable_boot_state_resets_only_a_counted_boot_without_an_ended_tr
     machine.with_state(|state| state.broken = vec!["look"]);
     let parts = machine.parts();
     let outcome = run_trial(&parts).await.unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::FellBack { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::FellBack { .. }), "{outcome:?}");
     assert_eq!((machine.count("withdraw"), machine.count("reset")), (0, 1));
 
     guard::stop_guard(&parts.paths);

@@ -176,10 +176,7 @@ pub(crate) fn is_fed_by_another(sys: &Path) -> bool {
 /// The watchdog's timeout in seconds, if it is short.
 fn short_timeout(sys: &Path) -> Option<u64> {
     let seconds = first_line(&sys.join(CLASS_FOLDER).join("timeout"))?;
-    seconds
-        .parse()
-        .ok()
-        .filter(|seconds| *seconds < SHORT_TIMEOUT_SECONDS)
+    seconds.parse().ok().filter(|seconds| *seconds < SHORT_TIMEOUT_SECONDS)
 }
 
 /// Stops a watchdog that an earlier process of this boot has started and not stopped.
@@ -196,9 +193,7 @@ pub(super) fn stop_left_open(paths: &AgentPaths) {
 }
 
 fn open_device(paths: &AgentPaths) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .open(paths.inside(DEVICE_FILE))
+    OpenOptions::new().write(true).open(paths.inside(DEVICE_FILE))
 }
 
 fn stop_device(paths: &AgentPaths, mut device: File) {
@@ -279,11 +274,7 @@ mod tests {
         fs::write(paths.inside(NOWAYOUT_FILE), "1\n").unwrap();
         let state = paths.inside("/sys").join(CLASS_FOLDER).join("state");
         fs::write(&state, "inactive\n").unwrap();
-        assert!(
-            WatchdogDevice::new(&paths, Policy::Require)
-                .fault()
-                .is_some()
-        );
+        assert!(WatchdogDevice::new(&paths, Policy::Require).fault().is_some());
         fs::write(&state, "active\n").unwrap();
         assert_eq!(WatchdogDevice::new(&paths, Policy::Require).fault(), None);
         assert_eq!(written(&paths), "");
@@ -311,9 +302,7 @@ mod tests {
         assert!(watchdog.fault().is_some());
         assert!(!paths.inside(STARTED_MARK).exists());
         fs::write(paths.inside(DEVICE_FILE), "").unwrap();
-        watchdog
-            .feed_during(CHECK_INTERVAL * 9, sleep(CHECK_INTERVAL * 2))
-            .await;
+        watchdog.feed_during(CHECK_INTERVAL * 9, sleep(CHECK_INTERVAL * 2)).await;
         assert_eq!(watchdog.fault(), None);
     }
 

@@ -23,22 +23,10 @@ async fn inside_the_window_the_node_is_updated_and_reports_it() {
     let node = TestNode::in_window();
     node.run_once().await.unwrap();
     assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
-    assert_eq!(
-        node.server().story(),
-        "downloading, downloaded, began, verify begun, finished"
-    );
+    assert_eq!(node.server().story(), "downloading, downloaded, began, verify begun, finished");
     assert!(node.packages().automatic.contains("lib"));
     let log = node.system.take_log();
-    assert_eq!(
-        log,
-        [
-            "refresh",
-            "refresh",
-            "download app=2 lib=2",
-            "install",
-            "mark"
-        ]
-    );
+    assert_eq!(log, ["refresh", "refresh", "download app=2 lib=2", "install", "mark"]);
     assert_eq!(node.state_files(), [""; 0]);
 }
 
@@ -101,10 +89,7 @@ async fn a_replaced_update_is_cancelled_in_favour_of_the_new_one() {
         .values()
         .map(|events| events.last().unwrap().kind.name())
         .collect();
-    assert!(
-        ends.contains(&"cancelled") && ends.contains(&"finished"),
-        "{ends:?}"
-    );
+    assert!(ends.contains(&"cancelled") && ends.contains(&"finished"), "{ends:?}");
 }
 
 #[tokio::test]
@@ -137,23 +122,12 @@ async fn a_failing_package_script_ends_the_attempt_with_the_output_of_dpkg() {
     node.packages().broken.insert("app".into());
     let error = node.run_once().await.unwrap_err();
     assert!(matches!(error, AgentError::Attempt(_)), "{error}");
-    let EventKind::Failed {
-        failure, results, ..
-    } = last_event_kind(&node)
-    else {
+    let EventKind::Failed { failure, results, .. } = last_event_kind(&node) else {
         panic!("a failure")
     };
     assert_eq!(failure.kind, FailureKind::Apply);
-    assert!(
-        failure.log.contains("app: postinst fails on purpose"),
-        "{}",
-        failure.log
-    );
-    assert!(
-        failure.reason.contains("app is 2 and half-configured"),
-        "{}",
-        failure.reason
-    );
+    assert!(failure.log.contains("app: postinst fails on purpose"), "{}", failure.log);
+    assert!(failure.reason.contains("app is 2 and half-configured"), "{}", failure.reason);
     let states: Vec<_> = results
         .iter()
         .map(|result| format!("{} {} {}", result.name, result.version, result.state))
@@ -209,20 +183,14 @@ async fn an_invalid_package_name_never_reaches_a_command_line() {
         node.run_once().await.unwrap_err();
         let failure = failure(&node);
         assert_eq!(failure.kind, FailureKind::Plan);
-        assert!(
-            failure.reason.ends_with("is not a package name"),
-            "{failure}"
-        );
+        assert!(failure.reason.ends_with("is not a package name"), "{failure}");
     }
 }
 
 #[tokio::test]
 async fn an_unknown_kind_of_update_is_unsupported() {
     let node = TestNode::in_window();
-    node.server().target = Some(UpdateTarget {
-        digest: "image".into(),
-        spec: UpdateSpec::Unknown,
-    });
+    node.server().target = Some(UpdateTarget { digest: "image".into(), spec: UpdateSpec::Unknown });
     node.run_once().await.unwrap_err();
     assert_eq!(failure(&node).kind, FailureKind::Unsupported);
 }
@@ -230,10 +198,7 @@ async fn an_unknown_kind_of_update_is_unsupported() {
 #[tokio::test]
 async fn an_unknown_kind_of_update_is_reported_before_its_window_opens() {
     let node = TestNode::new();
-    node.server().target = Some(UpdateTarget {
-        digest: "image".into(),
-        spec: UpdateSpec::Unknown,
-    });
+    node.server().target = Some(UpdateTarget { digest: "image".into(), spec: UpdateSpec::Unknown });
     let mut agent = node.agent();
     agent.run_once().await.unwrap_err();
     assert_eq!(node.server().story(), "failed");
@@ -249,17 +214,13 @@ async fn a_failing_mark_is_reported_and_does_not_fail_the_attempt() {
     node.packages().mark_error = "E: extended_states cannot be written".into();
     node.run_once().await.unwrap();
     assert!(node.server().story().ends_with("verify begun, finished"));
-    let end = status::read_status(&node.paths().status())
-        .unwrap()
-        .last_end;
+    let end = status::read_status(&node.paths().status()).unwrap().last_end;
     let end = end.unwrap();
     assert_eq!(end.outcome, "finished");
     assert_eq!(
         end.remarks,
-        [
-            "mark: apt-mark auto ended with status 100: E: extended_states cannot be written:\n\
-             E: extended_states cannot be written"
-        ]
+        ["mark: apt-mark auto ended with status 100: E: extended_states cannot be written:\n\
+             E: extended_states cannot be written"]
     );
 }
 
@@ -267,10 +228,7 @@ async fn a_failing_mark_is_reported_and_does_not_fail_the_attempt() {
 async fn sources_that_cannot_be_refreshed_are_tried_again_and_then_reported() {
     let node = TestNode::in_window();
     for (text, kind) in [
-        (
-            "E: The repository does not have a Release file.",
-            FailureKind::Refresh,
-        ),
+        ("E: The repository does not have a Release file.", FailureKind::Refresh),
         ("E: GPG error: NO_PUBKEY 1", FailureKind::Signature),
     ] {
         node.server().reported_events.clear();
@@ -293,10 +251,7 @@ async fn a_node_that_another_program_changed_since_the_plan_is_not_touched() {
     node.run_once().await.unwrap_err();
     let failure = failure(&node);
     assert_eq!(failure.kind, FailureKind::Plan);
-    assert!(
-        failure.reason.ends_with("since the plan was made: app"),
-        "{failure}"
-    );
+    assert!(failure.reason.ends_with("since the plan was made: app"), "{failure}");
     assert_eq!(node.server().start_requests, 0);
 }
 
@@ -318,10 +273,7 @@ async fn a_server_that_lost_events_receives_them_again() {
     let node = TestNode::in_window();
     node.server().forgotten_reports = 2;
     node.run_once().await.unwrap();
-    assert_eq!(
-        node.server().story(),
-        "downloading, downloaded, began, verify begun, finished"
-    );
+    assert_eq!(node.server().story(), "downloading, downloaded, began, verify begun, finished");
 }
 
 #[tokio::test]
@@ -346,12 +298,7 @@ async fn an_unreachable_server_fails_a_single_run() {
     let node = TestNode::new();
     node.server().unanswered_polls = 1;
     let error = node.run_once().await.unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("the server cannot be reached"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("the server cannot be reached"), "{error}");
 }
 
 #[tokio::test]
@@ -359,19 +306,11 @@ async fn facts_are_sent_only_when_they_changed() {
     let node = TestNode::new();
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
-    assert_eq!(
-        node.server().polls,
-        3,
-        "the server asks for the facts, then for the package list"
-    );
+    assert_eq!(node.server().polls, 3, "the server asks for the facts, then for the package list");
     let available: Vec<_> = {
         let server = node.server();
         let facts = server.facts.as_ref().unwrap();
-        facts
-            .available
-            .iter()
-            .map(|package| package.name.clone())
-            .collect()
+        facts.available.iter().map(|package| package.name.clone()).collect()
     };
     assert_eq!(available, ["app", "lib"]);
     agent.run_once().await.unwrap();
@@ -379,11 +318,7 @@ async fn facts_are_sent_only_when_they_changed() {
     std::fs::create_dir_all(node.paths().inside("/run")).unwrap();
     std::fs::write(node.paths().inside("/run/reboot-required"), "").unwrap();
     agent.run_once().await.unwrap();
-    assert_eq!(
-        node.server().polls,
-        5,
-        "the agent noticed that the facts had changed"
-    );
+    assert_eq!(node.server().polls, 5, "the agent noticed that the facts had changed");
     assert!(node.server().facts.as_ref().unwrap().reboot_required);
 }
 

@@ -60,12 +60,8 @@ async fn findings(node: &TestNode) -> Vec<DoctorFinding> {
 
 /// The checks that did not pass.
 fn problems(findings: &[DoctorFinding]) -> Vec<(&str, CheckOutcome)> {
-    let wrong = findings
-        .iter()
-        .filter(|finding| finding.outcome != CheckOutcome::Passed);
-    wrong
-        .map(|finding| (finding.check, finding.outcome))
-        .collect()
+    let wrong = findings.iter().filter(|finding| finding.outcome != CheckOutcome::Passed);
+    wrong.map(|finding| (finding.check, finding.outcome)).collect()
 }
 
 #[track_caller]
@@ -104,10 +100,7 @@ async fn a_copied_disk_in_another_machine_fails() {
     let id = node.paths().inside("/etc/machine-id");
     std::fs::write(&id, "0123456789abcdef0123456789abcdef\n").unwrap();
     enrol(&node, &server, Some(MachineMarks::detect(&node.paths())));
-    assert_eq!(
-        finding(&findings(&node).await, "identity").outcome,
-        CheckOutcome::Passed
-    );
+    assert_eq!(finding(&findings(&node).await, "identity").outcome, CheckOutcome::Passed);
     std::fs::write(&id, "1123456789abcdef0123456789abcdef\n").unwrap();
     let results = findings(&node).await;
     let identity = finding(&results, "identity");
@@ -140,10 +133,7 @@ async fn a_wrong_clock_fails() {
     let results = run_checks_at(&node, clock).await;
     let clock = finding(&results, "clock");
     assert_eq!(clock.outcome, CheckOutcome::Failed);
-    assert!(
-        clock.result.contains("more than an hour ahead"),
-        "{clock:?}"
-    );
+    assert!(clock.result.contains("more than an hour ahead"), "{clock:?}");
 }
 
 #[tokio::test]
@@ -158,17 +148,11 @@ async fn problems_of_dpkg_and_apt_are_reported_with_their_output() {
     node.clock.advance(chrono::TimeDelta::hours(-5));
 
     let results = findings(&node).await;
-    assert!(
-        finding(&results, "dpkg").result.contains("app"),
-        "{results:?}"
-    );
+    assert!(finding(&results, "dpkg").result.contains("app"), "{results:?}");
     assert_eq!(finding(&results, "lists").outcome, CheckOutcome::Failed);
     assert_eq!(
         problems(&results),
-        [
-            ("dpkg", CheckOutcome::Failed),
-            ("lists", CheckOutcome::Failed)
-        ]
+        [("dpkg", CheckOutcome::Failed), ("lists", CheckOutcome::Failed)]
     );
 }
 

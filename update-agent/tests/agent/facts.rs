@@ -51,11 +51,7 @@ async fn a_list_that_changed_between_facts_and_request_waits_for_new_facts() {
     node.packages().installed.insert("lib".into(), newer);
     node.server().packages = None;
     agent.run_once().await.unwrap();
-    assert_eq!(
-        node.server().package_lists,
-        lists,
-        "it would have another digest"
-    );
+    assert_eq!(node.server().package_lists, lists, "it would have another digest");
     std::fs::write(node.paths().inside("/var/lib/dpkg/status"), "new").unwrap();
     agent.run_once().await.unwrap();
     assert_eq!(node.server().package_lists, lists + 1);
@@ -83,10 +79,7 @@ async fn held_back_packages_are_reported_with_their_cause() {
         .collect();
     assert_eq!(
         held_back,
-        [
-            ("app", "1", "2", HeldBackCause::Hold),
-            ("lib", "1", "2", HeldBackCause::Dependencies)
-        ]
+        [("app", "1", "2", HeldBackCause::Hold), ("lib", "1", "2", HeldBackCause::Dependencies)]
     );
 }
 
@@ -100,10 +93,7 @@ async fn the_reason_for_a_reboot_is_reported() {
     let facts = facts(&node);
     assert!(facts.reboot_required);
     assert_eq!(facts.reboot_reasons, ["app asks for it"]);
-    assert!(
-        facts.stale_services.is_empty(),
-        "this system's processes are not the node's"
-    );
+    assert!(facts.stale_services.is_empty(), "this system's processes are not the node's");
 }
 
 #[tokio::test]
@@ -115,9 +105,7 @@ async fn a_node_whose_packages_cannot_be_read_still_sends_facts() {
     agent.run_once().await.unwrap();
     let reported = facts(&node);
     assert!(!reported.boot_id.is_empty());
-    let [warning] = reported.warnings.as_slice() else {
-        panic!("{:?}", reported.warnings)
-    };
+    let [warning] = reported.warnings.as_slice() else { panic!("{:?}", reported.warnings) };
     assert!(warning.contains(&DPKG_ERROR.replace('\n', "")), "{warning}");
 
     node.packages().list_error.clear();

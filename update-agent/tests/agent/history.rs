@@ -14,9 +14,7 @@ fn records(node: &TestNode) -> Vec<AttemptRecord> {
 async fn a_finished_attempt_is_recorded_with_its_changes() {
     let node = TestNode::in_window();
     node.run_once().await.unwrap();
-    let [record] = &records(&node)[..] else {
-        panic!("one record")
-    };
+    let [record] = &records(&node)[..] else { panic!("one record") };
     assert_eq!(record.outcome, "finished");
     assert_eq!(record.target, "latest");
     assert_eq!((record.changed, record.kind), (2, None));
@@ -31,9 +29,7 @@ async fn a_failure_is_recorded_with_its_reason() {
     let node = TestNode::in_window();
     node.packages().broken.insert("app".into());
     node.run_once().await.unwrap_err();
-    let [record] = &records(&node)[..] else {
-        panic!("one record")
-    };
+    let [record] = &records(&node)[..] else { panic!("one record") };
     assert_eq!(record.outcome, "failed");
     assert_eq!(record.kind, Some(FailureKind::Apply));
     assert!(record.reason.contains("app"), "{record:?}");
@@ -48,11 +44,8 @@ async fn an_end_that_only_reached_the_journal_is_recorded_by_the_next_agent() {
         let journal = node.paths().journal();
         let journal_that_breaks =
             BreakingJournal::new(&journal, &node.system, at, WriteSide::After);
-        let was_killed = node
-            .agent_with_journal(Box::new(journal_that_breaks))
-            .run_once()
-            .await
-            .is_err();
+        let was_killed =
+            node.agent_with_journal(Box::new(journal_that_breaks)).run_once().await.is_err();
         if !was_killed {
             assert!(at > 3, "an attempt writes its journal more than {at} times");
             break;

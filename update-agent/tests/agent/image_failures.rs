@@ -37,11 +37,7 @@ fn assert_reverted_late(node: &ImageNode, context: &str) {
     let failure = revert_failure(node);
     let kinds = [FailureKind::Interrupted, FailureKind::Reboot];
     assert!(kinds.contains(&failure.kind), "{context}: {failure:?}");
-    assert!(
-        matches!(node.slots().b, SlotState::Written(_)),
-        "{context}: {:?}",
-        node.slots()
-    );
+    assert!(matches!(node.slots().b, SlotState::Written(_)), "{context}: {:?}", node.slots());
 }
 
 /// The start was permitted, the power failed, and the node returns after the end of the window.
@@ -115,14 +111,8 @@ async fn an_agent_without_slots_after_the_reset_does_not_accept_the_image() {
     node.boot();
     let error = node.run_until_idle().await.unwrap_err();
     let error = error.to_string();
-    assert!(
-        error.contains("module image, which made this change, is not loaded"),
-        "{error}"
-    );
-    assert_eq!(
-        node.server().story(),
-        "downloading, downloaded, began, reboot begun"
-    );
+    assert!(error.contains("module image, which made this change, is not loaded"), "{error}");
+    assert_eq!(node.server().story(), "downloading, downloaded, began, reboot begun");
     let waiting = node.server().waiting_reasons.last().unwrap().clone();
     assert!(waiting.contains("evenkeel-agent doctor"), "{waiting}");
 
@@ -176,17 +166,11 @@ async fn an_image_whose_trial_cannot_reach_the_server_is_reverted_and_accepted_l
         assert_runs_old(&node, &context);
         let slots = node.slots();
         assert!(slots.bad.is_empty(), "{context}: {slots:?}");
-        assert!(
-            matches!(slots.b, SlotState::Written(_)),
-            "{context}: {slots:?}"
-        );
+        assert!(matches!(slots.b, SlotState::Written(_)), "{context}: {slots:?}");
         let failure = revert_failure(&node);
         assert_eq!(failure.kind, FailureKind::Verify, "{context}");
         let (reason, log) = (&failure.reason, &failure.log);
-        assert!(
-            reason.contains("the server cannot be reached"),
-            "{context}: {reason}"
-        );
+        assert!(reason.contains("the server cannot be reached"), "{context}: {reason}");
         assert_eq!(log, "the last log lines\n", "{context}");
         let had_power = node.machine.state().power_cut_at.is_some();
 

@@ -54,11 +54,7 @@ async fn a_hook_that_is_not_ready_before_arming_delays_the_arming() {
     let node = node_with_hook("before-arming", STATUS_NOT_READY);
     node.run_until_idle().await.unwrap();
     assert_eq!(node.server().story(), "downloading, downloaded");
-    assert_eq!(
-        node.server().start_requests,
-        0,
-        "the hook runs before the start request"
-    );
+    assert_eq!(node.server().start_requests, 0, "the hook runs before the start request");
     let status = status::read_status(&node.paths().status()).unwrap();
     assert_eq!(status.waiting, "the hook ask is not ready");
     assert_eq!(slot_log(&node), ["withdraw", "begin to write", "write"]);
@@ -69,11 +65,7 @@ async fn a_hook_that_is_not_ready_before_arming_delays_the_arming() {
     node.run_until_idle().await.unwrap();
     assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
-    assert_eq!(
-        node.machine.state().downloads,
-        2,
-        "the image is not downloaded again"
-    );
+    assert_eq!(node.machine.state().downloads, 2, "the image is not downloaded again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,9 +83,7 @@ async fn a_hook_that_fails_after_the_commit_is_a_remark_and_undoes_nothing() {
 fn signed_target() -> (UpdateTarget, String) {
     let key = KeyPair::generate().unwrap();
     let mut target = image_target("1.1");
-    let UpdateSpec::Image(spec) = &mut target.spec else {
-        panic!("an image")
-    };
+    let UpdateSpec::Image(spec) = &mut target.spec else { panic!("an image") };
     let id = Sha256::hash(&key.subject_public_key_info());
     let signature = key.sign(signed_statement(spec).as_bytes()).unwrap();
     let signature = format!("{id}:{}", STANDARD.encode(signature));
@@ -123,10 +113,7 @@ async fn an_image_whose_key_is_removed_after_the_download_is_not_armed() {
     node.machine.state().hook_removes = Some(require_key(&node, &key));
     node.run_until_idle().await.unwrap_err();
     assert_runs_old(&node, "");
-    assert_eq!(
-        node.server().story(),
-        "downloading, downloaded, began, reverted"
-    );
+    assert_eq!(node.server().story(), "downloading, downloaded, began, reverted");
     let failure = revert_failure(&node);
     assert_eq!(failure.kind, FailureKind::Signature);
     assert!(failure.reason.contains("has no key"), "{failure}");

@@ -27,9 +27,7 @@ fn last_event(node: &ImageNode) -> AttemptEvent {
 #[track_caller]
 pub fn revert_failure(node: &ImageNode) -> Failure {
     let last = last_event(node);
-    let EventKind::Reverted { failure, booted } = last.kind else {
-        panic!("{last:?}")
-    };
+    let EventKind::Reverted { failure, booted } = last.kind else { panic!("{last:?}") };
     assert_eq!(booted.as_deref(), Some("1.0"));
     failure
 }
@@ -38,19 +36,12 @@ pub fn revert_failure(node: &ImageNode) -> Failure {
 #[track_caller]
 pub fn assert_runs_new(node: &ImageNode, context: &str) {
     let slots = node.slots();
-    assert!(
-        matches!(slots.b, SlotState::Good(_)),
-        "{context}: {slots:?}"
-    );
+    assert!(matches!(slots.b, SlotState::Good(_)), "{context}: {slots:?}");
     assert_eq!(slots.last_good, Some(Slot::B), "{context}");
     assert!(slots.bad.is_empty(), "{context}");
     let state = node.machine.state();
     assert_eq!(state.running, Slot::B, "{context}");
-    assert_eq!(
-        (&state.a, &state.b),
-        (&BootEntry::Plain, &BootEntry::Plain),
-        "{context}"
-    );
+    assert_eq!((&state.a, &state.b), (&BootEntry::Plain, &BootEntry::Plain), "{context}");
     let booted = node.server().facts.clone().unwrap().booted_image;
     assert_eq!(booted.unwrap().image_id, "1.1", "{context}");
 }
@@ -59,18 +50,11 @@ pub fn assert_runs_new(node: &ImageNode, context: &str) {
 #[track_caller]
 pub fn assert_runs_old(node: &ImageNode, context: &str) {
     let slots = node.slots();
-    assert!(
-        matches!(slots.a, SlotState::Good(_)),
-        "{context}: {slots:?}"
-    );
+    assert!(matches!(slots.a, SlotState::Good(_)), "{context}: {slots:?}");
     assert_eq!(slots.last_good, Some(Slot::A), "{context}");
     let state = node.machine.state();
     assert_eq!(state.running, Slot::A, "{context}");
-    assert_eq!(
-        (&state.a, &state.b),
-        (&BootEntry::Plain, &BootEntry::Absent),
-        "{context}"
-    );
+    assert_eq!((&state.a, &state.b), (&BootEntry::Plain, &BootEntry::Absent), "{context}");
     let booted = node.server().facts.clone().unwrap().booted_image;
     assert_eq!(booted.unwrap().image_id, "1.0", "{context}");
 }
@@ -82,31 +66,13 @@ async fn a_healthy_image_is_downloaded_in_parts_armed_tried_and_blessed() {
     assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
     let log = node.machine.state().log.clone();
-    assert_eq!(
-        log,
-        [
-            "withdraw",
-            "begin to write",
-            "write",
-            "kernel",
-            "arm",
-            "bless"
-        ]
-    );
+    assert_eq!(log, ["withdraw", "begin to write", "write", "kernel", "arm", "bless"]);
     assert_eq!(node.machine.state().downloads, 2);
     let server = node.server();
-    let EventKind::Downloading(plan) = &server.only_attempt()[0].kind else {
-        panic!("a plan")
-    };
+    let EventKind::Downloading(plan) = &server.only_attempt()[0].kind else { panic!("a plan") };
     let change = plan.image.as_ref().unwrap();
-    assert_eq!(
-        (change.before.as_str(), change.after.as_str()),
-        ("1.0", "1.1")
-    );
-    assert_eq!(
-        server.only_attempt().last().unwrap().kind.booted(),
-        Some("1.1")
-    );
+    assert_eq!((change.before.as_str(), change.after.as_str()), ("1.0", "1.1"));
+    assert_eq!(server.only_attempt().last().unwrap().kind.booted(), Some("1.1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,10 +84,7 @@ async fn an_unhealthy_image_is_reverted_and_reported_with_reason_and_log() {
     assert_eq!(node.server().story(), FALLBACK_STORY);
     let failure = revert_failure(&node);
     assert_eq!(failure.kind, FailureKind::Verify);
-    assert!(
-        failure.reason.contains("the unit app.service is failed"),
-        "{failure}"
-    );
+    assert!(failure.reason.contains("the unit app.service is failed"), "{failure}");
     assert_eq!(failure.log, "the last log lines\n");
     assert!(matches!(node.slots().b, SlotState::Bad { .. }));
     assert_eq!(node.slots().bad.len(), 1);
@@ -168,16 +131,9 @@ async fn an_unhealthy_image_is_reverted_after_a_power_cut_at_any_write() {
         // After the last write everything is reported, so the agent that starts then returns no error.
         silent += usize::from(node.run_until_idle().await.is_ok());
         assert_runs_old(&node, &context);
-        assert!(
-            matches!(node.slots().b, SlotState::Bad { .. }),
-            "{context}: {:?}",
-            node.slots()
-        );
+        assert!(matches!(node.slots().b, SlotState::Bad { .. }), "{context}: {:?}", node.slots());
         let failure = revert_failure(&node);
-        assert!(
-            failure.reason.contains("app.service"),
-            "{context}: {failure}"
-        );
+        assert!(failure.reason.contains("app.service"), "{context}: {failure}");
         assert!(!node.paths().journal().exists(), "{context}");
         if node.machine.state().power_cut_at.is_some() {
             break;
@@ -196,10 +152,7 @@ async fn a_node_that_may_not_reboot_does_not_stay_armed() {
     node.run_until_idle().await.unwrap_err();
     assert_runs_old(&node, "");
     assert_eq!(node.machine.state().reboot_requests, 0);
-    assert_eq!(
-        node.server().story(),
-        "downloading, downloaded, began, reverted"
-    );
+    assert_eq!(node.server().story(), "downloading, downloaded, began, reverted");
     let failure = revert_failure(&node);
     assert_eq!(failure.kind, FailureKind::Reboot);
     assert!(failure.reason.ends_with("a user is logged in"), "{failure}");
@@ -229,10 +182,7 @@ async fn a_deferred_download_is_resumed() {
     node.machine.state().deferral = Some("the connection is down".into());
     for _ in 0..2 {
         let error = node.run_until_idle().await.unwrap_err();
-        assert!(
-            error.to_string().ends_with("the connection is down"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with("the connection is down"), "{error}");
     }
     assert_eq!(node.server().story(), "downloading");
     assert!(node.paths().journal().exists());
@@ -256,11 +206,7 @@ async fn an_image_is_only_prepared_ahead_of_its_window() {
     node.server().window_open = true;
     node.run_until_idle().await.unwrap();
     assert_runs_new(&node, "");
-    assert_eq!(
-        node.machine.state().downloads,
-        2,
-        "the image is not downloaded again"
-    );
+    assert_eq!(node.machine.state().downloads, 2, "the image is not downloaded again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,10 +230,7 @@ async fn another_file_of_the_same_name_is_another_image() {
         last.collect()
     };
     assert_eq!(stories.len(), 2, "{stories:?}");
-    assert!(
-        stories.contains(&"cancelled") && stories.contains(&"finished"),
-        "{stories:?}"
-    );
+    assert!(stories.contains(&"cancelled") && stories.contains(&"finished"), "{stories:?}");
     assert_runs_new(&node, "");
 }
 
@@ -301,14 +244,9 @@ async fn an_image_that_failed_is_retried_only_by_an_order() {
     node.clock.advance(TimeDelta::minutes(2));
     node.run_until_idle().await.unwrap_err();
     assert_runs_old(&node, "");
-    let EventKind::Failed { failure, .. } = last_event(&node).kind else {
-        panic!("a failure")
-    };
+    let EventKind::Failed { failure, .. } = last_event(&node).kind else { panic!("a failure") };
     assert_eq!(failure.kind, FailureKind::Verify);
-    assert!(
-        failure.reason.contains("not tried again automatically"),
-        "{failure}"
-    );
+    assert!(failure.reason.contains("not tried again automatically"), "{failure}");
 
     node.server().reported_events.clear();
     let mut ordered = image_target("1.1");
@@ -329,19 +267,11 @@ async fn an_order_does_not_wait_after_a_finished_attempt_and_counts_once() {
     node.run_until_idle().await.unwrap_err();
     assert_runs_old(&node, "");
     let server = node.server();
-    assert_eq!(
-        server.reported_events.len(),
-        2,
-        "{:?}",
-        server.reported_events
-    );
+    assert_eq!(server.reported_events.len(), 2, "{:?}", server.reported_events);
     for events in server.reported_events.values() {
         let names = events.iter().map(|event| event.kind.name());
         let story = names.collect::<Vec<_>>().join(", ");
-        assert!(
-            story.ends_with("began, reboot begun, verify begun, reverted"),
-            "{story}"
-        );
+        assert!(story.ends_with("began, reboot begun, verify begun, reverted"), "{story}");
     }
 }
 
@@ -360,15 +290,9 @@ async fn after_a_reset_that_does_not_happen_nothing_more_is_done() {
         image_id: "1.1".into(),
         raw: None,
     };
-    let raw = RawImage {
-        sha256: Sha256::hash(b"raw"),
-        bytes: 30,
-    };
+    let raw = RawImage { sha256: Sha256::hash(b"raw"), bytes: 30 };
     for event in [
-        slots::SlotEvent::Begin {
-            image: what,
-            allow_retry: false,
-        },
+        slots::SlotEvent::Begin { image: what, allow_retry: false },
         slots::SlotEvent::Wrote(raw),
         slots::SlotEvent::Arm { allow_retry: false },
     ] {
@@ -391,8 +315,5 @@ async fn after_a_reset_that_does_not_happen_nothing_more_is_done() {
     assert_eq!(observation, None);
     let state = machine.state();
     assert_eq!(state.log, ["withdraw"]);
-    assert_eq!(
-        (&state.a, &state.b),
-        (&BootEntry::Plain, &BootEntry::Absent)
-    );
+    assert_eq!((&state.a, &state.b), (&BootEntry::Plain, &BootEntry::Absent));
 }

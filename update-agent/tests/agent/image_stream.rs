@@ -111,9 +111,7 @@ impl PublishedImage {
         let mut child = program(std::env::current_exe().expect("this program"));
         child.args(["--ignored", "--exact", "--nocapture", "--test-threads=1"]);
         child.arg("image_stream::the_process_that_is_measured");
-        let output = child
-            .env(TASK_FILE_VARIABLE, self.path("task.json"))
-            .output();
+        let output = child.env(TASK_FILE_VARIABLE, self.path("task.json")).output();
         let output = output.expect("this program starts");
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
@@ -121,15 +119,9 @@ impl PublishedImage {
         let report = fs::read(self.path("report.json")).expect("a report");
         let report: StreamReport = serde_json::from_slice(&report).expect("a report");
         assert_eq!(report.raw, self.raw, "the process reports another content");
-        assert_eq!(
-            hash_file(&self.path("slot")),
-            self.raw,
-            "the slot has another content"
-        );
-        let (peak, before) = (
-            format_mib(report.peak_memory_kib),
-            format_mib(report.initial_memory_kib),
-        );
+        assert_eq!(hash_file(&self.path("slot")), self.raw, "the slot has another content");
+        let (peak, before) =
+            (format_mib(report.peak_memory_kib), format_mib(report.initial_memory_kib));
         assert!(
             report.peak_memory_kib <= MAX_MEMORY_KIB,
             "{peak} MiB of memory at most, {before} MiB before the download"
@@ -148,9 +140,7 @@ impl PublishedImage {
         let script = r#"curl -sSf --noproxy '*' --cacert "$1" "$2" | zstd -dqc > "$3""#;
         let to = self.path("by-hand");
         let mut piping = program("sh");
-        piping
-            .args(["-c", script, "sh"])
-            .arg(self.authority.ca_file());
+        piping.args(["-c", script, "sh"]).arg(self.authority.ca_file());
         piping.arg(&self.spec.url).arg(&to);
         let started = Instant::now();
         run_output(&mut piping).expect("curl and zstd");
@@ -176,10 +166,7 @@ fn write_image(mib: u64, every: u64, into: &mut dyn Write) -> RawImage {
         into.write_all(bytes).expect("room for an image");
     }
     let sha256: [u8; 32] = hash.finalize().into();
-    RawImage {
-        sha256: Sha256::from(sha256),
-        bytes: mib << 20,
-    }
+    RawImage { sha256: Sha256::from(sha256), bytes: mib << 20 }
 }
 
 /// A packed image with the largest window that the agent accepts, and the digest and size of its content.
@@ -233,10 +220,7 @@ fn hash_file(path: &Path) -> RawImage {
         bytes += count as u64;
     }
     let sha256: [u8; 32] = hash.finalize().into();
-    RawImage {
-        sha256: Sha256::from(sha256),
-        bytes,
-    }
+    RawImage { sha256: Sha256::from(sha256), bytes }
 }
 
 /// Peak memory of this process so far, in KiB (`proc_pid_status(5)`).
@@ -280,10 +264,7 @@ fn read_task() -> Option<StreamTask> {
 async fn the_process_that_is_measured() {
     let Some(task) = read_task() else { return };
     let before = peak_memory_kib();
-    let settings = WebSettings {
-        roots: vec![task.authority],
-        ..WebSettings::default()
-    };
+    let settings = WebSettings { roots: vec![task.authority], ..WebSettings::default() };
     let web = WebClient::new(settings, None, Arc::new(TimeFloor::unset())).unwrap();
     let images = task.folder.join("images");
     let spool = Spool::new(images, web, Arc::new(SystemClock));
@@ -331,10 +312,7 @@ fn an_image_of_any_size_is_written_with_little_memory() {
     ));
     print_line(&format!(
         "image_stream: the agent {}: fetched {}, unpacked {}, read back {}",
-        format_rate(
-            raw,
-            report.fetch_time + report.unpack_time + report.read_back_time
-        ),
+        format_rate(raw, report.fetch_time + report.unpack_time + report.read_back_time),
         format_rate(raw, report.fetch_time),
         format_rate(raw, report.unpack_time),
         format_rate(raw, report.read_back_time)
@@ -352,10 +330,8 @@ fn an_image_of_any_size_is_written_with_little_memory() {
 fn every_image_format_needs_as_little_memory() {
     for form in [ImageFormat::Raw, ImageFormat::Gzip, ImageFormat::Xz] {
         let report = PublishedImage::new(form, 12, 6).stream();
-        let (peak, before) = (
-            format_mib(report.peak_memory_kib),
-            format_mib(report.initial_memory_kib),
-        );
+        let (peak, before) =
+            (format_mib(report.peak_memory_kib), format_mib(report.initial_memory_kib));
         print_line(&format!(
             "image_stream: {form}: {peak} MiB of memory at most, {before} MiB before the download"
         ));
@@ -392,12 +368,8 @@ fn write_slot(
     };
     let path = folder.path().join("image");
     fs::write(&path, &file).unwrap();
-    let spooled = SpooledImage {
-        path,
-        bytes: file.len() as u64,
-        format: form,
-        sha256: Sha256::hash(&file),
-    };
+    let spooled =
+        SpooledImage { path, bytes: file.len() as u64, format: form, sha256: Sha256::hash(&file) };
     let stop = CancellationToken::new();
     let raw = unpack(&spooled, SlotDevice::open(slot.path())?, &stop)?;
     read_back(slot.path(), &raw, &stop)?;
@@ -411,19 +383,9 @@ fn a_device_with_blocks_of_4096_bytes_takes_images_of_every_length() {
     let Some(slot) = LoopDevice::attach_or_skip(&disk, 4_096) else {
         return;
     };
-    assert_eq!(
-        SlotDevice::open(slot.path()).unwrap().bytes(),
-        SLOT_BYTES as u64
-    );
+    assert_eq!(SlotDevice::open(slot.path()).unwrap().bytes(), SLOT_BYTES as u64);
     for form in [ImageFormat::Raw, ImageFormat::Zstd] {
-        for length in [
-            1,
-            512,
-            BLOCK_BYTES,
-            BLOCK_BYTES + 512,
-            3 * MIB + 700,
-            SLOT_BYTES,
-        ] {
+        for length in [1, 512, BLOCK_BYTES, BLOCK_BYTES + 512, 3 * MIB + 700, SLOT_BYTES] {
             let content = noise(length, 1);
             let raw = write_slot(&slot, &folder, form, &content).unwrap();
             assert_eq!(raw.sha256, Sha256::hash(&content), "{form}, {length}");

@@ -41,10 +41,7 @@ struct DownloadNode {
 impl DownloadNode {
     /// A node that also accepts image servers without TLS.
     fn new() -> Self {
-        Self::with_settings(WebSettings {
-            plain_http: true,
-            ..WebSettings::default()
-        })
+        Self::with_settings(WebSettings { plain_http: true, ..WebSettings::default() })
     }
 
     fn with_settings(settings: WebSettings) -> Self {
@@ -133,11 +130,7 @@ async fn the_token_is_not_sent_to_another_host_after_a_redirect() {
     let tls = authority.server_config_for("localhost");
     let other = TestFileServer::start_with_tls(tls, move |before, request| {
         let reply = TestReply::file(&body, ETAG, request);
-        if before == 0 {
-            reply.cut(50_000)
-        } else {
-            reply
-        }
+        if before == 0 { reply.cut(50_000) } else { reply }
     });
     let to = format!("https://localhost:{}/there?key=x", other.address.port());
     let tls = authority.server_config_for("127.0.0.1");
@@ -155,41 +148,23 @@ async fn the_token_is_not_sent_to_another_host_after_a_redirect() {
     let spec = image_spec(format!("https://{}/here", home.address), &content);
 
     let strict = node(&["other.example"]);
-    let failure = strict
-        .open_spool()
-        .fetch(&spec, LONG_SLICE)
-        .await
-        .unwrap_err();
+    let failure = strict.open_spool().fetch(&spec, LONG_SLICE).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Download);
     let why = failure.reason;
     assert!(why.contains("not listed in image.web.hosts"), "{why}");
-    assert!(
-        other.requests().is_empty(),
-        "the other server gets no request"
-    );
+    assert!(other.requests().is_empty(), "the other server gets no request");
 
     // The connection breaks. The next agent follows the redirect again and requests the rest there.
     let permitting = node(&["localhost"]);
-    deferral(
-        permitting
-            .open_spool()
-            .fetch(&spec, LONG_SLICE)
-            .await
-            .unwrap(),
-    );
-    let spooled = permitting
-        .fetch_all(&permitting.open_spool(), &spec)
-        .await
-        .unwrap();
+    deferral(permitting.open_spool().fetch(&spec, LONG_SLICE).await.unwrap());
+    let spooled = permitting.fetch_all(&permitting.open_spool(), &spec).await.unwrap();
     assert_eq!(fs::read(&spooled.path).unwrap(), content);
     let token = |request: &TestRequest| request.header("authorization").map(str::to_owned);
     let tokens: Vec<_> = home.requests().iter().map(token).collect();
     assert_eq!(tokens, vec![Some("Bearer token".to_owned()); 3]);
     let there = other.requests();
-    let requests: Vec<_> = there
-        .iter()
-        .map(|received| (token(received), received.range_start()))
-        .collect();
+    let requests: Vec<_> =
+        there.iter().map(|received| (token(received), received.range_start())).collect();
     assert_eq!(requests, [(None, None), (None, Some(50_000))]);
     assert_eq!(there[1].path(), "/there?key=x");
 }
@@ -208,17 +183,10 @@ async fn a_tls_server_cannot_redirect_to_plain_http() {
         ..WebSettings::default()
     });
     let spec = image_spec(format!("https://{}/here", home.address), b"image");
-    let failure = node
-        .open_spool()
-        .fetch(&spec, LONG_SLICE)
-        .await
-        .unwrap_err();
+    let failure = node.open_spool().fetch(&spec, LONG_SLICE).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Download);
     assert!(failure.reason.contains("TLS"), "{failure}");
-    assert!(
-        plain.requests().is_empty(),
-        "the plain server gets no request"
-    );
+    assert!(plain.requests().is_empty(), "the plain server gets no request");
 }
 
 #[tokio::test]
@@ -286,11 +254,7 @@ async fn an_endless_stream_ends_its_slices_and_stops_at_the_limit_of_the_policy(
     let spool = node.open_spool();
     let first = node.fetch_until(&spool, &spec, 1).await;
     let second = node.fetch_until(&spool, &spec, first + 1).await;
-    assert_eq!(
-        server.requests().len(),
-        1,
-        "both slices read the same stream"
-    );
+    assert_eq!(server.requests().len(), 1, "both slices read the same stream");
 
     spec.rules.max_bytes = second + 1_000_000;
     let failure = node.fetch_all(&spool, &spec).await.unwrap_err();
@@ -298,10 +262,7 @@ async fn an_endless_stream_ends_its_slices_and_stops_at_the_limit_of_the_policy(
     let most = spec.rules.max_bytes.to_string();
     assert!(failure.reason.contains(&most), "{failure}");
     assert_eq!(server.requests().len(), 1);
-    assert!(
-        node.image_files().is_empty(),
-        "the partial file is discarded"
-    );
+    assert!(node.image_files().is_empty(), "the partial file is discarded");
 }
 
 #[tokio::test]
@@ -312,11 +273,7 @@ async fn a_server_without_ranges_restarts_as_often_as_the_policy_allows() {
         let body = packed.clone();
         TestFileServer::start(move |before, _| {
             let reply = TestReply::whole_file(&body, ETAG);
-            if before < times {
-                reply.cut(50_000)
-            } else {
-                reply
-            }
+            if before < times { reply.cut(50_000) } else { reply }
         })
     };
     let server = cut_at_first(1);
@@ -325,20 +282,13 @@ async fn a_server_without_ranges_restarts_as_often_as_the_policy_allows() {
     let why = deferral(node.open_spool().fetch(&first, LONG_SLICE).await.unwrap());
     assert!(why.contains("attempt 1 of 2"), "{why}");
     let spooled = node.fetch_all(&node.open_spool(), &first).await.unwrap();
-    assert_eq!(
-        server.requests()[1].range_start(),
-        Some(50_000),
-        "the agent requested the rest"
-    );
+    assert_eq!(server.requests()[1].range_start(), Some(50_000), "the agent requested the rest");
     assert_eq!(node.unpack_to_slot(&spooled, 1 << 20).unwrap(), content);
 
     let server = cut_at_first(usize::MAX);
     let (node, mut second) = (DownloadNode::new(), image_spec(server.url("/a"), &packed));
     second.rules.attempts = 2;
-    let failure = node
-        .fetch_all(&node.open_spool(), &second)
-        .await
-        .unwrap_err();
+    let failure = node.fetch_all(&node.open_spool(), &second).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Download);
     assert!(failure.reason.contains("in 2 attempts"), "{failure}");
     assert_eq!(server.requests().len(), 2);
@@ -374,11 +324,7 @@ async fn a_file_that_changes_at_its_url_is_reported_with_both_digests_and_discar
             let is_named = failure.reason.contains(&digest.to_string());
             assert!(is_named, "{after}, {size}: {failure}");
         }
-        let ranges: Vec<_> = server
-            .requests()
-            .iter()
-            .map(TestRequest::range_start)
-            .collect();
+        let ranges: Vec<_> = server.requests().iter().map(TestRequest::range_start).collect();
         assert_eq!(ranges, expected, "{after}, {size}");
         assert!(node.image_files().is_empty(), "{after}, {size}");
     }
@@ -405,11 +351,7 @@ async fn a_new_digest_at_the_next_poll_is_another_file_and_reuses_nothing() {
     let after = image_spec(server.url("/latest"), &new);
     let spooled = node.fetch_all(&spool, &after).await.unwrap();
     assert_eq!(fs::read(&spooled.path).unwrap(), new);
-    let ranges: Vec<_> = server
-        .requests()
-        .iter()
-        .map(TestRequest::range_start)
-        .collect();
+    let ranges: Vec<_> = server.requests().iter().map(TestRequest::range_start).collect();
     assert_eq!(ranges, [None, None]);
     let mut left = vec![Sha256::hash(&new).to_string(), "spool.json".to_owned()];
     left.sort();
@@ -445,11 +387,7 @@ async fn a_busy_server_gets_no_request_before_its_retry_time() {
         ("503 Service Unavailable", false),
     ] {
         let node = DownloadNode::new();
-        let again = if is_dated {
-            dated(&node)
-        } else {
-            "600".to_owned()
-        };
+        let again = if is_dated { dated(&node) } else { "600".to_owned() };
         let body = content.clone();
         let server = TestFileServer::start(move |before, request| match before {
             0 => TestReply::status(status, &[&format!("retry-after: {again}")]),
@@ -463,11 +401,7 @@ async fn a_busy_server_gets_no_request_before_its_retry_time() {
         node.clock.advance(TimeDelta::seconds(599));
         let same = deferral(spool.fetch(&spec, LONG_SLICE).await.unwrap());
         assert_eq!(why, same);
-        assert_eq!(
-            server.requests().len(),
-            1,
-            "no request before the retry time"
-        );
+        assert_eq!(server.requests().len(), 1, "no request before the retry time");
 
         // Jitter spreads the nodes: up to a fifth of the time.
         node.clock.advance(TimeDelta::seconds(122));

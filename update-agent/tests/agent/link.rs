@@ -30,16 +30,10 @@ fn applicant(token: &JoinToken) -> Applicant {
             serial_number: "S1".into(),
             host_name: "edge-1".into(),
         },
-        os_release: OsRelease {
-            id: "debian".into(),
-            ..OsRelease::default()
-        },
+        os_release: OsRelease { id: "debian".into(), ..OsRelease::default() },
         architecture: "amd64".into(),
         public_key: vec![1, 2, 3],
-        booted_image: Some(BootedImage {
-            profile_name: "edge".into(),
-            image_id: "1.0".into(),
-        }),
+        booted_image: Some(BootedImage { profile_name: "edge".into(), image_id: "1.0".into() }),
     }
 }
 
@@ -75,9 +69,7 @@ async fn a_node_enrols_with_the_authority_that_its_token_names() {
     let server = TestServer::start_on_loopback().await;
     let token = JoinToken::parse(&server.token()).unwrap();
     let trust = resolve_trust(&server.url(), &token).await.unwrap();
-    let Trust::Ca(pem) = &trust else {
-        panic!("a CA")
-    };
+    let Trust::Ca(pem) = &trust else { panic!("a CA") };
     assert_eq!(lines(pem), lines(&server.ca_pem));
     let link = open_link(&server.url(), &trust);
 
@@ -134,9 +126,7 @@ async fn a_ca_file_takes_precedence_over_the_token() {
     let file = folder.path().join("ca.pem");
     std::fs::write(&file, &server.ca_pem).unwrap();
     let token = JoinToken::parse(&format!("ekj1..{TOKEN_SECRET}")).unwrap();
-    let trust = Trust::resolve(&server.url(), &token, Some(&file), None)
-        .await
-        .unwrap();
+    let trust = Trust::resolve(&server.url(), &token, Some(&file), None).await.unwrap();
     let link = open_link(&server.url(), &trust);
     link.enroll(&applicant(&token)).await.unwrap();
 }
@@ -172,8 +162,7 @@ async fn the_credential_is_sent_with_every_call_and_can_be_replaced() {
         error.to_string(),
         "the server does not accept this node: the credential is not valid"
     );
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     server.state.lock().unwrap().renewal = "second".into();
     let answer = link.poll(poll_query(&facts, false)).await.unwrap();
     assert!(answer.want_facts);
@@ -190,28 +179,19 @@ async fn the_credential_is_sent_with_every_call_and_can_be_replaced() {
 async fn the_package_list_and_the_offline_grant_cross_the_wire() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     let packages = "{\"repo\":[]}";
-    let facts = Facts {
-        packages_digest: Some(Sha256::digest(packages).into()),
-        ..Facts::default()
-    };
+    let facts =
+        Facts { packages_digest: Some(Sha256::digest(packages).into()), ..Facts::default() };
     let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
     server.state.lock().unwrap().grant = Some(pb::OfflineGrant {
         target_digest: "d".into(),
-        windows: vec![pb::Window {
-            start: at(10),
-            end: at(20),
-        }],
+        windows: vec![pb::Window { start: at(10), end: at(20) }],
         expires_at: at(15),
     });
     let first_answer = link.poll(poll_query(&facts, true)).await.unwrap();
     assert!(first_answer.want_packages && !first_answer.want_facts);
-    let query = PollQuery {
-        packages: Some(packages),
-        ..poll_query(&facts, false)
-    };
+    let query = PollQuery { packages: Some(packages), ..poll_query(&facts, false) };
     let answer = link.poll(query).await.unwrap();
     assert!(!answer.want_packages);
     assert_eq!(answer.server_time.unwrap().timestamp(), 1_800_000_000);
@@ -225,12 +205,9 @@ async fn the_package_list_and_the_offline_grant_cross_the_wire() {
 async fn a_busy_server_is_called_again() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     server.state.lock().unwrap().unavailable_calls = 1;
-    link.poll(poll_query(&Facts::default(), false))
-        .await
-        .unwrap();
+    link.poll(poll_query(&Facts::default(), false)).await.unwrap();
     assert_eq!(server.state.lock().unwrap().calls, ["poll", "poll"]);
 }
 
@@ -238,8 +215,7 @@ async fn a_busy_server_is_called_again() {
 async fn a_server_with_a_retry_time_is_not_called_before_it() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     {
         let mut state = server.state.lock().unwrap();
         state.unavailable_calls = 1;
@@ -247,13 +223,7 @@ async fn a_server_with_a_retry_time_is_not_called_before_it() {
     }
     let facts = Facts::default();
     let error = link.poll(poll_query(&facts, false)).await.unwrap_err();
-    let LinkError::Busy {
-        retry_after: again,
-        message: why,
-    } = error
-    else {
-        panic!("{error}")
-    };
+    let LinkError::Busy { retry_after: again, message: why } = error else { panic!("{error}") };
     assert_eq!(again, Duration::from_secs(90));
     assert_eq!(why, "not just now");
     assert_eq!(server.state.lock().unwrap().calls, ["poll"]);
@@ -265,8 +235,7 @@ async fn long_poll_options_cross_the_wire_and_extend_the_deadline() {
     let trust = Trust::Ca(server.ca_pem.clone());
     // A normal call would not return before this timeout.
     let link = GrpcLink::new(&server.url(), &trust, None, Duration::ZERO).unwrap();
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     server.state.lock().unwrap().long_poll_options = (u64::MAX, 300_000, 40_000);
     let facts = Facts::default();
     let query = PollQuery {
@@ -285,14 +254,10 @@ async fn long_poll_options_cross_the_wire_and_extend_the_deadline() {
 async fn a_broken_long_poll_is_not_repeated_automatically() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     server.state.lock().unwrap().unavailable_calls = 1;
     let facts = Facts::default();
-    let query = PollQuery {
-        max_hold: Duration::from_mins(5),
-        ..poll_query(&facts, false)
-    };
+    let query = PollQuery { max_hold: Duration::from_mins(5), ..poll_query(&facts, false) };
     let error = link.poll(query).await.unwrap_err();
     assert!(matches!(error, LinkError::Unavailable(_)), "{error}");
     assert_eq!(server.state.lock().unwrap().calls, ["poll"]);
@@ -308,10 +273,7 @@ async fn a_call_to_a_silent_server_ends_at_its_timeout() {
     server.state.lock().unwrap().mute = true;
     let facts = Facts::default();
     let call = link.poll(poll_query(&facts, false));
-    let error = tokio::time::timeout(CALL_TIMEOUT, call)
-        .await
-        .unwrap()
-        .unwrap_err();
+    let error = tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap().unwrap_err();
     assert!(matches!(error, LinkError::Unavailable(_)), "{error}");
 }
 
@@ -326,10 +288,7 @@ async fn a_closed_port_is_an_error_at_once() {
     let url = format!("https://{}", listener.local_addr().unwrap());
     drop(listener);
     let link = open_link(&url, &trust);
-    let error = link
-        .poll(poll_query(&Facts::default(), false))
-        .await
-        .unwrap_err();
+    let error = link.poll(poll_query(&Facts::default(), false)).await.unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
     let token = JoinToken::parse(&other.token()).unwrap();
     resolve_trust(&url, &token).await.unwrap_err();
@@ -341,8 +300,7 @@ async fn a_probe_reads_the_server_time_and_stores_nothing() {
     let link = trusted_link(&server).await;
     let error = link.probe().await.unwrap_err();
     assert!(matches!(error, LinkError::Denied(_)), "{error}");
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     let now = link.probe().await.unwrap().unwrap();
     assert_eq!(now.timestamp(), 1_800_000_000);
     let state = server.state.lock().unwrap();
@@ -354,16 +312,9 @@ async fn a_probe_reads_the_server_time_and_stores_nothing() {
 async fn the_waiting_reason_crosses_the_wire() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     let facts = Facts::default();
-    let waiting = PollQuery {
-        waiting_reason: "ada is logged in",
-        ..poll_query(&facts, false)
-    };
+    let waiting = PollQuery { waiting_reason: "ada is logged in", ..poll_query(&facts, false) };
     link.poll(waiting).await.unwrap();
-    assert_eq!(
-        server.state.lock().unwrap().waiting_reason,
-        "ada is logged in"
-    );
+    assert_eq!(server.state.lock().unwrap().waiting_reason, "ada is logged in");
 }

@@ -84,11 +84,7 @@ async fn a_change_ends_a_long_poll() {
     let mut agent = node.agent();
     let long_polls = || {
         let server = node.server();
-        server
-            .max_holds
-            .iter()
-            .filter(|hold| **hold == MAX_HOLD)
-            .count()
+        server.max_holds.iter().filter(|hold| **hold == MAX_HOLD).count()
     };
     let operator = async {
         wait_until(|| long_polls() == 1).await;
@@ -101,23 +97,11 @@ async fn a_change_ends_a_long_poll() {
     };
     tokio::join!(agent.run(), operator);
     assert_eq!(node.system.listing(), NEW);
-    let at = node
-        .server()
-        .max_holds
-        .iter()
-        .position(|hold| *hold == MAX_HOLD);
+    let at = node.server().max_holds.iter().position(|hold| *hold == MAX_HOLD);
     let at = at.unwrap();
-    assert!(
-        poll_gaps(&node)[at] < POLL_INTERVAL,
-        "{:?}",
-        poll_gaps(&node)
-    );
+    assert!(poll_gaps(&node)[at] < POLL_INTERVAL, "{:?}", poll_gaps(&node));
     let after = node.server().max_holds[at + 1];
-    assert_eq!(
-        after,
-        Duration::ZERO,
-        "the agent polls at once: there may be more to do"
-    );
+    assert_eq!(after, Duration::ZERO, "the agent polls at once: there may be more to do");
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,11 +109,7 @@ async fn an_idle_node_polls_as_often_as_its_long_polls_end() {
     let node = long_polling_node();
     run_until(&node, |node| node.server().polls == 8).await;
     let holds = node.server().max_holds.clone();
-    assert_eq!(
-        holds[..3],
-        [Duration::ZERO; 3],
-        "the first polls are answered at once"
-    );
+    assert_eq!(holds[..3], [Duration::ZERO; 3], "the first polls are answered at once");
     assert_eq!(holds[3..], [MAX_HOLD; 5]);
     let pauses = poll_gaps(&node);
     assert!(pauses[2] < MAX_JITTER, "{pauses:?}");
@@ -153,10 +133,7 @@ async fn a_server_that_declines_long_polls_is_polled_at_its_interval() {
     node.server().declines_long_polls = true;
     run_until(&node, |node| node.server().polls == 8).await;
     let pauses = poll_gaps(&node);
-    assert!(
-        pauses[2] < MAX_JITTER,
-        "no long poll was made yet: {pauses:?}"
-    );
+    assert!(pauses[2] < MAX_JITTER, "no long poll was made yet: {pauses:?}");
     let expected = POLL_INTERVAL..POLL_INTERVAL + MAX_JITTER;
     assert!(pauses[3..].iter().all(|pause| expected.contains(pause)));
 }
@@ -282,21 +259,15 @@ async fn after_a_lost_connection_nodes_reconnect_spread_and_once() {
         let mut agent = node.agent();
         let server_ends = async {
             wait_until(|| lost() == 1).await;
-            node.link
-                .change(|state| state.presence = Presence::Unreachable);
+            node.link.change(|state| state.presence = Presence::Unreachable);
             wait_until(|| lost() == 4).await;
             node.stop.cancel();
         };
         tokio::join!(agent.run(), server_ends);
         let pauses = poll_gaps(&node);
-        let [.., back, second, third] = pauses.as_slice() else {
-            panic!("{pauses:?}")
-        };
+        let [.., back, second, third] = pauses.as_slice() else { panic!("{pauses:?}") };
         assert!(*back < RECONNECT_SPREAD + 3 * MAX_JITTER, "{pauses:?}");
-        assert!(
-            *second < 2 * MAX_JITTER && *third < 3 * MAX_JITTER,
-            "{pauses:?}"
-        );
+        assert!(*second < 2 * MAX_JITTER && *third < 3 * MAX_JITTER, "{pauses:?}");
         first.push(*back);
     }
     let longest = first.iter().max().copied().unwrap();
@@ -311,10 +282,7 @@ async fn an_overloaded_server_is_polled_again_at_its_retry_time() {
     run_until(&node, |node| node.server().polls == 4).await;
     let expected = again..again + again / 4 + MAX_JITTER;
     let pauses = poll_gaps(&node);
-    assert!(
-        pauses.iter().all(|pause| expected.contains(pause)),
-        "{pauses:?}"
-    );
+    assert!(pauses.iter().all(|pause| expected.contains(pause)), "{pauses:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,10 +3,7 @@
 //! `offline`, `plan`, `reboot`, `resume`, `waiting`, `watchdog`) or only the machine at the other end of the connection
 //! (`image_stream`, `image_web`, `link`, `proxy`).
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot be set up has failed"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod attempts;
 mod doctor;

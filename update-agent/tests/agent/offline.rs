@@ -21,10 +21,8 @@ fn hours(count: i64) -> TimeDelta {
 /// A grant for `digest` with two windows of one hour each, which open in two and in ten hours. It expires half an hour
 /// after the second window opens.
 fn grant(digest: &str, now: DateTime<Utc>) -> OfflineGrant {
-    let window = |start: i64| GrantWindow {
-        start: now + hours(start),
-        end: now + hours(start + 1),
-    };
+    let window =
+        |start: i64| GrantWindow { start: now + hours(start), end: now + hours(start + 1) };
     OfflineGrant {
         target_digest: digest.into(),
         windows: vec![window(2), window(10)],
@@ -74,16 +72,8 @@ async fn inside_a_granted_window_the_node_updates_and_reports_it_later() {
         let events = server.only_attempt().iter();
         events.map(|event| event.at).collect()
     };
-    assert_eq!(
-        times[2..],
-        [began; 3],
-        "the events have the node's own time"
-    );
-    assert_eq!(
-        node.server().start_requests,
-        0,
-        "the server was unreachable"
-    );
+    assert_eq!(times[2..], [began; 3], "the events have the node's own time");
+    assert_eq!(node.server().start_requests, 0, "the server was unreachable");
     assert_eq!(node.system.listing(), NEW);
 }
 
@@ -157,11 +147,7 @@ async fn an_update_that_is_not_prepared_does_not_start() {
     node.server().presence = Presence::Reachable;
     node.server().target = None;
     node.run_once().await.unwrap();
-    assert_eq!(
-        node.state_files(),
-        ["grant.json"],
-        "the attempt is cancelled"
-    );
+    assert_eq!(node.state_files(), ["grant.json"], "the attempt is cancelled");
     node.server().presence = Presence::Unreachable;
     node.clock.advance(hours(2));
     run_offline(&node).await;
@@ -205,10 +191,7 @@ async fn a_server_that_denies_the_node_does_not_count_as_away() {
     node.clock.advance(hours(2));
     node.server().presence = Presence::Denying;
     let error = node.run_once().await.unwrap_err();
-    assert!(
-        matches!(error, AgentError::Link(LinkError::Denied(_))),
-        "{error}"
-    );
+    assert!(matches!(error, AgentError::Link(LinkError::Denied(_))), "{error}");
     assert_eq!(node.system.listing(), OLD);
 }
 
@@ -222,11 +205,7 @@ async fn the_grant_applies_when_the_server_goes_away_before_the_start_request() 
         server.presence = Presence::ReachableOnce;
     }
     run_offline(&node).await;
-    assert_eq!(
-        node.server().start_requests,
-        1,
-        "the agent requested the start first"
-    );
+    assert_eq!(node.server().start_requests, 1, "the agent requested the start first");
     assert_eq!(node.system.listing(), NEW);
 }
 
@@ -272,10 +251,7 @@ async fn a_grant_is_used_once() {
     node.packages().broken.insert("app".into());
     node.clock.advance(hours(2));
     run_offline(&node).await;
-    assert_eq!(
-        node.system.listing(),
-        "app 2 half-configured\nlib 2 installed"
-    );
+    assert_eq!(node.system.listing(), "app 2 half-configured\nlib 2 installed");
     assert_eq!(node.state_files(), ["archives", "journal.json"]);
     node.system.take_log();
     node.clock.advance(hours(8));
@@ -285,10 +261,7 @@ async fn a_grant_is_used_once() {
 
     node.server().presence = Presence::Reachable;
     node.run_once().await.unwrap_err();
-    assert_eq!(
-        node.server().story(),
-        "downloading, downloaded, began, failed"
-    );
+    assert_eq!(node.server().story(), "downloading, downloaded, began, failed");
 }
 
 /// The agent is killed at any write of the journal, and starts again at once or after the window.
@@ -303,10 +276,7 @@ async fn a_kill_while_offline_causes_no_second_start_and_none_outside_a_window()
             let journal = node.paths().journal();
             let journal_that_breaks =
                 BreakingJournal::new(&journal, &node.system, at, WriteSide::After);
-            let error = node
-                .agent_with_journal(Box::new(journal_that_breaks))
-                .run_once()
-                .await;
+            let error = node.agent_with_journal(Box::new(journal_that_breaks)).run_once().await;
             let was_killed = matches!(error, Err(AgentError::Journal(_)));
             node.clock.advance(later);
             run_offline(&node).await;
@@ -315,11 +285,7 @@ async fn a_kill_while_offline_causes_no_second_start_and_none_outside_a_window()
             let log = node.system.take_log();
             let starts = log.iter().filter(|line| *line == "journal began").count();
             assert_eq!(starts, 1, "write {at}: {log:?}");
-            let expected = if at == 0 && later > TimeDelta::zero() {
-                OLD
-            } else {
-                NEW
-            };
+            let expected = if at == 0 && later > TimeDelta::zero() { OLD } else { NEW };
             assert_eq!(node.system.listing(), expected, "write {at}, {later}");
             node.server().presence = Presence::Reachable;
             node.server().grant = None;
@@ -357,8 +323,7 @@ async fn the_daemon_wakes_when_a_window_of_its_grant_opens() {
     let started = tokio::time::Instant::now();
     let time_passes = async {
         while node.system.listing() != NEW {
-            node.clock
-                .set(start + TimeDelta::from_std(started.elapsed()).unwrap());
+            node.clock.set(start + TimeDelta::from_std(started.elapsed()).unwrap());
             tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         }
         node.stop.cancel();

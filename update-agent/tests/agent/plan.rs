@@ -28,18 +28,9 @@ async fn without_package_names_everything_is_planned_and_nothing_is_done() {
     let changes: Vec<_> = planned
         .changes
         .iter()
-        .map(|change| {
-            (
-                change.name.as_str(),
-                change.before.as_deref(),
-                change.after.as_deref(),
-            )
-        })
+        .map(|change| (change.name.as_str(), change.before.as_deref(), change.after.as_deref()))
         .collect();
-    assert_eq!(
-        changes,
-        [("app", Some("1"), Some("2")), ("lib", Some("1"), Some("2"))]
-    );
+    assert_eq!(changes, [("app", Some("1"), Some("2")), ("lib", Some("1"), Some("2"))]);
     assert!(planned.download_bytes > 0);
     assert_eq!(node.system.listing(), OLD);
     assert_eq!(node.state_files(), [""; 0]);

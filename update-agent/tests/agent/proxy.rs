@@ -21,8 +21,7 @@ fn proxy_settings(proxy: &TestProxy, direct: &[&str]) -> Proxy {
 
 async fn poll(server: &TestServer, trust: &Trust, proxy: &Proxy) -> Result<(), LinkError> {
     let link = GrpcLink::new(&server.url(), trust, Some(proxy), CALL_TIMEOUT).unwrap();
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     let facts = Facts::default();
     let query = PollQuery {
         facts: &facts,
@@ -42,17 +41,11 @@ async fn the_server_is_reached_and_checked_through_the_tunnel() {
     let tunnel = TestProxy::answering(TUNNEL_OPENED).await;
     let proxy = proxy_settings(&tunnel, &[]);
     let token = JoinToken::parse(&server.token()).unwrap();
-    let trust = Trust::resolve(&server.url(), &token, None, Some(&proxy))
-        .await
-        .unwrap();
+    let trust = Trust::resolve(&server.url(), &token, None, Some(&proxy)).await.unwrap();
     poll(&server, &trust, &proxy).await.unwrap();
 
     let requests = tunnel.requests();
-    assert_eq!(
-        requests.len(),
-        2,
-        "one tunnel to read the CA, one for the call"
-    );
+    assert_eq!(requests.len(), 2, "one tunnel to read the CA, one for the call");
     let to = server.address;
     let request = format!(
         "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\nProxy-Authorization: Basic a2VlbDpwQHNz\r\n\r\n"
@@ -66,9 +59,7 @@ async fn a_tunnel_to_another_server_is_rejected() {
     let other = TestServer::start_on_loopback().await;
     let tunnel = TestProxy::answering(TUNNEL_OPENED).await;
     let trust = Trust::Ca(other.ca_pem.clone());
-    let error = poll(&server, &trust, &proxy_settings(&tunnel, &[]))
-        .await
-        .unwrap_err();
+    let error = poll(&server, &trust, &proxy_settings(&tunnel, &[])).await.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("invalid peer certificate"), "{text}");
     assert!(server.state.lock().unwrap().calls.is_empty());
@@ -80,15 +71,10 @@ async fn a_proxy_that_refuses_is_named_with_its_reason() {
     let trust = Trust::Ca(server.ca_pem.clone());
     for (answer, reason) in [
         ("403 Forbidden", "403 Forbidden"),
-        (
-            "407 Proxy Authentication Required",
-            "does not accept the user or the password",
-        ),
+        ("407 Proxy Authentication Required", "does not accept the user or the password"),
     ] {
         let tunnel = TestProxy::answering(answer).await;
-        let error = poll(&server, &trust, &proxy_settings(&tunnel, &[]))
-            .await
-            .unwrap_err();
+        let error = poll(&server, &trust, &proxy_settings(&tunnel, &[])).await.unwrap_err();
         assert!(matches!(error, LinkError::Unavailable(_)), "{error}");
         let text = error.to_string();
         assert!(text.contains(reason), "{text}");

@@ -43,8 +43,7 @@ fn failure(node: &TestNode) -> Failure {
 fn phase_millis(report: &RunReport, phase: &str) -> u64 {
     let mut spans = report.phases.iter();
     let span = spans.find(|span| span.phase == phase);
-    span.unwrap_or_else(|| panic!("no {phase}: {report:?}"))
-        .millis
+    span.unwrap_or_else(|| panic!("no {phase}: {report:?}")).millis
 }
 
 #[tokio::test]
@@ -96,9 +95,7 @@ async fn a_reboot_that_never_happens_is_requested_three_times_and_then_fails() {
     let failure = failure(&node);
     assert_eq!(failure.kind, FailureKind::Reboot);
     assert!(
-        failure
-            .reason
-            .contains("did not reboot although the agent requested it 3 times"),
+        failure.reason.contains("did not reboot although the agent requested it 3 times"),
         "{failure}"
     );
     let report = run_report(&node);

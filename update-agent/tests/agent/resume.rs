@@ -22,16 +22,11 @@ const STORY_WITH_REBOOT: &str =
 /// Asserts that a step that the log marks as done is not repeated.
 fn assert_nothing_is_done_twice(log: &[String]) {
     for (done, work) in [
-        (
-            "journal done-packages-install",
-            &["install", "dpkg --install"][..],
-        ),
+        ("journal done-packages-install", &["install", "dpkg --install"][..]),
         ("journal done-packages-mark", &["mark"][..]),
     ] {
         let marked = log.iter().position(|line| line == done).expect(done);
-        let again = log[marked..]
-            .iter()
-            .find(|line| work.contains(&line.as_str()));
+        let again = log[marked..].iter().find(|line| work.contains(&line.as_str()));
         assert_eq!(again, None, "{log:?}");
     }
 }
@@ -45,18 +40,12 @@ async fn a_kill_at_any_write_of_the_journal_does_not_change_the_result() {
             let path = node.paths().journal();
             let journal_that_breaks =
                 |at| Box::new(BreakingJournal::new(&path, &node.system, at, side));
-            let first = node
-                .agent_with_journal(journal_that_breaks(at))
-                .run_once()
-                .await;
+            let first = node.agent_with_journal(journal_that_breaks(at)).run_once().await;
             let was_killed = first.is_err();
             if was_killed {
                 let kill = first.unwrap_err();
                 assert!(matches!(kill, AgentError::Journal(_)), "{kill}");
-                node.agent_with_journal(journal_that_breaks(usize::MAX))
-                    .run_once()
-                    .await
-                    .unwrap();
+                node.agent_with_journal(journal_that_breaks(usize::MAX)).run_once().await.unwrap();
             }
 
             let context = format!("{side:?} write {at}");
@@ -83,10 +72,7 @@ async fn two_kills_at_writes_of_the_journal_do_not_change_the_result() {
             let path = node.paths().journal();
             for at in [first, second, usize::MAX] {
                 let journal = BreakingJournal::new(&path, &node.system, at, WriteSide::Before);
-                node.agent_with_journal(Box::new(journal))
-                    .run_once()
-                    .await
-                    .ok();
+                node.agent_with_journal(Box::new(journal)).run_once().await.ok();
             }
             assert_eq!(node.server().story(), STORY, "{first} {second}");
             assert_nothing_is_done_twice(&node.system.take_log());
@@ -130,11 +116,7 @@ async fn a_kill_at_any_write_of_the_journal_does_not_change_the_result_of_a_rebo
                 assert_eq!(listing, "app 2 installed\nlib 2 installed", "{context}");
                 let story = node.server().story();
                 // A power cut may have acted as the reboot, before the agent has requested it.
-                let expected = if power_cut && story == STORY {
-                    STORY
-                } else {
-                    STORY_WITH_REBOOT
-                };
+                let expected = if power_cut && story == STORY { STORY } else { STORY_WITH_REBOOT };
                 assert_eq!(story, expected, "{context}");
                 assert_eq!(node.state_files(), [""; 0], "{context}");
                 assert_nothing_is_done_twice(&node.system.take_log());
@@ -144,10 +126,7 @@ async fn a_kill_at_any_write_of_the_journal_does_not_change_the_result_of_a_rebo
                     "{context}: {reboot_requests}"
                 );
                 if !was_killed {
-                    assert!(
-                        at > 12,
-                        "an attempt writes its journal more than {at} times"
-                    );
+                    assert!(at > 12, "an attempt writes its journal more than {at} times");
                     break;
                 }
                 at += 1;
@@ -180,11 +159,7 @@ async fn a_kill_during_apt_is_repaired_from_the_stored_files() {
     assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
     assert_eq!(node.server().story(), STORY);
     let log = node.system.take_log();
-    assert_eq!(
-        log[..3],
-        ["dpkg --install", "dpkg --configure", "mark"],
-        "{log:?}"
-    );
+    assert_eq!(log[..3], ["dpkg --install", "dpkg --configure", "mark"], "{log:?}");
     assert!(node.packages().automatic.contains("lib"));
 }
 
@@ -195,16 +170,11 @@ async fn a_kill_during_a_failing_update_still_reports_the_failure() {
     kill_during_apt(&node).await;
     node.run_once().await.unwrap_err();
     let server = node.server();
-    let EventKind::Failed {
-        failure, results, ..
-    } = &server.only_attempt().last().unwrap().kind
+    let EventKind::Failed { failure, results, .. } = &server.only_attempt().last().unwrap().kind
     else {
         panic!("a failure")
     };
-    assert!(
-        failure.log.contains("app: postinst fails on purpose"),
-        "{failure:?}"
-    );
+    assert!(failure.log.contains("app: postinst fails on purpose"), "{failure:?}");
     assert_eq!(results[0].state, "half-configured");
     assert_eq!(results[1].version, "2");
 }
@@ -233,10 +203,7 @@ async fn a_report_is_repeated_unchanged_after_a_lost_answer() {
         while node.run_once().await.is_err() {}
         assert_eq!(node.server().story(), STORY);
         let server = node.server();
-        assert!(
-            server.received_events > server.only_attempt().len(),
-            "some events arrived twice"
-        );
+        assert!(server.received_events > server.only_attempt().len(), "some events arrived twice");
     }
 }
 
@@ -248,10 +215,7 @@ async fn a_corrupt_journal_does_not_block_the_agent() {
     assert_eq!(node.server().story(), STORY);
     assert_eq!(node.state_files(), ["journal.json.corrupt-0"]);
     let warnings = node.server().facts.as_ref().unwrap().warnings.clone();
-    assert!(
-        warnings[0].contains("journal.json.corrupt-0"),
-        "{warnings:?}"
-    );
+    assert!(warnings[0].contains("journal.json.corrupt-0"), "{warnings:?}");
     assert_eq!(FileJournal::peek(&node.paths().journal()).unwrap(), None);
 }
 
@@ -315,12 +279,7 @@ async fn a_node_that_returns_after_its_window_does_not_start_a_change() {
         node.server().start_deadline = Some(node.clock.now() + TimeDelta::hours(1));
         let path = node.paths().journal();
         let journal = BreakingJournal::new(&path, &node.system, at, WriteSide::After);
-        if node
-            .agent_with_journal(Box::new(journal))
-            .run_once()
-            .await
-            .is_ok()
-        {
+        if node.agent_with_journal(Box::new(journal)).run_once().await.is_ok() {
             break;
         }
         let log = node.system.take_log();
@@ -331,10 +290,7 @@ async fn a_node_that_returns_after_its_window_does_not_start_a_change() {
         late += 1;
         node.clock.advance(TimeDelta::hours(2));
         node.agent().run_once().await.unwrap_err();
-        assert_eq!(
-            node.server().story(),
-            "downloading, downloaded, began, reverted"
-        );
+        assert_eq!(node.server().story(), "downloading, downloaded, began, reverted");
         assert_eq!(node.system.listing(), "app 1 installed\nlib 1 installed");
         assert_eq!(node.state_files(), [""; 0]);
     }

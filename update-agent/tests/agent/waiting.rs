@@ -50,11 +50,7 @@ async fn a_node_with_an_inhibit_file_does_not_start_and_reports_why() {
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
     assert_eq!(node.system.listing(), OLD);
-    assert_eq!(
-        node.server().start_requests,
-        0,
-        "the agent does not request the start"
-    );
+    assert_eq!(node.server().start_requests, 0, "the agent does not request the start");
     assert_eq!(node.server().story(), "downloading, downloaded");
     let status = status::read_status(&node.paths().status()).unwrap();
     assert_eq!(status.waiting, REASON);
@@ -92,10 +88,7 @@ async fn an_offline_node_checks_its_own_gate_and_uses_its_grant_later() {
         server.server_time = Some(now);
         server.grant = Some(OfflineGrant {
             target_digest: "latest".into(),
-            windows: vec![GrantWindow {
-                start: now,
-                end: now + TimeDelta::hours(2),
-            }],
+            windows: vec![GrantWindow { start: now, end: now + TimeDelta::hours(2) }],
             expires: now + TimeDelta::hours(2),
         });
     }
@@ -123,12 +116,8 @@ async fn an_update_that_the_owner_forbids_is_refused_before_planning() {
     });
     node.run_once().await.unwrap_err();
     let server = node.server();
-    let [event] = server.only_attempt() else {
-        panic!("one event")
-    };
-    let EventKind::Failed { failure, .. } = &event.kind else {
-        panic!("a failure")
-    };
+    let [event] = server.only_attempt() else { panic!("one event") };
+    let EventKind::Failed { failure, .. } = &event.kind else { panic!("a failure") };
     assert_eq!(failure.kind, FailureKind::Limits);
     let facts = server.facts.clone().unwrap();
     assert_eq!(facts.limits, "no new sources");
@@ -141,10 +130,7 @@ async fn invalid_limits_are_reported_and_stop_everything() {
     node.run_once().await.unwrap_err();
     assert_eq!(node.system.listing(), OLD);
     let warnings = node.server().facts.clone().unwrap().warnings;
-    assert!(
-        warnings.iter().any(|warning| warning.contains("hour")),
-        "{warnings:?}"
-    );
+    assert!(warnings.iter().any(|warning| warning.contains("hour")), "{warnings:?}");
 }
 
 #[tokio::test]
@@ -155,10 +141,7 @@ async fn a_corrupt_journal_is_reported_until_a_person_removes_it() {
     agent.run_once().await.unwrap();
     let warnings = |node: &TestNode| node.server().facts.clone().unwrap().warnings;
     let reported = warnings(&node);
-    assert!(
-        reported[0].contains("journal.json.corrupt-0"),
-        "{reported:?}"
-    );
+    assert!(reported[0].contains("journal.json.corrupt-0"), "{reported:?}");
     fs::remove_file(node.paths().state().join("journal.json.corrupt-0")).unwrap();
     agent.run_once().await.unwrap();
     assert_eq!(warnings(&node), [""; 0]);
@@ -175,10 +158,7 @@ async fn a_clock_jump_is_reported_in_text_that_does_not_change_with_every_poll()
     agent.run_once().await.unwrap();
     agent.run_once().await.unwrap();
     let reported = node.server().facts.clone().unwrap().warnings;
-    assert!(
-        reported[0].contains("more than a day behind the server's"),
-        "{reported:?}"
-    );
+    assert!(reported[0].contains("more than a day behind the server's"), "{reported:?}");
     node.clock.advance(TimeDelta::minutes(7));
     agent.run_once().await.unwrap();
     assert_eq!(node.server().facts.clone().unwrap().warnings, reported);

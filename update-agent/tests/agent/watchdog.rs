@@ -22,13 +22,7 @@ async fn run_until(node: &TestNode, ends: impl Fn(&TestNode) -> bool) -> Vec<Str
 async fn the_agent_is_ready_before_its_first_poll_and_shows_the_decision() {
     let node = TestNode::new();
     let messages = run_until(&node, |node| node.server().polls > 5).await;
-    assert_eq!(
-        messages
-            .iter()
-            .filter(|message| *message == "ready")
-            .count(),
-        1
-    );
+    assert_eq!(messages.iter().filter(|message| *message == "ready").count(), 1);
     // The first poll may take longer than the start timeout of the service manager.
     assert_eq!(messages.first().unwrap(), "ready");
     assert_eq!(messages.last().unwrap(), "idle: as set by the test");
@@ -39,31 +33,17 @@ async fn an_agent_without_its_server_is_ready_and_shows_the_error() {
     let node = TestNode::new();
     node.server().presence = Presence::Unreachable;
     let messages = run_until(&node, |node| node.server().polls > 3).await;
-    assert_eq!(
-        messages
-            .iter()
-            .filter(|message| *message == "ready")
-            .count(),
-        1
-    );
+    assert_eq!(messages.iter().filter(|message| *message == "ready").count(), 1);
     let last = messages.last().unwrap();
-    assert!(
-        last.starts_with("error: the server cannot be reached"),
-        "{last}"
-    );
+    assert!(last.starts_with("error: the server cannot be reached"), "{last}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_changes_the_node_shows_it() {
     let node = TestNode::in_window();
-    let messages = run_until(&node, |node| {
-        node.system.listing() == "app 2 installed\nlib 2 installed"
-    })
-    .await;
-    assert!(
-        messages.contains(&"changing this node".to_owned()),
-        "{messages:?}"
-    );
+    let messages =
+        run_until(&node, |node| node.system.listing() == "app 2 installed\nlib 2 installed").await;
+    assert!(messages.contains(&"changing this node".to_owned()), "{messages:?}");
     assert!(messages.contains(&"ready".to_owned()), "{messages:?}");
 }
 

@@ -122,10 +122,7 @@ impl FaultResult {
             )?;
         }
         if let Some((lost, misdated)) = self.lost.zip(self.misdated) {
-            writeln!(
-                text,
-                "{INDENT}attempts lost: {lost}, with a wrong time: {misdated}"
-            )?;
+            writeln!(text, "{INDENT}attempts lost: {lost}, with a wrong time: {misdated}")?;
         }
         if let Some(returned) = &self.returned {
             let (away, after) = (returned.away_s, format_seconds(returned.recovered_s));
@@ -221,24 +218,15 @@ mod tests {
 
     #[test]
     fn a_fault_that_did_not_happen_is_an_error() {
-        fault_result(Fault::Loss)
-            .ensure_injected()
-            .expect("the fault happened");
-        let never = FaultResult {
-            injected: 0,
-            ..fault_result(Fault::Loss)
-        };
-        never
-            .ensure_injected()
-            .expect_err("the fault did not happen");
+        fault_result(Fault::Loss).ensure_injected().expect("the fault happened");
+        let never = FaultResult { injected: 0, ..fault_result(Fault::Loss) };
+        never.ensure_injected().expect_err("the fault did not happen");
         let half = |established| FaultResult {
             connections: vec![client_connections(4), client_connections(established)],
             ..fault_result(Fault::HalfOpen)
         };
         half(1).ensure_injected().expect("all behaviours happened");
-        half(0)
-            .ensure_injected()
-            .expect_err("only one behaviour happened");
+        half(0).ensure_injected().expect_err("only one behaviour happened");
     }
 
     #[test]

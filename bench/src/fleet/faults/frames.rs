@@ -176,25 +176,16 @@ mod tests {
         assert_eq!(encoded(10, 5), [0x0a]);
         assert_eq!(encoded(1_337, 5), [0x1f, 0x9a, 0x0a]);
         assert_eq!(encoded(42, 8), [0x2a]);
-        assert_eq!(
-            (encoded(126, 7), encoded(127, 7)),
-            (vec![126], vec![127, 0])
-        );
+        assert_eq!((encoded(126, 7), encoded(127, 7)), (vec![126], vec![127, 0]));
     }
 
     #[test]
     fn a_poll_is_a_headers_frame_and_a_data_frame_on_its_stream() {
         let poll = PollFrames::new(3, &"x".repeat(700), &[8, 1]);
         let (first, second) = (parse_header(&poll.headers), parse_header(&poll.data));
-        assert_eq!(
-            (first.kind, first.flags, first.stream),
-            (HEADERS, END_HEADERS, 3)
-        );
+        assert_eq!((first.kind, first.flags, first.stream), (HEADERS, END_HEADERS, 3));
         assert_eq!(first.length, poll.headers.len() - FRAME_HEADER_BYTES);
-        assert_eq!(
-            (second.kind, second.flags, second.stream),
-            (DATA, END_STREAM, 3)
-        );
+        assert_eq!((second.kind, second.flags, second.stream), (DATA, END_STREAM, 3));
         assert_eq!(poll.data[FRAME_HEADER_BYTES..], [0, 0, 0, 0, 2, 8, 1]);
         assert_eq!(poll.to_bytes().len(), poll.headers.len() + poll.data.len());
         let path = [&[4, 36][..], POLL_PATH.as_bytes()].concat();
@@ -207,32 +198,20 @@ mod tests {
             parse_header(&encode_frame((kind, flags), stream, &[0])).meaning_for(5)
         };
         assert_eq!(means(DATA, 0, 5), FrameMeaning::Answer);
-        assert_eq!(
-            means(DATA, 0, 3),
-            FrameMeaning::Other,
-            "a frame of another call"
-        );
+        assert_eq!(means(DATA, 0, 3), FrameMeaning::Other, "a frame of another call");
         assert_eq!(means(HEADERS, END_HEADERS, 5), FrameMeaning::Other);
         let only_trailers = END_HEADERS | END_STREAM;
         assert_eq!(means(HEADERS, only_trailers, 5), FrameMeaning::Refusal);
         assert_eq!(means(RST_STREAM, 0, 5), FrameMeaning::Refusal);
         assert_eq!(means(GOAWAY, 0, 0), FrameMeaning::Refusal);
         assert_eq!(means(SETTINGS, 0, 0), FrameMeaning::Settings);
-        assert_eq!(
-            parse_header(&settings_acknowledgement()).meaning_for(5),
-            FrameMeaning::Other
-        );
+        assert_eq!(parse_header(&settings_acknowledgement()).meaning_for(5), FrameMeaning::Other);
     }
 
     #[test]
     fn the_preface_ends_with_settings() {
         let preface = client_preface();
-        let settings = preface
-            .strip_prefix(CONNECTION_PREFACE)
-            .expect("the preface comes first");
-        assert_eq!(
-            (parse_header(settings).kind, parse_header(settings).length),
-            (SETTINGS, 0)
-        );
+        let settings = preface.strip_prefix(CONNECTION_PREFACE).expect("the preface comes first");
+        assert_eq!((parse_header(settings).kind, parse_header(settings).length), (SETTINGS, 0));
     }
 }

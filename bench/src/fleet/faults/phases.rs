@@ -32,12 +32,10 @@ impl FleetBench<'_> {
                 }
                 Fault::Skew => self.run_clock_skew().await?,
                 Fault::HalfOpen => {
-                    self.run_unknown_clients(*fault, ClientBehaviour::SILENT)
-                        .await?
+                    self.run_unknown_clients(*fault, ClientBehaviour::SILENT).await?
                 }
                 Fault::SlowReaders => {
-                    self.run_unknown_clients(*fault, ClientBehaviour::SLOW)
-                        .await?
+                    self.run_unknown_clients(*fault, ClientBehaviour::SLOW).await?
                 }
                 Fault::Return => self.run_return().await?,
             };
@@ -51,13 +49,9 @@ impl FleetBench<'_> {
     async fn run_call_fault(&mut self, fault: Fault) -> anyhow::Result<FaultResult> {
         let args = &self.args.faults;
         let before = self.measure_baseline(fault).await?;
-        self.drivers
-            .send_command(&args.call_fault_command(fault))
-            .await?;
+        self.drivers.send_command(&args.call_fault_command(fault)).await?;
         let with = self.measure_slice(args.fault_duration).await?;
-        self.drivers
-            .send_command(&DriverCommand::ClearFaults)
-            .await?;
+        self.drivers.send_command(&DriverCommand::ClearFaults).await?;
         let faults = with.counts.injected;
         let injected = match fault {
             Fault::Loss => faults.lost,
@@ -81,9 +75,7 @@ impl FleetBench<'_> {
         let with = self.measure_slice(args.fault_duration).await?;
         let outcome =
             storm::finish(&self.harness, &mut self.drivers, &self.node_list, spec).await?;
-        let result = self
-            .finish_measured(before, spec.count.into(), &with)
-            .await?;
+        let result = self.finish_measured(before, spec.count.into(), &with).await?;
         Ok(FaultResult {
             lost: Some(outcome.records.lost),
             misdated: Some(outcome.records.misdated),
@@ -109,12 +101,8 @@ impl FleetBench<'_> {
         let mut clients = None;
         // Clients act mostly when they start, so they start with the measurement.
         let connect = || {
-            clients = Some(UnknownClients::start(
-                behaviours,
-                dialer.tls_dialer(),
-                first,
-                credentials,
-            ));
+            clients =
+                Some(UnknownClients::start(behaviours, dialer.tls_dialer(), first, credentials));
             Vec::new()
         };
         let with = self.drivers.measure(args.fault_duration, connect).await?;
@@ -123,10 +111,7 @@ impl FleetBench<'_> {
         drop(clients);
         let injected = connections.iter().map(|group| group.established).sum();
         let result = self.finish_measured(before, injected, &with).await?;
-        Ok(FaultResult {
-            connections,
-            ..result
-        })
+        Ok(FaultResult { connections, ..result })
     }
 
     /// Half of the fleet disconnects, and comes back within a second.
@@ -134,15 +119,11 @@ impl FleetBench<'_> {
         let args = &self.args.faults;
         let before = self.measure_baseline(Fault::Return).await?;
         let from = before.end_second;
-        self.drivers
-            .send_command(&DriverCommand::Disconnect)
-            .await?;
+        self.drivers.send_command(&DriverCommand::Disconnect).await?;
         self.drivers.collect_for(args.away).await?;
         let zero = self.drivers.current_second() + 2;
         let at = self.drivers.second_start_millis(zero);
-        self.drivers
-            .send_command(&DriverCommand::Reconnect { at })
-            .await?;
+        self.drivers.send_command(&DriverCommand::Reconnect { at }).await?;
         let disconnected =
             move |drivers: &DriverPool| count_nodes(drivers, from, |second| second.disconnected);
         let are_all_back = |drivers: &DriverPool| {
@@ -153,9 +134,7 @@ impl FleetBench<'_> {
         let recovered =
             curve::wait_for_recovery(&mut self.drivers, zero, interval, is_bad, are_all_back)
                 .await?;
-        self.drivers
-            .send_command(&DriverCommand::ClearFaults)
-            .await?;
+        self.drivers.send_command(&DriverCommand::ClearFaults).await?;
         let end = recovered.unwrap_or_else(|| self.drivers.current_second());
         let during = self.drivers.total(zero..end);
         let seconds = f64::from(end.saturating_sub(zero));
@@ -172,10 +151,7 @@ impl FleetBench<'_> {
         let injected = disconnected(&self.drivers);
         let with = HealthyFigures::from_calls(&during.calls, seconds);
         let result = self.build_result(before, injected, with).await?;
-        Ok(FaultResult {
-            returned: Some(returned),
-            ..result
-        })
+        Ok(FaultResult { returned: Some(returned), ..result })
     }
 
     /// Measures before a fault.
@@ -218,11 +194,7 @@ impl FleetBench<'_> {
             fault: before.fault,
             injected,
             without: before.without,
-            with: HealthyFigures {
-                errors: calls.failed,
-                refused: calls.refused,
-                ..with
-            },
+            with: HealthyFigures { errors: calls.failed, refused: calls.refused, ..with },
             grown_mib_server: round_figure(grown.max(0.0)),
             connections: Vec::new(),
             lost: None,

@@ -61,10 +61,7 @@ impl ReturningNodes {
     }
 
     fn presence_of(&self, index: usize) -> Presence {
-        self.presence
-            .get(index)
-            .copied()
-            .unwrap_or(Presence::Present)
+        self.presence.get(index).copied().unwrap_or(Presence::Present)
     }
 
     fn indices_with(&self, presence: Presence) -> Vec<usize> {
@@ -84,20 +81,14 @@ mod tests {
         assert!(!returning_nodes.is_away(1) && !returning_nodes.is_back(1));
         assert_eq!(returning_nodes.disconnect_half(5), [1, 3]);
         assert!(returning_nodes.is_away(3) && !returning_nodes.is_away(2));
-        assert!(
-            !returning_nodes.record_answer(3),
-            "the last answer of an earlier call"
-        );
+        assert!(!returning_nodes.record_answer(3), "the last answer of an earlier call");
         assert_eq!(returning_nodes.reconnect(), [1, 3]);
         assert!(
             returning_nodes.is_back(3)
                 && !returning_nodes.is_away(3)
                 && !returning_nodes.is_back(2)
         );
-        assert!(
-            !returning_nodes.record_answer(2),
-            "the node never disconnected"
-        );
+        assert!(!returning_nodes.record_answer(2), "the node never disconnected");
         assert!(
             returning_nodes.record_answer(3) && !returning_nodes.record_answer(3),
             "only the first answer counts"

@@ -56,12 +56,8 @@ pub enum ClientBehaviour {
 
 impl ClientBehaviour {
     /// Behaviours that fall silent.
-    pub const SILENT: &[Self] = &[
-        Self::ConnectOnly,
-        Self::HandshakeOnly,
-        Self::HalfHeaders,
-        Self::HalfMessage,
-    ];
+    pub const SILENT: &[Self] =
+        &[Self::ConnectOnly, Self::HandshakeOnly, Self::HalfHeaders, Self::HalfMessage];
 
     /// Behaviours that do not read the answers properly.
     pub const SLOW: &[Self] = &[Self::NeverReads, Self::ReadsSlowly];
@@ -137,11 +133,7 @@ impl UnknownClients {
             };
             tasks.spawn(client.run());
         }
-        Self {
-            behaviours,
-            events,
-            _tasks: tasks,
-        }
+        Self { behaviours, events, _tasks: tasks }
     }
 
     /// Summarizes the events so far, by behaviour.
@@ -155,9 +147,7 @@ impl UnknownClients {
             print_status(&format!("a client that should be \"{what}\" failed: {why}"));
         }
         let behaviours = self.behaviours.iter();
-        behaviours
-            .map(|behaviour| summarize_behaviour(*behaviour, &events))
-            .collect()
+        behaviours.map(|behaviour| summarize_behaviour(*behaviour, &events)).collect()
     }
 }
 
@@ -172,11 +162,7 @@ fn summarize_behaviour(behaviour: ClientBehaviour, events: &[ClientEvent]) -> Cl
             _ => {}
         }
     }
-    let seconds = |share| {
-        closed
-            .percentile(share)
-            .map(|after| round_figure(after.as_secs_f64()))
-    };
+    let seconds = |share| closed.percentile(share).map(|after| round_figure(after.as_secs_f64()));
     ClientConnections {
         behaviour,
         established,
@@ -220,9 +206,7 @@ impl UnknownClient {
         match state {
             ClientState::Silent(stream) => until_closed(stream).await,
             ClientState::Polling(client) => {
-                client
-                    .poll_until_closed(self.behaviour == ClientBehaviour::ReadsSlowly)
-                    .await;
+                client.poll_until_closed(self.behaviour == ClientBehaviour::ReadsSlowly).await;
             }
         }
         self.send_event(ClientEvent::Closed(self.behaviour, since.elapsed()));
@@ -231,9 +215,8 @@ impl UnknownClient {
     /// Brings the client to its final state.
     async fn establish(&self) -> io::Result<ClientState> {
         let tls_dialer = &self.tls_dialer;
-        let receive_buffer = ClientBehaviour::SLOW
-            .contains(&self.behaviour)
-            .then_some(RECEIVE_BUFFER_BYTES);
+        let receive_buffer =
+            ClientBehaviour::SLOW.contains(&self.behaviour).then_some(RECEIVE_BUFFER_BYTES);
         let stream = tls_dialer.connect_tcp(self.number, receive_buffer).await?;
         if self.behaviour == ClientBehaviour::ConnectOnly {
             return Ok(ClientState::Silent(stream));
@@ -280,11 +263,7 @@ struct RawPollClient {
 
 impl RawPollClient {
     async fn start(stream: TlsStream<TcpStream>, authorization: &str) -> io::Result<Self> {
-        let mut client = Self {
-            stream,
-            authorization: authorization.to_owned(),
-            last_stream: 0,
-        };
+        let mut client = Self { stream, authorization: authorization.to_owned(), last_stream: 0 };
         client.write(&frames::client_preface()).await?;
         Ok(client)
     }
@@ -296,20 +275,10 @@ impl RawPollClient {
 
     /// Creates the frames of the next poll.
     fn next_poll_frames(&mut self) -> PollFrames {
-        self.last_stream = if self.last_stream == 0 {
-            1
-        } else {
-            self.last_stream + 2
-        };
-        let message = PollRequest {
-            facts_digest: SEEDED_FACTS_DIGEST.to_vec(),
-            ..PollRequest::default()
-        };
-        PollFrames::new(
-            self.last_stream,
-            &self.authorization,
-            &message.encode_to_vec(),
-        )
+        self.last_stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
+        let message =
+            PollRequest { facts_digest: SEEDED_FACTS_DIGEST.to_vec(), ..PollRequest::default() };
+        PollFrames::new(self.last_stream, &self.authorization, &message.encode_to_vec())
     }
 
     async fn send_poll(&mut self) -> io::Result<()> {
@@ -399,17 +368,11 @@ mod tests {
             ClientEvent::Established(other),
         ];
         let summary = summarize_behaviour(silent, &events);
-        assert_eq!(
-            (summary.established, summary.failed, summary.closed),
-            (2, 1, 1)
-        );
+        assert_eq!((summary.established, summary.failed, summary.closed), (2, 1, 1));
         let is_ten = |seconds: Option<f64>| seconds.is_some_and(|s| (10.0..10.5).contains(&s));
         assert!(is_ten(summary.closed_p50_s) && is_ten(summary.closed_last_s));
         let summary = summarize_behaviour(other, &events);
-        assert_eq!(
-            (summary.established, summary.closed, summary.closed_last_s),
-            (1, 0, None)
-        );
+        assert_eq!((summary.established, summary.closed, summary.closed_last_s), (1, 0, None));
     }
 
     #[tokio::test]
@@ -418,10 +381,7 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let stream = TcpStream::connect(address).await.expect("a connection");
         let (mut server, _) = listener.accept().await.expect("a connection");
-        server
-            .write_all(&[7; 5_000])
-            .await
-            .expect("the data is sent");
+        server.write_all(&[7; 5_000]).await.expect("the data is sent");
         drop(server);
         until_closed(stream).await;
     }

@@ -10,10 +10,7 @@ const PACE: PollPace = PollPace {
 fn answer(reason: &str, hold_millis: u32) -> CallOutcome {
     CallOutcome::Own(Box::new(PollResponse {
         next_poll_millis: 7_000,
-        decision: Some(Decision {
-            reason: reason.to_owned(),
-            ..Decision::default()
-        }),
+        decision: Some(Decision { reason: reason.to_owned(), ..Decision::default() }),
         decision_tag: 5,
         next_long_poll_millis: hold_millis,
         ..PollResponse::default()
@@ -26,11 +23,7 @@ fn own_node() -> (SimulatedNode, Rng, Instant) {
 }
 
 fn ended_at(at: Instant) -> CallEnd {
-    CallEnd {
-        at,
-        took: Duration::ZERO,
-        long_poll_millis: 0,
-    }
+    CallEnd { at, took: Duration::ZERO, long_poll_millis: 0 }
 }
 
 fn own_request(poll: PreparedPoll) -> PollRequest {
@@ -45,25 +38,14 @@ fn an_own_node_requests_the_allowed_long_poll_and_sends_its_decision_tag() {
     let (mut node, mut rng, now) = own_node();
     let first = own_request(node.prepare_poll(&PACE, &mut rng));
     assert_eq!((first.long_poll_millis, first.decision_tag), (0, 0));
-    node.handle_outcome(
-        &answer("no window", 240_000),
-        ended_at(now),
-        &PACE,
-        &mut rng,
-    );
+    node.handle_outcome(&answer("no window", 240_000), ended_at(now), &PACE, &mut rng);
     let within = |node: &SimulatedNode, least: u64, maximum: u64| {
         let wait = node.planned_at - now;
         (Duration::from_secs(least)..=Duration::from_secs(maximum)).contains(&wait)
     };
-    assert!(
-        within(&node, 18, 22),
-        "the planned interval, within a tenth"
-    );
+    assert!(within(&node, 18, 22), "the planned interval, within a tenth");
     let second = own_request(node.prepare_poll(&PACE, &mut rng));
-    assert!(
-        second.long_poll_millis < 240_000,
-        "the first duration is random"
-    );
+    assert!(second.long_poll_millis < 240_000, "the first duration is random");
     assert_eq!(second.decision_tag, 5);
     let third = own_request(node.prepare_poll(&PACE, &mut rng));
     assert_eq!((third.long_poll_millis, third.decision_tag), (240_000, 5));
@@ -72,21 +54,11 @@ fn an_own_node_requests_the_allowed_long_poll_and_sends_its_decision_tag() {
 #[test]
 fn a_returning_node_requests_no_long_poll() {
     let (mut node, mut rng, now) = own_node();
-    node.handle_outcome(
-        &answer("no window", 240_000),
-        ended_at(now),
-        &PACE,
-        &mut rng,
-    );
+    node.handle_outcome(&answer("no window", 240_000), ended_at(now), &PACE, &mut rng);
     node.prepare_poll(&PACE, &mut rng);
     node.start_at(now);
     assert_eq!(node.prepare_poll(&PACE, &mut rng).long_poll_millis, 0);
-    node.handle_outcome(
-        &answer("no window", 240_000),
-        ended_at(now),
-        &PACE,
-        &mut rng,
-    );
+    node.handle_outcome(&answer("no window", 240_000), ended_at(now), &PACE, &mut rng);
     assert_eq!(node.prepare_poll(&PACE, &mut rng).long_poll_millis, 240_000);
 }
 
@@ -102,26 +74,15 @@ fn a_long_poll_is_reopened_at_once_unless_it_ended_early_without_a_change() {
         let changed = node.handle_outcome(&answer(reason, 240_000), end, &PACE, &mut rng);
         (changed, node.planned_at <= now + MAX_LONG_POLL_GAP)
     };
-    assert_eq!(
-        handle("no window", 240),
-        (false, true),
-        "the long poll expired"
-    );
+    assert_eq!(handle("no window", 240), (false, true), "the long poll expired");
     assert_eq!(handle("paused", 10), (true, true), "the decision changed");
-    assert_eq!(
-        handle("paused", 10),
-        (false, false),
-        "the server's interval applies"
-    );
+    assert_eq!(handle("paused", 10), (false, false), "the server's interval applies");
 }
 
 #[test]
 fn changed_facts_are_sent_until_they_are_accepted() {
     let (mut node, mut rng, now) = own_node();
-    let always = PollPace {
-        changes_per_mille: 1_000,
-        ..PACE
-    };
+    let always = PollPace { changes_per_mille: 1_000, ..PACE };
     let first = own_request(node.prepare_poll(&always, &mut rng));
     assert!(first.facts.is_some() && first.facts_digest != [3; 32]);
     node.handle_outcome(&CallOutcome::Failed, ended_at(now), &always, &mut rng);
@@ -161,19 +122,13 @@ fn missed_ticks_are_skipped() {
         let now = planned + Duration::from_secs(seconds);
         (next_after(planned, interval, now) - planned).as_secs()
     };
-    assert_eq!(
-        (after(1), after(25), after(41), after(95)),
-        (20, 20, 40, 80)
-    );
+    assert_eq!((after(1), after(25), after(41), after(95)), (20, 20, 40, 80));
 }
 
 #[test]
 fn a_refusal_has_a_retry_hint() {
     let mut status = Status::unavailable("busy");
-    assert!(matches!(
-        CallOutcome::from_status(&status),
-        CallOutcome::Failed
-    ));
+    assert!(matches!(CallOutcome::from_status(&status), CallOutcome::Failed));
     let hint = "1500".parse().expect("a value");
     status.metadata_mut().insert(PUSHBACK_METADATA, hint);
     let outcome = CallOutcome::from_status(&status);

@@ -17,10 +17,7 @@ pub fn build_page(host: &HostResource) -> DetailPage {
         .field("site", site_label(host))
         .field("state", state_label(host))
         .field("desired", humanize_state(host.desired_state.as_str()))
-        .field(
-            "status",
-            Cell::toned(host.host_status.clone(), host.host_status_indicator.into()),
-        )
+        .field("status", Cell::toned(host.host_status.clone(), host.host_status_indicator.into()))
         .field("since", format_unix_seconds(host.host_status_timestamp))
         .field("uuid", host.uuid.clone())
         .field("serial", host.serial_number.clone())
@@ -47,10 +44,7 @@ fn add_instance(page: &mut DetailPage, instance: &InstanceResource) {
         .field("policy", policy.unwrap_or_default())
         .field(
             "update",
-            Cell::toned(
-                instance.update_status.clone(),
-                instance.update_status_indicator.into(),
-            ),
+            Cell::toned(instance.update_status.clone(), instance.update_status_indicator.into()),
         )
         .field("available", available_updates_cell(instance));
 }
@@ -70,15 +64,8 @@ fn add_hardware_summary(page: &mut DetailPage, host: &HostResource) {
     if host.memory_bytes.0 > 0 {
         page.field("memory", format_bytes(host.memory_bytes.0));
     }
-    let firmware = [
-        host.bios_vendor.as_str(),
-        &host.bios_version,
-        &host.bios_release_date,
-    ];
-    let firmware: Vec<_> = firmware
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect();
+    let firmware = [host.bios_vendor.as_str(), &host.bios_version, &host.bios_release_date];
+    let firmware: Vec<_> = firmware.into_iter().filter(|part| !part.is_empty()).collect();
     page.field_if("firmware", &firmware.join(" "));
 }
 

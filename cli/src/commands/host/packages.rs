@@ -19,12 +19,7 @@ pub struct ListPackages {
     /// ID or name of the host.
     host: String,
     /// List only packages whose name contains this text.
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     name: String,
 }
 
@@ -49,9 +44,7 @@ impl ListPackages {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         let instance = find_instance(client, &self.host).await?;
         let mut packages = parse_packages(&instance.runtime_packages).map_err(|source| {
-            Failure::usage(format!(
-                "cannot parse the package list of the host: {source}"
-            ))
+            Failure::usage(format!("cannot parse the package list of the host: {source}"))
         })?;
         if packages.is_empty() && printer.is_human_readable() {
             return printer.print_text("the host has not reported its packages");
@@ -95,10 +88,7 @@ pub async fn print_updates(
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
     let instance = find_instance(client, host).await?;
-    let path = format!(
-        "{}/decision",
-        InstanceResource::address(&instance.resource_id)
-    );
+    let path = format!("{}/decision", InstanceResource::address(&instance.resource_id));
     let decision: Decision = client.get(&path).await?;
     let updates = decision.available_updates;
     let image = image_name(&instance.os_update_available);
@@ -111,30 +101,15 @@ pub async fn print_updates(
     let names = updates.iter().map(|update| update.name.as_str());
     let names: Vec<_> = names.chain(image).collect();
     if let (true, Some(image)) = (updates.is_empty(), image) {
-        return printer.print_rows(
-            &[serde_json::json!({ "image": image })],
-            &names,
-            &[],
-            vec![],
-        );
+        return printer.print_rows(&[serde_json::json!({ "image": image })], &names, &[], vec![]);
     }
     let rows = updates.iter().map(update_row).collect();
-    let header = [
-        "PACKAGE",
-        "ARCHITECTURE",
-        "INSTALLED",
-        "AVAILABLE",
-        "POLICY",
-    ];
+    let header = ["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "POLICY"];
     printer.print_rows(&updates, &names, &header, rows)
 }
 
 fn update_row(update: &AvailableUpdate) -> Vec<Cell> {
-    let policy = if update.excluded {
-        Cell::from("excluded")
-    } else {
-        Cell::from("")
-    };
+    let policy = if update.excluded { Cell::from("excluded") } else { Cell::from("") };
     vec![
         update.name.clone().into(),
         update.architecture.clone().into(),

@@ -45,12 +45,7 @@ pub struct RegisterHost {
     #[arg(long)]
     no_onboard: bool,
     /// Size of the user volume in GB, for the installer.
-    #[arg(
-        long,
-        value_name = "GB",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "GB", default_value_t = 0, hide_default_value = true)]
     user_lvm_size: u32,
 }
 
@@ -79,9 +74,7 @@ impl CreateHost {
         let body = HostInput {
             name: self.name,
             uuid: self.uuid.unwrap_or_default(),
-            site_id: resolve_site_id(client, self.site.as_deref())
-                .await?
-                .unwrap_or_default(),
+            site_id: resolve_site_id(client, self.site.as_deref()).await?.unwrap_or_default(),
             metadata: self.labels.labels,
             ..HostInput::default()
         };
@@ -95,9 +88,7 @@ impl RegisterHost {
             name: self.name,
             uuid: self.uuid.unwrap_or_default(),
             serial_number: self.serial.unwrap_or_default(),
-            site_id: resolve_site_id(client, self.site.as_deref())
-                .await?
-                .unwrap_or_default(),
+            site_id: resolve_site_id(client, self.site.as_deref()).await?.unwrap_or_default(),
             auto_onboard: !self.no_onboard,
             user_lvm_size: self.user_lvm_size,
             ..HostRegister::default()

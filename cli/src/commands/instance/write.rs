@@ -96,10 +96,7 @@ impl SetInstance {
 
 /// A patch that changes only the policy.
 pub fn policy_patch(policy: String) -> InstancePatch {
-    InstancePatch {
-        os_update_policy_id: Some(policy),
-        ..InstancePatch::default()
-    }
+    InstancePatch { os_update_policy_id: Some(policy), ..InstancePatch::default() }
 }
 
 /// Resolves an optional policy to its ID.

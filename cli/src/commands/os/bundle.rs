@@ -93,9 +93,7 @@ impl CreateBundle {
         let copied = with_progress(printer, async |progress| {
             copy(&upstream, &to, &selection, progress).await
         });
-        let copied = copied
-            .await?
-            .map_err(|source| self.transfer_error(source))?;
+        let copied = copied.await?.map_err(|source| self.transfer_error(source))?;
         pack(&layout, &self.file).map_err(|source| self.transfer_error(source))?;
         // If the work folder cannot be removed, the bundle is still complete.
         let _ = fs::remove_dir_all(&work);
@@ -121,8 +119,7 @@ impl CreateBundle {
         }
         pack(folder, &self.file).map_err(|source| self.transfer_error(source))?;
         let mut page = DetailPage::default();
-        page.field("from", self.from.to_string())
-            .field("bundle", self.file.display().to_string());
+        page.field("from", self.from.to_string()).field("bundle", self.file.display().to_string());
         let report = serde_json::json!({ "registry": self.from.to_string(), "file": self.file });
         printer.print_page(&report, &self.file.display().to_string(), &page)?;
         Ok(Ending::Done)
@@ -130,11 +127,7 @@ impl CreateBundle {
 
     fn print_written(&self, printer: &mut Printer<'_>) -> Result<(), Failure> {
         let length = fs::metadata(&self.file).map_or(0, |file| file.len());
-        printer.print_line(&format!(
-            "wrote {} ({})",
-            self.file.display(),
-            format_size(length)
-        ))
+        printer.print_line(&format!("wrote {} ({})", self.file.display(), format_size(length)))
     }
 
     fn transfer_error(&self, source: CopyError) -> Failure {
@@ -152,16 +145,12 @@ impl Import {
         let layout = unpacked.layout()?;
         if self.dry_run {
             let at = unpacked.address();
-            let comparison = Comparison {
-                from: (&layout, &at),
-                to: (&*to, &self.to),
-            };
+            let comparison = Comparison { from: (&layout, &at), to: (&*to, &self.to) };
             let tags = layout.all_tags().await.map_err(registry_failure(&at))?;
             return comparison.compare(tags, printer).await;
         }
-        let copied = with_progress(printer, async |progress| {
-            copy_layout(&layout, &*to, progress).await
-        });
+        let copied =
+            with_progress(printer, async |progress| copy_layout(&layout, &*to, progress).await);
         let copied = copied.await?.map_err(|source| Failure::Transfer {
             action: format!("import {} to {}", self.file.display(), self.to),
             source: Box::new(source),
@@ -186,10 +175,7 @@ impl UnpackedBundle {
         // A killed import may have left the folder behind.
         if folder.exists() && !is_unpacked_bundle(&folder) {
             return Err(Failure::usage_with(
-                format!(
-                    "{} holds other files than an unpacked bundle",
-                    folder.display()
-                ),
+                format!("{} holds other files than an unpacked bundle", folder.display()),
                 "remove it, or choose another folder with --work",
             ));
         }

@@ -53,11 +53,7 @@ impl GenerateKey {
             let _ = std::fs::remove_file(&self.file);
             return Err(failure);
         }
-        let created = CreatedKey {
-            key: &self.file,
-            public_key: &public,
-            id: key.id(),
-        };
+        let created = CreatedKey { key: &self.file, public_key: &public, id: key.id() };
         let mut page = DetailPage::default();
         page.field("key", self.file.display().to_string())
             .field("public key", public.display().to_string())
@@ -68,11 +64,7 @@ impl GenerateKey {
 
 /// Writes a new file; fails if it exists.
 fn write_new(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path);
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     let written = file.and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()
@@ -82,9 +74,6 @@ fn write_new(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
             format!("{} already exists", path.display()),
             "choose another name: a replaced key cannot be recovered",
         ),
-        _ => Failure::File {
-            path: path.to_owned(),
-            source,
-        },
+        _ => Failure::File { path: path.to_owned(), source },
     })
 }

@@ -63,10 +63,7 @@ impl Mirror {
         let profiles = resolve_profiles(&self.selection, &self.from).await?;
         if self.dry_run {
             let tags = self.selected_tags(&profiles, &*from).await?;
-            let comparison = Comparison {
-                from: (&*from, &self.from),
-                to: (&*to, &self.to),
-            };
+            let comparison = Comparison { from: (&*from, &self.from), to: (&*to, &self.to) };
             return comparison.compare(tags, printer).await;
         }
         let web = self.external_files.web_client(&access)?;
@@ -101,10 +98,7 @@ impl Mirror {
             let repository = format!("{}{name}", self.selection.prefix_option.prefix);
             let repository: Repository =
                 repository.parse().map_err(registry_failure(&self.from))?;
-            let tags = from
-                .tags(&repository)
-                .await
-                .map_err(registry_failure(&self.from))?;
+            let tags = from.tags(&repository).await.map_err(registry_failure(&self.from))?;
             let tags = tags.into_iter();
             let tags = tags.filter(|tag| self.revision.admits(tag.as_str()));
             all.extend(tags.map(|tag| (repository.clone(), tag)));
@@ -157,11 +151,7 @@ impl Comparison<'_> {
             });
         }
         let row = |one: &PlannedCopy| -> Vec<Cell> {
-            vec![
-                one.repository.clone().into(),
-                one.tag.clone().into(),
-                one.state.into(),
-            ]
+            vec![one.repository.clone().into(), one.tag.clone().into(), one.state.into()]
         };
         let names: Vec<&str> = planned.iter().map(|one| one.repository.as_str()).collect();
         let rows = planned.iter().map(row).collect();
@@ -213,11 +203,7 @@ pub fn print_copied(
         findings: findings.collect(),
     };
     let row = |(artefact, finding): &(String, evenkeel_registry::Finding)| -> Vec<Cell> {
-        vec![
-            artefact.clone().into(),
-            finding.kind.name().into(),
-            finding.to_string().into(),
-        ]
+        vec![artefact.clone().into(), finding.kind.name().into(), finding.to_string().into()]
     };
     let carried = format!("{} objects, {}", copied.blobs, format_size(copied.bytes));
     let mut page = DetailPage::default();

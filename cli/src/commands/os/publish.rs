@@ -93,9 +93,7 @@ impl Publish {
         if !self.dry_run {
             let prefix = &self.prefix_option.prefix;
             let done = with_progress(printer, async |progress| {
-                release
-                    .publish(&*registry, prefix, &self.branches, key.as_ref(), progress)
-                    .await
+                release.publish(&*registry, prefix, &self.branches, key.as_ref(), progress).await
             });
             done.await?.map_err(|source| self.transfer_error(source))?;
         }
@@ -118,10 +116,7 @@ impl Publish {
     }
 
     fn transfer_error(&self, source: CopyError) -> Failure {
-        Failure::Transfer {
-            action: format!("publish to {}", self.to),
-            source: Box::new(source),
-        }
+        Failure::Transfer { action: format!("publish to {}", self.to), source: Box::new(source) }
     }
 
     /// Describes the release, with the current digests in the registry.

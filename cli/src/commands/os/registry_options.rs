@@ -45,10 +45,7 @@ pub struct RegistryOptions {
 /// Access to the target registry.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Target registry options")]
-#[expect(
-    clippy::struct_field_names,
-    reason = "the fields are named like their options"
-)]
+#[expect(clippy::struct_field_names, reason = "the fields are named like their options")]
 pub struct TargetRegistryOptions {
     /// User of the target registry.
     #[arg(long, value_name = "NAME", requires = "to_password_file")]
@@ -119,12 +116,7 @@ impl RegistryOptions {
 pub struct PrefixOption {
     /// Prefix of repository names before the profile name, including the slash, such as `os/`. Must
     /// equal the `prefix` setting of the server.
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub prefix: String,
 }
 
@@ -179,10 +171,7 @@ impl ExternalFiles {
 
 fn host_and_port(url: &Url) -> Option<String> {
     let host = url.host_str()?;
-    Some(
-        url.port()
-            .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")),
-    )
+    Some(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
 }
 
 /// Names of the selected profiles, by default all profiles in a folder.
@@ -224,10 +213,7 @@ pub async fn resolve_profiles(
 /// Error for a registry that cannot be used.
 pub fn registry_failure(at: &Address) -> impl FnOnce(RegistryError) -> Failure {
     let address = at.to_string();
-    move |source| Failure::Registry {
-        address,
-        source: Box::new(source),
-    }
+    move |source| Failure::Registry { address, source: Box::new(source) }
 }
 
 /// Parses a range of revisions.
@@ -272,10 +258,7 @@ pub fn read_text(file: &Path) -> Result<String, Failure> {
 
 fn read_limited(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut content = Vec::new();
-    let failed = |source| Failure::File {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| Failure::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let length = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
     if length.map_err(failed)? as u64 > MAX_FILE_BYTES {

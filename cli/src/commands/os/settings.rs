@@ -51,11 +51,8 @@ impl OsSettingsCommand {
     /// The fields to change.
     fn build_patch(&self) -> Map<String, Value> {
         let mut change = Map::new();
-        let default_profile = if self.no_default {
-            Some(String::new())
-        } else {
-            self.default_profile.clone()
-        };
+        let default_profile =
+            if self.no_default { Some(String::new()) } else { self.default_profile.clone() };
         for (name, value) in [
             ("registry", self.registry.clone()),
             ("revision", self.revision.clone()),
@@ -85,22 +82,10 @@ fn print_settings(
     let default_profile = effective.default_profile.as_str();
     let mut page = DetailPage::default();
     page.field("project", client.project())
-        .field(
-            "registry",
-            annotate(&effective.registry, settings.registry.is_some()),
-        )
-        .field(
-            "revision",
-            annotate(&effective.revision, settings.revision.is_some()),
-        )
-        .field(
-            "profiles",
-            annotate(&profiles, settings.enabled_profiles.is_some()),
-        )
-        .field(
-            "default profile",
-            annotate(default_profile, settings.default_profile.is_some()),
-        )
+        .field("registry", annotate(&effective.registry, settings.registry.is_some()))
+        .field("revision", annotate(&effective.revision, settings.revision.is_some()))
+        .field("profiles", annotate(&profiles, settings.enabled_profiles.is_some()))
+        .field("default profile", annotate(default_profile, settings.default_profile.is_some()))
         .field_if("default os", &settings.default_os_id)
         .field("registries", settings.registries.join(", "));
     printer.print_page(settings, client.project(), &page)

@@ -109,9 +109,7 @@ fn describe_step(sync: &OsSync) -> String {
 
 fn finish(report: &OsSyncReport, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
     print_report(report, printer)?;
-    Ok(Ending::from_checks(
-        report.outcome == Some(OsSyncOutcome::Succeeded),
-    ))
+    Ok(Ending::from_checks(report.outcome == Some(OsSyncOutcome::Succeeded)))
 }
 
 /// Prints the report of the last sync of the project.

@@ -161,10 +161,8 @@ impl Verify {
     /// Whether a tag is a selected revision or branch, and not a signature.
     fn is_selected(&self, tag: &Tag) -> bool {
         let is_signature = tag.as_str().starts_with("sha256-");
-        let is_in_range = self
-            .revision
-            .as_ref()
-            .is_none_or(|selector| selector.admits(tag.as_str()));
+        let is_in_range =
+            self.revision.as_ref().is_none_or(|selector| selector.admits(tag.as_str()));
         !is_signature && is_in_range
     }
 }
@@ -190,9 +188,7 @@ fn print_results(
             one.tag.clone().into(),
             state,
             signed.into(),
-            one.digest
-                .map_or_else(String::new, |digest| digest.to_string())
-                .into(),
+            one.digest.map_or_else(String::new, |digest| digest.to_string()).into(),
         ]
     };
     let names: Vec<&str> = results.iter().map(|one| one.repository.as_str()).collect();
@@ -204,9 +200,7 @@ fn print_results(
             printer.print_line(&format!("{repository}:{tag}: {kind}: {finding}"))?;
         }
     }
-    Ok(Ending::from_checks(
-        results.iter().all(|one| one.findings.is_empty()),
-    ))
+    Ok(Ending::from_checks(results.iter().all(|one| one.findings.is_empty())))
 }
 
 /// Verifies the contents of a registry, revision by revision.
@@ -236,9 +230,7 @@ impl Verifier<'_> {
             return Ok(result);
         };
         result.digest = Some(manifest.digest);
-        result.key = self
-            .check_signature(repository, &manifest, tag, findings)
-            .await?;
+        result.key = self.check_signature(repository, &manifest, tag, findings).await?;
         let profile = record_finding(self.read_profile(repository, &manifest).await, findings)?;
         let profile = match profile {
             Some(Ok(profile)) => profile,
@@ -256,27 +248,24 @@ impl Verifier<'_> {
             files_manifest => record_finding(files_manifest, findings)?.flatten(),
         };
         if let Some(files_manifest) = files_manifest {
-            self.check_signature(&files, &files_manifest, tag, findings)
-                .await?;
+            self.check_signature(&files, &files_manifest, tag, findings).await?;
             for layer in &files_manifest.layers {
                 let mut file_findings = Vec::new();
                 let checked = self.check_file(&files, layer, &profile).await;
                 let wrong = record_finding(checked, &mut file_findings)?.flatten();
                 file_findings.extend(wrong);
-                findings.extend(file_findings.into_iter().map(|finding| Finding {
-                    field: layer.title.clone(),
-                    ..finding
-                }));
+                findings.extend(
+                    file_findings
+                        .into_iter()
+                        .map(|finding| Finding { field: layer.title.clone(), ..finding }),
+                );
             }
         }
         Ok(result)
     }
 
     async fn manifest(&self, repository: &Repository, tag: &Tag) -> RegistryResult<Manifest> {
-        let manifest = self
-            .registry
-            .manifest(repository, &ManifestRef::Tag(tag.clone()))
-            .await?;
+        let manifest = self.registry.manifest(repository, &ManifestRef::Tag(tag.clone())).await?;
         manifest.ok_or(RegistryError::NotFound)
     }
 
@@ -291,10 +280,7 @@ impl Verifier<'_> {
             return Ok(Err(finding));
         };
         let Some(title) = &layer.title else {
-            return Ok(Err(Finding::new(
-                FindingKind::NoTitle,
-                "its layer has no title",
-            )));
+            return Ok(Err(Finding::new(FindingKind::NoTitle, "its layer has no title")));
         };
         let limit = Limits::default().profile_bytes;
         let yaml = self.registry.blob(repository, &layer.blob, limit).await?;
@@ -313,9 +299,7 @@ impl Verifier<'_> {
             return Ok(None);
         }
         let digest = &manifest.digest;
-        let verdict = self
-            .keys
-            .verify(self.registry, repository, digest, tag.as_str());
+        let verdict = self.keys.verify(self.registry, repository, digest, tag.as_str());
         let (kind, why) = match verdict.await? {
             Verdict::Good(signature) => return Ok(Some(signature.key)),
             Verdict::Unsigned => (FindingKind::Unsigned, "it has no signature".to_owned()),
@@ -338,18 +322,12 @@ impl Verifier<'_> {
             return self.check_image(files, &layer.blob, of).await;
         }
         if title == file_title(&of.manifest_url) {
-            let content = self
-                .registry
-                .blob(files, &layer.blob, limits.packages_bytes)
-                .await?;
+            let content = self.registry.blob(files, &layer.blob, limits.packages_bytes).await?;
             return Ok(read_packages(&content).err());
         }
         let documents = [&of.spec.existing_cves_url, &of.spec.fixed_cves_url];
         if documents.iter().any(|url| title == file_title(url)) {
-            let content = self
-                .registry
-                .blob(files, &layer.blob, limits.cves_bytes)
-                .await?;
+            let content = self.registry.blob(files, &layer.blob, limits.cves_bytes).await?;
             return Ok(read_cves(&content, None).err());
         }
         self.check_blob(files, &layer.blob).await.map(|()| None)
@@ -363,10 +341,8 @@ impl Verifier<'_> {
     ) -> RegistryResult<Option<Finding>> {
         match image_digest(&of.spec.sha256) {
             Some(expected) if expected != blob.digest => {
-                let why = format!(
-                    "the profile has digest {expected}, the registry has {}",
-                    blob.digest
-                );
+                let why =
+                    format!("the profile has digest {expected}, the registry has {}", blob.digest);
                 Ok(Some(Finding::new(FindingKind::WrongDigest, why)))
             }
             _ if self.images => self.check_blob(files, blob).await.map(|()| None),

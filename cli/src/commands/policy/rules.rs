@@ -36,10 +36,7 @@ pub struct PackageRuleOptions {
 /// Rules for image updates.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Image rules")]
-#[expect(
-    clippy::struct_field_names,
-    reason = "the fields are named like their options"
-)]
+#[expect(clippy::struct_field_names, reason = "the fields are named like their options")]
 pub struct ImageRuleOptions {
     /// Maximum download rate for images in bytes per second, such as `500K` or `2M` (units of 1024)
     /// [default: no limit].

@@ -85,10 +85,7 @@ struct TreeBuilder {
 
 impl TreeBuilder {
     fn new(regions: Vec<RegionResource>, sites: Vec<SiteResource>) -> Self {
-        let mut builder = Self {
-            regions: HashMap::new(),
-            sites: HashMap::new(),
-        };
+        let mut builder = Self { regions: HashMap::new(), sites: HashMap::new() };
         for region in regions {
             let above = region.parent_id.clone();
             builder.regions.entry(above).or_default().push(region);
@@ -188,9 +185,7 @@ impl RegionNode {
         let regions = self.regions.iter().map(Self::branch);
         Branch {
             cells: vec![name_cell(&self.name, &self.resource_id)],
-            children: regions
-                .chain(self.sites.iter().map(SiteNode::branch))
-                .collect(),
+            children: regions.chain(self.sites.iter().map(SiteNode::branch)).collect(),
         }
     }
 
@@ -206,20 +201,13 @@ impl RegionNode {
 impl SiteNode {
     fn branch(&self) -> Branch {
         let label = vec![name_cell(&self.name, &self.resource_id)];
-        Branch {
-            cells: [label, host_count_cells(self.hosts)].concat(),
-            children: Vec::new(),
-        }
+        Branch { cells: [label, host_count_cells(self.hosts)].concat(), children: Vec::new() }
     }
 }
 
 /// Name and ID, or only the ID if there is no name.
 pub fn name_cell(name: &str, id: &str) -> Cell {
-    if name.is_empty() {
-        Cell::from(id)
-    } else {
-        Cell::from(format!("{name} ({id})"))
-    }
+    if name.is_empty() { Cell::from(id) } else { Cell::from(format!("{name} ({id})")) }
 }
 
 /// Number of hosts, and how many of them have an error.

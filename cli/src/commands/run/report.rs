@@ -28,9 +28,7 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
         ),
         ("Restarted services:", &["UNIT"], &report.restarted_services),
     ] {
-        let rows = texts
-            .iter()
-            .map(|text| vec![Cell::from(sanitize_line(text))]);
+        let rows = texts.iter().map(|text| vec![Cell::from(sanitize_line(text))]);
         page.table(title, header, rows.collect());
     }
 }
@@ -46,8 +44,7 @@ pub fn add_failure_log(page: &mut DetailPage, run: &OsUpdateRun) {
     page.table(
         "Failure log:",
         &["LINE"],
-        rows.map(|line| vec![Cell::from(sanitize_line(line))])
-            .collect(),
+        rows.map(|line| vec![Cell::from(sanitize_line(line))]).collect(),
     );
 }
 
@@ -144,10 +141,7 @@ mod tests {
     fn control_characters_are_removed_from_a_line() {
         assert_eq!(sanitize_line("10%\r 50%\r100% done\r\n"), "100% done");
         assert_eq!(sanitize_line("\u{1b}[31mred"), "[31mred");
-        assert_eq!(
-            sanitize_line(&"x".repeat(1_000)).chars().count(),
-            MAX_LINE_CHARS + 1
-        );
+        assert_eq!(sanitize_line(&"x".repeat(1_000)).chars().count(), MAX_LINE_CHARS + 1);
         let full = "x".repeat(MAX_LINE_CHARS);
         assert_eq!(sanitize_line(&full), full);
     }

@@ -35,10 +35,7 @@ pub struct Watch {
 impl Watch {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        let poll_loop = PollLoop {
-            interval: self.interval,
-            deadline,
-        };
+        let poll_loop = PollLoop { interval: self.interval, deadline };
         let id = match (&self.run, &self.host) {
             (Some(run), _) => resource::resolve_id::<OsUpdateRun>(client, run).await?,
             (None, Some(host)) => poll_loop.wait_for_run(client, host, printer).await?,
@@ -57,10 +54,7 @@ struct PollLoop {
 
 impl PollLoop {
     async fn wait(&self) -> Result<(), Failure> {
-        if self
-            .deadline
-            .is_some_and(|deadline| Instant::now() + self.interval > deadline)
-        {
+        if self.deadline.is_some_and(|deadline| Instant::now() + self.interval > deadline) {
             return Err(Failure::usage_with(
                 "the run has not ended within --timeout",
                 "it continues; use a longer --timeout to watch its end",
@@ -139,12 +133,8 @@ impl PollLoop {
 
 fn event_line(event: &RunEvent) -> String {
     let detail = event.detail.lines().next().unwrap_or_default();
-    let text = format!(
-        "{}  {:<16} {:<12} {detail}",
-        format_time(event.time),
-        event.event,
-        event.state
-    );
+    let text =
+        format!("{}  {:<16} {:<12} {detail}", format_time(event.time), event.event, event.state);
     text.trim_end().to_owned()
 }
 
@@ -152,11 +142,7 @@ fn print_summary(run: &OsUpdateRun, printer: &mut Printer<'_>) -> Result<Ending,
     if printer.is_human_readable() {
         for package in &run.packages {
             let or_none = |version: &str| {
-                if version.is_empty() {
-                    "none".to_owned()
-                } else {
-                    version.to_owned()
-                }
+                if version.is_empty() { "none".to_owned() } else { version.to_owned() }
             };
             let (before, after) = (or_none(&package.before), or_none(&package.after));
             printer.print_line(&format!(
@@ -167,18 +153,11 @@ fn print_summary(run: &OsUpdateRun, printer: &mut Printer<'_>) -> Result<Ending,
         for line in report::summary_lines(run) {
             printer.print_line(&line)?;
         }
-        let reason = if run.reason.is_empty() {
-            String::new()
-        } else {
-            format!(": {}", run.reason)
-        };
+        let reason =
+            if run.reason.is_empty() { String::new() } else { format!(": {}", run.reason) };
         printer.print_line(&format!("run {} {}{reason}", run.resource_id, run.state))?;
     } else {
         printer.print_resource(run)?;
     }
-    Ok(if run.state == "succeeded" {
-        Ending::Done
-    } else {
-        Ending::RunNotSucceeded
-    })
+    Ok(if run.state == "succeeded" { Ending::Done } else { Ending::RunNotSucceeded })
 }

@@ -40,12 +40,7 @@ pub struct CreateSchedule {
     duration: Option<Duration>,
     /// Cron expression: minutes, hours, days of the month, months and days of the week (0 is Sunday),
     /// such as `30 22 * * 1-5`.
-    #[arg(
-        long,
-        value_name = "M H DOM MON DOW",
-        conflicts_with = "start",
-        requires = "duration"
-    )]
+    #[arg(long, value_name = "M H DOM MON DOW", conflicts_with = "start", requires = "duration")]
     cron: Option<Cron>,
     /// Minutes [default: 0].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
@@ -170,9 +165,7 @@ impl CreateSchedule {
         let start = start.instant(now);
         let after = |length| {
             let length = TimeDelta::from_std(length).unwrap_or(TimeDelta::MAX);
-            start
-                .checked_add_signed(length)
-                .unwrap_or(DateTime::<Utc>::MAX_UTC)
+            start.checked_add_signed(length).unwrap_or(DateTime::<Utc>::MAX_UTC)
         };
         let end = self.end.map(|end| end.instant(now));
         let end = end.or_else(|| self.duration.map(after));

@@ -72,13 +72,7 @@ impl SetSchedule {
         }
         let mut body = Map::new();
         if let Some(Cron(fields)) = &self.cron {
-            let names = [
-                "cronMinutes",
-                "cronHours",
-                "cronDayMonth",
-                "cronMonth",
-                "cronDayWeek",
-            ];
+            let names = ["cronMinutes", "cronHours", "cronDayMonth", "cronMonth", "cronDayWeek"];
             let fields = names.into_iter().zip(fields);
             body.extend(fields.map(|(name, field)| (name.to_owned(), field.clone().into())));
         }
@@ -107,10 +101,7 @@ impl SetSchedule {
         let mut body = Map::new();
         let start = self.start.map(|start| start.instant(now));
         if let Some(start) = start {
-            body.insert(
-                "startSeconds".to_owned(),
-                unix_seconds("--start", start)?.into(),
-            );
+            body.insert("startSeconds".to_owned(), unix_seconds("--start", start)?.into());
         }
         let end = match (self.end, self.duration) {
             (Some(end), _) => Some(end.instant(now)),
@@ -144,7 +135,5 @@ async fn fetch_start(client: &Client, id: &str) -> Result<DateTime<Utc>, Failure
 /// Adds a duration to a time; saturates.
 fn add_duration(start: DateTime<Utc>, length: Duration) -> DateTime<Utc> {
     let length = TimeDelta::from_std(length).unwrap_or(TimeDelta::MAX);
-    start
-        .checked_add_signed(length)
-        .unwrap_or(DateTime::<Utc>::MAX_UTC)
+    start.checked_add_signed(length).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

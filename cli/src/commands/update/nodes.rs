@@ -92,11 +92,7 @@ impl Selection {
 /// The node of a host, if the host has an instance.
 fn to_node(host: &HostResource) -> Option<Node> {
     let instance = host.instance.as_ref()?.resource_id.clone();
-    let label = if host.name.is_empty() {
-        host.resource_id.clone()
-    } else {
-        host.name.clone()
-    };
+    let label = if host.name.is_empty() { host.resource_id.clone() } else { host.name.clone() };
     Some(Node { instance, label })
 }
 

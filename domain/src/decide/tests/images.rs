@@ -15,11 +15,7 @@ fn image_node(running: &str) -> NodeFacts {
 fn latest_of(images: &[Image]) -> UpdateIntent {
     UpdateIntent {
         images: images.to_vec(),
-        ..intent(
-            vec![policy(3, DesiredUpdate::Latest)],
-            &[window(0, 2)],
-            NOON,
-        )
+        ..intent(vec![policy(3, DesiredUpdate::Latest)], &[window(0, 2)], NOON)
     }
 }
 
@@ -30,10 +26,7 @@ fn with_image(target_image: &Image, allow_downgrade: bool) -> UpdateIntent {
         DesiredUpdate::parse_target(Some(target_image.os), "", &[], "").expect("an image"),
     );
     policy.spec.allow_downgrade = allow_downgrade;
-    intent.policies.push(AssignedPolicy {
-        image: Some(target_image.clone()),
-        ..assigned(policy)
-    });
+    intent.policies.push(AssignedPolicy { image: Some(target_image.clone()), ..assigned(policy) });
     intent
 }
 
@@ -48,10 +41,7 @@ fn the_latest_image_is_the_newest_and_never_an_older_one() {
     };
     let (old, new) = (image(1, "3.0.9"), image(2, "3.0.10"));
     let both = [new.clone(), old.clone()];
-    assert_eq!(
-        code("3.0.9", &both),
-        format!("{}/{}", PolicyId::nth(3), new.os)
-    );
+    assert_eq!(code("3.0.9", &both), format!("{}/{}", PolicyId::nth(3), new.os));
     assert_eq!(code("3.0.9", std::slice::from_ref(&old)), "runs_already");
     assert_eq!(code("3.0.11", std::slice::from_ref(&new)), "not_newer");
     assert_eq!(
@@ -65,18 +55,12 @@ fn the_latest_image_is_the_newest_and_never_an_older_one() {
 #[test]
 fn a_named_older_image_needs_a_policy_that_allows_downgrades() {
     let older = image(2, "3.0.8");
-    let code = |intent: UpdateIntent| {
-        decide(&image_node("3.0.9"), &intent, None, NOON)
-            .reason
-            .code()
-    };
+    let code =
+        |intent: UpdateIntent| decide(&image_node("3.0.9"), &intent, None, NOON).reason.code();
     assert_eq!(code(with_image(&older, false)), "not_newer");
     assert_eq!(code(with_image(&older, true)), "window_open");
     assert_eq!(code(with_image(&image(1, "3.0.9"), true)), "runs_already");
-    let other_line = Image {
-        profile_name: "core".to_owned(),
-        ..image(2, "3.1")
-    };
+    let other_line = Image { profile_name: "core".to_owned(), ..image(2, "3.1") };
     assert_eq!(code(with_image(&other_line, true)), "policy_does_not_fit");
 }
 
@@ -86,10 +70,8 @@ fn a_named_image_for_another_architecture_does_not_fit() {
         let decision = decide(&image_node("3.0.9"), &with_image(image, false), None, NOON);
         decision.reason
     };
-    let made_for = |architecture: &str| Image {
-        architecture: architecture.to_owned(),
-        ..image(2, "3.0.10")
-    };
+    let made_for =
+        |architecture: &str| Image { architecture: architecture.to_owned(), ..image(2, "3.0.10") };
     for same in ["x86_64", "amd64", ""] {
         assert_eq!(because(&made_for(same)).code(), "window_open", "{same:?}");
     }
@@ -101,10 +83,7 @@ fn a_named_image_for_another_architecture_does_not_fit() {
 
 #[test]
 fn the_latest_image_is_one_for_the_nodes_architecture() {
-    let arm = |n, version: &str| Image {
-        architecture: "aarch64".to_owned(),
-        ..image(n, version)
-    };
+    let arm = |n, version: &str| Image { architecture: "aarch64".to_owned(), ..image(n, version) };
     let outcome = |images: &[Image]| {
         let decision = decide(&image_node("3.0.9"), &latest_of(images), None, NOON);
         match decision.act {
@@ -120,10 +99,7 @@ fn the_latest_image_is_one_for_the_nodes_architecture() {
 
 #[test]
 fn the_command_line_of_a_kernel_is_set_once_for_good() {
-    let kernel = policy(
-        5,
-        DesiredUpdate::parse_target(None, "", &[], "quiet").expect("a kernel"),
-    );
+    let kernel = policy(5, DesiredUpdate::parse_target(None, "", &[], "quiet").expect("a kernel"));
     let intent = intent(vec![kernel.clone()], &[window(0, 2)], NOON);
     let mut facts = image_node("3.0.9");
     assert_eq!(decide(&facts, &intent, None, NOON).act.name(), "apply");
@@ -131,8 +107,5 @@ fn the_command_line_of_a_kernel_is_set_once_for_good() {
         target: Some(kernel.id.to_string()),
         ..end(Verdict::Good, NOON - hours(48))
     });
-    assert_eq!(
-        decide(&facts, &intent, None, NOON).reason.code(),
-        "up_to_date"
-    );
+    assert_eq!(decide(&facts, &intent, None, NOON).reason.code(), "up_to_date");
 }

@@ -20,9 +20,7 @@ fn with_images(
     let (policy, target) = image_target();
     facts.os_kind = OsKind::Immutable;
     facts.running = image(1, "3.0.9");
-    facts.protocol = AgentProtocol::Own {
-        modules: vec!["image".to_owned()],
-    };
+    facts.protocol = AgentProtocol::Own { modules: vec!["image".to_owned()] };
     facts.bad_images = failed.map(|at| bad_image(2, at)).into_iter().collect();
     if let Some(end) = &mut facts.last_run {
         end.target = Some(target.digest());

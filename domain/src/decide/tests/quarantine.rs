@@ -10,10 +10,7 @@ use crate::condition::ConditionKind;
 
 /// A failed image; the failure is known since this many hours after noon.
 pub(super) fn bad_image(n: u32, since: i64) -> QuarantinedImage {
-    QuarantinedImage {
-        sha256: digest(n),
-        since: NOON + hours(since),
-    }
+    QuarantinedImage { sha256: digest(n), since: NOON + hours(since) }
 }
 
 /// A node that runs 3.0.9. The failure of 3.0.10 is known since noon.
@@ -21,9 +18,7 @@ fn failed_node() -> NodeFacts {
     NodeFacts {
         os_kind: OsKind::Immutable,
         running: image(1, "3.0.9"),
-        protocol: AgentProtocol::Own {
-            modules: vec!["image".to_owned()],
-        },
+        protocol: AgentProtocol::Own { modules: vec!["image".to_owned()] },
         bad_images: vec![bad_image(9, -90), bad_image(2, 0)],
         ..node()
     }
@@ -36,10 +31,7 @@ fn failed_target() -> Target {
 /// The end of a run for an image, this many hours after noon.
 fn ended_run(image: u32, verdict: Verdict, at: i64) -> LastRun {
     let target = Target::for_image(&policy(8, DesiredUpdate::Latest), super::image(image, "3"));
-    LastRun {
-        target: Some(target.digest()),
-        ..end(verdict, NOON + hours(at))
-    }
+    LastRun { target: Some(target.digest()), ..end(verdict, NOON + hours(at)) }
 }
 
 fn latest(windows: &[Window], now: Time) -> UpdateIntent {
@@ -50,9 +42,7 @@ fn latest(windows: &[Window], now: Time) -> UpdateIntent {
 }
 
 fn quarantined(image_id: &str) -> Reason {
-    Reason::Quarantined {
-        image_id: image_id.to_owned(),
-    }
+    Reason::Quarantined { image_id: image_id.to_owned() }
 }
 
 /// The check at two o'clock, without an order and with an order that was given an hour before.
@@ -74,21 +64,10 @@ fn check_name(trial: &QuarantineCheck) -> &'static str {
 fn only_an_image_that_the_node_reports_as_failed_is_quarantined() {
     let first = ["first", "first"];
     assert_eq!(checks(&failed_node(), &failed_target()), ["held", "again"]);
-    assert_eq!(
-        failed_node().quarantine_reason(&failed_target()),
-        Some(quarantined("3.0.10"))
-    );
+    assert_eq!(failed_node().quarantine_reason(&failed_target()), Some(quarantined("3.0.10")));
     for speaks in [AgentProtocol::Eim, AgentProtocol::Unknown] {
-        let facts = NodeFacts {
-            protocol: speaks,
-            ..failed_node()
-        };
-        assert_eq!(
-            checks(&facts, &failed_target()),
-            first,
-            "{:?}",
-            facts.protocol
-        );
+        let facts = NodeFacts { protocol: speaks, ..failed_node() };
+        assert_eq!(checks(&facts, &failed_target()), first, "{:?}", facts.protocol);
         assert_eq!(facts.quarantine_reason(&failed_target()), None);
     }
     let kernel = DesiredUpdate::parse_target(None, "", &[], "quiet").expect("a command line");
@@ -103,10 +82,7 @@ fn only_an_image_that_the_node_reports_as_failed_is_quarantined() {
     }
     // Catalogue entries without a digest do not identify a file.
     let none = Target::for_image(&image_target().0, image(0, "3.0.10"));
-    let facts = NodeFacts {
-        bad_images: vec![bad_image(0, 0)],
-        ..failed_node()
-    };
+    let facts = NodeFacts { bad_images: vec![bad_image(0, 0)], ..failed_node() };
     assert_eq!(checks(&facts, &none), first);
 }
 
@@ -130,59 +106,30 @@ fn a_retry_needs_a_valid_order_given_after_the_failure() {
     ] {
         let order = order(kind, from, until);
         let label = format!("{kind} from {from} to {until}");
-        assert_eq!(
-            check_name(&at(Some(order), NOON + hours(now))),
-            tried,
-            "{label}"
-        );
+        assert_eq!(check_name(&at(Some(order), NOON + hours(now))), tried, "{label}");
     }
-    assert_eq!(
-        at(None, NOON),
-        QuarantineCheck::Blocked(quarantined("3.0.10"))
-    );
+    assert_eq!(at(None, NOON), QuarantineCheck::Blocked(quarantined("3.0.10")));
     let instant = TimeDelta::nanoseconds(1);
     let mut just = order(Now, 0, 5);
     just.at += instant;
-    assert_eq!(
-        at(Some(just), NOON + instant),
-        QuarantineCheck::RetryOrdered
-    );
+    assert_eq!(at(Some(just), NOON + instant), QuarantineCheck::RetryOrdered);
 }
 
 #[test]
 fn one_order_allows_one_attempt() {
     let order = order(OrderKind::Now, 1, 5);
     let after = |last_end| {
-        let facts = NodeFacts {
-            last_run: last_end,
-            ..failed_node()
-        };
-        check_name(&check_quarantine(
-            &facts,
-            Some(&order),
-            &failed_target(),
-            NOON + hours(3),
-        ))
+        let facts = NodeFacts { last_run: last_end, ..failed_node() };
+        check_name(&check_quarantine(&facts, Some(&order), &failed_target(), NOON + hours(3)))
     };
     assert_eq!(after(None), "again");
-    let unknown_target = LastRun {
-        target: None,
-        ..end(Verdict::Bad, NOON + hours(2))
-    };
+    let unknown_target = LastRun { target: None, ..end(Verdict::Bad, NOON + hours(2)) };
     assert_eq!(after(Some(unknown_target)), "again");
     let by_packages = end(Verdict::Bad, NOON + hours(2));
     assert_eq!(after(Some(by_packages)), "again");
     for &verdict in Verdict::ALL {
-        assert_eq!(
-            after(Some(ended_run(3, verdict, 2))),
-            "again",
-            "another image"
-        );
-        assert_eq!(
-            after(Some(ended_run(2, verdict, 0))),
-            "again",
-            "before the order"
-        );
+        assert_eq!(after(Some(ended_run(3, verdict, 2))), "again", "another image");
+        assert_eq!(after(Some(ended_run(2, verdict, 0))), "again", "before the order");
         assert_eq!(after(Some(ended_run(2, verdict, 1))), "held", "{verdict}");
         assert_eq!(after(Some(ended_run(2, verdict, 2))), "held", "{verdict}");
     }
@@ -192,18 +139,12 @@ fn one_order_allows_one_attempt() {
 #[test]
 fn an_image_that_failed_waits_for_a_person() {
     let windows = [window(0, 8), window(24, 32)];
-    let mut facts = NodeFacts {
-        bad_images: Vec::new(),
-        ..failed_node()
-    };
+    let mut facts = NodeFacts { bad_images: Vec::new(), ..failed_node() };
     let mut log = String::new();
     let mut ordered = None;
     let mut step = |hour, facts: &NodeFacts, order: &Option<Order>, open: Option<&OpenRun>| {
         let now = NOON + hours(hour);
-        let intent = UpdateIntent {
-            order: order.clone(),
-            ..latest(&windows, now)
-        };
+        let intent = UpdateIntent { order: order.clone(), ..latest(&windows, now) };
         let decision = decide(facts, &intent, open, now);
         let act = match (&decision.act, decision.is_retry) {
             (act, true) => format!("{} again", act.name()),
@@ -224,10 +165,8 @@ fn an_image_that_failed_waits_for_a_person() {
 
     ordered = Some(order(OrderKind::Now, 25, 28));
     assert_eq!(step(25, &facts, &ordered, None), (Some(28), false));
-    let staged = OpenRun {
-        target: Some(failed_target()),
-        ..open(RunState::Staged { since: NOON })
-    };
+    let staged =
+        OpenRun { target: Some(failed_target()), ..open(RunState::Staged { since: NOON }) };
     let tried = step(26, &facts, &ordered, Some(&staged));
     assert_eq!(tried, (Some(28), false));
 
@@ -252,14 +191,9 @@ fn an_image_that_failed_waits_for_a_person() {
 #[test]
 fn a_lapsed_order_cancels_a_run_that_has_not_begun_and_no_other() {
     let now = NOON + hours(5);
-    let lapsed = UpdateIntent {
-        order: Some(order(OrderKind::Now, 1, 3)),
-        ..latest(&[window(0, 8)], now)
-    };
-    let of = |state| OpenRun {
-        target: Some(failed_target()),
-        ..open(state)
-    };
+    let lapsed =
+        UpdateIntent { order: Some(order(OrderKind::Now, 1, 3)), ..latest(&[window(0, 8)], now) };
+    let of = |state| OpenRun { target: Some(failed_target()), ..open(state) };
     let (since, cause) = (NOON, CancelCause::Withdrawn);
     for state in [
         RunState::Downloading { since },
@@ -283,10 +217,7 @@ fn a_lapsed_order_cancels_a_run_that_has_not_begun_and_no_other() {
 #[test]
 fn a_failed_image_is_replaced_by_a_newer_one_and_never_by_an_older_one() {
     let mut intent = latest(&[window(0, 8)], NOON);
-    let running = NodeFacts {
-        running: image(4, "3.0.7"),
-        ..failed_node()
-    };
+    let running = NodeFacts { running: image(4, "3.0.7"), ..failed_node() };
     let decision_for = |intent: &UpdateIntent| decide(&running, intent, None, NOON);
     assert_eq!(decision_for(&intent).reason, quarantined("3.0.10"));
     intent.images.push(image(3, "3.0.11"));
@@ -297,14 +228,10 @@ fn a_failed_image_is_replaced_by_a_newer_one_and_never_by_an_older_one() {
 #[test]
 fn an_ordered_retry_waits_like_any_other_update() {
     let now = NOON + hours(2);
-    let mut ordered = UpdateIntent {
-        order: Some(order(OrderKind::Now, 1, 3)),
-        ..latest(&[window(0, 8)], now)
-    };
-    let staged = OpenRun {
-        target: Some(failed_target()),
-        ..open(RunState::Staged { since: NOON })
-    };
+    let mut ordered =
+        UpdateIntent { order: Some(order(OrderKind::Now, 1, 3)), ..latest(&[window(0, 8)], now) };
+    let staged =
+        OpenRun { target: Some(failed_target()), ..open(RunState::Staged { since: NOON }) };
     let outcome = |intent: &UpdateIntent, open| {
         let decision = decide(&failed_node(), intent, open, now);
         let next = decision.next_change.map(|next| (next - NOON).num_hours());
@@ -316,11 +243,7 @@ fn an_ordered_retry_waits_like_any_other_update() {
     ordered.pauses = vec![pause(PauseScope::Project)];
     assert_eq!(outcome(&ordered, None), ("idle", false, Some(3)));
     let waits = outcome(&ordered, Some(&staged));
-    assert_eq!(
-        waits,
-        ("continue", false, Some(3)),
-        "cancelled after the order"
-    );
+    assert_eq!(waits, ("continue", false, Some(3)), "cancelled after the order");
 }
 
 #[test]
@@ -328,10 +251,7 @@ fn a_failed_image_raises_a_condition() {
     let (kind, text) = quarantined("3.0.10").condition().expect("a condition");
     assert_eq!(kind, ConditionKind::Quarantined);
     assert_eq!(kind.name(), quarantined("3.0.10").code());
-    assert!(
-        kind.depends_on_policy(),
-        "it is removed when the desired update changes"
-    );
+    assert!(kind.depends_on_policy(), "it is removed when the desired update changes");
     assert_eq!(
         text,
         "the image 3.0.10 failed on this node before and is not retried automatically; \

@@ -26,12 +26,7 @@ fn a_target_carries_the_package_rules_of_its_policy() {
         panic!("a window is open");
     };
     assert_eq!(target.min_age_days(), 7);
-    let TargetKind::Packages {
-        rules,
-        allow_downgrades,
-        ..
-    } = target.kind
-    else {
+    let TargetKind::Packages { rules, allow_downgrades, .. } = target.kind else {
         panic!("the node is updated by packages");
     };
     assert_eq!(rules, careful.spec.rules);
@@ -47,10 +42,7 @@ fn a_target_stored_by_an_older_release_is_continued() {
     }))
     .expect("a target as older releases stored it");
     assert_eq!(frozen.min_age_days(), 0);
-    let staged = OpenRun {
-        target: Some(frozen.clone()),
-        ..open(RunState::Staged { since: NOON })
-    };
+    let staged = OpenRun { target: Some(frozen.clone()), ..open(RunState::Staged { since: NOON }) };
     let action = |policy: UpdatePolicy| {
         let intent = intent(vec![policy], &[window(0, 2)], NOON);
         decide(&node(), &intent, Some(&staged), NOON).act.name()

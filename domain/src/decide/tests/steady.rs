@@ -24,10 +24,7 @@ fn a_node_without_windows_stays_as_it_is_for_ever() {
 
 #[test]
 fn a_node_that_is_done_stays_as_it_is_until_its_window_closes() {
-    let done = NodeFacts {
-        last_run: Some(end(Verdict::Good, NOON)),
-        ..node()
-    };
+    let done = NodeFacts { last_run: Some(end(Verdict::Good, NOON)), ..node() };
     let intent = intent(vec![packages()], &[window(-1, 8)], NOON);
     for late in [0, 1, 59, 479] {
         let until = steady_until(&done, &intent, None, NOON + minutes(late));

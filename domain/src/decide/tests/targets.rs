@@ -12,10 +12,7 @@ fn other(change: impl FnOnce(&mut Target, &mut Image)) -> Target {
     let mut target = image_target().1;
     let mut image = image(2, "3.0.10");
     change(&mut target, &mut image);
-    Target {
-        kind: TargetKind::Image(image),
-        ..target
-    }
+    Target { kind: TargetKind::Image(image), ..target }
 }
 
 #[test]
@@ -23,15 +20,9 @@ fn an_image_target_is_the_same_while_its_file_is() {
     let base = image_target().1;
     for (what, same) in [
         ("name", other(|_, image| image.name = "Other".to_owned())),
-        (
-            "signatures",
-            other(|_, image| image.signatures = vec!["a signature".to_owned()]),
-        ),
+        ("signatures", other(|_, image| image.signatures = vec!["a signature".to_owned()])),
         ("architecture", other(|_, image| image.architecture.clear())),
-        (
-            "image_rules",
-            other(|target, _| target.image_rules.attempts = 3),
-        ),
+        ("image_rules", other(|target, _| target.image_rules.attempts = 3)),
     ] {
         assert_ne!(same, base, "{what}");
         assert!(same.is_same(&base) && base.is_same(&same), "{what}");
@@ -39,18 +30,12 @@ fn an_image_target_is_the_same_while_its_file_is() {
     let kernel = DesiredUpdate::parse_target(None, "", &[], "quiet").expect("a command line");
     let of_its_policy = policy(2, kernel);
     for (what, another) in [
-        (
-            "policy",
-            other(|target, _| target.policy = PolicyId::nth(9)),
-        ),
+        ("policy", other(|target, _| target.policy = PolicyId::nth(9))),
         ("os", other(|_, image| image.os = OsId::nth(9))),
         ("sha256", other(|_, image| image.sha256 = digest(9))),
         ("url", other(|_, image| image.url.push('x'))),
         ("packages", Target::for_packages(&image_target().0)),
-        (
-            "kernel",
-            Target::for_kernel(&of_its_policy).expect("a kernel"),
-        ),
+        ("kernel", Target::for_kernel(&of_its_policy).expect("a kernel")),
     ] {
         assert!(!another.is_same(&base) && !base.is_same(&another), "{what}");
     }
@@ -71,9 +56,7 @@ fn an_image_target_stored_by_an_older_release_is_continued() {
     let facts = NodeFacts {
         os_kind: OsKind::Immutable,
         running: image(1, "3.0.9"),
-        protocol: AgentProtocol::Own {
-            modules: vec!["image".to_owned()],
-        },
+        protocol: AgentProtocol::Own { modules: vec!["image".to_owned()] },
         ..node()
     };
     let staged = |target: &Target| OpenRun {
@@ -82,34 +65,22 @@ fn an_image_target_stored_by_an_older_release_is_continued() {
     };
     let action = |target: &Target, images: Vec<Image>| {
         let policies = vec![policy.clone()];
-        let intent = UpdateIntent {
-            images,
-            ..intent(policies, &[window(0, 2)], NOON)
-        };
+        let intent = UpdateIntent { images, ..intent(policies, &[window(0, 2)], NOON) };
         decide(&facts, &intent, Some(&staged(target)), NOON).act
     };
-    let signed = Image {
-        signatures: vec!["a signature".to_owned()],
-        ..image(2, "3.0.10")
-    };
+    let signed = Image { signatures: vec!["a signature".to_owned()], ..image(2, "3.0.10") };
     let Act::Apply { target, .. } = action(&frozen, vec![signed.clone()]) else {
         panic!("a window is open");
     };
     let present = Target::for_image(&policy, signed);
     assert_eq!(target, present, "the node gets the present form");
-    let replaced = Image {
-        sha256: digest(9),
-        ..image(2, "3.0.10")
-    };
+    let replaced = Image { sha256: digest(9), ..image(2, "3.0.10") };
     assert_eq!(action(&base, vec![replaced]).name(), "cancel");
 }
 
 #[test]
 fn an_image_target_carries_the_rules_of_its_policy() {
-    let rules = ImageRules {
-        max_bytes: 1 << 30,
-        ..ImageRules::default()
-    };
+    let rules = ImageRules { max_bytes: 1 << 30, ..ImageRules::default() };
     let (policy, usual) = image_target();
     let spec = policy.spec.clone().with_image_rules(rules).expect("rules");
     let policy = UpdatePolicy { spec, ..policy };
@@ -122,10 +93,7 @@ fn an_image_target_carries_the_rules_of_its_policy() {
     let stored = serde_json::to_value(&usual).expect("JSON");
     assert_eq!(stored.get("image_rules"), None);
     let of_packages = Target::for_packages(&policy);
-    assert!(
-        of_packages.image_rules.is_default(),
-        "packages have no image rules"
-    );
+    assert!(of_packages.image_rules.is_default(), "packages have no image rules");
 }
 
 prop_compose! {

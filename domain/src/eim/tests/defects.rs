@@ -31,11 +31,7 @@ fn the_status_text_never_grows() {
         assert_eq!(story.status, "No new updates available");
     }
     assert_eq!(Updated.status().0, "Update completed");
-    assert_eq!(
-        Detail::parse(&package_detail(1, 3)).changed_count,
-        3,
-        "packages are counted"
-    );
+    assert_eq!(Detail::parse(&package_detail(1, 3)).changed_count, 3, "packages are counted");
 }
 
 /// In EIM an update with packages never ended, and the next one was merged into it.
@@ -90,10 +86,7 @@ fn an_update_whose_start_was_missed_is_recorded() {
     story.receive_all(&[sample(UpToDate), sample_of_image(Updated, "edge", "3.0.2")]);
     let of = policy(1, DesiredUpdate::Latest);
     assert_eq!(story.runs[0].0, story.delivered.target(&of));
-    assert_eq!(
-        story.delivered.target(&policy(2, DesiredUpdate::Latest)),
-        None
-    );
+    assert_eq!(story.delivered.target(&policy(2, DesiredUpdate::Latest)), None);
 }
 
 /// EIM's server dropped an end with an image that it could not record, and answered as if it had stored it.
@@ -117,10 +110,7 @@ fn an_end_is_recorded_for_any_image_it_names() {
             assert_eq!(story.runs.len(), 1, "{what}");
             assert_eq!(story.runs[0].1.name(), "succeeded", "{what}");
             assert_eq!(story.facts.running, image(1, "3.0.1"), "{what}");
-            assert!(
-                story.conditions().contains(&ConditionKind::OtherImage),
-                "{what}"
-            );
+            assert!(story.conditions().contains(&ConditionKind::OtherImage), "{what}");
         }
     }
 }
@@ -145,10 +135,7 @@ fn the_available_update_is_only_replaced_by_known_values() {
     assert_eq!(available_update(&edge, &[], ""), None);
     let images = [image(1, "3.0.1"), image(2, "3.0.2")];
     for reported in ["", "[]"] {
-        assert_eq!(
-            available_update(&edge, &images, reported).as_deref(),
-            Some("Edge 3.0.2")
-        );
+        assert_eq!(available_update(&edge, &images, reported).as_deref(), Some("Edge 3.0.2"));
     }
 }
 
@@ -159,17 +146,9 @@ fn an_older_or_unreadable_image_is_no_update() {
     edge.running = image(5, "3.0.20260602.2200");
     for other in ["3.0.20260602", "3.0.20260602.0732", "main", "3.0.x"] {
         let images = [image(6, other)];
-        assert_eq!(
-            available_update(&edge, &images, "").as_deref(),
-            Some(""),
-            "{other}"
-        );
+        assert_eq!(available_update(&edge, &images, "").as_deref(), Some(""), "{other}");
         let images = [image(6, other), edge.running.clone()];
-        assert_eq!(
-            available_update(&edge, &images, "").as_deref(),
-            Some(""),
-            "{other}"
-        );
+        assert_eq!(available_update(&edge, &images, "").as_deref(), Some(""), "{other}");
     }
 }
 
@@ -179,16 +158,10 @@ fn the_newest_image_has_the_greatest_version_numbers() {
     let mut desired = desired_state(policy(1, DesiredUpdate::Latest), &[]);
     let facts = node(OsKind::Immutable);
     for (versions, newest) in [
-        (
-            ["3.0.20250717.0732", "3.0.20250717.2200"],
-            "3.0.20250717.2200",
-        ),
+        (["3.0.20250717.0732", "3.0.20250717.2200"], "3.0.20250717.2200"),
         (["3.0.20260602", "3.0.20260602.2200"], "3.0.20260602.2200"),
         (["main", "3.0.20250504-2200"], "3.0.20250504-2200"),
-        (
-            ["3.0.20250504-2200", "3.0.20250504-0732"],
-            "3.0.20250504-2200",
-        ),
+        (["3.0.20250504-2200", "3.0.20250504-0732"], "3.0.20250504-2200"),
     ] {
         desired.images = vec![image(7, versions[0]), image(8, versions[1])];
         let kind = resolve_target(&facts, &desired).expect("an image").kind;
@@ -211,10 +184,7 @@ fn an_update_is_never_merged_into_an_open_run() {
         assert!(story.open_run().is_none(), "{kinds:?}");
         story.receive_all(&[sample(Downloading), sample(Started), sample(Updated)]);
         assert_eq!(story.runs.len(), 2, "{kinds:?}");
-        assert!(
-            story.runs.iter().all(|(_, state)| state.is_final()),
-            "{kinds:?}"
-        );
+        assert!(story.runs.iter().all(|(_, state)| state.is_final()), "{kinds:?}");
     }
     // Both its end and the rest after it were missed.
     assert_eq!(
@@ -225,10 +195,7 @@ fn an_update_is_never_merged_into_an_open_run() {
     let mut story = Story::at_rest(true);
     story.runs.push((None, RunState::Staged { since: NOON }));
     story.logs.push(String::new());
-    assert_eq!(
-        story.receive_all(&[sample(Started)]),
-        "superseded->abandoned began->applying"
-    );
+    assert_eq!(story.receive_all(&[sample(Started)]), "superseded->abandoned began->applying");
 }
 
 /// EIM's server opened a run with the detail of the previous update.
@@ -246,10 +213,7 @@ fn a_detail_belongs_to_one_update_only() {
         sample_with_detail(Started, &old),
         sample_with_detail(Updated, &old),
     ]);
-    assert_eq!(
-        transitions,
-        "downloading->downloading began->applying finished->succeeded"
-    );
+    assert_eq!(transitions, "downloading->downloading began->applying finished->succeeded");
     assert_eq!(story.logs, [old.as_str(), ""]);
     // A detail of a success does not explain the next failure.
     story.receive_all(&[
@@ -288,11 +252,7 @@ fn only_update_schedules_open_windows() {
     for status in ScheduleStatus::ALL {
         let story = delivery::Node::packages(&windows(*status));
         let is_for_updates = *status == ScheduleStatus::OsUpdate;
-        assert_eq!(
-            story.answer_at(NOON).single.is_some(),
-            is_for_updates,
-            "{status}"
-        );
+        assert_eq!(story.answer_at(NOON).single.is_some(), is_for_updates, "{status}");
     }
 }
 
@@ -300,16 +260,8 @@ fn only_update_schedules_open_windows() {
 #[test]
 fn an_open_window_comes_first_and_an_endless_one_hides_none() {
     for (what, windows, chosen) in [
-        (
-            "an open one that began long ago",
-            [(-3, 1), (1, 2)],
-            span(-3, 1),
-        ),
-        (
-            "an endless one began a while ago",
-            [(-1, 23), (0, 2)],
-            span(0, 2),
-        ),
+        ("an open one that began long ago", [(-3, 1), (1, 2)], span(-3, 1)),
+        ("an endless one began a while ago", [(-1, 23), (0, 2)], span(0, 2)),
         ("two that are to come", [(5, 6), (2, 9)], span(2, 9)),
     ] {
         let windows = windows.map(|(from, to)| window(from, to));
@@ -327,10 +279,7 @@ fn an_unusable_policy_gives_an_empty_answer() {
         (desired_image.clone(), OsKind::Mutable),
         (desired_image, OsKind::Immutable),
         (DesiredUpdate::Latest, OsKind::Immutable),
-        (
-            DesiredUpdate::parse_target(None, "jq", &[], "").expect("packages"),
-            OsKind::Immutable,
-        ),
+        (DesiredUpdate::parse_target(None, "jq", &[], "").expect("packages"), OsKind::Immutable),
     ] {
         let node = delivery::Node {
             facts: node(os_kind),
@@ -346,10 +295,7 @@ fn an_unusable_policy_gives_an_empty_answer() {
 fn an_image_that_is_not_newer_or_of_another_profile_is_not_delivered() {
     let desired_image =
         DesiredUpdate::parse_target(Some(OsId::nth(9)), "", &[], "").expect("an image");
-    let desktop = Image {
-        profile_name: "desktop".to_owned(),
-        ..image(9, "3.0.2")
-    };
+    let desktop = Image { profile_name: "desktop".to_owned(), ..image(9, "3.0.2") };
     for (other, reason) in [
         (image(9, "3.0.0"), "not_newer"),
         (image(9, "main"), "not_newer"),
@@ -361,15 +307,8 @@ fn an_image_that_is_not_newer_or_of_another_profile_is_not_delivered() {
         let facts = node(OsKind::Immutable);
         let refused = resolve_target(&facts, &desired).err();
         assert_eq!(refused.as_ref().map(Reason::code), Some(reason));
-        assert!(
-            refused.and_then(|reason| reason.condition()).is_some(),
-            "a condition is raised"
-        );
-        let node = delivery::Node {
-            facts,
-            desired,
-            ..delivery::Node::packages(&[])
-        };
+        assert!(refused.and_then(|reason| reason.condition()).is_some(), "a condition is raised");
+        let node = delivery::Node { facts, desired, ..delivery::Node::packages(&[]) };
         assert_eq!(node.answer_at(NOON), Answer::default());
     }
 }
@@ -386,8 +325,5 @@ fn an_oversized_detail_is_cut_and_its_outcome_is_stored() {
     // A later end with a short detail clears the condition.
     story.receive_all(&[sample(Started), sample(Updated)]);
     assert_eq!(story.conditions(), []);
-    assert_eq!(
-        available_update(&node(OsKind::Mutable), &[], &"x".repeat(500_001)),
-        None
-    );
+    assert_eq!(available_update(&node(OsKind::Mutable), &[], &"x".repeat(500_001)), None);
 }

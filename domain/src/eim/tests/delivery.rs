@@ -28,10 +28,7 @@ impl Node {
 
     /// A node that runs 3.0.1, where 3.0.2 is the newest.
     pub fn image(windows: &[Window]) -> Self {
-        let mut node = Self {
-            facts: node(OsKind::Immutable),
-            ..Self::packages(windows)
-        };
+        let mut node = Self { facts: node(OsKind::Immutable), ..Self::packages(windows) };
         node.desired.images = vec![image(1, "3.0.1"), image(2, "3.0.2")];
         node
     }
@@ -46,11 +43,8 @@ impl Node {
     pub fn with_limit(mut self, max_concurrent: u32, in_use: u32, mine: bool) -> Self {
         let assigned = &mut self.desired.policies[0];
         assigned.limits.max_concurrent = Some(max_concurrent);
-        assigned.usage = LimitUsage {
-            held_by_others: in_use,
-            holds_slot: mine,
-            ..LimitUsage::default()
-        };
+        assigned.usage =
+            LimitUsage { held_by_others: in_use, holds_slot: mine, ..LimitUsage::default() };
         self
     }
 
@@ -64,9 +58,7 @@ impl Node {
 
     fn with_input<T>(&self, now: Time, then: impl FnOnce(&AnswerInput<'_>) -> T) -> T {
         let mut desired = self.desired.clone();
-        let unused = self
-            .delivered
-            .unused_window(&self.facts, self.open.as_ref(), now);
+        let unused = self.delivered.unused_window(&self.facts, self.open.as_ref(), now);
         let me = InstanceId::nth(1);
         let behind = unused.and_then(|_| {
             let node = (&self.facts, self.open.as_ref());
@@ -97,12 +89,8 @@ impl Node {
 
     pub fn record_end(&mut self, at: Time, verdict: Verdict) {
         let target = crate::decide::resolve_target(&self.facts, &self.desired).expect("a target");
-        self.facts.last_run = Some(LastRun {
-            run: RunId::nth(1),
-            target: Some(target.digest()),
-            at,
-            verdict,
-        });
+        self.facts.last_run =
+            Some(LastRun { run: RunId::nth(1), target: Some(target.digest()), at, verdict });
     }
 }
 
@@ -115,11 +103,7 @@ fn a_replaced_window_is_delivered_after_answers_without_any() {
     // The answer was lost, and the agent polls again at once.
     assert_eq!(node.poll(NOON + TICK + TimeDelta::seconds(1)).single, None);
     assert_eq!(node.poll(NOON + TICK * 2).single, Some(span(3, 4)));
-    assert_eq!(
-        node.poll(NOON + TICK * 3).delivered,
-        node.delivered,
-        "no change to store"
-    );
+    assert_eq!(node.poll(NOON + TICK * 3).delivered, node.delivered, "no change to store");
 }
 
 #[test]
@@ -138,11 +122,7 @@ fn an_open_window_is_unchanged_until_it_ends() {
     node.delivered.single = Some(span(0, 3));
     assert_eq!(node.answer_at(now).single, Some(span(0, 3)));
     node.delivered = DeliveryState::default();
-    assert_eq!(
-        node.answer_at(now).single,
-        Some(span(0, 1)),
-        "the one that ends first"
-    );
+    assert_eq!(node.answer_at(now).single, Some(span(0, 1)), "the one that ends first");
     // The agent would not begin, because too little time is left.
     let late = NOON + TimeDelta::minutes(51);
     assert_eq!(node.answer_at(late).single, Some(span(0, 3)));
@@ -183,10 +163,7 @@ fn an_image_is_delivered_with_its_window() {
     node.facts.running = image(2, "3.0.2");
     let answer = node.poll(NOON + TICK);
     assert_eq!((answer.image, answer.single), (None, None));
-    assert!(
-        answer.delivered.image.is_some(),
-        "the delivered image may still be echoed"
-    );
+    assert!(answer.delivered.image.is_some(), "the delivered image may still be echoed");
     let much_later = node.poll(NOON + hours(3));
     assert_eq!(much_later.delivered, DeliveryState::default());
 }
@@ -198,10 +175,7 @@ fn an_image_node_without_anything_to_install_gets_no_window() {
     node.desired.images = vec![];
     assert_eq!(node.answer_at(NOON), Answer::default());
     // The agent would fetch an image without a URL from an empty address.
-    node.desired.images = vec![Image {
-        url: String::new(),
-        ..image(2, "3.0.2")
-    }];
+    node.desired.images = vec![Image { url: String::new(), ..image(2, "3.0.2") }];
     assert_eq!(node.answer_at(NOON), Answer::default());
 }
 
@@ -219,10 +193,7 @@ fn the_image_is_frozen_while_a_run_is_open() {
         RunState::Staged { since: NOON },
         RunState::Applying { since: NOON },
     ] {
-        node.open = Some(OpenRun {
-            target: Some(frozen.clone()),
-            ..open_run(state)
-        });
+        node.open = Some(OpenRun { target: Some(frozen.clone()), ..open_run(state) });
         let answer = node.answer_at(NOON);
         assert_eq!(answer.image, Some(image(2, "3.0.2")));
         assert_eq!(answer.single, Some(span(-1, 1)));
@@ -268,9 +239,7 @@ fn nightly(n: u32, hour: &str, zone: Zone) -> RepeatedSchedule {
 pub(super) fn with_schedules(mut node: Node) -> Node {
     let berlin = Zone::parse("Europe/Berlin").expect("a zone");
     node.desired.repeated_schedules = vec![nightly(2, "3", berlin), nightly(1, "2", Zone::UTC)];
-    node.desired
-        .repeated_schedules
-        .sort_by_key(|schedule| schedule.id);
+    node.desired.repeated_schedules.sort_by_key(|schedule| schedule.id);
     let of = |schedule: u32, from| Window {
         opener: Opener::Repeated(RepeatedScheduleId::nth(schedule)),
         ..window(from, from + 1)
@@ -300,11 +269,7 @@ fn the_agent_repeats_utc_schedules_and_gets_other_windows_one_by_one() {
 fn counted_or_ordered_windows_are_delivered_one_by_one() {
     let limited = with_schedules(Node::packages(&[])).with_limit(2, 1, false);
     assert_eq!(limited.answer_at(NOON).repeated, []);
-    assert_eq!(
-        limited.answer_at(NOON).single,
-        None,
-        "not before it may begin"
-    );
+    assert_eq!(limited.answer_at(NOON).single, None, "not before it may begin");
     assert_eq!(limited.answer_at(NOON + hours(1)).single, Some(span(1, 2)));
 
     let mut ordered = with_schedules(Node::packages(&[]));
@@ -317,10 +282,7 @@ fn counted_or_ordered_windows_are_delivered_one_by_one() {
     };
     ordered.desired.order = Some(order.clone());
     let answer = ordered.answer_at(NOON);
-    assert_eq!(
-        (answer.repeated.len(), answer.single),
-        (0, Some(span(0, 1)))
-    );
+    assert_eq!((answer.repeated.len(), answer.single), (0, Some(span(0, 1))));
     // When the order has ended, the repeated schedule is back.
     assert_eq!(ordered.answer_at(NOON + hours(1)).repeated.len(), 1);
 
@@ -328,10 +290,7 @@ fn counted_or_ordered_windows_are_delivered_one_by_one() {
     order.at = NOON + hours(1);
     ordered.desired.order = Some(order);
     let answer = ordered.answer_at(NOON + hours(1));
-    assert_eq!(
-        (answer.repeated.len(), answer.single),
-        (0, Some(span(2, 3)))
-    );
+    assert_eq!((answer.repeated.len(), answer.single), (0, Some(span(2, 3))));
 }
 
 #[test]
@@ -360,12 +319,8 @@ fn a_pause_takes_every_window_back_with_the_next_answer() {
         PauseScope::Site(SiteId::nth(1)),
         PauseScope::Policy(PolicyId::nth(1)),
     ] {
-        node.desired.pauses = vec![Pause {
-            scope,
-            reason: String::new(),
-            by: "operator".to_owned(),
-            at: NOON,
-        }];
+        node.desired.pauses =
+            vec![Pause { scope, reason: String::new(), by: "operator".to_owned(), at: NOON }];
         for run in [None, Some(open_run(RunState::Staged { since: NOON }))] {
             node.open = run;
             let answer = node.answer_at(NOON + TICK);
@@ -373,11 +328,7 @@ fn a_pause_takes_every_window_back_with_the_next_answer() {
         }
     }
     node.desired.pauses[0].scope = PauseScope::Policy(PolicyId::nth(2));
-    assert_eq!(
-        node.answer_at(NOON + TICK).repeated.len(),
-        1,
-        "another policy is paused"
-    );
+    assert_eq!(node.answer_at(NOON + TICK).repeated.len(), 1, "another policy is paused");
 }
 
 #[test]
@@ -420,11 +371,7 @@ fn a_window_taken_back_just_before_it_opens_may_have_been_used() {
         node.desired.policies.clear();
         node.poll(NOON + TimeDelta::minutes(minutes));
         let later = NOON + TimeDelta::minutes(minutes + 5);
-        assert_eq!(
-            node.delivered.may_have_begun(later),
-            may_have_begun,
-            "{minutes}"
-        );
+        assert_eq!(node.delivered.may_have_begun(later), may_have_begun, "{minutes}");
         assert!(!node.delivered.was_open(later), "not by the server's clock");
     }
 }
@@ -464,8 +411,5 @@ fn a_delivery_state_survives_serialization() {
         ..last_sample(SampleKind::Failed)
     };
     let json = serde_json::to_string(&last).expect("the sample is serialized");
-    assert_eq!(
-        serde_json::from_str::<LastSample>(&json).expect("the sample is read"),
-        last
-    );
+    assert_eq!(serde_json::from_str::<LastSample>(&json).expect("the sample is read"), last);
 }

@@ -81,14 +81,8 @@ fn plain_text_is_stored_verbatim() {
         assert_eq!(detail.failure().reason, text);
         assert!(detail.packages.is_empty());
     }
-    assert_eq!(
-        Detail::parse("cannot download: x").failure().kind,
-        FailureKind::Download
-    );
-    assert_eq!(
-        Detail::parse("").failure().reason,
-        "the node gave no reason"
-    );
+    assert_eq!(Detail::parse("cannot download: x").failure().kind, FailureKind::Download);
+    assert_eq!(Detail::parse("").failure().reason, "the node gave no reason");
 }
 
 #[test]
@@ -103,10 +97,7 @@ fn a_hostile_detail_stays_within_bounds() {
     let entry = r#"{"package_name":"a","status":"installed"}"#;
     let many = format!(r#"{{"update_log":[{}]}}"#, vec![entry; 20_000].join(","));
     let detail = Detail::parse(&many);
-    assert_eq!(
-        (detail.packages.len(), detail.changed_count),
-        (10_000, 20_000)
-    );
+    assert_eq!((detail.packages.len(), detail.changed_count), (10_000, 20_000));
     assert!(detail.is_cut);
     assert!(detail.text.len() <= 100_000 && detail.text.ends_with("… [cut]"));
 

@@ -10,22 +10,11 @@ use SampleKind::{Downloaded, Downloading, Failed, Started, UpToDate, Updated};
 #[test]
 fn a_complete_update_gives_all_events() {
     assert_eq!(
-        transitions_of(&[
-            UpToDate,
-            Downloading,
-            Downloaded,
-            Started,
-            Started,
-            Updated,
-            UpToDate
-        ]),
+        transitions_of(&[UpToDate, Downloading, Downloaded, Started, Started, Updated, UpToDate]),
         "downloading->downloading downloaded->staged began->applying finished->succeeded"
     );
     // The step in between was missed, and the agent repeats the end until an answer arrives.
-    assert_eq!(
-        transitions_of(&[Updated, Updated, UpToDate]),
-        "finished->succeeded"
-    );
+    assert_eq!(transitions_of(&[Updated, Updated, UpToDate]), "finished->succeeded");
     assert_eq!(
         transitions_of(&[Downloaded, Updated, UpToDate]),
         "downloaded->staged finished->succeeded"
@@ -34,10 +23,7 @@ fn a_complete_update_gives_all_events() {
 
 #[test]
 fn an_update_that_found_nothing_to_do_ends_as_such() {
-    assert_eq!(
-        transitions_of(&[Started, UpToDate]),
-        "began->applying nothing_to_do->succeeded"
-    );
+    assert_eq!(transitions_of(&[Started, UpToDate]), "began->applying nothing_to_do->succeeded");
     // The start was missed.
     assert_eq!(
         transitions_of(&[Downloaded, UpToDate]),
@@ -105,11 +91,7 @@ fn an_ended_update_does_not_restart_after_a_transient_failure() {
             let mut story = Story::at_rest(in_window);
             story.last_sample = Some(last_sample(before));
             let samples = [sample(Failed), sample(after), sample(Failed), sample(after)];
-            assert_eq!(
-                story.receive_all(&samples),
-                "",
-                "{before} {after} {in_window}"
-            );
+            assert_eq!(story.receive_all(&samples), "", "{before} {after} {in_window}");
             assert_eq!(story.conditions(), [], "{before} {after} {in_window}");
         }
     }
@@ -185,10 +167,7 @@ fn a_failure_without_detail_outside_a_window_is_an_anomaly() {
     assert_eq!(story.conditions(), []);
 
     let spoken = sample_with_detail(Failed, "cannot download: no route");
-    assert_eq!(
-        story.receive_all(&[spoken.clone(), spoken]),
-        "failed->failed"
-    );
+    assert_eq!(story.receive_all(&[spoken.clone(), spoken]), "failed->failed");
 }
 
 #[test]
@@ -214,10 +193,7 @@ fn an_update_is_not_attributed_to_the_run_of_another_agent() {
     }
     other.state = RunState::Applying { since: NOON };
     other.attempt = Some(crate::run::AttemptId(uuid::Uuid::from_u128(1)));
-    assert_eq!(
-        proved_events(Some(&other), &last_sample(Started), &sample(UpToDate)),
-        "-"
-    );
+    assert_eq!(proved_events(Some(&other), &last_sample(Started), &sample(UpToDate)), "-");
     let events = proved_events(Some(&other), &last_sample(Started), &sample(Updated));
     assert_eq!(events, "superseded+finished");
 }

@@ -28,18 +28,8 @@ fn an_echoed_image_proves_the_update() {
     assert_eq!(story.conditions(), []);
     // The same holds if the start was missed, and only once.
     let mut story = with_delivered_image();
-    assert!(
-        story
-            .receive(&sample_of_image(Updated, "edge", "3.0.2"))
-            .image
-            .is_some()
-    );
-    assert_eq!(
-        story
-            .receive(&sample_of_image(Updated, "edge", "3.0.2"))
-            .image,
-        None
-    );
+    assert!(story.receive(&sample_of_image(Updated, "edge", "3.0.2")).image.is_some());
+    assert_eq!(story.receive(&sample_of_image(Updated, "edge", "3.0.2")).image, None);
 }
 
 /// The target was withdrawn between the beginning and the end, so the agent had no image to echo. If the update were
@@ -63,11 +53,7 @@ fn an_image_other_than_the_frozen_one_is_not_trusted() {
     let proof = story.receive(&sample_of_image(Updated, "edge", "3.0.3"));
     assert_eq!(proof.image, None);
     assert_eq!(story.conditions(), [ConditionKind::OtherImage]);
-    assert_eq!(
-        story.runs[0].1.name(),
-        "succeeded",
-        "the outcome is recorded"
-    );
+    assert_eq!(story.runs[0].1.name(), "succeeded", "the outcome is recorded");
     assert_eq!(story.facts.running, image(1, "3.0.1"));
     // An update that reports its target clears the condition.
     story.receive_all(&[sample(UpToDate), sample_of_image(Updated, "edge", "3.0.3")]);
@@ -79,15 +65,9 @@ fn an_image_other_than_the_frozen_one_is_not_trusted() {
 fn unknown_images_and_other_profiles_raise_conditions() {
     let mut story = with_delivered_image();
     story.receive(&sample_of_image(Updated, "edge", "9.9"));
-    assert_eq!(
-        story.conditions(),
-        [ConditionKind::UnknownImage, ConditionKind::OtherImage]
-    );
+    assert_eq!(story.conditions(), [ConditionKind::UnknownImage, ConditionKind::OtherImage]);
     story.receive(&sample_of_image(UpToDate, "desktop", "3.0.2"));
-    assert_eq!(
-        story.conditions(),
-        [ConditionKind::ProfileMismatch, ConditionKind::OtherImage]
-    );
+    assert_eq!(story.conditions(), [ConditionKind::ProfileMismatch, ConditionKind::OtherImage]);
     story.receive(&sample_of_image(UpToDate, "edge", "3.0.1"));
     assert_eq!(story.conditions(), [ConditionKind::OtherImage]);
 }
@@ -103,33 +83,18 @@ fn the_image_of_a_package_node_is_not_checked() {
 fn the_available_update_is_known_or_unchanged() {
     let images = [image(1, "3.0.1"), image(2, "3.0.2")];
     let facts = node(OsKind::Immutable);
-    assert_eq!(
-        available_update(&facts, &images, "x").as_deref(),
-        Some("Edge 3.0.2")
-    );
-    assert_eq!(
-        available_update(&facts, &images[..1], "").as_deref(),
-        Some("")
-    );
+    assert_eq!(available_update(&facts, &images, "x").as_deref(), Some("Edge 3.0.2"));
+    assert_eq!(available_update(&facts, &images[..1], "").as_deref(), Some(""));
     assert_eq!(available_update(&facts, &[], ""), None);
     let packages = node(OsKind::Mutable);
-    assert_eq!(
-        available_update(&packages, &[], "[]").as_deref(),
-        Some("[]")
-    );
+    assert_eq!(available_update(&packages, &[], "[]").as_deref(), Some("[]"));
     // An image for another architecture is no update of this node.
     let made_for = |architecture: &str, n, version: &str| Image {
         architecture: architecture.to_owned(),
         ..image(n, version)
     };
-    let facts = NodeFacts {
-        running: made_for("x86_64", 1, "3.0.1"),
-        ..facts
-    };
-    let images = [
-        made_for("amd64", 2, "3.0.2"),
-        made_for("aarch64", 3, "3.0.3"),
-    ];
+    let facts = NodeFacts { running: made_for("x86_64", 1, "3.0.1"), ..facts };
+    let images = [made_for("amd64", 2, "3.0.2"), made_for("aarch64", 3, "3.0.3")];
     let newer_image = available_update(&facts, &images, "");
     assert_eq!(newer_image.as_deref(), Some("Edge 3.0.2"));
     assert_eq!(available_update(&facts, &images[1..], ""), None);
@@ -141,24 +106,15 @@ fn the_signatures_of_an_image_are_not_remembered() {
     let mut node = Node::image(&[window(-1, 1)]);
     let unsigned = image(2, "3.0.2");
     for signature in ["one", "another"] {
-        let signed = Image {
-            signatures: vec![signature.to_owned()],
-            ..unsigned.clone()
-        };
+        let signed = Image { signatures: vec![signature.to_owned()], ..unsigned.clone() };
         node.desired.images = vec![signed.clone()];
         let before = node.delivered.clone();
         let answer = node.poll(NOON);
         assert_eq!(answer.image, Some(signed));
         assert_eq!(answer.delivered.image.as_ref(), Some(&unsigned));
-        assert!(
-            signature == "one" || answer.delivered == before,
-            "no change to store"
-        );
+        assert!(signature == "one" || answer.delivered == before, "no change to store");
     }
-    let rules = ImageRules {
-        attempts: 3,
-        ..ImageRules::default()
-    };
+    let rules = ImageRules { attempts: 3, ..ImageRules::default() };
     let mut policy = policy(1, DesiredUpdate::Latest);
     policy.spec = policy.spec.with_image_rules(rules).expect("rules");
     let meant = node.delivered.target(&policy).expect("a target");
@@ -172,10 +128,7 @@ fn an_image_that_failed_under_another_agent_is_delivered() {
     let mut node = Node::image(&[window(-1, 1)]);
     let file = Sha256::parse("sha256", &"a".repeat(64)).expect("a digest");
     node.desired.images[1].sha256 = file.clone();
-    node.facts.bad_images = vec![QuarantinedImage {
-        sha256: file,
-        since: NOON - hours(5),
-    }];
+    node.facts.bad_images = vec![QuarantinedImage { sha256: file, since: NOON - hours(5) }];
     let answer = node.answer_at(NOON);
     assert!(answer.image.is_some() && answer.single.is_some());
 }

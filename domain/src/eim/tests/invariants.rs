@@ -40,9 +40,7 @@ pub(super) fn apply_change(node: &mut Node, turn: NodeChange, now: &mut Time) {
     match turn {
         NodeChange::Time(seconds) => *now += TimeDelta::seconds(seconds),
         NodeChange::Windows(spans) => {
-            let windows = spans
-                .iter()
-                .map(|(start, length)| window(*start, start + length));
+            let windows = spans.iter().map(|(start, length)| window(*start, start + length));
             node.desired.windows = Windows::from_now_on(windows, NOON - hours(1));
         }
         NodeChange::Limit(limit, in_use) => {

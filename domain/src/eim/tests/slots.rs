@@ -8,22 +8,13 @@ use crate::order::{Order, OrderKind};
 #[test]
 fn a_counted_window_needs_a_slot() {
     let windows = [window(0, 2)];
-    let free = Node::packages(&windows)
-        .with_limit(2, 1, false)
-        .answer_at(NOON);
+    let free = Node::packages(&windows).with_limit(2, 1, false).answer_at(NOON);
     let until = Some(NOON + hours(3));
-    let slot = Slot {
-        scope: Scope::Instance(InstanceId::nth(1)),
-        until,
-    };
+    let slot = Slot { scope: Scope::Instance(InstanceId::nth(1)), until };
     assert_eq!((free.single, free.slot), (Some(span(0, 2)), Some(slot)));
-    let full = Node::packages(&windows)
-        .with_limit(2, 2, false)
-        .answer_at(NOON);
+    let full = Node::packages(&windows).with_limit(2, 2, false).answer_at(NOON);
     assert_eq!((full.single, full.holds_slot()), (None, false));
-    let mine = Node::packages(&windows)
-        .with_limit(2, 2, true)
-        .answer_at(NOON);
+    let mine = Node::packages(&windows).with_limit(2, 2, true).answer_at(NOON);
     assert_eq!((mine.single, mine.slot), (Some(span(0, 2)), Some(slot)));
 }
 
@@ -32,15 +23,9 @@ fn a_slot_is_held_until_the_run_or_the_window_ends() {
     let mut node = Node::packages(&[window(0, 2)]).with_limit(1, 0, false);
     assert!(node.poll(NOON).holds_slot());
     node.open = Some(open_run(RunState::Applying { since: NOON }));
-    assert_eq!(
-        node.poll(NOON + TICK).slot.map(|slot| slot.until),
-        Some(None)
-    );
+    assert_eq!(node.poll(NOON + TICK).slot.map(|slot| slot.until), Some(None));
     let late = NOON + hours(3);
-    assert!(
-        node.poll(late).holds_slot(),
-        "the run continues after its window"
-    );
+    assert!(node.poll(late).holds_slot(), "the run continues after its window");
     node.open = None;
     assert!(!node.poll(late + TICK).holds_slot());
 
@@ -120,10 +105,7 @@ fn a_node_that_began_or_has_an_order_does_not_yield() {
     let mut begun = idle();
     begun.record_end(NOON + hours(1), Verdict::Good);
     assert!(begun.poll(opening).holds_slot());
-    assert_eq!(
-        begun.delivered.unused, None,
-        "the missed window is forgotten"
-    );
+    assert_eq!(begun.delivered.unused, None, "the missed window is forgotten");
 
     let mut ordered = idle();
     ordered.desired.order = Some(Order {
@@ -167,8 +149,5 @@ fn a_stopped_policy_begins_nothing_and_lets_open_runs_end() {
     assert_eq!((answer.single, answer.holds_slot()), (None, false));
     node.open = Some(open_run(RunState::Applying { since: NOON }));
     let answer = node.answer_at(NOON);
-    assert_eq!(
-        (answer.single, answer.holds_slot()),
-        (Some(span(0, 2)), true)
-    );
+    assert_eq!((answer.single, answer.holds_slot()), (Some(span(0, 2)), true));
 }

@@ -66,10 +66,7 @@ fn an_agent_may_begin_by_itself_from_ten_minutes_before_a_window_on() {
     assert_eq!(from(&node, 0), Some(50));
     assert_eq!(from(&node, 180), None);
     let repeated = with_schedules(Node::packages(&[]));
-    assert!(
-        from(&repeated, 0).is_some(),
-        "repeated schedules have windows too"
-    );
+    assert!(from(&repeated, 0).is_some(), "repeated schedules have windows too");
 }
 
 /// At that instant the agent would still begin in the window, and a moment later it would not.
@@ -105,26 +102,14 @@ fn a_repeated_sample_is_unchanged_and_a_new_one_is_not() {
     assert!(!story.is_unchanged(&sample(SampleKind::Downloading), story.now));
     assert!(!story.is_unchanged(&failed, story.now), "an anomaly");
     story.receive(&failed);
-    assert!(
-        story.is_unchanged(&failed, story.now),
-        "the anomaly is stored"
-    );
-    assert!(
-        !story.is_unchanged(&rest, story.now),
-        "it clears the anomaly"
-    );
+    assert!(story.is_unchanged(&failed, story.now), "the anomaly is stored");
+    assert!(!story.is_unchanged(&rest, story.now), "it clears the anomaly");
 
     let mut doubted = Story::at_rest(true);
     doubted.receive(&failed);
-    assert!(
-        !doubted.is_unchanged(&failed, doubted.now),
-        "it is unconfirmed"
-    );
+    assert!(!doubted.is_unchanged(&failed, doubted.now), "it is unconfirmed");
     doubted.receive(&failed);
-    assert!(
-        doubted.is_unchanged(&failed, doubted.now),
-        "it is confirmed"
-    );
+    assert!(doubted.is_unchanged(&failed, doubted.now), "it is confirmed");
 }
 
 /// The run was given up in the meantime, and that status is displayed.
@@ -144,10 +129,7 @@ impl Story {
         let of_kind = all.find(|(text, _)| *text == self.status);
         let indication = of_kind.map_or(Indication::Unspecified, |(_, indication)| indication);
         let status = Status::new(self.status, indication, NOON);
-        let shows = VisibleState {
-            status: &status,
-            conditions: &self.conditions,
-        };
+        let shows = VisibleState { status: &status, conditions: &self.conditions };
         let open = self.open_run();
         is_unchanged_sample(&self.prior_state(open.as_ref()), sample, &shows, now)
     }

@@ -2,15 +2,10 @@
 
 use super::{Edge, Resource};
 
-const REGION: &[Edge] = &[
-    to_one("parent_region", Resource::Region),
-    to_many("sites", Resource::Site),
-];
+const REGION: &[Edge] =
+    &[to_one("parent_region", Resource::Region), to_many("sites", Resource::Site)];
 
-const SITE: &[Edge] = &[
-    to_one("region", Resource::Region),
-    to_many("hosts", Resource::Host),
-];
+const SITE: &[Edge] = &[to_one("region", Resource::Region), to_many("hosts", Resource::Host)];
 
 const HOST: &[Edge] = &[
     to_one("site", Resource::Site),
@@ -33,10 +28,8 @@ const INSTANCE: &[Edge] = &[
 
 const POLICY: &[Edge] = &[to_one("target_os", Resource::Os)];
 
-const RUN: &[Edge] = &[
-    to_one("applied_policy", Resource::Policy),
-    to_one("instance", Resource::Instance),
-];
+const RUN: &[Edge] =
+    &[to_one("applied_policy", Resource::Policy), to_one("instance", Resource::Instance)];
 
 const SCHEDULE: &[Edge] = &[
     to_one("target_host", Resource::Host),

@@ -10,13 +10,8 @@ use crate::id::{
     RegionId, RepeatedScheduleId, RunId, SingleScheduleId, SiteId,
 };
 
-const REGION: &[FilterField] = &[
-    id(RegionId::PREFIX),
-    text("name"),
-    text("metadata"),
-    CREATED_AT,
-    UPDATED_AT,
-];
+const REGION: &[FilterField] =
+    &[id(RegionId::PREFIX), text("name"), text("metadata"), CREATED_AT, UPDATED_AT];
 
 const SITE: &[FilterField] = &[
     id(SiteId::PREFIX),
@@ -219,13 +214,8 @@ const CUSTOM_CONFIG: &[FilterField] = &[
     UPDATED_AT,
 ];
 
-const LOCAL_ACCOUNT: &[FilterField] = &[
-    id(LocalAccountId::PREFIX),
-    text("username"),
-    text("ssh_key"),
-    CREATED_AT,
-    UPDATED_AT,
-];
+const LOCAL_ACCOUNT: &[FilterField] =
+    &[id(LocalAccountId::PREFIX), text("username"), text("ssh_key"), CREATED_AT, UPDATED_AT];
 
 const NIC: &[FilterField] = &[
     text("device_name"),
@@ -258,13 +248,8 @@ const USB: &[FilterField] = &[
     text("device_name"),
 ];
 
-const GPU: &[FilterField] = &[
-    text("pci_id"),
-    text("product"),
-    text("vendor"),
-    text("description"),
-    text("device_name"),
-];
+const GPU: &[FilterField] =
+    &[text("pci_id"), text("product"), text("vendor"), text("description"), text("device_name")];
 
 const IP_ADDRESS: &[FilterField] = &[
     id(IpAddressId::PREFIX),

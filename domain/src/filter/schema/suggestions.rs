@@ -9,10 +9,8 @@ use crate::filter::error::normalize_name;
 /// Suggestions for every resource.
 const COMMON: &[(&str, &str)] = &[("id", "resourceId"), ("timestamps", "createdAt")];
 
-const REGION: &[(&str, &str)] = &[
-    ("regionID", "resourceId"),
-    ("parentId", "parentRegion.resourceId"),
-];
+const REGION: &[(&str, &str)] =
+    &[("regionID", "resourceId"), ("parentId", "parentRegion.resourceId")];
 
 const SITE: &[(&str, &str)] = &[("siteID", "resourceId"), ("regionId", "region.resourceId")];
 

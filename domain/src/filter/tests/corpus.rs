@@ -9,14 +9,8 @@ const CORPUS: &[(Resource, &str)] = &[
     (Resource::Host, "hostStatus='error'"),
     (Resource::Host, "hostStatus=''"),
     (Resource::Region, "resource_id='region-0a1b2c3d'"),
-    (
-        Resource::Region,
-        "parent_region.resource_id='region-0a1b2c3d'",
-    ),
-    (
-        Resource::Region,
-        "parentRegion.resourceId=\"region-0a1b2c3d\"",
-    ),
+    (Resource::Region, "parent_region.resource_id='region-0a1b2c3d'"),
+    (Resource::Region, "parentRegion.resourceId=\"region-0a1b2c3d\""),
     (Resource::Region, "NOT has(parent_region)"),
     (
         Resource::Site,
@@ -25,10 +19,7 @@ const CORPUS: &[(Resource, &str)] = &[
          OR region.parent_region.parent_region.parent_region.resource_id='region-0a1b2c3d'",
     ),
     (Resource::Site, "region.resourceId='region-0a1b2c3d'"),
-    (
-        Resource::Host,
-        "site.resourceId='site-0a1b2c3d' OR site.resourceId='site-4e5f6071'",
-    ),
+    (Resource::Host, "site.resourceId='site-0a1b2c3d' OR site.resourceId='site-4e5f6071'"),
     (
         Resource::Host,
         "name='edge' AND (site.resourceId='site-0a1b2c3d' OR site.resourceId='site-4e5f6071')",
@@ -37,18 +28,9 @@ const CORPUS: &[(Resource, &str)] = &[
         Resource::Host,
         "(currentState=HOST_STATE_ONBOARDED AND has(instance) AND instance.currentState=INSTANCE_STATE_RUNNING)",
     ),
-    (
-        Resource::Host,
-        "(currentState=HOST_STATE_ONBOARDED AND has(instance))",
-    ),
-    (
-        Resource::Host,
-        "(currentState=HOST_STATE_ONBOARDED AND NOT has(instance))",
-    ),
-    (
-        Resource::Host,
-        "(currentState=HOST_STATE_REGISTERED OR currentState=HOST_STATE_UNSPECIFIED)",
-    ),
+    (Resource::Host, "(currentState=HOST_STATE_ONBOARDED AND has(instance))"),
+    (Resource::Host, "(currentState=HOST_STATE_ONBOARDED AND NOT has(instance))"),
+    (Resource::Host, "(currentState=HOST_STATE_REGISTERED OR currentState=HOST_STATE_UNSPECIFIED)"),
     (
         Resource::Host,
         "hostStatusIndicator=STATUS_INDICATION_ERROR OR onboardingStatusIndicator=STATUS_INDICATION_ERROR \
@@ -58,18 +40,12 @@ const CORPUS: &[(Resource, &str)] = &[
         Resource::Host,
         r#"(name="t" OR uuid="t" OR serialNumber="t" OR resourceId="t" OR note="t" OR site.name="t" OR instance.os.name="t")"#,
     ),
-    (
-        Resource::Host,
-        r#"(instance.os.profileName="p1" OR instance.os.profileName="p2")"#,
-    ),
+    (Resource::Host, r#"(instance.os.profileName="p1" OR instance.os.profileName="p2")"#),
     (Resource::Host, "has(instance.workloadMembers)"),
     (Resource::Host, "NOT has(instance.workloadMembers)"),
     (Resource::Instance, "NOT has(workloadMembers)"),
     (Resource::Host, r#"site.resourceId="site-0a1b2c3d""#),
-    (
-        Resource::Host,
-        r#"uuid="01234567-89ab-cdef-0123-456789abcdef""#,
-    ),
+    (Resource::Host, r#"uuid="01234567-89ab-cdef-0123-456789abcdef""#),
     (Resource::Instance, r#"host.resourceId="host-0a1b2c3d""#),
     (Resource::Instance, "host.site.region.name = 'south'"),
     (Resource::Run, r#"instance.resourceId="inst-0a1b2c3d""#),
@@ -78,14 +54,8 @@ const CORPUS: &[(Resource, &str)] = &[
         Resource::Instance,
         r#"has(localaccount) AND localaccount.resourceId="localaccount-0a1b2c3d""#,
     ),
-    (
-        Resource::Host,
-        r#"metadata = '{"key":"city","value":"ulm"}'"#,
-    ),
-    (
-        Resource::Site,
-        r#"metadata='{"key":"city","value":"ulm"},{"key":"rack","value":"1"}'"#,
-    ),
+    (Resource::Host, r#"metadata = '{"key":"city","value":"ulm"}'"#),
+    (Resource::Site, r#"metadata='{"key":"city","value":"ulm"},{"key":"rack","value":"1"}'"#),
     (Resource::Host, "hostNics.sriovEnabled = false"),
     (Resource::Host, "NOT has(provider) OR site.name = 'a*b'"),
 ];
@@ -100,14 +70,8 @@ const EXTENSIONS: &[(Resource, &str)] = &[
     (Resource::Site, "siteLat < -100"),
     (Resource::Host, "hostNics.ipaddresses.address = 10.0.0.1/24"),
     (Resource::Run, "state = failed AND startTime > 1760000000"),
-    (
-        Resource::Run,
-        "endTime = 0 AND createdAt < 2026-01-31T08:00:00Z",
-    ),
-    (
-        Resource::SingleSchedule,
-        "has(targetHost) OR endSeconds != 0",
-    ),
+    (Resource::Run, "endTime = 0 AND createdAt < 2026-01-31T08:00:00Z"),
+    (Resource::SingleSchedule, "has(targetHost) OR endSeconds != 0"),
     (Resource::Host, "site:* AND site.name:* AND -note:*"),
     (Resource::Instance, "kind != null"),
     (Resource::Host, "instance.os.resourceId != null"),
@@ -135,10 +99,6 @@ fn our_extensions_are_accepted() {
 fn a_rendered_filter_parses_to_the_same_filter() {
     for (resource, text) in CORPUS.iter().chain(EXTENSIONS) {
         let filter = parse_filter(*resource, text);
-        assert_eq!(
-            parse_filter(*resource, &render(*resource, text)),
-            filter,
-            "{text}"
-        );
+        assert_eq!(parse_filter(*resource, &render(*resource, text)), filter, "{text}");
     }
 }

@@ -79,10 +79,7 @@ fn a_bad_filter_is_reported_with_its_position_and_reason() {
 #[test]
 fn a_misspelled_field_is_recognised() {
     let bad = refused("note = 'a' AND nam = 'b'");
-    assert_eq!(
-        bad.to_string(),
-        "at 15: there is no field `nam` of hosts; did you mean `name`?"
-    );
+    assert_eq!(bad.to_string(), "at 15: there is no field `nam` of hosts; did you mean `name`?");
     assert_eq!(refused("foo = 'a'").hint, None);
 }
 
@@ -117,17 +114,10 @@ fn a_suggestion_fits_at_the_reported_position() {
     ] {
         let bad = refused(text);
         let before: String = text.chars().take(bad.position).collect();
-        let after: String = text
-            .chars()
-            .skip(bad.position)
-            .skip_while(is_name_char)
-            .collect();
+        let after: String = text.chars().skip(bad.position).skip_while(is_name_char).collect();
         let hint = bad.hint.expect("a hint");
         let repaired = format!("{before}{hint}{after}");
-        assert!(
-            parse_filter(Resource::Host, &repaired).is_ok(),
-            "{repaired}"
-        );
+        assert!(parse_filter(Resource::Host, &repaired).is_ok(), "{repaired}");
     }
 }
 

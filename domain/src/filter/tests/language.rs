@@ -44,28 +44,14 @@ fn one_equals_sign_searches_a_text_and_two_compare_it() {
     };
     let pattern = Pattern::parse("a*b").expect("a pattern");
     assert_eq!(condition("name = 'a*b'"), FieldCondition::Contains(pattern));
-    assert_eq!(
-        condition("name == 'a*b'"),
-        FieldCondition::Exactly("a*b".into())
-    );
-    assert_eq!(
-        condition("name != 'a*b'"),
-        FieldCondition::Not("a*b".into())
-    );
+    assert_eq!(condition("name == 'a*b'"), FieldCondition::Exactly("a*b".into()));
+    assert_eq!(condition("name != 'a*b'"), FieldCondition::Not("a*b".into()));
     assert_eq!(condition("name != ''"), FieldCondition::Not(String::new()));
     assert_eq!(condition("name = '*'"), FieldCondition::Not(String::new()));
-    for nothing in [
-        "name = ''",
-        "name = null",
-        "name == \"\"",
-        "hostStatusTimestamp = 0",
-    ] {
+    for nothing in ["name = ''", "name = null", "name == \"\"", "hostStatusTimestamp = 0"] {
         assert_eq!(condition(nothing), FieldCondition::Unset, "{nothing}");
     }
-    assert_eq!(
-        condition("currentState != null"),
-        FieldCondition::IsNot("unspecified")
-    );
+    assert_eq!(condition("currentState != null"), FieldCondition::IsNot("unspecified"));
 }
 
 #[test]
@@ -77,10 +63,7 @@ fn a_quoted_null_is_a_text() {
 #[test]
 fn a_set_number_requires_its_path_to_exist() {
     assert_eq!(hosts("memoryBytes != null"), "NOT memoryBytes = null");
-    assert_eq!(
-        hosts("site.siteLat != null"),
-        "has(site) AND NOT site.siteLat = null"
-    );
+    assert_eq!(hosts("site.siteLat != null"), "has(site) AND NOT site.siteLat = null");
     assert_eq!(refused("hostNics.mtu != null").position, 16);
 }
 
@@ -111,11 +94,7 @@ fn a_label_is_queried_by_its_name() {
         r#"site.metadata."example.com/rack" == "1""#,
         "site.metadata.example.com/rack:1",
     ] {
-        assert_eq!(
-            parse_filter(Resource::Host, text),
-            Ok(expected.clone()),
-            "{text}"
-        );
+        assert_eq!(parse_filter(Resource::Host, text), Ok(expected.clone()), "{text}");
     }
 }
 
@@ -152,8 +131,5 @@ fn ids_match_any_of_a_list() {
     assert_eq!(filter.to_string(), text);
     assert_eq!(parse_filter(Resource::Host, text), Ok(filter));
     let none: [&str; 0] = [];
-    assert_eq!(
-        Filter::id_in(Resource::Host, &[], none).to_string(),
-        "NEVER"
-    );
+    assert_eq!(Filter::id_in(Resource::Host, &[], none).to_string(), "NEVER");
 }

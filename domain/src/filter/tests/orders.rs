@@ -4,11 +4,7 @@ use super::*;
 
 fn order(text: &str) -> String {
     match parse_order(Resource::Host, text) {
-        Ok(keys) => keys
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(", "),
+        Ok(keys) => keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         Err(bad) => bad.to_string(),
     }
 }

@@ -23,11 +23,7 @@ fn a_path(from: Resource, most: usize) -> impl Strategy<Value = (EdgePath, Resou
 }
 
 fn a_text() -> impl Strategy<Value = String> {
-    prop_oneof![
-        "[a-z*'\"\\\\%_. -]{1,6}",
-        "\\PC{1,4}",
-        Just("null".to_owned())
-    ]
+    prop_oneof!["[a-z*'\"\\\\%_. -]{1,6}", "\\PC{1,4}", Just("null".to_owned())]
 }
 
 fn a_pattern() -> impl Strategy<Value = Pattern> {
@@ -83,11 +79,7 @@ fn a_test(path: EdgePath, end: Resource) -> impl Strategy<Value = Filter> {
     select(fields).prop_flat_map(move |field| {
         let path = path.clone();
         a_condition(field.kind).prop_map(move |condition| {
-            Filter::Test(FieldTest {
-                path: path.clone(),
-                field,
-                condition,
-            })
+            Filter::Test(FieldTest { path: path.clone(), field, condition })
         })
     })
 }
@@ -95,23 +87,12 @@ fn a_test(path: EdgePath, end: Resource) -> impl Strategy<Value = Filter> {
 fn a_leaf(resource: Resource) -> impl Strategy<Value = Filter> {
     a_path(resource, 3).prop_flat_map(|(path, end)| {
         let test = a_test(path.clone(), end).boxed();
-        let other = if path.is_empty() {
-            test.clone()
-        } else {
-            Just(Filter::Exists(path.clone())).boxed()
-        };
+        let other =
+            if path.is_empty() { test.clone() } else { Just(Filter::Exists(path.clone())).boxed() };
         let label = ("[a-z]{1,5}(/[a-z]{1,3})?", a_label_condition())
-            .prop_map(move |(key, condition)| Filter::Label {
-                path: path.clone(),
-                key,
-                condition,
-            })
+            .prop_map(move |(key, condition)| Filter::Label { path: path.clone(), key, condition })
             .boxed();
-        let label = if end.has_labels() {
-            label
-        } else {
-            test.clone()
-        };
+        let label = if end.has_labels() { label } else { test.clone() };
         prop_oneof![6 => test, 1 => other, 1 => label]
     })
 }

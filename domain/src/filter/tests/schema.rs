@@ -30,10 +30,7 @@ fn names_in_a_resource_are_unique() {
 
 #[test]
 fn a_resource_with_labels_has_a_metadata_field() {
-    for resource in Resource::ALL
-        .iter()
-        .filter(|resource| resource.has_labels())
-    {
+    for resource in Resource::ALL.iter().filter(|resource| resource.has_labels()) {
         let field = resource.field("metadata").expect("the field");
         assert_eq!(field.kind, FieldKind::Text, "{resource:?}");
     }
@@ -76,11 +73,7 @@ fn enumerations_match_the_domain() {
     let expected = OsProvider::ALL.iter().map(|value| value.name());
     same(Resource::Os, "os_provider", expected.collect());
     let expected = ScheduleStatus::ALL.iter().map(|value| value.name());
-    same(
-        Resource::SingleSchedule,
-        "schedule_status",
-        expected.collect(),
-    );
+    same(Resource::SingleSchedule, "schedule_status", expected.collect());
     let mut expected = OsKind::ALL.iter().map(|value| value.name());
     let kinds = names(Resource::Os, "os_type");
     assert!(expected.all(|name| kinds.contains(name)));

@@ -37,20 +37,12 @@ impl Values {
 
 impl CronField {
     pub const fn new(name: &'static str, min: u32, max: u32) -> Self {
-        Self {
-            name,
-            min,
-            max,
-            allows_last: false,
-        }
+        Self { name, min, max, allows_last: false }
     }
 
     /// Allows `L` in the field.
     pub const fn with_last(self) -> Self {
-        Self {
-            allows_last: true,
-            ..self
-        }
+        Self { allows_last: true, ..self }
     }
 
     /// The bits of all numbers of the field.
@@ -77,20 +69,13 @@ impl CronField {
     }
 
     const fn every(self) -> Values {
-        Values {
-            bits: self.all(),
-            every: true,
-            last: false,
-        }
+        Values { bits: self.all(), every: true, last: false }
     }
 
     /// Parses the text between two commas.
     fn parse_part(self, part: &str) -> Result<Values, Invalid> {
         if part == "L" && self.allows_last {
-            return Ok(Values {
-                last: true,
-                ..Values::default()
-            });
+            return Ok(Values { last: true, ..Values::default() });
         }
         let (span, step) = match part.split_once('/') {
             None => (part, None),
@@ -113,10 +98,7 @@ impl CronField {
             return Err(self.invalid(format!("{part:?}: a range cannot end before it begins")));
         }
         let bits = (first..=last).step_by(step.unwrap_or(1));
-        Ok(Values {
-            bits: bits.fold(0, |bits, value| bits | 1 << value),
-            ..Values::default()
-        })
+        Ok(Values { bits: bits.fold(0, |bits, value| bits | 1 << value), ..Values::default() })
     }
 
     fn parse_number(self, digits: &str) -> Result<u32, Invalid> {
@@ -155,10 +137,7 @@ impl CronField {
             return "*".to_owned();
         }
         let numbers = (self.min..=self.max).filter(|value| values.contains(*value));
-        numbers
-            .map(|value| value.to_string())
-            .collect::<Vec<_>>()
-            .join(",")
+        numbers.map(|value| value.to_string()).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -168,9 +147,6 @@ const fn span(first: u32, last: u32) -> u64 {
 
 /// Parses a number of one or two digits without a sign and without leading zeros.
 fn parse_plain_number(digits: &str) -> Option<u32> {
-    let is_plain = matches!(
-        digits.as_bytes(),
-        [b'0'..=b'9'] | [b'1'..=b'9', b'0'..=b'9']
-    );
+    let is_plain = matches!(digits.as_bytes(), [b'0'..=b'9'] | [b'1'..=b'9', b'0'..=b'9']);
     is_plain.then(|| digits.parse().ok()).flatten()
 }

@@ -123,14 +123,8 @@ fn readings_come_in_order() {
             "2027-01-01 02:30 Fri"
         ]
     );
-    assert_eq!(
-        readings("0 0 * * *", "2026-01-01T00:00:00")[0],
-        "2026-01-01 00:00 Thu"
-    );
-    assert_eq!(
-        readings("0 0 * * *", "2026-01-01T00:00:00.5")[0],
-        "2026-01-02 00:00 Fri"
-    );
+    assert_eq!(readings("0 0 * * *", "2026-01-01T00:00:00")[0], "2026-01-01 00:00 Thu");
+    assert_eq!(readings("0 0 * * *", "2026-01-01T00:00:00.5")[0], "2026-01-02 00:00 Fri");
 }
 
 #[test]
@@ -146,14 +140,8 @@ fn one_of_two_restricted_days_is_enough() {
         ]
     );
     // A list of every day restricts; `*` and `*/1` do not.
-    assert_eq!(
-        readings("0 0 13 * 0-6", "2026-02-01T00:00:00")[0],
-        "2026-02-01 00:00 Sun"
-    );
-    assert_eq!(
-        readings("0 0 13 * */1", "2026-02-01T00:00:00")[0],
-        "2026-02-13 00:00 Fri"
-    );
+    assert_eq!(readings("0 0 13 * 0-6", "2026-02-01T00:00:00")[0], "2026-02-01 00:00 Sun");
+    assert_eq!(readings("0 0 13 * */1", "2026-02-01T00:00:00")[0], "2026-02-13 00:00 Fri");
 }
 
 #[test]
@@ -177,10 +165,7 @@ fn a_leap_day_is_awaited_for_eight_years_and_another_day_never() {
     for never in ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "* * 30,31 2 */1"] {
         assert_eq!(readings(never, "2026-01-01T00:00:00"), [""; 0], "{never}");
     }
-    assert_eq!(
-        readings("0 0 30 2 1", "2026-02-01T00:00:00")[0],
-        "2026-02-02 00:00 Mon"
-    );
+    assert_eq!(readings("0 0 30 2 1", "2026-02-01T00:00:00")[0], "2026-02-02 00:00 Mon");
 }
 
 #[test]

@@ -76,10 +76,7 @@ fn to_usize(number: i64) -> usize {
 /// Whether a schema allows values of this type.
 fn has_type(property: &Value, kind: &str) -> bool {
     let own = &property["type"];
-    own == kind
-        || own
-            .as_array()
-            .is_some_and(|kinds| kinds.contains(&json!(kind)))
+    own == kind || own.as_array().is_some_and(|kinds| kinds.contains(&json!(kind)))
 }
 
 /// Values just outside of what a schema allows. No text may contain a zero byte.
@@ -116,20 +113,14 @@ async fn every_limit_of_the_document_is_enforced() {
     let document = serde_json::to_value(document()).expect("JSON");
     let mut results = CaseResults::default();
     for (method, path, operation) in operations() {
-        let Some(list) = path
-            .strip_prefix(PROJECT_PREFIX)
-            .filter(|_| method == "POST")
-        else {
+        let Some(list) = path.strip_prefix(PROJECT_PREFIX).filter(|_| method == "POST") else {
             continue;
         };
         if operation.get("requestBody").is_none() {
             continue;
         }
         let what = format!("POST {list}");
-        let is_known = fixture
-            .valid_bodies
-            .iter()
-            .any(|(request, _)| *request == what);
+        let is_known = fixture.valid_bodies.iter().any(|(request, _)| *request == what);
         assert!(is_known, "there is no valid body for {what}");
         let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
         let name = schema.as_str().and_then(|path| path.rsplit('/').next());
@@ -181,10 +172,7 @@ async fn a_body_of_100_mb_is_rejected_everywhere_and_hardly_read() {
             let expected = "413 ResourceExhausted -";
             results.check(&case, &describe_response(&answer), expected, &answer.1);
             let bytes_read = bytes_read.load(Ordering::Relaxed);
-            assert!(
-                bytes_read <= max_read,
-                "{case}: {bytes_read} bytes were read"
-            );
+            assert!(bytes_read <= max_read, "{case}: {bytes_read} bytes were read");
         }
     }
     results.assert_all_passed(50);

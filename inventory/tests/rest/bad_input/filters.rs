@@ -63,10 +63,7 @@ async fn check_position(
     let of = |member: &str| problem[member].as_str().unwrap_or("-").to_owned();
     let (code, parameter_name) = (of("code"), of("parameter"));
     let position = &problem["position"];
-    let actual = format!(
-        "{} {code} {parameter_name} {position} {hint}",
-        status.as_u16()
-    );
+    let actual = format!("{} {code} {parameter_name} {position} {hint}", status.as_u16());
     let expected = format!("400 InvalidArgument {parameter} {expected}");
     results.check(&format!("{list} {text}"), &actual, &expected, &problem);
 }
@@ -89,11 +86,7 @@ async fn an_invalid_filter_or_order_reports_its_position_and_a_hint() {
     for (parameter, text, expected) in [
         ("filter", format!("name = \"{long}\""), "4000 -"),
         ("filter", format!("{open}name = \"x\"{close}"), "65 -"),
-        (
-            "filter",
-            format!("{}name = \"x\"", "NOT ".repeat(65)),
-            "260 -",
-        ),
+        ("filter", format!("{}name = \"x\"", "NOT ".repeat(65)), "260 -"),
         ("orderBy", "a".repeat(1_001), "1000 -"),
     ] {
         let input = ["compute/hosts", parameter, text.as_str()];
@@ -106,12 +99,6 @@ async fn an_invalid_filter_or_order_reports_its_position_and_a_hint() {
 async fn a_filter_is_checked_before_the_caller_is_authenticated() {
     let fixture = BadInputFixture::new().await;
     let what = "GET /v1/projects/ours/compute/hosts?filter=nam%3D%22x%22";
-    let (status, problem) = fixture
-        .server
-        .request_as(Caller::Anonymous, what, None)
-        .await;
-    assert_eq!(
-        (status.as_u16(), &problem["position"]),
-        (400, &Value::from(0))
-    );
+    let (status, problem) = fixture.server.request_as(Caller::Anonymous, what, None).await;
+    assert_eq!((status.as_u16(), &problem["position"]), (400, &Value::from(0)));
 }

@@ -62,10 +62,8 @@ fn invalid_tokens(
     others: &Path,
 ) -> Vec<(&'static str, String, &'static str)> {
     let (now, hour) = (TimeDelta::zero(), TimeDelta::hours(1));
-    let other_audience = AuthSettings {
-        audience: "elsewhere".to_owned(),
-        ..AuthSettings::default()
-    };
+    let other_audience =
+        AuthSettings { audience: "elsewhere".to_owned(), ..AuthSettings::default() };
     let other_issuer = AuthSettings {
         issuer: "https://elsewhere.example.org".to_owned(),
         ..AuthSettings::default()
@@ -88,33 +86,13 @@ fn invalid_tokens(
         ("none", unsigned, ALGORITHM_NOT_ACCEPTED),
         ("none, but signed", signed, ALGORITHM_NOT_ACCEPTED),
         ("a shared secret", shared, ALGORITHM_NOT_ACCEPTED),
-        (
-            "another key",
-            foreign_token,
-            "the token is signed with an unknown key",
-        ),
-        (
-            "another's signature",
-            by_another,
-            "the token's signature is wrong",
-        ),
+        ("another key", foreign_token, "the token is signed with an unknown key"),
+        ("another's signature", by_another, "the token's signature is wrong"),
         ("other claims", of_others, "the token's signature is wrong"),
-        (
-            "another audience",
-            of(other_audience),
-            "the token is for another audience",
-        ),
-        (
-            "another issuer",
-            of(other_issuer),
-            "the token is from another issuer",
-        ),
+        ("another audience", of(other_audience), "the token is for another audience"),
+        ("another issuer", of(other_issuer), "the token is from another issuer"),
         ("expired", expired, "the token expired at "),
-        (
-            "too long",
-            "a".repeat(9_000),
-            "the token is malformed: it is too long",
-        ),
+        ("too long", "a".repeat(9_000), "the token is malformed: it is too long"),
         ("no token", "x".to_owned(), "the token is malformed: "),
         ("nothing", String::new(), "a bearer token is needed"),
     ]
@@ -140,11 +118,7 @@ async fn an_invalid_token_is_rejected_everywhere() {
             let challenge = answer.headers().get("www-authenticate");
             assert!(challenge.is_some_and(|value| value == "Bearer"), "{case}");
             let answer = read_json(answer).await;
-            assert_eq!(
-                describe_response(&answer),
-                "401 Unauthenticated -",
-                "{case}"
-            );
+            assert_eq!(describe_response(&answer), "401 Unauthenticated -", "{case}");
             let message = answer.1["message"].as_str().unwrap_or_default();
             assert!(message.starts_with(why), "{case}: {message}");
         }
@@ -173,11 +147,6 @@ async fn the_legacy_form_names_a_project_by_its_uuid() {
         }
         let request = request.body(Body::empty()).expect("a request");
         let answer: (StatusCode, _) = read_json(fixture.server.send(request).await).await;
-        assert_eq!(
-            describe_response(&answer),
-            expected,
-            "{project:?}: {}",
-            answer.1
-        );
+        assert_eq!(describe_response(&answer), expected, "{project:?}: {}", answer.1);
     }
 }

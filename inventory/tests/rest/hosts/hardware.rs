@@ -34,17 +34,11 @@ fn sample_hardware() -> Hardware {
             device_name: "eth0".to_owned(),
             mac_addr: "aa:bb:cc:dd:ee:ff".to_owned(),
             mtu: 1_500,
-            link_state: LinkState {
-                kind: Link::Up,
-                timestamps: None,
-            },
+            link_state: LinkState { kind: Link::Up, timestamps: None },
             ipaddresses: vec![address],
             ..Nic::default()
         }],
-        usbs: vec![Usb {
-            class: "Hub".to_owned(),
-            ..Usb::default()
-        }],
+        usbs: vec![Usb { class: "Hub".to_owned(), ..Usb::default() }],
         gpus: vec![Gpu {
             pci_id: "00:02.0".to_owned(),
             capabilities: vec!["VGA".to_owned()],
@@ -59,36 +53,22 @@ async fn the_hardware_of_hosts_is_returned_and_can_be_filtered() {
     let server = TestServer::new().await;
     let resources = server.seed_resources().await;
     let other = register_host(&server, "XYZ98765").await;
-    let tx = server
-        .store
-        .tenant(server.ours)
-        .await
-        .expect("a transaction");
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
     let host = resources.host.parse().expect("an id");
     hardware::store_if_changed(&tx, host, sample_hardware(), &[1; 32], server.clock.now())
         .await
         .expect("stored");
     tx.commit().await.expect("committed");
 
-    let fetched = server
-        .expect_ok(&format!("GET compute/hosts/{}", resources.host), None)
-        .await;
+    let fetched = server.expect_ok(&format!("GET compute/hosts/{}", resources.host), None).await;
     assert_eq!(fetched["memoryBytes"], "4294967296");
     assert_eq!(
-        json!([
-            fetched["cpuModel"],
-            fetched["cpuCores"],
-            fetched["cpuThreads"]
-        ]),
+        json!([fetched["cpuModel"], fetched["cpuCores"], fetched["cpuThreads"]]),
         json!(["Xeon", 8, 16])
     );
     assert_eq!(fetched["bmcKind"], "BAREMETAL_CONTROLLER_KIND_IPMI");
     assert_eq!(fetched["serialNumber"], "ABC12345");
-    let [nic] = fetched["hostNics"]
-        .as_array()
-        .expect("interfaces")
-        .as_slice()
-    else {
+    let [nic] = fetched["hostNics"].as_array().expect("interfaces").as_slice() else {
         panic!("{fetched}");
     };
     assert_eq!(nic["linkState"]["type"], "NETWORK_INTERFACE_LINK_STATE_UP");
@@ -101,13 +81,8 @@ async fn the_hardware_of_hosts_is_returned_and_can_be_filtered() {
     assert_eq!(fetched["hostStorages"][0]["capacityBytes"], "549755813888");
     assert_eq!(fetched["hostUsbs"][0]["class"], "Hub");
     assert_eq!(fetched["hostGpus"][0]["capabilities"], json!(["VGA"]));
-    let bare = server
-        .expect_ok(&format!("GET compute/hosts/{other}"), None)
-        .await;
-    assert_eq!(
-        (&bare["memoryBytes"], &bare["hostNics"]),
-        (&json!("0"), &json!([]))
-    );
+    let bare = server.expect_ok(&format!("GET compute/hosts/{other}"), None).await;
+    assert_eq!((&bare["memoryBytes"], &bare["hostNics"]), (&json!("0"), &json!([])));
 
     let list = server.expect_ok("GET compute/hosts", None).await;
     let list = list["hosts"].as_array().expect("hosts");
@@ -120,9 +95,7 @@ async fn the_hardware_of_hosts_is_returned_and_can_be_filtered() {
         "has(hostGpus)",
         "cpuCores%20%3E%204",
     ] {
-        let answer = server
-            .expect_ok(&format!("GET compute/hosts?filter={filter}"), None)
-            .await;
+        let answer = server.expect_ok(&format!("GET compute/hosts?filter={filter}"), None).await;
         assert_eq!(answer["totalElements"], 1, "{filter}");
         assert_eq!(answer["hosts"], json!([fetched]), "{filter}");
     }
@@ -140,20 +113,13 @@ async fn hardware_has_exactly_the_json_of_the_api_types() {
         hardware.gpus.push(Gpu::default());
         hardware.usbs.clear();
         hardware.nics[0].link_state.kind = link;
-        hardware.nics.push(Nic {
-            device_name: "eth1".to_owned(),
-            ..Nic::default()
-        });
+        hardware.nics.push(Nic { device_name: "eth1".to_owned(), ..Nic::default() });
         hardware
     };
     // Times are stored with full precision and returned in milliseconds.
     for (number, link, pause) in [(1, Link::Up, 123_456_789), (2, Link::Down, 876_999_999)] {
         server.clock.advance(TimeDelta::nanoseconds(pause));
-        let tx = server
-            .store
-            .tenant(server.ours)
-            .await
-            .expect("a transaction");
+        let tx = server.store.tenant(server.ours).await.expect("a transaction");
         let id = host.parse().expect("an id");
         hardware::store_if_changed(
             &tx,
@@ -168,9 +134,7 @@ async fn hardware_has_exactly_the_json_of_the_api_types() {
     }
     let token = server.token(Caller::Writer);
     let path = format!("GET /v1/projects/ours/compute/hosts/{host}");
-    let answer = server
-        .request_with_token(token.as_deref(), None, &path, None)
-        .await;
+    let answer = server.request_with_token(token.as_deref(), None, &path, None).await;
     let (status, text) = read_text(answer).await;
     assert_eq!(status, StatusCode::OK, "{text}");
     let read: HostResource = serde_json::from_str(&text).expect("a host");
@@ -180,10 +144,7 @@ async fn hardware_has_exactly_the_json_of_the_api_types() {
     };
     let times = first.timestamps.as_ref().expect("times");
     let after = |millis| noon() + TimeDelta::milliseconds(millis);
-    assert_eq!(
-        (times.created_at, times.updated_at),
-        (after(123), after(1_000))
-    );
+    assert_eq!((times.created_at, times.updated_at), (after(123), after(1_000)));
     assert_eq!((first.mtu, second.mtu), (1_500, 0));
     assert!(first.ipaddresses[0].resource_id.starts_with("ipaddr-"));
     assert_eq!(read.host_storages[0].capacity_bytes.0, u64::MAX);

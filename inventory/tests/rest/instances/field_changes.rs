@@ -12,13 +12,8 @@ async fn the_operating_system_can_be_chosen_until_the_node_has_reported() {
     let resources = server.seed_resources().await;
     let path = format!("compute/instances/{}", resources.instance);
     let other = server.create_os("Debian 13").await;
-    let changed = server
-        .expect_ok(&format!("PATCH {path}"), Some(json!({"osID": other})))
-        .await;
-    assert_eq!(
-        (&changed["osID"], &changed["os"]["name"]),
-        (&json!(other), &json!("Debian 13"))
-    );
+    let changed = server.expect_ok(&format!("PATCH {path}"), Some(json!({"osID": other}))).await;
+    assert_eq!((&changed["osID"], &changed["os"]["name"]), (&json!(other), &json!("Debian 13")));
     assert_eq!(changed["updatePolicy"]["name"], "security");
 
     server.mark_node_connected(&resources).await;
@@ -50,29 +45,13 @@ async fn fields_set_at_creation_accept_only_their_current_value() {
     let path = format!("compute/instances/{}", resources.instance);
     let before = server.expect_ok(&format!("GET {path}"), None).await;
     for (query, body, field) in [
-        (
-            "",
-            json!({"hostID": "host-00000001", "name": "x"}),
-            "hostID",
-        ),
+        ("", json!({"hostID": "host-00000001", "name": "x"}), "hostID"),
         ("", json!({"hostID": null}), "hostID"),
         ("", json!({"hostID": ""}), "hostID"),
         ("?fieldMask=hostID", json!({}), "hostID"),
-        (
-            "",
-            json!({"securityFeature": "SECURITY_FEATURE_NONE"}),
-            "securityFeature",
-        ),
-        (
-            "",
-            json!({"localAccountID": "localaccount-00000001"}),
-            "localAccountID",
-        ),
-        (
-            "",
-            json!({"customConfigID": ["customconfig-00000001"]}),
-            "customConfigID",
-        ),
+        ("", json!({"securityFeature": "SECURITY_FEATURE_NONE"}), "securityFeature"),
+        ("", json!({"localAccountID": "localaccount-00000001"}), "localAccountID"),
+        ("", json!({"customConfigID": ["customconfig-00000001"]}), "customConfigID"),
     ] {
         let what = format!("PATCH {path}{query}");
         let (status, problem) = server.request_as_writer(&what, Some(body)).await;
@@ -89,11 +68,7 @@ async fn fields_set_at_creation_accept_only_their_current_value() {
         ("?fieldMask=osID", json!({}), "osID"),
         ("", json!({"name": "a;b"}), "name"),
         ("", json!({"colour": "red"}), "colour"),
-        (
-            "?fieldMask=name,colour",
-            json!({"name": "red"}),
-            "fieldMask",
-        ),
+        ("?fieldMask=name,colour", json!({"name": "red"}), "fieldMask"),
     ] {
         let what = format!("PATCH {path}{query}");
         let (status, problem) = server.request_as_writer(&what, Some(body)).await;
@@ -108,9 +83,7 @@ async fn fields_set_at_creation_accept_only_their_current_value() {
     body["osUpdatePolicyID"] = json!(resources.policy);
     server.clock.advance(TimeDelta::minutes(1));
     for method in ["PUT", "PATCH"] {
-        let renamed = server
-            .expect_ok(&format!("{method} {path}"), Some(body.clone()))
-            .await;
+        let renamed = server.expect_ok(&format!("{method} {path}"), Some(body.clone())).await;
         assert_eq!(renamed["name"], "renamed");
         assert_eq!(renamed["updatePolicy"], before["updatePolicy"]);
         assert_eq!(renamed["timestamps"]["updatedAt"], "2026-03-01T12:01:00Z");
@@ -152,23 +125,15 @@ async fn a_change_affects_only_the_fields_of_its_mask() {
     assert_eq!(read_only["name"], "again");
     assert_eq!(read_only["currentState"], "INSTANCE_STATE_UNSPECIFIED");
 
-    let cleared = server
-        .expect_ok(&path("?fieldMask=osUpdatePolicyID"), Some(json!({})))
-        .await;
+    let cleared = server.expect_ok(&path("?fieldMask=osUpdatePolicyID"), Some(json!({}))).await;
     assert_eq!(cleared["updatePolicy"], Value::Null);
     assert_eq!(cleared["name"], "again");
 
     for empty in [json!(null), json!("")] {
-        let linked = server
-            .expect_ok(
-                &path(""),
-                Some(json!({"osUpdatePolicyID": resources.policy})),
-            )
-            .await;
+        let linked =
+            server.expect_ok(&path(""), Some(json!({"osUpdatePolicyID": resources.policy}))).await;
         assert_eq!(linked["updatePolicy"]["name"], "security");
-        let unlinked = server
-            .expect_ok(&path(""), Some(json!({"osUpdatePolicyID": empty})))
-            .await;
+        let unlinked = server.expect_ok(&path(""), Some(json!({"osUpdatePolicyID": empty}))).await;
         assert_eq!(unlinked["updatePolicy"], Value::Null);
     }
 }
@@ -180,27 +145,18 @@ async fn replacing_an_instance_clears_omitted_fields_but_not_its_identity() {
     let path = format!("compute/instances/{}", resources.instance);
     let body = json!({"kind": "INSTANCE_KIND_METAL", "osUpdatePolicyID": resources.policy});
     let put = server.expect_ok(&format!("PUT {path}"), Some(body)).await;
-    assert_eq!(
-        (&put["kind"], &put["name"]),
-        (&json!("INSTANCE_KIND_METAL"), &json!(""))
-    );
+    assert_eq!((&put["kind"], &put["name"]), (&json!("INSTANCE_KIND_METAL"), &json!("")));
     assert_eq!(put["updatePolicy"]["name"], "security");
 
-    let put = server
-        .expect_ok(&format!("PUT {path}"), Some(json!({"name": "replaced"})))
-        .await;
+    let put = server.expect_ok(&format!("PUT {path}"), Some(json!({"name": "replaced"}))).await;
     assert_eq!(
         (&put["kind"], &put["name"]),
         (&json!("INSTANCE_KIND_UNSPECIFIED"), &json!("replaced"))
     );
     assert_eq!(put["updatePolicy"], Value::Null);
-    assert_eq!(
-        (&put["hostID"], &put["osID"]),
-        (&json!(resources.host), &json!(resources.os))
-    );
-    let (status, problem) = server
-        .request_as_writer("PUT compute/instances/inst-00000000", Some(json!({})))
-        .await;
+    assert_eq!((&put["hostID"], &put["osID"]), (&json!(resources.host), &json!(resources.os)));
+    let (status, problem) =
+        server.request_as_writer("PUT compute/instances/inst-00000000", Some(json!({}))).await;
     assert_eq!(
         (status, &problem["message"]),
         (StatusCode::NOT_FOUND, &json!("instance_resource not found"))
@@ -220,15 +176,8 @@ async fn no_change_of_an_instance_is_lost() {
             server.expect_ok(&path, Some(json!({"name": name}))),
             server.expect_ok(&path, Some(json!({"kind": kind}))),
         );
-        let instance = server
-            .expect_ok(
-                &format!("GET compute/instances/{}", resources.instance),
-                None,
-            )
-            .await;
-        assert_eq!(
-            (&instance["name"], &instance["kind"]),
-            (&json!(name), &json!(kind))
-        );
+        let instance =
+            server.expect_ok(&format!("GET compute/instances/{}", resources.instance), None).await;
+        assert_eq!((&instance["name"], &instance["kind"]), (&json!(name), &json!(kind)));
     }
 }

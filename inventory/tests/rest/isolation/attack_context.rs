@@ -104,9 +104,7 @@ impl<'a> AttackContext<'a> {
         if let Some(why) = self.check_answer(attempt, status, &text) {
             return Some(format!("{}: {status} {why}", attempt.input_text()));
         }
-        let twin = with_twin
-            .then(|| self.twin_with_unused_ids(attempt))
-            .flatten()?;
+        let twin = with_twin.then(|| self.twin_with_unused_ids(attempt)).flatten()?;
         let (twin_status, twin_text) = self.request(&twin).await;
         self.compared.fetch_add(1, Ordering::Relaxed);
         let same = status == twin_status
@@ -129,11 +127,7 @@ impl<'a> AttackContext<'a> {
     /// Describes what is wrong with a response.
     fn check_answer(&self, attempt: &Attempt, status: StatusCode, text: &str) -> Option<String> {
         // An error may repeat the caller's own input; a success must contain no secret at all.
-        let input = if status.is_success() {
-            String::new()
-        } else {
-            attempt.input_text()
-        };
+        let input = if status.is_success() { String::new() } else { attempt.input_text() };
         if let Some(secret) = self.secrets.find_leak(text, &input) {
             return Some(format!("leaks {secret}: {text}"));
         }
@@ -150,10 +144,7 @@ impl<'a> AttackContext<'a> {
     /// error or an empty list must look the same for both. Other successes show own resources,
     /// which concurrent attempts change.
     fn twin_with_unused_ids(&self, attempt: &Attempt) -> Option<Attempt> {
-        if matches!(
-            attempt.expected,
-            Expectation::Status(200) | Expectation::NoServerError
-        ) {
+        if matches!(attempt.expected, Expectation::Status(200) | Expectation::NoServerError) {
             return None;
         }
         let body = attempt.body.as_ref().map(Value::to_string);

@@ -39,13 +39,7 @@ pub enum Expectation {
 
 impl Attempt {
     pub fn new(request: String, expected: Expectation) -> Self {
-        Self {
-            request,
-            body: None,
-            project: None,
-            query_text: String::new(),
-            expected,
-        }
+        Self { request, body: None, project: None, query_text: String::new(), expected }
     }
 
     pub fn with_body(self, body: Option<Value>) -> Self {
@@ -71,13 +65,7 @@ impl Attempt {
 
     /// Everything that the request contains.
     pub fn input_text(&self) -> String {
-        let Self {
-            request,
-            body,
-            project,
-            query_text,
-            ..
-        } = self;
+        let Self { request, body, project, query_text, .. } = self;
         format!("{request} {body:?} {project:?} {query_text}")
     }
 }
@@ -139,10 +127,9 @@ fn attempt_by_path(rng: &mut Rng, context: &AttackContext<'_>) -> Attempt {
         3 if has_id_placeholder(path) => {
             into_legacy_form(build(here.name, other, missing), here.tenant.to_string())
         }
-        4 if is_within => into_legacy_form(
-            build(there.name, other, forbidden),
-            there.tenant.to_string(),
-        ),
+        4 if is_within => {
+            into_legacy_form(build(there.name, other, forbidden), there.tenant.to_string())
+        }
         5 => build(there.name, own, forbidden).with_project(here.tenant.to_string()),
         _ => build(there.name, other, forbidden),
     };
@@ -152,10 +139,7 @@ fn attempt_by_path(rng: &mut Rng, context: &AttackContext<'_>) -> Attempt {
 
 /// The same attempt in the legacy form, for the project with this UUID.
 fn into_legacy_form(attempt: Attempt, project: String) -> Attempt {
-    let (method, path) = attempt
-        .request
-        .split_once(' ')
-        .expect("a method and a path");
+    let (method, path) = attempt.request.split_once(' ').expect("a method and a path");
     let request = format!("{method} {}", legacy_path(path));
     Attempt { request, ..attempt }.with_project(project)
 }
@@ -186,11 +170,7 @@ fn attempt_with_mask(rng: &mut Rng, context: &AttackContext<'_>) -> Attempt {
     let (what, body, is_ignored) = rng.pick(&cases);
     let (method, path) = what.split_once(' ').expect("a method and a path");
     let what = format!("{method} /v1/projects/{}/{path}", context.attacker.name);
-    let expected = if *is_ignored {
-        Expectation::Status(200)
-    } else {
-        Expectation::ClientError
-    };
+    let expected = if *is_ignored { Expectation::Status(200) } else { Expectation::ClientError };
     Attempt::new(what, expected).with_body(Some(body.clone()))
 }
 
@@ -200,11 +180,7 @@ fn attempt_by_filter(rng: &mut Rng, context: &AttackContext<'_>) -> Attempt {
     let (text, is_met_by_all) = random_filter(rng, resource, &context.secrets);
     let own = context.attacker;
     let total = |list| {
-        if is_met_by_all {
-            context.total(list)
-        } else {
-            0
-        }
+        if is_met_by_all { context.total(list) } else { 0 }
     };
     let base = format!("GET /v1/projects/{}", own.name);
     let filter = percent_encode(&text);
@@ -260,27 +236,16 @@ fn attempt_by_page_token(rng: &mut Rng, context: &AttackContext<'_>) -> Attempt 
     let name = context.attacker.name;
     let what = format!("GET /v1/projects/{name}/{list}&pageToken={token}");
     // A token that holds only a number is also valid for the own list.
-    let expected = if *is_numbered {
-        Expectation::NoServerError
-    } else {
-        Expectation::ClientError
-    };
+    let expected = if *is_numbered { Expectation::NoServerError } else { Expectation::ClientError };
     Attempt::new(what, expected)
 }
 
 /// Schedules with a target in the other project.
 fn attempt_by_schedule_target(rng: &mut Rng, context: &AttackContext<'_>) -> Attempt {
     let other = context.pick_other(rng);
-    let list = rng.pick(&[
-        "compute/schedules",
-        "schedules/single",
-        "schedules/repeated",
-    ]);
-    let (name, id) = *rng.pick(&[
-        ("hostId", &other.host),
-        ("siteId", &other.site),
-        ("regionId", &other.region),
-    ]);
+    let list = rng.pick(&["compute/schedules", "schedules/single", "schedules/repeated"]);
+    let (name, id) =
+        *rng.pick(&[("hostId", &other.host), ("siteId", &other.site), ("regionId", &other.region)]);
     let more = match rng.below(4) {
         0 => String::new(),
         1 => "&pageSize=10".to_owned(),

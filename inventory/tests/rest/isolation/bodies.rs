@@ -64,10 +64,9 @@ fn schedule_references(own: &ResourceIds, other: &ResourceIds) -> Vec<Reference>
         ("targetSiteId", &other.site),
         ("targetRegionId", &other.region),
     ] {
-        for (list, resource) in [
-            ("schedules/single", &own.schedule),
-            ("schedules/repeated", &own.repeated),
-        ] {
+        for (list, resource) in
+            [("schedules/single", &own.schedule), ("schedules/repeated", &own.repeated)]
+        {
             all.push(reference(format!("POST {list}"), field, id));
             all.push(reference(format!("PUT {list}/{resource}"), field, id));
             all.push(reference(format!("PATCH {list}/{resource}"), field, id));

@@ -27,9 +27,7 @@ fn random_condition(rng: &mut Rng, resource: Resource, secrets: &Secrets) -> Str
     let (mut path, mut end) = (String::new(), resource);
     for _ in 0..rng.below(4) {
         let edges = end.edges().iter();
-        let edges: Vec<&Edge> = edges
-            .filter(|edge| edge.to != Resource::WorkloadMember)
-            .collect();
+        let edges: Vec<&Edge> = edges.filter(|edge| edge.to != Resource::WorkloadMember).collect();
         if edges.is_empty() {
             break;
         }
@@ -41,9 +39,8 @@ fn random_condition(rng: &mut Rng, resource: Resource, secrets: &Secrets) -> Str
         return random_label_condition(rng, &path, secrets.mark);
     }
     let fields = end.fields().iter();
-    let fields: Vec<&FilterField> = fields
-        .filter(|field| matches!(field.kind, FieldKind::Id(_) | FieldKind::Text))
-        .collect();
+    let fields: Vec<&FilterField> =
+        fields.filter(|field| matches!(field.kind, FieldKind::Id(_) | FieldKind::Text)).collect();
     let field = rng.pick(&fields);
     let comparison = match field.kind {
         FieldKind::Id(prefix) if !secrets.ids_with_prefix(prefix).is_empty() => {

@@ -42,9 +42,7 @@ impl Secrets {
                 continue;
             };
             if is_id(candidate) {
-                ids.entry(prefix.to_owned())
-                    .or_default()
-                    .push(candidate.clone());
+                ids.entry(prefix.to_owned()).or_default().push(candidate.clone());
             }
             if let Some(first) = end.get(..DIGITS) {
                 digits.insert(first.to_owned());
@@ -83,9 +81,7 @@ impl Secrets {
         let is_secret = |candidate: &&str| {
             self.lookup.contains(*candidate) || contains_mark(candidate, self.mark)
         };
-        split_candidates(text)
-            .filter(is_secret)
-            .find(|candidate| !input.contains(*candidate))
+        split_candidates(text).filter(is_secret).find(|candidate| !input.contains(*candidate))
     }
 }
 

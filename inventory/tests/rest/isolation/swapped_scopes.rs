@@ -49,25 +49,14 @@ impl SwappedProjects {
             Secrets::collect(&walruses, &penguins, &server).await,
             Secrets::collect(&penguins, &walruses, &server).await,
         ];
-        let roles = [
-            Role::Write(server.ours.uuid()),
-            Role::Write(server.theirs.uuid()),
-        ];
+        let roles = [Role::Write(server.ours.uuid()), Role::Write(server.theirs.uuid())];
         let token = server
             .authority
             .issue_operator("both", &roles, TimeDelta::hours(1), server.clock.now())
             .expect("a token");
-        let mistake = TenantMixup {
-            between: [server.ours, server.theirs],
-            bypasses_rls,
-        };
+        let mistake = TenantMixup { between: [server.ours, server.theirs], bypasses_rls };
         server.router = server.router_with_store(&mixed_up_store(&server.store, mistake));
-        Self {
-            token: token.token.reveal().to_owned(),
-            server,
-            secrets,
-            attempts,
-        }
+        Self { token: token.token.reveal().to_owned(), server, secrets, attempts }
     }
 
     /// All rows of both projects.
@@ -100,17 +89,10 @@ impl SwappedProjects {
         if status.is_success() {
             succeeded.fetch_add(1, Ordering::Relaxed);
         }
-        let input = if status.is_success() {
-            String::new()
-        } else {
-            attempt.input_text()
-        };
+        let input = if status.is_success() { String::new() } else { attempt.input_text() };
         let find_leak = |secrets: &Secrets| secrets.find_leak(&text, &input).map(str::to_owned);
         let secret = self.secrets.iter().find_map(find_leak)?;
-        Some(format!(
-            "{}: {status} leaks {secret}: {text}",
-            attempt.input_text()
-        ))
+        Some(format!("{}: {status} leaks {secret}: {text}", attempt.input_text()))
     }
 }
 
@@ -122,24 +104,11 @@ async fn a_program_that_swaps_two_projects_leaks_and_changes_nothing() {
     let before = swapped.stored_rows().await;
     let (leaks, succeeded) = swapped.try_all().await;
     let sample: Vec<_> = leaks.iter().take(5).collect();
-    assert!(
-        leaks.is_empty(),
-        "seed {seed}: {} leaks: {sample:#?}",
-        leaks.len()
-    );
-    assert!(
-        swapped.stored_rows().await == before,
-        "seed {seed}: something was changed"
-    );
+    assert!(leaks.is_empty(), "seed {seed}: {} leaks: {sample:#?}", leaks.len());
+    assert!(swapped.stored_rows().await == before, "seed {seed}: something was changed");
     // Most successes are empty lists. They prove that the program did query the database.
-    assert!(
-        succeeded > ATTEMPTS_PER_PROJECT / 5,
-        "only {succeeded} succeeded"
-    );
-    println!(
-        "{} attempts, {succeeded} succeeded without a leak",
-        2 * ATTEMPTS_PER_PROJECT
-    );
+    assert!(succeeded > ATTEMPTS_PER_PROJECT / 5, "only {succeeded} succeeded");
+    println!("{} attempts, {succeeded} succeeded without a leak", 2 * ATTEMPTS_PER_PROJECT);
 }
 
 #[tokio::test]
@@ -149,15 +118,8 @@ async fn without_row_security_the_same_mistake_leaks_and_changes_a_lot() {
     let swapped = Box::pin(SwappedProjects::new(seed, ATTEMPTS_WITHOUT_RLS, true)).await;
     let before = swapped.stored_rows().await;
     let (leaks, _) = swapped.try_all().await;
-    println!(
-        "{} of {} leak something",
-        leaks.len(),
-        2 * ATTEMPTS_WITHOUT_RLS
-    );
+    println!("{} of {} leak something", leaks.len(), 2 * ATTEMPTS_WITHOUT_RLS);
     let minimum = ATTEMPTS_WITHOUT_RLS / 5;
     assert!(leaks.len() > minimum, "seed {seed}: only {}", leaks.len());
-    assert!(
-        swapped.stored_rows().await != before,
-        "seed {seed}: nothing was changed"
-    );
+    assert!(swapped.stored_rows().await != before, "seed {seed}: nothing was changed");
 }

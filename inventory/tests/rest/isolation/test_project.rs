@@ -51,15 +51,11 @@ impl TestProject {
         }
         let serial = format!("{}SPARE", mark.to_uppercase());
         let spare = json!({"name": format!("{mark}-spare"), "serialNumber": serial});
-        project.spare = project
-            .create(server, "compute/hosts/register", spare)
-            .await;
+        project.spare = project.create(server, "compute/hosts/register", spare).await;
         let settings = json!({"retentionDays": 7});
         project.expect_ok(server, "PUT settings", settings).await;
         let takes = json!({"enabledProfiles": [mark], "defaultProfile": mark});
-        project
-            .expect_ok(server, "PUT os-catalogue/settings", takes)
-            .await;
+        project.expect_ok(server, "PUT os-catalogue/settings", takes).await;
         let os = server.create_synced_os(tenant, mark).await;
         server.store_sync_report(tenant, mark, os).await;
         project
@@ -110,10 +106,8 @@ impl TestProject {
         let token = json!({"name": format!("{mark}-token-{n}")});
         let token = self.create(server, "join-tokens", token).await;
         let host_name = format!("{mark}-{n}");
-        let run = server
-            .create_run_in(self.tenant, &host_name, &instance, &policy)
-            .await
-            .to_string();
+        let run =
+            server.create_run_in(self.tenant, &host_name, &instance, &policy).await.to_string();
         let resources = ResourceIds {
             region,
             site,
@@ -136,10 +130,7 @@ impl TestProject {
     /// Creates a region, below the previous one if there is one, and a site in it.
     async fn create_location(&self, server: &TestServer, n: usize) -> [String; 2] {
         let mark = self.mark;
-        let above = self
-            .resources
-            .last()
-            .map_or("", |above| above.region.as_str());
+        let above = self.resources.last().map_or("", |above| above.region.as_str());
         let labels = json!([{"key": format!("{mark}-key"), "value": format!("{mark}-{n}")}]);
         let region =
             json!({"name": format!("{mark}-region-{n}"), "parentId": above, "metadata": labels});
@@ -210,10 +201,8 @@ impl TestProject {
         let order = json!({"kind": "now", "reason": self.mark});
         let at_site = format!("PUT assignments/{}", resources.site);
         self.expect_ok(server, &at_site, policy.clone()).await;
-        self.expect_ok(server, "PUT assignments/project", policy)
-            .await;
-        self.expect_ok(server, &format!("PUT pauses/{}", resources.site), reason)
-            .await;
+        self.expect_ok(server, "PUT assignments/project", policy).await;
+        self.expect_ok(server, &format!("PUT pauses/{}", resources.site), reason).await;
         let of_instance = format!("PUT compute/instances/{}/order", resources.instance);
         self.expect_ok(server, &of_instance, order).await;
     }
@@ -225,11 +214,7 @@ impl TestProject {
             if method != "GET" || !path.contains("{projectName}") {
                 continue;
             }
-            let each = if has_id_placeholder(&path) {
-                RESOURCES_PER_KIND
-            } else {
-                1
-            };
+            let each = if has_id_placeholder(&path) { RESOURCES_PER_KIND } else { 1 };
             for resources in self.resources.iter().take(each) {
                 let path = resources.fill(&path, self.name);
                 let what = format!("GET {path}{}", required_query(&operation));

@@ -53,8 +53,7 @@ pub fn image_signature(mark: &str) -> String {
 impl TestServer {
     /// Creates an operating system as a sync does. `mark` is its profile and is part of its lists.
     pub async fn create_synced_os(&self, project: TenantId, mark: &str) -> OsId {
-        self.create_synced_os_with(project, mark, "1.0", &package_list(mark))
-            .await
+        self.create_synced_os_with(project, mark, "1.0", &package_list(mark)).await
     }
 
     /// The same with this version and this package list.
@@ -79,9 +78,7 @@ impl TestServer {
                 ..os_details(mark)
             },
         };
-        let outcome = os_details::import(&tx, &new_os, now)
-            .await
-            .expect("it is stored");
+        let outcome = os_details::import(&tx, &new_os, now).await.expect("it is stored");
         let ImportOutcome::Created { os, .. } = outcome else {
             panic!("it existed already: {outcome:?}");
         };
@@ -139,9 +136,7 @@ async fn store_content(tx: &Tx, body: &str, server: &TestServer) -> ContentDiges
     let mut digest = ContentDigest::default();
     digest[..16].copy_from_slice(Uuid::new_v4().as_bytes());
     let now = server.clock.now();
-    contents::insert_if_missing(tx, &digest, body, now)
-        .await
-        .expect("stored");
+    contents::insert_if_missing(tx, &digest, body, now).await.expect("stored");
     digest
 }
 

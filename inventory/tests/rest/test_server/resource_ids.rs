@@ -61,17 +61,13 @@ pub const ID_PLACEHOLDERS: [&str; 3] = ["{resourceId}", "{target}", "{scope}"];
 
 /// Whether a path of the document contains the id of a resource of a project.
 pub fn has_id_placeholder(path: &str) -> bool {
-    ID_PLACEHOLDERS
-        .iter()
-        .any(|placeholder| path.contains(placeholder))
+    ID_PLACEHOLDERS.iter().any(|placeholder| path.contains(placeholder))
 }
 
 /// The legacy form of a path in a project.
 pub fn legacy_path(path: &str) -> String {
     let below = path.strip_prefix("/v1/projects/");
-    let (_, rest) = below
-        .and_then(|below| below.split_once('/'))
-        .expect("a path below a project");
+    let (_, rest) = below.and_then(|below| below.split_once('/')).expect("a path below a project");
     let rest = rest.strip_prefix("compute/").unwrap_or(rest);
     let renamed = [
         ("hosts/summary", "hosts_summary"),

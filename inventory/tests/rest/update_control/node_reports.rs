@@ -16,14 +16,8 @@ async fn an_instance_shows_its_conditions_and_its_installed_packages() {
     let now = server.clock.now();
     let installed = r#"[{"name":"curl","version":"8.5","architecture":"amd64"}]"#;
     let digest = [7; 32];
-    let tx = server
-        .store
-        .tenant(server.ours)
-        .await
-        .expect("a transaction");
-    contents::insert_if_missing(&tx, &digest, installed, now)
-        .await
-        .expect("stored");
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
+    contents::insert_if_missing(&tx, &digest, installed, now).await.expect("stored");
     tx.commit().await.expect("committed");
     server
         .edit_node(&resources.host, |node| {
@@ -63,10 +57,7 @@ async fn a_node_that_holds_back_an_update_reports_the_reason() {
     assert_eq!(decision["ownerLimits"], "hours 22:00-04:00");
     let text = |decision: &Value| decision["reason"]["text"].as_str().map(str::to_owned);
     let reason = text(&decision).expect("a reason");
-    assert!(
-        !reason.contains("the node waits"),
-        "it could not start anyway: {reason}"
-    );
+    assert!(!reason.contains("the node waits"), "it could not start anyway: {reason}");
 
     let order = format!("PUT compute/instances/{}/order", resources.instance);
     let now = json!({"kind": "now", "seconds": 600, "reason": "a hole"});
@@ -74,10 +65,7 @@ async fn a_node_that_holds_back_an_update_reports_the_reason() {
     let decision = server.get_decision(&resources).await;
     assert_eq!(reason_and_may_start(&decision), ("window_open", true));
     let reason = text(&decision).expect("a reason");
-    assert!(
-        reason.ends_with("; the node waits: alice is logged in"),
-        "{reason}"
-    );
+    assert!(reason.ends_with("; the node waits: alice is logged in"), "{reason}");
 }
 
 /// EIM's agents do not support rules.
@@ -88,9 +76,7 @@ async fn updates_excluded_by_rules_are_marked_only_for_nodes_that_support_rules(
     let body = json!({
         "name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": {"exclude": ["ba*"]},
     });
-    let created = server
-        .expect_ok("POST os-update-policies", Some(body))
-        .await;
+    let created = server.expect_ok("POST os-update-policies", Some(body)).await;
     let id = created["resourceId"].as_str().expect("an id");
     server.assign(&resources.instance, id).await;
     let available =
@@ -98,10 +84,7 @@ async fn updates_excluded_by_rules_are_marked_only_for_nodes_that_support_rules(
     let left_out = async || {
         let decision = server.get_decision(&resources).await;
         let updates = decision["availableUpdates"].as_array().expect("a list");
-        updates
-            .iter()
-            .map(|item| item["excluded"] == true)
-            .collect::<Vec<_>>()
+        updates.iter().map(|item| item["excluded"] == true).collect::<Vec<_>>()
     };
     server.mark_node_connected(&resources).await;
     server
@@ -110,8 +93,6 @@ async fn updates_excluded_by_rules_are_marked_only_for_nodes_that_support_rules(
         })
         .await;
     assert_eq!(left_out().await, [true, false]);
-    server
-        .edit_node(&resources.host, |node| node.protocol = AgentProtocol::Eim)
-        .await;
+    server.edit_node(&resources.host, |node| node.protocol = AgentProtocol::Eim).await;
     assert_eq!(left_out().await, [false, false]);
 }

@@ -29,24 +29,13 @@ pub struct MessageMemory {
 impl MessageMemory {
     /// No bytes received yet.
     pub fn new(load: Arc<Load>, connection: Option<ConnectionState>) -> Self {
-        Self {
-            load,
-            connection,
-            received: 0,
-            charged: 0,
-            charged_unauthenticated: 0,
-        }
+        Self { load, connection, received: 0, charged: 0, charged_unauthenticated: 0 }
     }
 
     /// Charges more received bytes. Fails if the memory limit is reached.
     pub fn charge(&mut self, bytes: usize) -> Result<(), Overloaded> {
-        self.received = self
-            .received
-            .saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
-        let more = self
-            .received
-            .saturating_sub(UNCHARGED_BYTES)
-            .saturating_sub(self.charged);
+        self.received = self.received.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let more = self.received.saturating_sub(UNCHARGED_BYTES).saturating_sub(self.charged);
         if more == 0 {
             return Ok(());
         }
@@ -54,11 +43,7 @@ impl MessageMemory {
         let before = self.load.message_bytes.fetch_add(more, Ordering::Relaxed);
         let limit = self.load.settings.message_memory_limit;
         let mut fits = before.saturating_add(more) <= limit;
-        if self
-            .connection
-            .as_ref()
-            .is_some_and(|one| !one.is_authenticated())
-        {
+        if self.connection.as_ref().is_some_and(|one| !one.is_authenticated()) {
             self.charged_unauthenticated = self.charged_unauthenticated.saturating_add(more);
             let unauthenticated = &self.load.unauthenticated_message_bytes;
             let before = unauthenticated.fetch_add(more, Ordering::Relaxed);
@@ -75,8 +60,7 @@ impl MessageMemory {
 impl Drop for MessageMemory {
     fn drop(&mut self) {
         let load = &self.load;
-        load.message_bytes
-            .fetch_sub(self.charged, Ordering::Relaxed);
+        load.message_bytes.fetch_sub(self.charged, Ordering::Relaxed);
         load.unauthenticated_message_bytes
             .fetch_sub(self.charged_unauthenticated, Ordering::Relaxed);
     }

@@ -43,9 +43,7 @@ impl RetryQueue {
         let service_time = self.service_time_nanos.load(Ordering::Relaxed);
         let turn = |last: u64| (last.max(now) + service_time).min(now + nanos(MAX_RETRY_DELAY));
         let join = |last| Some(turn(last));
-        let before = self
-            .last_turn_nanos
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, join);
+        let before = self.last_turn_nanos.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join);
         let (Ok(last) | Err(last)) = before;
         Duration::from_nanos(turn(last) - now).max(MIN_RETRY_DELAY)
     }
@@ -57,8 +55,7 @@ impl RetryQueue {
         let rate = before + SMOOTHING_FACTOR * (f64::from(turns) / within.as_secs_f64() - before);
         let service_time = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(MAX_SERVICE_TIME);
         let service_time = nanos(service_time.clamp(MIN_SERVICE_TIME, MAX_SERVICE_TIME));
-        self.service_time_nanos
-            .store(service_time, Ordering::Relaxed);
+        self.service_time_nanos.store(service_time, Ordering::Relaxed);
     }
 }
 

@@ -9,11 +9,7 @@ use super::pressure::{HIGH_PRESSURE, MAX_STRAIN};
 use super::*;
 
 fn settings(query_call_limit: u32, total_call_limit: u32) -> LoadSettings {
-    LoadSettings {
-        query_call_limit,
-        total_call_limit,
-        ..LoadSettings::default()
-    }
+    LoadSettings { query_call_limit, total_call_limit, ..LoadSettings::default() }
 }
 
 /// Admits as many calls as possible.
@@ -28,10 +24,7 @@ fn the_kind_of_a_call_follows_from_its_path() {
         ("/evenkeel.agent.v1.AgentService/Begin", CallKind::Write),
         ("/evenkeel.agent.v1.AgentService/Report", CallKind::Write),
         ("/evenkeel.agent.v1.AgentService/Enroll", CallKind::Write),
-        (
-            "/maintmgr.v1.MaintmgrService/PlatformUpdateStatus",
-            CallKind::EimQuery,
-        ),
+        ("/maintmgr.v1.MaintmgrService/PlatformUpdateStatus", CallKind::EimQuery),
         ("/", CallKind::EimQuery),
         ("", CallKind::EimQuery),
     ] {
@@ -59,10 +52,7 @@ fn a_long_poll_does_not_count() {
     let other = load.admit(CallKind::Query).expect("the first one is held");
     drop(other);
     drop(parked);
-    assert!(
-        load.admit(CallKind::Query).is_err(),
-        "it is no long poll any more"
-    );
+    assert!(load.admit(CallKind::Query).is_err(), "it is no long poll any more");
     drop(guard);
     assert_eq!(load.in_flight(), 0);
 }
@@ -92,11 +82,7 @@ fn an_idle_process_samples_rarely_until_it_sees_load() {
     load.poll_interval(Duration::from_secs(20));
     assert_eq!(load.next_sample_delay(), IDLE_SAMPLE_INTERVAL);
     load.sample(SAMPLE_INTERVAL, IDLE_SAMPLE_INTERVAL);
-    assert_eq!(
-        load.next_sample_delay(),
-        SAMPLE_INTERVAL,
-        "the sample is late"
-    );
+    assert_eq!(load.next_sample_delay(), SAMPLE_INTERVAL, "the sample is late");
     for _ in 0..20 {
         load.sample(SAMPLE_INTERVAL * 2, SAMPLE_INTERVAL);
     }
@@ -106,11 +92,7 @@ fn an_idle_process_samples_rarely_until_it_sees_load() {
     });
     assert!(calm.is_some());
     assert!(load.poll_interval(Duration::from_secs(20)) > Duration::from_secs(20));
-    assert_eq!(
-        load.next_sample_delay(),
-        SAMPLE_INTERVAL,
-        "the interval is still longer"
-    );
+    assert_eq!(load.next_sample_delay(), SAMPLE_INTERVAL, "the interval is still longer");
     for _ in 0..1_000 {
         load.sample(Duration::ZERO, SAMPLE_INTERVAL);
     }
@@ -129,23 +111,16 @@ fn a_refusal_carries_a_retry_delay() {
     let status = busy.status();
     assert_eq!(status.code(), Code::Unavailable);
     let hint = status.metadata().get(RETRY_PUSHBACK_HEADER).unwrap();
-    assert_eq!(
-        hint.to_str().unwrap(),
-        busy.retry_after.as_millis().to_string()
-    );
+    assert_eq!(hint.to_str().unwrap(), busy.retry_after.as_millis().to_string());
 }
 
 #[test]
 fn retry_delays_are_jittered() {
     assert_eq!(with_jitter(MIN_RETRY_DELAY, 0), MIN_RETRY_DELAY / 2);
-    assert_eq!(
-        with_jitter(MIN_RETRY_DELAY, u32::MAX),
-        MIN_RETRY_DELAY * 3 / 2
-    );
+    assert_eq!(with_jitter(MIN_RETRY_DELAY, u32::MAX), MIN_RETRY_DELAY * 3 / 2);
     let load = Load::new(settings(1, 1));
-    let drawn: std::collections::HashSet<_> = (0..100)
-        .map(|_| load.overloaded(CallKind::Query).retry_after)
-        .collect();
+    let drawn: std::collections::HashSet<_> =
+        (0..100).map(|_| load.overloaded(CallKind::Query).retry_after).collect();
     assert!(drawn.len() > 90, "{drawn:?}");
     let about = Duration::from_secs(10);
     for _ in 0..100 {
@@ -159,25 +134,15 @@ fn the_retry_delay_grows_with_the_queue() {
     let (queue, now) = (RetryQueue::new(), Instant::now());
     let retry_delays: Vec<_> = (0..25_000).map(|_| queue.enqueue(now)).collect();
     assert!(retry_delays.is_sorted());
-    assert_eq!(
-        (retry_delays[0], retry_delays[1_000]),
-        (MIN_RETRY_DELAY, MIN_RETRY_DELAY)
-    );
+    assert_eq!((retry_delays[0], retry_delays[1_000]), (MIN_RETRY_DELAY, MIN_RETRY_DELAY));
     assert_eq!(retry_delays[24_999], MIN_SERVICE_TIME * 25_000);
     let later = now + Duration::from_secs(3);
     assert_eq!(queue.enqueue(later).as_millis(), 2_000);
-    assert_eq!(
-        queue.enqueue(later + Duration::from_secs(2)),
-        MIN_RETRY_DELAY
-    );
+    assert_eq!(queue.enqueue(later + Duration::from_secs(2)), MIN_RETRY_DELAY);
     for _ in 0..1_000_000 {
         queue.enqueue(later);
     }
-    assert_eq!(
-        queue.enqueue(later),
-        MAX_RETRY_DELAY,
-        "the delay is bounded"
-    );
+    assert_eq!(queue.enqueue(later), MAX_RETRY_DELAY, "the delay is bounded");
 }
 
 /// Retries follow the service rate, and a low rate of calls does not cause long delays.
@@ -293,9 +258,7 @@ fn the_reconnect_spread_grows_with_the_number_of_nodes() {
 fn database_queries_are_limited_to_half_of_the_calls() {
     let load = Arc::new(Load::new(settings(100, 120)));
     let query_database = |kind| load.admit_to_database(kind);
-    let queries: Vec<_> = (0..50)
-        .map(|_| query_database(CallKind::Query).unwrap())
-        .collect();
+    let queries: Vec<_> = (0..50).map(|_| query_database(CallKind::Query).unwrap()).collect();
     let busy = query_database(CallKind::Query).unwrap_err();
     assert!(busy.retry_after <= MIN_RETRY_DELAY * 3 / 2, "{busy:?}");
     let reports = query_database(CallKind::Write).expect("writes are not limited");
@@ -307,9 +270,7 @@ fn database_queries_are_limited_to_half_of_the_calls() {
     assert!(query_database(CallKind::Query).is_ok());
 
     let unlimited = Arc::new(Load::new(settings(0, 0)));
-    let all: Vec<_> = (0..10_000)
-        .map(|_| unlimited.admit_to_database(CallKind::Query))
-        .collect();
+    let all: Vec<_> = (0..10_000).map(|_| unlimited.admit_to_database(CallKind::Query)).collect();
     assert!(all.iter().all(Result::is_ok));
 }
 
@@ -317,31 +278,19 @@ fn database_queries_are_limited_to_half_of_the_calls() {
 fn eim_queries_have_their_own_database_limit() {
     let load = Arc::new(Load::new(settings(100, 120)));
     let query_database = |kind| load.admit_to_database(kind);
-    let queries: Vec<_> = (0..50)
-        .map(|_| query_database(CallKind::Query).unwrap())
-        .collect();
+    let queries: Vec<_> = (0..50).map(|_| query_database(CallKind::Query).unwrap()).collect();
     assert!(query_database(CallKind::Query).is_err());
-    let eim: Vec<_> = (0..25)
-        .map(|_| query_database(CallKind::EimQuery).unwrap())
-        .collect();
+    let eim: Vec<_> = (0..25).map(|_| query_database(CallKind::EimQuery).unwrap()).collect();
     assert!(query_database(CallKind::EimQuery).is_err(), "a quarter");
     drop(queries);
-    assert!(
-        query_database(CallKind::Query).is_ok(),
-        "the limits are separate"
-    );
+    assert!(query_database(CallKind::Query).is_ok(), "the limits are separate");
     for _ in 0..20 {
         load.sample(Duration::ZERO, SAMPLE_INTERVAL);
     }
     assert!(load.pressure() > HIGH_PRESSURE, "their limit is reached");
     drop(eim);
-    let _reports: Vec<_> = (0..200)
-        .map(|_| query_database(CallKind::Write).unwrap())
-        .collect();
-    assert!(
-        query_database(CallKind::EimQuery).is_ok(),
-        "writes do not use their limit"
-    );
+    let _reports: Vec<_> = (0..200).map(|_| query_database(CallKind::Write).unwrap()).collect();
+    assert!(query_database(CallKind::EimQuery).is_ok(), "writes do not use their limit");
 }
 
 #[test]
@@ -350,10 +299,7 @@ fn each_kind_gets_at_least_one_database_call() {
         let load = Arc::new(Load::new(settings(query_call_limit, query_call_limit)));
         for kind in [CallKind::Query, CallKind::EimQuery] {
             let _one = load.admit_to_database(kind).expect("there is room for one");
-            assert!(
-                load.admit_to_database(kind).is_err(),
-                "{query_call_limit}: {kind:?}"
-            );
+            assert!(load.admit_to_database(kind).is_err(), "{query_call_limit}: {kind:?}");
         }
         assert!(load.admit_to_database(CallKind::EimQuery).is_ok());
     }

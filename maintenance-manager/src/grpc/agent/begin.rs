@@ -24,9 +24,8 @@ pub async fn begin(
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let attempt = parse_attempt_id(&request.attempt_id)?;
-    let granted = manager.with_write_permit(CallKind::Write, |turn| {
-        try_begin(turn, node, attempt, request)
-    });
+    let granted =
+        manager.with_write_permit(CallKind::Write, |turn| try_begin(turn, node, attempt, request));
     granted.await
 }
 
@@ -41,59 +40,29 @@ async fn try_begin(
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_trusted(&node_tx.host, &node_tx.input)?;
     let now = node_tx.now;
-    let run = node_tx
-        .find_run(attempt)
-        .await
-        .map_err(status::from_store_error)?;
-    let is_reported = run
-        .as_ref()
-        .is_some_and(|run| run.sequence >= request.last_sequence);
+    let run = node_tx.find_run(attempt).await.map_err(status::from_store_error)?;
+    let is_reported = run.as_ref().is_some_and(|run| run.sequence >= request.last_sequence);
     if !is_reported {
-        return Ok(refusal(
-            "report the earlier events of the attempt first",
-            None,
-            now,
-        ));
+        return Ok(refusal("report the earlier events of the attempt first", None, now));
     }
     let mut decision = node_tx.input.decide(now);
-    let is_counted = node_tx
-        .input
-        .applicable_policy()
-        .is_some_and(|a| a.limits.is_limited());
+    let is_counted = node_tx.input.applicable_policy().is_some_and(|a| a.limits.is_limited());
     if is_counted && decision.start_deadline(&request.target_digest).is_some() {
         // Slots are counted only if the node would begin, so that other nodes do not wait for the
         // lock.
-        node_tx
-            .count_slots()
-            .await
-            .map_err(status::from_store_error)?;
+        node_tx.count_slots().await.map_err(status::from_store_error)?;
         decision = node_tx.input.decide(now);
     }
-    let open = node_tx
-        .input
-        .run
-        .as_ref()
-        .filter(|open| open.attempt == Some(attempt));
+    let open = node_tx.input.run.as_ref().filter(|open| open.attempt == Some(attempt));
     let (Some(open), Some(start_before)) = (open, decision.start_deadline(&request.target_digest))
     else {
-        return Ok(refusal(
-            &decision.reason.to_string(),
-            decision.next_change,
-            now,
-        ));
+        return Ok(refusal(&decision.reason.to_string(), decision.next_change, now));
     };
-    let scope = node_tx
-        .input
-        .applicable_policy()
-        .map(|assigned| assigned.scope);
-    runs::grant(&node_tx.tx, open, scope, now)
-        .await
-        .map_err(status::from_store_error)?;
+    let scope = node_tx.input.applicable_policy().map(|assigned| assigned.scope);
+    runs::grant(&node_tx.tx, open, scope, now).await.map_err(status::from_store_error)?;
     node_tx.commit().await.map_err(status::from_store_error)?;
     Ok(BeginResponse {
-        answer: Some(Answer::Granted(Granted {
-            start_deadline: Some(timestamp(start_before)),
-        })),
+        answer: Some(Answer::Granted(Granted { start_deadline: Some(timestamp(start_before)) })),
         now: Some(timestamp(now)),
     })
 }

@@ -79,19 +79,12 @@ async fn enroll_node(
     claim: &Claim,
     now: Time,
 ) -> Result<EnrollResponse, Status> {
-    let fleet = manager
-        .store
-        .fleet()
-        .await
-        .map_err(status::from_store_error)?;
-    let tenant = join_tokens::find_tenant(&fleet, digest)
-        .await
-        .map_err(status::from_store_error)?;
+    let fleet = manager.store.fleet().await.map_err(status::from_store_error)?;
+    let tenant =
+        join_tokens::find_tenant(&fleet, digest).await.map_err(status::from_store_error)?;
     let unknown = || Status::permission_denied("the join token is unknown on this server");
     let tenant = tenant.ok_or_else(unknown)?;
-    let project = projects::find(&fleet, tenant)
-        .await
-        .map_err(status::from_store_error)?;
+    let project = projects::find(&fleet, tenant).await.map_err(status::from_store_error)?;
     drop(fleet);
 
     let (host, instance) = admit_machine(manager, tenant, digest, claim, now).await?;
@@ -161,25 +154,15 @@ async fn admit_machine(
     claim: &Claim,
     now: Time,
 ) -> Result<(Host, Instance), Status> {
-    let actor = Actor {
-        name: format!("enrolment of {}", claim.joining.uuid),
-        request_id: String::new(),
-    };
-    let tx = manager
-        .store
-        .tenant_as(tenant, &actor)
-        .await
-        .map_err(status::from_store_error)?;
-    let token = join_tokens::lock(&tx, digest)
-        .await
-        .map_err(status::from_store_error)?;
+    let actor =
+        Actor { name: format!("enrolment of {}", claim.joining.uuid), request_id: String::new() };
+    let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
+    let token = join_tokens::lock(&tx, digest).await.map_err(status::from_store_error)?;
     let serial = claim.joining.serial.as_ref();
-    let existing = lock_existing(&tx, claim.joining.uuid, serial)
-        .await
-        .map_err(status::from_store_error)?;
-    let is_retry = existing
-        .as_ref()
-        .is_some_and(|host| host.public_key == claim.joining.public_key);
+    let existing =
+        lock_existing(&tx, claim.joining.uuid, serial).await.map_err(status::from_store_error)?;
+    let is_retry =
+        existing.as_ref().is_some_and(|host| host.public_key == claim.joining.public_key);
     check_admission(&token, existing.as_ref(), is_retry, now)?;
     let admitted = create_node(&tx, &token, existing, claim, now);
     let (host, instance) = admitted.await?;
@@ -188,9 +171,7 @@ async fn admit_machine(
         return Err(Status::permission_denied(why));
     }
     if !is_retry {
-        join_tokens::record_use(&tx, token.id, now)
-            .await
-            .map_err(status::from_store_error)?;
+        join_tokens::record_use(&tx, token.id, now).await.map_err(status::from_store_error)?;
     }
     let unsettled = manager.pending_invalidation(tenant, host.id, instance.id);
     tx.commit().await.map_err(status::from_store_error)?;
@@ -235,10 +216,9 @@ fn check_admission(
             "this machine is not registered, and the join token does not allow unregistered machines: \
              register it with `evenkeel host register`",
         )),
-        Some(host) if !host.is_trusted() => Err(Status::permission_denied(format!(
-            "{} was invalidated",
-            host.id
-        ))),
+        Some(host) if !host.is_trusted() => {
+            Err(Status::permission_denied(format!("{} was invalidated", host.id)))
+        }
         Some(host) if !host.public_key.is_empty() && !is_retry => {
             Err(Status::failed_precondition(format!(
                 "another machine is enrolled as {}: if this one replaces it, delete that host first \
@@ -258,9 +238,7 @@ async fn create_node(
     claim: &Claim,
     now: Time,
 ) -> Result<(Host, Instance), Status> {
-    let host = join_host(tx, existing, claim, now)
-        .await
-        .map_err(status::from_store_error)?;
+    let host = join_host(tx, existing, claim, now).await.map_err(status::from_store_error)?;
     let instance = match instances::find_by_host(tx, host.id).await {
         Ok(instance) => instance,
         Err(StoreError::NotFound { .. }) => {

@@ -64,22 +64,14 @@ pub fn apply(
     condition::replace(&mut node.conditions, is_it, cut, now);
     let agent_errors = agent_errors(&facts);
     let is_it = |kind| kind == ConditionKind::AgentError;
-    condition::replace(
-        &mut node.conditions,
-        is_it,
-        agent_error_condition(&agent_errors),
-        now,
-    );
+    condition::replace(&mut node.conditions, is_it, agent_error_condition(&agent_errors), now);
     node.bad_images = slots::merge_bad_images(&node.bad_images, &facts.bad_images, now);
     node.facts = facts_json(&facts, &agent_errors);
-    node.protocol = AgentProtocol::Own {
-        modules: facts.modules,
-    };
+    node.protocol = AgentProtocol::Own { modules: facts.modules };
     node.agent_version = facts.agent_version;
-    node.booted = facts.booted_image.map(|image| BootedImage {
-        profile_name: image.profile_name,
-        image_id: image.image_id,
-    });
+    node.booted = facts
+        .booted_image
+        .map(|image| BootedImage { profile_name: image.profile_name, image_id: image.image_id });
     node.facts_digest = digest;
     record_boot(node, facts.boot_id, now);
     Ok(())
@@ -213,9 +205,7 @@ fn held_back_json(package: &HeldBackPackage) -> Value {
 
 fn hex(bytes: &[u8]) -> String {
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits
-        .filter_map(|digit| char::from_digit(digit.into(), 16))
-        .collect()
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
 /// Records the boot id. A machine never returns to an earlier boot, so a node that reports the
@@ -273,12 +263,7 @@ pub async fn check_booted_image(node_tx: &mut NodeTransaction<'_>) -> Result<(),
                 | ConditionKind::OtherImage
         )
     };
-    condition::replace(
-        &mut node_tx.node.conditions,
-        is_image_condition,
-        holds,
-        node_tx.now,
-    );
+    condition::replace(&mut node_tx.node.conditions, is_image_condition, holds, node_tx.now);
     Ok(())
 }
 
@@ -286,21 +271,9 @@ fn validate(facts: &Facts) -> Result<(), Invalid> {
     let many = [
         ("facts.available", facts.available.len(), MAX_PACKAGES),
         ("facts.held_back", facts.held_back.len(), MAX_PACKAGES),
-        (
-            "facts.reboot_required_by",
-            facts.reboot_required_by.len(),
-            MAX_PACKAGES,
-        ),
-        (
-            "facts.stale_services",
-            facts.stale_services.len(),
-            MAX_LIST_ENTRIES,
-        ),
-        (
-            "facts.reboot_reasons",
-            facts.reboot_reasons.len(),
-            MAX_LIST_ENTRIES,
-        ),
+        ("facts.reboot_required_by", facts.reboot_required_by.len(), MAX_PACKAGES),
+        ("facts.stale_services", facts.stale_services.len(), MAX_LIST_ENTRIES),
+        ("facts.reboot_reasons", facts.reboot_reasons.len(), MAX_LIST_ENTRIES),
         ("facts.modules", facts.modules.len(), 100),
     ];
     for (field, count, most) in many {
@@ -333,12 +306,7 @@ fn checked_texts(facts: &Facts) -> impl Iterator<Item = &String> {
         &facts.installed_digest,
     ];
     let release = facts.os_release.iter().flat_map(|release| {
-        [
-            &release.id,
-            &release.version_id,
-            &release.pretty_name,
-            &release.version_codename,
-        ]
+        [&release.id, &release.version_id, &release.pretty_name, &release.version_codename]
     });
     let available = facts.available.iter().flat_map(|package| {
         let checked_texts = [
@@ -378,10 +346,7 @@ fn checked_texts(facts: &Facts) -> impl Iterator<Item = &String> {
 /// Rejects texts that are too long or have a zero byte, which Postgres cannot store.
 fn check_text(text: &str, max: usize) -> Result<(), Invalid> {
     if text.len() > max {
-        return Err(Invalid::new(
-            "facts",
-            format!("a text is longer than {max} bytes"),
-        ));
+        return Err(Invalid::new("facts", format!("a text is longer than {max} bytes")));
     }
     if text.contains('\0') {
         return Err(Invalid::new("facts", "a text has a zero byte"));

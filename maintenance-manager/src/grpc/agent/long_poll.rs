@@ -93,9 +93,7 @@ fn register<'a>(
         return Err(cached);
     }
     let key = ((node.tenant, node.host), context.cache_key);
-    let Some(handle) = manager
-        .long_polls
-        .register(key, &cached, options.connection.as_ref())
+    let Some(handle) = manager.long_polls.register(key, &cached, options.connection.as_ref())
     else {
         return Err(cached);
     };
@@ -105,15 +103,10 @@ fn register<'a>(
     let now = manager.now();
     let interval = manager.load.poll_interval(manager.settings.poll_interval);
     let due = now.checked_add_signed((to_time_delta(duration) + to_time_delta(interval)) * 2);
-    manager
-        .contacts
-        .record(node.tenant, cached.instance, now, due);
+    manager.contacts.record(node.tenant, cached.instance, now, due);
     Ok(LongPoll {
         manager,
-        context: PollContext {
-            priority: Priority::LongPoll,
-            ..context
-        },
+        context: PollContext { priority: Priority::LongPoll, ..context },
         cached,
         handle,
         started_at: now,
@@ -129,9 +122,7 @@ fn register<'a>(
 fn until_tick(now: Time, duration: Duration) -> Duration {
     let deadline = now.checked_add_signed(to_time_delta(duration));
     let past_tick = deadline.and_then(|deadline| {
-        let past_tick = deadline
-            .timestamp_millis()
-            .rem_euclid(END_TICK.num_milliseconds());
+        let past_tick = deadline.timestamp_millis().rem_euclid(END_TICK.num_milliseconds());
         Some(Duration::from_millis(u64::try_from(past_tick).ok()?))
     });
     let past_tick = past_tick.filter(|past_tick| *past_tick <= duration / 32);
@@ -222,11 +213,7 @@ impl LongPoll<'_> {
     /// Whether a recent answer was cached. Otherwise the poll would query the database again and
     /// again.
     fn may_continue(&mut self, cached: &CachedAnswer) -> bool {
-        self.uncached_results = if cached.is_cached {
-            0
-        } else {
-            self.uncached_results + 1
-        };
+        self.uncached_results = if cached.is_cached { 0 } else { self.uncached_results + 1 };
         self.uncached_results < MAX_UNCACHED_RESULTS
     }
 
@@ -279,21 +266,13 @@ impl LongPoll<'_> {
         };
         let load = &self.manager.load;
         let cached = cached.ok_or_else(|| load.retry_after(load.spread()).status());
-        let to_result = if is_draining {
-            LongPollResult::Draining
-        } else {
-            LongPollResult::Answer
-        };
+        let to_result = if is_draining { LongPollResult::Draining } else { LongPollResult::Answer };
         Some(cached.map(to_result))
     }
 
     fn lookup(&self) -> Option<CachedAnswer> {
         let (context, now) = (&self.context, self.manager.now());
-        match self
-            .manager
-            .answer_cache
-            .lookup(&context.node, &context.cache_key, now)
-        {
+        match self.manager.answer_cache.lookup(&context.node, &context.cache_key, now) {
             Lookup::Hit(cached) => Some(cached),
             Lookup::OtherKey { .. } | Lookup::Miss => None,
         }
@@ -315,9 +294,7 @@ impl Drop for LongPoll<'_> {
         let at = self.started_at + TimeDelta::milliseconds(1);
         let now = manager.now();
         let usual = now + manager.settings.effective_silence_timeout();
-        let due = manager
-            .next_contact_due(now)
-            .map_or(usual, |due| due.max(usual));
+        let due = manager.next_contact_due(now).map_or(usual, |due| due.max(usual));
         let tenant = self.context.node.tenant();
         let contacts = &manager.contacts;
         contacts.record(tenant, self.cached.instance, at, Some(due));

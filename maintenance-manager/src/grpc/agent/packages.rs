@@ -53,10 +53,7 @@ pub async fn apply(node_tx: &mut NodeTransaction<'_>, text: &str) -> Result<(), 
         let put = contents::insert_if_missing(tx, &reported, text, now).await;
         put.map_err(status::from_store_error)?;
         node_tx.node.packages_digest = Some(reported);
-    } else if contents::touch(tx, &reported, now)
-        .await
-        .map_err(status::from_store_error)?
-    {
+    } else if contents::touch(tx, &reported, now).await.map_err(status::from_store_error)? {
         node_tx.node.packages_digest = Some(reported);
     }
     Ok(())

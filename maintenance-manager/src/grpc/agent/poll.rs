@@ -82,11 +82,7 @@ pub async fn poll(
     } else {
         input
     };
-    manager
-        .poll_batcher
-        .poll_counters(PollProtocol::Own)
-        .write
-        .increment(1);
+    manager.poll_batcher.poll_counters(PollProtocol::Own).write.increment(1);
     let answer = manager
         .with_write_permit(CallKind::Query, |turn| write_and_answer(turn, node, *input))
         .await?;
@@ -121,40 +117,25 @@ async fn try_without_write(
     };
     // The copy is made only if the node accepts a long poll.
     let long_poll_context = (input.long_poll.max_millis > 0).then(|| context.clone());
-    let cached = match manager
-        .poll_batcher
-        .answer(context, input.received_at)
-        .await?
-    {
+    let cached = match manager.poll_batcher.answer(context, input.received_at).await? {
         BatchResult::Unchanged(cached) => cached,
         BatchResult::NeedsWrite => return Ok(PollResult::NeedsWrite(input)),
     };
     let now = manager.now();
     let contacts = &manager.contacts;
-    contacts.record(
-        node.tenant,
-        cached.instance,
-        now,
-        manager.next_contact_due(now),
-    );
+    contacts.record(node.tenant, cached.instance, now, manager.next_contact_due(now));
     let long_poll_context =
         long_poll_context.filter(|_| may_long_poll(manager, node, &input.long_poll, &cached));
     let Some(context) = long_poll_context else {
         return build_response(manager, node, &cached.answer, None)
             .map(|response| PollResult::Answered(Box::new(response)));
     };
-    let options = LongPollOptions {
-        connection: input.long_poll.connection.clone(),
-        ..input.long_poll
-    };
+    let options =
+        LongPollOptions { connection: input.long_poll.connection.clone(), ..input.long_poll };
     let started = Instant::now();
     let result = long_poll::wait_for_change(manager, node, context, options, cached).await?;
     if started.elapsed() >= manager.settings.long_poll.min_query_interval {
-        manager
-            .poll_batcher
-            .poll_counters(PollProtocol::Own)
-            .long_poll
-            .increment(1);
+        manager.poll_batcher.poll_counters(PollProtocol::Own).long_poll.increment(1);
     }
     match result {
         LongPollResult::Answer(cached) => build_response(manager, node, &cached.answer, None)
@@ -237,9 +218,7 @@ async fn write_and_answer(
         node_tx.input.facts.bad_images.clone_from(failed);
         let recorded = package_versions::record_seen(&node_tx.tx, &versions, now).await;
         recorded.map_err(status::from_store_error)?;
-        facts::check_booted_image(&mut node_tx)
-            .await
-            .map_err(status::from_store_error)?;
+        facts::check_booted_image(&mut node_tx).await.map_err(status::from_store_error)?;
     } else {
         let decision = node_tx.input.decide(node_tx.now);
         let noted = version_ages::record(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
@@ -252,33 +231,21 @@ async fn write_and_answer(
     if takes_over {
         node_tx.node.delivered.last_heard_at = Some(node_tx.now);
     }
-    cancel_replaced_run(&mut node_tx)
-        .await
-        .map_err(status::from_store_error)?;
+    cancel_replaced_run(&mut node_tx).await.map_err(status::from_store_error)?;
     if let Some(limit) = evaluate::forgotten_at(&node_tx.input, payload.attempt, node_tx.now) {
-        node_tx
-            .time_out(limit)
-            .await
-            .map_err(status::from_store_error)?;
+        node_tx.time_out(limit).await.map_err(status::from_store_error)?;
     }
     let decision = node_tx.input.decide(node_tx.now);
     let settled =
         version_ages::load_settled(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
     let settled = settled.map_err(status::from_store_error)?;
-    let (reported, stored) = (
-        node_tx.node.reported_packages(),
-        node_tx.node.packages_digest,
-    );
+    let (reported, stored) = (node_tx.node.reported_packages(), node_tx.node.packages_digest);
     let requested = RequestedData {
         facts: !has_facts && evaluate::are_facts_outdated(&node_tx.node.facts_digest, &payload),
         packages: evaluate::should_request(reported, stored),
     };
-    let answer = evaluate::build_answer(
-        &node_tx.input,
-        &payload,
-        requested,
-        (decision, &settled.versions),
-    );
+    let answer =
+        evaluate::build_answer(&node_tx.input, &payload, requested, (decision, &settled.versions));
     node_tx.commit().await.map_err(status::from_store_error)?;
     Ok(answer)
 }
@@ -317,16 +284,13 @@ fn poll_delay_millis(
     is_pressed: bool,
     now: Time,
 ) -> u32 {
-    let interval = i64::try_from(interval.as_millis())
-        .unwrap_or(i64::MAX)
-        .clamp(100, 86_400_000);
+    let interval = i64::try_from(interval.as_millis()).unwrap_or(i64::MAX).clamp(100, 86_400_000);
     let tenth = (interval / 10).max(1);
     let jitter = jitter(host, now);
     let usual = interval - tenth + jitter % (2 * tenth);
     let late = if is_pressed { jitter % tenth } else { 0 };
-    let due = change.map_or(usual, |change| {
-        (change - now).num_milliseconds().saturating_add(1 + late)
-    });
+    let due =
+        change.map_or(usual, |change| (change - now).num_milliseconds().saturating_add(1 + late));
     u32::try_from(usual.min(due).max(100)).unwrap_or(u32::MAX)
 }
 
@@ -375,9 +339,7 @@ fn renew_credential(
     }
     let lifetime = to_time_delta(manager.settings.credential_lifetime);
     let host = node.host.to_string();
-    let issued = manager
-        .authority
-        .issue_node(node.tenant.uuid(), &host, lifetime, now);
+    let issued = manager.authority.issue_node(node.tenant.uuid(), &host, lifetime, now);
     let issued = issued.map_err(|_| Status::internal("the credential could not be issued"))?;
     Ok(issued.token.reveal().to_owned())
 }
@@ -403,10 +365,7 @@ mod tests {
     fn a_node_comes_back_when_its_window_opens() {
         let now = DateTime::UNIX_EPOCH;
         let soon = Some(now + TimeDelta::seconds(3));
-        assert_eq!(
-            poll_delay_millis(INTERVAL, HostId::nth(1), soon, false, now),
-            3_001
-        );
+        assert_eq!(poll_delay_millis(INTERVAL, HostId::nth(1), soon, false, now), 3_001);
     }
 
     #[test]

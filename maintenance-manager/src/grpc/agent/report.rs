@@ -27,9 +27,7 @@ pub async fn report(
 ) -> Result<ReportResponse, Status> {
     let attempt = begin::parse_attempt_id(&request.attempt_id)?;
     if request.events.len() > MAX_EVENTS_PER_REPORT {
-        return Err(Status::invalid_argument(format!(
-            "events: more than {MAX_EVENTS_PER_REPORT}"
-        )));
+        return Err(Status::invalid_argument(format!("events: more than {MAX_EVENTS_PER_REPORT}")));
     }
     let mut events = Vec::with_capacity(request.events.len());
     for mut event in request.events {
@@ -62,11 +60,7 @@ async fn store_report(
     let now = node_tx.now;
     // A report without events is only a connection check. It must not reset the contact deadline of
     // a long poll.
-    let saved = if has_events {
-        node_tx.commit().await
-    } else {
-        node_tx.save().await
-    };
+    let saved = if has_events { node_tx.commit().await } else { node_tx.save().await };
     saved.map_err(status::from_store_error)?;
     Ok(ReportResponse {
         acknowledged,
@@ -101,9 +95,7 @@ async fn store_events(
     };
     let last = rest.last().unwrap_or(first).sequence.unwrap_or(stored);
     let run = if let Some(run) = run {
-        node_tx
-            .apply_events(Subject::Run(run.id), first, rest)
-            .await?
+        node_tx.apply_events(Subject::Run(run.id), first, rest).await?
     } else {
         let beginning = NewAttempt {
             attempt: Some(attempt),

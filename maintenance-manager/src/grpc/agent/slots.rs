@@ -30,22 +30,17 @@ pub fn merge_bad_images(
     };
     let merged = distinct_files(reported)
         .into_iter()
-        .map(|(sha256, _)| QuarantinedImage {
-            since: since(&sha256),
-            sha256,
-        });
+        .map(|(sha256, _)| QuarantinedImage { since: since(&sha256), sha256 });
     merged.collect()
 }
 
 /// The failed images, for the REST API.
 pub fn failed_images(reported: &[wire::BadImage]) -> Vec<FailedImage> {
-    let failed = distinct_files(reported)
-        .into_iter()
-        .map(|(sha256, image)| FailedImage {
-            sha256: sha256.as_str().to_owned(),
-            image_id: cut(&storable(&image.image_id), MAX_NAME_BYTES),
-            why: cut(&storable(&image.reason), MAX_REASON_BYTES),
-        });
+    let failed = distinct_files(reported).into_iter().map(|(sha256, image)| FailedImage {
+        sha256: sha256.as_str().to_owned(),
+        image_id: cut(&storable(&image.image_id), MAX_NAME_BYTES),
+        why: cut(&storable(&image.reason), MAX_REASON_BYTES),
+    });
     failed.collect()
 }
 
@@ -85,11 +80,7 @@ mod tests {
     }
 
     fn bad(sha256: &str, why: &str) -> wire::BadImage {
-        wire::BadImage {
-            sha256: sha256.into(),
-            image_id: "3.0.2".into(),
-            reason: why.into(),
-        }
+        wire::BadImage { sha256: sha256.into(), image_id: "3.0.2".into(), reason: why.into() }
     }
 
     #[test]

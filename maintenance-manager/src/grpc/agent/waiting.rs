@@ -20,14 +20,8 @@ mod tests {
     fn the_reason_becomes_one_storable_line() {
         assert_eq!(normalize(""), "");
         assert_eq!(normalize(" \n"), "");
-        assert_eq!(
-            normalize("alice is\nlogged in\0"),
-            "alice is logged in\u{fffd}"
-        );
+        assert_eq!(normalize("alice is\nlogged in\0"), "alice is logged in\u{fffd}");
         let long = normalize(&"x".repeat(1 << 20));
-        assert!(
-            long.len() <= MAX_REASON_BYTES && long.ends_with("[cut]"),
-            "{long}"
-        );
+        assert!(long.len() <= MAX_REASON_BYTES && long.ends_with("[cut]"), "{long}");
     }
 }

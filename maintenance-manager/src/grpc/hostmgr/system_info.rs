@@ -38,9 +38,7 @@ pub fn parse_hardware(info: &SystemInfo) -> Option<Hardware> {
         memory_bytes: message.memory.as_ref().map_or(0, |memory| memory.size),
         product_name: truncate(&message.product_name),
         bios_version: bios.map(|bios| truncate(&bios.version)).unwrap_or_default(),
-        bios_release_date: bios
-            .map(|bios| truncate(&bios.release_date))
-            .unwrap_or_default(),
+        bios_release_date: bios.map(|bios| truncate(&bios.release_date)).unwrap_or_default(),
         bios_vendor: bios.map(|bios| truncate(&bios.vendor)).unwrap_or_default(),
         ..parse_parts(message)
     };
@@ -84,10 +82,7 @@ fn with_cpu(parsed: Hardware, cpu: &SystemCpu) -> Hardware {
         cpu_model: truncate(&cpu.model),
         cpu_capabilities: cut(&features.join(","), MAX_CAPABILITIES_BYTES),
         cpu_architecture: truncate(&cpu.arch),
-        cpu_topology: cpu
-            .cpu_topology
-            .as_ref()
-            .map_or_else(String::new, render_topology),
+        cpu_topology: cpu.cpu_topology.as_ref().map_or_else(String::new, render_topology),
         cpu_sockets: cpu.sockets,
         cpu_cores: cpu.cores,
         cpu_threads: cpu.threads,
@@ -97,12 +92,7 @@ fn with_cpu(parsed: Hardware, cpu: &SystemCpu) -> Hardware {
 
 /// The processor topology as JSON for EIM's clients; empty if it is too large.
 fn render_topology(message: &CpuTopology) -> String {
-    let groups = || {
-        message
-            .sockets
-            .iter()
-            .flat_map(|socket| &socket.core_groups)
-    };
+    let groups = || message.sockets.iter().flat_map(|socket| &socket.core_groups);
     let cores: usize = groups().map(|group| group.core_list.len()).sum();
     if message.sockets.len() + groups().count() + cores > MAX_TOPOLOGY_ENTRIES {
         return String::new();
@@ -157,11 +147,7 @@ fn nic(message: &SystemNetwork, max: usize) -> Nic {
         sriov_vfs_total: message.sriov_vfs_total,
         mtu: message.mtu,
         link_state: LinkState {
-            kind: if message.link_state {
-                Link::Up
-            } else {
-                Link::Down
-            },
+            kind: if message.link_state { Link::Up } else { Link::Down },
             timestamps: None,
         },
         bmc_interface: message.bmc_net,
@@ -231,10 +217,7 @@ mod tests {
     use super::*;
 
     fn parse(message: HwInfo) -> Hardware {
-        let info = SystemInfo {
-            hw_info: Some(message),
-            ..SystemInfo::default()
-        };
+        let info = SystemInfo { hw_info: Some(message), ..SystemInfo::default() };
         parse_hardware(&info).expect("there is hardware information")
     }
 
@@ -274,11 +257,8 @@ mod tests {
 
     #[test]
     fn addresses_are_limited_over_all_interfaces_and_the_first_win() {
-        let address = IpAddress {
-            ip_address: "::1".into(),
-            network_prefix_bits: 128,
-            config_mode: 2,
-        };
+        let address =
+            IpAddress { ip_address: "::1".into(), network_prefix_bits: 128, config_mode: 2 };
         let nic = |addresses: usize| SystemNetwork {
             ip_addresses: vec![address.clone(); addresses],
             ..SystemNetwork::default()
@@ -286,10 +266,7 @@ mod tests {
         // An interface without addresses takes nothing from the others.
         let mut network = vec![nic(24), nic(0)];
         network.extend(vec![nic(64); 100]);
-        let parsed = parse(HwInfo {
-            network,
-            ..HwInfo::default()
-        });
+        let parsed = parse(HwInfo { network, ..HwInfo::default() });
         let counts = parsed.nics.iter().map(|nic| nic.ipaddresses.len());
         let counts: Vec<_> = counts.collect();
         assert_eq!(counts.len(), 102, "every interface is stored");
@@ -322,15 +299,10 @@ mod tests {
 
     #[test]
     fn the_processor_topology_is_rendered_unless_it_is_too_large() {
-        let group = |cores: u32| CoreGroup {
-            core_type: "P-Core".into(),
-            core_list: (0..cores).collect(),
-        };
+        let group =
+            |cores: u32| CoreGroup { core_type: "P-Core".into(), core_list: (0..cores).collect() };
         let arranged = |cores| CpuTopology {
-            sockets: vec![Socket {
-                socket_id: 1,
-                core_groups: vec![group(cores)],
-            }],
+            sockets: vec![Socket { socket_id: 1, core_groups: vec![group(cores)] }],
         };
         let parsed: Value = serde_json::from_str(&render_topology(&arranged(2))).expect("JSON");
         let group = json!({"core_type": "P-Core", "core_list": [0, 1]});
@@ -341,9 +313,7 @@ mod tests {
 
     #[test]
     fn a_device_without_a_class_has_those_of_its_interfaces() {
-        let interface = |class: &str| Interfaces {
-            class: class.to_owned(),
-        };
+        let interface = |class: &str| Interfaces { class: class.to_owned() };
         let message = SystemUsb {
             interfaces: ["Video", "Video", "Audio"].map(interface).to_vec(),
             ..SystemUsb::default()
@@ -357,30 +327,14 @@ mod tests {
     fn a_controller_is_identified_by_its_number_and_an_empty_gpu_is_skipped() {
         use Controller as C;
         let kinds = [0, 1, 2, 3, 4, 5, 99].map(|bm_type| {
-            let message = BmInfo {
-                bm_type,
-                bmc_info: Some(BmcInfo {
-                    bm_ip: "10.0.0.9".into(),
-                }),
-            };
+            let message = BmInfo { bm_type, bmc_info: Some(BmcInfo { bm_ip: "10.0.0.9".into() }) };
             with_controller(Hardware::default(), &message).controller
         });
         assert_eq!(
             kinds,
-            [
-                Some(C::Ipmi),
-                None,
-                Some(C::Pdu),
-                Some(C::Vpro),
-                None,
-                Some(C::None),
-                None
-            ]
+            [Some(C::Ipmi), None, Some(C::Pdu), Some(C::Vpro), None, Some(C::None), None]
         );
-        let parsed = parse(HwInfo {
-            gpu: vec![SystemGpu::default()],
-            ..HwInfo::default()
-        });
+        let parsed = parse(HwInfo { gpu: vec![SystemGpu::default()], ..HwInfo::default() });
         assert!(parsed.gpus.is_empty());
     }
 }

@@ -18,11 +18,7 @@ impl PollBatcher {
     pub(super) async fn sample_audit(&self, context: &PollContext, current: &CachedAnswer) {
         let sample_interval = u64::from(self.0.settings.answer_cache.audit_every);
         if sample_interval == 0
-            || !self
-                .0
-                .hits
-                .fetch_add(1, Ordering::Relaxed)
-                .is_multiple_of(sample_interval)
+            || !self.0.hits.fetch_add(1, Ordering::Relaxed).is_multiple_of(sample_interval)
         {
             return;
         }
@@ -77,13 +73,8 @@ async fn audit(batcher: PollBatcher, context: PollContext, cached: Arc<Answer>) 
 impl PollBatcherInner {
     /// Evaluates a poll; `None` if the batch returned no result.
     async fn evaluate_one(&self, context: &PollContext) -> Result<Option<Evaluation>, StoreError> {
-        let mut evaluated = self
-            .evaluate_batch(context.node.tenant(), &[context])
-            .await?;
-        if matches!(
-            evaluated.evaluations[..],
-            [(Evaluation::NeedsSingleRead, _)]
-        ) {
+        let mut evaluated = self.evaluate_batch(context.node.tenant(), &[context]).await?;
+        if matches!(evaluated.evaluations[..], [(Evaluation::NeedsSingleRead, _)]) {
             evaluated = self.evaluate_with_version_ages(context).await?;
         }
         let first = evaluated.evaluations.into_iter().next();

@@ -93,10 +93,7 @@ impl BatchMetrics {
                 "own",
                 counter!("evenkeel_agent_calls_total", "call" => "poll", "outcome" => "ok"),
             ),
-            eim: PollCounters::new(
-                "eim",
-                counter!("evenkeel_eim_polls_total", "outcome" => "ok"),
-            ),
+            eim: PollCounters::new("eim", counter!("evenkeel_eim_polls_total", "outcome" => "ok")),
             waiting: LengthGauge(gauge!("evenkeel_poll_batch_waiting")),
             size: histogram!("evenkeel_poll_batch_size"),
             seconds: histogram!("evenkeel_poll_batch_seconds"),

@@ -53,11 +53,7 @@ impl PollQueue {
         };
         self.last_ticket += 1;
         let (answer, receiver) = oneshot::channel();
-        queue.push_back(QueuedPoll {
-            ticket: self.last_ticket,
-            context,
-            answer,
-        });
+        queue.push_back(QueuedPoll { ticket: self.last_ticket, context, answer });
         (self.last_ticket, receiver)
     }
 
@@ -108,9 +104,8 @@ fn fill_batch(queue: &mut VecDeque<QueuedPoll>, batch: &mut Vec<QueuedPoll>, max
             continue;
         }
         let tenant = queued.context.node.tenant();
-        let is_one_of_them = batch
-            .first()
-            .is_none_or(|first: &QueuedPoll| first.context.node.tenant() == tenant);
+        let is_one_of_them =
+            batch.first().is_none_or(|first: &QueuedPoll| first.context.node.tenant() == tenant);
         if is_one_of_them {
             batch.push(queued);
         } else {
@@ -133,10 +128,7 @@ pub struct Worker {
 impl Worker {
     /// The slot that was just claimed.
     pub fn new(batcher: Arc<PollBatcherInner>) -> Self {
-        Self {
-            batcher,
-            is_released: false,
-        }
+        Self { batcher, is_released: false }
     }
 
     /// The batcher of this worker.
@@ -167,10 +159,7 @@ impl Drop for Worker {
         }
         let mut queue = self.batcher.queue();
         queue.busy_workers = queue.busy_workers.saturating_sub(1);
-        let left = (
-            std::mem::take(&mut queue.polls),
-            std::mem::take(&mut queue.long_polls),
-        );
+        let left = (std::mem::take(&mut queue.polls), std::mem::take(&mut queue.long_polls));
         drop(queue);
         drop(left);
     }

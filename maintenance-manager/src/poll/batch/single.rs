@@ -35,20 +35,11 @@ impl PollBatcher {
         // A commit from here on may be missed below; a later pass applies it.
         let as_of = inner.cache.last_pass();
         let evaluated = async {
-            inner
-                .evaluate_with_version_ages(context)
-                .await
-                .map_err(status::from_store_error)
+            inner.evaluate_with_version_ages(context).await.map_err(status::from_store_error)
         };
         let evaluated = status::with_database_timeout(evaluated).await?;
-        let first = evaluated
-            .evaluations
-            .into_iter()
-            .next()
-            .ok_or_else(batch_aborted)?;
-        inner
-            .cache_result(context, first, as_of, evaluated.at)?
-            .ok_or_else(batch_aborted)
+        let first = evaluated.evaluations.into_iter().next().ok_or_else(batch_aborted)?;
+        inner.cache_result(context, first, as_of, evaluated.at)?.ok_or_else(batch_aborted)
     }
 }
 
@@ -80,9 +71,6 @@ impl PollBatcherInner {
             PollPayload::Eim { .. } => Evaluation::NeedsWrite,
         };
         drop(tx);
-        Ok(BatchEvaluation {
-            at,
-            evaluations: vec![(evaluation, Some(input.chain))],
-        })
+        Ok(BatchEvaluation { at, evaluations: vec![(evaluation, Some(input.chain))] })
     }
 }

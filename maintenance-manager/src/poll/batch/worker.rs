@@ -37,12 +37,8 @@ async fn answer_batch(batcher: Arc<PollBatcherInner>, batch: Vec<QueuedPoll>) {
     // A commit from here on may be missed below; a later pass applies it.
     let as_of = batcher.cache.last_pass();
     let contexts: Vec<&PollContext> = batch.iter().map(|queued| &queued.context).collect();
-    let evaluated = async {
-        batcher
-            .evaluate_batch(tenant, &contexts)
-            .await
-            .map_err(status::from_store_error)
-    };
+    let evaluated =
+        async { batcher.evaluate_batch(tenant, &contexts).await.map_err(status::from_store_error) };
     let evaluated = status::with_database_timeout(evaluated).await;
     record_batch(&batcher, batch.len(), started);
     match evaluated {
@@ -64,10 +60,7 @@ fn record_batch(batcher: &PollBatcherInner, length: usize, started: Instant) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     batcher.load.record_database_turns(length);
     batcher.metrics.size.record(f64::from(length));
-    batcher
-        .metrics
-        .seconds
-        .record(started.elapsed().as_secs_f64());
+    batcher.metrics.seconds.record(started.elapsed().as_secs_f64());
 }
 
 /// The evaluations of a batch, in the order of its polls.
@@ -88,15 +81,10 @@ impl PollBatcherInner {
     ) -> Result<BatchEvaluation, StoreError> {
         let tx = self.store.tenant(tenant).await?;
         let at = self.clock.now();
-        let machines: Vec<MachineKey> = contexts
-            .iter()
-            .map(|context| context.node.machine())
-            .collect();
+        let machines: Vec<MachineKey> =
+            contexts.iter().map(|context| context.node.machine()).collect();
         let mut nodes = Vec::with_capacity(machines.len());
-        for (machine, brief) in machines
-            .iter()
-            .zip(nodes::load_briefs(&tx, &machines).await?)
-        {
+        for (machine, brief) in machines.iter().zip(nodes::load_briefs(&tx, &machines).await?) {
             nodes.push(match brief {
                 Ok(Some(node)) => Ok(node),
                 Ok(None) => Err(explain_missing(&tx, *machine).await),
@@ -104,24 +92,17 @@ impl PollBatcherInner {
             });
         }
         let existing = nodes.iter().flatten();
-        let subjects: Vec<DecisionSubject<'_>> = existing
-            .map(|(host, node)| DecisionSubject::from_brief(host, node))
-            .collect();
+        let subjects: Vec<DecisionSubject<'_>> =
+            existing.map(|(host, node)| DecisionSubject::from_brief(host, node)).collect();
         let limits = self.settings.planning_limits();
         let inputs = decisions::load_decision_inputs(&tx, &subjects, &limits, at).await?;
         drop(tx);
         let mut inputs = inputs.into_iter();
-        let evaluations = contexts
-            .iter()
-            .zip(nodes)
-            .map(|(context, node)| match node {
-                Ok((host, node)) => evaluate_poll(context, (&host, &node), inputs.next(), at),
-                Err(evaluation) => (evaluation, None),
-            });
-        Ok(BatchEvaluation {
-            at,
-            evaluations: evaluations.collect(),
-        })
+        let evaluations = contexts.iter().zip(nodes).map(|(context, node)| match node {
+            Ok((host, node)) => evaluate_poll(context, (&host, &node), inputs.next(), at),
+            Err(evaluation) => (evaluation, None),
+        });
+        Ok(BatchEvaluation { at, evaluations: evaluations.collect() })
     }
 
     /// Caches an answer and returns the result. `None` if the poll needs a single evaluation.
@@ -133,13 +114,9 @@ impl PollBatcherInner {
         now: Time,
     ) -> EvaluationResult {
         let (answer, valid_until, chain) = match (evaluation, chain) {
-            (
-                Evaluation::Unchanged {
-                    answer,
-                    valid_until,
-                },
-                Some(chain),
-            ) => (*answer, valid_until, chain),
+            (Evaluation::Unchanged { answer, valid_until }, Some(chain)) => {
+                (*answer, valid_until, chain)
+            }
             (Evaluation::Unchanged { .. } | Evaluation::NeedsWrite, _) => {
                 return Ok(Some(BatchResult::NeedsWrite));
             }
@@ -157,9 +134,7 @@ impl PollBatcherInner {
             valid_until,
             as_of,
         };
-        Ok(Some(BatchResult::Unchanged(
-            self.cache.insert(new_answer, now),
-        )))
+        Ok(Some(BatchResult::Unchanged(self.cache.insert(new_answer, now))))
     }
 }
 

@@ -68,23 +68,15 @@ impl InternedAnswers {
         }
         let answer = Arc::new(answer);
         self.answer_bytes += answer_size(&answer);
-        let entry = InternedAnswer {
-            hash,
-            answer: Arc::clone(&answer),
-        };
+        let entry = InternedAnswer { hash, answer: Arc::clone(&answer) };
         self.table.insert_unique(hash, entry, |entry| entry.hash);
         answer
     }
 
     /// Removes unused answers.
     fn purge(&mut self) {
-        self.table
-            .retain(|entry| Arc::strong_count(&entry.answer) > 1);
-        self.answer_bytes = self
-            .table
-            .iter()
-            .map(|entry| answer_size(&entry.answer))
-            .sum();
+        self.table.retain(|entry| Arc::strong_count(&entry.answer) > 1);
+        self.answer_bytes = self.table.iter().map(|entry| answer_size(&entry.answer)).sum();
         self.purge_at_len = self.table.len() * 2;
     }
 
@@ -119,12 +111,7 @@ pub fn answer_hash(answer: &Answer, hashers: &[RandomState; 2]) -> u64 {
         }
         AnswerPayload::Eim(eim) => eim.encode_to_vec().hash(&mut hasher),
     }
-    (
-        answer.tag,
-        answer.requires_fence,
-        answer.limit_scope,
-        answer.waits_for_slot,
-    )
+    (answer.tag, answer.requires_fence, answer.limit_scope, answer.waits_for_slot)
         .hash(&mut hasher);
     hasher.finish()
 }
@@ -164,10 +151,7 @@ mod tests {
             interned.push(answers.intern(tag, large(tag)));
         }
         assert_eq!(interned.len(), 64);
-        assert!(
-            answers.has_room(u64::MAX, &answer(0)),
-            "small answers are accepted"
-        );
+        assert!(answers.has_room(u64::MAX, &answer(0)), "small answers are accepted");
         assert!(answers.has_room(7, &large(7)), "it is already stored");
         interned.truncate(32);
         let another = large(u64::MAX);
@@ -178,10 +162,8 @@ mod tests {
 
     #[test]
     fn equal_answers_are_stored_once() {
-        let (mut answers, keys) = (
-            InternedAnswers::default(),
-            [RandomState::new(), RandomState::new()],
-        );
+        let (mut answers, keys) =
+            (InternedAnswers::default(), [RandomState::new(), RandomState::new()]);
         let mut intern = |one: Answer| answers.intern(answer_hash(&one, &keys), one);
         let (one, again, other) = (intern(answer(1)), intern(answer(1)), intern(answer(2)));
         assert!(Arc::ptr_eq(&one, &again));
@@ -207,9 +189,6 @@ mod tests {
         for (n, one) in (0..).zip(&interned) {
             assert!(Arc::ptr_eq(one, &answers.intern(n, answer(n))));
         }
-        assert_eq!(
-            answers.answer_bytes,
-            answers.len() * answer_size(&answer(0))
-        );
+        assert_eq!(answers.answer_bytes, answers.len() * answer_size(&answer(0)));
     }
 }

@@ -48,10 +48,9 @@ fn affected_nodes(change: &LoggedChange) -> AffectedNodes {
         | ChangeKind::Site
         | ChangeKind::Pause
         | ChangeKind::Order => AffectedNodes::InScope(change.scope.unwrap_or(Scope::Project)),
-        ChangeKind::Slot => change.scope.map_or(
-            AffectedNodes::InScope(Scope::Project),
-            AffectedNodes::UnderLimits,
-        ),
+        ChangeKind::Slot => {
+            change.scope.map_or(AffectedNodes::InScope(Scope::Project), AffectedNodes::UnderLimits)
+        }
     }
 }
 
@@ -108,11 +107,7 @@ mod tests {
             id: 1,
             operation,
             scope,
-            at: Position {
-                epoch: 1,
-                xid: 1,
-                seq: 1,
-            },
+            at: Position { epoch: 1, xid: 1, seq: 1 },
         })
     }
 
@@ -137,9 +132,8 @@ mod tests {
             ChangeKind::Pause,
             ChangeKind::Order,
         ];
-        for (kind, operation) in kinds
-            .into_iter()
-            .flat_map(|kind| ALL_OPERATIONS.map(|op| (kind, op)))
+        for (kind, operation) in
+            kinds.into_iter().flat_map(|kind| ALL_OPERATIONS.map(|op| (kind, op)))
         {
             for scope in scopes {
                 assert_eq!(
@@ -147,11 +141,7 @@ mod tests {
                     AffectedNodes::InScope(scope)
                 );
             }
-            assert_eq!(
-                affected_by(kind, operation, None),
-                WHOLE_PROJECT,
-                "{kind:?}"
-            );
+            assert_eq!(affected_by(kind, operation, None), WHOLE_PROJECT, "{kind:?}");
         }
     }
 
@@ -159,24 +149,13 @@ mod tests {
     fn shared_objects_affect_the_whole_project() {
         for operation in ALL_OPERATIONS {
             for kind in [ChangeKind::Project, ChangeKind::Settings, ChangeKind::Os] {
-                assert_eq!(
-                    affected_by(kind, operation, None),
-                    WHOLE_PROJECT,
-                    "{kind:?}"
-                );
+                assert_eq!(affected_by(kind, operation, None), WHOLE_PROJECT, "{kind:?}");
             }
-            assert_eq!(
-                affected_by(ChangeKind::Other, operation, None),
-                AffectedNodes::None
-            );
+            assert_eq!(affected_by(ChangeKind::Other, operation, None), AffectedNodes::None);
         }
         for kind in [ChangeKind::Policy, ChangeKind::Region] {
             let affected = ALL_OPERATIONS.map(|operation| affected_by(kind, operation, None));
-            assert_eq!(
-                affected,
-                [AffectedNodes::None, WHOLE_PROJECT, WHOLE_PROJECT],
-                "{kind:?}"
-            );
+            assert_eq!(affected, [AffectedNodes::None, WHOLE_PROJECT, WHOLE_PROJECT], "{kind:?}");
         }
         let site = Scope::Site(SiteId::nth(1));
         let affected =
@@ -191,10 +170,7 @@ mod tests {
             let scope = Scope::Site(SiteId::nth(1));
             let affected = affected_by(ChangeKind::Slot, operation, Some(scope));
             assert_eq!(affected, AffectedNodes::UnderLimits(scope));
-            assert_eq!(
-                affected_by(ChangeKind::Slot, operation, None),
-                WHOLE_PROJECT
-            );
+            assert_eq!(affected_by(ChangeKind::Slot, operation, None), WHOLE_PROJECT);
         }
     }
 }

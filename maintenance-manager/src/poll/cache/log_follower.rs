@@ -48,12 +48,7 @@ pub(crate) async fn follow_log(
     outage: Arc<Outage>,
     stopping: CancellationToken,
 ) {
-    let follower = LogFollower {
-        cache,
-        store,
-        long_polls,
-        outage,
-    };
+    let follower = LogFollower { cache, store, long_polls, outage };
     follower.cache.0.log_progress.set_followed(true);
     tokio::select! {
         () = wait_for_drain(&stopping) => {}
@@ -130,10 +125,7 @@ impl LogFollower {
     async fn run_passes(&self, reader: &mut LogReader, hinted: &Notify) -> LogError {
         let mut retry_delay = MIN_RETRY_DELAY;
         loop {
-            let (began, next) = (
-                Instant::now(),
-                tokio::time::Instant::now() + MIN_PASS_INTERVAL,
-            );
+            let (began, next) = (Instant::now(), tokio::time::Instant::now() + MIN_PASS_INTERVAL);
             match reader.next(BATCH_SIZE).await {
                 Ok(tail) => {
                     retry_delay = MIN_RETRY_DELAY;
@@ -266,13 +258,8 @@ mod tests {
             notified.expect("a notification");
         };
         let long_polls = LongPolls::new(LongPollSettings::default(), MemoryPressure::default());
-        let following = follow_log(
-            cache.clone(),
-            store.clone(),
-            long_polls,
-            Arc::default(),
-            life.stopping(),
-        );
+        let following =
+            follow_log(cache.clone(), store.clone(), long_polls, Arc::default(), life.stopping());
         life.spawn("change log", async move {
             following.await;
             Ok(())

@@ -148,12 +148,7 @@ mod tests {
     use super::*;
 
     fn tail(limit: u64, xmax: u64) -> Tail {
-        Tail {
-            changes: Vec::new(),
-            limit,
-            xmax,
-            has_more: false,
-        }
+        Tail { changes: Vec::new(), limit, xmax, has_more: false }
     }
 
     fn complete_until(progress: &LogProgress) -> Option<Instant> {
@@ -171,11 +166,7 @@ mod tests {
         progress.record_pass(at(1), &tail(11, 14));
         progress.record_pass(at(2), &tail(11, 16));
         assert_eq!(complete_until(&progress), Some(at(0)), "11 is not finished");
-        assert_eq!(
-            *lock(&progress.last_read),
-            Some(at(2)),
-            "everything readable was read"
-        );
+        assert_eq!(*lock(&progress.last_read), Some(at(2)), "everything readable was read");
         progress.record_pass(at(3), &tail(15, 20));
         assert_eq!(complete_until(&progress), Some(at(1)));
         progress.record_pass(at(4), &tail(20, 20));
@@ -186,17 +177,11 @@ mod tests {
     fn an_incomplete_pass_makes_no_progress() {
         let progress = LogProgress::default();
         let start = Instant::now();
-        let cut = Tail {
-            has_more: true,
-            ..tail(10, 10)
-        };
+        let cut = Tail { has_more: true, ..tail(10, 10) };
         progress.record_pass(start, &cut);
         assert_eq!((complete_until(&progress), progress.lag()), (None, None));
         progress.record_pass(start + Duration::from_millis(1), &tail(10, 10));
-        assert_eq!(
-            complete_until(&progress),
-            Some(start + Duration::from_millis(1))
-        );
+        assert_eq!(complete_until(&progress), Some(start + Duration::from_millis(1)));
     }
 
     #[test]

@@ -172,10 +172,7 @@ impl InvalidationScopes {
 
     /// The memory in bytes.
     pub fn bytes(&self) -> usize {
-        let site_counts = self
-            .tenants
-            .iter()
-            .map(|tenant| tenant.site_scopes.capacity());
+        let site_counts = self.tenants.iter().map(|tenant| tenant.site_scopes.capacity());
         let region_counts = self.site_scopes.iter().map(|site| site.regions.capacity());
         self.numbers.capacity() * (size_of::<(TenantId, u32)>() + 1)
             + self.sites.capacity() * (size_of::<((u32, Option<SiteId>), u32)>() + 1)

@@ -162,18 +162,10 @@ impl CacheTable {
         let new_answer = &entry.new_answer;
         let tenant = self.scopes.tenant(new_answer.node.tenant());
         let scope = self.scopes.scope(tenant, new_answer.site);
-        let dependencies = AnswerDependencies {
-            tenant,
-            scope,
-            limit_scope: new_answer.answer.limit_scope,
-        };
-        let stale = self
-            .invalidated_pass
-            .max(self.scopes.last_changed(dependencies));
-        let common = AnswerDependencies {
-            limit_scope: None,
-            ..dependencies
-        };
+        let dependencies =
+            AnswerDependencies { tenant, scope, limit_scope: new_answer.answer.limit_scope };
+        let stale = self.invalidated_pass.max(self.scopes.last_changed(dependencies));
+        let common = AnswerDependencies { limit_scope: None, ..dependencies };
         let common = self.invalidated_pass.max(self.scopes.last_changed(common));
         let has_room = self.answers.has_room(entry.answer_hash, &new_answer.answer);
         if !has_room && let Some(at) = self.index_of_instance(tenant, new_answer.instance.bits()) {
@@ -236,14 +228,10 @@ impl CacheTable {
     /// Records that a heartbeat that queried the database after a pass found nothing to write.
     pub fn record_heartbeat(&mut self, tenant: u32, key: SlotKey, alive: LiveNode, as_of: u32) {
         let LiveNode { host, instance } = alive;
-        let node = [
-            ChangedEntity::Host(host.bits()),
-            ChangedEntity::Instance(instance.bits()),
-        ];
-        let is_unchanged = node.into_iter().all(|entity| {
-            self.recent_changes
-                .is_unchanged_since(tenant, entity, as_of)
-        });
+        let node = [ChangedEntity::Host(host.bits()), ChangedEntity::Instance(instance.bits())];
+        let is_unchanged = node
+            .into_iter()
+            .all(|entity| self.recent_changes.is_unchanged_since(tenant, entity, as_of));
         let at = match key {
             SlotKey::Host(host) => self.index_of_host(tenant, host),
             SlotKey::Uuid(uuid) => self.index_of_uuid(tenant, uuid),
@@ -265,10 +253,10 @@ impl CacheTable {
         let site = new_answer.site.map(|site| ChangedEntity::Site(site.bits()));
         let regions = new_answer.regions.iter();
         let regions = regions.map(|region| ChangedEntity::Region(region.bits()));
-        node.into_iter().chain(site).chain(regions).all(|entity| {
-            self.recent_changes
-                .is_unchanged_since(tenant, entity, as_of)
-        })
+        node.into_iter()
+            .chain(site)
+            .chain(regions)
+            .all(|entity| self.recent_changes.is_unchanged_since(tenant, entity, as_of))
     }
 
     /// Removes the answer of an entity, and records the change so that no older read is cached.
@@ -345,10 +333,7 @@ impl CacheTable {
             scope: InvalidationScope(slot.scope),
             limit_scope,
         };
-        slot.as_of
-            >= self
-                .invalidated_pass
-                .max(self.scopes.last_changed(dependencies))
+        slot.as_of >= self.invalidated_pass.max(self.scopes.last_changed(dependencies))
     }
 
     /// Stores a slot. There is one slot per host, per instance and per UUID.
@@ -401,13 +386,10 @@ impl CacheTable {
         let slots = &self.slots;
         let of =
             |hash: fn(&CacheSlot) -> u64| move |at: &u32| slots.get(*at as usize).map_or(0, hash);
-        self.by_host
-            .insert_unique(hashes.0, at, of(CacheSlot::host_hash));
-        self.by_instance
-            .insert_unique(hashes.1, at, of(CacheSlot::instance_hash));
+        self.by_host.insert_unique(hashes.0, at, of(CacheSlot::host_hash));
+        self.by_instance.insert_unique(hashes.1, at, of(CacheSlot::instance_hash));
         if hashes.2 != 0 {
-            self.by_uuid
-                .insert_unique(hashes.2, at, of(|slot: &CacheSlot| slot.uuid_hash));
+            self.by_uuid.insert_unique(hashes.2, at, of(|slot: &CacheSlot| slot.uuid_hash));
         }
     }
 

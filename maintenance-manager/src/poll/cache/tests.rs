@@ -45,12 +45,7 @@ fn cache() -> AnswerCache {
 }
 
 fn catch_up(cache: &AnswerCache) {
-    let tail = Tail {
-        changes: Vec::new(),
-        limit: 1,
-        xmax: 1,
-        has_more: false,
-    };
+    let tail = Tail { changes: Vec::new(), limit: 1, xmax: 1, has_more: false };
     cache.0.log_progress.record_pass(Instant::now(), &tail);
 }
 
@@ -120,11 +115,7 @@ fn changed(kind: ChangeKind, scope: Option<Scope>) -> LoggedChange {
         id: 1,
         operation: Operation::Update,
         scope,
-        at: Position {
-            epoch: 1,
-            xid: 1,
-            seq: 1,
-        },
+        at: Position { epoch: 1, xid: 1, seq: 1 },
     }
 }
 
@@ -164,10 +155,7 @@ fn a_stale_or_unfollowed_cache_neither_finds_nor_stores() {
     assert!(cached_nodes(&cache).is_empty());
     let late = fresh_answer(&cache, 3);
     catch_up(&cache);
-    assert!(
-        cached_nodes(&cache).is_empty(),
-        "older answers stay invalid"
-    );
+    assert!(cached_nodes(&cache).is_empty(), "older answers stay invalid");
     assert!(!insert(&cache, late));
     assert!(insert(&cache, fresh_answer(&cache, 1)));
 
@@ -176,10 +164,7 @@ fn a_stale_or_unfollowed_cache_neither_finds_nor_stores() {
         ..AnswerCacheSettings::default()
     });
     catch_up(&old);
-    let new_answer = NewAnswer {
-        as_of: Some(Pass(0)),
-        ..fresh_answer(&old, 1)
-    };
+    let new_answer = NewAnswer { as_of: Some(Pass(0)), ..fresh_answer(&old, 1) };
     assert!(!insert(&old, new_answer));
     assert_eq!((old.last_pass(), cached_nodes(&old)), (None, vec![]));
 }
@@ -192,22 +177,11 @@ fn another_payload_has_another_key() {
         Lookup::OtherKey { waiting_changed } => waiting_changed,
         other => panic!("{other:?}"),
     };
-    assert!(waiting_changed(&cache.key_for_own_poll(
-        b"facts",
-        None,
-        "for a lock"
-    )));
-    assert!(!waiting_changed(
-        &cache.key_for_own_poll(b"other", None, "")
-    ));
+    assert!(waiting_changed(&cache.key_for_own_poll(b"facts", None, "for a lock")));
+    assert!(!waiting_changed(&cache.key_for_own_poll(b"other", None, "")));
     let attempt = Some(AttemptId(Uuid::from_u128(1)));
-    assert!(!waiting_changed(
-        &cache.key_for_own_poll(b"facts", attempt, "")
-    ));
-    assert!(matches!(
-        cache.lookup(&own(2), &cache_key(&cache), NOW),
-        Lookup::Miss
-    ));
+    assert!(!waiting_changed(&cache.key_for_own_poll(b"facts", attempt, "")));
+    assert!(matches!(cache.lookup(&own(2), &cache_key(&cache), NOW), Lookup::Miss));
 }
 
 #[test]
@@ -217,42 +191,17 @@ fn the_key_of_an_eim_poll_covers_every_field() {
     let update_status = UpdateStatus::default();
     let text = || "x".to_owned();
     let others = [
-        UpdateStatus {
-            status_type: 1,
-            ..update_status.clone()
-        },
-        UpdateStatus {
-            status_detail: text(),
-            ..update_status.clone()
-        },
-        UpdateStatus {
-            profile_name: text(),
-            ..update_status.clone()
-        },
-        UpdateStatus {
-            profile_version: text(),
-            ..update_status.clone()
-        },
-        UpdateStatus {
-            os_image_id: text(),
-            ..update_status.clone()
-        },
-        UpdateStatus {
-            os_update_available: text(),
-            ..update_status.clone()
-        },
+        UpdateStatus { status_type: 1, ..update_status.clone() },
+        UpdateStatus { status_detail: text(), ..update_status.clone() },
+        UpdateStatus { profile_name: text(), ..update_status.clone() },
+        UpdateStatus { profile_version: text(), ..update_status.clone() },
+        UpdateStatus { os_image_id: text(), ..update_status.clone() },
+        UpdateStatus { os_update_available: text(), ..update_status.clone() },
     ];
     let one = cache.key_for_eim_poll(uuid, &update_status);
     assert_eq!(cache.key_for_eim_poll(uuid, &update_status.clone()), one);
-    assert_ne!(
-        cache.key_for_eim_poll(Uuid::from_u128(2), &update_status),
-        one
-    );
-    assert!(
-        others
-            .iter()
-            .all(|other| cache.key_for_eim_poll(uuid, other) != one)
-    );
+    assert_ne!(cache.key_for_eim_poll(Uuid::from_u128(2), &update_status), one);
+    assert!(others.iter().all(|other| cache.key_for_eim_poll(uuid, other) != one));
     assert_ne!(
         AnswerCache::new(AnswerCacheSettings::default()).key_for_eim_poll(uuid, &update_status),
         one
@@ -263,10 +212,7 @@ fn the_key_of_an_eim_poll_covers_every_field() {
 fn a_host_is_cached_for_the_agent_that_polled_last() {
     let cache = cache();
     let uuid = NodeKey::Uuid(project(1), Uuid::from_u128(1));
-    let old = NewAnswer {
-        node: uuid,
-        ..fresh_answer(&cache, 1)
-    };
+    let old = NewAnswer { node: uuid, ..fresh_answer(&cache, 1) };
     assert!(insert(&cache, old.clone()));
     assert!(lookup(&cache, &uuid).is_some());
     assert!(lookup(&cache, &own(1)).is_none());
@@ -279,17 +225,10 @@ fn a_host_is_cached_for_the_agent_that_polled_last() {
 
     // The UUID appears with another host, and the instance with a third one.
     assert!(insert(&cache, old.clone()));
-    let moved = NewAnswer {
-        host: HostId::nth(2),
-        instance: InstanceId::nth(2),
-        ..old
-    };
+    let moved = NewAnswer { host: HostId::nth(2), instance: InstanceId::nth(2), ..old };
     assert!(insert(&cache, moved));
     assert_eq!(lookup(&cache, &uuid).expect("known").host, HostId::nth(2));
-    let third = NewAnswer {
-        instance: InstanceId::nth(2),
-        ..fresh_answer(&cache, 3)
-    };
+    let third = NewAnswer { instance: InstanceId::nth(2), ..fresh_answer(&cache, 3) };
     assert!(insert(&cache, third));
     assert!(lookup(&cache, &uuid).is_none());
     assert_eq!(cached_nodes(&cache), [3]);
@@ -355,17 +294,12 @@ fn a_site_being_moved_belongs_to_both_regions() {
 fn a_change_of_a_project_keeps_other_projects() {
     let cache = cache();
     let other = NodeKey::Host(project(2), HostId::nth(1));
-    let elsewhere = NewAnswer {
-        node: other,
-        ..fresh_answer(&cache, 1)
-    };
+    let elsewhere = NewAnswer { node: other, ..fresh_answer(&cache, 1) };
     assert!(insert(&cache, elsewhere));
     assert!(insert(&cache, fresh_answer(&cache, 1)));
     assert!(insert(&cache, fresh_answer_at(&cache, 2, 1, 1)));
-    let invalidation = cache.apply_changes(&[
-        changed(ChangeKind::Settings, None),
-        changed(ChangeKind::Os, None),
-    ]);
+    let invalidation =
+        cache.apply_changes(&[changed(ChangeKind::Settings, None), changed(ChangeKind::Os, None)]);
     assert_eq!(invalidation.tenants, [project(1)]);
     assert!(cached_nodes(&cache).is_empty());
     assert!(lookup(&cache, &other).is_some());
@@ -378,10 +312,7 @@ fn a_change_of_a_project_keeps_other_projects() {
 fn a_slot_invalidates_nodes_under_the_same_limits() {
     let cache = cache();
     let answer_under = |n, scope| NewAnswer {
-        answer: Answer {
-            limit_scope: scope,
-            ..answer(7)
-        },
+        answer: Answer { limit_scope: scope, ..answer(7) },
         ..fresh_answer_at(&cache, n, 1, 1)
     };
     let (site, project_wide) = (Scope::Site(SiteId::nth(1)), Scope::Project);
@@ -408,10 +339,7 @@ fn an_answer_read_during_a_change_is_not_cached() {
     ];
     for change in changes {
         let cache = cache();
-        let (late, other) = (
-            fresh_answer_at(&cache, 1, 1, 1),
-            fresh_answer_at(&cache, 2, 2, 2),
-        );
+        let (late, other) = (fresh_answer_at(&cache, 1, 1, 1), fresh_answer_at(&cache, 2, 2, 2));
         cache.apply_changes(&[change]);
         assert!(!insert(&cache, late), "{change:?}");
         let is_alone = change.scope != Some(Scope::Project);

@@ -51,10 +51,7 @@ impl LongPollFixture {
             valid_until: None,
             as_of: self.cache.last_pass(),
         };
-        CachedAnswer {
-            is_cached: true,
-            ..self.cache.insert(new_answer, DateTime::UNIX_EPOCH)
-        }
+        CachedAnswer { is_cached: true, ..self.cache.insert(new_answer, DateTime::UNIX_EPOCH) }
     }
 
     /// Registers the poll of a node at a site of its own.
@@ -68,15 +65,12 @@ impl LongPollFixture {
         connection: Option<&ConnectionState>,
     ) -> Option<LongPollHandle> {
         let cached = self.cached_answer(node, node, None);
-        self.long_polls
-            .register(self.key(node), &cached, connection)
+        self.long_polls.register(self.key(node), &cached, connection)
     }
 
     fn register_waiting_for_slot(&self, node: u32, scope: Scope) -> LongPollHandle {
         let cached = self.cached_answer(node, 1, Some(scope));
-        self.long_polls
-            .register(self.key(node), &cached, None)
-            .expect("held")
+        self.long_polls.register(self.key(node), &cached, None).expect("held")
     }
 
     fn key(&self, node: u32) -> ((TenantId, HostId), CacheKey) {
@@ -94,10 +88,7 @@ fn wake_reason(handle: &mut LongPollHandle) -> Option<WakeReason> {
 }
 
 fn host_invalidation(node: u32) -> Invalidation {
-    Invalidation {
-        hosts: vec![node_key(node)],
-        ..Invalidation::default()
-    }
+    Invalidation { hosts: vec![node_key(node)], ..Invalidation::default() }
 }
 
 #[test]
@@ -106,24 +97,14 @@ fn a_change_wakes_only_affected_polls() {
     let scope = fixture.cached_answer(1, 1, None).scope;
     let of_the_first = [
         host_invalidation(1),
-        Invalidation {
-            instances: vec![(TENANT, InstanceId::nth(1))],
-            ..Invalidation::default()
-        },
-        Invalidation {
-            scopes: vec![scope],
-            ..Invalidation::default()
-        },
+        Invalidation { instances: vec![(TENANT, InstanceId::nth(1))], ..Invalidation::default() },
+        Invalidation { scopes: vec![scope], ..Invalidation::default() },
     ];
     let mut first = fixture.register(1).expect("held");
     let mut second = fixture.register(2).expect("held");
     for invalidation in &of_the_first {
         fixture.long_polls.wake(invalidation);
-        assert_eq!(
-            wake_reason(&mut first),
-            Some(WakeReason::Recheck),
-            "{invalidation:?}"
-        );
+        assert_eq!(wake_reason(&mut first), Some(WakeReason::Recheck), "{invalidation:?}");
         assert_eq!(wake_reason(&mut second), None, "{invalidation:?}");
     }
     let of_others = [
@@ -141,27 +122,13 @@ fn a_change_wakes_only_affected_polls() {
         assert_eq!(wake_reason(&mut first), None, "{invalidation:?}");
     }
     let of_all = [
-        Invalidation {
-            tenants: vec![TENANT],
-            ..Invalidation::default()
-        },
-        Invalidation {
-            all: true,
-            ..Invalidation::default()
-        },
+        Invalidation { tenants: vec![TENANT], ..Invalidation::default() },
+        Invalidation { all: true, ..Invalidation::default() },
     ];
     for invalidation in &of_all {
         fixture.long_polls.wake(invalidation);
-        assert_eq!(
-            wake_reason(&mut first),
-            Some(WakeReason::Recheck),
-            "{invalidation:?}"
-        );
-        assert_eq!(
-            wake_reason(&mut second),
-            Some(WakeReason::Recheck),
-            "{invalidation:?}"
-        );
+        assert_eq!(wake_reason(&mut first), Some(WakeReason::Recheck), "{invalidation:?}");
+        assert_eq!(wake_reason(&mut second), Some(WakeReason::Recheck), "{invalidation:?}");
     }
 }
 
@@ -171,16 +138,8 @@ fn no_wake_is_lost_between_two_waits() {
     let mut handle = fixture.register(1).expect("held");
     fixture.long_polls.wake(&host_invalidation(1));
     fixture.long_polls.wake(&host_invalidation(1));
-    assert_eq!(
-        wake_reason(&mut handle),
-        Some(WakeReason::Recheck),
-        "it was pending"
-    );
-    assert_eq!(
-        wake_reason(&mut handle),
-        None,
-        "both changes are one wake-up"
-    );
+    assert_eq!(wake_reason(&mut handle), Some(WakeReason::Recheck), "it was pending");
+    assert_eq!(wake_reason(&mut handle), None, "both changes are one wake-up");
     {
         let mut given_up = Box::pin(handle.next_wake());
         assert_eq!(given_up.as_mut().now_or_never(), None);
@@ -216,10 +175,8 @@ fn a_newer_poll_of_a_node_supersedes_the_older_one() {
 
 #[test]
 fn polls_beyond_the_limit_are_not_held() {
-    let fixture = LongPollFixture::new(LongPollSettings {
-        max_polls: 2,
-        ..LongPollSettings::default()
-    });
+    let fixture =
+        LongPollFixture::new(LongPollSettings { max_polls: 2, ..LongPollSettings::default() });
     let first = fixture.register(1).expect("held");
     let _second = fixture.register(2).expect("held");
     assert!(fixture.register(3).is_none());
@@ -240,9 +197,7 @@ fn a_connection_has_its_own_limit() {
     let _second = fixture.register_over(2, Some(&proxy)).expect("held");
     assert!(fixture.register_over(3, Some(&proxy)).is_none());
     let _third = fixture.register_over(3, Some(&other)).expect("held");
-    let again = fixture
-        .register_over(1, Some(&proxy))
-        .expect("it replaces the older one");
+    let again = fixture.register_over(1, Some(&proxy)).expect("it replaces the older one");
     assert_eq!(proxy.long_polls(), 2);
     drop(first);
     assert_eq!(proxy.long_polls(), 2);
@@ -273,11 +228,7 @@ fn draining_wakes_all_polls_and_accepts_no_more() {
     fixture.long_polls.wake(&host_invalidation(1));
     fixture.long_polls.drain();
     assert_eq!(fixture.long_polls.len(), 0);
-    assert_eq!(
-        wake_reason(&mut first),
-        Some(WakeReason::Draining),
-        "despite the change"
-    );
+    assert_eq!(wake_reason(&mut first), Some(WakeReason::Draining), "despite the change");
     assert_eq!(wake_reason(&mut second), Some(WakeReason::Draining));
     assert_eq!(connection.long_polls(), 0);
     assert!(fixture.register(3).is_none());
@@ -288,25 +239,16 @@ fn draining_wakes_all_polls_and_accepts_no_more() {
 #[test]
 fn a_poll_with_an_uncached_answer_is_not_held() {
     let fixture = LongPollFixture::new(LongPollSettings::default());
-    let cached = CachedAnswer {
-        is_cached: false,
-        ..fixture.cached_answer(1, 1, None)
-    };
-    assert!(
-        fixture
-            .long_polls
-            .register(fixture.key(1), &cached, None)
-            .is_none()
-    );
+    let cached = CachedAnswer { is_cached: false, ..fixture.cached_answer(1, 1, None) };
+    assert!(fixture.long_polls.register(fixture.key(1), &cached, None).is_none());
 }
 
 #[test]
 fn slot_waiters_are_woken_a_few_at_a_time_in_turn() {
     let fixture = LongPollFixture::new(LongPollSettings::default());
     let all = 2 * u32::try_from(MAX_SLOT_WAITERS_WOKEN).expect("few") + 3;
-    let mut handles: Vec<_> = (0..all)
-        .map(|node| fixture.register_waiting_for_slot(node, Scope::Project))
-        .collect();
+    let mut handles: Vec<_> =
+        (0..all).map(|node| fixture.register_waiting_for_slot(node, Scope::Project)).collect();
     let invalidation = Invalidation {
         limit_scopes: vec![(TENANT, Scope::Project), (TENANT, Scope::Project)],
         ..Invalidation::default()
@@ -334,15 +276,8 @@ fn an_updated_poll_depends_on_its_new_answer() {
     let after = fixture.cached_answer(1, 2, Some(Scope::Project));
     fixture.long_polls.wake(&host_invalidation(1));
     handle.update(&after);
-    assert_eq!(
-        wake_reason(&mut handle),
-        Some(WakeReason::Recheck),
-        "the wake-up is not lost"
-    );
-    let invalidation = |scope| Invalidation {
-        scopes: vec![scope],
-        ..Invalidation::default()
-    };
+    assert_eq!(wake_reason(&mut handle), Some(WakeReason::Recheck), "the wake-up is not lost");
+    let invalidation = |scope| Invalidation { scopes: vec![scope], ..Invalidation::default() };
     fixture.long_polls.wake(&invalidation(before.scope));
     assert_eq!(wake_reason(&mut handle), None);
     fixture.long_polls.wake(&invalidation(after.scope));
@@ -361,11 +296,7 @@ fn dropped_polls_are_fully_removed() {
     let connection = ConnectionState::default();
     let cached = fixture.cached_answer(1, 1, Some(Scope::Project));
     for _ in 0..10 {
-        let register = || {
-            fixture
-                .long_polls
-                .register(fixture.key(1), &cached, Some(&connection))
-        };
+        let register = || fixture.long_polls.register(fixture.key(1), &cached, Some(&connection));
         let (older, mut newer) = (register(), register().expect("held"));
         newer.update(&fixture.cached_answer(1, 2, None));
         drop((older, newer));
@@ -380,9 +311,7 @@ fn dropped_polls_are_fully_removed() {
 #[test]
 fn every_poll_is_rechecked_in_turn_and_woken_if_invalid() {
     let fixture = LongPollFixture::new(LongPollSettings::default());
-    let mut all: Vec<_> = (1..=7)
-        .map(|n| fixture.register(n).expect("held"))
-        .collect();
+    let mut all: Vec<_> = (1..=7).map(|n| fixture.register(n).expect("held")).collect();
     let mut rounds = Vec::new();
     for _ in 0..4 {
         let checked = std::cell::RefCell::new(Vec::new());

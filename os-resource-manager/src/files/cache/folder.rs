@@ -24,16 +24,10 @@ impl CacheFolder {
     pub fn open(path: &Path) -> io::Result<Self> {
         let (complete, partial) = (path.join("sha256"), path.join("partial"));
         for folder in [&complete, &partial] {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path.join("lock"))?;
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).open(path.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -42,11 +36,7 @@ impl CacheFolder {
             }
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        Ok(Self {
-            complete,
-            partial,
-            _lock: lock,
-        })
+        Ok(Self { complete, partial, _lock: lock })
     }
 
     /// Path of a complete file.
@@ -97,10 +87,7 @@ impl CacheFolder {
         let to = self.file_path(digest);
         let subfolder = to.parent().unwrap_or(&self.complete);
         if !subfolder.is_dir() {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(subfolder)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(subfolder)?;
             sync_folder(&self.complete)?;
         }
         fs::rename(self.part_path(digest), &to)?;
@@ -120,9 +107,7 @@ fn list_digest_files(folder: &Path) -> io::Result<Vec<(Digest, u64, std::time::S
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let digest = name
-            .to_str()
-            .and_then(|digits| Digest::from_hex(digits).ok());
+        let digest = name.to_str().and_then(|digits| Digest::from_hex(digits).ok());
         let metadata = entry.metadata()?;
         if let Some(digest) = digest.filter(|_| metadata.is_file()) {
             entries.push((digest, metadata.len(), metadata.modified()?));

@@ -6,10 +6,7 @@ use chrono::DateTime;
 
 use super::*;
 
-const ROOMY_LIMITS: CacheLimits = CacheLimits {
-    max_bytes: 1_000,
-    min_free_bytes: 0,
-};
+const ROOMY_LIMITS: CacheLimits = CacheLimits { max_bytes: 1_000, min_free_bytes: 0 };
 
 fn no_digests() -> HashSet<Digest> {
     HashSet::new()
@@ -47,34 +44,18 @@ fn file_path(folder: &Path, digest: &Digest) -> PathBuf {
 fn the_least_recently_used_file_is_evicted_and_open_files_stay() {
     let dir = tempfile::tempdir().expect("a folder");
     let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
-    let all: Vec<Digest> = (0..4_u8)
-        .map(|n| store_content(&cache, &[n; 250]).expect("space"))
-        .collect();
-    let reading = cache
-        .open_file(&all[0], time_at(0))
-        .expect("a disk")
-        .expect("it is cached");
-    drop(
-        cache
-            .open_file(&all[1], time_at(1))
-            .expect("a disk")
-            .expect("it is cached"),
-    );
+    let all: Vec<Digest> =
+        (0..4_u8).map(|n| store_content(&cache, &[n; 250]).expect("space")).collect();
+    let reading = cache.open_file(&all[0], time_at(0)).expect("a disk").expect("it is cached");
+    drop(cache.open_file(&all[1], time_at(1)).expect("a disk").expect("it is cached"));
 
     let new = store_content(&cache, &[9; 300]).expect("space");
 
     assert!(!has_file(&cache, &all[2]) && !has_file(&cache, &all[3]));
     assert!(has_file(&cache, &all[0]) && has_file(&cache, &all[1]) && has_file(&cache, &new));
     assert!(!file_path(dir.path(), &all[2]).exists());
-    assert_eq!(
-        store_content(&cache, &[8; 900]),
-        Err(CacheSpaceError::Full),
-        "one is open"
-    );
-    assert!(
-        has_file(&cache, &all[1]) && has_file(&cache, &new),
-        "nothing was evicted in vain"
-    );
+    assert_eq!(store_content(&cache, &[8; 900]), Err(CacheSpaceError::Full), "one is open");
+    assert!(has_file(&cache, &all[1]) && has_file(&cache, &new), "nothing was evicted in vain");
     drop(reading);
     assert!(store_content(&cache, &[8; 900]).is_ok());
     assert!(!has_file(&cache, &all[0]) && !has_file(&cache, &new));
@@ -85,20 +66,14 @@ fn a_file_larger_than_the_cache_gets_no_space() {
     let dir = tempfile::tempdir().expect("a folder");
     let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
     let small = store_content(&cache, b"small").expect("space");
-    assert_eq!(
-        store_content(&cache, &[0; 1_001]),
-        Err(CacheSpaceError::TooLarge)
-    );
+    assert_eq!(store_content(&cache, &[0; 1_001]), Err(CacheSpaceError::TooLarge));
     assert!(has_file(&cache, &small));
 }
 
 #[test]
 fn the_disk_is_not_filled_up() {
     let dir = tempfile::tempdir().expect("a folder");
-    let greedy = CacheLimits {
-        max_bytes: 1_000,
-        min_free_bytes: u64::MAX,
-    };
+    let greedy = CacheLimits { max_bytes: 1_000, min_free_bytes: u64::MAX };
     let cache = FileCache::open(dir.path(), greedy).expect("a cache");
     assert_eq!(store_content(&cache, b"one"), Err(CacheSpaceError::Full));
     let parts = fs::read_dir(dir.path().join("partial")).expect("a folder");
@@ -137,11 +112,7 @@ fn an_idle_part_is_evicted_first_and_can_be_resumed_until_then() {
     let (file, written) = cache.open_part(&digest).expect("a part");
     assert_eq!(written.load(Ordering::Relaxed), 500);
     assert_eq!(file.metadata().expect("a file").len(), 500);
-    assert_eq!(
-        store_content(&cache, &[2; 501]),
-        Err(CacheSpaceError::Full),
-        "it is being written"
-    );
+    assert_eq!(store_content(&cache, &[2; 501]), Err(CacheSpaceError::Full), "it is being written");
     cache.release(&digest);
     store_content(&cache, &[2; 500]).expect("space");
     assert!(has_file(&cache, &complete));
@@ -162,19 +133,9 @@ fn a_file_of_an_earlier_process_is_read_only_after_verification() {
 
     let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
     assert_eq!(cache.presence(&good), FilePresence::Unverified);
-    assert!(
-        cache
-            .open_file(&good, time_at(0))
-            .expect("a disk")
-            .is_none()
-    );
+    assert!(cache.open_file(&good, time_at(0)).expect("a disk").is_none());
     assert!(cache.verify(&good).expect("a disk"));
-    assert!(
-        cache
-            .open_file(&good, time_at(0))
-            .expect("a disk")
-            .is_some()
-    );
+    assert!(cache.open_file(&good, time_at(0)).expect("a disk").is_some());
     assert!(!cache.verify(&spoilt).expect("a disk"));
     assert_eq!(cache.presence(&spoilt), FilePresence::Absent);
     assert!(!file_path(dir.path(), &spoilt).exists());
@@ -190,12 +151,7 @@ fn a_removed_or_truncated_file_is_absent() {
     fs::remove_file(file_path(dir.path(), &removed)).expect("a disk");
     fs::write(file_path(dir.path(), &cut), b"cut").expect("a disk");
     for digest in [removed, cut] {
-        assert!(
-            cache
-                .open_file(&digest, time_at(0))
-                .expect("a disk")
-                .is_none()
-        );
+        assert!(cache.open_file(&digest, time_at(0)).expect("a disk").is_none());
         assert!(!has_file(&cache, &digest));
     }
 }
@@ -211,10 +167,7 @@ fn the_order_of_use_and_a_smaller_limit_apply_after_a_restart() {
         }
         all
     };
-    let tighter = CacheLimits {
-        max_bytes: 600,
-        min_free_bytes: 0,
-    };
+    let tighter = CacheLimits { max_bytes: 600, min_free_bytes: 0 };
     let cache = FileCache::open(dir.path(), tighter).expect("a cache");
     assert!(has_file(&cache, &first) && has_file(&cache, &third));
     assert!(!has_file(&cache, &second) && !file_path(dir.path(), &second).exists());

@@ -9,15 +9,13 @@ const PROFILES: [&str; 3] = ["edge", "edge-rt", "ubuntu"];
 fn revisions() -> impl Strategy<Value = Vec<TestRevision>> {
     let version = (prop::bool::ANY, 2u8..5, 0u8..4);
     let one = (0..PROFILES.len(), version, 0u8..3, 0u8..2, 0u8..6);
-    let one = one.prop_map(
-        |(profile, (v, minor, patch), image, content, state)| TestRevision {
-            profile: PROFILES[profile],
-            tag: format!("{}0.{minor}.{patch}", if v { "v" } else { "" }),
-            image,
-            content,
-            state,
-        },
-    );
+    let one = one.prop_map(|(profile, (v, minor, patch), image, content, state)| TestRevision {
+        profile: PROFILES[profile],
+        tag: format!("{}0.{minor}.{patch}", if v { "v" } else { "" }),
+        image,
+        content,
+        state,
+    });
     prop::collection::vec(one, 0..24).prop_map(|all| {
         // A tag has one content.
         let mut seen = HashSet::new();

@@ -31,18 +31,12 @@ async fn wait_for_partial_file(fixture: &FileFixture, content: &[u8]) -> u64 {
 async fn concurrent_requests_download_a_file_once() {
     let fixture = FileFixture::new().await;
     let edge = content(21);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     let path = digest_path(&edge);
     let responses = join_all((0..20).map(|_| fixture.get(&files, &path, &[]))).await;
     for response in responses {
-        assert!(
-            response.status == StatusCode::OK && response.body == edge,
-            "{}",
-            response.text()
-        );
+        assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.text());
     }
     assert_eq!(fixture.server.registry.count_requests("GET /v2/"), 1);
 }
@@ -51,29 +45,16 @@ async fn concurrent_requests_download_a_file_once() {
 async fn a_file_with_a_wrong_digest_is_never_served() {
     let fixture = FileFixture::new().await;
     let edge = content(22);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     let path = digest_path(&edge);
-    fixture
-        .server
-        .registry
-        .add_fault(Fault::always(BLOBS_PATH, FaultKind::Corrupt));
+    fixture.server.registry.add_fault(Fault::always(BLOBS_PATH, FaultKind::Corrupt));
     for _ in 0..3 {
         let response = fixture.get(&files, &path, &[]).await;
         assert_eq!(response.status, StatusCode::BAD_GATEWAY);
-        assert!(
-            response.text().contains("not what the profile says"),
-            "{}",
-            response.text()
-        );
+        assert!(response.text().contains("not what the profile says"), "{}", response.text());
     }
-    assert_eq!(
-        fixture.server.registry.count_requests("GET /v2/"),
-        1,
-        "it is not downloaded again"
-    );
+    assert_eq!(fixture.server.registry.count_requests("GET /v2/"), 1, "it is not downloaded again");
     assert!(
         fixture.cached_files("sha256").is_empty() && fixture.cached_files("partial").is_empty()
     );
@@ -81,43 +62,21 @@ async fn a_file_with_a_wrong_digest_is_never_served() {
     fixture.server.registry.clear_faults();
     fixture.server.clock.advance(TimeDelta::minutes(10));
     let response = fixture.get(&files, &path, &[]).await;
-    assert!(
-        response.status == StatusCode::OK && response.body == edge,
-        "{}",
-        response.text()
-    );
+    assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.text());
 }
 
 #[tokio::test]
 async fn a_file_of_the_wrong_length_is_never_served() {
     let fixture = FileFixture::new().await;
     let edge = content(23);
-    let blob = fixture
-        .server
-        .registry
-        .put_blob(FILES_REPOSITORY, edge.clone());
+    let blob = fixture.server.registry.put_blob(FILES_REPOSITORY, edge.clone());
     let (tenant, digest) = (fixture.server.tenant, Digest::compute(&edge));
-    for (version, size) in [
-        ("1.0", CONTENT_BYTES as u64 - 1),
-        ("2.0", CONTENT_BYTES as u64 + 1),
-    ] {
-        fixture
-            .offer_image(
-                tenant,
-                version,
-                &digest,
-                (&blob_location(&blob), Some(size)),
-            )
-            .await;
+    for (version, size) in [("1.0", CONTENT_BYTES as u64 - 1), ("2.0", CONTENT_BYTES as u64 + 1)] {
+        fixture.offer_image(tenant, version, &digest, (&blob_location(&blob), Some(size))).await;
     }
     let files = fixture.open();
     let response = fixture.get(&files, &digest_path(&edge), &[]).await;
-    assert_eq!(
-        response.status,
-        StatusCode::BAD_GATEWAY,
-        "{}",
-        response.text()
-    );
+    assert_eq!(response.status, StatusCode::BAD_GATEWAY, "{}", response.text());
     assert!(fixture.cached_files("sha256").is_empty());
 }
 
@@ -130,21 +89,11 @@ async fn a_file_missing_at_one_source_comes_from_another() {
     fixture.server.registry.put_file("/edge.raw", edge.clone());
     let (tenant, length) = (fixture.server.tenant, Some(CONTENT_BYTES as u64));
     let nowhere = format!("blob:{FILES_REPOSITORY}@{}", Digest::compute(b"nowhere"));
-    fixture
-        .offer_image(tenant, "1.0", &digest, (&nowhere, length))
-        .await;
-    fixture
-        .offer_image(tenant, "2.0", &digest, ("nonsense", length))
-        .await;
-    fixture
-        .offer_image(tenant, "3.0", &digest, (&web, length))
-        .await;
+    fixture.offer_image(tenant, "1.0", &digest, (&nowhere, length)).await;
+    fixture.offer_image(tenant, "2.0", &digest, ("nonsense", length)).await;
+    fixture.offer_image(tenant, "3.0", &digest, (&web, length)).await;
     let response = fixture.get(&fixture.open(), &digest_path(&edge), &[]).await;
-    assert!(
-        response.status == StatusCode::OK && response.body == edge,
-        "{}",
-        response.text()
-    );
+    assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.text());
 }
 
 #[tokio::test]
@@ -155,40 +104,20 @@ async fn an_interrupted_download_is_resumed() {
     fixture.server.registry.put_file("/edge.raw", edge.clone());
     let (tenant, digest) = (fixture.server.tenant, Digest::compute(&edge));
     let length = Some(CONTENT_BYTES as u64);
-    fixture
-        .offer_image(tenant, "1.0", &digest, (&location, length))
-        .await;
+    fixture.offer_image(tenant, "1.0", &digest, (&location, length)).await;
     let files = fixture.open();
     let path = digest_path(&edge);
-    fixture
-        .server
-        .registry
-        .add_fault(Fault::times("/edge.raw", 4, FaultKind::Stall));
+    fixture.server.registry.add_fault(Fault::times("/edge.raw", 4, FaultKind::Stall));
 
     let response = fixture.get(&files, &path, &[]).await;
-    assert!(
-        response.is_retryable(),
-        "{} {}",
-        response.status,
-        response.text()
-    );
+    assert!(response.is_retryable(), "{} {}", response.status, response.text());
     // Each of the four interruptions came after half of the missing bytes.
     let there = fixture.cached_files("partial");
-    assert_eq!(
-        there,
-        [(
-            digest.hex(),
-            CONTENT_BYTES as u64 - CONTENT_BYTES as u64 / 16
-        )]
-    );
+    assert_eq!(there, [(digest.hex(), CONTENT_BYTES as u64 - CONTENT_BYTES as u64 / 16)]);
     assert!(fixture.cached_files("sha256").is_empty());
 
     let response = fixture.get(&files, &path, &[]).await;
-    assert!(
-        response.status == StatusCode::OK && response.body == edge,
-        "{}",
-        response.text()
-    );
+    assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.text());
     assert_eq!(fixture.server.registry.count_requests("GET /edge.raw"), 5);
 }
 
@@ -196,21 +125,13 @@ async fn an_interrupted_download_is_resumed() {
 async fn an_unavailable_registry_is_reported_and_nothing_is_stored() {
     let fixture = FileFixture::new().await;
     let edge = content(26);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     let path = digest_path(&edge);
-    for fault in [
-        FaultKind::Status(503),
-        FaultKind::Status(404),
-        FaultKind::Html,
-        FaultKind::Silent,
-    ] {
-        fixture
-            .server
-            .registry
-            .add_fault(Fault::always(BLOBS_PATH, fault.clone()));
+    for fault in
+        [FaultKind::Status(503), FaultKind::Status(404), FaultKind::Html, FaultKind::Silent]
+    {
+        fixture.server.registry.add_fault(Fault::always(BLOBS_PATH, fault.clone()));
         let response = fixture.get(&files, &path, &[]).await;
         let is_error = response.is_retryable() || response.status == StatusCode::BAD_GATEWAY;
         assert!(is_error, "{fault:?}: {}", response.status);
@@ -230,41 +151,21 @@ async fn a_slow_download_is_answered_with_a_retry_and_continues() {
     let mut fixture = FileFixture::with_server(server.await).await;
     fixture.settings.wait_timeout = Duration::from_millis(50);
     let edge = content(27);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     let path = digest_path(&edge);
-    fixture
-        .server
-        .registry
-        .add_fault(Fault::times(BLOBS_PATH, 1, FaultKind::Stall));
+    fixture.server.registry.add_fault(Fault::times(BLOBS_PATH, 1, FaultKind::Stall));
     let response = fixture.get(&files, &path, &[]).await;
-    assert!(
-        response.is_retryable(),
-        "{} {}",
-        response.status,
-        response.text()
-    );
-    assert!(
-        response.text().contains("being fetched"),
-        "{}",
-        response.text()
-    );
+    assert!(response.is_retryable(), "{} {}", response.status, response.text());
+    assert!(response.text().contains("being fetched"), "{}", response.text());
     assert!(wait_for_partial_file(&fixture, &edge).await < CONTENT_BYTES as u64);
-    assert_eq!(
-        fixture.server.registry.count_requests("GET /v2/"),
-        1,
-        "it is the same download"
-    );
+    assert_eq!(fixture.server.registry.count_requests("GET /v2/"), 1, "it is the same download");
 }
 
 /// Runs a process that downloads and is killed before the end, without any cleanup.
 fn kill_during_download(fixture: &FileFixture, url: &str, path: &str, edge: &[u8]) -> u64 {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let came = runtime.block_on(async {
         let store = Store::connect(url, StoreOptions::default()).await;
         let sources = Sources::open(&fixture.server.settings.registries).expect("registries");
@@ -292,14 +193,9 @@ async fn a_part_of_a_killed_process_can_be_resumed() {
     });
     let fixture = FileFixture::with_server(server.await).await;
     let edge = content(28);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let path = digest_path(&edge);
-    fixture
-        .server
-        .registry
-        .add_fault(Fault::always(BLOBS_PATH, FaultKind::Stall));
+    fixture.server.registry.add_fault(Fault::always(BLOBS_PATH, FaultKind::Stall));
     let mut before = 0;
     for _ in 0..3 {
         let (url, fixture, path, edge) = (&fixture.server.url, &fixture, &path, &edge);
@@ -313,11 +209,7 @@ async fn a_part_of_a_killed_process_can_be_resumed() {
     }
     fixture.server.registry.clear_faults();
     let response = fixture.get(&fixture.open(), &path, &[]).await;
-    assert!(
-        response.status == StatusCode::OK && response.body == edge,
-        "{}",
-        response.text()
-    );
+    assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.text());
     assert!(fixture.cached_files("partial").is_empty());
 }
 
@@ -325,17 +217,10 @@ async fn a_part_of_a_killed_process_can_be_resumed() {
 async fn a_file_is_complete_whatever_a_killed_process_left() {
     let fixture = FileFixture::new().await;
     let edge = content(29);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let path = digest_path(&edge);
     let digest = Digest::compute(&edge).hex();
-    let stored = fixture
-        .settings
-        .dir
-        .join("sha256")
-        .join(&digest[..2])
-        .join(&digest);
+    let stored = fixture.settings.dir.join("sha256").join(&digest[..2]).join(&digest);
     let spoilt: Vec<u8> = edge.iter().map(|byte| byte ^ 1).collect();
     let mut left: Vec<Vec<u8>> = Vec::new();
     for length in [0, 1, CONTENT_BYTES / 2, CONTENT_BYTES - 1, CONTENT_BYTES] {
@@ -346,26 +231,14 @@ async fn a_file_is_complete_whatever_a_killed_process_left() {
         for is_part in [true, false] {
             fs::remove_dir_all(&fixture.settings.dir).ok();
             drop(fixture.open());
-            let target = if is_part {
-                part_path(&fixture, &edge)
-            } else {
-                stored.clone()
-            };
+            let target = if is_part { part_path(&fixture, &edge) } else { stored.clone() };
             fs::create_dir_all(target.parent().expect("a folder")).expect("a folder");
             fs::write(target, left).expect("a file");
             let files = fixture.open();
             let response = fixture.get(&files, &path, &[]).await;
             let is_whole = response.status == StatusCode::OK && response.body == edge;
-            assert!(
-                is_whole,
-                "{nth} {is_part}: {} {}",
-                response.status,
-                response.text().len()
-            );
-            assert_eq!(
-                fixture.cached_files("sha256"),
-                [(digest.clone(), CONTENT_BYTES as u64)]
-            );
+            assert!(is_whole, "{nth} {is_part}: {} {}", response.status, response.text().len());
+            assert_eq!(fixture.cached_files("sha256"), [(digest.clone(), CONTENT_BYTES as u64)]);
             assert!(fixture.cached_files("partial").is_empty());
         }
     }

@@ -12,10 +12,7 @@ async fn set_node_os(fixture: &FileFixture, tenant: TenantId, os: OsId) {
         os.bits().cast_signed()
     );
     let store = &fixture.server.store;
-    store
-        .execute_unprepared(&sql)
-        .await
-        .expect("nodes that run it");
+    store.execute_unprepared(&sql).await.expect("nodes that run it");
 }
 
 #[tokio::test]
@@ -24,21 +21,13 @@ async fn the_least_recently_used_file_is_evicted_but_stays_readable_while_open()
     fixture.settings.max_bytes = 2 * FILE_SIZE + 10;
     let all = [31, 32, 33].map(content);
     for (nth, content) in all.iter().enumerate() {
-        fixture
-            .offer_blob(fixture.server.tenant, &format!("{nth}.0"), content)
-            .await;
+        fixture.offer_blob(fixture.server.tenant, &format!("{nth}.0"), content).await;
     }
     let files = fixture.open();
     let [one, two, three] = &all;
     let token = fixture.node_token(0);
-    let reading = send_request(
-        &files.router(),
-        Method::GET,
-        &digest_path(one),
-        Some(&token),
-        &[],
-    )
-    .await;
+    let reading =
+        send_request(&files.router(), Method::GET, &digest_path(one), Some(&token), &[]).await;
     for content in [two, three] {
         let response = fixture.get(&files, &digest_path(content), &[]).await;
         assert!(
@@ -46,11 +35,7 @@ async fn the_least_recently_used_file_is_evicted_but_stays_readable_while_open()
             "{}",
             response.text()
         );
-        let bytes: u64 = fixture
-            .cached_files("sha256")
-            .iter()
-            .map(|(_, length)| length)
-            .sum();
+        let bytes: u64 = fixture.cached_files("sha256").iter().map(|(_, length)| length).sum();
         assert!(bytes <= fixture.settings.max_bytes);
     }
     let entry_of = |content: &[u8]| (Digest::compute(content).hex(), FILE_SIZE);
@@ -63,11 +48,7 @@ async fn the_least_recently_used_file_is_evicted_but_stays_readable_while_open()
     assert!(response.body == *two);
     let mut expected = [entry_of(two), entry_of(three)];
     expected.sort();
-    assert_eq!(
-        fixture.cached_files("sha256"),
-        expected,
-        "its last reader is gone"
-    );
+    assert_eq!(fixture.cached_files("sha256"), expected, "its last reader is gone");
 }
 
 #[tokio::test]
@@ -79,20 +60,10 @@ async fn there_is_no_space_while_all_files_are_open() {
     fixture.offer_blob(fixture.server.tenant, "2.0", &two).await;
     let files = fixture.open();
     let token = fixture.node_token(0);
-    let reading = send_request(
-        &files.router(),
-        Method::GET,
-        &digest_path(&one),
-        Some(&token),
-        &[],
-    )
-    .await;
+    let reading =
+        send_request(&files.router(), Method::GET, &digest_path(&one), Some(&token), &[]).await;
     let response = fixture.get(&files, &digest_path(&two), &[]).await;
-    assert!(
-        response.is_retryable() && response.text().contains("no space"),
-        "{}",
-        response.text()
-    );
+    assert!(response.is_retryable() && response.text().contains("no space"), "{}", response.text());
     assert!(read_response(reading).await.body == one);
     let response = fixture.get(&files, &digest_path(&two), &[]).await;
     assert!(response.body == two, "{}", response.text());
@@ -103,22 +74,12 @@ async fn a_full_disk_is_reported_and_nothing_is_downloaded() {
     let mut fixture = FileFixture::new().await;
     fixture.settings.min_free_bytes = u64::MAX;
     let edge = content(36);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let path = digest_path(&edge);
     let files = fixture.open();
     let response = fixture.get(&files, &path, &[]).await;
-    assert!(
-        response.is_retryable() && response.text().contains("no space"),
-        "{}",
-        response.text()
-    );
-    assert_eq!(
-        fixture.server.registry.count_requests("GET /v2/"),
-        0,
-        "no download starts"
-    );
+    assert!(response.is_retryable() && response.text().contains("no space"), "{}", response.text());
+    assert_eq!(fixture.server.registry.count_requests("GET /v2/"), 0, "no download starts");
     assert!(
         fixture.cached_files("partial").is_empty() && fixture.cached_files("sha256").is_empty()
     );
@@ -138,21 +99,13 @@ async fn a_file_larger_than_the_cache_is_not_downloaded() {
     let location = format!("web:{}", fixture.server.registry.file_url("/edge.raw"));
     let digest = Digest::compute(&edge);
     // One file with a known size, and one without.
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &content(38))
-        .await;
-    fixture
-        .offer_image(fixture.server.tenant, "2.0", &digest, (&location, None))
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &content(38)).await;
+    fixture.offer_image(fixture.server.tenant, "2.0", &digest, (&location, None)).await;
     let files = fixture.open();
     for content in [&edge, &content(38)] {
         let response = fixture.get(&files, &digest_path(content), &[]).await;
         assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(
-            response.text().contains("larger than the cache"),
-            "{}",
-            response.text()
-        );
+        assert!(response.text().contains("larger than the cache"), "{}", response.text());
     }
     assert_eq!(fixture.server.registry.count_requests("GET /v2/"), 0);
     assert!(
@@ -166,24 +119,16 @@ async fn the_newest_image_of_a_series_in_use_is_prefetched() {
     fixture.settings.prefetch = Prefetch::Newest;
     let [old, new, newest] = [39, 40, 41].map(content);
     let os = fixture.offer_blob(fixture.server.tenant, "1.9", &old).await;
-    fixture
-        .offer_blob(fixture.server.tenant, "1.10", &new)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.10", &new).await;
     let files = fixture.open();
-    assert_eq!(
-        files.prefetch().await.expect("a pass"),
-        0,
-        "no node runs an image"
-    );
+    assert_eq!(files.prefetch().await.expect("a pass"), 0, "no node runs an image");
 
     set_node_os(&fixture, fixture.server.tenant, os).await;
     assert_eq!(files.prefetch().await.expect("a pass"), 1);
     let entry_of = |content: &[u8]| (Digest::compute(content).hex(), FILE_SIZE);
     assert_eq!(fixture.cached_files("sha256"), [entry_of(&new)]);
 
-    fixture
-        .offer_blob(fixture.server.tenant, "1.11", &newest)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.11", &newest).await;
     assert_eq!(files.prefetch().await.expect("a pass"), 1);
     let before = fixture.server.registry.count_requests("GET /v2/");
     let response = fixture.get(&files, &digest_path(&newest), &[]).await;
@@ -196,21 +141,12 @@ async fn prefetched_images_do_not_evict_each_other() {
     let mut fixture = FileFixture::new().await;
     fixture.settings.max_bytes = FILE_SIZE + 10;
     let image = content(42);
-    let os = fixture
-        .offer_blob(fixture.server.tenant, "1.0", &image)
-        .await;
-    let (other, second) = (
-        crate::test_server::create_project(&fixture.server.store, "other").await,
-        content(43),
-    );
+    let os = fixture.offer_blob(fixture.server.tenant, "1.0", &image).await;
+    let (other, second) =
+        (crate::test_server::create_project(&fixture.server.store, "other").await, content(43));
     let small = fill::ProjectSize { hosts: 1, sites: 1 };
-    let filled = fill::seed_nodes(
-        &fixture.server.store,
-        other,
-        small,
-        fixture.server.clock.now(),
-    )
-    .await;
+    let filled =
+        fill::seed_nodes(&fixture.server.store, other, small, fixture.server.clock.now()).await;
     filled.expect("a node");
     let other_os = fixture.offer_blob(other, "1.0", &second).await;
     set_node_os(&fixture, fixture.server.tenant, os).await;

@@ -14,9 +14,7 @@ use crate::test_server::create_project;
 async fn a_node_gets_an_image_by_digest_and_by_path() {
     let fixture = FileFixture::new().await;
     let edge = content(1);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     let digest = Digest::compute(&edge);
     for path in [
@@ -25,26 +23,14 @@ async fn a_node_gets_an_image_by_digest_and_by_path() {
         "/images/edge-1.0.raw".to_owned(),
     ] {
         let response = fixture.get(&files, &path, &[]).await;
-        assert_eq!(
-            response.status,
-            StatusCode::OK,
-            "{path}: {}",
-            response.text()
-        );
+        assert_eq!(response.status, StatusCode::OK, "{path}: {}", response.text());
         assert_eq!(response.header(ETAG), format!("\"{digest}\""));
         assert_eq!(response.header(CONTENT_LENGTH), CONTENT_BYTES.to_string());
         assert_eq!(response.header(ACCEPT_RANGES), "bytes");
         assert!(response.body == edge, "{path}");
     }
-    assert_eq!(
-        fixture.server.registry.count_requests("GET /v2/"),
-        1,
-        "it is downloaded once"
-    );
-    assert_eq!(
-        fixture.cached_files("sha256"),
-        [(digest.hex(), CONTENT_BYTES as u64)]
-    );
+    assert_eq!(fixture.server.registry.count_requests("GET /v2/"), 1, "it is downloaded once");
+    assert_eq!(fixture.cached_files("sha256"), [(digest.hex(), CONTENT_BYTES as u64)]);
     assert!(fixture.cached_files("partial").is_empty());
 }
 
@@ -52,33 +38,19 @@ async fn a_node_gets_an_image_by_digest_and_by_path() {
 async fn an_image_can_be_outside_the_registry_and_of_unknown_size() {
     let fixture = FileFixture::new().await;
     let edge = content(2);
-    fixture
-        .server
-        .registry
-        .put_file("/beside/edge.raw", edge.clone());
-    let location = format!(
-        "web:{}",
-        fixture.server.registry.file_url("/beside/edge.raw")
-    );
+    fixture.server.registry.put_file("/beside/edge.raw", edge.clone());
+    let location = format!("web:{}", fixture.server.registry.file_url("/beside/edge.raw"));
     let (tenant, digest) = (fixture.server.tenant, Digest::compute(&edge));
-    fixture
-        .offer_image(tenant, "1.0", &digest, (&location, None))
-        .await;
+    fixture.offer_image(tenant, "1.0", &digest, (&location, None)).await;
     let response = fixture.get(&fixture.open(), &digest_path(&edge), &[]).await;
-    assert!(
-        response.status == StatusCode::OK && response.body == edge,
-        "{}",
-        response.status
-    );
+    assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.status);
 }
 
 #[tokio::test]
 async fn every_range_returns_exactly_its_bytes() {
     let fixture = FileFixture::new().await;
     let edge = content(3);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     let (path, last) = (digest_path(&edge), CONTENT_BYTES - 1);
     for (range, from, to) in [
@@ -98,41 +70,26 @@ async fn every_range_returns_exactly_its_bytes() {
     }
     for range in ["bytes=0-1,5-6", "lines=1-2", "bytes=9-1"] {
         let response = fixture.get(&files, &path, &[(RANGE, range)]).await;
-        assert!(
-            response.status == StatusCode::OK && response.body == edge,
-            "{range}"
-        );
+        assert!(response.status == StatusCode::OK && response.body == edge, "{range}");
     }
     let behind = format!("bytes={CONTENT_BYTES}-");
     let response = fixture.get(&files, &path, &[(RANGE, &behind)]).await;
     assert_eq!(response.status, StatusCode::RANGE_NOT_SATISFIABLE);
-    assert_eq!(
-        response.header(CONTENT_RANGE),
-        format!("bytes */{CONTENT_BYTES}")
-    );
+    assert_eq!(response.header(CONTENT_RANGE), format!("bytes */{CONTENT_BYTES}"));
 }
 
 #[tokio::test]
 async fn conditional_requests_return_the_rest_or_nothing() {
     let fixture = FileFixture::new().await;
     let edge = content(4);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
-    let (path, etag) = (
-        digest_path(&edge),
-        format!("\"{}\"", Digest::compute(&edge)),
-    );
+    let (path, etag) = (digest_path(&edge), format!("\"{}\"", Digest::compute(&edge)));
     let rest = (RANGE, "bytes=100-");
-    let same = fixture
-        .get(&files, &path, &[rest.clone(), (IF_RANGE, &etag)])
-        .await;
+    let same = fixture.get(&files, &path, &[rest.clone(), (IF_RANGE, &etag)]).await;
     assert!(same.status == StatusCode::PARTIAL_CONTENT && same.body == edge[100..]);
     let other = format!("\"{}\"", Digest::compute(b"other"));
-    let full = fixture
-        .get(&files, &path, &[rest, (IF_RANGE, &other)])
-        .await;
+    let full = fixture.get(&files, &path, &[rest, (IF_RANGE, &other)]).await;
     assert!(full.status == StatusCode::OK && full.body == edge);
     let not_modified = fixture.get(&files, &path, &[(IF_NONE_MATCH, &etag)]).await;
     assert_eq!(not_modified.status, StatusCode::NOT_MODIFIED);
@@ -156,14 +113,9 @@ async fn a_caller_gets_only_files_that_profiles_of_its_projects_name() {
     let fixture = FileFixture::new().await;
     let other = create_project(&fixture.server.store, "other").await;
     let (edge, foreign) = (content(5), content(6));
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     fixture.offer_blob(other, "2.0", &foreign).await;
-    fixture
-        .server
-        .registry
-        .put_blob(FILES_REPOSITORY, content(7));
+    fixture.server.registry.put_blob(FILES_REPOSITORY, content(7));
     let files = fixture.open();
     let (tenant, other) = (fixture.server.tenant.uuid(), other.uuid());
     let reader = fixture.operator_token(&[Role::Read(other)]);
@@ -189,13 +141,9 @@ async fn a_caller_gets_only_files_that_profiles_of_its_projects_name() {
         let response = send_request(&files.router(), Method::GET, &path, token, &[]).await;
         assert_eq!(response.status(), status, "{who:?} {path}");
     }
-    for path in [
-        "/images/edge-2.0.raw",
-        "/images",
-        "/",
-        "/../keys/signing.pem",
-        "/files/sha256/../../lock",
-    ] {
+    for path in
+        ["/images/edge-2.0.raw", "/images", "/", "/../keys/signing.pem", "/files/sha256/../../lock"]
+    {
         let response = fixture.get(&files, path, &[]).await;
         assert_eq!(response.status, StatusCode::NOT_FOUND, "{path}");
     }
@@ -205,18 +153,11 @@ async fn a_caller_gets_only_files_that_profiles_of_its_projects_name() {
 async fn an_invalidated_host_gets_no_files() {
     let fixture = FileFixture::new().await;
     let edge = content(8);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     let path = digest_path(&edge);
     assert_eq!(fixture.get(&files, &path, &[]).await.status, StatusCode::OK);
-    let tx = fixture
-        .server
-        .store
-        .tenant(fixture.server.tenant)
-        .await
-        .expect("a transaction");
+    let tx = fixture.server.store.tenant(fixture.server.tenant).await.expect("a transaction");
     let note = InvalidationNote::parse("stolen").expect("a note");
     let now = fixture.server.clock.now();
     let invalidated = hosts::invalidate(&tx, fixture.nodes[0], &note, now).await;
@@ -235,9 +176,7 @@ async fn files_are_public_only_if_admission_is_open() {
     let mut fixture = FileFixture::new().await;
     fixture.settings.admission = Admission::Open;
     let edge = content(9);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let files = fixture.open();
     for token in [None, Some("nonsense")] {
         let path = "/images/edge-1.0.raw";
@@ -273,14 +212,9 @@ async fn an_ambiguous_path_needs_the_digest() {
 #[tokio::test]
 async fn concurrent_transfers_are_limited() {
     let mut fixture = FileFixture::new().await;
-    (
-        fixture.settings.max_transfers,
-        fixture.settings.max_transfers_per_node,
-    ) = (2, 1);
+    (fixture.settings.max_transfers, fixture.settings.max_transfers_per_node) = (2, 1);
     let edge = content(12);
-    fixture
-        .offer_blob(fixture.server.tenant, "1.0", &edge)
-        .await;
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     let router = fixture.open().router();
     let path = digest_path(&edge);
     let nodes = [0, 1, 2].map(|which| fixture.node_token(which));
@@ -296,10 +230,7 @@ async fn concurrent_transfers_are_limited() {
     let third = read_response(get(2).await).await;
     assert!(third.is_retryable(), "{}", third.status);
 
-    assert!(
-        read_response(first).await.body == edge,
-        "a running transfer continues"
-    );
+    assert!(read_response(first).await.body == edge, "a running transfer continues");
     assert_eq!(get(2).await.status(), StatusCode::OK);
     drop(second);
     assert_eq!(get(0).await.status(), StatusCode::OK);

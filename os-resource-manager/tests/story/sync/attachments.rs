@@ -14,54 +14,30 @@ const ATTACHMENT_FIELDS: &str =
 #[tokio::test]
 async fn attachments_are_fetched_and_updated() {
     let server = TestServer::new("0.3.1", &["edge"]).await;
-    server.publish_text(
-        "edge",
-        "0.3.1",
-        &profile_yaml("edge", "3.0.1", ATTACHMENT_FIELDS),
-    );
+    server.publish_text("edge", "0.3.1", &profile_yaml("edge", "3.0.1", ATTACHMENT_FIELDS));
     let packages = r#"{"repo": [ {"name": "bash", "version": "5.2 "} ]}"#;
     let cves =
         r#"[ {"cve_id": "CVE-2026-0001", "priority": "high", "affected_packages": ["bash"]} ]"#;
     server.registry.put_file("/lists/packages.json", packages);
     server.registry.put_file("/lists/cves.json", cves);
     let report = server.sync().await;
-    assert_eq!(
-        report_text(&report),
-        "succeeded: 1 created, 0 updated, 0 unchanged, 0 refused"
-    );
-    assert_eq!(
-        attached_lists(&server).await,
-        [Some(packages.to_owned()), Some(cves.to_owned())]
-    );
+    assert_eq!(report_text(&report), "succeeded: 1 created, 0 updated, 0 unchanged, 0 refused");
+    assert_eq!(attached_lists(&server).await, [Some(packages.to_owned()), Some(cves.to_owned())]);
     let again = server.sync().await;
-    assert_eq!(
-        report_text(&again),
-        "succeeded: 0 created, 0 updated, 1 unchanged, 0 refused"
-    );
+    assert_eq!(report_text(&again), "succeeded: 0 created, 0 updated, 1 unchanged, 0 refused");
 
     // A valid new list replaces the old one; an invalid one does not.
     server.registry.put_file("/lists/cves.json", "[]");
     let report = server.sync().await;
-    assert_eq!(
-        report_text(&report),
-        "succeeded: 0 created, 1 updated, 0 unchanged, 0 refused"
-    );
-    server
-        .registry
-        .put_file("/lists/cves.json", "<html>Sign in</html>");
+    assert_eq!(report_text(&report), "succeeded: 0 created, 1 updated, 0 unchanged, 0 refused");
+    server.registry.put_file("/lists/cves.json", "<html>Sign in</html>");
     let report = server.sync().await;
-    assert_eq!(
-        (report.unchanged, report.outcome),
-        (1, CycleOutcome::Partial)
-    );
+    assert_eq!((report.unchanged, report.outcome), (1, CycleOutcome::Partial));
     assert_eq!(finding_kinds(&report), [("0.3.1", "cves")]);
     let field = report.findings[0].field.as_deref();
     assert_eq!(field, Some("spec.osExistingCvesURL"));
     assert_eq!(count_attachments(&server).await, 2);
-    assert_eq!(
-        attached_lists(&server).await,
-        [Some(packages.to_owned()), Some("[]".to_owned())]
-    );
+    assert_eq!(attached_lists(&server).await, [Some(packages.to_owned()), Some("[]".to_owned())]);
 }
 
 /// Number of stored attachments.
@@ -74,26 +50,22 @@ async fn count_attachments(server: &TestServer) -> usize {
 #[tokio::test]
 async fn attachments_without_a_tag_are_deleted() {
     let server = TestServer::new("~0.3", &["edge"]).await;
-    server.registry.put_file(
-        "/lists/packages.json",
-        r#"{"repo": [{"name": "bash", "version": "5.2"}]}"#,
-    );
+    server
+        .registry
+        .put_file("/lists/packages.json", r#"{"repo": [{"name": "bash", "version": "5.2"}]}"#);
     server.registry.put_file("/lists/cves.json", "[]");
     let text = profile_yaml("edge", "3.0.1", ATTACHMENT_FIELDS);
     server.publish_text("edge", "0.3.1", &text);
     server.sync().await;
     assert_eq!(count_attachments(&server).await, 2);
     // With another list of packages, the CVE list is filtered by that one.
-    server.registry.put_file(
-        "/lists/packages.json",
-        r#"{"repo": [{"name": "zsh", "version": "5.9"}]}"#,
-    );
+    server
+        .registry
+        .put_file("/lists/packages.json", r#"{"repo": [{"name": "zsh", "version": "5.9"}]}"#);
     server.sync().await;
     assert_eq!(count_attachments(&server).await, 2);
     let lists = attached_lists(&server).await;
-    server
-        .registry
-        .remove_tag(&format!("{PROFILE_PREFIX}edge"), "0.3.1");
+    server.registry.remove_tag(&format!("{PROFILE_PREFIX}edge"), "0.3.1");
     server.sync().await;
     assert_eq!(count_attachments(&server).await, 0);
     // Projects that have the OS profile keep its lists.
@@ -107,14 +79,9 @@ async fn attached_lists(server: &TestServer) -> [Option<String>; 2] {
     let [os] = &systems[..] else {
         panic!("{systems:?}");
     };
-    let tx = server
-        .store
-        .tenant(server.tenant)
-        .await
-        .expect("a transaction");
-    let mut lists = os_details::find_many_with_lists(&tx, &[os.id], 1_000_000)
-        .await
-        .expect("lists");
+    let tx = server.store.tenant(server.tenant).await.expect("a transaction");
+    let mut lists =
+        os_details::find_many_with_lists(&tx, &[os.id], 1_000_000).await.expect("lists");
     let lists = lists.remove(&os.id).expect("it is from the registry");
     [lists.packages, lists.existing_cves]
 }

@@ -18,12 +18,7 @@ pub(super) struct BoundedReader<R> {
 impl<R> BoundedReader<R> {
     /// Limits `inner` to `limit` bytes in total.
     pub fn new(inner: R, limit: u64) -> Self {
-        Self {
-            inner,
-            remaining: limit,
-            event_remaining: MAX_EVENT_BYTES,
-            is_exceeded: false,
-        }
+        Self { inner, remaining: limit, event_remaining: MAX_EVENT_BYTES, is_exceeded: false }
     }
 
     /// Starts the next event.

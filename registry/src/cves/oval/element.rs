@@ -67,11 +67,7 @@ impl ElementText {
 
 /// The package that the comment of a criterion names.
 pub(super) fn package_from_comment(comment: &str) -> Option<&str> {
-    let marks = [
-        " package in ",
-        " DPKG is earlier than ",
-        " is earlier than ",
-    ];
+    let marks = [" package in ", " DPKG is earlier than ", " is earlier than "];
     let (before, _) = marks.iter().find_map(|mark| comment.split_once(mark))?;
     let name = before.split_whitespace().next_back()?;
     Some(name.trim_matches(['\'', '"', '(', ')']))

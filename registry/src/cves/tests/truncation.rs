@@ -58,10 +58,7 @@ fn too_many_packages_of_an_entry_are_reported_as_truncation() {
     for (count, is_cut) in [(20_000, false), (20_001, true)] {
         let packages = names(count, |name| format!("<value>{name}</value>"));
         let (list, is_truncated) = read_list(&by_variable(&packages), None);
-        assert_eq!(
-            (list.matches("\"p").count() - 1, is_truncated),
-            (20_000, is_cut)
-        );
+        assert_eq!((list.matches("\"p").count() - 1, is_truncated), (20_000, is_cut));
     }
 }
 
@@ -76,10 +73,7 @@ fn too_many_entries_of_a_record_are_reported_as_truncation() {
             format!(r#""upstream":[{}]"#, list(r#""CVE-2024-1""#)),
             format!(r#""related":[{}]"#, list(r#""CVE-2024-1""#)),
             format!(r#""severity":[{}]"#, list("{}")),
-            format!(
-                r#""affected":[{}]"#,
-                list(r#"{"package":{"name":"a"},"more":1}"#)
-            ),
+            format!(r#""affected":[{}]"#, list(r#"{"package":{"name":"a"},"more":1}"#)),
             format!(r#""affected":[{{"ecosystem_specific":{{"binaries":[{binaries}]}}}}]"#),
             format!(r#""affected":[{{"ecosystem_specific":{{"binaries":[{{{versions}}}]}}}}]"#),
         ] {
@@ -120,11 +114,7 @@ fn a_record_that_is_too_large_is_skipped() {
 #[test]
 fn an_entry_with_an_invalid_id_is_reported_as_truncation() {
     let long = "9".repeat(65);
-    for (id, count) in [
-        ("CVE-2024-1 or another", 2),
-        ("GHSA 1", 1),
-        (long.as_str(), 1),
-    ] {
+    for (id, count) in [("CVE-2024-1 or another", 2), ("GHSA 1", 1), (long.as_str(), 1)] {
         let records = format!(r#"[{{"id":"CVE-2024-2"}},{{"id":"{id}"}}]"#);
         let (list, is_truncated) = read_list(&records, None);
         assert_eq!((ids(&list), is_truncated), (count, count < 2), "{id}");
@@ -176,14 +166,8 @@ fn a_definition_with_unread_tests_does_not_affect_every_image() {
     let by_comment = r#"<criterion test_ref="t-git" comment="git DPKG is earlier than 2"/>"#;
     let by_comment = definition("CVE-2024-2", by_comment);
     let document = oval(&(unread.clone() + &by_comment), &["curl", "git"]);
-    let all = [
-        entry("CVE-2024-1", "\"curl\""),
-        entry("CVE-2024-2", "\"git\""),
-    ];
-    assert_eq!(
-        read_list(&document, None),
-        (format!("[{}]", all.join(",")), false)
-    );
+    let all = [entry("CVE-2024-1", "\"curl\""), entry("CVE-2024-2", "\"git\"")];
+    assert_eq!(read_list(&document, None), (format!("[{}]", all.join(",")), false));
 
     // Each small element takes memory, so the limit is reached before the tests are read.
     let many = format!("<tests>{}", "<a_test/>".repeat(1_100_000));

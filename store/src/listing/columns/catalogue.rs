@@ -49,9 +49,5 @@ pub const POLICY: ResourceTable = project_table(
         // A policy is never changed.
         Column::new("updated_at", "@.created_at"),
     ],
-    &[Link::keyed(
-        "target_os",
-        "#.id = @.target_os_id",
-        "@.target_os_id",
-    )],
+    &[Link::keyed("target_os", "#.id = @.target_os_id", "@.target_os_id")],
 );

@@ -93,11 +93,8 @@ pub const IP_ADDRESS: ResourceTable = ResourceTable {
         &[
             Column::new("resource_id", "(@.e ->> 'resourceId')").nullable(),
             Column::new("address", "(@.e ->> 'address')").nullable(),
-            Column::new(
-                "status",
-                "lower(replace(@.e ->> 'status', 'IP_ADDRESS_STATUS_', ''))",
-            )
-            .nullable(),
+            Column::new("status", "lower(replace(@.e ->> 'status', 'IP_ADDRESS_STATUS_', ''))")
+                .nullable(),
             Column::new("status_detail", "(@.e ->> 'statusDetail')").nullable(),
             Column::new(
                 "config_method",

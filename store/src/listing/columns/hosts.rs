@@ -19,13 +19,9 @@ const COLUMNS: &[Column] = &[
     Column::uuid("uuid", "@.uuid"),
     Column::new("memory_bytes", "@x.memory_bytes").nullable(),
     Column::new("cpu_model", "@x.cpu_model").nullable(),
-    Column::new("cpu_capabilities", "@x.cpu_capabilities")
-        .nullable()
-        .long(),
+    Column::new("cpu_capabilities", "@x.cpu_capabilities").nullable().long(),
     Column::new("cpu_architecture", "@x.cpu_architecture").nullable(),
-    Column::new("cpu_topology", "@x.cpu_topology")
-        .nullable()
-        .long(),
+    Column::new("cpu_topology", "@x.cpu_topology").nullable().long(),
     Column::new("cpu_sockets", "@x.cpu_sockets").nullable(),
     Column::new("cpu_cores", "@x.cpu_cores").nullable(),
     Column::new("cpu_threads", "@x.cpu_threads").nullable(),

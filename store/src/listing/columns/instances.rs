@@ -45,11 +45,7 @@ const COLUMNS: &[Column] = &[
 const LINKS: &[Link] = &[
     Link::keyed("host", "#.id = @.host_id", "@.host_id"),
     Link::keyed("os", "#.id = @x.os_id", "@x.os_id"),
-    Link::keyed(
-        "localaccount",
-        "#.id = @.local_account_id",
-        "@.local_account_id",
-    ),
+    Link::keyed("localaccount", "#.id = @.local_account_id", "@.local_account_id"),
     // The policy assigned to this instance, not to a scope that contains it.
     Link::through(
         "update_policy",

@@ -2,10 +2,8 @@
 
 use super::{Column, Link, ResourceTable, project_table};
 
-pub const RUN: ResourceTable = ResourceTable {
-    tally: Some("run"),
-    ..project_table("update_runs @", COLUMNS, LINKS)
-};
+pub const RUN: ResourceTable =
+    ResourceTable { tally: Some("run"), ..project_table("update_runs @", COLUMNS, LINKS) };
 
 const COLUMNS: &[Column] = &[
     Column::ID,
@@ -59,11 +57,7 @@ mod tests {
             Some(at) => &sql[at..],
             None => &sql[sql.rfind("ELSE").expect("an end")..],
         };
-        let keyword = if position.is_some() {
-            "THEN '"
-        } else {
-            "ELSE '"
-        };
+        let keyword = if position.is_some() { "THEN '" } else { "ELSE '" };
         let begin = rest.find(keyword).expect("a text") + keyword.len();
         let end = rest[begin..].find('\'').expect("its end");
         &rest[begin..begin + end]
@@ -72,10 +66,7 @@ mod tests {
     #[test]
     fn status_texts_match_the_domain() {
         let (since, at) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH);
-        let failure = || Failure {
-            kind: FailureKind::ALL[0],
-            reason: String::new(),
-        };
+        let failure = || Failure { kind: FailureKind::ALL[0], reason: String::new() };
         let cause = CancelCause::ALL[0];
         let states = [
             RunState::Downloading { since },
@@ -85,19 +76,10 @@ mod tests {
             RunState::Verifying { since },
             RunState::Reverting { since },
             RunState::Succeeded { at, changed: true },
-            RunState::Failed {
-                at,
-                failure: failure(),
-            },
-            RunState::Reverted {
-                at,
-                failure: failure(),
-            },
+            RunState::Failed { at, failure: failure() },
+            RunState::Reverted { at, failure: failure() },
             RunState::Cancelled { at, cause },
-            RunState::Abandoned {
-                at,
-                cause: AbandonCause::TimedOut,
-            },
+            RunState::Abandoned { at, cause: AbandonCause::TimedOut },
         ];
         for state in states {
             let (text, indication) = state.status();

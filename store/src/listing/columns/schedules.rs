@@ -38,9 +38,5 @@ pub const REPEATED: ResourceTable = project_table(
 const TARGETS: &[Link] = &[
     Link::keyed("target_host", "#.id = @.target_host_id", "@.target_host_id"),
     Link::keyed("target_site", "#.id = @.target_site_id", "@.target_site_id"),
-    Link::keyed(
-        "target_region",
-        "#.id = @.target_region_id",
-        "@.target_region_id",
-    ),
+    Link::keyed("target_region", "#.id = @.target_region_id", "@.target_region_id"),
 ];

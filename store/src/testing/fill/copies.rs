@@ -24,16 +24,11 @@ pub async fn copy(
     differences: impl IntoIterator<Item = Value>,
 ) -> Result<(), StoreError> {
     let CopyTable { name, key: column } = table;
-    let differences: Vec<String> = differences
-        .into_iter()
-        .map(|difference| difference.to_string())
-        .collect();
+    let differences: Vec<String> =
+        differences.into_iter().map(|difference| difference.to_string()).collect();
     let expected = u64::try_from(differences.len()).unwrap_or(u64::MAX);
     let columns = writable_columns(tx, name).await?;
-    let selected: Vec<_> = columns
-        .iter()
-        .map(|written| format!("made.{written}"))
-        .collect();
+    let selected: Vec<_> = columns.iter().map(|written| format!("made.{written}")).collect();
     let sql = format!(
         "INSERT INTO {name} ({}) SELECT {} FROM {name} one \
          CROSS JOIN unnest($3::text[]) AS given (difference) \
@@ -42,11 +37,7 @@ pub async fn copy(
         columns.join(", "),
         selected.join(", "),
     );
-    let values = [
-        tx.tenant().uuid().into(),
-        key.cast_signed().into(),
-        differences.into(),
-    ];
+    let values = [tx.tenant().uuid().into(), key.cast_signed().into(), differences.into()];
     let inserted = execute(tx.conn(), sql, values).await?;
     if inserted < expected {
         return Err(StoreError::NotFound { what: name });

@@ -69,9 +69,7 @@ pub async fn make(tx: &Tx, now: Time) -> Result<SeedTemplates, StoreError> {
         regions,
         site,
         host,
-        nics: stored_hardware
-            .map(|hardware| hardware.nics)
-            .unwrap_or_default(),
+        nics: stored_hardware.map(|hardware| hardware.nics).unwrap_or_default(),
         instance,
         run,
     })
@@ -82,9 +80,7 @@ fn name(text: &str) -> Name {
 }
 
 fn labels(pairs: &[(&str, &str)]) -> Metadata {
-    let pairs = pairs
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     Metadata::parse(pairs).expect("labels")
 }
 
@@ -120,15 +116,8 @@ async fn create_regions(tx: &Tx, now: Time) -> Result<Vec<RegionId>, StoreError>
 async fn create_host(tx: &Tx, site: SiteId, now: Time) -> Result<HostId, StoreError> {
     let (hostname, uuid) = (host_name(0), others::uuid(0));
     let registration = Registration::parse(&hostname, &uuid.to_string(), &others::serial(0), true);
-    let id = hosts::register(tx, &registration.expect("a machine"), now)
-        .await?
-        .id;
-    let joining = JoinRequest {
-        uuid,
-        serial: None,
-        hostname,
-        public_key: vec![7; 32],
-    };
+    let id = hosts::register(tx, &registration.expect("a machine"), now).await?.id;
+    let joining = JoinRequest { uuid, serial: None, hostname, public_key: vec![7; 32] };
     hosts::record_join(tx, id, &joining, now).await?;
     let change = HostChange {
         name: None,
@@ -147,14 +136,8 @@ fn sample_hardware() -> Hardware {
         pci_identifier: format!("0000:0{n}:00.0"),
         mac_addr: others::mac(0, n),
         mtu: 1_500,
-        link_state: LinkState {
-            kind: Link::Up,
-            timestamps: None,
-        },
-        ipaddresses: vec![Address {
-            address: others::address(0, n),
-            ..Address::default()
-        }],
+        link_state: LinkState { kind: Link::Up, timestamps: None },
+        ipaddresses: vec![Address { address: others::address(0, n), ..Address::default() }],
         ..Nic::default()
     };
     let disk = Storage {
@@ -206,9 +189,7 @@ async fn create_instance(
     let instance = instances::create(tx, &new, now).await?.id;
     let mut node = nodes::lock(tx, host).await?;
     node.provisioned = true;
-    node.protocol = AgentProtocol::Own {
-        modules: vec!["packages".into()],
-    };
+    node.protocol = AgentProtocol::Own { modules: vec!["packages".into()] };
     node.agent_version = "0.1.0".into();
     node.facts_digest = vec![3; 32];
     node.facts = json!({"kernel": "6.1.0-28-amd64", "release": OS});
@@ -232,37 +213,24 @@ async fn create_run(
         name: run_name(0),
         description: OS.into(),
         attempt: Some(AttemptId(others::attempt(0))),
-        origin: Origin {
-            target: None,
-            policy: Some(policy),
-            order: None,
-        },
+        origin: Origin { target: None, policy: Some(policy), order: None },
         follows: None,
     };
     let report = RunReport {
-        phases: vec![PhaseSpan {
-            phase: "apply".into(),
-            millis: 4_200,
-            bytes: 0,
-        }],
+        phases: vec![PhaseSpan { phase: "apply".into(), millis: 4_200, bytes: 0 }],
         ..RunReport::default()
     };
     let plan = Evidence {
-        plan: Some(
-            ["curl", "libcurl4", "openssl", "tzdata"]
-                .map(package_change)
-                .into(),
-        ),
+        plan: Some(["curl", "libcurl4", "openssl", "tzdata"].map(package_change).into()),
         report: Some(report),
         ..Evidence::default()
     };
     let (timeouts, (started, ended)) = (RunTimeouts::default(), others::times(0, now));
     let mut subject = Subject::New(Box::new(opening));
     let mut id = RunId::from_bits(0);
-    for (number, event, evidence, at) in [
-        (1, RunEvent::Began, plan, started),
-        (2, RunEvent::Finished, Evidence::default(), ended),
-    ] {
+    for (number, event, evidence, at) in
+        [(1, RunEvent::Began, plan, started), (2, RunEvent::Finished, Evidence::default(), ended)]
+    {
         let record = RunEventRecord {
             sequence: Some(number),
             evidence,
@@ -281,9 +249,6 @@ fn package_change(package: &str) -> PackageChange {
         architecture: "amd64".into(),
         before: Some("3.0.14-1~deb12u2".into()),
         desired: version.clone(),
-        observed: Some(ObservedPackage {
-            version,
-            state: "installed".into(),
-        }),
+        observed: Some(ObservedPackage { version, state: "installed".into() }),
     }
 }

@@ -118,16 +118,13 @@ pub async fn hardware(
 ) -> Result<(), StoreError> {
     let each = usize::try_from(NICS_PER_HOST).unwrap_or(1);
     let addresses = numbers(tx, "ip_address_numbers", part.len() * each).await?;
-    let differences = part
-        .zip(hosts)
-        .zip(addresses.chunks(each))
-        .map(|((n, host), addresses)| {
-            json!({
-                "host_id": host.bits().cast_signed(),
-                "serial_number": serial(n),
-                "nics": nics(first, n, addresses),
-            })
-        });
+    let differences = part.zip(hosts).zip(addresses.chunks(each)).map(|((n, host), addresses)| {
+        json!({
+            "host_id": host.bits().cast_signed(),
+            "serial_number": serial(n),
+            "nics": nics(first, n, addresses),
+        })
+    });
     copy(tx, HARDWARE, first.host.bits(), differences).await
 }
 
@@ -162,9 +159,7 @@ pub async fn instances(
         })
     });
     copy(tx, INSTANCES, first.instance.bits(), differences).await?;
-    let differences = ids
-        .iter()
-        .map(|id| json!({"instance_id": id.bits().cast_signed()}));
+    let differences = ids.iter().map(|id| json!({"instance_id": id.bits().cast_signed()}));
     copy(tx, NODES, first.instance.bits(), differences).await?;
     Ok(ids)
 }
@@ -183,9 +178,7 @@ pub async fn runs(
         .zip(&ids)
         .map(|(n, id)| run(n, *id, round_robin(instances, n / RUNS_PER_INSTANCE), now));
     copy(tx, RUNS, first.run.bits(), differences).await?;
-    let differences = ids
-        .iter()
-        .map(|id| json!({"run_id": id.bits().cast_signed()}));
+    let differences = ids.iter().map(|id| json!({"run_id": id.bits().cast_signed()}));
     copy(tx, EVENTS, first.run.bits(), differences).await?;
     Ok(ids)
 }

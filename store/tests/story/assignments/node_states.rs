@@ -17,20 +17,16 @@ async fn the_state_of_a_node_is_stored() {
         since: NOON,
     }];
     node.previous_boot_id = "b-1".into();
-    node.booted = Some(nodes::BootedImage {
-        profile_name: "edge".into(),
-        image_id: "3.0.9".into(),
-    });
+    node.booted =
+        Some(nodes::BootedImage { profile_name: "edge".into(), image_id: "3.0.9".into() });
     node.delivered.single = Some((NOON, NOON + TimeDelta::hours(1)));
     nodes::save(&tx, &node).await.expect("saved");
     let uuid = host.uuid.expect("a UUID");
-    let (read_host, read) = nodes::find_with_host(&tx, nodes::MachineKey::Uuid(uuid))
-        .await
-        .expect("found");
+    let (read_host, read) =
+        nodes::find_with_host(&tx, nodes::MachineKey::Uuid(uuid)).await.expect("found");
     assert_eq!((read_host.id, &read), (host.id, &node));
-    let (_, locked) = nodes::lock_with_host(&tx, nodes::MachineKey::Uuid(uuid))
-        .await
-        .expect("found");
+    let (_, locked) =
+        nodes::lock_with_host(&tx, nodes::MachineKey::Uuid(uuid)).await.expect("found");
     assert_eq!(locked, node);
     let stored_instance = instances::find(&tx, instance.id).await.expect("found");
     assert_eq!(stored_instance.summary.conditions, node.conditions);
@@ -52,21 +48,11 @@ async fn an_unchanged_poll_takes_four_statements() {
     let site = create_site(&store, tenant, Some(region.id)).await;
     move_to_site(&store, tenant, &host, site.id).await;
     let policy = create_latest_policy(&store, tenant).await;
-    assign(
-        &store,
-        tenant,
-        Scope::Region(region.id),
-        policy.id,
-        (None, None),
-    )
-    .await;
+    assign(&store, tenant, Scope::Region(region.id), policy.id, (None, None)).await;
     let (counting, sent) = counting_store(&store);
     let tx = counting.tenant(tenant).await.expect("a transaction");
     let input = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await;
-    assert_eq!(
-        input.applicable_policy().map(|assigned| assigned.policy.id),
-        Some(policy.id)
-    );
+    assert_eq!(input.applicable_policy().map(|assigned| assigned.policy.id), Some(policy.id));
     tx.commit().await.expect("committed");
     assert_eq!(
         sent.statements.load(Ordering::Relaxed),

@@ -108,10 +108,7 @@ async fn read_batches(tx: &Tx, data: &ProjectData) -> FunctionResults {
         decisions::load_decision_inputs(tx, &[subject], &PlanningLimits::default(), NOON).await;
     let all = [
         ("nodes::load_briefs", render(only_result(briefs))),
-        (
-            "decisions::load_decision_inputs",
-            render(only_result(inputs)),
-        ),
+        ("decisions::load_decision_inputs", render(only_result(inputs))),
     ];
     all.map(|(name, result)| (name.to_owned(), result)).into()
 }
@@ -219,20 +216,13 @@ async fn read_summaries(tx: &Tx, data: &ProjectData) -> FunctionResults {
         ("hosts::summary", render(summary.map(|hosts| hosts.total))),
         ("settings::find", render(settings)),
         ("decisions::refresh_usage", render(counted.map(|()| holds))),
-        (
-            "package_versions::has_unrecorded",
-            render(unrecorded.map(|unrecorded| !unrecorded)),
-        ),
+        ("package_versions::has_unrecorded", render(unrecorded.map(|unrecorded| !unrecorded))),
     ];
     all.map(|(name, result)| (name.to_owned(), result)).into()
 }
 
 fn bash_version() -> ObservedVersion {
-    ObservedVersion {
-        name: "bash".into(),
-        architecture: "amd64".into(),
-        version: "5.2".into(),
-    }
+    ObservedVersion { name: "bash".into(), architecture: "amd64".into(), version: "5.2".into() }
 }
 
 async fn read_history(tx: &Tx, data: &ProjectData) -> FunctionResults {

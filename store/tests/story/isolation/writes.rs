@@ -69,10 +69,7 @@ fn other_name() -> Name {
 
 async fn write_hosts(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
     let id = data.host.id;
-    let change = HostChange {
-        name: Some(other_name()),
-        ..HostChange::default()
-    };
+    let change = HostChange { name: Some(other_name()), ..HostChange::default() };
     let join_request = JoinRequest {
         uuid: data.host.uuid.expect("a UUID"),
         serial: None,
@@ -82,22 +79,18 @@ async fn write_hosts(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
     let running = Status::new("Running", Indication::Idle, NOON);
     Some(match name {
         "hosts::register" => hosts::register(tx, &registration(9), NOON).await.map(drop),
-        "hosts::record_join" => hosts::record_join(tx, id, &join_request, NOON)
-            .await
-            .map(drop),
+        "hosts::record_join" => hosts::record_join(tx, id, &join_request, NOON).await.map(drop),
         "hosts::set_status" => hosts::set_status(tx, id, &running).await,
         "hosts::change" => hosts::change(tx, id, &change, NOON).await.map(drop),
-        "hosts::set_desired_state" => hosts::set_desired_state(tx, id, HostState::Registered, NOON)
-            .await
-            .map(drop),
-        "hosts::invalidate" => hosts::invalidate(tx, id, &InvalidationNote::default(), NOON)
-            .await
-            .map(drop),
+        "hosts::set_desired_state" => {
+            hosts::set_desired_state(tx, id, HostState::Registered, NOON).await.map(drop)
+        }
+        "hosts::invalidate" => {
+            hosts::invalidate(tx, id, &InvalidationNote::default(), NOON).await.map(drop)
+        }
         "hosts::delete" => hosts::delete(tx, id).await,
         "hardware::store_if_changed" => {
-            hardware::store_if_changed(tx, id, Hardware::default(), &[3; 32], NOON)
-                .await
-                .map(drop)
+            hardware::store_if_changed(tx, id, Hardware::default(), &[3; 32], NOON).await.map(drop)
         }
         "node_tokens::bind" => {
             let expires_at = NOON + TimeDelta::hours(1);
@@ -155,36 +148,30 @@ async fn write_catalogue(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult
         "os_profiles::delete" => os_profiles::delete(tx, os).await,
         "policies::create" => policies::create(tx, &policy, NOON).await.map(drop),
         "policies::delete" => policies::delete(tx, data.policy).await,
-        "providers::create" => providers::create(tx, &data.provider.spec, NOON)
-            .await
-            .map(drop),
+        "providers::create" => providers::create(tx, &data.provider.spec, NOON).await.map(drop),
         "providers::delete" => providers::delete(tx, data.provider.id).await,
-        "custom_configs::create" => custom_configs::create(tx, &data.config.spec, NOON)
-            .await
-            .map(drop),
+        "custom_configs::create" => {
+            custom_configs::create(tx, &data.config.spec, NOON).await.map(drop)
+        }
         "custom_configs::delete" => custom_configs::delete(tx, data.config.id).await,
-        "local_accounts::create" => local_accounts::create(tx, &data.account.spec, NOON)
-            .await
-            .map(drop),
+        "local_accounts::create" => {
+            local_accounts::create(tx, &data.account.spec, NOON).await.map(drop)
+        }
         "local_accounts::delete" => local_accounts::delete(tx, data.account.id).await,
         _ => return None,
     })
 }
 
 async fn write_registry(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
-    let series = ImageSeries {
-        tenant: data.tenant,
-        profile_name: "edge".into(),
-        version: 1,
-    };
+    let series = ImageSeries { tenant: data.tenant, profile_name: "edge".into(), version: 1 };
     let report = report(vec![finding("unreachable", NOON)]);
     Some(match name {
         "os_settings::set" => os_settings::set(tx, &selection("3.0.2")).await,
         "os_details::import" => os_details::import(tx, &edge("3.0.2"), NOON).await.map(drop),
         "os_reports::replace" => os_reports::replace(tx, &report).await,
-        "image_series::update_nodes" => image_series::update_nodes(tx, &series, None, 10)
-            .await
-            .map(drop),
+        "image_series::update_nodes" => {
+            image_series::update_nodes(tx, &series, None, 10).await.map(drop)
+        }
         "image_series::mark_followed" => image_series::mark_followed(tx, &series).await.map(drop),
         _ => return None,
     })
@@ -192,15 +179,8 @@ async fn write_registry(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult 
 
 async fn write_locations(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
     let (region, site) = (data.region.id, data.site.id);
-    let outside = RegionSpec {
-        name: other_name(),
-        ..RegionSpec::default()
-    };
-    let there = SiteSpec {
-        name: other_name(),
-        region: Some(region),
-        ..SiteSpec::default()
-    };
+    let outside = RegionSpec { name: other_name(), ..RegionSpec::default() };
+    let there = SiteSpec { name: other_name(), region: Some(region), ..SiteSpec::default() };
     Some(match name {
         "regions::create" => regions::create(tx, &outside, NOON).await.map(drop),
         "regions::change" => regions::change(tx, region, &outside, NOON).await.map(drop),
@@ -213,16 +193,8 @@ async fn write_locations(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult
 }
 
 async fn write_assignments(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
-    let (host, policy, none) = (
-        Scope::Host(data.host.id),
-        data.policy,
-        UpdateLimits::default(),
-    );
-    let resumption = Resumption {
-        at: NOON,
-        by: "mallory".into(),
-        reason: String::new(),
-    };
+    let (host, policy, none) = (Scope::Host(data.host.id), data.policy, UpdateLimits::default());
+    let resumption = Resumption { at: NOON, by: "mallory".into(), reason: String::new() };
     let pause = Pause {
         scope: PauseScope::Project,
         reason: "other".into(),
@@ -270,13 +242,11 @@ async fn write_schedules(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult
         "schedules::change" => schedules::change(tx, single, &later, NOON).await.map(drop),
         "schedules::delete" => schedules::delete(tx, single).await,
         "schedules::repeated::create" => repeated::create(tx, &other_again, NOON).await.map(drop),
-        "schedules::repeated::change" => repeated::change(tx, again, &other_again, NOON)
-            .await
-            .map(drop),
+        "schedules::repeated::change" => {
+            repeated::change(tx, again, &other_again, NOON).await.map(drop)
+        }
         "schedules::repeated::delete" => repeated::delete(tx, again).await,
-        "join_tokens::create" => join_tokens::create(tx, &token, [8; 32], NOON)
-            .await
-            .map(drop),
+        "join_tokens::create" => join_tokens::create(tx, &token, [8; 32], NOON).await.map(drop),
         "join_tokens::revoke" => join_tokens::revoke(tx, data.token, NOON).await.map(drop),
         "join_tokens::record_use" => join_tokens::record_use(tx, data.token, NOON).await,
         _ => return None,
@@ -284,27 +254,16 @@ async fn write_schedules(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult
 }
 
 async fn write_history(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
-    let new = ObservedVersion {
-        name: "new".into(),
-        architecture: "amd64".into(),
-        version: "1".into(),
-    };
-    let (verify_begun, timeouts) = (
-        numbered_record(RunEvent::VerifyBegun, 2),
-        RunTimeouts::default(),
-    );
+    let new =
+        ObservedVersion { name: "new".into(), architecture: "amd64".into(), version: "1".into() };
+    let (verify_begun, timeouts) =
+        (numbered_record(RunEvent::VerifyBegun, 2), RunTimeouts::default());
     let run = Subject::Run(data.run.id);
     Some(match name {
-        "runs::advance" => runs::advance(tx, run, &verify_begun, &timeouts, NOON)
-            .await
-            .map(drop),
+        "runs::advance" => runs::advance(tx, run, &verify_begun, &timeouts, NOON).await.map(drop),
         "runs::advance_all" => {
-            let batch = EventBatch {
-                first: &verify_begun,
-                rest: &[],
-                timeouts: &timeouts,
-                now: NOON,
-            };
+            let batch =
+                EventBatch { first: &verify_begun, rest: &[], timeouts: &timeouts, now: NOON };
             let moved = runs::advance_all(tx, run, &batch, &mut |_| {}).await;
             moved.map(drop)
         }
@@ -313,9 +272,9 @@ async fn write_history(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
         "contents::insert_if_missing" => {
             contents::insert_if_missing(tx, &[7; 32], "other", NOON).await
         }
-        "package_versions::record_seen" => package_versions::record_seen(tx, &[new], NOON)
-            .await
-            .map(drop),
+        "package_versions::record_seen" => {
+            package_versions::record_seen(tx, &[new], NOON).await.map(drop)
+        }
         _ => return None,
     })
 }

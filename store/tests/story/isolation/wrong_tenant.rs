@@ -100,12 +100,8 @@ async fn seed_project_data(store: &Store, tenant: TenantId) -> ProjectData {
         image,
         edge: edge.expect("answered").expect("an image"),
         provider: providers::find(&tx, provider).await.expect("a provider"),
-        config: custom_configs::find(&tx, config)
-            .await
-            .expect("a configuration"),
-        account: local_accounts::find(&tx, account)
-            .await
-            .expect("an account"),
+        config: custom_configs::find(&tx, config).await.expect("a configuration"),
+        account: local_accounts::find(&tx, account).await.expect("an account"),
         single: schedules::find(&tx, single).await.expect("a schedule"),
         repeated: repeated::find(&tx, again).await.expect("a schedule"),
         token: tokens.first().expect("a token").id,
@@ -125,33 +121,18 @@ async fn first_id(tx: &Tx, resource: Resource) -> u32 {
 /// Creates what [`create_everything`] leaves out: project settings, a policy of the instance with a
 /// slot, an image, and a run without an attempt. Returns the image.
 async fn create_more(tx: &Tx, instance: &Instance, policy: PolicyId) -> OsProfile {
-    let own = ProjectSettings {
-        retention_days: Some(7),
-        any_schedule_status: true,
-    };
+    let own = ProjectSettings { retention_days: Some(7), any_schedule_status: true };
     settings::set(tx, &own).await.expect("set");
     let scope = Scope::Instance(instance.id);
-    assignments::assign(tx, scope, policy, NOON)
-        .await
-        .expect("assigned");
-    limit_usage::take_slot(tx, scope, instance.id, None, NOON)
-        .await
-        .expect("slot taken");
+    assignments::assign(tx, scope, policy, NOON).await.expect("assigned");
+    limit_usage::take_slot(tx, scope, instance.id, None, NOON).await.expect("slot taken");
     let Subject::New(opening) = new_attempt(instance, 2) else {
         panic!("expected a new attempt");
     };
-    let sampled = RunOpening {
-        attempt: None,
-        ..*opening
-    };
-    let failed = RunEvent::Failed(Failure {
-        kind: FailureKind::Apply,
-        reason: "a script failed".into(),
-    });
-    let (sampled, failed) = (
-        Subject::New(Box::new(sampled)),
-        RunEventRecord::from_event(failed),
-    );
+    let sampled = RunOpening { attempt: None, ..*opening };
+    let failed =
+        RunEvent::Failed(Failure { kind: FailureKind::Apply, reason: "a script failed".into() });
+    let (sampled, failed) = (Subject::New(Box::new(sampled)), RunEventRecord::from_event(failed));
     runs::advance(tx, sampled, &failed, &RunTimeouts::default(), NOON)
         .await
         .expect("opened and ended");
@@ -215,10 +196,8 @@ fn functions_in(file: &Path, module: &str) -> Vec<String> {
 
 /// The queried project, the visible project, and the resources of the queried one.
 async fn seed_two_projects(store: &Store) -> (TenantId, TenantId, ProjectData) {
-    let (queried, visible) = (
-        create_project(store, "queried").await,
-        create_project(store, "visible").await,
-    );
+    let (queried, visible) =
+        (create_project(store, "queried").await, create_project(store, "visible").await);
     let data = Box::pin(seed_project_data(store, queried)).await;
     Box::pin(seed_project_data(store, visible)).await;
     (queried, visible, data)
@@ -237,10 +216,7 @@ async fn a_wrong_tenant_scope_reads_nothing() {
     assert!(correct.len() > 60, "only {} functions", correct.len());
     for ((name, correct), (_, wrong)) in correct.iter().zip(&wrong) {
         assert!(reads::is_empty_result(wrong), "{name} returns {wrong}");
-        assert!(
-            !reads::is_empty_result(correct),
-            "{name} finds nothing in any case"
-        );
+        assert!(!reads::is_empty_result(correct), "{name} finds nothing in any case");
     }
 }
 
@@ -248,12 +224,8 @@ async fn a_wrong_tenant_scope_reads_nothing() {
 async fn a_wrong_tenant_scope_changes_nothing() {
     let store = fresh_store().await;
     let (queried, visible, data) = Box::pin(seed_two_projects(&store)).await;
-    let stored_rows = async || {
-        (
-            tenant_rows(&store, queried).await,
-            tenant_rows(&store, visible).await,
-        )
-    };
+    let stored_rows =
+        async || (tenant_rows(&store, queried).await, tenant_rows(&store, visible).await);
     let before = stored_rows().await;
     let tx = store.tenant(queried).await.expect("a transaction");
     let reading = Box::pin(reads::call_reads(&tx, &data)).await;
@@ -263,15 +235,9 @@ async fn a_wrong_tenant_scope_changes_nothing() {
     let reading: BTreeSet<String> = reading.into_iter().map(|(name, _)| name).collect();
     let all = list_functions();
     let missing: Vec<_> = reading.difference(&all).collect();
-    assert!(
-        missing.is_empty(),
-        "{missing:?} are called here and do not exist"
-    );
+    assert!(missing.is_empty(), "{missing:?} are called here and do not exist");
     let mut called = 0;
-    for name in all
-        .difference(&reading)
-        .filter(|name| *name != EXPLAIN_FUNCTION)
-    {
+    for name in all.difference(&reading).filter(|name| *name != EXPLAIN_FUNCTION) {
         // With the correct scope the write succeeds, or a rule rejects it that has seen the
         // resource.
         let tx = store.tenant(queried).await.expect("a transaction");

@@ -35,21 +35,11 @@ async fn a_run_that_ends_at_once_releases_only_an_unexpired_slot() {
         .expect("slot taken");
     tx.commit().await.expect("committed");
     let late = until + TimeDelta::hours(25);
-    assert_eq!(
-        statements(late).await,
-        without,
-        "its grace period has passed"
-    );
+    assert_eq!(statements(late).await, without, "its grace period has passed");
     assert_eq!(usage_counts(&store, &fleet, late).await.0, 0);
-    assert_eq!(
-        statements(NOON).await,
-        without + 1,
-        "one statement releases the slot"
-    );
+    assert_eq!(statements(NOON).await, without + 1, "one statement releases the slot");
     let tx = store.fleet().await.expect("a transaction");
-    let cleaned = limit_usage::delete_expired_slots(&tx, late, 100)
-        .await
-        .expect("cleaned");
+    let cleaned = limit_usage::delete_expired_slots(&tx, late, 100).await.expect("cleaned");
     assert_eq!(cleaned, 0);
 }
 
@@ -64,18 +54,12 @@ async fn a_slot_is_deleted_with_its_instance_and_after_its_grace_period() {
             .await
             .expect("slot taken");
     }
-    instances::delete(&tx, fleet.nodes[0].1.id)
-        .await
-        .expect("deleted");
-    hosts::delete(&tx, fleet.nodes[0].0.id)
-        .await
-        .expect("deleted");
+    instances::delete(&tx, fleet.nodes[0].1.id).await.expect("deleted");
+    hosts::delete(&tx, fleet.nodes[0].0.id).await.expect("deleted");
     tx.commit().await.expect("committed");
     assert_eq!(usage_counts(&store, &fleet, NOON).await.0, 1);
     let tx = store.fleet().await.expect("a transaction");
     let later = until + TimeDelta::hours(25);
-    let cleaned = limit_usage::delete_expired_slots(&tx, later, 100)
-        .await
-        .expect("cleaned");
+    let cleaned = limit_usage::delete_expired_slots(&tx, later, 100).await.expect("cleaned");
     assert_eq!(cleaned, 1);
 }

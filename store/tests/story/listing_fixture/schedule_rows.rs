@@ -17,14 +17,10 @@ pub async fn create_schedules(
             name: nth_name(n),
             status: ScheduleStatus::ALL[n % ScheduleStatus::ALL.len()],
             start: NOON + TimeDelta::hours(1),
-            end: n
-                .is_multiple_of(2)
-                .then(|| nth_time(n) + TimeDelta::hours(2)),
+            end: n.is_multiple_of(2).then(|| nth_time(n) + TimeDelta::hours(2)),
             target: nth_or_none(&targets, n),
         };
-        let single = schedules::create(tx, &single, nth_time(n))
-            .await
-            .expect("created");
+        let single = schedules::create(tx, &single, nth_time(n)).await.expect("created");
         oracle.add(model::single(&single));
         let repeated_schedule = RepeatedSpec {
             name: nth_name(n + 1),
@@ -34,9 +30,8 @@ pub async fn create_schedules(
             zone: Zone::UTC,
             target: nth_or_none(&targets, n + 1),
         };
-        let repeated_schedule = repeated::create(tx, &repeated_schedule, nth_time(n))
-            .await
-            .expect("created");
+        let repeated_schedule =
+            repeated::create(tx, &repeated_schedule, nth_time(n)).await.expect("created");
         oracle.add(model::repeated(&repeated_schedule));
     }
 }

@@ -61,10 +61,7 @@ async fn a_restarted_server_is_detected() {
     postgres.stop().await;
     for _ in 0..2 {
         let away = reader.next(100).await;
-        assert!(
-            matches!(away, Err(LogError::Store(StoreError::Unreachable(_)))),
-            "{away:?}"
-        );
+        assert!(matches!(away, Err(LogError::Store(StoreError::Unreachable(_)))), "{away:?}");
     }
     let postgres = PrivatePostgres::start(options).await;
     let postgres = postgres.expect("the same Postgres");

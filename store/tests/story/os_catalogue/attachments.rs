@@ -11,11 +11,7 @@ use super::{REGISTRY, artifact, begin_cycle, finish};
 use crate::fixtures::NOON;
 
 fn key(location: &str, filtered_by: Option<[u8; 32]>) -> AttachmentKey {
-    AttachmentKey {
-        location: location.to_owned(),
-        kind: AttachmentKind::Cves,
-        filtered_by,
-    }
+    AttachmentKey { location: location.to_owned(), kind: AttachmentKind::Cves, filtered_by }
 }
 
 pub fn attachment(location: &str) -> Attachment {
@@ -37,53 +33,23 @@ async fn the_last_good_body_of_a_document_stays() {
         etag: None,
         ..attachment("here")
     };
-    assert!(in_transaction!(
-        store,
-        store_attachment(&mine, &missing, None)
-    ));
-    let nothing = Attachment {
-        digest: None,
-        ..missing.clone()
-    };
-    assert_eq!(
-        in_transaction!(store, list_attachments(REGISTRY)),
-        [nothing]
-    );
+    assert!(in_transaction!(store, store_attachment(&mine, &missing, None)));
+    let nothing = Attachment { digest: None, ..missing.clone() };
+    assert_eq!(in_transaction!(store, list_attachments(REGISTRY)), [nothing]);
     let here = key("here", None);
-    assert_eq!(
-        in_transaction!(store, attachment_body(REGISTRY, &here)),
-        None
-    );
+    assert_eq!(in_transaction!(store, attachment_body(REGISTRY, &here)), None);
 
-    assert!(in_transaction!(
-        store,
-        store_attachment(&mine, &attachment("here"), Some("[1]"))
-    ));
-    assert_eq!(
-        in_transaction!(store, list_attachments(REGISTRY)),
-        [attachment("here")]
-    );
-    let bad = Attachment {
-        digest: Some([8; 32]),
-        fetched_at: NOON + TimeDelta::hours(1),
-        ..missing
-    };
+    assert!(in_transaction!(store, store_attachment(&mine, &attachment("here"), Some("[1]"))));
+    assert_eq!(in_transaction!(store, list_attachments(REGISTRY)), [attachment("here")]);
+    let bad =
+        Attachment { digest: Some([8; 32]), fetched_at: NOON + TimeDelta::hours(1), ..missing };
     assert!(in_transaction!(store, store_attachment(&mine, &bad, None)));
-    let stored = Attachment {
-        digest: Some([7; 32]),
-        ..bad
-    };
+    let stored = Attachment { digest: Some([7; 32]), ..bad };
     assert_eq!(in_transaction!(store, list_attachments(REGISTRY)), [stored]);
     let body = in_transaction!(store, attachment_body(REGISTRY, &here));
     assert_eq!(body.as_deref(), Some("[1]"));
-    let better = Attachment {
-        digest: Some([9; 32]),
-        ..attachment("here")
-    };
-    assert!(in_transaction!(
-        store,
-        store_attachment(&mine, &better, Some("[2]"))
-    ));
+    let better = Attachment { digest: Some([9; 32]), ..attachment("here") };
+    assert!(in_transaction!(store, store_attachment(&mine, &better, Some("[2]"))));
     assert_eq!(in_transaction!(store, list_attachments(REGISTRY)), [better]);
     let body = in_transaction!(store, attachment_body(REGISTRY, &here));
     assert_eq!(body.as_deref(), Some("[2]"));
@@ -93,74 +59,39 @@ async fn the_last_good_body_of_a_document_stays() {
 async fn a_document_filtered_by_other_packages_is_another_document() {
     let store = fresh_store().await;
     let mine = begin_cycle(&store).await;
-    for (filtered_by, body) in [
-        (None, "all"),
-        (Some([1; 32]), "one"),
-        (Some([2; 32]), "two"),
-    ] {
-        let cut = Attachment {
-            key: key("here", filtered_by),
-            ..attachment("here")
-        };
-        assert!(in_transaction!(
-            store,
-            store_attachment(&mine, &cut, Some(body))
-        ));
+    for (filtered_by, body) in [(None, "all"), (Some([1; 32]), "one"), (Some([2; 32]), "two")] {
+        let cut = Attachment { key: key("here", filtered_by), ..attachment("here") };
+        assert!(in_transaction!(store, store_attachment(&mine, &cut, Some(body))));
     }
     let attachments = in_transaction!(store, list_attachments(REGISTRY));
-    let filters: Vec<_> = attachments
-        .iter()
-        .map(|side| side.key.filtered_by)
-        .collect();
+    let filters: Vec<_> = attachments.iter().map(|side| side.key.filtered_by).collect();
     assert_eq!(filters, [None, Some([1; 32]), Some([2; 32])]);
     for (one, body) in attachments.iter().zip(["all", "one", "two"]) {
         let stored = in_transaction!(store, attachment_body(REGISTRY, &one.key));
         assert_eq!(stored.as_deref(), Some(body));
-        assert_eq!(
-            in_transaction!(store, attachment_body("else", &one.key)),
-            None
-        );
+        assert_eq!(in_transaction!(store, attachment_body("else", &one.key)), None);
     }
     // A body needs a digest.
-    let undigested = Attachment {
-        digest: None,
-        ..attachment("here")
-    };
+    let undigested = Attachment { digest: None, ..attachment("here") };
     let tx = store.fleet().await.expect("a transaction");
     let refused = os_catalogue::store_attachment(&tx, &mine, &undigested, Some("[]")).await;
-    assert!(
-        matches!(refused, Err(StoreError::Conflict(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
 #[tokio::test]
 async fn documents_without_a_tag_are_deleted() {
     let store = fresh_store().await;
     let mine = begin_cycle(&store).await;
-    let cut = |filtered_by| Attachment {
-        key: key("cves", filtered_by),
-        ..attachment("cves")
-    };
+    let cut = |filtered_by| Attachment { key: key("cves", filtered_by), ..attachment("cves") };
     let list = Attachment {
-        key: AttachmentKey {
-            kind: AttachmentKind::Packages,
-            ..key("list", None)
-        },
+        key: AttachmentKey { kind: AttachmentKind::Packages, ..key("list", None) },
         digest: Some([1; 32]),
         ..attachment("list")
     };
-    let old = [
-        cut(Some([2; 32])),
-        attachment("nowhere"),
-        attachment("gone"),
-    ];
+    let old = [cut(Some([2; 32])), attachment("nowhere"), attachment("gone")];
     let referenced = [cut(None), cut(Some([1; 32])), list];
     for one in old.iter().chain(&referenced) {
-        assert!(in_transaction!(
-            store,
-            store_attachment(&mine, one, Some("[]"))
-        ));
+        assert!(in_transaction!(store, store_attachment(&mine, one, Some("[]"))));
     }
     let file = |source: &str| CatalogFile {
         role: FileRole::FixedCves,
@@ -169,24 +100,15 @@ async fn documents_without_a_tag_are_deleted() {
         sha256: None,
         size: None,
     };
-    let removed = Artifact {
-        files: vec![file("gone")],
-        ..artifact("edge", "0.3.0")
-    };
+    let removed = Artifact { files: vec![file("gone")], ..artifact("edge", "0.3.0") };
     assert!(in_transaction!(store, store_artifact(&mine, &removed)));
     finish(&store, &mine).await;
     let mine = begin_cycle(&store).await;
-    let there = Artifact {
-        files: vec![file("cves"), file("list")],
-        ..artifact("edge", "0.3.1")
-    };
+    let there = Artifact { files: vec![file("cves"), file("list")], ..artifact("edge", "0.3.1") };
     assert!(in_transaction!(store, store_artifact(&mine, &there)));
     let listed = ["edge".to_owned()];
     assert_eq!(in_transaction!(store, mark_gone(&mine, &listed, NOON)), 1);
     assert_eq!(in_transaction!(store, delete_unused_attachments(&mine)), 3);
-    assert_eq!(
-        in_transaction!(store, list_attachments(REGISTRY)),
-        referenced
-    );
+    assert_eq!(in_transaction!(store, list_attachments(REGISTRY)), referenced);
     assert_eq!(in_transaction!(store, delete_unused_attachments(&mine)), 0);
 }

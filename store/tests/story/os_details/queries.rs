@@ -42,13 +42,8 @@ async fn create_running_node(
     let (host, instance) = create_node(store, tenant, n).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let os = os_details::find_default(&tx, &imported.spec.profile_name).await;
-    let change = InstanceChange {
-        os: os.expect("an answer"),
-        ..InstanceChange::default()
-    };
-    instances::change(&tx, instance.id, &change, NOON)
-        .await
-        .expect("changed");
+    let change = InstanceChange { os: os.expect("an answer"), ..InstanceChange::default() };
+    instances::change(&tx, instance.id, &change, NOON).await.expect("changed");
     tx.commit().await.expect("committed");
     (host, instance.id)
 }
@@ -71,9 +66,8 @@ async fn lists_are_loaded_up_to_a_length() {
         (5, None, None),
         (0, None, None),
     ] {
-        let mut details = os_details::find_many_with_lists(&tx, &[os, plain], longest)
-            .await
-            .expect("an answer");
+        let mut details =
+            os_details::find_many_with_lists(&tx, &[os, plain], longest).await.expect("an answer");
         assert_eq!(details.len(), 2);
         let details = details.remove(&os).expect("details");
         assert_eq!(details.packages.as_deref(), packages, "{longest}");
@@ -81,12 +75,7 @@ async fn lists_are_loaded_up_to_a_length() {
         assert_eq!(details.fixed_cves, None, "{longest}");
         assert_eq!(details.details, imported.details);
     }
-    assert!(
-        os_details::find_many_with_lists(&tx, &[], 9)
-            .await
-            .expect("an answer")
-            .is_empty()
-    );
+    assert!(os_details::find_many_with_lists(&tx, &[], 9).await.expect("an answer").is_empty());
 }
 
 #[tokio::test]
@@ -94,9 +83,7 @@ async fn the_default_is_the_newest_of_its_series() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let default = os_details::find_default(&tx, "edge")
-        .await
-        .expect("an answer");
+    let default = os_details::find_default(&tx, "edge").await.expect("an answer");
     assert_eq!(default, None);
     drop(tx);
     let mut created = Vec::new();
@@ -105,19 +92,15 @@ async fn the_default_is_the_newest_of_its_series() {
     }
     import_new(&store, tenant, &other_series("4.0.0")).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let default = os_details::find_default(&tx, "edge")
-        .await
-        .expect("an answer");
+    let default = os_details::find_default(&tx, "edge").await.expect("an answer");
     assert_eq!(default, Some(created[1]));
 }
 
 #[tokio::test]
 async fn files_with_a_digest_are_offered_to_their_project() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let mut imported = edge("3.0.1");
     let packages = attachment_file(FileRole::Packages, Some(imported.spec.sha256.clone()));
     let cves = attachment_file(FileRole::ExistingCves, None);
@@ -145,15 +128,11 @@ async fn files_with_a_digest_are_offered_to_their_project() {
 #[tokio::test]
 async fn images_of_a_series_are_in_use_while_a_node_runs_one() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let in_use = async || {
         let tx = store.fleet().await.expect("a transaction");
-        let used = os_details::list_images_in_use(&tx)
-            .await
-            .expect("an answer");
+        let used = os_details::list_images_in_use(&tx).await.expect("an answer");
         let describe = |(image, offer): (Image, Offer)| {
             assert_eq!(offer.file.role, FileRole::Image);
             assert_eq!(offer.file.path, image.url);
@@ -195,19 +174,14 @@ async fn an_instance_has_the_current_cves_of_its_operating_system() {
     let (_, instance) = create_running_node(&store, tenant, 1, &imported).await;
     let cves = async || {
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let (details, _) = instances::find_details(&tx, instance)
-            .await
-            .expect("an instance");
+        let (details, _) = instances::find_details(&tx, instance).await.expect("an instance");
         assert_eq!(details.instance.summary.os, os);
         details.existing_cves
     };
     assert_eq!(cves().await, None);
     for (letter, body) in [(1, "[1]"), (2, "[2]")] {
         imported.details.existing_cves = store_list(&store, tenant, letter, body).await;
-        assert_eq!(
-            import(&store, tenant, &imported).await,
-            ImportOutcome::Updated(os)
-        );
+        assert_eq!(import(&store, tenant, &imported).await, ImportOutcome::Updated(os));
         assert_eq!(cves().await.as_deref(), Some(body));
     }
 }

@@ -31,10 +31,8 @@ async fn replace_report(store: &Store, tenant: TenantId, report: &SyncReport) ->
 #[tokio::test]
 async fn the_last_selection_of_a_project_is_stored() {
     let store = fresh_store().await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
+    let (ours, theirs) =
+        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
     let tx = store.tenant(ours).await.expect("a transaction");
     assert_eq!(os_settings::find(&tx).await.expect("an answer"), None);
     drop(tx);
@@ -43,12 +41,7 @@ async fn the_last_selection_of_a_project_is_stored() {
         default_profile: Some(String::new()),
         ..CatalogSelection::default()
     };
-    for selection in [
-        selection("~0.3.1"),
-        selection("main"),
-        CatalogSelection::default(),
-        empty,
-    ] {
+    for selection in [selection("~0.3.1"), selection("main"), CatalogSelection::default(), empty] {
         set_selection(&store, ours, &selection).await;
         let tx = store.tenant(ours).await.expect("a transaction");
         let stored = os_settings::find(&tx).await.expect("an answer");
@@ -63,15 +56,10 @@ async fn the_last_selection_of_a_project_is_stored() {
 #[tokio::test]
 async fn projects_without_a_report_or_with_a_new_selection_are_listed() {
     let store = fresh_store().await;
-    let (one, two) = (
-        create_project(&store, "one").await,
-        create_project(&store, "two").await,
-    );
+    let (one, two) = (create_project(&store, "one").await, create_project(&store, "two").await);
     let missing = async |limit| {
         let tx = store.fleet().await.expect("a transaction");
-        os_reports::list_missing(&tx, limit)
-            .await
-            .expect("an answer")
+        os_reports::list_missing(&tx, limit).await.expect("an answer")
     };
     assert_eq!(missing(10).await.len(), 2);
     assert_eq!(missing(1).await.len(), 1);
@@ -154,10 +142,7 @@ async fn any_finding_fits_into_a_report() {
         message: format!("\0{}", "ä".repeat(600)),
         ..finding("yaml", NOON)
     };
-    let many = SyncReport {
-        message: "ä".repeat(501),
-        ..report(vec![strange; MAX_FINDINGS + 1])
-    };
+    let many = SyncReport { message: "ä".repeat(501), ..report(vec![strange; MAX_FINDINGS + 1]) };
     for _ in 0..2 {
         let stored = replace_report(&store, tenant, &many).await;
         assert_eq!(stored.message, "ä".repeat(500));
@@ -180,9 +165,6 @@ async fn an_invalid_selection_is_rejected() {
     for bad in [selection(""), selection(&"x".repeat(129))] {
         let tx = store.tenant(tenant).await.expect("a transaction");
         let refused = os_settings::set(&tx, &bad).await;
-        assert!(
-            matches!(refused, Err(StoreError::Conflict(Conflict::Rule { .. }))),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(StoreError::Conflict(Conflict::Rule { .. }))), "{refused:?}");
     }
 }

@@ -54,9 +54,7 @@ impl FatImage {
         let number = u8::try_from(first).expect("few clusters");
         let mut short = *b"FILE~   EXT";
         short[5] = b'A' + number % 26;
-        let checksum = short
-            .iter()
-            .fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));
+        let checksum = short.iter().fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));
         let mut letters: Vec<_> = name.encode_utf16().collect();
         letters.push(0);
         letters.resize(letters.len().next_multiple_of(13), 0xffff);
@@ -67,10 +65,7 @@ impl FatImage {
             entry[0] = if index == 0 { number | 0x40 } else { number };
             entry[11] = LONG_NAME_ATTRIBUTES;
             entry[13] = checksum;
-            let bytes: Vec<_> = part
-                .iter()
-                .flat_map(|letter| letter.to_le_bytes())
-                .collect();
+            let bytes: Vec<_> = part.iter().flat_map(|letter| letter.to_le_bytes()).collect();
             entry[LONG_NAME_RANGES[0].clone()].copy_from_slice(&bytes[..10]);
             entry[LONG_NAME_RANGES[1].clone()].copy_from_slice(&bytes[10..22]);
             entry[LONG_NAME_RANGES[2].clone()].copy_from_slice(&bytes[22..]);
@@ -80,11 +75,7 @@ impl FatImage {
         entry[..11].copy_from_slice(&short);
         entry[11] = attributes;
         entry[26..28].copy_from_slice(&u16::from(number).to_le_bytes());
-        let size = if attributes & FOLDER_ATTRIBUTE == 0 {
-            content.len()
-        } else {
-            0
-        };
+        let size = if attributes & FOLDER_ATTRIBUTE == 0 { content.len() } else { 0 };
         let size = u32::try_from(size).expect("a small file");
         entry[28..].copy_from_slice(&size.to_le_bytes());
         entries.extend(entry);
@@ -105,15 +96,11 @@ impl FatImage {
 /// A boot partition with loader entries, and with kernels in `EFI/evenkeel`.
 pub fn boot_partition(entries: &[(&str, &str)], kernels: &[(&str, &[u8])]) -> FatImage {
     let mut image = FatImage::new();
-    let files = entries
-        .iter()
-        .flat_map(|(name, text)| image.add_file(name, 0, text.as_bytes()));
+    let files = entries.iter().flat_map(|(name, text)| image.add_file(name, 0, text.as_bytes()));
     let files: Vec<_> = files.collect();
     let inside = image.add_file("entries", FOLDER_ATTRIBUTE, &files);
     let loader = image.add_file("loader", FOLDER_ATTRIBUTE, &inside);
-    let files = kernels
-        .iter()
-        .flat_map(|(name, kernel)| image.add_file(name, 0, kernel));
+    let files = kernels.iter().flat_map(|(name, kernel)| image.add_file(name, 0, kernel));
     let files: Vec<_> = files.collect();
     let inside = image.add_file("evenkeel", FOLDER_ATTRIBUTE, &files);
     let efi = image.add_file("EFI", FOLDER_ATTRIBUTE, &inside);
@@ -124,24 +111,14 @@ pub fn boot_partition(entries: &[(&str, &str)], kernels: &[(&str, &[u8])]) -> Fa
 #[test]
 fn a_file_is_found_by_its_long_name_and_read_along_its_chain() {
     let text: Vec<u8> = (0..1200_u32).map(|byte| (byte % 251) as u8).collect();
-    let image = boot_partition(
-        &[("evenkeel-000001+3.conf", "any")],
-        &[("slot-a.efi", &text)],
-    );
+    let image = boot_partition(&[("evenkeel-000001+3.conf", "any")], &[("slot-a.efi", &text)]);
     let volume = image.volume();
     let file = volume.find("/efi/EVENKEEL/slot-a.efi").expect("a file");
     assert_eq!((file.name.as_str(), file.size), ("slot-a.efi", 1200));
     assert_eq!(volume.read(&file), Ok(text));
     let extents = volume.extents(&file).expect("a chain");
-    assert_eq!(
-        extents.iter().map(Range::len).collect::<Vec<_>>(),
-        [512, 512, 176]
-    );
-    assert!(
-        volume
-            .find("loader/entries/evenkeel-000001+3.conf")
-            .is_some()
-    );
+    assert_eq!(extents.iter().map(Range::len).collect::<Vec<_>>(), [512, 512, 176]);
+    assert!(volume.find("loader/entries/evenkeel-000001+3.conf").is_some());
     assert_eq!(volume.find("loader/entries/evenkeel-000001.conf"), None);
     assert_eq!(volume.find("EFI/evenkeel/slot-a.efi/any"), None);
 }
@@ -149,10 +126,7 @@ fn a_file_is_found_by_its_long_name_and_read_along_its_chain() {
 #[test]
 fn a_chain_that_breaks_off_or_runs_in_a_circle_comes_to_an_end() {
     let mut image = boot_partition(&[], &[("slot-a.efi", &[7; 1500])]);
-    let file = image
-        .volume()
-        .find("EFI/evenkeel/slot-a.efi")
-        .expect("a file");
+    let file = image.volume().find("EFI/evenkeel/slot-a.efi").expect("a file");
     let second = file.first_cluster + 2;
     image.link(second, 0);
     assert!(image.volume().read(&file).is_err());
@@ -168,10 +142,7 @@ fn a_chain_that_breaks_off_or_runs_in_a_circle_comes_to_an_end() {
     image.link(2, 2);
     assert!(image.volume().find("nothing").is_none());
     image.link(2, 1);
-    assert!(
-        image.volume().find("EFI").is_some(),
-        "entries before the broken link are listed"
-    );
+    assert!(image.volume().find("EFI").is_some(), "entries before the broken link are listed");
 }
 
 #[test]
@@ -185,11 +156,8 @@ fn an_incomplete_long_name_is_ignored() {
     removed[32] = 0xe5;
     image.write_root_folder(&[valid, torn, removed].concat());
     let volume = image.volume();
-    let names: Vec<_> = volume
-        .list(&volume.root_folder())
-        .into_iter()
-        .map(|file| file.name)
-        .collect();
+    let names: Vec<_> =
+        volume.list(&volume.root_folder()).into_iter().map(|file| file.name).collect();
     assert_eq!(names.len(), 2);
     assert_eq!(names[0], "a-rather-long-name.conf");
     assert!(names[1].starts_with("FILE~"), "{names:?}");

@@ -22,10 +22,7 @@ fn release(version: &str, kernel: u8, root: u8) -> ReleaseDigests {
 fn disk_with(kernel: u8, name: &str) -> Vec<u8> {
     let (old, new) = (entry(1, 'a'), entry(2, 'b'));
     let entries = [("evenkeel-000001.conf", old.as_str()), (name, &new)];
-    let kernels = [
-        ("slot-a.efi", &[1; 1500][..]),
-        ("slot-b.efi", &[kernel; 1500]),
-    ];
+    let kernels = [("slot-a.efi", &[1; 1500][..]), ("slot-b.efi", &[kernel; 1500])];
     let mut disk = disk(&entries, &kernels);
     for (slot, fill) in ['a', 'b'].into_iter().zip(ROOT_BYTES) {
         let name = format!("root-{slot}");
@@ -39,10 +36,7 @@ fn disk_with(kernel: u8, name: &str) -> Vec<u8> {
 
 /// Writes that turn one disk into the other.
 fn writes_between(from: &[u8], to: &[u8]) -> Vec<Write> {
-    let sectors = from
-        .chunks(SECTOR_SIZE)
-        .zip(to.chunks(SECTOR_SIZE))
-        .zip(0..);
+    let sectors = from.chunks(SECTOR_SIZE).zip(to.chunks(SECTOR_SIZE)).zip(0..);
     let changed = sectors.filter(|((from, to), _)| from != to);
     let writes = changed.map(|((_, to), number): (_, u64)| Write {
         offset: number * SECTOR_SIZE as u64,
@@ -56,17 +50,10 @@ fn writes_between(from: &[u8], to: &[u8]) -> Vec<Write> {
 fn update(name: &str, kernel_first: bool) -> (Vec<u8>, Recording) {
     let hidden = name.replace(".conf", ".tmpf");
     let before = disk_with(2, &hidden);
-    let middle = if kernel_first {
-        disk_with(3, &hidden)
-    } else {
-        disk_with(2, name)
-    };
+    let middle = if kernel_first { disk_with(3, &hidden) } else { disk_with(2, name) };
     let after = disk_with(3, name);
     let recording = Recording {
-        stretches: vec![
-            writes_between(&before, &middle),
-            writes_between(&middle, &after),
-        ],
+        stretches: vec![writes_between(&before, &middle), writes_between(&middle, &after)],
         spared: 0,
     };
     (before, recording)
@@ -85,11 +72,8 @@ fn with_the_kernel_first_the_old_or_the_new_release_starts_after_any_cut() {
     let (before, recording) = update("evenkeel-000002+3.conf", true);
     let statistics = cut_everywhere(&recording, before, &mut judge(), (100, 1));
     assert_eq!(statistics.count_bad(), 0, "{statistics}");
-    let ends: Vec<_> = statistics
-        .verdicts
-        .keys()
-        .map(|(lossy, end)| (*lossy, end.to_string()))
-        .collect();
+    let ends: Vec<_> =
+        statistics.verdicts.keys().map(|(lossy, end)| (*lossy, end.to_string())).collect();
     for lossy in [false, true] {
         for end in ["1.0 in slot a", "1.1 in slot b on trial"] {
             assert!(ends.contains(&(lossy, end.to_owned())), "{statistics}");
@@ -103,10 +87,7 @@ fn with_the_kernel_first_the_old_or_the_new_release_starts_after_any_cut() {
 fn with_the_entry_first_the_counter_saves_the_machine_or_nothing_does() {
     let (before, recording) = update("evenkeel-000002+3.conf", false);
     let statistics = cut_everywhere(&recording, before, &mut judge(), (100, 1));
-    assert!(
-        statistics.count_bad() > 0 && statistics.count_dead() == 0,
-        "{statistics}"
-    );
+    assert!(statistics.count_bad() > 0 && statistics.count_dead() == 0, "{statistics}");
 
     let (before, recording) = update("evenkeel-000002.conf", false);
     let statistics = cut_everywhere(&recording, before, &mut judge(), (0, 1));

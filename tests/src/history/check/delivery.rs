@@ -20,10 +20,7 @@ pub(super) fn check_delivered_windows(
             .iter()
             .filter_map(|answer| Some((*answer, find_fault(delivery, *answer, log)?)));
         if let Some((answer, wrong)) = wrong.next() {
-            let message = format!(
-                "{:?} was delivered in {answer:?}: {wrong}",
-                delivery.schedule
-            );
+            let message = format!("{:?} was delivered in {answer:?}: {wrong}", delivery.schedule);
             findings.add(Rule::NoStartWithoutPermit, message);
         }
         if delivery.is_empty && findings.member.is_image {
@@ -40,16 +37,11 @@ pub(super) fn check_delivered_windows(
                 EimSchedule::Single(window) => *window == (start, end),
                 EimSchedule::Repeated(schedule) => schedule.contains_window((start, end)),
             };
-            is_it
-                && delivery
-                    .since()
-                    .is_some_and(|since| since <= began.true_time)
+            is_it && delivery.since().is_some_and(|since| since <= began.true_time)
         });
         if !was_delivered || began.node_time < start || end <= began.node_time {
-            let message = format!(
-                "update {number} started at {} outside {start}..{end}",
-                began.node_time
-            );
+            let message =
+                format!("update {number} started at {} outside {start}..{end}", began.node_time);
             findings.add(Rule::NoStartWithoutPermit, message);
         }
     }
@@ -71,11 +63,7 @@ fn answered_span(window: &EimSchedule, (requested_at, answered): Span) -> Span {
             begun.is_some()
         }
     };
-    let age = if is_near {
-        TimeDelta::zero()
-    } else {
-        MAX_CACHE_AGE
-    };
+    let age = if is_near { TimeDelta::zero() } else { MAX_CACHE_AGE };
     (requested_at - age, answered)
 }
 

@@ -39,10 +39,8 @@ pub(super) fn check_eim(
     runs: &[&Run],
     log: &OperatorLog,
 ) {
-    let traces: Vec<_> = runs
-        .iter()
-        .map(|run| trace_run(findings, ground_truth, run, log))
-        .collect();
+    let traces: Vec<_> =
+        runs.iter().map(|run| trace_run(findings, ground_truth, run, log)).collect();
     for trace in &traces {
         let distinguishable: Vec<_> = trace
             .updates
@@ -56,23 +54,15 @@ pub(super) fn check_eim(
         }
     }
     for (number, update) in ground_truth.updates.iter().enumerate() {
-        let of: Vec<_> = traces
-            .iter()
-            .filter(|trace| trace.updates.contains(&number))
-            .collect();
+        let of: Vec<_> = traces.iter().filter(|trace| trace.updates.contains(&number)).collect();
         let names: Vec<_> = of.iter().map(|trace| trace.run.id.as_str()).collect();
         // An update that was called off before it started may start later all the same.
         let is_less = |trace: &&&RunTrace<'_>| trace.has_spurious_report || trace.is_called_off;
         let less = of.iter().filter(is_less).count();
         if of.len() > 1 + less {
-            findings.add(
-                Rule::NoRunTwice,
-                format!("update {number} has the runs {names:?}"),
-            );
+            findings.add(Rule::NoRunTwice, format!("update {number} has the runs {names:?}"));
         }
-        let Some((_, end)) = update
-            .ended
-            .filter(|_| is_distinguishable(ground_truth, number))
+        let Some((_, end)) = update.ended.filter(|_| is_distinguishable(ground_truth, number))
         else {
             continue;
         };
@@ -83,11 +73,7 @@ pub(super) fn check_eim(
             findings.add(Rule::NoReportIsLost, message);
             continue;
         };
-        let should = if end == UpdateEnd::Failed {
-            "failed"
-        } else {
-            "succeeded"
-        };
+        let should = if end == UpdateEnd::Failed { "failed" } else { "succeeded" };
         if trace.run.state != should {
             let message = format!(
                 "{} is {}, but update {number} ended {end:?}",
@@ -186,19 +172,16 @@ fn trace_run<'a>(
             if entry.event == "cancelled" && !has_begun && log.may_be_called_off(entry.at) {
                 trace.is_called_off = true;
             } else if entry.event != "timed_out" {
-                let message = format!(
-                    "no report at {} explains {} {}",
-                    entry.at, run.id, entry.event
-                );
+                let message =
+                    format!("no report at {} explains {} {}", entry.at, run.id, entry.event);
                 findings.add(Rule::NothingIsInvented, message);
             }
             continue;
         };
         trace.has_spurious_report |= report.spurious;
         // An event that a report states directly is about its update; an implied event is about the previous one.
-        let Some(update) = report
-            .update
-            .filter(|_| !report.spurious && direct_event(report) == entry.event)
+        let Some(update) =
+            report.update.filter(|_| !report.spurious && direct_event(report) == entry.event)
         else {
             continue;
         };
@@ -245,18 +228,14 @@ fn is_distinguishable(ground_truth: &EimGroundTruth, update: usize) -> bool {
             && !report.spurious
             && matches!(report.kind, "updated" | "failed")
     };
-    let Some(at) = ground_truth
-        .reports
-        .iter()
-        .position(|report| is_end(report) && report.acknowledged > 0)
+    let Some(at) =
+        ground_truth.reports.iter().position(|report| is_end(report) && report.acknowledged > 0)
     else {
         return false;
     };
     let report = &ground_truth.reports[at];
-    let mut before = ground_truth.reports[..at]
-        .iter()
-        .rev()
-        .filter(|report| report.acknowledged > 0);
+    let mut before =
+        ground_truth.reports[..at].iter().rev().filter(|report| report.acknowledged > 0);
     let Some(last) = before.clone().next() else {
         return false;
     };

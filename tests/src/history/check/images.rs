@@ -97,17 +97,11 @@ fn check_retries(findings: &mut Findings<'_>, ground_truth: &OwnGroundTruth, log
 fn find_missing_order(attempt: &Attempt, between: Span, log: &OperatorLog) -> Option<String> {
     let since = between.0;
     if !attempt.again {
-        Some(format!(
-            "it failed at {since}, but it was not marked as a retry"
-        ))
+        Some(format!("it failed at {since}, but it was not marked as a retry"))
     } else if !log.has_order(between) {
-        Some(format!(
-            "it failed at {since}, and there was no order since"
-        ))
+        Some(format!("it failed at {since}, and there was no order since"))
     } else if matches!(attempt.permit, Some(StartPermit::Offline { .. })) {
-        Some(format!(
-            "it failed at {since}, and it used an older offline grant"
-        ))
+        Some(format!("it failed at {since}, and it used an older offline grant"))
     } else {
         None
     }

@@ -19,20 +19,14 @@ pub(super) fn check_own(
     log: &OperatorLog,
 ) {
     for run in runs {
-        let matching = ground_truth
-            .attempts
-            .iter()
-            .find(|attempt| Some(attempt.id) == run.attempt);
+        let matching = ground_truth.attempts.iter().find(|attempt| Some(attempt.id) == run.attempt);
         if !matching.is_some_and(Attempt::creates_run) {
             let message = format!("the node did nothing that explains {}", run.id);
             findings.add(Rule::NothingIsInvented, message);
         }
     }
     for attempt in &ground_truth.attempts {
-        let of: Vec<_> = runs
-            .iter()
-            .filter(|run| run.attempt == Some(attempt.id))
-            .collect();
+        let of: Vec<_> = runs.iter().filter(|run| run.attempt == Some(attempt.id)).collect();
         if of.len() > 1 {
             let message = format!("attempt {} has {} runs", attempt.id, of.len());
             findings.add(Rule::NoRunTwice, message);
@@ -51,11 +45,8 @@ pub(super) fn check_own(
 
 /// Checks that reported events are recorded once and in order, and that acknowledged events are there.
 fn check_recorded_events(findings: &mut Findings<'_>, attempt: &Attempt, run: &Run) {
-    let recorded: Vec<&RunEntry> = run
-        .events
-        .iter()
-        .filter(|entry| entry.sequence.is_some())
-        .collect();
+    let recorded: Vec<&RunEntry> =
+        run.events.iter().filter(|entry| entry.sequence.is_some()).collect();
     let numbers: Vec<_> = recorded.iter().filter_map(|entry| entry.sequence).collect();
     let counted: Vec<_> = (1..).take(recorded.len()).collect();
     if numbers != counted {
@@ -70,12 +61,7 @@ fn check_recorded_events(findings: &mut Findings<'_>, attempt: &Attempt, run: &R
         findings.add(Rule::NothingIsInvented, message);
     }
     if names.len() < usize::try_from(attempt.acknowledged).unwrap_or(usize::MAX) {
-        let message = format!(
-            "{} has {} of {} events",
-            run.id,
-            names.len(),
-            attempt.acknowledged
-        );
+        let message = format!("{} has {} of {} events", run.id, names.len(), attempt.acknowledged);
         findings.add(Rule::NoReportIsLost, message);
     }
     for entry in run.events.iter().filter(|entry| entry.sequence.is_none()) {
@@ -112,16 +98,10 @@ fn check_end(findings: &mut Findings<'_>, attempt: &Attempt, run: &Run) {
     if is_unreported && (!run.has_ended() || run.state == "abandoned") {
         return;
     }
-    let is_so = if should == "open" {
-        !run.has_ended()
-    } else {
-        run.state == should
-    };
+    let is_so = if should == "open" { !run.has_ended() } else { run.state == should };
     if !is_so {
-        let message = format!(
-            "{} is {}, but the last event of the node was {last:?}",
-            run.id, run.state
-        );
+        let message =
+            format!("{} is {}, but the last event of the node was {last:?}", run.id, run.state);
         findings.add(Rule::EndsMatch, message);
     }
 }
@@ -144,17 +124,12 @@ fn check_start(
     };
     let wrong = match &attempt.permit {
         None => Some("it had no permit".to_owned()),
-        Some(StartPermit::Online {
-            requested_at,
-            granted_at: granted,
-            start_before: before,
-        }) => check.find_online_fault((*requested_at, *granted), *before),
-        Some(StartPermit::Offline {
-            requested_at,
-            granted_at,
-            windows,
-            expires,
-        }) => check.find_offline_fault((*requested_at, *granted_at), windows, *expires),
+        Some(StartPermit::Online { requested_at, granted_at: granted, start_before: before }) => {
+            check.find_online_fault((*requested_at, *granted), *before)
+        }
+        Some(StartPermit::Offline { requested_at, granted_at, windows, expires }) => {
+            check.find_offline_fault((*requested_at, *granted_at), windows, *expires)
+        }
     };
     if let Some(wrong) = wrong {
         let message = format!(
@@ -185,13 +160,9 @@ impl StartCheck<'_> {
         if self.began.true_time + STORE_PRECISION < granted || before <= self.began.true_time {
             Some(format!("the permit of {granted} was valid before {before}"))
         } else if !is_ordered && windows().next().is_none() {
-            Some(format!(
-                "granted at {granted} before {before}, but there was no window"
-            ))
+            Some(format!("granted at {granted} before {before}, but there was no window"))
         } else if !is_ordered && windows().all(|window| log.is_cancelled(window, between)) {
-            Some(format!(
-                "granted at {granted} in a window that was cancelled"
-            ))
+            Some(format!("granted at {granted} in a window that was cancelled"))
         } else if self.is_called_off(between) {
             Some(format!("granted at {granted} after it was called off"))
         } else if !log.may_be_assigned(self.policy, at) {
@@ -216,36 +187,24 @@ impl StartCheck<'_> {
             Some(format!(
                 "offline grant of {granted_at} for {windows:?}, but there was no such window"
             ))
-        } else if windows
-            .iter()
-            .any(|window| log.is_cancelled(*window, between))
-        {
+        } else if windows.iter().any(|window| log.is_cancelled(*window, between)) {
             Some(format!(
                 "offline grant of {granted_at} for {windows:?}, one of which was cancelled"
             ))
         } else if self.is_called_off(between) {
-            Some(format!(
-                "offline grant of {granted_at} after it was called off"
-            ))
+            Some(format!("offline grant of {granted_at} after it was called off"))
         } else if !log.may_be_assigned(self.policy, between) {
-            Some(format!(
-                "offline grant of {granted_at}, but it was not desired"
-            ))
+            Some(format!("offline grant of {granted_at}, but it was not desired"))
         } else {
             let pause = log.find_pause(self.policy, between);
-            pause.map(|pause| {
-                format!(
-                    "offline grant of {granted_at} in a pause of {}",
-                    pause.scope
-                )
-            })
+            pause
+                .map(|pause| format!("offline grant of {granted_at} in a pause of {}", pause.scope))
         }
     }
 
     /// Whether the attempt had been called off before the permit was requested.
     fn is_called_off(&self, between: Span) -> bool {
         let log = self.log;
-        self.opened
-            .is_some_and(|opened| log.is_called_off(opened, between))
+        self.opened.is_some_and(|opened| log.is_called_off(opened, between))
     }
 }

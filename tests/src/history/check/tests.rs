@@ -24,10 +24,7 @@ fn at(seconds: i64) -> Time {
 }
 
 fn moment(seconds: i64) -> Moment {
-    Moment {
-        node_time: at(seconds),
-        true_time: at(seconds),
-    }
+    Moment { node_time: at(seconds), true_time: at(seconds) }
 }
 
 fn member() -> SimulatedMember {
@@ -41,10 +38,7 @@ fn member() -> SimulatedMember {
 }
 
 fn action(requested_at: i64, done: i64) -> Action {
-    Action {
-        requested_at: at(requested_at),
-        done_at: Some(at(done)),
-    }
+    Action { requested_at: at(requested_at), done_at: Some(at(done)) }
 }
 
 /// A window from 100 to 200, created at 10, an assignment to the project since 5, and a run timeout of 50 seconds.
@@ -77,10 +71,7 @@ fn run(number: u32, attempt: Option<u128>, events: &[(&str, &str, Option<u32>, i
         id: format!("osupdaterun-{number:08x}"),
         instance: "inst-00000001".into(),
         attempt: attempt.map(Uuid::from_u128),
-        state: events
-            .last()
-            .map(|last| last.1.to_owned())
-            .unwrap_or_default(),
+        state: events.last().map(|last| last.1.to_owned()).unwrap_or_default(),
         image: None,
         events: events.iter().map(entry).collect(),
     }
@@ -95,10 +86,7 @@ fn broken_own_rules(
 ) -> Vec<Rule> {
     let runs: Vec<_> = runs.iter().collect();
     let violations = check_own_node(member, ground_truth, &runs, log);
-    violations
-        .into_iter()
-        .map(|violation| violation.rule)
-        .collect()
+    violations.into_iter().map(|violation| violation.rule).collect()
 }
 
 /// Rules that the records of a node with EIM's agent break.
@@ -110,8 +98,5 @@ fn broken_eim_rules(
 ) -> Vec<Rule> {
     let runs: Vec<_> = runs.iter().collect();
     let violations = check_eim_node(member, ground_truth, &runs, log);
-    violations
-        .into_iter()
-        .map(|violation| violation.rule)
-        .collect()
+    violations.into_iter().map(|violation| violation.rule).collect()
 }

@@ -25,10 +25,7 @@ impl BootedRelease {
         let (version, slot) = rest.trim_end().split_once(" slot ")?;
         let slot = Slot::from_letter(slot)?;
         let is_valid_version = !version.is_empty() && !version.contains(char::is_whitespace);
-        is_valid_version.then(|| Self {
-            version: version.to_owned(),
-            slot,
-        })
+        is_valid_version.then(|| Self { version: version.to_owned(), slot })
     }
 }
 
@@ -103,10 +100,7 @@ mod tests {
 
     #[test]
     fn the_boot_line_is_found_behind_other_output() {
-        let new = BootedRelease {
-            version: "1.1".to_owned(),
-            slot: Slot::B,
-        };
+        let new = BootedRelease { version: "1.1".to_owned(), slot: Slot::B };
         for line in [
             "evenkeel-lab: booted 1.1 slot b",
             "\u{1b}[2J\u{1b}[01;01Hevenkeel-lab: booted 1.1 slot b ",
@@ -136,19 +130,11 @@ mod tests {
         assert_eq!(console.length(), 0);
 
         fs::write(&file, b"BdsDxe\xff: starting\r\nev").expect("a file");
-        assert_eq!(
-            console.find(any).as_deref(),
-            Some("BdsDxe\u{fffd}: starting")
-        );
+        assert_eq!(console.find(any).as_deref(), Some("BdsDxe\u{fffd}: starting"));
         assert_eq!(console.find(any), None, "the line is not complete");
-        fs::write(
-            &file,
-            b"BdsDxe\xff: starting\r\nevenkeel-lab: booted 1 slot a\r\nmore\n",
-        )
-        .expect("a file");
-        let first = console
-            .find(BootedRelease::parse)
-            .expect("a release that has booted");
+        fs::write(&file, b"BdsDxe\xff: starting\r\nevenkeel-lab: booted 1 slot a\r\nmore\n")
+            .expect("a file");
+        let first = console.find(BootedRelease::parse).expect("a release that has booted");
         assert_eq!((first.version.as_str(), first.slot), ("1", Slot::A));
         assert_eq!(console.find(BootedRelease::parse), None);
         assert_eq!(console.find(any), None, "all lines were searched");

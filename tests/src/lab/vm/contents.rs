@@ -51,17 +51,8 @@ impl DiskContents {
         let checked = checked.expect("e2fsck starts");
         // 1: the check repaired something, for example by replaying the journal.
         let is_sound = matches!(checked.status.code(), Some(0 | 1));
-        assert!(
-            is_sound,
-            "the data partition: {}",
-            describe_output(&checked)
-        );
-        Self {
-            disk: disk.to_owned(),
-            table,
-            data,
-            _folder: folder,
-        }
+        assert!(is_sound, "the data partition: {}", describe_output(&checked));
+        Self { disk: disk.to_owned(), table, data, _folder: folder }
     }
 
     /// Digest of the first bytes of a slot.

@@ -166,11 +166,7 @@ impl Esp {
         copying.env("MTOOLS_SKIP_CHECK", "1");
         copying.args(["-n", "-i", &self.drive, &path, "-"]);
         let output = copying.output().map_err(|error| error.to_string())?;
-        if output.status.success() {
-            Ok(output.stdout)
-        } else {
-            Err(describe_output(&output))
-        }
+        if output.status.success() { Ok(output.stdout) } else { Err(describe_output(&output)) }
     }
 
     fn run_mtool(&self, program: &str, options: &[&str], path: &str) -> Result<String, String> {
@@ -222,11 +218,7 @@ mod tests {
 
     fn entry(file: &str, slot: Slot) -> SlotEntry {
         let count = BootCount::parse(file).expect("the name of an entry");
-        SlotEntry {
-            file: file.to_owned(),
-            slot,
-            count,
-        }
+        SlotEntry { file: file.to_owned(), slot, count }
     }
 
     #[test]
@@ -268,10 +260,7 @@ mod tests {
     fn an_entry_starts_the_slot_whose_kernel_it_names() {
         let text = "title edge 1.1 (slot b)\nsort-key evenkeel\nversion 000002\nefi /EFI/evenkeel/slot-b.efi\n";
         assert_eq!(slot_started_by(text), Some(Slot::B));
-        assert_eq!(
-            slot_started_by("title x\nefi /EFI/evenkeel/slot-a.efi"),
-            Some(Slot::A)
-        );
+        assert_eq!(slot_started_by("title x\nefi /EFI/evenkeel/slot-a.efi"), Some(Slot::A));
         assert_eq!(slot_started_by("efi /EFI/other/slot-a.efi"), None);
         assert_eq!(slot_started_by("title slot-a.efi"), None);
     }

@@ -51,9 +51,7 @@ impl VmFleet {
             ("EVENKEELD_MAINTENANCE_MANAGER__POLL_INTERVAL", "1s"),
         ];
         let server = Server::start_in(folder.path(), &[&usual[..], settings].concat());
-        let has_files = settings
-            .iter()
-            .any(|(name, _)| *name == FILES_LISTEN_VARIABLE);
+        let has_files = settings.iter().any(|(name, _)| *name == FILES_LISTEN_VARIABLE);
         let rest = server.rest();
         let token = rest.post("/join-tokens", &json!({}));
         let images = folder.path().join("images");
@@ -77,10 +75,7 @@ impl VmFleet {
     /// Configuration that the firmware of a machine passes to its agent.
     pub(super) fn firmware_config(&self) -> FirmwareConfig {
         FirmwareConfig {
-            server: format!(
-                "https://{HOST_ADDRESS}:{}",
-                self.connection.address().port()
-            ),
+            server: format!("https://{HOST_ADDRESS}:{}", self.connection.address().port()),
             token: self.token.clone(),
             files: self.files_url.clone(),
         }
@@ -110,9 +105,7 @@ impl VmFleet {
         let name = format!("{}.raw", release.version);
         let copy = self.image_path(&name);
         let copied = fs::hard_link(&release.file, &copy);
-        copied
-            .or_else(|_| fs::copy(&release.file, &copy).map(drop))
-            .expect("an image");
+        copied.or_else(|_| fs::copy(&release.file, &copy).map(drop)).expect("an image");
         self.publish_with(release, &json!({ "imageUrl": self.image_url(&name) }))
     }
 
@@ -222,9 +215,8 @@ impl VmFleet {
         let list = self.rest.get(&path);
         let runs = list["osUpdateRuns"].as_array().expect("a list").iter();
         let ids = runs.map(|run| text(run, "resourceId").to_owned());
-        let mut runs: Vec<Value> = ids
-            .map(|id| self.rest.get(&format!("/os-update-runs/{id}")))
-            .collect();
+        let mut runs: Vec<Value> =
+            ids.map(|id| self.rest.get(&format!("/os-update-runs/{id}"))).collect();
         runs.sort_by_key(|run| text(&run["timestamps"], "createdAt").to_owned());
         runs
     }

@@ -32,18 +32,13 @@ pub fn judge(fleet: &VmFleet, vm: &mut Vm, may_run: &[&Release]) -> String {
     let contents = DiskContents::read(vm.disk());
     let in_slot = contents.slot_digest(booted.slot, release.bytes);
     assert_eq!(in_slot, release.sha256, "content of slot {letter}");
-    let kernel = vm
-        .kernel(booted.slot)
-        .map(|kernel| Digest::compute(&kernel));
+    let kernel = vm.kernel(booted.slot).map(|kernel| Digest::compute(&kernel));
     let own = Digest::compute(&release.kernel(letter));
     assert_eq!(kernel, Some(own), "the kernel of slot {letter}");
     // No update is in progress, and nothing is left over.
     assert_eq!(contents.state_file("journal.json"), "", "an open attempt");
     let spooled = contents.list_folder("images");
-    assert!(
-        spooled.is_empty(),
-        "files of the download are left: {spooled:?}"
-    );
+    assert!(spooled.is_empty(), "files of the download are left: {spooled:?}");
     let slots = contents.state_file("slots.json");
     assert!(slots.contains(&booted.version), "{slots}");
     booted.version
@@ -52,16 +47,9 @@ pub fn judge(fleet: &VmFleet, vm: &mut Vm, may_run: &[&Release]) -> String {
 /// Asserts that the loader starts the booted release, and not on trial.
 #[track_caller]
 fn assert_loads(entries: &[SlotEntry], booted: &BootedRelease) {
-    assert_eq!(
-        counts(entries, booted.slot),
-        [BootCount::Permanent],
-        "{entries:?}"
-    );
+    assert_eq!(counts(entries, booted.slot), [BootCount::Permanent], "{entries:?}");
     let is_trial = |entry: &SlotEntry| entry.count != BootCount::Permanent;
-    assert!(
-        !entries.iter().any(is_trial),
-        "a trial is left: {entries:?}"
-    );
+    assert!(!entries.iter().any(is_trial), "a trial is left: {entries:?}");
     // The names start with a number, and the loader takes the highest one.
     let first = entries.last().map(|entry| entry.slot);
     assert_eq!(first, Some(booted.slot), "{entries:?}");
@@ -131,9 +119,7 @@ impl VmFleet {
         }
         let instance = text(node, "resourceId");
         let filter = format!("instance.resourceId%3D%22{instance}%22");
-        let list = self
-            .rest
-            .get(&format!("/os-update-runs?pageSize=100&filter={filter}"));
+        let list = self.rest.get(&format!("/os-update-runs?pageSize=100&filter={filter}"));
         let mut runs = list["osUpdateRuns"].as_array().into_iter().flatten();
         let open = runs.find(|run| run["endTime"].as_u64() == Some(0));
         open.map(|run| format!("a run is {}", run["state"]))
@@ -186,10 +172,7 @@ mod tests {
         let old = entry("evenkeel-000001.conf", Slot::A);
         let new = entry("evenkeel-000002.conf", Slot::B);
         let trial = entry("evenkeel-000002+1-1.conf", Slot::B);
-        let booted = |slot| BootedRelease {
-            version: "1.0".to_owned(),
-            slot,
-        };
+        let booted = |slot| BootedRelease { version: "1.0".to_owned(), slot };
         assert_loads(std::slice::from_ref(&old), &booted(Slot::A));
         assert_loads(&[old.clone(), new.clone()], &booted(Slot::B));
         for (entries, slot) in [
@@ -221,11 +204,7 @@ mod tests {
             ("applying", "1.0", false),
         ] {
             let run = run(state, booted);
-            assert_eq!(
-                !panics(|| assert_booted_matches_state(&run)),
-                is_true,
-                "{run}"
-            );
+            assert_eq!(!panics(|| assert_booted_matches_state(&run)), is_true, "{run}");
         }
     }
 }

@@ -220,12 +220,8 @@ impl Vm {
             assert!(is_on, "the emulator ended: {}", read_output());
             Monitor::connect(&socket)
         });
-        self.running = Some(RunningVm {
-            emulator,
-            monitor,
-            console: Console::new(serial),
-            _permit: permit,
-        });
+        self.running =
+            Some(RunningVm { emulator, monitor, console: Console::new(serial), _permit: permit });
     }
 
     /// The command that starts the emulator.
@@ -335,11 +331,9 @@ impl Vm {
     #[track_caller]
     pub fn run_for(&mut self, length: Duration) {
         let begun = Instant::now();
-        self.watch(
-            "the end of the waiting time",
-            length + ANSWER_TIMEOUT,
-            |_, _| (begun.elapsed() >= length).then_some(()),
-        );
+        self.watch("the end of the waiting time", length + ANSWER_TIMEOUT, |_, _| {
+            (begun.elapsed() >= length).then_some(())
+        });
     }
 
     /// Waits until `fits` accepts the last booted release. Returns `None` after the limit, or if the machine goes off.
@@ -388,12 +382,7 @@ impl Vm {
         limit: Duration,
         mut poll: impl FnMut(&mut RunningVm, &Esp) -> Option<T>,
     ) -> T {
-        let Self {
-            running: on,
-            esp,
-            name,
-            ..
-        } = self;
+        let Self { running: on, esp, name, .. } = self;
         let on = on.as_mut().expect("a machine that is on");
         let begun = Instant::now();
         let result = until(what, limit + ANSWER_TIMEOUT, || {
@@ -443,9 +432,7 @@ struct Pace(Option<Instant>);
 
 impl Pace {
     fn is_due(&mut self) -> bool {
-        let is_due = self
-            .0
-            .is_none_or(|last| last.elapsed() >= MIN_POLL_INTERVAL);
+        let is_due = self.0.is_none_or(|last| last.elapsed() >= MIN_POLL_INTERVAL);
         if is_due {
             self.0 = Some(Instant::now());
         }

@@ -49,10 +49,7 @@ impl Monitor {
         let stream = UnixStream::connect(socket).ok()?;
         let limited = stream.set_read_timeout(Some(ANSWER_TIMEOUT));
         limited.expect("a read timeout");
-        let mut monitor = Self {
-            stream: BufReader::new(stream),
-            resets: Resets::default(),
-        };
+        let mut monitor = Self { stream: BufReader::new(stream), resets: Resets::default() };
         let greeting = monitor.read_message();
         assert!(greeting["QMP"].is_object(), "{greeting}");
         monitor.execute("qmp_capabilities");
@@ -112,10 +109,7 @@ mod tests {
         ] {
             resets.record_event(&message);
         }
-        let counted = Resets {
-            by_itself: 2,
-            from_outside: 1,
-        };
+        let counted = Resets { by_itself: 2, from_outside: 1 };
         assert_eq!(resets, counted);
     }
 }

@@ -42,11 +42,7 @@ fn check_slots(slots: &Slots, seen: &BootObservation) -> DoctorFinding {
     let lines = Slot::ALL.map(|slot| {
         let state = slots.state(slot);
         let image = state.image().map(|what| format!(" ({})", what.image_id));
-        let runs = if seen.booted == Some(slot) {
-            ", and runs"
-        } else {
-            ""
-        };
+        let runs = if seen.booted == Some(slot) { ", and runs" } else { "" };
         let image = image.unwrap_or_default();
         format!("{slot} {}{image}{runs}", state.description())
     });
@@ -80,10 +76,7 @@ async fn check_boot_control(images: &ImageSystem) -> Vec<DoctorFinding> {
 
 /// Checks whether images can be verified.
 fn check_image_keys(registry: &ModuleRegistry<'_>) -> DoctorFinding {
-    let unsigned = registry
-        .owner
-        .limits()
-        .map(|limits| limits.image.unsigned_images);
+    let unsigned = registry.owner.limits().map(|limits| limits.image.unsigned_images);
     if unsigned == Ok(true) {
         return DoctorFinding::warning(
             "image keys",
@@ -101,10 +94,7 @@ fn check_image_keys(registry: &ModuleRegistry<'_>) -> DoctorFinding {
         0 => DoctorFinding::failed(
             "image keys",
             "there is no key, so every image is refused",
-            format!(
-                "put the publisher's public key into {} as a .pem file",
-                folder.display()
-            ),
+            format!("put the publisher's public key into {} as a .pem file", folder.display()),
         ),
         count => {
             let keys = text::pluralize(count, "key", "keys");
@@ -118,10 +108,7 @@ fn list_failed_images(slots: &Slots) -> Vec<DoctorFinding> {
     let bad = slots.bad.iter();
     bad.map(|bad| {
         let message = format!("{} failed here: {}", bad.image_id, bad.why);
-        let advice = format!(
-            "run `evenkeel-agent image forget {}` to allow another try",
-            bad.file
-        );
+        let advice = format!("run `evenkeel-agent image forget {}` to allow another try", bad.file);
         DoctorFinding::warning("image", message, advice)
     })
     .collect()

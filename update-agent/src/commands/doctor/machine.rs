@@ -140,26 +140,11 @@ mod tests {
             );
             check_unit(&text).outcome
         };
-        assert_eq!(
-            outcome_of("loaded", "active", "enabled", "10min"),
-            CheckOutcome::Passed
-        );
-        assert_eq!(
-            outcome_of("loaded", "active", "enabled", "0"),
-            CheckOutcome::Warning
-        );
-        assert_eq!(
-            outcome_of("loaded", "active", "disabled", "10min"),
-            CheckOutcome::Warning
-        );
-        assert_eq!(
-            outcome_of("loaded", "failed", "enabled", "10min"),
-            CheckOutcome::Failed
-        );
-        assert_eq!(
-            outcome_of("not-found", "inactive", "", "0"),
-            CheckOutcome::Failed
-        );
+        assert_eq!(outcome_of("loaded", "active", "enabled", "10min"), CheckOutcome::Passed);
+        assert_eq!(outcome_of("loaded", "active", "enabled", "0"), CheckOutcome::Warning);
+        assert_eq!(outcome_of("loaded", "active", "disabled", "10min"), CheckOutcome::Warning);
+        assert_eq!(outcome_of("loaded", "failed", "enabled", "10min"), CheckOutcome::Failed);
+        assert_eq!(outcome_of("not-found", "inactive", "", "0"), CheckOutcome::Failed);
         assert_eq!(check_unit("").outcome, CheckOutcome::Failed);
     }
 

@@ -43,30 +43,15 @@ pub struct DoctorFinding {
 
 impl DoctorFinding {
     fn passed(check: &'static str, result: impl Into<String>) -> Self {
-        Self {
-            check,
-            outcome: CheckOutcome::Passed,
-            result: result.into(),
-            advice: String::new(),
-        }
+        Self { check, outcome: CheckOutcome::Passed, result: result.into(), advice: String::new() }
     }
 
     fn warning(check: &'static str, result: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            check,
-            outcome: CheckOutcome::Warning,
-            result: result.into(),
-            advice: advice.into(),
-        }
+        Self { check, outcome: CheckOutcome::Warning, result: result.into(), advice: advice.into() }
     }
 
     fn failed(check: &'static str, result: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            check,
-            outcome: CheckOutcome::Failed,
-            result: result.into(),
-            advice: advice.into(),
-        }
+        Self { check, outcome: CheckOutcome::Failed, result: result.into(), advice: advice.into() }
     }
 }
 
@@ -90,14 +75,8 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
         }
         OutputFormat::Text => print_findings(&findings, out)?,
     }
-    let is_ill = findings
-        .iter()
-        .any(|one| one.outcome == CheckOutcome::Failed);
-    Ok(if is_ill {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    let is_ill = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);
+    Ok(if is_ill { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Runs all checks and returns the findings in the order in which problems are best fixed.
@@ -130,11 +109,7 @@ fn print_findings(findings: &[DoctorFinding], out: &mut impl Write) -> io::Resul
     let count =
         |outcome: CheckOutcome| findings.iter().filter(|one| one.outcome == outcome).count();
     let bad = text::pluralize(count(CheckOutcome::Failed), "check", "checks");
-    writeln!(
-        out,
-        "{bad} failed, warnings: {}",
-        count(CheckOutcome::Warning)
-    )
+    writeln!(out, "{bad} failed, warnings: {}", count(CheckOutcome::Warning))
 }
 
 #[cfg(test)]
@@ -166,10 +141,7 @@ mod tests {
         let config = folder.path().join("agent.toml");
         std::fs::write(&config, "rot = 1").unwrap();
         let arguments = cli::DoctorArgs {
-            paths: PathArgs {
-                config: Some(config),
-                ..PathArgs::default()
-            },
+            paths: PathArgs { config: Some(config), ..PathArgs::default() },
             output: OutputFormat::Json,
         };
         let mut out = Vec::new();
@@ -177,9 +149,6 @@ mod tests {
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
         let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(json[0]["outcome"], "failed");
-        assert!(
-            json[0]["result"].as_str().unwrap().contains("rot"),
-            "{json}"
-        );
+        assert!(json[0]["result"].as_str().unwrap().contains("rot"), "{json}");
     }
 }

@@ -19,13 +19,8 @@ pub async fn check_packages(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding>
     }
     let mut findings = vec![check_audit(registry.package_tools().audit().await)];
     let modules = registry.build_modules();
-    for module in modules
-        .iter()
-        .filter(|module| module.name() == PackagesModule::NAME)
-    {
-        findings.push(check_lock(
-            module.find_concurrent_change(TryKind::First).await,
-        ));
+    for module in modules.iter().filter(|module| module.name() == PackagesModule::NAME) {
+        findings.push(check_lock(module.find_concurrent_change(TryKind::First).await));
     }
     let last = status::read_status(&registry.paths.status()).unwrap_or_default();
     findings.push(check_lists(registry, &last));
@@ -42,11 +37,9 @@ fn check_audit(audit: Result<String, Failure>) -> DoctorFinding {
             problems,
             "if an update is in progress, the agent repairs this by itself; otherwise fix it as `dpkg --audit` advises",
         ),
-        Err(failure) => DoctorFinding::failed(
-            "dpkg",
-            failure.reason,
-            "install a working dpkg in this root",
-        ),
+        Err(failure) => {
+            DoctorFinding::failed("dpkg", failure.reason, "install a working dpkg in this root")
+        }
     }
 }
 
@@ -73,11 +66,7 @@ fn check_lists(registry: &ModuleRegistry<'_>, last: &AgentStatus) -> DoctorFindi
         );
     }
     let now = registry.clock.now();
-    let most = registry
-        .config
-        .intervals()
-        .refresh_interval
-        .checked_mul(MAX_REFRESH_INTERVALS);
+    let most = registry.config.intervals().refresh_interval.checked_mul(MAX_REFRESH_INTERVALS);
     let most = most.unwrap_or(TimeDelta::MAX);
     match last.refreshed {
         None => DoctorFinding::warning(

@@ -28,10 +28,7 @@ pub async fn check_server(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     };
     match link.probe().await {
         Ok(now) => {
-            let good = format!(
-                "{} answers, is authentic and accepts this node",
-                node.server
-            );
+            let good = format!("{} answers, is authentic and accepts this node", node.server);
             let ahead = now.map(|server| registry.clock.now() - server);
             vec![DoctorFinding::passed("server", good), check_clock(ahead)]
         }
@@ -87,14 +84,8 @@ mod tests {
     #[test]
     fn a_wrong_clock_fails_and_an_unknown_one_is_a_warning() {
         assert_eq!(check_clock(None).outcome, CheckOutcome::Warning);
-        assert_eq!(
-            check_clock(Some(TimeDelta::seconds(3))).outcome,
-            CheckOutcome::Passed
-        );
-        assert_eq!(
-            check_clock(Some(TimeDelta::hours(-3))).outcome,
-            CheckOutcome::Failed
-        );
+        assert_eq!(check_clock(Some(TimeDelta::seconds(3))).outcome, CheckOutcome::Passed);
+        assert_eq!(check_clock(Some(TimeDelta::hours(-3))).outcome, CheckOutcome::Failed);
     }
 
     #[test]

@@ -12,11 +12,8 @@ const ENROL_ADVICE: &str = "run `evenkeel-agent enroll --server URL --token-file
 
 /// Checks the files of the agent and of the machine's owner.
 pub fn check_setup(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
-    let mut findings = vec![
-        check_configuration(registry),
-        check_limits(registry),
-        check_state(registry),
-    ];
+    let mut findings =
+        vec![check_configuration(registry), check_limits(registry), check_state(registry)];
     findings.extend(check_journals(registry));
     findings.extend(check_enrolment(registry));
     findings
@@ -74,9 +71,7 @@ fn check_state(registry: &ModuleRegistry<'_>) -> DoctorFinding {
 fn check_journals(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     let quarantined = FileJournal::quarantined_files(&registry.paths.journal());
     let findings = quarantined.into_iter();
-    findings
-        .map(|message| DoctorFinding::warning("journal", message, ""))
-        .collect()
+    findings.map(|message| DoctorFinding::warning("journal", message, "")).collect()
 }
 
 fn check_enrolment(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
@@ -98,11 +93,9 @@ fn check_enrolment(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     };
     let credential = match node::load_credential(paths) {
         Ok(_) => DoctorFinding::passed("enrolment", identity_text),
-        Err(_) => DoctorFinding::failed(
-            "enrolment",
-            "the node's credential cannot be read",
-            ENROL_ADVICE,
-        ),
+        Err(_) => {
+            DoctorFinding::failed("enrolment", "the node's credential cannot be read", ENROL_ADVICE)
+        }
     };
     vec![credential, identity]
 }

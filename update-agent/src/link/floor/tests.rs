@@ -72,10 +72,7 @@ fn completes_handshake(
         .with_no_client_auth();
     let name = ServerName::try_from("keel.example").expect("a name");
     let client = ClientConnection::new(Arc::new(client), name).expect("a client");
-    run_handshake(
-        client,
-        ServerConnection::new(Arc::new(server)).expect("a server"),
-    )
+    run_handshake(client, ServerConnection::new(Arc::new(server)).expect("a server"))
 }
 
 /// Whether a client and a server complete a handshake.
@@ -128,11 +125,7 @@ fn a_clock_in_the_past_reaches_the_server_after_a_contact() {
 fn a_server_time_outside_its_own_certificate_is_rejected() {
     let floor = Arc::new(TimeFloor::unset());
     assert!(is_accepted(&floor, "2026-06-01T00:00:00Z"));
-    for wrong in [
-        "2045-01-01T00:00:00Z",
-        "2025-12-31T00:00:00Z",
-        "1969-07-20T00:00:00Z",
-    ] {
+    for wrong in ["2045-01-01T00:00:00Z", "2025-12-31T00:00:00Z", "1969-07-20T00:00:00Z"] {
         floor.record_server_time(time(wrong));
         assert_eq!(floor.last_contact(), None, "{wrong}");
     }
@@ -142,11 +135,7 @@ fn a_server_time_outside_its_own_certificate_is_rejected() {
     floor.record_server_time(time("2026-12-01T00:00:00Z"));
     floor.record_server_time(time("2026-06-01T00:00:01Z"));
     let last = floor.last_contact();
-    assert_eq!(
-        last,
-        Some(time("2026-06-01T00:00:01Z")),
-        "the last server time"
-    );
+    assert_eq!(last, Some(time("2026-06-01T00:00:01Z")), "the last server time");
     assert!(is_accepted(&floor, "2001-01-01T00:00:00Z"));
 }
 
@@ -156,28 +145,15 @@ fn a_certificate_without_its_key_proves_nothing() {
     let (der, pem, pair) = certificate();
     let another = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
     let summer = "2026-06-01T00:00:00Z";
-    assert!(!completes_handshake(
-        &floor,
-        summer,
-        (der.clone(), &pem),
-        &another
-    ));
+    assert!(!completes_handshake(&floor, summer, (der.clone(), &pem), &another));
     let later = time("2027-06-01T00:00:00Z");
     floor.record_server_time(later);
-    assert_eq!(
-        floor.last_contact(),
-        Some(later),
-        "no certificate contradicts it"
-    );
+    assert_eq!(floor.last_contact(), Some(later), "no certificate contradicts it");
 
     let floor = Arc::new(TimeFloor::unset());
     assert!(completes_handshake(&floor, summer, (der, &pem), &pair));
     floor.record_server_time(later);
-    assert_eq!(
-        floor.last_contact(),
-        None,
-        "its own certificate contradicts it"
-    );
+    assert_eq!(floor.last_contact(), None, "its own certificate contradicts it");
 }
 
 #[test]
@@ -201,10 +177,7 @@ fn a_replaced_certificate_is_accepted_with_a_clock_in_the_past() {
     let floor = Arc::new(TimeFloor::unset());
     floor.record_server_time(time("2025-12-20T00:00:00Z"));
     assert!(is_accepted(&floor, "2001-01-01T00:00:00Z"));
-    assert!(
-        !is_accepted(&floor, "2025-12-31T00:00:00Z"),
-        "a clock that is not behind is used"
-    );
+    assert!(!is_accepted(&floor, "2025-12-31T00:00:00Z"), "a clock that is not behind is used");
 }
 
 #[test]

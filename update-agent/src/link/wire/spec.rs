@@ -35,20 +35,16 @@ pub(super) fn parse_image(image: pb::Image) -> UpdateSpec {
 /// Parses the spec of packages. If the mode or a rule is not supported by this agent, the whole spec is unknown: a spec
 /// without that part would mean something else.
 pub(super) fn parse_packages(packages: pb::Packages) -> UpdateSpec {
-    let (Some(mode), Some(rules)) = (
-        packages.mode.map(parse_mode),
-        parse_rules(packages.rules.unwrap_or_default()),
-    ) else {
+    let (Some(mode), Some(rules)) =
+        (packages.mode.map(parse_mode), parse_rules(packages.rules.unwrap_or_default()))
+    else {
         return UpdateSpec::Unknown;
     };
-    let settled = packages
-        .aged_versions
-        .into_iter()
-        .map(|version| PackageVersion {
-            name: version.name,
-            architecture: version.architecture,
-            version: version.version,
-        });
+    let settled = packages.aged_versions.into_iter().map(|version| PackageVersion {
+        name: version.name,
+        architecture: version.architecture,
+        version: version.version,
+    });
     UpdateSpec::Packages(PackageSpec {
         mode,
         sources: packages.sources,
@@ -61,13 +57,10 @@ fn parse_mode(mode: pb::packages::Mode) -> PackageMode {
     match mode {
         pb::packages::Mode::Latest(_) => PackageMode::Latest,
         pb::packages::Mode::Exactly(exactly) => {
-            let requirements = exactly
-                .packages
-                .into_iter()
-                .map(|package| PackageRequirement {
-                    name: package.name,
-                    version: Some(package.version).filter(|version| !version.is_empty()),
-                });
+            let requirements = exactly.packages.into_iter().map(|package| PackageRequirement {
+                name: package.name,
+                version: Some(package.version).filter(|version| !version.is_empty()),
+            });
             PackageMode::Exactly(requirements.collect())
         }
     }
@@ -140,11 +133,7 @@ mod tests {
             url: "edge-1.1.raw.zst".into(),
             sha256: Sha256::hash(b"1.1"),
             signatures: vec!["k:s".into(), "l:t".into()],
-            rules: ImageRules {
-                download_bytes_per_second: 1_000,
-                max_bytes: 2_000,
-                attempts: 3,
-            },
+            rules: ImageRules { download_bytes_per_second: 1_000, max_bytes: 2_000, attempts: 3 },
             allow_retry: true,
         };
         assert_eq!(parse_image(message), UpdateSpec::Image(expected));
@@ -152,9 +141,7 @@ mod tests {
 
     #[test]
     fn missing_image_fields_have_defaults() {
-        let UpdateSpec::Image(spec) = parse_image(edge()) else {
-            panic!("a spec of an image")
-        };
+        let UpdateSpec::Image(spec) = parse_image(edge()) else { panic!("a spec of an image") };
         assert_eq!(spec.rules, ImageRules::default());
         assert_eq!(spec.architecture, "");
         assert!(spec.signatures.is_empty() && !spec.allow_retry);
@@ -164,10 +151,7 @@ mod tests {
     fn an_image_without_a_valid_digest_is_an_unknown_spec() {
         let upper = edge().sha256.to_uppercase();
         for sha256 in [String::new(), "1.1".into(), upper] {
-            assert_eq!(
-                parse_image(pb::Image { sha256, ..edge() }),
-                UpdateSpec::Unknown
-            );
+            assert_eq!(parse_image(pb::Image { sha256, ..edge() }), UpdateSpec::Unknown);
         }
     }
 
@@ -220,18 +204,9 @@ mod tests {
 
     #[test]
     fn an_unknown_rule_makes_the_spec_unknown() {
-        let message = |rules| pb::Packages {
-            rules: Some(rules),
-            ..latest()
-        };
-        let reboot = pb::PackageRules {
-            reboot: 99,
-            ..pb::PackageRules::default()
-        };
-        let services = pb::PackageRules {
-            services: 99,
-            ..pb::PackageRules::default()
-        };
+        let message = |rules| pb::Packages { rules: Some(rules), ..latest() };
+        let reboot = pb::PackageRules { reboot: 99, ..pb::PackageRules::default() };
+        let services = pb::PackageRules { services: 99, ..pb::PackageRules::default() };
         for rules in [reboot, services] {
             assert_eq!(parse_packages(message(rules)), UpdateSpec::Unknown);
         }

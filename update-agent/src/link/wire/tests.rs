@@ -7,14 +7,10 @@ use crate::modules::image::slots::BadImage;
 fn a_permit_that_expired_in_transit_is_refused() {
     let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
     let answer = |before, now| pb::BeginResponse {
-        answer: Some(pb::begin_response::Answer::Granted(pb::Granted {
-            start_deadline: before,
-        })),
+        answer: Some(pb::begin_response::Answer::Granted(pb::Granted { start_deadline: before })),
         now,
     };
-    let granted = StartPermit::Granted {
-        start_deadline: DateTime::from_timestamp(10, 0),
-    };
+    let granted = StartPermit::Granted { start_deadline: DateTime::from_timestamp(10, 0) };
     assert_eq!(parse_start_permit(answer(at(10), at(9))).unwrap(), granted);
     assert!(matches!(
         parse_start_permit(answer(at(10), at(10))).unwrap(),
@@ -29,20 +25,14 @@ fn an_unknown_spec_differs_from_a_missing_target() {
         act: Some(pb::decision::Act::Fetch(pb::Fetch { target })),
         ..pb::Decision::default()
     };
-    let unknown = pb::Target {
-        digest: "d".into(),
-        spec: None,
-    };
+    let unknown = pb::Target { digest: "d".into(), spec: None };
     let Action::Fetch(target) = parse_decision(fetch(Some(unknown))).unwrap().action else {
         panic!("a fetch")
     };
     assert_eq!(target.spec, UpdateSpec::Unknown);
     assert!(parse_decision(fetch(None)).is_err());
     assert!(parse_decision(fetch(Some(pb::Target::default()))).is_err());
-    assert_eq!(
-        parse_decision(pb::Decision::default()).unwrap().action,
-        Action::Idle
-    );
+    assert_eq!(parse_decision(pb::Decision::default()).unwrap().action, Action::Idle);
 }
 
 #[test]
@@ -51,10 +41,7 @@ fn a_kernel_is_an_unknown_spec() {
         digest: "d".into(),
         spec: Some(pb::target::Spec::Kernel(pb::Kernel::default())),
     };
-    assert_eq!(
-        parse_target(Some(message)).unwrap().spec,
-        UpdateSpec::Unknown
-    );
+    assert_eq!(parse_target(Some(message)).unwrap().spec, UpdateSpec::Unknown);
 }
 
 #[test]
@@ -64,19 +51,9 @@ fn every_final_event_names_the_booted_image() {
         let booted = booted.map(str::to_owned);
         let results = Vec::new();
         [
-            EventKind::Finished {
-                results: results.clone(),
-                booted: booted.clone(),
-            },
-            EventKind::Failed {
-                failure: failure(),
-                results,
-                booted: booted.clone(),
-            },
-            EventKind::Reverted {
-                failure: failure(),
-                booted,
-            },
+            EventKind::Finished { results: results.clone(), booted: booted.clone() },
+            EventKind::Failed { failure: failure(), results, booted: booted.clone() },
+            EventKind::Reverted { failure: failure(), booted },
         ]
     };
     for (booted, expected) in [(Some("1.0"), "1.0"), (None, "")] {
@@ -102,10 +79,7 @@ fn every_final_event_names_the_booted_image() {
 
 #[test]
 fn a_plan_names_the_image_before_and_after() {
-    let mut plan = UpdatePlan {
-        reboot_expected: true,
-        ..UpdatePlan::default()
-    };
+    let mut plan = UpdatePlan { reboot_expected: true, ..UpdatePlan::default() };
     assert_eq!(plan_message(&plan).image, None);
     plan.image = Some(ImageChange {
         profile_name: "edge".into(),
@@ -142,17 +116,11 @@ fn bad_images_and_slots_are_reported_and_change_the_digest() {
 
     let message = facts_message(&facts);
 
-    let bad = pb::BadImage {
-        sha256: file.to_string(),
-        image_id: "1.1".into(),
-        reason: "it hung".into(),
-    };
+    let bad =
+        pb::BadImage { sha256: file.to_string(), image_id: "1.1".into(), reason: "it hung".into() };
     assert_eq!(message.bad_images, [bad]);
-    let slot = pb::ImageSlot {
-        name: "root-a".into(),
-        state: "good".into(),
-        image_id: "1.0".into(),
-    };
+    let slot =
+        pb::ImageSlot { name: "root-a".into(), state: "good".into(), image_id: "1.0".into() };
     assert_eq!(message.slots, [slot]);
     // The time of the failure comes from the node's own clock and must not change the digest.
     facts.bad_images[0].at = DateTime::from_timestamp(9, 0).unwrap();
@@ -165,14 +133,8 @@ fn a_grant_and_its_windows_need_an_end() {
     let grant_message = |expires| pb::OfflineGrant {
         target_digest: "d".into(),
         windows: vec![
-            pb::Window {
-                start: at(1),
-                end: at(2),
-            },
-            pb::Window {
-                start: at(3),
-                end: None,
-            },
+            pb::Window { start: at(1), end: at(2) },
+            pb::Window { start: at(3), end: None },
         ],
         expires_at: expires,
     };
@@ -187,14 +149,8 @@ fn a_grant_and_its_windows_need_an_end() {
 fn the_poll_interval_has_a_minimum() {
     let soon = parse_poll_answer(pb::PollResponse::default()).unwrap();
     assert_eq!(soon.next_poll, MIN_POLL_INTERVAL);
-    let later = pb::PollResponse {
-        next_poll_millis: 30_000,
-        ..pb::PollResponse::default()
-    };
-    assert_eq!(
-        parse_poll_answer(later).unwrap().next_poll,
-        Duration::from_secs(30)
-    );
+    let later = pb::PollResponse { next_poll_millis: 30_000, ..pb::PollResponse::default() };
+    assert_eq!(parse_poll_answer(later).unwrap().next_poll, Duration::from_secs(30));
 }
 
 #[test]

@@ -83,11 +83,9 @@ impl ImageStage {
             SlotState::Bad { image, why, log } if is_own(image) => Self::failed(why, log),
             // The slot becomes written again once its boot entry is removed, which has not
             // succeeded yet.
-            SlotState::Trial {
-                image,
-                undecided_reason: Some(reason),
-                ..
-            } if is_own(image) => Self::Undecided(reason.clone()),
+            SlotState::Trial { image, undecided_reason: Some(reason), .. } if is_own(image) => {
+                Self::Undecided(reason.clone())
+            }
             // The list of bad images retains an image until it is committed, even if a retry was
             // ordered: the entry describes the earlier failure. If the retry fails as well, the
             // slot is `Bad`.
@@ -114,10 +112,7 @@ impl ImageStage {
     }
 
     fn failed(why: &str, log: &str) -> Self {
-        Self::Failed {
-            why: why.to_owned(),
-            log: log.to_owned(),
-        }
+        Self::Failed { why: why.to_owned(), log: log.to_owned() }
     }
 
     /// The problem with this stage and whether it is final; `None` if there is none.

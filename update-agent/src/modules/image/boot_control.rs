@@ -298,9 +298,7 @@ async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(error) => Err(apply_failure(format!(
-            "the work on a slot was aborted: {error}"
-        ))),
+        Err(error) => Err(apply_failure(format!("the work on a slot was aborted: {error}"))),
     }
 }
 

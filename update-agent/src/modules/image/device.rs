@@ -54,10 +54,7 @@ impl AlignedChunk {
         // In theory there may be no aligned offset. The device then refuses the memory and is used
         // through the cache.
         let begin = if begin < ALIGNMENT { begin } else { 0 };
-        Self {
-            bytes,
-            start: begin,
-        }
+        Self { bytes, start: begin }
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
@@ -113,10 +110,8 @@ impl SlotDevice {
                  root-b"
             ))),
             several => {
-                let several: Vec<_> = several
-                    .iter()
-                    .map(|path| path.display().to_string())
-                    .collect();
+                let several: Vec<_> =
+                    several.iter().map(|path| path.display().to_string()).collect();
                 Err(storage_failure(format!(
                     "the partitions {} all have the name {label}: give the others another name, or remove their disk",
                     several.join(", ")
@@ -144,10 +139,8 @@ impl SlotDevice {
             // the device. It is a second protection of the running slot.
             flags |= OFlags::EXCL;
         }
-        let opened = retry_while_busy(
-            || open_direct(path, flags),
-            || thread::sleep(OPEN_RETRY_INTERVAL),
-        );
+        let opened =
+            retry_while_busy(|| open_direct(path, flags), || thread::sleep(OPEN_RETRY_INTERVAL));
         let mut file = opened.map_err(|errno| match errno {
             Errno::BUSY => storage_failure(format!(
                 "{} is still in use after 10 s: {}",
@@ -159,9 +152,7 @@ impl SlotDevice {
         let opened = file.metadata().map_err(cannot)?;
         if opened.file_type() != kind || opened.rdev() != metadata.rdev() {
             let path = path.display();
-            return Err(storage_failure(format!(
-                "{path} was replaced while it was opened"
-            )));
+            return Err(storage_failure(format!("{path} was replaced while it was opened")));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
         let block = if kind.is_block_device() {
@@ -170,12 +161,7 @@ impl SlotDevice {
         } else {
             SECTOR_BYTES
         };
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            bytes,
-            block,
-        })
+        Ok(Self { file, path: path.to_owned(), bytes, block })
     }
 
     /// Size in bytes.
@@ -206,10 +192,7 @@ impl SlotDevice {
     ) -> Result<(), Failure> {
         self.check_capacity(at.saturating_add(filled as u64))?;
         let remaining = usize::try_from(self.bytes - at).unwrap_or(usize::MAX);
-        let padded = filled
-            .next_multiple_of(self.block)
-            .min(remaining)
-            .min(CHUNK_BYTES);
+        let padded = filled.next_multiple_of(self.block).min(remaining).min(CHUNK_BYTES);
         let bytes = &mut chunk.bytes()[..padded];
         bytes[filled..].fill(0);
         let mut written = self.file.write_all_at(bytes, at);
@@ -250,11 +233,7 @@ pub fn read_back(path: &Path, raw: &RawImage, stop: &CancellationToken) -> Resul
         if got == 0 {
             return Err(Failure::new(
                 FailureKind::Verify,
-                format!(
-                    "{} ends after {at} bytes, but {} were written",
-                    path.display(),
-                    raw.bytes
-                ),
+                format!("{} ends after {at} bytes, but {} were written", path.display(), raw.bytes),
             ));
         }
         let length = usize::try_from(raw.bytes - at).unwrap_or(usize::MAX);
@@ -353,9 +332,8 @@ fn describe_holders(device: u64) -> String {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let holders = fs::read_dir(format!("/sys/dev/block/{numbers}/holders"));
     let holders = holders.into_iter().flatten().flatten();
-    let holders: Vec<_> = holders
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let holders: Vec<_> =
+        holders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     format_holders(&numbers, &mounts, &holders)
 }
 
@@ -366,9 +344,8 @@ fn format_holders(numbers: &str, mounts: &str, holders: &[String]) -> String {
         let mut fields = line.split(' ').skip(2);
         (fields.next() == Some(numbers)).then(|| fields.nth(1))?
     });
-    let mut uses: Vec<_> = mounted
-        .map(|mount_point| format!("it is mounted on {mount_point}"))
-        .collect();
+    let mut uses: Vec<_> =
+        mounted.map(|mount_point| format!("it is mounted on {mount_point}")).collect();
     uses.extend(holders.iter().map(|name| format!("it is a part of {name}")));
     if uses.is_empty() {
         return "it is neither mounted here nor a part of another device, so udev, swap, a mount in another namespace \
@@ -380,9 +357,7 @@ fn format_holders(numbers: &str, mounts: &str, holders: &[String]) -> String {
 
 fn read_uevent(device: &Path) -> io::Result<String> {
     let mut text = Vec::new();
-    File::open(device.join("uevent"))?
-        .take(MAX_UEVENT_BYTES)
-        .read_to_end(&mut text)?;
+    File::open(device.join("uevent"))?.take(MAX_UEVENT_BYTES).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

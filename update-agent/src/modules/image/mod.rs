@@ -100,9 +100,7 @@ pub struct ImageParts {
 
 impl fmt::Debug for ImageParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImageParts")
-            .field("boot", &self.boot.name())
-            .finish_non_exhaustive()
+        f.debug_struct("ImageParts").field("boot", &self.boot.name()).finish_non_exhaustive()
     }
 }
 
@@ -115,9 +113,7 @@ pub struct ImageModule {
 
 impl fmt::Debug for ImageModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImageModule")
-            .field("boot", &self.parts.boot.name())
-            .finish_non_exhaustive()
+        f.debug_struct("ImageModule").field("boot", &self.parts.boot.name()).finish_non_exhaustive()
     }
 }
 
@@ -134,10 +130,7 @@ pub struct ImageBaseline {
 
 impl ImageModule {
     pub fn new(parts: ImageParts) -> Self {
-        Self {
-            parts,
-            verified_slot: Mutex::new(None),
-        }
+        Self { parts, verified_slot: Mutex::new(None) }
     }
 
     /// The image part of an update spec.
@@ -161,12 +154,7 @@ impl ImageModule {
     }
 
     async fn run_hooks(&self, point: HookPoint) -> Result<(), String> {
-        let ImageParts {
-            paths,
-            runner,
-            hook_timeout,
-            ..
-        } = &self.parts;
+        let ImageParts { paths, runner, hook_timeout, .. } = &self.parts;
         hooks::run_hooks(point, paths, runner.as_ref(), *hook_timeout).await
     }
 
@@ -206,19 +194,13 @@ impl Module for ImageModule {
     }
 
     async fn observe(&self, spec: &ImageSpec) -> Result<ImageObservation, Failure> {
-        let ImageParts {
-            boot, slots, files, ..
-        } = &self.parts;
+        let ImageParts { boot, slots, files, .. } = &self.parts;
         let observation = boot.observe().await?;
         let slots = slots.get();
         let unsigned = self.check_signature(spec).err();
         // Do not contact a server about a file that is already there or that is not signed.
         let is_missing = plan::is_file_needed(spec, &slots, &observation);
-        let size = if is_missing && unsigned.is_none() {
-            files.size(spec).await?
-        } else {
-            None
-        };
+        let size = if is_missing && unsigned.is_none() { files.size(spec).await? } else { None };
         let slot_capacity = match observation.booted {
             Some(booted) if is_missing => Some(boot.max_image_bytes(booted.other()).await),
             _ => None,
@@ -244,10 +226,7 @@ impl Module for ImageModule {
     }
 
     fn update_step(step: ImageStep, spec: &ImageSpec) -> ImageStep {
-        ImageStep {
-            spec: spec.clone(),
-            ..step
-        }
+        ImageStep { spec: spec.clone(), ..step }
     }
 
     async fn fetch(&self, step: &ImageStep) -> Result<FetchProgress, Failure> {
@@ -268,12 +247,7 @@ impl Module for ImageModule {
         }
         // There is space for one download only.
         self.try_to_discard_downloads(Some(step.spec.sha256)).await;
-        match self
-            .parts
-            .files
-            .fetch(&step.size_limited_spec(), DOWNLOAD_SLICE)
-            .await?
-        {
+        match self.parts.files.fetch(&step.size_limited_spec(), DOWNLOAD_SLICE).await? {
             SpoolProgress::Partial { bytes } => {
                 tracing::debug!(bytes, "a part of the image was downloaded");
                 Ok(FetchProgress::Partial)
@@ -287,9 +261,7 @@ impl Module for ImageModule {
     }
 
     async fn check(&self, steps: &[ImageStep]) -> Result<Readiness, Failure> {
-        let ImageParts {
-            boot, slots, owner, ..
-        } = &self.parts;
+        let ImageParts { boot, slots, owner, .. } = &self.parts;
         let Some(step) = steps.first() else {
             return Ok(Readiness::Ready);
         };
@@ -316,8 +288,7 @@ impl Module for ImageModule {
             return Ok(Readiness::NotYet(why));
         }
         if let Some(raw) = &image.raw {
-            self.verify_slot_contents(step.slot, raw, &observation)
-                .await?;
+            self.verify_slot_contents(step.slot, raw, &observation).await?;
         }
         Ok(Readiness::Ready)
     }
@@ -382,10 +353,7 @@ impl Module for ImageModule {
         let observation = self.parts.boot.observe().await?;
         let stage = ImageStage::determine(step, &self.parts.slots.get(), &observation);
         // The slot is only recorded as armed; no boot entry starts it.
-        Ok(matches!(
-            stage,
-            ImageStage::Ready(_) | ImageStage::HalfArmed(_)
-        ))
+        Ok(matches!(stage, ImageStage::Ready(_) | ImageStage::HalfArmed(_)))
     }
 
     async fn undo(&self, steps: &[ImageStep]) -> Result<UndoOutcome, Failure> {

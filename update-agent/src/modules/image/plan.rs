@@ -92,18 +92,11 @@ pub fn plan_image(
         check_size(spec, observation)?;
     }
     Ok(Draft {
-        download_bytes: if is_there {
-            0
-        } else {
-            observation.size.unwrap_or(0)
-        },
+        download_bytes: if is_there { 0 } else { observation.size.unwrap_or(0) },
         reboot_expected: true,
         image: Some(ImageChange {
             profile_name: spec.profile_name.clone(),
-            before: boot
-                .image
-                .as_ref()
-                .map_or_else(String::new, |(_, id)| id.clone()),
+            before: boot.image.as_ref().map_or_else(String::new, |(_, id)| id.clone()),
             after: spec.image_id.clone(),
         }),
         steps: vec![ImageStep {
@@ -156,10 +149,7 @@ fn check_compatibility(spec: &ImageSpec, observation: &ImageObservation) -> Resu
         );
         return Err(Failure::new(FailureKind::Unsupported, reason));
     }
-    let failure = observation
-        .write_failure
-        .as_ref()
-        .or(observation.signature_failure.as_ref());
+    let failure = observation.write_failure.as_ref().or(observation.signature_failure.as_ref());
     failure.cloned().map_or(Ok(()), Err)
 }
 

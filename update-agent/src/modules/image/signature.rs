@@ -59,9 +59,7 @@ impl ImageKeys {
     pub fn load(folder: &Path) -> Result<Self, Failure> {
         let refuse = |why: String| {
             let folder = folder.display();
-            signature_failure(format!(
-                "the image keys in {folder} cannot be trusted: {why}"
-            ))
+            signature_failure(format!("the image keys in {folder} cannot be trusted: {why}"))
         };
         let unreadable = |error: io::Error| refuse(error.to_string());
         let mut keys = Vec::new();
@@ -90,10 +88,7 @@ impl ImageKeys {
                 return Err(refuse(format!("there are more than {MAX_KEYS}")));
             }
         }
-        Ok(Self {
-            folder: folder.to_owned(),
-            keys,
-        })
+        Ok(Self { folder: folder.to_owned(), keys })
     }
 
     /// Fails with [`FailureKind::Signature`] unless one of the keys signed the image.
@@ -143,9 +138,7 @@ impl ImageKeys {
         };
         let Some(key) = self.keys.iter().find(|key| key.id == id) else {
             let folder = self.folder.display();
-            return Err(format!(
-                "it is signed by the key {id}, which is not in {folder}"
-            ));
+            return Err(format!("it is signed by the key {id}, which is not in {folder}"));
         };
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &key.point)
             .verify(statement.as_bytes(), &bytes)
@@ -188,10 +181,7 @@ fn parse_key(pem: &[u8]) -> Result<ImageKey, String> {
             point.len() == POINT_BYTES && point.first() == Some(&UNCOMPRESSED_POINT_TAG)
         })
         .ok_or("it is not a key for ECDSA with P-256 and an uncompressed point")?;
-    Ok(ImageKey {
-        id: Sha256::hash(&der),
-        point: point.to_vec(),
-    })
+    Ok(ImageKey { id: Sha256::hash(&der), point: point.to_vec() })
 }
 
 fn signature_failure(reason: String) -> Failure {

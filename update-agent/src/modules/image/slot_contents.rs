@@ -42,10 +42,7 @@ impl ImageModule {
         };
         // Record the intent first: after a power cut the half-written slot must not count as
         // complete.
-        let begin = SlotEvent::Begin {
-            image,
-            allow_retry: spec.allow_retry,
-        };
+        let begin = SlotEvent::Begin { image, allow_retry: spec.allow_retry };
         slots.step(*slot, &begin, &observation)?;
         // Remove the boot entry before the first byte is written: nothing may start a torn slot.
         boot.withdraw(*slot).await?;
@@ -72,11 +69,7 @@ impl ImageModule {
         raw: &RawImage,
         observation: &BootObservation,
     ) -> Result<(), Failure> {
-        let lock = || {
-            self.verified_slot
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
+        let lock = || self.verified_slot.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = lock().as_ref().is_some_and(|verified| {
             verified.slot == slot
                 && verified.raw == *raw
@@ -86,20 +79,11 @@ impl ImageModule {
             return Ok(());
         }
         let read = self.parts.boot.verify_slot(slot, raw).await;
-        if read
-            .as_ref()
-            .is_err_and(|failure| failure.kind == FailureKind::Verify)
-        {
-            self.parts
-                .slots
-                .step(slot, &SlotEvent::Corrupted, observation)?;
+        if read.as_ref().is_err_and(|failure| failure.kind == FailureKind::Verify) {
+            self.parts.slots.step(slot, &SlotEvent::Corrupted, observation)?;
         }
         read?;
-        *lock() = Some(VerifiedSlot {
-            slot,
-            raw: *raw,
-            verified_at: Instant::now(),
-        });
+        *lock() = Some(VerifiedSlot { slot, raw: *raw, verified_at: Instant::now() });
         Ok(())
     }
 }

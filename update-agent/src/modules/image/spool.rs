@@ -110,13 +110,7 @@ impl Spool {
         clock: Arc<dyn Clock>,
         limits: DownloadLimits,
     ) -> Self {
-        Self {
-            folder,
-            web,
-            clock,
-            limits,
-            state: Arc::default(),
-        }
+        Self { folder, web, clock, limits, state: Arc::default() }
     }
 
     /// Size of an image's file without the download; `None` if the server does not announce it or
@@ -126,10 +120,7 @@ impl Spool {
         let mut total = self.recorded_size(&spec.sha256).await?;
         if total.is_none() {
             let now = self.clock.now();
-            total = self
-                .web
-                .query_size(&url, self.limits.open_timeout, now)
-                .await?;
+            total = self.web.query_size(&url, self.limits.open_timeout, now).await?;
         }
         if let Some(total) = total {
             check_size(spec, total)?;
@@ -212,16 +203,9 @@ impl Spool {
             etag: work.record.etag.clone(),
         };
         let now = self.clock.now();
-        let opened = self
-            .web
-            .open(&task.url, &requested, self.limits.open_timeout, now);
+        let opened = self.web.open(&task.url, &requested, self.limits.open_timeout, now);
         let (body, from, total, etag) = match opened.await {
-            Ok(OpenedFile::Body {
-                body,
-                from,
-                total,
-                etag,
-            }) => (body, from, total, etag),
+            Ok(OpenedFile::Body { body, from, total, etag }) => (body, from, total, etag),
             Ok(OpenedFile::WrongPart(why)) => {
                 // Without a range the server may send the right bytes.
                 let (work, ()) = run_on_disk(work, DownloadWork::restart).await?;
@@ -239,10 +223,7 @@ impl Spool {
         if from < work.bytes {
             // The server does not support ranges, or the file changed. The broken connection was
             // counted before.
-            tracing::info!(
-                lost = work.bytes,
-                "the server sends the image from its first byte"
-            );
+            tracing::info!(lost = work.bytes, "the server sends the image from its first byte");
             work = run_on_disk(work, DownloadWork::restart).await?.0;
         }
         // Saved together with the first bytes that are synced.
@@ -251,11 +232,7 @@ impl Spool {
         work.record.etag = etag;
         let left = total.map_or(0, |total| total.saturating_sub(work.bytes));
         let (mut work, ()) = run_on_disk(work, move |work| work.check_space(left)).await?;
-        work.state.transfer = Some(OpenTransfer {
-            at: from,
-            is_resumed: from > 0,
-            body,
-        });
+        work.state.transfer = Some(OpenTransfer { at: from, is_resumed: from > 0, body });
         Ok(SliceFlow::Continue(work))
     }
 
@@ -294,8 +271,7 @@ impl Spool {
         };
         match end {
             TransferEnd::Complete => {
-                self.finish_body(write_block(work, block).await?.0, task)
-                    .await
+                self.finish_body(write_block(work, block).await?.0, task).await
             }
             TransferEnd::SliceExpired => {
                 let (work, _) = write_block(work, block).await?;
@@ -317,10 +293,7 @@ impl Spool {
             TransferEnd::TooLarge => {
                 let received = work.bytes.saturating_add(block.len() as u64);
                 run_on_disk(work, DownloadWork::discard).await?;
-                Err(limits::too_large_failure(
-                    task.spec,
-                    &format!("at least {received}"),
-                ))
+                Err(limits::too_large_failure(task.spec, &format!("at least {received}")))
             }
             TransferEnd::CannotUnpack(failure) => retry_wrong_file(work, failure).await,
         }
@@ -365,9 +338,7 @@ impl Spool {
                 return BodyEvent::Idle;
             }
         }
-        let event = body
-            .next_event(task.deadline, &self.limits.stall_limits)
-            .await;
+        let event = body.next_event(task.deadline, &self.limits.stall_limits).await;
         if let BodyEvent::Bytes(bytes) = &event {
             work.state.bucket(rate).consume(bytes.len(), Instant::now());
         }
@@ -384,9 +355,9 @@ impl Spool {
         work.state.transfer = None;
         let expected = task.spec.sha256;
         match digest {
-            None if task.is_expired() => Ok(SliceFlow::Break(SpoolProgress::Partial {
-                bytes: work.bytes,
-            })),
+            None if task.is_expired() => {
+                Ok(SliceFlow::Break(SpoolProgress::Partial { bytes: work.bytes }))
+            }
             None => Ok(SliceFlow::Continue(work)),
             Some(digest) if digest == expected => {
                 let (_, spooled) = run_on_disk(work, DownloadWork::finish).await?;

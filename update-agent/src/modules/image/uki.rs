@@ -89,14 +89,11 @@ fn read_section(file: &File) -> Result<Vec<u8>, String> {
     // Memory beyond the file size is zeros; file content beyond the memory size is padding.
     let bytes = u32_at(&entry, 8).min(u32_at(&entry, 16));
     if bytes > MAX_CMDLINE_BYTES {
-        return Err(format!(
-            "its section .cmdline has more than {MAX_CMDLINE_BYTES} bytes"
-        ));
+        return Err(format!("its section .cmdline has more than {MAX_CMDLINE_BYTES} bytes"));
     }
     let mut content = vec![0; usize::try_from(bytes).unwrap_or(0)];
     let data_offset = u64::from(u32_at(&entry, 20));
-    file.read_exact_at(&mut content, data_offset)
-        .map_err(read_error)?;
+    file.read_exact_at(&mut content, data_offset).map_err(read_error)?;
     Ok(content)
 }
 

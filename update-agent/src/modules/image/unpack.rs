@@ -125,9 +125,7 @@ pub fn unpack(
     let mut head = Vec::new();
     let at_most = HEAD_BYTES as u64;
     let read_result = (&file).take(at_most).read_to_end(&mut head);
-    read_result
-        .and_then(|_| file.rewind())
-        .map_err(unreadable)?;
+    read_result.and_then(|_| file.rewind()).map_err(unreadable)?;
     // Check everything that can be known before the first write, so that the slot is not
     // overwritten in vain.
     check_head(from.format, &head)?;
@@ -140,9 +138,8 @@ pub fn unpack(
         // one.
         Err(failure) if failure.kind != FailureKind::Unsupported => return Err(failure),
         decoded => {
-            let digest = source
-                .finish_digest()
-                .map_err(|error| read_failure(from.format, error))?;
+            let digest =
+                source.finish_digest().map_err(|error| read_failure(from.format, error))?;
             if digest != from.sha256 {
                 return Err(changed_file_failure(from, &digest));
             }
@@ -211,10 +208,7 @@ fn copy_to_device(
         return Err(unsupported_failure("the image is empty".to_owned()));
     }
     let sha256: [u8; 32] = hash.finalize().into();
-    Ok(RawImage {
-        sha256: Sha256::from(sha256),
-        bytes,
-    })
+    Ok(RawImage { sha256: Sha256::from(sha256), bytes })
 }
 
 /// Reads until the buffer is full or the reader ends.
@@ -239,11 +233,7 @@ struct HashingSource<'a> {
 
 impl<'a> HashingSource<'a> {
     fn new(file: File, stop: &'a CancellationToken) -> Self {
-        Self {
-            file,
-            stop,
-            hash: sha2::Sha256::new(),
-        }
+        Self { file, stop, hash: sha2::Sha256::new() }
     }
 
     /// Digest of the whole file: reads the rest first.

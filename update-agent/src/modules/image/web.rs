@@ -79,9 +79,7 @@ struct WebClientInner {
 
 impl fmt::Debug for WebClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebClient")
-            .field("settings", &self.inner.settings)
-            .finish_non_exhaustive()
+        f.debug_struct("WebClient").field("settings", &self.inner.settings).finish_non_exhaustive()
     }
 }
 
@@ -106,21 +104,13 @@ impl From<Failure> for DownloadError {
 }
 
 fn transient(why: impl Into<String>) -> DownloadError {
-    DownloadError::Transient {
-        why: why.into(),
-        retry_after: None,
-    }
+    DownloadError::Transient { why: why.into(), retry_after: None }
 }
 
 /// Result of a request for the rest of a file.
 pub(super) enum OpenedFile {
     /// Bytes follow from offset `from`: the requested one, or 0.
-    Body {
-        body: ResponseBody,
-        from: u64,
-        total: Option<u64>,
-        etag: Option<String>,
-    },
+    Body { body: ResponseBody, from: u64, total: Option<u64>, etag: Option<String> },
     /// The server did not send the requested rest of the file.
     WrongPart(String),
     /// The file at the server ends before the requested byte.
@@ -239,12 +229,9 @@ impl WebClient {
         };
         let (kind, reply) = answer?;
         match kind {
-            ResponseKind::WholeFile { total, etag } => Ok(OpenedFile::Body {
-                body: reply.body,
-                from: 0,
-                total,
-                etag,
-            }),
+            ResponseKind::WholeFile { total, etag } => {
+                Ok(OpenedFile::Body { body: reply.body, from: 0, total, etag })
+            }
             ResponseKind::RestOfFile { total, etag } => Ok(OpenedFile::Body {
                 body: reply.body,
                 from: requested.from,
@@ -298,17 +285,10 @@ impl WebClient {
         };
         let url = from.join(to).map_err(|error| bad(&error.to_string()))?;
         if from.scheme() == "https" && url.scheme() != "https" {
-            return Err(bad(
-                "a download that began with TLS must not continue without it",
-            ));
+            return Err(bad("a download that began with TLS must not continue without it"));
         }
         check_permitted(&url, self.inner.settings.plain_http).map_err(|why| bad(&why))?;
-        let is_listed = self
-            .inner
-            .settings
-            .hosts
-            .iter()
-            .any(|listed| has_host(&url, listed));
+        let is_listed = self.inner.settings.hosts.iter().any(|listed| has_host(&url, listed));
         if url.origin() != first.origin() && !is_listed {
             return Err(bad(
                 "that is another server, which is not listed in image.web.hosts in agent.toml",
@@ -358,10 +338,7 @@ impl WebClient {
         let mut request = Request::builder()
             .method(method)
             .uri(&url[Position::BeforePath..Position::AfterQuery])
-            .header(
-                header::HOST,
-                &url[Position::BeforeHost..Position::AfterPort],
-            )
+            .header(header::HOST, &url[Position::BeforeHost..Position::AfterPort])
             .header(header::USER_AGENT, USER_AGENT)
             // The digest is that of the file as it is stored at the server.
             .header(header::ACCEPT_ENCODING, "identity")
@@ -377,10 +354,7 @@ impl WebClient {
         }
         let request = request.body(Empty::new());
         request.map_err(|error| {
-            download_failure(format!(
-                "cannot build the request to {}: {error}",
-                host_and_port(url)
-            ))
+            download_failure(format!("cannot build the request to {}: {error}", host_and_port(url)))
         })
     }
 

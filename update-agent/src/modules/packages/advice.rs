@@ -127,11 +127,7 @@ dpkg: error processing package demo-bad (--configure):
                 ),
             ),
         ] {
-            assert_eq!(
-                advice(&package, None, LOG).as_deref(),
-                expected,
-                "{package:?}"
-            );
+            assert_eq!(advice(&package, None, LOG).as_deref(), expected, "{package:?}");
         }
     }
 
@@ -144,10 +140,7 @@ dpkg: error processing package demo-bad (--configure):
             apt_argument: "torn=1.1".into(),
             uri: String::new(),
         };
-        let torn = DpkgPackage {
-            flag: "reinstreq".into(),
-            ..package("torn", "all", "installed")
-        };
+        let torn = DpkgPackage { flag: "reinstreq".into(), ..package("torn", "all", "installed") };
         assert_eq!(
             advice(&torn, Some(&file), "").unwrap(),
             "torn is half-installed: run `dpkg --install /var/lib/evenkeel-agent/archives/torn_1.1_all.deb`, then `dpkg --configure --pending`"

@@ -65,19 +65,14 @@ pub struct PackageTools {
 
 impl std::fmt::Debug for PackageTools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tools")
-            .field("limits", &self.timeouts)
-            .finish_non_exhaustive()
+        f.debug_struct("Tools").field("limits", &self.timeouts).finish_non_exhaustive()
     }
 }
 
 impl PackageTools {
     /// Creates the tools.
     pub fn new(runner: Arc<dyn Runner>, limits: PackageToolTimeouts) -> Self {
-        Self {
-            runner,
-            timeouts: limits,
-        }
+        Self { runner, timeouts: limits }
     }
 
     /// The timeouts of the commands.
@@ -115,22 +110,15 @@ impl PackageTools {
 
     /// Simulates the installation of a plan's files.
     pub async fn simulate_files(&self, what: &AptTransaction<'_>) -> Result<Simulation, Failure> {
-        let command = self.install_command(
-            what,
-            self.timeouts.query,
-            &["--simulate", "--verbose-versions"],
-        );
+        let command =
+            self.install_command(what, self.timeouts.query, &["--simulate", "--verbose-versions"]);
         self.run_simulation(&command).await
     }
 
     async fn run_simulation(&self, command: &Command) -> Result<Simulation, Failure> {
         let output = self.run(command, FailureKind::Plan).await?;
         if !output.succeeded() {
-            return Err(tool_failure(
-                FailureKind::Plan,
-                "apt-get --simulate",
-                &output,
-            ));
+            return Err(tool_failure(FailureKind::Plan, "apt-get --simulate", &output));
         }
         parse::parse_simulation(&output.stdout)
             .map_err(|line| unreadable_line(FailureKind::Plan, line))
@@ -144,9 +132,7 @@ impl PackageTools {
             index_targets::FORMAT,
             index_targets::FILTER,
         ]);
-        let output = self
-            .run_for_stdout(&command, "apt-get indextargets")
-            .await?;
+        let output = self.run_for_stdout(&command, "apt-get indextargets").await?;
         index_targets::parse_targets(&output)
             .map_err(|line| unreadable_line(FailureKind::Plan, line))
     }
@@ -173,9 +159,7 @@ impl PackageTools {
     /// Installs the files of a plan and performs its removals, in one transaction. Returns apt's output; only the packages'
     /// states tell whether it worked.
     pub async fn install_files(&self, what: &AptTransaction<'_>) -> Result<Output, Failure> {
-        let command = self
-            .install_command(what, self.timeouts.apply, &[])
-            .for_change();
+        let command = self.install_command(what, self.timeouts.apply, &[]).for_change();
         self.run(&command, FailureKind::Apply).await
     }
 
@@ -186,9 +170,7 @@ impl PackageTools {
         options: &[&str],
     ) -> Command {
         let conffiles = CONFFILE_OPTIONS.map(|option| format!("DPkg::Options::={option}"));
-        let conffiles = conffiles
-            .into_iter()
-            .flat_map(|option| ["-o".to_owned(), option]);
+        let conffiles = conffiles.into_iter().flat_map(|option| ["-o".to_owned(), option]);
         let mut command = self
             .apt_get(deadline, AptView::default())
             .with_arguments(NO_SOURCES)
@@ -274,10 +256,7 @@ pub fn tool_failure(kind: FailureKind, what: &str, output: &Output) -> Failure {
 
 /// The failure of an operation on one of the agent's own files.
 pub fn storage_failure(error: FileError) -> Failure {
-    Failure::new(
-        FailureKind::Storage,
-        evenkeel_kit::chain(&error).to_string(),
-    )
+    Failure::new(FailureKind::Storage, evenkeel_kit::chain(&error).to_string())
 }
 
 pub(super) fn unreadable_line(kind: FailureKind, line: &str) -> Failure {

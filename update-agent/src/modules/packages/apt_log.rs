@@ -25,9 +25,7 @@ pub fn read_since(paths: &AgentPaths, length: u64) -> String {
         let mut file = File::open(paths.inside(LOG_PATH))?;
         let now = file.metadata()?.len();
         let start = if now < length { 0 } else { length };
-        file.seek(SeekFrom::Start(
-            start.max(now.saturating_sub(MAX_LOG_BYTES)),
-        ))?;
+        file.seek(SeekFrom::Start(start.max(now.saturating_sub(MAX_LOG_BYTES))))?;
         let mut bytes = Vec::new();
         file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -50,11 +48,7 @@ pub fn add_log(failure: Failure, log: &str) -> Failure {
     if new_lines.is_empty() {
         return failure;
     }
-    let log_text = format!(
-        "{}\n{LOG_PATH}:\n{}\n",
-        failure.log.trim_end(),
-        new_lines.join("\n")
-    );
+    let log_text = format!("{}\n{LOG_PATH}:\n{}\n", failure.log.trim_end(), new_lines.join("\n"));
     Failure::with_log(failure.kind, failure.reason, log_text.trim_start())
 }
 
@@ -67,10 +61,7 @@ mod tests {
     fn only_new_output_is_read_and_all_of_a_new_file() {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
-        assert_eq!(
-            (log_length(&paths), read_since(&paths, 7).as_str()),
-            (0, "")
-        );
+        assert_eq!((log_length(&paths), read_since(&paths, 7).as_str()), (0, ""));
         let log = paths.inside(LOG_PATH);
         fs::create_dir_all(log.parent().unwrap()).unwrap();
         fs::write(&log, "old\n").unwrap();
@@ -86,10 +77,7 @@ mod tests {
         let failure = Failure::with_log(FailureKind::Apply, "why", "Setting up x ...\n");
         let log = "Log started: 2026-11-22  12:33:52\nSetting up x ...\nx: fails on purpose\n\nLog ended: 2026-11-22  12:33:52\n";
         let extended = add_log(failure.clone(), log);
-        assert_eq!(
-            extended.log,
-            "Setting up x ...\n/var/log/apt/term.log:\nx: fails on purpose\n"
-        );
+        assert_eq!(extended.log, "Setting up x ...\n/var/log/apt/term.log:\nx: fails on purpose\n");
         assert_eq!(extended.reason, "why");
         assert_eq!(add_log(failure.clone(), ""), failure);
         let bare = add_log(Failure::new(FailureKind::Apply, "why"), "x\n");

@@ -14,9 +14,7 @@ pub fn parse_findings(text: &str) -> BTreeSet<AuditFinding> {
             .filter(|line| !line.trim().is_empty())
             .partition(|line| line.starts_with(' '));
         let what = above.join(" ");
-        let packages = below
-            .iter()
-            .filter_map(|line| line.split_whitespace().next());
+        let packages = below.iter().filter_map(|line| line.split_whitespace().next());
         let before = findings.len();
         findings.extend(packages.map(|package| (what.clone(), package.to_owned())));
         if findings.len() == before && !what.is_empty() {
@@ -30,8 +28,7 @@ pub fn parse_findings(text: &str) -> BTreeSet<AuditFinding> {
 pub fn new_findings(now: &str, before: &str) -> Vec<AuditFinding> {
     let old_findings = parse_findings(before);
     let all = parse_findings(now).into_iter();
-    all.filter(|finding| !old_findings.contains(finding))
-        .collect()
+    all.filter(|finding| !old_findings.contains(finding)).collect()
 }
 
 /// The packages with findings, by their apt names.
@@ -62,10 +59,7 @@ database, they need to be reinstalled:
     fn each_problem_of_each_package_is_a_finding() {
         let parsed: Vec<_> = parse_findings(AUDIT).into_iter().collect();
         assert_eq!(parsed.len(), 3);
-        assert_eq!(
-            affected_packages(&parsed),
-            ["demo-bad", "demo-lib", "libc6:i386"]
-        );
+        assert_eq!(affected_packages(&parsed), ["demo-bad", "demo-lib", "libc6:i386"]);
         assert!(parse_findings("").is_empty());
         assert!(parse_findings("\n\n").is_empty());
     }
@@ -76,10 +70,7 @@ database, they need to be reinstalled:
         let described = AUDIT.replace("test package", "another text about");
         assert!(new_findings(&described, AUDIT).is_empty());
         let before = AUDIT.replace("demo-bad ", "demo-lib ");
-        assert_eq!(
-            affected_packages(&new_findings(AUDIT, &before)),
-            ["demo-bad"]
-        );
+        assert_eq!(affected_packages(&new_findings(AUDIT, &before)), ["demo-bad"]);
         assert_eq!(
             affected_packages(&new_findings("some mess:\n demo-bad\n", AUDIT)),
             ["demo-bad"]

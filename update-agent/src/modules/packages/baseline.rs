@@ -58,13 +58,10 @@ impl PackagesModule {
         steps: &[PackageStep],
     ) -> Result<PackageBaseline, Failure> {
         let services = if self.services {
-            self.tools
-                .active_services()
-                .await
-                .unwrap_or_else(|failure| {
-                    tracing::warn!(error = %failure, "cannot list the active services");
-                    BTreeSet::new()
-                })
+            self.tools.active_services().await.unwrap_or_else(|failure| {
+                tracing::warn!(error = %failure, "cannot list the active services");
+                BTreeSet::new()
+            })
         } else {
             BTreeSet::new()
         };
@@ -85,9 +82,8 @@ impl PackagesModule {
         let items = steps.iter().flat_map(PackageStep::items);
         let packages: Vec<&str> = items.map(item_package).collect();
         let files = self.tools.list_conffiles(&packages).await?;
-        let candidates = files
-            .iter()
-            .flat_map(|file| CONFFILE_SUFFIXES.map(|end| format!("{file}{end}")));
+        let candidates =
+            files.iter().flat_map(|file| CONFFILE_SUFFIXES.map(|end| format!("{file}{end}")));
         let copies = candidates.filter_map(|file| {
             let identity = file_identity(&self.paths, &file)?;
             Some((file, identity))
@@ -115,9 +111,7 @@ fn item_package(item: &StepItem) -> &str {
 }
 
 fn strip_conffile_suffix(file: &str) -> &str {
-    let ends = CONFFILE_SUFFIXES
-        .iter()
-        .find_map(|end| file.strip_suffix(end));
+    let ends = CONFFILE_SUFFIXES.iter().find_map(|end| file.strip_suffix(end));
     ends.unwrap_or(file)
 }
 
@@ -197,16 +191,10 @@ mod tests {
         let nothing = read_reboot_requests(&paths);
         assert!(reboot_reasons_since(&paths, &nothing).is_empty());
         request_reboot(&paths, "libc6", 1);
-        assert_eq!(
-            reboot_reasons_since(&paths, &nothing),
-            ["libc6 asks for it"]
-        );
+        assert_eq!(reboot_reasons_since(&paths, &nothing), ["libc6 asks for it"]);
 
         let before = read_reboot_requests(&paths);
-        assert!(
-            reboot_reasons_since(&paths, &before).is_empty(),
-            "another program requested it"
-        );
+        assert!(reboot_reasons_since(&paths, &before).is_empty(), "another program requested it");
         request_reboot(&paths, "dbus", 2);
         assert_eq!(reboot_reasons_since(&paths, &before), ["dbus asks for it"]);
     }
@@ -235,17 +223,11 @@ mod tests {
             audit: "mess".into(),
             services: ["a.service".to_owned()].into(),
             conffile_copies: [("/etc/a.dpkg-dist".to_owned(), (1, 2, 3))].into(),
-            reboot_requests: RebootRequests {
-                mark: Some((4, 5, 6)),
-                ..RebootRequests::default()
-            },
+            reboot_requests: RebootRequests { mark: Some((4, 5, 6)), ..RebootRequests::default() },
             log_length: 7,
         };
         let text = serde_json::to_string(&baseline).unwrap();
-        assert_eq!(
-            serde_json::from_str::<PackageBaseline>(&text).unwrap(),
-            baseline
-        );
+        assert_eq!(serde_json::from_str::<PackageBaseline>(&text).unwrap(), baseline);
         assert_eq!(
             serde_json::from_str::<PackageBaseline>("{}").unwrap(),
             PackageBaseline::default()

@@ -10,11 +10,7 @@ impl PackageTools {
     /// Unpacks and configures files without apt. The caller must hold dpkg's front-end lock.
     pub async fn install_with_dpkg(&self, debs: &[Deb]) -> Result<Output, Failure> {
         let command = self.dpkg_command().with_arguments(["--install", "--"]);
-        self.run(
-            &command.with_arguments(debs.iter().map(Deb::path)),
-            FailureKind::Apply,
-        )
-        .await
+        self.run(&command.with_arguments(debs.iter().map(Deb::path)), FailureKind::Apply).await
     }
 
     /// Configures all pending packages. The caller must hold dpkg's front-end lock.
@@ -26,11 +22,7 @@ impl PackageTools {
     /// Removes packages without apt. The caller must hold dpkg's front-end lock.
     pub async fn remove_packages(&self, packages: &[&str]) -> Result<Output, Failure> {
         let command = self.dpkg_command().with_arguments(["--remove", "--"]);
-        self.run(
-            &command.with_arguments(packages.iter().copied()),
-            FailureKind::Apply,
-        )
-        .await
+        self.run(&command.with_arguments(packages.iter().copied()), FailureKind::Apply).await
     }
 
     fn dpkg_command(&self) -> Command {
@@ -75,9 +67,7 @@ impl PackageTools {
     pub async fn architecture(&self) -> Result<String, Failure> {
         let command =
             Command::new("dpkg", self.timeouts().query).with_arguments(["--print-architecture"]);
-        let output = self
-            .run_for_stdout(&command, "dpkg --print-architecture")
-            .await?;
+        let output = self.run_for_stdout(&command, "dpkg --print-architecture").await?;
         Ok(output.trim().to_owned())
     }
 }

@@ -53,9 +53,7 @@ impl DpkgLock {
         let front_end = lock(&paths.inside("/var/lib/dpkg/lock-frontend"), wait, until).await?;
         // A dpkg whose front end was killed holds this lock. It is released at once: the dpkg that we start needs it.
         lock(&paths.inside("/var/lib/dpkg/lock"), wait, until).await?;
-        Ok(Self {
-            _front_end: front_end,
-        })
+        Ok(Self { _front_end: front_end })
     }
 }
 
@@ -122,15 +120,11 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
             while !held_file.exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            let error = DpkgLock::acquire(&paths, Duration::from_millis(300))
-                .await
-                .unwrap_err();
+            let error = DpkgLock::acquire(&paths, Duration::from_millis(300)).await.unwrap_err();
             assert!(matches!(error, DpkgLockError::Timeout(_)), "{error}");
             assert!(DpkgLock::is_held(&paths).unwrap());
             std::fs::write(root.path().join("go"), "").unwrap();
-            DpkgLock::acquire(&paths, Duration::from_secs(20))
-                .await
-                .unwrap();
+            DpkgLock::acquire(&paths, Duration::from_secs(20)).await.unwrap();
         };
         let both = async { tokio::join!(holder.run(&command), ours) };
         let (output, ()) = tokio::time::timeout(Duration::from_mins(1), both)

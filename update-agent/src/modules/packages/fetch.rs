@@ -28,11 +28,8 @@ impl PackageTools {
             return Ok(());
         }
         let text = output.combined_output();
-        let kind = if is_signature_error(&text) {
-            FailureKind::Signature
-        } else {
-            FailureKind::Refresh
-        };
+        let kind =
+            if is_signature_error(&text) { FailureKind::Signature } else { FailureKind::Refresh };
         Err(tool_failure(kind, "apt-get update", &output))
     }
 
@@ -50,11 +47,7 @@ impl PackageTools {
                 .with_arguments(some.iter().map(PlannedInstall::apt_argument));
             let output = self.run(&command, FailureKind::Download).await?;
             if !output.succeeded() {
-                return Err(tool_failure(
-                    FailureKind::Download,
-                    "apt-get download",
-                    &output,
-                ));
+                return Err(tool_failure(FailureKind::Download, "apt-get download", &output));
             }
             let read = parse::parse_uris(&output.stdout)
                 .map_err(|line| unreadable_line(FailureKind::Download, line))?;
@@ -79,10 +72,8 @@ impl PackageTools {
 
     /// Fetches files into the agent's folder, with at most `pace` bytes per second (0 for no limit).
     pub async fn download(&self, debs: &[&Deb], view: AptView, pace: u64) -> Result<(), Failure> {
-        let (plain, others): (Vec<&Deb>, Vec<&Deb>) = debs
-            .iter()
-            .copied()
-            .partition(|deb| is_http_without_credentials(&deb.uri));
+        let (plain, others): (Vec<&Deb>, Vec<&Deb>) =
+            debs.iter().copied().partition(|deb| is_http_without_credentials(&deb.uri));
         for some in plain.chunks(MAX_NAMES_PER_COMMAND) {
             let command = Command::new(APT_HELPER, self.timeouts().download)
                 .with_arguments(["--quiet", "-o", "Acquire::Retries=3"])
@@ -111,19 +102,12 @@ fn helper_arguments(deb: &Deb) -> [String; 4] {
         Digest::Sha256(value) => format!("SHA256:{value}"),
         Digest::Sha512(value) => format!("SHA512:{value}"),
     };
-    [
-        deb.uri.clone(),
-        deb.path(),
-        digest,
-        format!("Checksum-FileSize:{}", deb.size),
-    ]
+    [deb.uri.clone(), deb.path(), digest, format!("Checksum-FileSize:{}", deb.size)]
 }
 
 /// Whether apt's helper can fetch a URI. Not if it contains a password, which would be visible on the command line.
 fn is_http_without_credentials(uri: &str) -> bool {
-    let rest = uri
-        .strip_prefix("https://")
-        .or_else(|| uri.strip_prefix("http://"));
+    let rest = uri.strip_prefix("https://").or_else(|| uri.strip_prefix("http://"));
     let host = rest.and_then(|rest| rest.split('/').next());
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
@@ -135,9 +119,7 @@ fn rate_limit_options(bytes_per_second: u64) -> Vec<String> {
     }
     let limit = bytes_per_second.div_ceil(1 << 10);
     let options = ["http", "https"].map(|way| format!("Acquire::{way}::Dl-Limit={limit}"));
-    let options = options
-        .into_iter()
-        .flat_map(|option| ["-o".to_owned(), option]);
+    let options = options.into_iter().flat_map(|option| ["-o".to_owned(), option]);
     options.collect()
 }
 
@@ -147,11 +129,7 @@ fn check_download(output: &Output) -> Result<(), Failure> {
     }
     let text = output.combined_output();
     let lies = text.contains("Hash Sum mismatch") || text.contains("File has unexpected size");
-    let kind = if lies {
-        FailureKind::Signature
-    } else {
-        FailureKind::Download
-    };
+    let kind = if lies { FailureKind::Signature } else { FailureKind::Download };
     Err(tool_failure(kind, "apt-get download", output))
 }
 

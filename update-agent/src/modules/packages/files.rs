@@ -102,9 +102,7 @@ pub struct Archives {
 impl Archives {
     /// The folder below the managed root.
     pub fn new(paths: &AgentPaths) -> Self {
-        Self {
-            folder: paths.inside(ARCHIVES_FOLDER),
-        }
+        Self { folder: paths.inside(ARCHIVES_FOLDER) }
     }
 
     /// Creates the folder, with the subfolder in which apt stores partial files.
@@ -304,10 +302,7 @@ mod tests {
 
     #[test]
     fn weak_hashes_are_rejected() {
-        assert_eq!(
-            Digest::parse("MD5Sum:d41d8cd98f00b204e9800998ecf8427e"),
-            None
-        );
+        assert_eq!(Digest::parse("MD5Sum:d41d8cd98f00b204e9800998ecf8427e"), None);
         assert_eq!(Digest::parse(&format!("SHA1:{HELLO}")), None);
         assert_eq!(Digest::parse("SHA256:12"), None);
         let upper = Digest::parse(&format!("SHA256:{}", HELLO.to_uppercase())).unwrap();

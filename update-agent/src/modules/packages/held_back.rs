@@ -36,31 +36,21 @@ pub fn find_held_back(
             (_, true) => HeldBackCause::Phased,
             (_, false) => HeldBackCause::Dependencies,
         };
-        causes
-            .entry(&upgrade.package)
-            .or_insert((upgrade.available.as_str(), cause));
+        causes.entry(&upgrade.package).or_insert((upgrade.available.as_str(), cause));
     }
-    for install in simulations
-        .unpinned
-        .into_iter()
-        .flat_map(|all| newer_installs(all, free))
-    {
-        causes
-            .entry(&install.package)
-            .or_insert((install.after.as_str(), HeldBackCause::Pinned));
+    for install in simulations.unpinned.into_iter().flat_map(|all| newer_installs(all, free)) {
+        causes.entry(&install.package).or_insert((install.after.as_str(), HeldBackCause::Pinned));
     }
-    let withheld = causes
-        .into_iter()
-        .filter_map(|(package, (available, cause))| {
-            let dpkg_package = installed.get(package)?;
-            Some(HeldBackPackage {
-                name: dpkg_package.name.clone(),
-                architecture: dpkg_package.architecture.clone(),
-                installed: dpkg_package.version.clone(),
-                available: available.to_owned(),
-                cause,
-            })
-        });
+    let withheld = causes.into_iter().filter_map(|(package, (available, cause))| {
+        let dpkg_package = installed.get(package)?;
+        Some(HeldBackPackage {
+            name: dpkg_package.name.clone(),
+            architecture: dpkg_package.architecture.clone(),
+            installed: dpkg_package.version.clone(),
+            available: available.to_owned(),
+            cause,
+        })
+    });
     let mut withheld: Vec<_> = withheld.collect();
     withheld.sort();
     withheld
@@ -128,11 +118,8 @@ mod tests {
         let mut packages = packages.to_vec();
         packages.push(package("held", "hold"));
         let installed = index_by_apt_name(&packages, "amd64");
-        let (chosen, free, unpinned) = (
-            simulation(chosen),
-            free.map(simulation),
-            unpinned.map(simulation),
-        );
+        let (chosen, free, unpinned) =
+            (simulation(chosen), free.map(simulation), unpinned.map(simulation));
         let simulations = SimulationSet {
             chosen: &chosen,
             unrestricted: free.as_ref(),
@@ -143,20 +130,14 @@ mod tests {
             _ => HeldBackCause::Policy,
         };
         let withheld = find_held_back(&installed, &simulations, left_out).into_iter();
-        withheld
-            .map(|one| format!("{} {} {:?}", one.name, one.available, one.cause))
-            .collect()
+        withheld.map(|one| format!("{} {} {:?}", one.name, one.available, one.cause)).collect()
     }
 
     type PackageList<'a> = &'a [&'a str];
 
     /// Simulations: chosen, without rules, without preferences; and the expected result.
-    type HeldBackCase<'a> = (
-        PackageList<'a>,
-        Option<PackageList<'a>>,
-        Option<PackageList<'a>>,
-        PackageList<'a>,
-    );
+    type HeldBackCase<'a> =
+        (PackageList<'a>, Option<PackageList<'a>>, Option<PackageList<'a>>, PackageList<'a>);
 
     #[test]
     fn each_held_back_package_has_a_cause() {
@@ -173,26 +154,10 @@ mod tests {
                 &["a=2", "c=2?"],
                 Some(&["a=3", "b=2", "c=2", "owned=2", "fresh=1", "held=2?"]),
                 None,
-                &[
-                    "a 3 Policy",
-                    "b 2 Policy",
-                    "c 2 Policy",
-                    "held 2 Hold",
-                    "owned 2 Limits",
-                ],
+                &["a 3 Policy", "b 2 Policy", "c 2 Policy", "held 2 Hold", "owned 2 Limits"],
             ),
-            (
-                &["a=2"],
-                None,
-                Some(&["a=2", "b=2", "c=2?", "held=2?"]),
-                &["b 2 Pinned"],
-            ),
-            (
-                &[],
-                Some(&["a=2"]),
-                Some(&["a=3", "b=2"]),
-                &["a 2 Policy", "b 2 Pinned"],
-            ),
+            (&["a=2"], None, Some(&["a=2", "b=2", "c=2?", "held=2?"]), &["b 2 Pinned"]),
+            (&[], Some(&["a=2"]), Some(&["a=3", "b=2"]), &["a 2 Policy", "b 2 Pinned"]),
         ];
         for (chosen, free, unpinned, expected) in cases {
             assert_eq!(describe(chosen, free, unpinned), expected, "{chosen:?}");
@@ -203,10 +168,7 @@ mod tests {
     fn an_older_version_is_not_held_back() {
         let packages = [package("a", "install")];
         let installed = index_by_apt_name(&packages, "amd64");
-        let free = Simulation {
-            downgrades: vec!["a".into()],
-            ..simulation(&["a=0"])
-        };
+        let free = Simulation { downgrades: vec!["a".into()], ..simulation(&["a=0"]) };
         let simulations = SimulationSet {
             chosen: &Simulation::default(),
             unrestricted: Some(&free),

@@ -95,9 +95,7 @@ pub fn origin_suites(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<St
 
 /// The known codenames of a version's origins.
 pub fn origin_codenames<'a>(origins: &[String], targets: &'a [IndexTarget]) -> BTreeSet<&'a str> {
-    let targets = origins
-        .iter()
-        .flat_map(|origin| targets_of_origin(origin, targets));
+    let targets = origins.iter().flat_map(|origin| targets_of_origin(origin, targets));
     let names = targets.map(|target| target.codename.as_str());
     names.filter(|name| !name.is_empty()).collect()
 }
@@ -110,10 +108,8 @@ fn targets_of_origin<'a>(origin: &str, targets: &'a [IndexTarget]) -> Vec<&'a In
 
 /// The suite of `LABEL:VERSION/SUITE`, where the first two parts are optional.
 fn parse_suite(origin: &str) -> Option<&str> {
-    let (_, suite) = origin
-        .rsplit_once('/')
-        .or_else(|| origin.rsplit_once(':'))
-        .unwrap_or(("", origin));
+    let (_, suite) =
+        origin.rsplit_once('/').or_else(|| origin.rsplit_once(':')).unwrap_or(("", origin));
     let is_suite = !suite.is_empty() && !matches!(suite, "local-deb" | "now");
     is_suite.then_some(suite)
 }
@@ -133,9 +129,7 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
 
     fn names(origin: &str) -> Vec<String> {
         let targets = parse_targets(TARGETS).unwrap();
-        origin_suites(&[origin.to_owned()], &targets)
-            .into_iter()
-            .collect()
+        origin_suites(&[origin.to_owned()], &targets).into_iter().collect()
     }
 
     #[test]
@@ -146,10 +140,7 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
             ["bookworm-security", "oldstable-security"]
         );
         assert_eq!(names("9/stable"), ["stable"]);
-        assert_eq!(
-            names("Extra:extra-suite"),
-            ["entryname", "extra-code", "extra-suite"]
-        );
+        assert_eq!(names("Extra:extra-suite"), ["entryname", "extra-code", "extra-suite"]);
     }
 
     #[test]

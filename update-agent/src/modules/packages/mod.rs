@@ -69,13 +69,7 @@ impl PackagesModule {
     /// Creates the module. `services` says whether the running services belong to the managed root.
     pub fn new(tools: PackageTools, paths: AgentPaths, owner: Arc<Owner>, services: bool) -> Self {
         let archives = Archives::new(&paths);
-        Self {
-            tools,
-            paths,
-            archives,
-            owner,
-            services,
-        }
+        Self { tools, paths, archives, owner, services }
     }
 
     /// The package part of an update spec.
@@ -87,14 +81,12 @@ impl PackagesModule {
     }
 
     async fn lock_dpkg(&self, wait: Duration) -> Result<DpkgLock, Failure> {
-        DpkgLock::acquire(&self.paths, wait)
-            .await
-            .map_err(|error| match error {
-                DpkgLockError::File(error) => storage_failure(error),
-                timeout @ DpkgLockError::Timeout(_) => {
-                    Failure::new(FailureKind::Apply, timeout.to_string())
-                }
-            })
+        DpkgLock::acquire(&self.paths, wait).await.map_err(|error| match error {
+            DpkgLockError::File(error) => storage_failure(error),
+            timeout @ DpkgLockError::Timeout(_) => {
+                Failure::new(FailureKind::Apply, timeout.to_string())
+            }
+        })
     }
 
     async fn install(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
@@ -113,18 +105,13 @@ impl PackagesModule {
             let log = format!("{}\n{}", failed.log, parse::clean_output(&after));
             failed = Failure::with_log(failed.kind, failed.reason, &log);
         }
-        Err(apt_log::add_log(
-            failed,
-            &apt_log::read_since(&self.paths, start),
-        ))
+        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
     }
 
     /// Runs a step as one apt transaction.
     async fn run_transaction(&self, step: &PackageStep) -> Result<Output, Failure> {
         let left = self.remaining_removals(step).await?;
-        self.tools
-            .install_files(&apt_transaction(step, &left))
-            .await
+        self.tools.install_files(&apt_transaction(step, &left)).await
     }
 
     /// The removals of a step that are still to be done. apt does not know every package that is already removed.
@@ -153,10 +140,7 @@ impl PackagesModule {
             return Ok(());
         }
         let failed = tool_failure(FailureKind::Apply, "dpkg --configure", &output);
-        Err(apt_log::add_log(
-            failed,
-            &apt_log::read_since(&self.paths, start),
-        ))
+        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
     }
 
     async fn configure_remaining(&self) -> Result<String, Failure> {
@@ -168,9 +152,7 @@ impl PackagesModule {
     async fn check_unchanged(&self, steps: &[PackageStep]) -> Result<(), Failure> {
         let installed = self.list_installed().await?;
         let version = |item: &StepItem| {
-            let package = installed
-                .get(&item.package)
-                .filter(|package| package.is_present());
+            let package = installed.get(&item.package).filter(|package| package.is_present());
             package.map(|package| package.version.clone())
         };
         let moved = steps.iter().flat_map(PackageStep::items).filter(|item| {
@@ -191,15 +173,8 @@ impl PackagesModule {
     /// Fails if the machine's owner does not allow the downgrades of the plan; the limits may have changed since it was made.
     fn check_downgrades_allowed(&self, steps: &[PackageStep]) -> Result<(), String> {
         let limits = self.owner.limits().map_err(|error| error.to_string())?;
-        let has_some = |step: &PackageStep| {
-            matches!(
-                step,
-                PackageStep::Install {
-                    downgrades: true,
-                    ..
-                }
-            )
-        };
+        let has_some =
+            |step: &PackageStep| matches!(step, PackageStep::Install { downgrades: true, .. });
         if limits.downgrades || !steps.iter().any(has_some) {
             return Ok(());
         }
@@ -209,29 +184,18 @@ impl PackagesModule {
     /// Fails if apt would do anything that is not planned.
     async fn check_simulation(&self, step: &PackageStep) -> Result<(), Failure> {
         let left = self.remaining_removals(step).await?;
-        let simulation = self
-            .tools
-            .simulate_files(&apt_transaction(step, &left))
-            .await?;
+        let simulation = self.tools.simulate_files(&apt_transaction(step, &left)).await?;
         let is_planned = |install: &PlannedInstall| {
             step.items().any(|item| {
                 item.package == install.package
                     && item.change.after.as_ref() == Some(&install.after)
             })
         };
-        let more = simulation
-            .installs
-            .iter()
-            .filter(|install| !is_planned(install));
+        let more = simulation.installs.iter().filter(|install| !is_planned(install));
         let more = more.map(|install| format!("install {} {}", install.package, install.after));
-        let removed = simulation
-            .removals
-            .iter()
-            .filter(|package| !left.contains(package));
-        let surprises: Vec<_> = removed
-            .map(|package| format!("remove {package}"))
-            .chain(more)
-            .collect();
+        let removed = simulation.removals.iter().filter(|package| !left.contains(package));
+        let surprises: Vec<_> =
+            removed.map(|package| format!("remove {package}")).chain(more).collect();
         if surprises.is_empty() {
             return Ok(());
         }
@@ -249,23 +213,16 @@ impl PackagesModule {
         if to_fetch.is_empty() {
             return Ok(());
         }
-        space::check_space(
-            self.archives.folder(),
-            to_fetch.iter().map(|deb| deb.size).sum(),
-        )?;
+        space::check_space(self.archives.folder(), to_fetch.iter().map(|deb| deb.size).sum())?;
         let was_begun = self.archives.has_partial_files(&to_fetch);
         let mut fetched = self.tools.download(&to_fetch, view, pace).await;
         let is_broken = |failure: &Failure| failure.kind == FailureKind::Signature;
         if was_begun && fetched.as_ref().is_err_and(is_broken) {
             // A partial file from before a power cut may be the broken one: fetch it again from the beginning.
-            self.archives
-                .remove_broken(&to_fetch)
-                .map_err(storage_failure)?;
+            self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
             fetched = self.tools.download(&missing()?, view, pace).await;
         }
-        self.archives
-            .remove_broken(&to_fetch)
-            .map_err(storage_failure)?;
+        self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
         fetched?;
         let broken = missing()?;
         if broken.is_empty() {
@@ -340,13 +297,7 @@ impl Module for PackagesModule {
     }
 
     async fn fetch(&self, step: &PackageStep) -> Result<FetchProgress, Failure> {
-        let PackageStep::Install {
-            debs,
-            own_sources,
-            bytes_per_second: pace,
-            ..
-        } = step
-        else {
+        let PackageStep::Install { debs, own_sources, bytes_per_second: pace, .. } = step else {
             return Ok(FetchProgress::Complete);
         };
         let view = AptView::from_sources(if *own_sources {
@@ -435,9 +386,7 @@ impl Module for PackagesModule {
         }
         let installed = self.list_installed().await?;
         let as_before = |item: &StepItem| {
-            let package = installed
-                .get(&item.package)
-                .filter(|package| package.is_present());
+            let package = installed.get(&item.package).filter(|package| package.is_present());
             let state = package.is_none_or(|package| package.state == "installed");
             state && package.map(|package| &package.version) == item.change.before.as_ref()
         };

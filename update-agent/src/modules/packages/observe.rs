@@ -71,12 +71,9 @@ impl PackagesModule {
         let native = self.tools.architecture().await?;
         let suites = AllowedSuites::new(&spec.rules, &limits);
         let view = AptView::from_sources(source_scope(spec, &suites));
-        let (simulation, is_pinned) = self
-            .simulate_with_pins(spec, &limits, view, &native)
-            .await?;
-        let (free, unpinned) = self
-            .simulate_without_rules(spec, &limits, &suites, is_pinned)
-            .await?;
+        let (simulation, is_pinned) = self.simulate_with_pins(spec, &limits, view, &native).await?;
+        let (free, unpinned) =
+            self.simulate_without_rules(spec, &limits, &suites, is_pinned).await?;
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
         let sizes = self.tools.installed_sizes(installs, view).await?;
@@ -174,11 +171,7 @@ impl PackagesModule {
                 }
             }
         };
-        let free = if is_pinned || suites.is_limited() {
-            simulate(all).await
-        } else {
-            None
-        };
+        let free = if is_pinned || suites.is_limited() { simulate(all).await } else { None };
         let unpinned = if sources::has_preferences(&self.paths).map_err(storage_failure)? {
             simulate(all.with_preferences(PreferenceScope::Disabled)).await
         } else {
@@ -252,11 +245,7 @@ mod tests {
         fn newest(&self, line: &str) -> &'static str {
             let heeds = line.contains("PreferencesParts=/var/lib/evenkeel-agent/preferences");
             let pins = fs::read_to_string(self.paths.inside(PINS)).unwrap_or_default();
-            if heeds && pins.contains("Package: demo\nPin: version 3\n") {
-                "2"
-            } else {
-                "3"
-            }
+            if heeds && pins.contains("Package: demo\nPin: version 3\n") { "2" } else { "3" }
         }
 
         fn apt_get(&self, line: &str) -> String {
@@ -302,11 +291,7 @@ mod tests {
                 }
                 _ => String::new(),
             };
-            Ok(Output {
-                status: Some(0),
-                stdout,
-                stderr: String::new(),
-            })
+            Ok(Output { status: Some(0), stdout, stderr: String::new() })
         }
     }
 
@@ -350,18 +335,11 @@ mod tests {
         assert_eq!(draft.changes[0].suite, "bookworm-security");
         assert_eq!(draft.disk_bytes, 1 << 10);
         let withheld = &draft.held_back[0];
-        assert_eq!(
-            (withheld.available.as_str(), withheld.cause),
-            ("3", HeldBackCause::Policy)
-        );
+        assert_eq!((withheld.available.as_str(), withheld.cause), ("3", HeldBackCause::Policy));
 
         spec.settled.clear();
         let failure = packages.observe(&spec).await.unwrap_err();
-        assert!(
-            failure.reason.ends_with("such as those of demo"),
-            "{}",
-            failure.reason
-        );
+        assert!(failure.reason.ends_with("such as those of demo"), "{}", failure.reason);
         packages.clean_up().unwrap();
         assert!(!paths_of(&root).inside(PINS).exists());
     }
@@ -382,25 +360,16 @@ mod tests {
         spec.rules.suites = vec!["bookworm-security".into()];
         packages.refresh(Some(&spec)).await.unwrap();
         let updates = apt.updates.lock().unwrap().concat();
-        assert!(
-            updates.contains("Suites: stable-security other\n"),
-            "{updates}"
-        );
+        assert!(updates.contains("Suites: stable-security other\n"), "{updates}");
         assert!(apt.allowed().contains("Suites: stable-security\n"));
 
         let observed = packages.observe(&spec).await.unwrap();
         assert!(observed.unrestricted.is_some());
         let commands = apt.commands.lock().unwrap().join("\n");
-        assert!(
-            commands.contains("SourceParts=/var/lib/evenkeel-agent/sources "),
-            "{commands}"
-        );
+        assert!(commands.contains("SourceParts=/var/lib/evenkeel-agent/sources "), "{commands}");
 
         spec.rules.suites = vec!["nowhere".into()];
         let failure = packages.refresh(Some(&spec)).await.unwrap_err();
-        assert_eq!(
-            failure.reason,
-            "no source has the suites that the policy names: nowhere"
-        );
+        assert_eq!(failure.reason, "no source has the suites that the policy names: nowhere");
     }
 }

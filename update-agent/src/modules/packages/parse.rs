@@ -111,9 +111,7 @@ pub fn parse_conffiles(text: &str) -> Vec<&str> {
     let paths = lines.filter_map(|line| {
         let line = ["remove-on-upgrade", "obsolete"]
             .iter()
-            .fold(line, |line, status| {
-                line.trim_end().trim_end_matches(*status)
-            });
+            .fold(line, |line, status| line.trim_end().trim_end_matches(*status));
         line.trim_end().rsplit_once(' ').map(|(path, _)| path)
     });
     paths.filter(|path| path.starts_with('/')).collect()
@@ -161,18 +159,9 @@ enum UpgradeFate {
 
 /// The headings of apt's lists of packages.
 const FATE_HEADINGS: [(&str, UpgradeFate); 6] = [
-    (
-        "The following packages have been kept back:",
-        UpgradeFate::HeldBack,
-    ),
-    (
-        "The following upgrades have been deferred due to phasing:",
-        UpgradeFate::Phased,
-    ),
-    (
-        "The following packages will be DOWNGRADED:",
-        UpgradeFate::Downgraded,
-    ),
+    ("The following packages have been kept back:", UpgradeFate::HeldBack),
+    ("The following upgrades have been deferred due to phasing:", UpgradeFate::Phased),
+    ("The following packages will be DOWNGRADED:", UpgradeFate::Downgraded),
     ("Not upgrading:", UpgradeFate::HeldBack),
     ("Not upgrading yet due to phasing:", UpgradeFate::Phased),
     ("DOWNGRADING:", UpgradeFate::Downgraded),
@@ -206,17 +195,8 @@ impl PlannedInstall {
 
     /// The file name that apt uses.
     pub fn file_name(&self) -> String {
-        let part = |text: &str| {
-            text.replace('%', "%25")
-                .replace('_', "%5f")
-                .replace(':', "%3a")
-        };
-        format!(
-            "{}_{}_{}.deb",
-            part(self.name()),
-            part(&self.after),
-            part(&self.architecture)
-        )
+        let part = |text: &str| text.replace('%', "%25").replace('_', "%5f").replace(':', "%3a");
+        format!("{}_{}_{}.deb", part(self.name()), part(&self.after), part(&self.architecture))
     }
 }
 
@@ -241,10 +221,7 @@ pub fn parse_simulation(text: &str) -> Result<Simulation, &str> {
             }
             continue;
         }
-        fate = FATE_HEADINGS
-            .iter()
-            .find(|(heading, _)| *heading == line)
-            .map(|(_, fate)| *fate);
+        fate = FATE_HEADINGS.iter().find(|(heading, _)| *heading == line).map(|(_, fate)| *fate);
         if let Some(rest) = line.strip_prefix("Inst ") {
             simulation.installs.push(parse_install(rest).ok_or(line)?);
         } else if let Some(rest) = line.strip_prefix("Remv ").or(line.strip_prefix("Purg ")) {
@@ -276,9 +253,7 @@ fn parse_install(rest: &str) -> Option<PlannedInstall> {
     let (origins, _) = rest.split_once("])")?;
     let (origins, architecture) = origins.rsplit_once('[')?;
     let origins = origins.trim().split(", ").filter(|part| !part.is_empty());
-    let is_complete = [package, after, architecture]
-        .iter()
-        .all(|part| !part.is_empty());
+    let is_complete = [package, after, architecture].iter().all(|part| !part.is_empty());
     is_complete.then(|| PlannedInstall {
         package: package.to_owned(),
         before,
@@ -318,12 +293,7 @@ fn parse_uri(line: &str) -> Option<FileDownload> {
     let digest = Digest::parse(fields.next()?)?;
     let plain =
         name.strip_suffix(".deb").is_some() && !name.starts_with('.') && !name.contains('/');
-    plain.then(|| FileDownload {
-        uri: uri.to_owned(),
-        name: name.to_owned(),
-        size,
-        digest,
-    })
+    plain.then(|| FileDownload { uri: uri.to_owned(), name: name.to_owned(), size, digest })
 }
 
 /// The output of a tool without the lines that it overwrote on a terminal.
@@ -360,18 +330,12 @@ pub fn error_summary(text: &str) -> String {
 }
 
 fn is_dpkg_error(line: &str) -> bool {
-    ["dpkg: error", "dpkg-query: error"]
-        .iter()
-        .any(|prefix| line.starts_with(prefix))
+    ["dpkg: error", "dpkg-query: error"].iter().any(|prefix| line.starts_with(prefix))
 }
 
 fn is_error_line(line: &str) -> bool {
-    const RELATIONS: [&str; 4] = [
-        " : Depends: ",
-        " : PreDepends: ",
-        " : Conflicts: ",
-        " : Breaks: ",
-    ];
+    const RELATIONS: [&str; 4] =
+        [" : Depends: ", " : PreDepends: ", " : Conflicts: ", " : Breaks: "];
     // Without pseudo-terminals apt prints an error about them that is not the cause.
     (line.starts_with("E: ") && !line.contains("Is /dev/pts mounted?"))
         || is_dpkg_error(line)
@@ -446,31 +410,18 @@ The following packages will be upgraded:
 ";
         let held_back = parse_simulation(text).unwrap().held_back.into_iter();
         let parsed: Vec<_> = held_back
-            .map(|upgrade| {
-                format!(
-                    "{} {} {}",
-                    upgrade.package, upgrade.available, upgrade.phased
-                )
-            })
+            .map(|upgrade| format!("{} {} {}", upgrade.package, upgrade.available, upgrade.phased))
             .collect();
         assert_eq!(
             parsed,
-            [
-                "demo-held 1.1 false",
-                "libc6:i386 1:2.36-10 false",
-                "demo-phased 2.0 true"
-            ]
+            ["demo-held 1.1 false", "libc6:i386 1:2.36-10 false", "demo-phased 2.0 true"]
         );
     }
 
     #[test]
     fn a_file_is_named_as_apt_names_it() {
         let simulation = parse_simulation(UPGRADE).unwrap();
-        let files: Vec<_> = simulation
-            .installs
-            .iter()
-            .map(PlannedInstall::file_name)
-            .collect();
+        let files: Vec<_> = simulation.installs.iter().map(PlannedInstall::file_name).collect();
         assert_eq!(
             files[..3],
             [
@@ -485,10 +436,7 @@ The following packages will be upgraded:
     fn origins_are_read() {
         let simulation = parse_simulation(UPGRADE).unwrap();
         let origins = |package: &str| simulation.install(package).unwrap().origins.clone();
-        assert_eq!(
-            origins("libc6"),
-            ["Debian:12.10/stable", "Debian-Security:12/stable-security"]
-        );
+        assert_eq!(origins("libc6"), ["Debian:12.10/stable", "Debian-Security:12/stable-security"]);
         assert_eq!(origins("demo-app"), ["stable", "local-deb"]);
     }
 
@@ -556,30 +504,20 @@ Description: x
 
 nonsense
 ";
-        assert_eq!(
-            parse_conffiles(text),
-            ["/etc/demo/conf", "/etc/demo/a b", "/etc/demo/gone"]
-        );
+        assert_eq!(parse_conffiles(text), ["/etc/demo/conf", "/etc/demo/a b", "/etc/demo/gone"]);
     }
 
     #[test]
     fn removals_are_read() {
         let text = "Remv demo-app [1.1]\nPurg demo-lib [1.1] [other:amd64 ]\n";
-        assert_eq!(
-            parse_simulation(text).unwrap().removals,
-            ["demo-app", "demo-lib"]
-        );
+        assert_eq!(parse_simulation(text).unwrap().removals, ["demo-app", "demo-lib"]);
     }
 
     #[test]
     fn an_invalid_line_is_an_error() {
-        for line in [
-            "Inst demo",
-            "Inst demo [1.0] 1.1",
-            "Inst demo (1.1)",
-            "Inst  (1 x [all])",
-            "Remv ",
-        ] {
+        for line in
+            ["Inst demo", "Inst demo [1.0] 1.1", "Inst demo (1.1)", "Inst  (1 x [all])", "Remv "]
+        {
             assert_eq!(parse_simulation(line), Err(line));
         }
         assert_eq!(parse_list("curl\tamd64\t1"), Err("curl\tamd64\t1"));
@@ -602,12 +540,8 @@ nonsense
             .iter()
             .map(|package| (package.apt_name("amd64"), package.is_present()))
             .collect();
-        let expected = [
-            ("demo-bad", true),
-            ("libc6:i386", true),
-            ("jq", false),
-            ("demo-hello:", false),
-        ];
+        let expected =
+            [("demo-bad", true), ("libc6:i386", true), ("jq", false), ("demo-hello:", false)];
         assert_eq!(parsed, expected.map(|(name, here)| (name.to_owned(), here)));
         let sizes: Vec<_> = packages.iter().map(|package| package.size).collect();
         assert_eq!(sizes, [0, 13_000 << 10, 109 << 10, 0]);
@@ -622,20 +556,14 @@ nonsense
         let files = parse_uris(&text).unwrap();
         assert_eq!(files[0].name, "bind9-host_1%3a9.18_amd64.deb");
         assert_eq!(files[0].size, 722);
-        assert_eq!(
-            files[0].uri,
-            "file:/srv/repo/pool/bind9-host_1%3a9.18_amd64.deb"
-        );
+        assert_eq!(files[0].uri, "file:/srv/repo/pool/bind9-host_1%3a9.18_amd64.deb");
         assert_eq!(files[0].digest, Digest::Sha256(digest));
     }
 
     #[test]
     fn overwritten_terminal_output_is_dropped() {
         let text = "(Reading database ... \r(Reading database ... 5%\r(Reading database ... 7103 files)\nSetting up x ...\r\n";
-        assert_eq!(
-            clean_output(text),
-            "(Reading database ... 7103 files)\nSetting up x ...\n"
-        );
+        assert_eq!(clean_output(text), "(Reading database ... 7103 files)\nSetting up x ...\n");
     }
 
     #[test]

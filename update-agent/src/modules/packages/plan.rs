@@ -128,9 +128,7 @@ impl PackageStep {
     pub fn items(&self) -> impl Iterator<Item = &StepItem> {
         let none: &[StepItem] = &[];
         let (first, second) = match self {
-            Self::Install {
-                items, removals, ..
-            } => (items.as_slice(), removals.as_slice()),
+            Self::Install { items, removals, .. } => (items.as_slice(), removals.as_slice()),
             Self::Configure { items } => (items.as_slice(), none),
             Self::Mark { .. } => (none, none),
         };
@@ -184,9 +182,7 @@ pub fn plan(
         });
     }
     if !unfinished.is_empty() {
-        draft
-            .steps
-            .push(PackageStep::Configure { items: unfinished });
+        draft.steps.push(PackageStep::Configure { items: unfinished });
     }
     if !automatic.is_empty() {
         draft.steps.push(PackageStep::Mark { automatic });
@@ -200,9 +196,7 @@ pub type InstalledPackages<'a> = BTreeMap<String, &'a DpkgPackage>;
 /// Indexes the present packages by their name in apt.
 pub fn index_by_apt_name<'a>(packages: &'a [DpkgPackage], native: &str) -> InstalledPackages<'a> {
     let present = packages.iter().filter(|package| package.is_present());
-    present
-        .map(|package| (package.apt_name(native), package))
-        .collect()
+    present.map(|package| (package.apt_name(native), package)).collect()
 }
 
 /// A name without the architecture if that is dpkg's own.
@@ -246,10 +240,7 @@ fn removal_items(installed: &InstalledPackages<'_>, simulation: &Simulation) -> 
         let dpkg_package = installed.get(package)?;
         Some(StepItem {
             package: package.clone(),
-            change: PackageChange {
-                after: None,
-                ..unchanged_package(dpkg_package)
-            },
+            change: PackageChange { after: None, ..unchanged_package(dpkg_package) },
         })
     });
     items.collect()
@@ -302,17 +293,11 @@ fn packages_to_mark_automatic(spec: &PackageSpec, observed: &PackageObservation)
 
 /// Growth of the installed size in bytes. For a version without a declared size, the size of its file is used.
 fn disk_growth(observed: &PackageObservation, installed: &InstalledPackages<'_>) -> i64 {
-    let before = |package: &String| {
-        installed
-            .get(package)
-            .map_or(0, |dpkg_package| dpkg_package.size)
-    };
+    let before =
+        |package: &String| installed.get(package).map_or(0, |dpkg_package| dpkg_package.size);
     let after = |install: &PlannedInstall| {
-        let exact = (
-            install.name().to_owned(),
-            install.after.clone(),
-            install.architecture.clone(),
-        );
+        let exact =
+            (install.name().to_owned(), install.after.clone(), install.architecture.clone());
         let installed_size = observed.sizes.get(&exact).copied();
         installed_size
             .unwrap_or_else(|| find_deb(install, &observed.debs).map_or(0, |deb| deb.size))
@@ -320,13 +305,10 @@ fn disk_growth(observed: &PackageObservation, installed: &InstalledPackages<'_>)
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let installs = observed.simulation.installs.iter();
     let grown = installs.fold(0_i64, |sum, install| {
-        sum.saturating_add(signed(after(install)))
-            .saturating_sub(signed(before(&install.package)))
+        sum.saturating_add(signed(after(install))).saturating_sub(signed(before(&install.package)))
     });
     let removals = observed.simulation.removals.iter();
-    removals.fold(grown, |sum, package| {
-        sum.saturating_sub(signed(before(package)))
-    })
+    removals.fold(grown, |sum, package| sum.saturating_sub(signed(before(package))))
 }
 
 /// Whether a change probably needs a reboot.
@@ -334,9 +316,7 @@ fn expects_reboot(changes: &[PackageChange], rebooters: &[String]) -> bool {
     let arrives = |change: &&PackageChange| change.after.is_some() && change.after != change.before;
     changes.iter().filter(arrives).any(|change| {
         rebooters.contains(&change.name)
-            || REBOOT_PACKAGES
-                .iter()
-                .any(|pattern| matches_pattern(pattern, &change.name))
+            || REBOOT_PACKAGES.iter().any(|pattern| matches_pattern(pattern, &change.name))
     })
 }
 
@@ -368,11 +348,7 @@ fn held_back_packages(
 /// Joins names for a person, at most `MAX_NAMES_IN_REASON` of them.
 pub fn join_names(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<_> = names.into_iter().collect();
-    let first: Vec<_> = names
-        .iter()
-        .take(MAX_NAMES_IN_REASON)
-        .map(String::as_str)
-        .collect();
+    let first: Vec<_> = names.iter().take(MAX_NAMES_IN_REASON).map(String::as_str).collect();
     let listed = first.join(", ");
     match names.len().checked_sub(MAX_NAMES_IN_REASON) {
         None | Some(0) => listed,

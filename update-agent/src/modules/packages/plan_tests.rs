@@ -34,26 +34,20 @@ impl AptModel {
                 });
             }
         }
-        Simulation {
-            installs,
-            ..Simulation::default()
-        }
+        Simulation { installs, ..Simulation::default() }
     }
 
     fn observe(&self, spec: &PackageSpec) -> PackageObservation {
         let simulation = self.simulation(spec);
-        let packages = self
-            .installed
-            .iter()
-            .map(|(name, (version, state))| DpkgPackage {
-                name: name.clone(),
-                architecture: "all".into(),
-                version: version.clone(),
-                want: "install".into(),
-                state: (*state).to_owned(),
-                flag: "ok".into(),
-                size: 4,
-            });
+        let packages = self.installed.iter().map(|(name, (version, state))| DpkgPackage {
+            name: name.clone(),
+            architecture: "all".into(),
+            version: version.clone(),
+            want: "install".into(),
+            state: (*state).to_owned(),
+            flag: "ok".into(),
+            size: 4,
+        });
         let debs = simulation.installs.iter().map(|install| Deb {
             name: format!("{}.deb", install.package),
             size: 10,
@@ -76,8 +70,7 @@ impl AptModel {
             PackageStep::Install { .. } | PackageStep::Configure { .. } => {
                 for item in step.items() {
                     let after = item.change.after.clone().expect("nothing is removed");
-                    self.installed
-                        .insert(item.package.clone(), (after, "installed"));
+                    self.installed.insert(item.package.clone(), (after, "installed"));
                     self.automatic.remove(&item.package);
                 }
             }
@@ -100,9 +93,8 @@ fn apt_model() -> impl Strategy<Value = AptModel> {
 fn package_spec() -> impl Strategy<Value = PackageSpec> {
     let package = ("p[a-d]", prop::option::of("[1-3]"));
     let exactly = prop::collection::btree_map("p[a-d]", package, 1..4).prop_map(|packages| {
-        let packages = packages
-            .into_iter()
-            .map(|(name, (_, version))| PackageRequirement { name, version });
+        let packages =
+            packages.into_iter().map(|(name, (_, version))| PackageRequirement { name, version });
         PackageMode::Exactly(packages.collect())
     });
     let mode = prop_oneof![Just(PackageMode::Latest), exactly];
@@ -193,9 +185,7 @@ fn a_package_or_version_that_apt_would_not_install_is_refused() {
 fn a_half_installed_package_needs_a_person() {
     let spec = exactly("pa", Some("1"));
     let mut model = small_model();
-    model
-        .installed
-        .insert("pb".into(), ("1".into(), "half-installed"));
+    model.installed.insert("pb".into(), ("1".into(), "half-installed"));
     let reason = refusal(&spec, &model.observe(&spec));
     assert!(reason.ends_with("by hand: pb"), "{reason}");
 }
@@ -235,10 +225,7 @@ fn the_plan_contains_suites_and_sizes() {
             .unwrap();
     let draft = plan(&spec, &observed).unwrap();
     assert_eq!(draft.changes[0].suite, "bookworm");
-    assert_eq!(
-        (draft.changes[0].download_bytes, draft.download_bytes),
-        (10, 10)
-    );
+    assert_eq!((draft.changes[0].download_bytes, draft.download_bytes), (10, 10));
     // The version declares no size: the size of its file counts, minus the size of the replaced version.
     assert_eq!(draft.disk_bytes, 10 - (100 << 10));
 
@@ -253,9 +240,7 @@ fn removals_are_planned_and_free_disk_space() {
     let mut spec = exactly("pa", Some("2"));
     spec.rules.allow_removals = true;
     let mut model = small_model();
-    model
-        .installed
-        .insert("pb".into(), ("1".into(), "half-configured"));
+    model.installed.insert("pb".into(), ("1".into(), "half-configured"));
     let mut observed = model.observe(&spec);
     observed.simulation.removals = vec!["pb".into()];
     let draft = plan(&spec, &observed).unwrap();
@@ -327,13 +312,7 @@ fn the_step_carries_the_rules() {
 fn a_step_of_an_older_agent_is_read() {
     let written = r#"{"do":"install","items":[],"debs":[{"name":"a.deb","size":1,"digest":{"sha256":"00"},"apt_argument":"a=1"}],"own_sources":true}"#;
     let step: PackageStep = serde_json::from_str(written).unwrap();
-    let PackageStep::Install {
-        removals,
-        debs,
-        bytes_per_second: pace,
-        ..
-    } = step
-    else {
+    let PackageStep::Install { removals, debs, bytes_per_second: pace, .. } = step else {
         panic!("another step");
     };
     assert!(removals.is_empty() && debs[0].uri.is_empty() && pace == 0);

@@ -29,11 +29,7 @@ pub fn check_plan(
 /// An update never moves the system to another release: a release upgrade has its own procedure.
 fn refuse_another_release(observed: &PackageObservation) -> Result<(), Failure> {
     let simulation = &observed.simulation;
-    if simulation
-        .removals
-        .iter()
-        .any(|package| package == RELEASE_PACKAGE)
-    {
+    if simulation.removals.iter().any(|package| package == RELEASE_PACKAGE) {
         return Err(plan_failure(format!("it would remove {RELEASE_PACKAGE}")));
     }
     let Some(install) = simulation.install(RELEASE_PACKAGE) else {
@@ -44,19 +40,13 @@ fn refuse_another_release(observed: &PackageObservation) -> Result<(), Failure> 
     // `bookworm-security` and `bookworm-updates` belong to bookworm.
     let is_own = |name: &&str| {
         !own.is_empty()
-            && name
-                .strip_prefix(own)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            && name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
     if others.iter().any(is_own) {
         return Ok(());
     }
     let display_name = |name: &str| {
-        if name.is_empty() {
-            "an unknown release".to_owned()
-        } else {
-            name.to_owned()
-        }
+        if name.is_empty() { "an unknown release".to_owned() } else { name.to_owned() }
     };
     let other = display_name(&others.into_iter().collect::<Vec<_>>().join(", "));
     Err(plan_failure(format!(
@@ -78,9 +68,7 @@ fn refuse_removals(spec: &PackageSpec, observed: &PackageObservation) -> Result<
     if !observed.owner_limits.removals {
         return Err(owner_failure(format!("it would remove {names}")));
     }
-    let excluded = removals
-        .iter()
-        .filter(|package| is_excluded(&spec.rules, package));
+    let excluded = removals.iter().filter(|package| is_excluded(&spec.rules, package));
     let excluded: Vec<_> = excluded.cloned().collect();
     if excluded.is_empty() {
         return Ok(());
@@ -121,9 +109,7 @@ fn refuse_downgrades(spec: &PackageSpec, observed: &PackageObservation) -> Resul
     let names = join_names(downgrades.iter().cloned());
     let what = format!("it would bring {names} to an older version");
     if !spec.rules.allow_downgrades {
-        return Err(plan_failure(format!(
-            "{what}, which the policy does not allow"
-        )));
+        return Err(plan_failure(format!("{what}, which the policy does not allow")));
     }
     if !observed.owner_limits.downgrades {
         return Err(owner_failure(what));
@@ -146,10 +132,7 @@ fn refuse_on_hold(
     if on_hold.is_empty() {
         return Ok(());
     }
-    Err(plan_failure(format!(
-        "it would change packages that are on hold: {}",
-        join_names(on_hold)
-    )))
+    Err(plan_failure(format!("it would change packages that are on hold: {}", join_names(on_hold))))
 }
 
 fn refuse_missing(
@@ -164,17 +147,13 @@ fn refuse_missing(
         let name = strip_native_architecture(&package.name, &observed.native_architecture);
         let version = match observed.simulation.install(name) {
             Some(install) => Some(install.after.as_str()),
-            None => installed
-                .get(name)
-                .map(|dpkg_package| dpkg_package.version.as_str()),
+            None => installed.get(name).map(|dpkg_package| dpkg_package.version.as_str()),
         };
         match (version, package.version.as_deref()) {
             (Some(_), None) => {}
             (Some(version), Some(required)) if version == required => {}
             (Some(version), Some(required)) => {
-                return Err(plan_failure(format!(
-                    "{name} would be {version} and not {required}"
-                )));
+                return Err(plan_failure(format!("{name} would be {version} and not {required}")));
             }
             (None, _) => return Err(plan_failure(format!("no source has the package {name}"))),
         }
@@ -222,10 +201,7 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
     }
 
     fn latest(rules: PackageRules) -> PackageSpec {
-        PackageSpec {
-            rules,
-            ..PackageSpec::new(PackageMode::Latest)
-        }
+        PackageSpec { rules, ..PackageSpec::new(PackageMode::Latest) }
     }
 
     #[test]
@@ -233,28 +209,12 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
         for (codename, origin, refused) in [
             ("bookworm", "Debian:12/stable", None),
             ("bookworm", "Debian:12-updates/stable-updates", None),
-            (
-                "bookworm",
-                "Debian:13/testing",
-                Some("from bookworm to trixie:"),
-            ),
-            (
-                "trixie",
-                "Debian:12/stable",
-                Some("from trixie to bookworm:"),
-            ),
+            ("bookworm", "Debian:13/testing", Some("from bookworm to trixie:")),
+            ("trixie", "Debian:12/stable", Some("from trixie to bookworm:")),
             ("book", "Debian:12/stable", Some("from book to bookworm:")),
-            (
-                "bookworm",
-                "Own:",
-                Some("from bookworm to an unknown release:"),
-            ),
+            ("bookworm", "Own:", Some("from bookworm to an unknown release:")),
             ("bookworm", "Debian:14/sid", Some("to an unknown release:")),
-            (
-                "",
-                "Debian:12/stable",
-                Some("from an unknown release to bookworm:"),
-            ),
+            ("", "Debian:12/stable", Some("from an unknown release to bookworm:")),
         ] {
             let observed = PackageObservation {
                 simulation: Simulation {
@@ -295,38 +255,24 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
     #[test]
     fn the_release_package_is_never_removed() {
         let observed = PackageObservation {
-            simulation: Simulation {
-                removals: vec!["base-files".into()],
-                ..Simulation::default()
-            },
+            simulation: Simulation { removals: vec!["base-files".into()], ..Simulation::default() },
             ..PackageObservation::default()
         };
-        let rules = PackageRules {
-            allow_removals: true,
-            ..PackageRules::default()
-        };
+        let rules = PackageRules { allow_removals: true, ..PackageRules::default() };
         assert!(plan(&latest(rules), &observed).is_err());
     }
 
     /// Verdict of policy and owner on a plan that removes `gone` and downgrades `older`.
     #[test]
     fn removals_and_downgrades_must_be_allowed_by_policy_and_owner() {
-        let removal = Simulation {
-            removals: vec!["gone".into()],
-            ..Simulation::default()
-        };
+        let removal = Simulation { removals: vec!["gone".into()], ..Simulation::default() };
         let downgrade = Simulation {
             installs: vec![install("older", "Debian:12/stable")],
             downgrades: vec!["older".into()],
             ..Simulation::default()
         };
         for (simulation, policy, owner, refused) in [
-            (
-                &removal,
-                false,
-                true,
-                Some((FailureKind::Plan, "it would remove gone")),
-            ),
+            (&removal, false, true, Some((FailureKind::Plan, "it would remove gone"))),
             (
                 &removal,
                 true,
@@ -424,9 +370,6 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
         }]));
         let failure =
             check_plan(&spec, &observed, &index_by_apt_name(&packages, "amd64")).unwrap_err();
-        assert_eq!(
-            failure.reason,
-            "it would change packages that are on hold: demo"
-        );
+        assert_eq!(failure.reason, "it would change packages that are on hold: demo");
     }
 }

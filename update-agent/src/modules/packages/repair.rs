@@ -48,10 +48,7 @@ impl PackagesModule {
             ..PackageBaseline::default()
         };
         let installed = self.list_installed().await?;
-        let Some(problem) = self
-            .find_package_problem(steps, &installed, &before)
-            .await?
-        else {
+        let Some(problem) = self.find_package_problem(steps, &installed, &before).await? else {
             return Ok(());
         };
         if !self.is_consistent(steps).await? {
@@ -69,10 +66,7 @@ impl PackagesModule {
         append_log(&mut log, &output);
         let failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
         let failed = Failure::with_log(failed.kind, failed.reason, &log);
-        Err(apt_log::add_log(
-            failed,
-            &apt_log::read_since(&self.paths, start),
-        ))
+        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
     }
 
     /// Lets dpkg merge the records of an interrupted run, if there are any.
@@ -105,10 +99,7 @@ impl PackagesModule {
     }
 
     fn check_files(&self, debs: &[Deb]) -> Result<(), Failure> {
-        let missing = self
-            .archives
-            .missing_files(debs)
-            .map_err(super::storage_failure)?;
+        let missing = self.archives.missing_files(debs).map_err(super::storage_failure)?;
         if missing.is_empty() {
             return Ok(());
         }
@@ -126,9 +117,7 @@ pub(super) fn has_dpkg_updates(paths: &AgentPaths) -> Result<bool, Failure> {
     match fs::read_dir(&folder) {
         Ok(mut notes) => Ok(notes.next().is_some()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(storage_failure(FileError::while_doing("list", &folder)(
-            error,
-        ))),
+        Err(error) => Err(storage_failure(FileError::while_doing("list", &folder)(error))),
     }
 }
 

@@ -18,10 +18,7 @@ pub struct AllowedSuites {
 impl AllowedSuites {
     /// The allowed suites of a policy and an owner.
     pub fn new(rules: &PackageRules, limits: &OwnerLimits) -> Self {
-        Self {
-            policy: rules.suites.clone(),
-            owner: limits.suites.clone(),
-        }
+        Self { policy: rules.suites.clone(), owner: limits.suites.clone() }
     }
 
     /// Whether any suite is excluded.
@@ -95,10 +92,7 @@ pub fn matches_pattern(pattern: &str, name: &str) -> bool {
 /// Whether a policy excludes a package by its name.
 pub fn is_excluded(rules: &PackageRules, package: &str) -> bool {
     let name = package.split(':').next().unwrap_or_default();
-    rules
-        .exclude
-        .iter()
-        .any(|pattern| matches_pattern(pattern, name))
+    rules.exclude.iter().any(|pattern| matches_pattern(pattern, name))
 }
 
 /// Name of a package in apt, and a version of it.
@@ -133,23 +127,15 @@ pub fn find_offenders(
             && (is_excluded(&spec.rules, &install.package) || young(install) || older(install))
     };
     let offenders = simulation.installs.iter().filter(offends);
-    offenders
-        .map(|install| (install.package.clone(), install.after.clone()))
-        .collect()
+    offenders.map(|install| (install.package.clone(), install.after.clone())).collect()
 }
 
 /// The architectures in which a version of a package is old enough.
 fn settled_versions(spec: &PackageSpec) -> BTreeMap<(&str, &str), Vec<&str>> {
     let mut settled: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for settled_version in &spec.settled {
-        let version = (
-            settled_version.name.as_str(),
-            settled_version.version.as_str(),
-        );
-        settled
-            .entry(version)
-            .or_default()
-            .push(settled_version.architecture.as_str());
+        let version = (settled_version.name.as_str(), settled_version.version.as_str());
+        settled.entry(version).or_default().push(settled_version.architecture.as_str());
     }
     settled
 }
@@ -170,11 +156,7 @@ pub fn pin_preferences(rules: &PackageRules, offenders: &BTreeSet<AptVersion>) -
     let mut text = String::new();
     let mut pin = |packages: &str, version: &str| {
         // Writing to a String does not fail.
-        write!(
-            text,
-            "Package: {packages}\nPin: version {version}\nPin-Priority: -1\n\n"
-        )
-        .ok();
+        write!(text, "Package: {packages}\nPin: version {version}\nPin-Priority: -1\n\n").ok();
     };
     if !rules.exclude.is_empty() {
         let patterns = rules.exclude.iter().map(|pattern| {
@@ -217,11 +199,7 @@ mod tests {
             ("g++*", "g++-12", true),
             ("**", "x", true),
         ] {
-            assert_eq!(
-                matches_pattern(pattern, name),
-                expected,
-                "{pattern} and {name}"
-            );
+            assert_eq!(matches_pattern(pattern, name), expected, "{pattern} and {name}");
         }
     }
 
@@ -298,20 +276,15 @@ mod tests {
 
     #[test]
     fn pins_name_patterns_and_versions() {
-        let rules = PackageRules {
-            exclude: vec!["linux-*".into(), "*".into()],
-            ..PackageRules::default()
-        };
+        let rules =
+            PackageRules { exclude: vec!["linux-*".into(), "*".into()], ..PackageRules::default() };
         let offenders = [("demo:i386".to_owned(), "1:2.0~x".to_owned())].into();
         assert_eq!(
             pin_preferences(&rules, &offenders),
             "Package: linux-* linux-*:any ?* ?*:any\nPin: version *\nPin-Priority: -1\n\n\
              Package: demo:i386\nPin: version 1:2.0~x\nPin-Priority: -1\n\n"
         );
-        assert_eq!(
-            pin_preferences(&PackageRules::default(), &BTreeSet::new()),
-            ""
-        );
+        assert_eq!(pin_preferences(&PackageRules::default(), &BTreeSet::new()), "");
     }
 
     #[test]

@@ -84,9 +84,7 @@ impl PackageTools {
             "--no-pager",
             "--full",
         ]);
-        let output = self
-            .run_for_stdout(&command, "systemctl list-units")
-            .await?;
+        let output = self.run_for_stdout(&command, "systemctl list-units").await?;
         Ok(parse_units(&output))
     }
 
@@ -176,16 +174,12 @@ impl PackageTools {
 }
 
 fn is_never_restarted(name: &str) -> bool {
-    NEVER_RESTARTED
-        .iter()
-        .any(|pattern| matches_pattern(pattern, name))
+    NEVER_RESTARTED.iter().any(|pattern| matches_pattern(pattern, name))
 }
 
 /// Parses the unit names of `systemctl list-units --plain --no-legend`.
 fn parse_units(text: &str) -> BTreeSet<String> {
-    let names = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let names = text.lines().filter_map(|line| line.split_whitespace().next());
     let services = names.filter(|name| name.strip_suffix(".service").is_some());
     services.map(str::to_owned).collect()
 }
@@ -195,9 +189,7 @@ fn parse_properties(text: &str) -> Vec<UnitProperties> {
     let paragraphs = text.split("\n\n").filter(|text| !text.trim().is_empty());
     let unit = |paragraph: &str| {
         let lines = paragraph.lines().filter_map(|line| line.split_once('='));
-        lines
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect()
+        lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     };
     paragraphs.map(unit).collect()
 }
@@ -245,14 +237,7 @@ getty@tty1.service            loaded active running Getty on tty1
 demo\\x2dunit.service          loaded active exited  demo
 ";
         let names: Vec<_> = parse_units(text).into_iter().collect();
-        assert_eq!(
-            names,
-            [
-                "cron.service",
-                "demo\\x2dunit.service",
-                "getty@tty1.service"
-            ]
-        );
+        assert_eq!(names, ["cron.service", "demo\\x2dunit.service", "getty@tty1.service"]);
         assert!(parse_units("").is_empty());
     }
 
@@ -270,11 +255,7 @@ demo\\x2dunit.service          loaded active exited  demo
             } else {
                 about.collect::<Vec<_>>().join("\n")
             };
-            Ok(Output {
-                status: Some(0),
-                stdout,
-                stderr: String::new(),
-            })
+            Ok(Output { status: Some(0), stdout, stderr: String::new() })
         }
     }
 
@@ -305,40 +286,20 @@ demo\\x2dunit.service          loaded active exited  demo
         let lost = |state: &str| ServiceCondition::Lost(state.to_owned());
         for (fields, expected) in [
             ("loaded active success enabled -", ServiceCondition::Healthy),
-            (
-                "loaded reloading success enabled -",
-                ServiceCondition::Healthy,
-            ),
-            (
-                "loaded activating success enabled -",
-                ServiceCondition::Starting,
-            ),
+            ("loaded reloading success enabled -", ServiceCondition::Healthy),
+            ("loaded activating success enabled -", ServiceCondition::Starting),
             ("loaded failed exit-code enabled -", lost("failed")),
             ("loaded failed exit-code static x.socket", lost("failed")),
             ("loaded inactive success enabled -", lost("inactive")),
             ("loaded inactive success disabled -", lost("inactive")),
-            (
-                "loaded inactive success enabled x.socket",
-                ServiceCondition::Healthy,
-            ),
-            (
-                "loaded inactive success static -",
-                ServiceCondition::Healthy,
-            ),
+            ("loaded inactive success enabled x.socket", ServiceCondition::Healthy),
+            ("loaded inactive success static -", ServiceCondition::Healthy),
             ("loaded inactive timeout static -", lost("inactive")),
             ("not-found inactive success - -", ServiceCondition::Healthy),
-            (
-                "masked inactive success masked -",
-                ServiceCondition::Healthy,
-            ),
+            ("masked inactive success masked -", ServiceCondition::Healthy),
         ] {
-            let fields: Vec<_> = fields
-                .split(' ')
-                .map(|field| field.trim_matches('-'))
-                .collect();
-            let [load, state, result, file, triggered] = fields[..] else {
-                panic!("{fields:?}")
-            };
+            let fields: Vec<_> = fields.split(' ').map(|field| field.trim_matches('-')).collect();
+            let [load, state, result, file, triggered] = fields[..] else { panic!("{fields:?}") };
             let text = format!(
                 "Result={result}\nTriggeredBy={triggered}\nId=x.service\nLoadState={load}\nActiveState={state}\nUnitFileState={file}\nTransient=no\n"
             );

@@ -54,19 +54,13 @@ pub struct AptView {
 impl AptView {
     /// A view of these sources with the system's preferences.
     pub fn from_sources(sources: SourceScope) -> Self {
-        Self {
-            sources,
-            preferences: PreferenceScope::System,
-        }
+        Self { sources, preferences: PreferenceScope::System }
     }
 
     /// The same sources with other preferences.
     #[must_use]
     pub fn with_preferences(self, preferences: PreferenceScope) -> Self {
-        Self {
-            preferences,
-            ..self
-        }
+        Self { preferences, ..self }
     }
 
     /// The command-line options of apt for this view.
@@ -94,9 +88,7 @@ impl AptView {
             settings.push("Dir::Etc::Preferences=/dev/null".to_owned());
             settings.push(format!("Dir::Etc::PreferencesParts={folder}"));
         }
-        let options = settings
-            .into_iter()
-            .flat_map(|setting| ["-o".to_owned(), setting]);
+        let options = settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]);
         options.collect()
     }
 }
@@ -174,14 +166,9 @@ pub fn has_preferences(paths: &AgentPaths) -> Result<bool, FileError> {
 
 /// Removes the folders.
 pub fn remove_folders(paths: &AgentPaths) -> Result<(), FileError> {
-    [
-        ALLOWED_FOLDER,
-        ALL_FOLDER,
-        PREFERENCES_FOLDER,
-        CACHES_FOLDER,
-    ]
-    .iter()
-    .try_for_each(|folder| remove_folder(&paths.inside(folder)))
+    [ALLOWED_FOLDER, ALL_FOLDER, PREFERENCES_FOLDER, CACHES_FOLDER]
+        .iter()
+        .try_for_each(|folder| remove_folder(&paths.inside(folder)))
 }
 
 fn remove_folder(folder: &Path) -> Result<(), FileError> {
@@ -232,9 +219,7 @@ fn list_files(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
     };
     let mut files = Vec::new();
     for entry in entries {
-        let path = entry
-            .map_err(FileError::while_doing("read", folder))?
-            .path();
+        let path = entry.map_err(FileError::while_doing("read", folder))?.path();
         if path.is_file() {
             files.push(path);
         }
@@ -244,8 +229,7 @@ fn list_files(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
 }
 
 fn is_source_file(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| extension == "list" || extension == "sources")
+    path.extension().is_some_and(|extension| extension == "list" || extension == "sources")
 }
 
 /// Decides about a suite from its names, and from whether apt has an index of it, so that all its names are known.
@@ -259,31 +243,23 @@ pub fn filter_sources(
 ) -> Vec<SourceFile> {
     let keep = |uris: &[&str], suite: &str| {
         uris.iter().all(|uri| {
-            let own = targets
-                .iter()
-                .filter(|target| target.belongs_to(uri, suite));
-            let mut names: BTreeSet<_> = own
-                .flat_map(IndexTarget::suite_names)
-                .map(str::to_owned)
-                .collect();
+            let own = targets.iter().filter(|target| target.belongs_to(uri, suite));
+            let mut names: BTreeSet<_> =
+                own.flat_map(IndexTarget::suite_names).map(str::to_owned).collect();
             let is_known = !names.is_empty();
             names.insert(suite.to_owned());
             lets(&names, is_known)
         })
     };
     let filtered = sources.iter().map(|source| {
-        let is_list = Path::new(&source.name)
-            .extension()
-            .is_some_and(|extension| extension == "list");
+        let is_list =
+            Path::new(&source.name).extension().is_some_and(|extension| extension == "list");
         let text = if is_list {
             filter_lines(&source.text, &keep)
         } else {
             filter_stanzas(&source.text, &keep)
         };
-        SourceFile {
-            name: source.name.clone(),
-            text,
-        }
+        SourceFile { name: source.name.clone(), text }
     });
     let left = filtered.filter(|source| !source.text.trim().is_empty());
     left.collect()
@@ -401,10 +377,7 @@ mod tests {
         write_sources(&paths, SourceScope::Allowed, &new).unwrap();
 
         let folder = paths.inside(ALLOWED_FOLDER);
-        assert_eq!(
-            names(&folder),
-            ["a.sources", "evenkeel-update.sources", "sources.list"]
-        );
+        assert_eq!(names(&folder), ["a.sources", "evenkeel-update.sources", "sources.list"]);
         assert_eq!(
             fs::read_to_string(folder.join("evenkeel-update.sources")).unwrap(),
             "Types: deb\nURIs: a\n\nTypes: deb\nURIs: b\n"
@@ -432,10 +405,7 @@ mod tests {
         assert!(has_preferences(&paths).unwrap());
         write_preferences(&paths, "ours").unwrap();
         let folder = paths.inside(PREFERENCES_FOLDER);
-        assert_eq!(
-            names(&folder),
-            ["00-evenkeel", "10-preferences", "50-a", "50-b.pref"]
-        );
+        assert_eq!(names(&folder), ["00-evenkeel", "10-preferences", "50-a", "50-b.pref"]);
     }
 
     #[test]
@@ -458,10 +428,7 @@ mod tests {
              http://deb.example/debian/\tstable\toldstable\tbookworm\tDebian\t12\n",
         )
         .unwrap();
-        let source = SourceFile {
-            name: name.into(),
-            text: text.into(),
-        };
+        let source = SourceFile { name: name.into(), text: text.into() };
         let lets = |names: &BTreeSet<String>, is_known: bool| {
             allowed.iter().any(|&suite| names.contains(suite)) || (also_unknown && !is_known)
         };
@@ -516,11 +483,6 @@ nonsense
             filter_text("sources.list", text, &["bookworm-security"], false),
             "deb\thttp://deb.example/debian   stable-security main\ndeb-src http://deb.example/debian stable-security main\n"
         );
-        assert_eq!(
-            filter_text("sources.list", text, &["stable"], false)
-                .lines()
-                .count(),
-            2
-        );
+        assert_eq!(filter_text("sources.list", text, &["stable"], false).lines().count(), 2);
     }
 }

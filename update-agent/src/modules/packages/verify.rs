@@ -19,9 +19,7 @@ impl PackagesModule {
     pub(super) async fn list_installed(&self) -> Result<BTreeMap<String, DpkgPackage>, Failure> {
         let native = self.tools.architecture().await?;
         let packages = self.tools.list_packages().await?.into_iter();
-        Ok(packages
-            .map(|package| (package.apt_name(&native), package))
-            .collect())
+        Ok(packages.map(|package| (package.apt_name(&native), package)).collect())
     }
 
     /// Verifies everything that the steps may have changed.
@@ -32,14 +30,9 @@ impl PackagesModule {
     ) -> Result<Verdict, Failure> {
         let installed = self.list_installed().await?;
         let items: Vec<_> = steps.iter().flat_map(PackageStep::items).collect();
-        let results = items
-            .iter()
-            .map(|item| package_result(item, &installed))
-            .collect();
+        let results = items.iter().map(|item| package_result(item, &installed)).collect();
         self.retain_needed_files(&items, &installed);
-        let mut problem = self
-            .find_package_problem(steps, &installed, baseline)
-            .await?;
+        let mut problem = self.find_package_problem(steps, &installed, baseline).await?;
         if problem.is_none() && self.services && !baseline.services.is_empty() {
             problem = self.find_service_problem(baseline).await?;
         }
@@ -113,11 +106,9 @@ impl PackagesModule {
 
     /// Retains the files after the attempt if a package is half-installed: it can be repaired only from its file.
     fn retain_needed_files(&self, items: &[&StepItem], installed: &BTreeMap<String, DpkgPackage>) {
-        let torn = items.iter().any(|item| {
-            installed
-                .get(&item.package)
-                .is_some_and(DpkgPackage::needs_reinstall)
-        });
+        let torn = items
+            .iter()
+            .any(|item| installed.get(&item.package).is_some_and(DpkgPackage::needs_reinstall));
         if let Err(error) = self.archives.set_retained(torn) {
             tracing::warn!(error = %evenkeel_kit::chain(&error), "cannot mark the files as needed");
         }
@@ -130,9 +121,8 @@ impl PackagesModule {
             return Ok(false);
         }
         // The audit may have older findings about packages that the steps do not change.
-        let findings: Vec<_> = audit::parse_findings(&self.tools.audit().await?)
-            .into_iter()
-            .collect();
+        let findings: Vec<_> =
+            audit::parse_findings(&self.tools.audit().await?).into_iter().collect();
         let messy = audit::affected_packages(&findings);
         let mut items = steps.iter().flat_map(PackageStep::items);
         Ok(!items.any(|item| messy.contains(&item.package) || messy.contains(&item.change.name)))
@@ -202,9 +192,7 @@ fn package_result(item: &StepItem, installed: &BTreeMap<String, DpkgPackage>) ->
 
 /// Describes how a package differs from the plan.
 fn package_problem(item: &StepItem, installed: &BTreeMap<String, DpkgPackage>) -> Option<String> {
-    let package = installed
-        .get(&item.package)
-        .filter(|package| package.is_present());
+    let package = installed.get(&item.package).filter(|package| package.is_present());
     match (item.change.after.as_deref(), package) {
         (Some(planned), Some(package))
             if package.version == planned && package.state == "installed" =>
@@ -215,10 +203,9 @@ fn package_problem(item: &StepItem, installed: &BTreeMap<String, DpkgPackage>) -
             "{} is {} and {} instead of {planned} and installed",
             item.package, package.version, package.state
         )),
-        (Some(planned), None) => Some(format!(
-            "{} is not installed instead of {planned}",
-            item.package
-        )),
+        (Some(planned), None) => {
+            Some(format!("{} is not installed instead of {planned}", item.package))
+        }
         (None, Some(package)) => Some(format!(
             "{} is {} and {} instead of removed",
             item.package, package.version, package.state
@@ -274,11 +261,7 @@ mod tests {
                 state(package("1.1", "half-configured")),
                 Some("demo is 1.1 and half-configured instead of 1.1 and installed"),
             ),
-            (
-                Some("1.1"),
-                BTreeMap::new(),
-                Some("demo is not installed instead of 1.1"),
-            ),
+            (Some("1.1"), BTreeMap::new(), Some("demo is not installed instead of 1.1")),
             (
                 Some("1.1"),
                 state(package("1.0", "config-files")),
@@ -292,10 +275,7 @@ mod tests {
                 Some("demo is 1.0 and installed instead of removed"),
             ),
         ] {
-            assert_eq!(
-                package_problem(&item(after), &installed).as_deref(),
-                expected
-            );
+            assert_eq!(package_problem(&item(after), &installed).as_deref(), expected);
         }
     }
 
@@ -310,17 +290,9 @@ mod tests {
             apt_argument: "demo=1.1".into(),
             uri: String::new(),
         };
-        let collected = collect_advice(
-            ["demo", "demo", "unknown"].into_iter(),
-            &installed,
-            &[&file],
-            "",
-        );
+        let collected =
+            collect_advice(["demo", "demo", "unknown"].into_iter(), &installed, &[&file], "");
         assert_eq!(collected.len(), 1);
-        assert!(
-            collected[0].contains("archives/demo_1.1_all.deb"),
-            "{}",
-            collected[0]
-        );
+        assert!(collected[0].contains("archives/demo_1.1_all.deb"), "{}", collected[0]);
     }
 }

@@ -16,10 +16,7 @@ async fn a_temporary_read_failure_ends_no_trial_without_a_boot_counter() {
     };
     let (outcome, ()) = tokio::join!(run_trial(&parts), repairing);
     let outcome = outcome.unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::Committed { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::Committed { .. }), "{outcome:?}");
     assert_runs_new(&machine);
 }
 
@@ -30,9 +27,7 @@ async fn without_a_boot_counter_a_late_agent_has_the_full_deadline() {
     machine.remove_counter();
     machine.set_uptime(3_600);
     let outcome = machine.run().await.unwrap().unwrap();
-    let TrialOutcome::Committed { took } = outcome else {
-        panic!("{outcome:?}")
-    };
+    let TrialOutcome::Committed { took } = outcome else { panic!("{outcome:?}") };
     assert!(took >= Duration::from_hours(1), "from boot: {took:?}");
     assert_runs_new(&machine);
 }
@@ -56,9 +51,7 @@ async fn the_stable_time_starts_again_after_a_failure() {
     machine.with_state(|state| state.fails_at = Some(3));
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    let TrialOutcome::Committed { took } = outcome else {
-        panic!("{outcome:?}")
-    };
+    let TrialOutcome::Committed { took } = outcome else { panic!("{outcome:?}") };
     // Not healthy four seconds after the start at five; healthy from six on, for ten.
     assert!((21..=23).contains(&took.as_secs()), "{took:?}");
 }
@@ -70,14 +63,8 @@ async fn the_deadline_counts_from_boot() {
     machine.set_uptime(57);
     let begun = Instant::now();
     let outcome = machine.run().await.unwrap().unwrap();
-    assert!(
-        begun.elapsed() < Duration::from_secs(6),
-        "{:?}",
-        begun.elapsed()
-    );
-    let TrialOutcome::FellBack { why } = outcome else {
-        panic!("{outcome:?}")
-    };
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    let TrialOutcome::FellBack { why } = outcome else { panic!("{outcome:?}") };
     assert!(why.contains("it had been healthy for"), "{why}");
 }
 
@@ -90,10 +77,7 @@ async fn the_server_must_be_reached_if_the_old_image_reached_it() {
     let mut parts = machine.parts();
     parts.requires_server = false;
     let outcome = run_trial(&parts).await.unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::Committed { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::Committed { .. }), "{outcome:?}");
 
     let machine = Machine::armed().await;
     machine.with_state(|state| state.broken = vec!["poll"]);
@@ -109,10 +93,7 @@ async fn try_without_server(machine: &Machine) -> SlotState {
     machine.with_state(|state| state.broken = vec!["poll"]);
     machine.boot();
     let outcome = machine.run().await.expect("power").expect("an end");
-    assert!(
-        matches!(outcome, TrialOutcome::FellBack { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::FellBack { .. }), "{outcome:?}");
     machine.boot_until_settled().await;
     assert_runs_old(machine);
     state_of_b(machine)
@@ -123,9 +104,7 @@ async fn an_image_is_bad_only_after_three_trials_without_a_server() {
     let machine = Machine::armed().await;
     for times in 1..=2 {
         let b = try_without_server(&machine).await;
-        let SlotState::Written(what) = b else {
-            panic!("{b:?}")
-        };
+        let SlotState::Written(what) = b else { panic!("{b:?}") };
         let slots = machine.record().get();
         assert!(slots.bad.is_empty(), "{slots:?}");
         let undecided = slots.find_undecided(&what.file).unwrap();
@@ -148,10 +127,7 @@ async fn an_undecided_image_is_committed_when_the_server_is_back() {
     machine.arm_again().await;
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::Committed { .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, TrialOutcome::Committed { .. }), "{outcome:?}");
     assert_runs_new(&machine);
     assert!(machine.record().get().undecided.is_empty());
 }
@@ -196,15 +172,8 @@ async fn an_agent_that_ended_before_the_reset_resumes_an_undecided_trial() {
     machine.set_uptime(70);
     let polls = machine.count("poll");
     let outcome = machine.run().await.unwrap().unwrap();
-    assert!(
-        matches!(outcome, TrialOutcome::FellBack { .. }),
-        "{outcome:?}"
-    );
-    assert_eq!(
-        machine.count("poll"),
-        polls,
-        "the server is not polled again"
-    );
+    assert!(matches!(outcome, TrialOutcome::FellBack { .. }), "{outcome:?}");
+    assert_eq!(machine.count("poll"), polls, "the server is not polled again");
     machine.boot_until_settled().await;
     let b = state_of_b(&machine);
     assert!(matches!(b, SlotState::Written(_)), "{b:?}");
@@ -213,10 +182,7 @@ async fn an_agent_that_ended_before_the_reset_resumes_an_undecided_trial() {
 #[tokio::test(start_paused = true)]
 async fn any_answer_of_the_server_counts_and_polls_are_limited() {
     let answers: [fn() -> LinkError; 4] = [
-        || LinkError::Busy {
-            retry_after: Duration::from_secs(5),
-            message: String::new(),
-        },
+        || LinkError::Busy { retry_after: Duration::from_secs(5), message: String::new() },
         || LinkError::Denied(String::new()),
         || LinkError::Refused(String::new()),
         || LinkError::InvalidAnswer("it is empty"),
@@ -226,15 +192,8 @@ async fn any_answer_of_the_server_counts_and_polls_are_limited() {
         machine.with_state(|state| state.refusal = Some(answer));
         machine.boot();
         let outcome = machine.run().await.unwrap().unwrap();
-        assert!(
-            matches!(outcome, TrialOutcome::Committed { .. }),
-            "{outcome:?}"
-        );
-        assert!(
-            (1..=2).contains(&machine.count("poll")),
-            "{}",
-            machine.count("poll")
-        );
+        assert!(matches!(outcome, TrialOutcome::Committed { .. }), "{outcome:?}");
+        assert!((1..=2).contains(&machine.count("poll")), "{}", machine.count("poll"));
     }
 }
 
@@ -261,10 +220,7 @@ async fn an_image_with_an_unusable_server_link_is_bad() {
         let TrialOutcome::FellBack { why } = run_trial(&parts).await.unwrap() else {
             panic!("committed without a link to the server")
         };
-        assert!(
-            why.ends_with("no link to the server: no authority"),
-            "{why}"
-        );
+        assert!(why.ends_with("no link to the server: no authority"), "{why}");
         assert_eq!(machine.count("poll"), 0);
         machine.boot_until_settled().await;
         assert_runs_old(&machine);
@@ -282,10 +238,7 @@ async fn health_checks_of_the_owner_can_fail_a_trial() {
     let TrialOutcome::FellBack { why } = machine.run().await.unwrap().unwrap() else {
         panic!("committed against the owner's health check")
     };
-    assert!(
-        why.contains("the health check 10-pumps ended with status 1"),
-        "{why}"
-    );
+    assert!(why.contains("the health check 10-pumps ended with status 1"), "{why}");
 
     let machine = Machine::armed().await;
     crate::hooks::fake::add_program(machine.root(), "/etc/evenkeel/health.d", "10-pumps");

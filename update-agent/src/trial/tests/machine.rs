@@ -110,19 +110,9 @@ impl Machine {
             image_id: "1.1".to_owned(),
             raw: None,
         };
-        let raw = RawImage {
-            sha256: Sha256::hash(b"raw"),
-            bytes: 3,
-        };
-        let begin = SlotEvent::Begin {
-            image: what,
-            allow_retry: false,
-        };
-        for event in [
-            begin,
-            SlotEvent::Wrote(raw),
-            SlotEvent::Arm { allow_retry: false },
-        ] {
+        let raw = RawImage { sha256: Sha256::hash(b"raw"), bytes: 3 };
+        let begin = SlotEvent::Begin { image: what, allow_retry: false };
+        for event in [begin, SlotEvent::Wrote(raw), SlotEvent::Arm { allow_retry: false }] {
             record.step(Slot::B, &event, &seen).expect("a step");
         }
         machine.add_entry();
@@ -183,10 +173,7 @@ impl Machine {
             state.boots += 1;
             let (running, is_counted) = match state.b {
                 BootEntry::Counted { left, done } if left > 0 => {
-                    state.b = BootEntry::Counted {
-                        left: left - 1,
-                        done: done + 1,
-                    };
+                    state.b = BootEntry::Counted { left: left - 1, done: done + 1 };
                     (Slot::B, true)
                 }
                 BootEntry::Plain => (Slot::B, false),
@@ -334,13 +321,11 @@ impl BootControl for Machine {
     }
 
     async fn withdraw(&self, slot: Slot) -> Result<(), Failure> {
-        self.call("withdraw", |state| *state.entry(slot) = BootEntry::Absent)
-            .await
+        self.call("withdraw", |state| *state.entry(slot) = BootEntry::Absent).await
     }
 
     async fn bless(&self, slot: Slot) -> Result<(), Failure> {
-        self.call("bless", |state| *state.entry(slot) = BootEntry::Plain)
-            .await
+        self.call("bless", |state| *state.entry(slot) = BootEntry::Plain).await
     }
 
     async fn faults(&self) -> Vec<String> {
@@ -390,11 +375,7 @@ impl Runner for Machine {
             "words" => (0, "the last words\n".to_owned()),
             _ => (state.check, String::new()),
         });
-        Ok(Output {
-            status: Some(status),
-            stdout,
-            stderr: String::new(),
-        })
+        Ok(Output { status: Some(status), stdout, stderr: String::new() })
     }
 }
 

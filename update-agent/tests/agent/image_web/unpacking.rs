@@ -29,11 +29,7 @@ async fn a_window_of_64_mib_is_refused_early_with_advice() {
             reply.cut(300_000).followed_by(AfterBody::Stall)
         });
         let (node, spec) = (DownloadNode::new(), image_spec(server.url("/a"), &packed));
-        let failure = node
-            .open_spool()
-            .fetch(&spec, LONG_SLICE)
-            .await
-            .unwrap_err();
+        let failure = node.open_spool().fetch(&spec, LONG_SLICE).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unsupported);
         for part in ["a window of more than 8 MiB", "publish it packed with"] {
             assert!(failure.reason.contains(part), "{size}: {failure}");
@@ -70,14 +66,9 @@ async fn a_truncated_image_is_distinguished_from_a_complete_one() {
         (zstandard(&content), content),
         (XZ_ZEROS.to_vec(), vec![0; 64 << 10]),
     ] {
-        assert_eq!(
-            download_and_unpack(&complete, SLOT_BYTES).await.unwrap(),
-            expected
-        );
+        assert_eq!(download_and_unpack(&complete, SLOT_BYTES).await.unwrap(), expected);
         for length in [complete.len() / 2, complete.len() - 1] {
-            let failure = download_and_unpack(&complete[..length], SLOT_BYTES)
-                .await
-                .unwrap_err();
+            let failure = download_and_unpack(&complete[..length], SLOT_BYTES).await.unwrap_err();
             assert_eq!(failure.kind, FailureKind::Unsupported);
             let why = failure.reason;
             assert!(why.starts_with("the image cannot be unpacked"), "{why}");

@@ -44,11 +44,7 @@ fn image_spec() -> (pb::Image, ImageSpec) {
         url: message.url.clone(),
         sha256,
         signatures: message.signatures.clone(),
-        rules: ImageRules {
-            download_bytes_per_second: 1 << 40,
-            max_bytes: 1 << 50,
-            attempts: 0,
-        },
+        rules: ImageRules { download_bytes_per_second: 1 << 40, max_bytes: 1 << 50, attempts: 0 },
         allow_retry: true,
     };
     (message, understood)
@@ -58,13 +54,10 @@ fn image_spec() -> (pb::Image, ImageSpec) {
 async fn an_image_spec_and_the_facts_of_images_cross_the_wire() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     let (message, understood) = image_spec();
-    server.state.lock().unwrap().target = Some(pb::Target {
-        digest: "d".into(),
-        spec: Some(pb::target::Spec::Image(message)),
-    });
+    server.state.lock().unwrap().target =
+        Some(pb::Target { digest: "d".into(), spec: Some(pb::target::Spec::Image(message)) });
     let file = Digest256::hash(b"1.0.5");
     let facts = Facts {
         bad_images: vec![BadImage {
@@ -84,9 +77,7 @@ async fn an_image_spec_and_the_facts_of_images_cross_the_wire() {
     let answer = link.poll(poll_query(&facts, true)).await.unwrap();
 
     assert!(!answer.want_facts, "the digests agree");
-    let Action::Fetch(target) = answer.decision.action else {
-        panic!("{:?}", answer.decision)
-    };
+    let Action::Fetch(target) = answer.decision.action else { panic!("{:?}", answer.decision) };
     assert_eq!(target.spec, UpdateSpec::Image(understood));
     let state = server.state.lock().unwrap();
     let facts_received = state.facts.as_ref().unwrap();
@@ -102,8 +93,7 @@ async fn an_image_spec_and_the_facts_of_images_cross_the_wire() {
 async fn the_images_before_and_after_cross_the_wire() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
-    link.set_credential(&Secret::new("first-credential"))
-        .unwrap();
+    link.set_credential(&Secret::new("first-credential")).unwrap();
     let spec = UpdateSpec::Image(image_spec().1);
     let digest = "d".to_owned();
     let mut entry = JournalEntry::new(Uuid::from_u128(1), UpdateTarget { digest, spec });
@@ -115,10 +105,7 @@ async fn the_images_before_and_after_cross_the_wire() {
         }),
         ..UpdatePlan::default()
     };
-    let finished = EventKind::Finished {
-        results: Vec::new(),
-        booted: Some("1.1".into()),
-    };
+    let finished = EventKind::Finished { results: Vec::new(), booted: Some("1.1".into()) };
     for (sequence, kind) in (1..).zip([EventKind::Downloading(plan), finished]) {
         entry.events.push(AttemptEvent {
             sequence,
@@ -140,8 +127,6 @@ async fn the_images_before_and_after_cross_the_wire() {
     let change = plan.image.as_ref().unwrap();
     assert_eq!(change.profile_name, "edge");
     assert_eq!((&*change.before, &*change.desired), ("1.0", "1.1"));
-    let Some(pb::event::Kind::Finished(finished)) = &events[1].kind else {
-        panic!("{events:?}")
-    };
+    let Some(pb::event::Kind::Finished(finished)) = &events[1].kind else { panic!("{events:?}") };
     assert_eq!(finished.booted_image_id, "1.1");
 }

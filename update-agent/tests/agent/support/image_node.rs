@@ -166,10 +166,7 @@ impl ImageNode {
     fn write_os_release(&self) {
         let state = self.machine.state();
         let version = state.contents[slot_index(state.running)].clone();
-        let text = format!(
-            "ID=demo\nIMAGE_ID=demo\nIMAGE_VERSION={}\n",
-            version.unwrap()
-        );
+        let text = format!("ID=demo\nIMAGE_ID=demo\nIMAGE_VERSION={}\n", version.unwrap());
         fs::write(self.paths().inside("/etc/os-release"), text).unwrap();
     }
 
@@ -191,16 +188,11 @@ impl ImageNode {
             let is_on_trial =
                 |entry: &BootEntry| matches!(entry, BootEntry::Counted { left: 1.., .. });
             let on_trial = entries.iter().find(|(_, entry)| is_on_trial(entry));
-            let plain = entries
-                .iter()
-                .filter(|(_, entry)| *entry == BootEntry::Plain);
+            let plain = entries.iter().filter(|(_, entry)| *entry == BootEntry::Plain);
             let plain = plain.max_by_key(|(slot, _)| state.sequences[slot_index(*slot)]);
             let (slot, entry) = on_trial.or(plain).expect("something boots").clone();
             if let BootEntry::Counted { left, done } = entry {
-                *state.boot_entry(slot) = BootEntry::Counted {
-                    left: left - 1,
-                    done: done + 1,
-                };
+                *state.boot_entry(slot) = BootEntry::Counted { left: left - 1, done: done + 1 };
             }
             assert!(state.contents[slot_index(slot)].is_some(), "{slot} is torn");
             state.running = slot;
@@ -230,9 +222,8 @@ impl ImageNode {
         let clock = Arc::new(self.clock.clone());
         let slots = Arc::new(SlotFile::open(&self.paths().slots(), clock).unwrap());
         let machine = Arc::new(self.machine.clone());
-        let observation = reconcile_slots(machine.as_ref(), &slots, machine.as_ref())
-            .await
-            .unwrap();
+        let observation =
+            reconcile_slots(machine.as_ref(), &slots, machine.as_ref()).await.unwrap();
         if observation.is_none() {
             return AgentEnd::Reset;
         }
@@ -253,11 +244,7 @@ impl ImageNode {
             watchdog: WatchdogPolicy::Ignore,
         };
         let cut_off = self.machine.state().offline_on_trial;
-        self.server().presence = if cut_off {
-            Presence::Unreachable
-        } else {
-            Presence::Reachable
-        };
+        self.server().presence = if cut_off { Presence::Unreachable } else { Presence::Reachable };
         let outcome = run_trial(&trial).await.unwrap();
         self.server().presence = Presence::Reachable;
         if matches!(outcome, TrialOutcome::FellBack { .. }) {
@@ -291,10 +278,7 @@ impl ImageNode {
         let (engine_machine, boots) = (self.machine.clone(), self.machine.state().boots);
         let mut modules: Vec<Box<dyn AnyModule>> = Vec::new();
         if !self.machine.state().hides_slots {
-            modules.push(Box::new(ModuleAdapter {
-                module,
-                select_spec: ImageModule::select_spec,
-            }));
+            modules.push(Box::new(ModuleAdapter { module, select_spec: ImageModule::select_spec }));
         }
         let engine = Engine::new(engine::EngineParts {
             modules,
@@ -306,11 +290,7 @@ impl ImageNode {
             boot_id: format!("boot-{boots}"),
             reboot: Box::new(self.machine.clone()),
             may_reboot: Arc::new(move || {
-                engine_machine
-                    .state()
-                    .owner_objection
-                    .clone()
-                    .map_or(Ok(()), Err)
+                engine_machine.state().owner_objection.clone().map_or(Ok(()), Err)
             }),
         });
         let gate = Gate::new(GateParts {

@@ -116,10 +116,7 @@ impl FakeServer {
     fn check_reachable(&self) -> Result<(), LinkError> {
         if let Some(again) = self.busy {
             let why = "overloaded".into();
-            return Err(LinkError::Busy {
-                retry_after: again,
-                message: why,
-            });
+            return Err(LinkError::Busy { retry_after: again, message: why });
         }
         match self.presence {
             Presence::Reachable | Presence::ReachableOnce => Ok(()),
@@ -204,11 +201,7 @@ impl FakeServer {
 
     /// Orders a retry of the failed image.
     fn order_retry(&mut self) {
-        if let Some(UpdateTarget {
-            spec: UpdateSpec::Image(spec),
-            ..
-        }) = &mut self.target
-        {
+        if let Some(UpdateTarget { spec: UpdateSpec::Image(spec), .. }) = &mut self.target {
             spec.allow_retry = true;
         }
         self.forgetful = true;
@@ -223,17 +216,14 @@ impl FakeServer {
             |events: &Vec<AttemptEvent>| events.last().is_some_and(|e| e.kind.is_terminal());
         match (&self.target, open) {
             (_, Some(events)) if has_begun(events) => Action::Continue,
-            (None, Some(_)) => Action::Cancel {
-                cause: "withdrawn".into(),
-            },
+            (None, Some(_)) => Action::Cancel { cause: "withdrawn".into() },
             (None, None) => Action::Idle,
             (Some(_), None) if !self.forgetful && self.reported_events.values().any(has_ended) => {
                 Action::Idle
             }
-            (Some(target), _) if self.window_open => Action::Apply {
-                target: target.clone(),
-                start_deadline: None,
-            },
+            (Some(target), _) if self.window_open => {
+                Action::Apply { target: target.clone(), start_deadline: None }
+            }
             (Some(_), Some(_)) => Action::Continue,
             (Some(target), None) => Action::Fetch(target.clone()),
         }
@@ -292,18 +282,11 @@ impl ServerLink for FakeLink {
         let mut server = self.0.lock().unwrap();
         server.start_requests += 1;
         server.check_reachable()?;
-        assert!(
-            entry.unsent().is_empty(),
-            "earlier events are reported first"
-        );
+        assert!(entry.unsent().is_empty(), "earlier events are reported first");
         Ok(if server.window_open && !server.refuse_start {
-            StartPermit::Granted {
-                start_deadline: server.start_deadline,
-            }
+            StartPermit::Granted { start_deadline: server.start_deadline }
         } else {
-            StartPermit::Refused {
-                reason: "the window is closed".into(),
-            }
+            StartPermit::Refused { reason: "the window is closed".into() }
         })
     }
 
@@ -327,10 +310,8 @@ impl ServerLink for FakeLink {
             }
         }
         let stored = u32::try_from(events.len()).unwrap();
-        let went_back = matches!(
-            events.last().map(|last| &last.kind),
-            Some(EventKind::Reverted { .. })
-        );
+        let went_back =
+            matches!(events.last().map(|last| &last.kind), Some(EventKind::Reverted { .. }));
         if went_back && server.orders_retry {
             server.order_retry();
         }

@@ -31,11 +31,7 @@ pub struct FakeMachine {
 
 impl FakeMachine {
     pub fn new(system: &Arc<FakeSystem>, link: &FakeLink) -> Self {
-        Self {
-            state: Arc::default(),
-            system: Arc::clone(system),
-            link: link.clone(),
-        }
+        Self { state: Arc::default(), system: Arc::clone(system), link: link.clone() }
     }
 
     pub fn state(&self) -> MutexGuard<'_, MachineState> {

@@ -46,10 +46,7 @@ pub fn latest_target_with(rules: PackageRules) -> UpdateTarget {
 
 /// A target for one package.
 pub fn package_target(name: &str, version: Option<&str>) -> UpdateTarget {
-    let package = PackageRequirement {
-        name: name.into(),
-        version: version.map(str::to_owned),
-    };
+    let package = PackageRequirement { name: name.into(), version: version.map(str::to_owned) };
     let mode = PackageMode::Exactly(vec![package]);
     packages_target(name, mode, PackageRules::default())
 }
@@ -57,10 +54,7 @@ pub fn package_target(name: &str, version: Option<&str>) -> UpdateTarget {
 fn packages_target(digest: &str, mode: PackageMode, rules: PackageRules) -> UpdateTarget {
     UpdateTarget {
         digest: digest.into(),
-        spec: UpdateSpec::Packages(PackageSpec {
-            rules,
-            ..PackageSpec::new(mode)
-        }),
+        spec: UpdateSpec::Packages(PackageSpec { rules, ..PackageSpec::new(mode) }),
     }
 }
 

@@ -61,9 +61,7 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// Creates a device with this block size. Prints why and returns `None` if that is not possible.
     pub fn attach_or_skip(file: &Path, block: u32) -> Option<Self> {
-        Self::attach(file, block)
-            .map_err(|why| skip_test(&why))
-            .ok()
+        Self::attach(file, block).map_err(|why| skip_test(&why)).ok()
     }
 
     fn attach(file: &Path, block: u32) -> Result<Self, String> {
@@ -72,9 +70,7 @@ impl LoopDevice {
         attaching.args(["--find", "--show", "--sector-size", &block]);
         let device = run_output(attaching.arg(file))
             .map_err(|why| format!("cannot create a loop device: {why}"))?;
-        let device = Self {
-            device: PathBuf::from(device),
-        };
+        let device = Self { device: PathBuf::from(device) };
         device.change_owner(rustix::process::geteuid().as_raw())?;
         Ok(device)
     }
@@ -99,22 +95,15 @@ impl LoopDevice {
     /// Mounts the device. Prints why and returns `None` if that is not possible.
     pub fn mount_or_skip(&self, mount_point: &Path) -> Option<MountedDevice> {
         let mounted = run_output(root_command("mount").arg(&self.device).arg(mount_point));
-        let mounted = mounted.map(|_| MountedDevice {
-            mount_point: mount_point.to_owned(),
-        });
-        mounted
-            .map_err(|why| skip_test(&format!("cannot mount the device: {why}")))
-            .ok()
+        let mounted = mounted.map(|_| MountedDevice { mount_point: mount_point.to_owned() });
+        mounted.map_err(|why| skip_test(&format!("cannot mount the device: {why}"))).ok()
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _returned = self.change_owner(0);
-        let _gone = root_command("losetup")
-            .arg("--detach")
-            .arg(&self.device)
-            .status();
+        let _gone = root_command("losetup").arg("--detach").arg(&self.device).status();
     }
 }
 

@@ -50,8 +50,6 @@ async fn serve(mut client: TcpStream, answer: &str, requests: Arc<Mutex<Vec<Stri
     if answer.starts_with("200") {
         let mut server = TcpStream::connect(target).await.unwrap();
         // Either end may close the connection.
-        tokio::io::copy_bidirectional(&mut client, &mut server)
-            .await
-            .ok();
+        tokio::io::copy_bidirectional(&mut client, &mut server).await.ok();
     }
 }

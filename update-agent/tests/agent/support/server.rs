@@ -95,18 +95,13 @@ impl ServerState {
     fn decide(&self, attempt: Option<&pb::Attempt>) -> pb::decision::Act {
         use pb::decision::Act;
         let idle = Act::Idle(pb::Idle {});
-        let open = attempt.map(|attempt| {
-            self.reported_events
-                .get(&attempt.id)
-                .map_or(&[][..], Vec::as_slice)
-        });
+        let open = attempt
+            .map(|attempt| self.reported_events.get(&attempt.id).map_or(&[][..], Vec::as_slice));
         let has_begun = open.is_some_and(|events| {
             let mut kinds = events.iter().filter_map(|event| event.kind.as_ref());
             kinds.any(|kind| matches!(kind, Kind::Began(_)))
         });
-        let go_on = Act::Continue(pb::Continue {
-            run_id: "osupdaterun-00000001".into(),
-        });
+        let go_on = Act::Continue(pb::Continue { run_id: "osupdaterun-00000001".into() });
         match (&self.target, open) {
             (_, Some(_)) if has_begun => go_on,
             (None, Some(_)) => Act::Cancel(pb::Cancel {
@@ -114,12 +109,7 @@ impl ServerState {
                 cause: "withdrawn".into(),
             }),
             (None, None) => idle,
-            (Some(_), None)
-                if self
-                    .reported_events
-                    .values()
-                    .any(|events| has_ended(events)) =>
-            {
+            (Some(_), None) if self.reported_events.values().any(|events| has_ended(events)) => {
                 idle
             }
             (Some(target), _) if self.window_open => Act::Apply(pb::Apply {
@@ -127,25 +117,17 @@ impl ServerState {
                 start_deadline: Some(later()),
             }),
             (Some(_), Some(_)) => go_on,
-            (Some(target), None) => Act::Fetch(pb::Fetch {
-                target: Some(target.clone()),
-            }),
+            (Some(target), None) => Act::Fetch(pb::Fetch { target: Some(target.clone()) }),
         }
     }
 }
 
 fn now() -> prost_types::Timestamp {
-    prost_types::Timestamp {
-        seconds: 1_800_000_000,
-        nanos: 0,
-    }
+    prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }
 }
 
 fn later() -> prost_types::Timestamp {
-    prost_types::Timestamp {
-        seconds: now().seconds + 3600,
-        nanos: 0,
-    }
+    prost_types::Timestamp { seconds: now().seconds + 3600, nanos: 0 }
 }
 
 struct TestAgentService(Arc<Mutex<ServerState>>);
@@ -160,9 +142,7 @@ impl TestAgentService {
                 let mut status = Status::unavailable("not just now");
                 if let Some(again) = state.pushback {
                     let again = again.parse().unwrap();
-                    status
-                        .metadata_mut()
-                        .insert("grpc-retry-pushback-ms", again);
+                    status.metadata_mut().insert("grpc-retry-pushback-ms", again);
                 }
                 return Err(status);
             }
@@ -217,9 +197,7 @@ impl AgentService for TestAgentService {
         let request = self.record_node_call("poll", request).await?;
         let mut state = self.0.lock().unwrap();
         state.waiting_reason = request.waiting;
-        state
-            .long_polls
-            .push((request.decision_tag, request.long_poll_millis));
+        state.long_polls.push((request.decision_tag, request.long_poll_millis));
         let (decision_tag, hold_millis, spread_millis) = state.long_poll_options;
         if let Some(facts) = request.facts {
             state.facts = Some(facts);
@@ -262,26 +240,16 @@ impl AgentService for TestAgentService {
         let request = self.record_node_call("begin", request).await?;
         let state = self.0.lock().unwrap();
         let reported = state.reported_events.get(&request.attempt_id);
-        let stored = reported
-            .and_then(|events| events.last())
-            .map(|event| event.sequence);
+        let stored = reported.and_then(|events| events.last()).map(|event| event.sequence);
         let target_digest = state.target.as_ref().map(|target| &target.digest);
         let fits =
             stored == Some(request.last_sequence) && target_digest == Some(&request.target_digest);
         let answer = if state.window_open && fits {
-            Answer::Granted(pb::Granted {
-                start_deadline: Some(later()),
-            })
+            Answer::Granted(pb::Granted { start_deadline: Some(later()) })
         } else {
-            Answer::Refused(pb::Refused {
-                reason: "the window is closed".into(),
-                retry_at: None,
-            })
+            Answer::Refused(pb::Refused { reason: "the window is closed".into(), retry_at: None })
         };
-        Ok(Response::new(pb::BeginResponse {
-            answer: Some(answer),
-            now: Some(now()),
-        }))
+        Ok(Response::new(pb::BeginResponse { answer: Some(answer), now: Some(now()) }))
     }
 
     async fn report(
@@ -352,12 +320,7 @@ impl TestServer {
             .add_service(AgentServiceServer::new(service));
         tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
         let ca_digest = evenkeel_update_agent::modules::packages::hex(&Sha256::digest(ca.der()));
-        Self {
-            address,
-            state,
-            ca_pem: ca.pem(),
-            ca_digest,
-        }
+        Self { address, state, ca_pem: ca.pem(), ca_digest }
     }
 
     pub fn url(&self) -> String {

@@ -162,10 +162,7 @@ impl SlotMachine {
             downloads: 0,
             log: Vec::new(),
         };
-        Self {
-            state: Arc::new(Mutex::new(state)),
-            died: Arc::default(),
-        }
+        Self { state: Arc::new(Mutex::new(state)), died: Arc::default() }
     }
 
     pub fn state(&self) -> MutexGuard<'_, SlotMachineState> {
@@ -237,18 +234,11 @@ impl BootControl for SlotMachine {
         let version = from.path.display().to_string();
         let tear = |state: &mut SlotMachineState| {
             assert_ne!(state.running, slot, "the running slot is overwritten");
-            assert_eq!(
-                *state.boot_entry(slot),
-                BootEntry::Absent,
-                "a boot entry exists"
-            );
+            assert_eq!(*state.boot_entry(slot), BootEntry::Absent, "a boot entry exists");
             state.contents[slot_index(slot)] = None;
         };
         self.change_slot("begin to write", tear).await;
-        let raw = RawImage {
-            sha256: Sha256::hash(version.as_bytes()),
-            bytes: from.bytes,
-        };
+        let raw = RawImage { sha256: Sha256::hash(version.as_bytes()), bytes: from.bytes };
         let fill = |state: &mut SlotMachineState| state.contents[slot_index(slot)] = Some(version);
         self.change_slot("write", fill).await;
         Ok(raw)
@@ -263,10 +253,7 @@ impl BootControl for SlotMachine {
 
     async fn install_kernel(&self, slot: Slot, _what: &SlotImage) -> Result<(), Failure> {
         let check = |state: &mut SlotMachineState| {
-            assert!(
-                state.contents[slot_index(slot)].is_some(),
-                "the slot is incomplete"
-            );
+            assert!(state.contents[slot_index(slot)].is_some(), "the slot is incomplete");
         };
         self.change_slot("kernel", check).await;
         Ok(())
@@ -275,10 +262,7 @@ impl BootControl for SlotMachine {
     async fn arm(&self, slot: Slot, _what: &SlotImage, sequence: u32) -> Result<(), Failure> {
         let arm = |state: &mut SlotMachineState| {
             *state.boot_entry(slot) = BootEntry::Counted { left: 3, done: 0 };
-            assert!(
-                !state.sequences.contains(&sequence),
-                "a sequence number is used twice"
-            );
+            assert!(!state.sequences.contains(&sequence), "a sequence number is used twice");
             state.sequences[slot_index(slot)] = sequence;
             state.blind = std::mem::take(&mut state.blind_after_arming);
         };
@@ -350,11 +334,7 @@ impl Runner for SlotMachine {
             }
             other => panic!("unknown program {other}"),
         };
-        Ok(Output {
-            status: Some(status),
-            stdout: stdout.to_owned(),
-            stderr: String::new(),
-        })
+        Ok(Output { status: Some(status), stdout: stdout.to_owned(), stderr: String::new() })
     }
 }
 

@@ -62,19 +62,11 @@ pub struct FakeSystem {
 }
 
 fn success_output(stdout: impl Into<String>) -> Output {
-    Output {
-        status: Some(0),
-        stdout: stdout.into(),
-        stderr: String::new(),
-    }
+    Output { status: Some(0), stdout: stdout.into(), stderr: String::new() }
 }
 
 fn error_output(text: &str) -> Output {
-    Output {
-        status: Some(100),
-        stdout: text.into(),
-        stderr: String::new(),
-    }
+    Output { status: Some(100), stdout: text.into(), stderr: String::new() }
 }
 
 fn content(name: &str, version: &str) -> String {
@@ -114,12 +106,7 @@ fn print_uris(orders: &[&str]) -> Output {
         let content = content(&name, &version);
         let digest = hex(&Sha256::digest(&content));
         let file = format!("{name}_{version}_all.deb");
-        writeln!(
-            text,
-            "'http://x/{file}' {file} {} SHA256:{digest}",
-            content.len()
-        )
-        .unwrap();
+        writeln!(text, "'http://x/{file}' {file} {} SHA256:{digest}", content.len()).unwrap();
     }
     success_output(text)
 }
@@ -203,10 +190,7 @@ impl FakeSystem {
         self.log_action(&format!("download {}", orders.join(" ")));
         for order in orders {
             let (name, version) = parse_order(order);
-            let file = self
-                .root
-                .join(ARCHIVES)
-                .join(format!("{name}_{version}_all.deb"));
+            let file = self.root.join(ARCHIVES).join(format!("{name}_{version}_all.deb"));
             fs::write(file, content(&name, &version)).unwrap();
         }
         success_output("")
@@ -224,10 +208,7 @@ impl FakeSystem {
     }
 
     fn unpack(&self, path: &str) -> String {
-        assert!(
-            self.root.join(path.trim_start_matches('/')).is_file(),
-            "{path} does not exist"
-        );
+        assert!(self.root.join(path.trim_start_matches('/')).is_file(), "{path} does not exist");
         let (name, version) = parse_path(path);
         let mut packages = self.packages.lock().unwrap();
         packages.automatic.remove(&name);
@@ -239,13 +220,10 @@ impl FakeSystem {
     /// Configures every package that is not installed yet. Fails with the text of dpkg if a postinst fails.
     fn configure(&self) -> Output {
         let mut packages = self.packages.lock().unwrap();
-        let FakePackages {
-            installed, broken, ..
-        } = &mut *packages;
+        let FakePackages { installed, broken, .. } = &mut *packages;
         let mut text = String::new();
-        for (name, (_, state)) in installed
-            .iter_mut()
-            .filter(|(_, (_, state))| state != "installed")
+        for (name, (_, state)) in
+            installed.iter_mut().filter(|(_, (_, state))| state != "installed")
         {
             if broken.contains(name) {
                 "half-configured".clone_into(state);
@@ -255,11 +233,7 @@ impl FakeSystem {
                 "installed".clone_into(state);
             }
         }
-        if text.is_empty() {
-            success_output("")
-        } else {
-            error_output(&text)
-        }
+        if text.is_empty() { success_output("") } else { error_output(&text) }
     }
 
     async fn install(&self, paths: &[&str]) -> Result<Output, RunError> {
@@ -311,11 +285,7 @@ impl FakeSystem {
         }
         let mut text = String::new();
         for (name, (version, state)) in &packages.installed {
-            let want = if packages.held.contains(name) {
-                "hold"
-            } else {
-                "install"
-            };
+            let want = if packages.held.contains(name) { "hold" } else { "install" };
             writeln!(text, "{name}\tall\t{version}\t{want}\t{state}\tok\t4").unwrap();
         }
         success_output(text)
@@ -323,10 +293,7 @@ impl FakeSystem {
 
     fn audit(&self) -> Output {
         let packages = self.packages.lock().unwrap();
-        let messy = packages
-            .installed
-            .iter()
-            .filter(|(_, (_, state))| state != "installed");
+        let messy = packages.installed.iter().filter(|(_, (_, state))| state != "installed");
         let names: Vec<_> = messy.map(|(name, _)| format!(" {name}\n")).collect();
         let mut text = packages.audit.clone();
         if !names.is_empty() {
@@ -340,10 +307,7 @@ impl FakeSystem {
         let paths = operands.first().is_some_and(|path| path.starts_with('/'));
         if paths && !arguments.contains(&"--simulate") {
             let sure = ["install", "--no-remove"];
-            assert!(
-                sure.iter().all(|argument| arguments.contains(argument)),
-                "{arguments:?}"
-            );
+            assert!(sure.iter().all(|argument| arguments.contains(argument)), "{arguments:?}");
             return self.install(operands).await;
         }
         Ok(self.apt_get_query(arguments, operands, paths))
@@ -355,11 +319,7 @@ impl FakeSystem {
         if has("update") {
             self.log_action("refresh");
             let error = self.packages.lock().unwrap().refresh_error.clone();
-            return if error.is_empty() {
-                success_output("")
-            } else {
-                error_output(&error)
-            };
+            return if error.is_empty() { success_output("") } else { error_output(&error) };
         }
         if has("--print-uris") {
             return print_uris(operands);
@@ -371,13 +331,9 @@ impl FakeSystem {
             return self.simulate(&self.latest_versions());
         }
         assert!(has("--simulate"), "{arguments:?}");
-        let requested = operands.iter().map(|operand| {
-            if paths {
-                parse_path(operand)
-            } else {
-                self.resolve(operand)
-            }
-        });
+        let requested = operands
+            .iter()
+            .map(|operand| if paths { parse_path(operand) } else { self.resolve(operand) });
         self.simulate(&requested.collect::<Vec<_>>())
     }
 
@@ -405,19 +361,13 @@ impl FakeSystem {
     fn mark(&self, arguments: &[&str], operands: &[&str]) -> Output {
         let mut packages = self.packages.lock().unwrap();
         if arguments.contains(&"showauto") {
-            let names: Vec<_> = packages
-                .automatic
-                .iter()
-                .map(|name| format!("{name}\n"))
-                .collect();
+            let names: Vec<_> = packages.automatic.iter().map(|name| format!("{name}\n")).collect();
             return success_output(names.concat());
         }
         if !packages.mark_error.is_empty() {
             return error_output(&packages.mark_error);
         }
-        packages
-            .automatic
-            .extend(operands.iter().map(|&name| name.to_owned()));
+        packages.automatic.extend(operands.iter().map(|&name| name.to_owned()));
         drop(packages);
         self.log_action("mark");
         success_output("")
@@ -435,11 +385,7 @@ impl Runner for FakeSystem {
             "apt-get" => self.apt_get(options, operands).await?,
             "apt-cache" => show_records(operands),
             "/usr/lib/apt/apt-helper" => self.download_files(options),
-            "dpkg-query"
-                if arguments
-                    .iter()
-                    .any(|argument| argument.contains("Conffiles")) =>
-            {
+            "dpkg-query" if arguments.iter().any(|argument| argument.contains("Conffiles")) => {
                 success_output("")
             }
             "dpkg-query" => self.list(),

@@ -5,10 +5,7 @@ use super::*;
 #[test]
 fn an_expired_answer_is_not_cached() {
     let cache = cache();
-    let new_answer = NewAnswer {
-        valid_until: Some(NOW),
-        ..fresh_answer(&cache, 1)
-    };
+    let new_answer = NewAnswer { valid_until: Some(NOW), ..fresh_answer(&cache, 1) };
     let hit = cache.insert(new_answer, NOW);
     assert!(!hit.is_cached);
     assert_eq!((hit.answer.tag, hit.valid_until), (7, NOW));
@@ -29,10 +26,7 @@ fn answers_cached_together_expire_apart() {
 #[test]
 fn a_clock_set_back_extends_no_answer() {
     let (cache, mut table) = (cache(), CacheTable::default());
-    let new_answer = NewAnswer {
-        as_of: Some(Pass(0)),
-        ..fresh_answer(&cache, 1)
-    };
+    let new_answer = NewAnswer { as_of: Some(Pass(0)), ..fresh_answer(&cache, 1) };
     let hit = table.insert(CacheEntry {
         uuid_hash: 0,
         answer_hash: answers::answer_hash(&new_answer.answer, &cache.0.hashers),
@@ -43,15 +37,9 @@ fn a_clock_set_back_extends_no_answer() {
         new_answer,
     });
     assert!(hit.is_cached);
-    let tenant = table
-        .scopes
-        .find_tenant(project(1))
-        .expect("the project has an index");
+    let tenant = table.scopes.find_tenant(project(1)).expect("the project has an index");
     let at = |millis, seconds| {
-        let moment = CacheTime {
-            millis: later(millis).timestamp_millis(),
-            seconds,
-        };
+        let moment = CacheTime { millis: later(millis).timestamp_millis(), seconds };
         let key = SlotKey::Host(HostId::nth(1).bits());
         table.lookup(tenant, key, &cache_key(&cache), moment)
     };

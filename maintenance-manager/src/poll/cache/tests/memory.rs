@@ -7,11 +7,7 @@ fn nodes_with_equal_answers_share_one() {
     let cache = cache();
     let answer_for = |n| cache.insert(fresh_answer(&cache, n), NOW).answer;
     let answers: Vec<_> = (1..=100).map(answer_for).collect();
-    assert!(
-        answers
-            .iter()
-            .all(|one| std::sync::Arc::ptr_eq(one, &answers[0]))
-    );
+    assert!(answers.iter().all(|one| std::sync::Arc::ptr_eq(one, &answers[0])));
     let sizes = cache.sizes();
     assert_eq!((sizes.nodes, sizes.answers, sizes.scopes), (100, 1, 1));
 }

@@ -85,15 +85,10 @@ impl CacheModel {
         let node = read.node;
         let site = Self::at(&self.sites, node);
         // Half of the nodes depend on the limits of their site.
-        let counted = node
-            .is_multiple_of(2)
-            .then(|| Scope::Site(SiteId::nth(site)));
+        let counted = node.is_multiple_of(2).then(|| Scope::Site(SiteId::nth(site)));
         let committed = u64::try_from(self.log.len()).expect("a small number");
         NewAnswer {
-            answer: Answer {
-                limit_scope: counted,
-                ..answer(committed)
-            },
+            answer: Answer { limit_scope: counted, ..answer(committed) },
             as_of: read.as_of,
             ..fresh_answer_at(&self.cache, node, site, self.region(node))
         }
@@ -122,22 +117,15 @@ impl CacheModel {
             }
             ModelWrite::Site(target) => {
                 let scope = Scope::Site(SiteId::nth(target));
-                (
-                    assigned(scope),
-                    Self::nodes_where(|node| site(node) == target),
-                )
+                (assigned(scope), Self::nodes_where(|node| site(node) == target))
             }
             ModelWrite::Region(target) => {
                 let scope = Scope::Region(RegionId::nth(target));
-                (
-                    assigned(scope),
-                    Self::nodes_where(|node| self.region(node) == target),
-                )
+                (assigned(scope), Self::nodes_where(|node| self.region(node) == target))
             }
-            ModelWrite::Project => (
-                changed(ChangeKind::Settings, None),
-                Self::nodes_where(|_| true),
-            ),
+            ModelWrite::Project => {
+                (changed(ChangeKind::Settings, None), Self::nodes_where(|_| true))
+            }
             ModelWrite::Slot(target) => {
                 let scope = Scope::Site(SiteId::nth(target));
                 let affected = Self::nodes_where(|node| node % 2 == 0 && site(node) == target);
@@ -169,8 +157,7 @@ impl CacheModel {
             ModelStep::CommitHere(node) => {
                 self.commit(ModelWrite::Node(node));
                 self.reported[usize::try_from(node).expect("a small number")] = self.log.len();
-                self.cache
-                    .invalidate_node(project(1), HostId::nth(node), InstanceId::nth(node));
+                self.cache.invalidate_node(project(1), HostId::nth(node), InstanceId::nth(node));
             }
             ModelStep::FollowerPass(most) => {
                 let end = self.log.len().min(self.marked + most);
@@ -250,11 +237,9 @@ proptest! {
 #[test]
 fn the_model_finds_an_answer() {
     let mut model = CacheModel::new();
-    for step_strategy in [
-        ModelStep::BeginRead(1),
-        ModelStep::ReadDatabase(0),
-        ModelStep::FinishRead(0),
-    ] {
+    for step_strategy in
+        [ModelStep::BeginRead(1), ModelStep::ReadDatabase(0), ModelStep::FinishRead(0)]
+    {
         model.run_step(step_strategy);
     }
     assert!(lookup(&model.cache, &own(1)).is_some());

@@ -49,10 +49,7 @@ pub(super) fn report(
 }
 
 pub(super) fn record() -> Run {
-    let events = [
-        ("began", "applying", None, 103),
-        ("finished", "succeeded", None, 112),
-    ];
+    let events = [("began", "applying", None, 103), ("finished", "succeeded", None, 112)];
     run(1, None, &events)
 }
 
@@ -66,24 +63,14 @@ fn a_record_that_matches_the_reports_breaks_no_rule() {
     let fast = run(1, None, &[("finished", "succeeded", None, 112)]);
     let mut unseen = ground_truth();
     unseen.reports.remove(1);
-    assert_eq!(
-        broken_rules(&unseen, &[fast], &usual_log()),
-        [],
-        "its start was missed"
-    );
+    assert_eq!(broken_rules(&unseen, &[fast], &usual_log()), [], "its start was missed");
 }
 
 #[test]
 fn an_acknowledged_end_without_a_run_is_lost() {
-    assert_eq!(
-        broken_rules(&ground_truth(), &[], &usual_log()),
-        [Rule::NoReportIsLost]
-    );
+    assert_eq!(broken_rules(&ground_truth(), &[], &usual_log()), [Rule::NoReportIsLost]);
     let open = run(1, None, &[("began", "applying", None, 103)]);
-    assert_eq!(
-        broken_rules(&ground_truth(), &[open], &usual_log()),
-        [Rule::NoReportIsLost]
-    );
+    assert_eq!(broken_rules(&ground_truth(), &[open], &usual_log()), [Rule::NoReportIsLost]);
 }
 
 #[test]
@@ -92,16 +79,10 @@ fn an_unacknowledged_or_indistinguishable_end_need_not_be_recorded() {
     silent.reports[2].acknowledged = 0;
     assert_eq!(broken_rules(&silent, &[], &usual_log()), []);
     let mut alike = ground_truth();
-    alike.reports = vec![
-        report("updated", None, 20, 100),
-        report("updated", Some(0), 111, 113),
-    ];
+    alike.reports = vec![report("updated", None, 20, 100), report("updated", Some(0), 111, 113)];
     assert_eq!(broken_rules(&alike, &[], &usual_log()), []);
     alike.reports[1].detail = "other detail".into();
-    assert_eq!(
-        broken_rules(&alike, &[], &usual_log()),
-        [Rule::NoReportIsLost]
-    );
+    assert_eq!(broken_rules(&alike, &[], &usual_log()), [Rule::NoReportIsLost]);
 }
 
 #[test]
@@ -112,10 +93,7 @@ fn a_failure_without_detail_must_be_recorded_after_many_reports() {
     failed.reports[2].kind = "failed";
     assert_eq!(broken_rules(&failed, &[], &usual_log()), []);
     failed.reports[2].acknowledged = 30;
-    assert_eq!(
-        broken_rules(&failed, &[], &usual_log()),
-        [Rule::NoReportIsLost]
-    );
+    assert_eq!(broken_rules(&failed, &[], &usual_log()), [Rule::NoReportIsLost]);
     let good = run(1, None, &[("failed", "failed", None, 112)]);
     assert_eq!(broken_rules(&failed, &[good], &usual_log()), []);
 }
@@ -128,20 +106,10 @@ fn an_update_that_is_two_runs_is_found() {
         [Rule::NoRunTwice]
     );
     let mut spurious = ground_truth();
-    let lie = StatusReport {
-        spurious: true,
-        ..report("failed", Some(0), 105, 106)
-    };
+    let lie = StatusReport { spurious: true, ..report("failed", Some(0), 105, 106) };
     spurious.reports.insert(2, lie);
     spurious.reports[1].between.1 = at(104);
-    let cut = run(
-        1,
-        None,
-        &[
-            ("began", "applying", None, 103),
-            ("failed", "failed", None, 105),
-        ],
-    );
+    let cut = run(1, None, &[("began", "applying", None, 103), ("failed", "failed", None, 105)]);
     assert_eq!(
         broken_rules(&spurious, &[cut, again], &usual_log()),
         [],
@@ -152,14 +120,9 @@ fn an_update_that_is_two_runs_is_found() {
 #[test]
 fn a_downloaded_update_is_called_off_when_it_is_no_longer_desired() {
     let mut fetched = ground_truth();
-    fetched
-        .reports
-        .insert(1, report("downloaded", Some(0), 22, 99));
+    fetched.reports.insert(1, report("downloaded", Some(0), 22, 99));
     fetched.reports[0].between.1 = at(21);
-    let events = [
-        ("downloaded", "staged", None, 30),
-        ("cancelled", "cancelled", None, 45),
-    ];
+    let events = [("downloaded", "staged", None, 30), ("cancelled", "cancelled", None, 45)];
     let called_off = run(2, None, &events);
     let mut unwished = usual_log();
     unwished.assignments[0].validity.removed = Some(action(40, 41));
@@ -185,27 +148,16 @@ fn one_run_for_two_updates_is_found() {
     twice.reports.push(report("started", Some(1), 121, 129));
     twice.reports.push(report("updated", Some(1), 131, 132));
     let mut events = record();
-    events
-        .events
-        .extend(run(1, None, &[("finished", "succeeded", None, 131)]).events);
+    events.events.extend(run(1, None, &[("finished", "succeeded", None, 131)]).events);
     let broken = broken_rules(&twice, &[events], &usual_log());
     assert_eq!(broken, [Rule::NoRunTwice, Rule::NoReportIsLost]);
 }
 
 #[test]
 fn an_event_that_no_report_explains_is_found() {
-    let before = run(
-        1,
-        None,
-        &[
-            ("began", "applying", None, 101),
-            ("finished", "succeeded", None, 112),
-        ],
-    );
-    assert_eq!(
-        broken_rules(&ground_truth(), &[before], &usual_log()),
-        [Rule::NothingIsInvented]
-    );
+    let before =
+        run(1, None, &[("began", "applying", None, 101), ("finished", "succeeded", None, 112)]);
+    assert_eq!(broken_rules(&ground_truth(), &[before], &usual_log()), [Rule::NothingIsInvented]);
     let other = run(1, None, &[("failed", "failed", None, 112)]);
     let broken = broken_rules(&ground_truth(), &[other], &usual_log());
     assert_eq!(broken, [Rule::NothingIsInvented, Rule::NoReportIsLost]);
@@ -215,10 +167,7 @@ fn an_event_that_no_report_explains_is_found() {
 fn an_end_that_differs_from_the_node_is_found() {
     let mut other = record();
     other.state = "abandoned".into();
-    assert_eq!(
-        broken_rules(&ground_truth(), &[other], &usual_log()),
-        [Rule::EndsMatch]
-    );
+    assert_eq!(broken_rules(&ground_truth(), &[other], &usual_log()), [Rule::EndsMatch]);
 }
 
 #[test]
@@ -229,45 +178,27 @@ fn a_window_that_does_not_exist_or_is_not_desired_or_is_paused_is_found() {
     unwished.assignments.clear();
     let mut paused = usual_log();
     let validity = Validity::since(action(15, 16));
-    paused.pauses.push(PauseRecord {
-        scope: "project".into(),
-        validity,
-    });
+    paused.pauses.push(PauseRecord { scope: "project".into(), validity });
     for log in [unmade, unwished, paused] {
-        assert_eq!(
-            broken_rules(&ground_truth(), &[record()], &log),
-            [Rule::NoStartWithoutPermit]
-        );
+        assert_eq!(broken_rules(&ground_truth(), &[record()], &log), [Rule::NoStartWithoutPermit]);
     }
 }
 
 #[test]
 fn a_start_outside_the_window_by_the_node_clock_is_found() {
     let mut early = ground_truth();
-    early.updates[0].began = Some(Moment {
-        node_time: at(99),
-        true_time: at(101),
-    });
-    assert_eq!(
-        broken_rules(&early, &[record()], &usual_log()),
-        [Rule::NoStartWithoutPermit]
-    );
+    early.updates[0].began = Some(Moment { node_time: at(99), true_time: at(101) });
+    assert_eq!(broken_rules(&early, &[record()], &usual_log()), [Rule::NoStartWithoutPermit]);
     let mut untold = ground_truth();
     untold.delivered.clear();
-    assert_eq!(
-        broken_rules(&untold, &[record()], &usual_log()),
-        [Rule::NoStartWithoutPermit]
-    );
+    assert_eq!(broken_rules(&untold, &[record()], &usual_log()), [Rule::NoStartWithoutPermit]);
 }
 
 #[test]
 fn two_open_runs_are_found() {
     let mut second = ground_truth();
     second.reports.push(report("started", Some(1), 160, 170));
-    second.updates.push(EimUpdate {
-        ended: None,
-        ..second.updates[0].clone()
-    });
+    second.updates.push(EimUpdate { ended: None, ..second.updates[0].clone() });
     let open = run(2, None, &[("began", "applying", None, 161)]);
     let mut late = record();
     late.events[1].at = at(162);

@@ -9,10 +9,7 @@ use super::*;
 use crate::history::operator_log::{DesiredImage, ImageRecord};
 
 fn node() -> SimulatedMember {
-    SimulatedMember {
-        is_image: true,
-        ..member()
-    }
+    SimulatedMember { is_image: true, ..member() }
 }
 
 /// The usual log, with a policy for images, and with the images 3.0.1 to 3.0.3.
@@ -28,10 +25,7 @@ fn log_with_desired_image(desired: DesiredImage) -> OperatorLog {
 }
 
 fn change(from: u32, to: u32) -> ImageReplacement {
-    ImageReplacement {
-        from: format!("3.0.{from}"),
-        to: format!("3.0.{to}"),
-    }
+    ImageReplacement { from: format!("3.0.{from}"), to: format!("3.0.{to}") }
 }
 
 /// The usual attempt, for an image.
@@ -46,17 +40,11 @@ fn attempt(change: ImageReplacement) -> Attempt {
 
 /// The usual run, with image versions: the one before, the target, and the one that was booted in the end.
 fn record(before: &str, target: &str, booted: &str) -> Run {
-    Run {
-        image: Some((before.into(), target.into(), booted.into())),
-        ..super::own::record()
-    }
+    Run { image: Some((before.into(), target.into(), booted.into())), ..super::own::record() }
 }
 
 fn broken_rules(attempts: Vec<Attempt>, runs: &[Run], log: &OperatorLog) -> Vec<Rule> {
-    let ground_truth = OwnGroundTruth {
-        attempts,
-        facts_digest: Vec::new(),
-    };
+    let ground_truth = OwnGroundTruth { attempts, facts_digest: Vec::new() };
     broken_own_rules(&node(), &ground_truth, runs, log)
 }
 
@@ -68,14 +56,8 @@ fn broken_by_change(change: ImageReplacement, log: &OperatorLog) -> Vec<Rule> {
 #[test]
 fn our_own_agent_gets_no_undesired_image() {
     let newer = |number: u32| DesiredImage::NewerImage(format!("3.0.{number}"));
-    assert_eq!(
-        broken_by_change(change(1, 3), &log_with_desired_image(DesiredImage::Newest)),
-        []
-    );
-    assert_eq!(
-        broken_by_change(change(1, 2), &log_with_desired_image(newer(2))),
-        []
-    );
+    assert_eq!(broken_by_change(change(1, 3), &log_with_desired_image(DesiredImage::Newest)), []);
+    assert_eq!(broken_by_change(change(1, 2), &log_with_desired_image(newer(2))), []);
     let wrong = [Rule::NoUndesiredImage];
     assert_eq!(
         broken_by_change(change(1, 2), &log_with_desired_image(DesiredImage::Newest)),
@@ -92,10 +74,7 @@ fn our_own_agent_gets_no_undesired_image() {
 #[test]
 fn our_own_agent_gets_an_older_image_only_if_the_policy_allows_it() {
     let back = DesiredImage::Image("3.0.2".into());
-    assert_eq!(
-        broken_by_change(change(3, 2), &log_with_desired_image(back)),
-        []
-    );
+    assert_eq!(broken_by_change(change(3, 2), &log_with_desired_image(back)), []);
     let onward = DesiredImage::NewerImage("3.0.2".into());
     assert_eq!(
         broken_by_change(change(3, 2), &log_with_desired_image(onward)),
@@ -117,10 +96,7 @@ fn a_policy_for_packages_is_none_for_images() {
 
 /// An attempt at 3.0.2 that ended at 75 with this event, and a second attempt.
 fn after_first_attempt(end: &'static str, second: Attempt) -> Vec<Attempt> {
-    let event = |(name, time): (&'static str, i64)| AttemptEvent {
-        name,
-        at: moment(time),
-    };
+    let event = |(name, time): (&'static str, i64)| AttemptEvent { name, at: moment(time) };
     let first = Attempt {
         id: Uuid::from_u128(9),
         events: [("downloading", 60), (end, 75)].map(event).to_vec(),
@@ -145,10 +121,7 @@ fn log_with_order(requested_at: i64, done: i64) -> OperatorLog {
 
 /// Rules that a second attempt at an image breaks, after a first attempt with this end.
 fn broken_by_retry(end: &'static str, is_again: bool, log: &OperatorLog) -> Vec<Rule> {
-    let second = Attempt {
-        again: is_again,
-        ..attempt(change(1, 2))
-    };
+    let second = Attempt { again: is_again, ..attempt(change(1, 2)) };
     let runs = [record("3.0.1", "3.0.2", "3.0.2")];
     broken_rules(after_first_attempt(end, second), &runs, log)
 }
@@ -156,58 +129,29 @@ fn broken_by_retry(end: &'static str, is_again: bool, log: &OperatorLog) -> Vec<
 #[test]
 fn a_reverted_image_is_retried_only_by_a_later_order() {
     let wrong = [Rule::NoRetryWithoutOrder];
-    assert_eq!(
-        broken_by_retry("reverted", true, &log_with_order(80, 85)),
-        []
-    );
-    assert_eq!(
-        broken_by_retry("reverted", true, &log_with_order(74, 76)),
-        [],
-        "just then"
-    );
+    assert_eq!(broken_by_retry("reverted", true, &log_with_order(80, 85)), []);
+    assert_eq!(broken_by_retry("reverted", true, &log_with_order(74, 76)), [], "just then");
     let unordered = log_with_desired_image(DesiredImage::Image("3.0.2".into()));
-    assert_eq!(
-        broken_by_retry("reverted", true, &unordered),
-        wrong,
-        "no order"
-    );
+    assert_eq!(broken_by_retry("reverted", true, &unordered), wrong, "no order");
     let stale = log_with_order(65, 70);
-    assert_eq!(
-        broken_by_retry("reverted", true, &stale),
-        wrong,
-        "the order was earlier"
-    );
+    assert_eq!(broken_by_retry("reverted", true, &stale), wrong, "the order was earlier");
     let late = log_with_order(91, 92);
-    assert_eq!(
-        broken_by_retry("reverted", true, &late),
-        wrong,
-        "the order was later"
-    );
+    assert_eq!(broken_by_retry("reverted", true, &late), wrong, "the order was later");
     let as_any = broken_by_retry("reverted", false, &log_with_order(80, 85));
     assert_eq!(as_any, wrong, "the node did not know that it is an order");
-    assert_eq!(
-        broken_by_retry("failed", false, &unordered),
-        [],
-        "it never ran"
-    );
+    assert_eq!(broken_by_retry("failed", false, &unordered), [], "it never ran");
 }
 
 #[test]
 fn a_retry_of_a_failed_image_is_found_whatever_its_result() {
     let refused = Attempt {
-        events: vec![AttemptEvent {
-            name: "failed",
-            at: moment(90),
-        }],
+        events: vec![AttemptEvent { name: "failed", at: moment(90) }],
         acknowledged: 0,
         permit: None,
         ..attempt(change(1, 2))
     };
-    let broken = broken_rules(
-        after_first_attempt("reverted", refused),
-        &[],
-        &log_with_order(80, 85),
-    );
+    let broken =
+        broken_rules(after_first_attempt("reverted", refused), &[], &log_with_order(80, 85));
     assert_eq!(broken, [Rule::NoRetryWithoutOrder]);
 }
 
@@ -224,11 +168,8 @@ fn a_failed_image_cannot_use_an_older_offline_grant() {
         ..attempt(change(1, 2))
     };
     let runs = [record("3.0.1", "3.0.2", "3.0.2")];
-    let broken = broken_rules(
-        after_first_attempt("reverted", ahead),
-        &runs,
-        &log_with_order(80, 85),
-    );
+    let broken =
+        broken_rules(after_first_attempt("reverted", ahead), &runs, &log_with_order(80, 85));
     assert_eq!(broken, [Rule::NoRetryWithoutOrder]);
 }
 
@@ -243,10 +184,7 @@ fn one_order_allows_one_retry_and_a_later_success_clears_the_failure() {
         second
     };
     let tried = |end: &'static str, is_again: bool| {
-        let third = Attempt {
-            again: is_again,
-            ..attempt(change(1, 2))
-        };
+        let third = Attempt { again: is_again, ..attempt(change(1, 2)) };
         let mut all = after_first_attempt("reverted", third);
         all.insert(1, between(end));
         let runs = [record("3.0.1", "3.0.2", "3.0.2")];
@@ -267,11 +205,7 @@ fn a_record_of_another_image_than_the_one_that_ran_is_found() {
     assert_eq!(check(&[record("3.0.1", "3.0.3", "")]), wrong);
     assert_eq!(check(&[record("3.0.2", "3.0.3", "3.0.3")]), wrong);
     assert_eq!(check(&[record("3.0.1", "3.0.2", "3.0.3")]), wrong);
-    assert_eq!(
-        check(&[super::own::record()]),
-        wrong,
-        "no image is recorded"
-    );
+    assert_eq!(check(&[super::own::record()]), wrong, "no image is recorded");
 }
 
 #[test]
@@ -283,11 +217,7 @@ fn the_booted_image_is_recorded_with_the_end_and_not_before() {
         let mut run = record("3.0.1", "3.0.3", booted);
         run.events.pop();
         run.state = "applying".into();
-        broken_rules(
-            vec![attempt],
-            &[run],
-            &log_with_desired_image(DesiredImage::Newest),
-        )
+        broken_rules(vec![attempt], &[run], &log_with_desired_image(DesiredImage::Newest))
     };
     assert_eq!(silent(""), []);
     assert_eq!(silent("3.0.3"), [Rule::BootedIsTrue], "it was not reported");
@@ -297,10 +227,7 @@ fn the_booted_image_is_recorded_with_the_end_and_not_before() {
 fn a_run_for_packages_has_no_image() {
     let broken = broken_own_rules(
         &member(),
-        &OwnGroundTruth {
-            attempts: vec![super::own::attempt()],
-            facts_digest: Vec::new(),
-        },
+        &OwnGroundTruth { attempts: vec![super::own::attempt()], facts_digest: Vec::new() },
         &[record("3.0.1", "3.0.2", "3.0.2")],
         &usual_log(),
     );
@@ -328,20 +255,14 @@ fn broken_by_eim(ground_truth: &EimGroundTruth, log: &OperatorLog) -> Vec<Rule> 
 #[test]
 fn the_eim_agent_gets_no_undesired_image() {
     let newest = log_with_desired_image(DesiredImage::Newest);
-    assert_eq!(
-        broken_by_eim(&node_with_deliveries(&[(3, 1, (20, 110))]), &newest),
-        []
-    );
+    assert_eq!(broken_by_eim(&node_with_deliveries(&[(3, 1, (20, 110))]), &newest), []);
     let broken = broken_by_eim(&node_with_deliveries(&[(2, 1, (20, 110))]), &newest);
     assert_eq!(broken, [Rule::NoUndesiredImage]);
     let onward = log_with_desired_image(DesiredImage::NewerImage("3.0.2".into()));
     let broken = broken_by_eim(&node_with_deliveries(&[(2, 3, (20, 110))]), &onward);
     assert_eq!(broken, [Rule::NoUndesiredImage], "an older one");
     let back = log_with_desired_image(DesiredImage::Image("3.0.2".into()));
-    assert_eq!(
-        broken_by_eim(&node_with_deliveries(&[(2, 3, (20, 110))]), &back),
-        []
-    );
+    assert_eq!(broken_by_eim(&node_with_deliveries(&[(2, 3, (20, 110))]), &back), []);
 }
 
 #[test]

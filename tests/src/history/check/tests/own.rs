@@ -9,21 +9,11 @@ use crate::history::operator_log::{PauseRecord, ScheduleRecord};
 
 /// An attempt that downloaded, requested a start at 120, started at 122 and finished.
 pub(super) fn attempt() -> Attempt {
-    let events = [
-        ("downloading", 90),
-        ("downloaded", 91),
-        ("began", 122),
-        ("finished", 130),
-    ];
+    let events = [("downloading", 90), ("downloaded", 91), ("began", 122), ("finished", 130)];
     Attempt {
         id: Uuid::from_u128(1),
         digest: POLICY.into(),
-        events: events
-            .map(|(name, time)| AttemptEvent {
-                name,
-                at: moment(time),
-            })
-            .to_vec(),
+        events: events.map(|(name, time)| AttemptEvent { name, at: moment(time) }).to_vec(),
         acknowledged: 4,
         permit: Some(StartPermit::Online {
             requested_at: at(120),
@@ -49,10 +39,7 @@ pub(super) fn record() -> Run {
 
 /// Rules that are broken.
 fn broken_rules(attempts: Vec<Attempt>, runs: &[Run], log: &OperatorLog) -> Vec<Rule> {
-    let ground_truth = OwnGroundTruth {
-        attempts,
-        facts_digest: Vec::new(),
-    };
+    let ground_truth = OwnGroundTruth { attempts, facts_digest: Vec::new() };
     broken_own_rules(&member(), &ground_truth, runs, log)
 }
 
@@ -63,19 +50,9 @@ fn a_record_that_matches_the_attempt_breaks_no_rule() {
 
 #[test]
 fn an_acknowledged_attempt_without_a_run_is_lost() {
-    assert_eq!(
-        broken_rules(vec![attempt()], &[], &usual_log()),
-        [Rule::NoReportIsLost]
-    );
-    let silent = Attempt {
-        acknowledged: 0,
-        ..attempt()
-    };
-    assert_eq!(
-        broken_rules(vec![silent], &[], &usual_log()),
-        [],
-        "it was not acknowledged"
-    );
+    assert_eq!(broken_rules(vec![attempt()], &[], &usual_log()), [Rule::NoReportIsLost]);
+    let silent = Attempt { acknowledged: 0, ..attempt() };
+    assert_eq!(broken_rules(vec![silent], &[], &usual_log()), [], "it was not acknowledged");
 }
 
 #[test]
@@ -94,10 +71,7 @@ fn an_attempt_that_is_two_runs_is_found() {
     for entry in &mut again.events {
         entry.at += TimeDelta::seconds(100);
     }
-    assert_eq!(
-        broken_rules(vec![attempt()], &[record(), again], &usual_log()),
-        [Rule::NoRunTwice]
-    );
+    assert_eq!(broken_rules(vec![attempt()], &[record(), again], &usual_log()), [Rule::NoRunTwice]);
 }
 
 #[test]
@@ -105,32 +79,20 @@ fn an_event_that_is_recorded_twice_is_found() {
     let mut twice = record();
     let copy = twice.events[1].clone();
     twice.events.insert(2, copy);
-    assert_eq!(
-        broken_rules(vec![attempt()], &[twice], &usual_log()),
-        [Rule::NoRunTwice]
-    );
+    assert_eq!(broken_rules(vec![attempt()], &[twice], &usual_log()), [Rule::NoRunTwice]);
 }
 
 #[test]
 fn an_event_that_the_node_did_not_do_is_found() {
-    let unknown_run = Run {
-        attempt: Some(Uuid::from_u128(9)),
-        ..record()
-    };
+    let unknown_run = Run { attempt: Some(Uuid::from_u128(9)), ..record() };
     let broken = broken_rules(vec![], &[unknown_run], &usual_log());
     assert_eq!(broken, [Rule::NothingIsInvented]);
     let mut other = record();
     other.events[1].event = "nothing_to_do".into();
-    assert_eq!(
-        broken_rules(vec![attempt()], &[other], &usual_log()),
-        [Rule::NothingIsInvented]
-    );
+    assert_eq!(broken_rules(vec![attempt()], &[other], &usual_log()), [Rule::NothingIsInvented]);
     let mut cancelled = record();
-    let by_server = RunEntry {
-        event: "cancelled".into(),
-        sequence: None,
-        ..cancelled.events[2].clone()
-    };
+    let by_server =
+        RunEntry { event: "cancelled".into(), sequence: None, ..cancelled.events[2].clone() };
     cancelled.events.insert(2, by_server);
     assert_eq!(
         broken_rules(vec![attempt()], &[cancelled], &usual_log()),
@@ -142,10 +104,7 @@ fn an_event_that_the_node_did_not_do_is_found() {
 fn an_end_that_differs_from_the_node_is_found() {
     let mut other = record();
     other.state = "cancelled".into();
-    assert_eq!(
-        broken_rules(vec![attempt()], &[other], &usual_log()),
-        [Rule::EndsMatch]
-    );
+    assert_eq!(broken_rules(vec![attempt()], &[other], &usual_log()), [Rule::EndsMatch]);
 }
 
 #[test]
@@ -158,10 +117,7 @@ fn a_start_outside_its_permit_is_found() {
         }),
         ..attempt()
     };
-    let without = Attempt {
-        permit: None,
-        ..attempt()
-    };
+    let without = Attempt { permit: None, ..attempt() };
     for attempt in [late, without] {
         assert_eq!(
             broken_rules(vec![attempt], &[record()], &usual_log()),
@@ -180,19 +136,11 @@ fn a_permit_without_a_window_or_a_desired_update_or_in_a_pause_is_found() {
     unwished.assignments[0].validity.removed = Some(action(110, 111));
     let mut paused = usual_log();
     let validity = Validity::since(action(110, 111));
-    paused.pauses.push(PauseRecord {
-        scope: POLICY.into(),
-        validity,
-    });
+    paused.pauses.push(PauseRecord { scope: POLICY.into(), validity });
     let mut cancelled = usual_log();
-    cancelled
-        .cancellations
-        .push(("inst-00000001".into(), action(110, 111)));
+    cancelled.cancellations.push(("inst-00000001".into(), action(110, 111)));
     for log in [shorter, closed, unwished, paused, cancelled] {
-        assert_eq!(
-            broken_rules(vec![attempt()], &[record()], &log),
-            [Rule::NoStartWithoutPermit]
-        );
+        assert_eq!(broken_rules(vec![attempt()], &[record()], &log), [Rule::NoStartWithoutPermit]);
     }
     let mut just_then = usual_log();
     just_then.windows[0].validity.removed = Some(action(120, 122));
@@ -216,14 +164,8 @@ fn an_offline_grant_is_checked_against_the_node_clock() {
     };
     let check = |attempt| broken_rules(vec![attempt], &[record()], &usual_log());
     assert_eq!(check(ahead(50, (100, 200), 300)), []);
-    assert_eq!(
-        check(ahead(50, (100, 122), 300)),
-        [Rule::NoStartWithoutPermit]
-    );
-    assert_eq!(
-        check(ahead(50, (100, 200), 122)),
-        [Rule::NoStartWithoutPermit]
-    );
+    assert_eq!(check(ahead(50, (100, 122), 300)), [Rule::NoStartWithoutPermit]);
+    assert_eq!(check(ahead(50, (100, 200), 122)), [Rule::NoStartWithoutPermit]);
     assert_eq!(
         check(ahead(4, (100, 200), 300)),
         [Rule::NoStartWithoutPermit],
@@ -260,10 +202,7 @@ fn an_offline_grant_given_after_a_cancellation_is_found() {
     };
     let cancelled = |requested_at: i64| {
         let mut log = usual_log();
-        let cancel = (
-            "inst-00000001".into(),
-            action(requested_at, requested_at + 1),
-        );
+        let cancel = ("inst-00000001".into(), action(requested_at, requested_at + 1));
         log.cancellations.push(cancel);
         log
     };
@@ -278,16 +217,8 @@ fn an_offline_grant_given_after_a_cancellation_is_found() {
         [Rule::NoStartWithoutPermit],
         "the attempt was called off"
     );
-    assert_eq!(
-        check(ahead(80), &cancelled(85)),
-        [],
-        "the server did not know the attempt yet"
-    );
-    assert_eq!(
-        check(ahead(93), &cancelled(95)),
-        [],
-        "the grant was earlier"
-    );
+    assert_eq!(check(ahead(80), &cancelled(85)), [], "the server did not know the attempt yet");
+    assert_eq!(check(ahead(93), &cancelled(95)), [], "the grant was earlier");
     let mut ordered = cancelled(95);
     ordered.windows.push(order(97, None));
     assert_eq!(check(ahead(99), &ordered), [], "there was a new order");
@@ -327,9 +258,7 @@ fn a_permit_from_a_replaced_order_is_found() {
     ordered.windows = vec![order(60, None)];
     assert_eq!(broken_rules(vec![attempt()], &[record()], &ordered), []);
     ordered.windows = vec![order(60, Some(110))];
-    ordered
-        .cancellations
-        .push(("inst-00000001".into(), action(110, 111)));
+    ordered.cancellations.push(("inst-00000001".into(), action(110, 111)));
     let broken = broken_rules(vec![attempt()], &[record()], &ordered);
     assert_eq!(broken, [Rule::NoStartWithoutPermit]);
 }
@@ -337,9 +266,7 @@ fn a_permit_from_a_replaced_order_is_found() {
 #[test]
 fn a_permit_for_a_called_off_attempt_is_found_even_in_a_later_window() {
     let mut cancelled = usual_log();
-    cancelled
-        .cancellations
-        .push(("inst-00000001".into(), action(95, 96)));
+    cancelled.cancellations.push(("inst-00000001".into(), action(95, 96)));
     let broken = broken_rules(vec![attempt()], &[record()], &cancelled);
     assert_eq!(broken, [Rule::NoStartWithoutPermit]);
 }
@@ -365,10 +292,7 @@ fn two_open_runs_are_found() {
     let second = Attempt {
         id: Uuid::from_u128(2),
         permit: None,
-        events: vec![AttemptEvent {
-            name: "downloading",
-            at: moment(125),
-        }],
+        events: vec![AttemptEvent { name: "downloading", at: moment(125) }],
         acknowledged: 1,
         ..attempt()
     };
@@ -393,23 +317,10 @@ fn a_forgotten_attempt_may_time_out() {
         at: at(200),
     };
     given_up.state = "abandoned".into();
-    assert_eq!(
-        broken_rules(vec![forgotten], &[given_up.clone()], &usual_log()),
-        []
-    );
-    let untold = Attempt {
-        acknowledged: 3,
-        forgotten: true,
-        ..attempt()
-    };
-    assert_eq!(
-        broken_rules(vec![untold.clone()], &[given_up.clone()], &usual_log()),
-        []
-    );
-    let remembered = Attempt {
-        forgotten: false,
-        ..untold
-    };
+    assert_eq!(broken_rules(vec![forgotten], &[given_up.clone()], &usual_log()), []);
+    let untold = Attempt { acknowledged: 3, forgotten: true, ..attempt() };
+    assert_eq!(broken_rules(vec![untold.clone()], &[given_up.clone()], &usual_log()), []);
+    let remembered = Attempt { forgotten: false, ..untold };
     let broken = broken_rules(vec![remembered], &[given_up], &usual_log());
     assert_eq!(broken, [Rule::EndsMatch], "the node reported its end later");
 }

@@ -12,10 +12,7 @@ fn a_run_that_timed_out_too_early_is_found() {
     forgotten.events.truncate(3);
     forgotten.acknowledged = 3;
     forgotten.forgotten = true;
-    let ground_truth = OwnGroundTruth {
-        attempts: vec![forgotten],
-        facts_digest: Vec::new(),
-    };
+    let ground_truth = OwnGroundTruth { attempts: vec![forgotten], facts_digest: Vec::new() };
     let given_up = |at_second: i64| {
         let mut run = record();
         run.events[3] = RunEntry {
@@ -44,17 +41,9 @@ fn an_event_without_a_change_of_state_does_not_restart_the_timeout() {
     ground_truth.reports[1].between.1 = at(154);
     ground_truth.reports[2].between = (at(155), at(156));
     ground_truth.reports[3].between = (at(157), at(158));
-    let member = SimulatedMember {
-        is_eim: true,
-        ..member()
-    };
+    let member = SimulatedMember { is_eim: true, ..member() };
     let check = |events: &[_]| {
-        broken_eim_rules(
-            &member,
-            &ground_truth,
-            &[run(1, None, events)],
-            &usual_log(),
-        )
+        broken_eim_rules(&member, &ground_truth, &[run(1, None, events)], &usual_log())
     };
     assert_eq!(check(&events), []);
     let mut early = events;

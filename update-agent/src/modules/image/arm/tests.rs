@@ -7,10 +7,7 @@ use crate::model::{ImageSpec, Sha256};
 fn step(allow_retry: bool) -> ImageStep {
     ImageStep {
         slot: Slot::B,
-        spec: ImageSpec {
-            allow_retry,
-            ..ImageSpec::sample("1.1")
-        },
+        spec: ImageSpec { allow_retry, ..ImageSpec::sample("1.1") },
         slot_capacity: None,
     }
 }
@@ -20,18 +17,12 @@ fn slot_image(image_id: &str) -> SlotImage {
         file: Sha256::hash(image_id.as_bytes()),
         profile_name: "demo".into(),
         image_id: image_id.into(),
-        raw: Some(RawImage {
-            sha256: Sha256::hash(b"raw"),
-            bytes: 40,
-        }),
+        raw: Some(RawImage { sha256: Sha256::hash(b"raw"), bytes: 40 }),
     }
 }
 
 fn armed(boot_id: &str) -> SlotState {
-    SlotState::Armed {
-        image: slot_image("1.1"),
-        boot_id: boot_id.into(),
-    }
+    SlotState::Armed { image: slot_image("1.1"), boot_id: boot_id.into() }
 }
 
 /// The stage of image 1.1, which failed here before, on a node that runs 1.0 from slot A.
@@ -62,10 +53,7 @@ fn stage(allow_retry: bool, state: SlotState, entry: BootEntry) -> ImageStage {
 
 #[test]
 fn an_ordered_retry_does_not_report_an_earlier_failure() {
-    let half = SlotImage {
-        raw: None,
-        ..slot_image("1.1")
-    };
+    let half = SlotImage { raw: None, ..slot_image("1.1") };
     let unfinished = [
         SlotState::Empty,
         SlotState::Writing(half.clone()),
@@ -86,34 +74,18 @@ fn an_ordered_retry_does_not_report_an_earlier_failure() {
 
 #[test]
 fn an_undecided_trial_is_reported_only_by_its_own_attempt() {
-    let reason = UndecidedReason {
-        why: "the server cannot be reached".into(),
-        log: "no route\n".into(),
-    };
-    let undecided = UndecidedImage {
-        file: Sha256::hash(b"1.1"),
-        times: 2,
-        reason: reason.clone(),
-    };
-    let slots = Slots {
-        undecided: vec![undecided],
-        ..Slots::default()
-    };
+    let reason =
+        UndecidedReason { why: "the server cannot be reached".into(), log: "no route\n".into() };
+    let undecided = UndecidedImage { file: Sha256::hash(b"1.1"), times: 2, reason: reason.clone() };
+    let slots = Slots { undecided: vec![undecided], ..Slots::default() };
     let step = step(false);
     let ready = || ImageStage::Ready(slot_image("1.1"));
-    assert_eq!(
-        ready().with_undecided_since(2, &step, &slots),
-        ready(),
-        "of another attempt"
-    );
+    assert_eq!(ready().with_undecided_since(2, &step, &slots), ready(), "of another attempt");
     let reported = ready().with_undecided_since(1, &step, &slots);
     assert_eq!(reported, ImageStage::Undecided(reason));
     let (failure, is_final) = reported.problem(&step).expect("it does not run");
     assert!(is_final);
-    assert!(
-        failure.reason.ends_with(": the server cannot be reached"),
-        "{failure}"
-    );
+    assert!(failure.reason.ends_with(": the server cannot be reached"), "{failure}");
     assert_eq!(failure.log, "no route\n");
     // Any other outcome has precedence.
     let worse = ImageStage::failed("it panicked", "");
@@ -124,22 +96,13 @@ fn an_undecided_trial_is_reported_only_by_its_own_attempt() {
 fn an_image_with_an_ordered_retry_is_armed_and_may_fail_again() {
     let ordered = |state, entry| stage(true, state, entry);
     let written = SlotState::Written(slot_image("1.1"));
-    assert_eq!(
-        ordered(written, BootEntry::Absent),
-        ImageStage::Ready(slot_image("1.1"))
-    );
-    assert_eq!(
-        ordered(armed("now"), BootEntry::Absent),
-        ImageStage::HalfArmed(slot_image("1.1"))
-    );
+    assert_eq!(ordered(written, BootEntry::Absent), ImageStage::Ready(slot_image("1.1")));
+    assert_eq!(ordered(armed("now"), BootEntry::Absent), ImageStage::HalfArmed(slot_image("1.1")));
     assert_eq!(ordered(armed("now"), BootEntry::OneShot), ImageStage::Armed);
     let bad = SlotState::Bad {
         image: slot_image("1.1"),
         why: "it panicked".into(),
         log: "Oops\n".into(),
     };
-    assert_eq!(
-        ordered(bad, BootEntry::Absent),
-        ImageStage::failed("it panicked", "Oops\n")
-    );
+    assert_eq!(ordered(bad, BootEntry::Absent), ImageStage::failed("it panicked", "Oops\n"));
 }

@@ -31,17 +31,12 @@ const MISCOUNTING_VERSIONS: [&str; 2] = ["258", "259"];
 const OVERRIDING_SETTINGS: [&str; 2] = ["default", "preferred"];
 
 /// Variables of the firmware that make the loader start another entry than the first one.
-const OVERRIDING_VARIABLES: [&str; 3] = [
-    "LoaderEntryDefault",
-    "LoaderEntryPreferred",
-    "LoaderEntryOneShot",
-];
+const OVERRIDING_VARIABLES: [&str; 3] =
+    ["LoaderEntryDefault", "LoaderEntryPreferred", "LoaderEntryOneShot"];
 
 /// Variables that make the loader wait for input, and the `bootctl` command that clears each.
-const TIMEOUT_VARIABLES: [(&str, &str); 2] = [
-    ("LoaderConfigTimeout", "set-timeout"),
-    ("LoaderConfigTimeoutOneShot", "set-timeout-oneshot"),
-];
+const TIMEOUT_VARIABLES: [(&str, &str); 2] =
+    [("LoaderConfigTimeout", "set-timeout"), ("LoaderConfigTimeoutOneShot", "set-timeout-oneshot")];
 
 /// Runs all checks.
 pub fn find_faults(esp: &Esp) -> Vec<String> {
@@ -59,10 +54,7 @@ pub fn find_faults(esp: &Esp) -> Vec<String> {
     faults.extend(check_bless_unit(system));
     faults.extend(check_entries(esp));
     if esp.needs_watchdog {
-        faults.extend(check_watchdog(
-            &system.sys,
-            "its configuration requires one",
-        ));
+        faults.extend(check_watchdog(&system.sys, "its configuration requires one"));
     }
     faults
 }
@@ -143,12 +135,10 @@ fn check_loader(system: &SystemInterfaces) -> Vec<String> {
     match system.efi.read_number("LoaderFeatures") {
         Err(why) => faults.push(why),
         Ok(features) => {
-            let lacks = [
-                (FEATURE_BOOT_COUNTING, "count boots"),
-                (FEATURE_SORT_KEY, "sort by sort-key"),
-            ]
-            .into_iter()
-            .filter(|(bit, _)| features.unwrap_or(0) & bit == 0);
+            let lacks =
+                [(FEATURE_BOOT_COUNTING, "count boots"), (FEATURE_SORT_KEY, "sort by sort-key")]
+                    .into_iter()
+                    .filter(|(bit, _)| features.unwrap_or(0) & bit == 0);
             faults.extend(lacks.map(|(_, feature)| {
                 format!("the boot loader does not report that it can {feature}: update it with `bootctl update`")
             }));
@@ -266,9 +256,7 @@ fn precedence_fault(file: &str) -> String {
 fn check_extended_partition(esp: &Esp) -> Vec<String> {
     let at = Path::new("/boot");
     let mounts = esp.system.mounts().unwrap_or_default();
-    let is_mounted = mounts
-        .iter()
-        .any(|mount| mount.mount_point == at && mount.fs_type == "vfat");
+    let is_mounted = mounts.iter().any(|mount| mount.mount_point == at && mount.fs_type == "vfat");
     if !is_mounted || esp.mount_point == at {
         return Vec::new();
     }

@@ -28,9 +28,7 @@ pub struct EfiVariables {
 impl EfiVariables {
     /// The variables in a folder; on a real system `/sys/firmware/efi/efivars`.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self {
-            folder: folder.into(),
-        }
+        Self { folder: folder.into() }
     }
 
     /// Whether efivarfs may not be mounted yet: its folder exists and is empty.
@@ -77,9 +75,7 @@ impl EfiVariables {
             file => file.map_err(unreadable)?,
         };
         let mut bytes = Vec::new();
-        file.take(MAX_VARIABLE_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(unreadable)?;
+        file.take(MAX_VARIABLE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 > MAX_VARIABLE_BYTES {
             return Err(unreadable_variable(name, "it is too long"));
         }
@@ -101,11 +97,7 @@ mod tests {
     /// A folder with one variable whose file has these bytes.
     fn with_variable(name: &str, bytes: &[u8]) -> (tempfile::TempDir, EfiVariables) {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(
-            folder.path().join(format!("{name}-{LOADER_VENDOR_GUID}")),
-            bytes,
-        )
-        .unwrap();
+        fs::write(folder.path().join(format!("{name}-{LOADER_VENDOR_GUID}")), bytes).unwrap();
         let efi = EfiVariables::new(folder.path());
         (folder, efi)
     }

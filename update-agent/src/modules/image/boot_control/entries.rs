@@ -47,19 +47,14 @@ impl EntryName {
     pub fn parse(file: &str, suffix: &str) -> Option<Self> {
         let (stem, end) = file.rsplit_once('.')?;
         // The loader reserves names that begin with `auto-` for entries that it generates.
-        let is_reserved = stem
-            .get(..5)
-            .is_some_and(|start| start.eq_ignore_ascii_case("auto-"));
+        let is_reserved = stem.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("auto-"));
         if !end.eq_ignore_ascii_case(suffix) || stem.starts_with('.') || is_reserved {
             return None;
         }
         let halves = stem.rsplit_once('+');
         let halves = halves.and_then(|(id, counter)| Some((id, parse_counter(counter)?)));
         let (id, counter) = halves.map_or((stem, None), |(id, counter)| (id, Some(counter)));
-        Some(Self {
-            id: id.to_owned(),
-            counter,
-        })
+        Some(Self { id: id.to_owned(), counter })
     }
 
     /// Whether no boots remain: the loader starts the entry only if there is no other.
@@ -86,10 +81,7 @@ fn parse_counter(text: &str) -> Option<BootCounter> {
         Some((left, done)) => (left, number(done)?),
         None => (text, 0),
     };
-    Some(BootCounter {
-        left: number(left)?,
-        done,
-    })
+    Some(BootCounter { left: number(left)?, done })
 }
 
 /// An entry file in the entries folder.
@@ -141,9 +133,7 @@ impl LoaderEntry {
     /// The slot whose kernel the entry starts.
     pub fn slot(&self) -> Option<Slot> {
         let starts = self.target.as_deref()?;
-        [Slot::A, Slot::B]
-            .into_iter()
-            .find(|slot| starts.eq_ignore_ascii_case(&kernel_path(*slot)))
+        [Slot::A, Slot::B].into_iter().find(|slot| starts.eq_ignore_ascii_case(&kernel_path(*slot)))
     }
 
     /// The sequence number in the name; `None` if the agent did not choose the name.
@@ -178,10 +168,7 @@ impl LoaderEntry {
 }
 
 fn normalize_path(text: &str) -> String {
-    let parts: Vec<&str> = text
-        .split(['/', '\\'])
-        .filter(|part| !part.is_empty())
-        .collect();
+    let parts: Vec<&str> = text.split(['/', '\\']).filter(|part| !part.is_empty()).collect();
     parts.join("/")
 }
 
@@ -208,13 +195,7 @@ pub fn format_entry(slot: Slot, (profile, image): (&str, &str), sequence: u32) -
     // A control character in a foreign name must not start a new line.
     let title: String = format!("{profile} {image}")
         .chars()
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
+        .map(|character| if character.is_control() { ' ' } else { character })
         .take(MAX_TITLE_CHARS)
         .collect();
     format!(
@@ -226,20 +207,15 @@ pub fn format_entry(slot: Slot, (profile, image): (&str, &str), sequence: u32) -
 
 /// The boot entry of a slot, as the entry files define it.
 pub fn slot_entry(listed: &[LoaderEntry], slot: Slot) -> BootEntry {
-    let mine: Vec<&LoaderEntry> = listed
-        .iter()
-        .filter(|entry| entry.slot() == Some(slot))
-        .collect();
+    let mine: Vec<&LoaderEntry> =
+        listed.iter().filter(|entry| entry.slot() == Some(slot)).collect();
     let Some(first) = mine.first() else {
         return BootEntry::Absent;
     };
     if let Some(oddity) = mine.iter().find_map(|entry| entry.find_fault()) {
         return BootEntry::Invalid(oddity);
     }
-    if mine
-        .iter()
-        .any(|other| other.sequence() != first.sequence())
-    {
+    if mine.iter().any(|other| other.sequence() != first.sequence()) {
         let files: Vec<&str> = mine.iter().map(|entry| entry.file.as_str()).collect();
         return BootEntry::Invalid(format!(
             "several boot entries start slot {}: {}; remove all but one",
@@ -268,18 +244,13 @@ pub fn slot_entry(listed: &[LoaderEntry], slot: Slot) -> BootEntry {
 pub fn find_slot_by_id(listed: &[LoaderEntry], id: &str) -> Option<Slot> {
     let name = EntryName::parse(id, "conf");
     let id = name.as_ref().map_or(id, |name| name.id.as_str());
-    listed
-        .iter()
-        .find(|entry| entry.name.id.eq_ignore_ascii_case(id))?
-        .slot()
+    listed.iter().find(|entry| entry.name.id.eq_ignore_ascii_case(id))?.slot()
 }
 
 /// Parses the name of any file in the entries folder. Returns the sequence number and whether the
 /// file is temporary; `None` if the agent did not choose the name.
 pub fn parse_own_file_name(file: &str) -> Option<(u32, bool)> {
-    let temporary = file
-        .rsplit_once('.')
-        .filter(|(_, end)| end.eq_ignore_ascii_case("new"));
+    let temporary = file.rsplit_once('.').filter(|(_, end)| end.eq_ignore_ascii_case("new"));
     let entry = temporary.map_or(file, |(entry, _)| entry);
     let number = EntryName::parse(entry, "conf")?.sequence()?;
     Some((number, temporary.is_some()))
@@ -293,9 +264,7 @@ pub fn next_sequence<'a>(listed: impl IntoIterator<Item = &'a LoaderEntry>) -> u
 
 /// Foreign entries that start something.
 pub fn foreign_entries(listed: &[LoaderEntry]) -> impl Iterator<Item = &LoaderEntry> {
-    listed
-        .iter()
-        .filter(|entry| entry.target.is_some() && entry.slot().is_none())
+    listed.iter().filter(|entry| entry.target.is_some() && entry.slot().is_none())
 }
 
 /// Foreign entries that the loader would prefer to one of ours, or to our next one.
@@ -303,24 +272,16 @@ pub fn foreign_entries_before_ours(listed: &[LoaderEntry]) -> Vec<&LoaderEntry> 
     let next = next_sequence(listed);
     let next = LoaderEntry {
         file: format!("{}+1.conf", entry_id(next)),
-        name: EntryName {
-            id: entry_id(next),
-            counter: Some(BootCounter { left: 1, done: 0 }),
-        },
+        name: EntryName { id: entry_id(next), counter: Some(BootCounter { left: 1, done: 0 }) },
         sort_key: Some(SORT_KEY.to_owned()),
         machine_id: String::new(),
         version: format!("{next:06}"),
         target: None,
     };
-    let ours = listed
-        .iter()
-        .filter(|entry| entry.slot().is_some() && !entry.name.is_exhausted());
+    let ours = listed.iter().filter(|entry| entry.slot().is_some() && !entry.name.is_exhausted());
     let ours: Vec<&LoaderEntry> = ours.chain([&next]).collect();
     foreign_entries(listed)
-        .filter(|other| {
-            ours.iter()
-                .any(|entry| compare_entries(other, entry) == Ordering::Less)
-        })
+        .filter(|other| ours.iter().any(|entry| compare_entries(other, entry) == Ordering::Less))
         .collect()
 }
 
@@ -340,10 +301,9 @@ pub fn compare_entries(one: &LoaderEntry, other: &LoaderEntry) -> Ordering {
         })
         .then_with(|| compare_versions(&other.name.id, &one.name.id))
         .then_with(|| match (one.name.counter, other.name.counter) {
-            (Some(counter), Some(other)) => other
-                .left
-                .cmp(&counter.left)
-                .then(counter.done.cmp(&other.done)),
+            (Some(counter), Some(other)) => {
+                other.left.cmp(&counter.left).then(counter.done.cmp(&other.done))
+            }
             _ => Ordering::Equal,
         })
 }
@@ -361,9 +321,7 @@ pub fn compare_versions(one: &str, other: &str) -> Ordering {
             (None, _) | (_, None) => return first.is_some().cmp(&second.is_some()),
             _ => b"-^.",
         };
-        let mark = marks
-            .iter()
-            .find(|mark| first == Some(**mark) || second == Some(**mark));
+        let mark = marks.iter().find(|mark| first == Some(**mark) || second == Some(**mark));
         if let Some(mark) = mark {
             if first != second {
                 return (first != Some(*mark)).cmp(&(second != Some(*mark)));
@@ -373,20 +331,13 @@ pub fn compare_versions(one: &str, other: &str) -> Ordering {
         }
         let is_number = [first, second].iter().flatten().any(u8::is_ascii_digit);
         let is_part = |byte: u8| {
-            if is_number {
-                byte.is_ascii_digit()
-            } else {
-                byte.is_ascii_alphabetic()
-            }
+            if is_number { byte.is_ascii_digit() } else { byte.is_ascii_alphabetic() }
         };
         let (part, rest) = split_prefix(one, is_part);
         let (other_part, other_rest) = split_prefix(other, is_part);
         (one, other) = (rest, other_rest);
-        let decided = if is_number {
-            compare_numbers(part, other_part)
-        } else {
-            part.cmp(other_part)
-        };
+        let decided =
+            if is_number { compare_numbers(part, other_part) } else { part.cmp(other_part) };
         if decided != Ordering::Equal {
             return decided;
         }

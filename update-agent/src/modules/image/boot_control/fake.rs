@@ -38,11 +38,7 @@ impl BootMachine {
         let root = tempfile::tempdir().expect("a folder");
         let paths = AgentPaths::new(root.path(), None);
         paths.prepare().expect("the state folder");
-        let machine = Self {
-            root,
-            paths,
-            config: ImageConfig::default(),
-        };
+        let machine = Self { root, paths, config: ImageConfig::default() };
         machine.write("proc/self/mountinfo", MOUNTS);
         machine.write("proc/cmdline", "root=PARTLABEL=root-a panic=10\n");
         machine.write("proc/sys/kernel/random/boot_id", "boot-1\n");
@@ -129,9 +125,8 @@ fn variable_path(name: &str) -> String {
 /// Names of the files in a folder, sorted.
 pub fn file_names(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder).expect("the folder").flatten();
-    let mut names: Vec<String> = files
-        .map(|file| file.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
     names.sort_unstable();
     names
 }
@@ -213,10 +208,7 @@ impl MountRunner {
 #[async_trait::async_trait]
 impl Runner for MountRunner {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
-        self.commands
-            .lock()
-            .expect("the lock")
-            .push(command.to_string());
+        self.commands.lock().expect("the lock").push(command.to_string());
         let point = command.arguments.last().expect("a folder");
         let point = self.root.join(point.trim_start_matches('/'));
         match command.program.as_str() {
@@ -245,9 +237,6 @@ impl Runner for MountRunner {
             }
             other => panic!("{other} was not expected"),
         }
-        Ok(Output {
-            status: Some(0),
-            ..Output::default()
-        })
+        Ok(Output { status: Some(0), ..Output::default() })
     }
 }

@@ -54,9 +54,7 @@ pub fn open_below(folder: &Path, path: &str) -> Result<File, Failure> {
     }
     let file = File::from(opened);
     let metadata = file.metadata().map_err(|error| {
-        storage_failure(format!(
-            "cannot read the metadata of {path} of the image: {error}"
-        ))
+        storage_failure(format!("cannot read the metadata of {path} of the image: {error}"))
     })?;
     if !metadata.is_file() {
         return Err(Failure::new(
@@ -70,10 +68,7 @@ pub fn open_below(folder: &Path, path: &str) -> Result<File, Failure> {
 /// Fails if the file system of `folder` has less than `bytes` free, plus the reserve.
 pub fn check_free_space(folder: &Path, bytes: u64) -> Result<(), Failure> {
     let stats = rustix::fs::statvfs(folder).map_err(|error| {
-        storage_failure(format!(
-            "cannot read the free space of {}: {error}",
-            folder.display()
-        ))
+        storage_failure(format!("cannot read the free space of {}: {error}", folder.display()))
     })?;
     check_free_bytes(
         folder,
@@ -109,12 +104,8 @@ pub fn copy_file(from: &mut File, to: &Path) -> Result<(), Failure> {
 fn copy_and_compare(from: &mut File, to: &Path) -> Result<(), Failure> {
     let cannot =
         |error: io::Error| storage_failure(format!("cannot write {}: {error}", to.display()));
-    let mut target = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(to)
-        .map_err(cannot)?;
+    let mut target =
+        OpenOptions::new().read(true).write(true).create_new(true).open(to).map_err(cannot)?;
     let expected = copy_and_hash(from, Some(&mut target)).map_err(cannot)?;
     target.sync_all().map_err(cannot)?;
     // Drop the page cache, so that the data is read from the disk.
@@ -127,10 +118,7 @@ fn copy_and_compare(from: &mut File, to: &Path) -> Result<(), Failure> {
     }
     Err(Failure::new(
         FailureKind::Verify,
-        format!(
-            "{} does not hold what was written to it: the disk may be failing",
-            to.display()
-        ),
+        format!("{} does not hold what was written to it: the disk may be failing", to.display()),
     ))
 }
 
@@ -155,10 +143,7 @@ pub fn is_copy(of: &mut File, path: &Path) -> Result<bool, Failure> {
         return Ok(false);
     }
     let cannot = |error: io::Error| {
-        storage_failure(format!(
-            "cannot read the file to compare with {}: {error}",
-            path.display()
-        ))
+        storage_failure(format!("cannot read the file to compare with {}: {error}", path.display()))
     };
     let expected = copy_and_hash(of, None).map_err(cannot)?;
     of.rewind().map_err(cannot)?;
@@ -270,12 +255,7 @@ mod tests {
         fs::create_dir_all(folder.path().join("usr/lib")).unwrap();
         std::os::unix::fs::symlink(outside.path(), folder.path().join("usr/lib/evenkeel")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("usr/link")).unwrap();
-        for path in [
-            "usr/lib/evenkeel/boot/slot-a.efi",
-            "usr/link",
-            "usr/lib",
-            "usr/none",
-        ] {
+        for path in ["usr/lib/evenkeel/boot/slot-a.efi", "usr/link", "usr/lib", "usr/none"] {
             let failure = open_below(folder.path(), path).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Apply, "{path}");
             assert!(failure.reason.contains(path), "{failure}");

@@ -49,9 +49,7 @@ fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut unescaped = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let code = part
-            .get(..3)
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
         if let Some(code) = code {
             unescaped.push(char::from(code));
             unescaped.push_str(&part[3..]);
@@ -65,9 +63,7 @@ fn unescape(text: &str) -> String {
 
 /// The mount that contains `path`: the deepest one, and of several at one mount point the latest.
 pub fn find_mount<'a>(mounts: &'a [MountEntry], path: &Path) -> Option<&'a MountEntry> {
-    let above = mounts
-        .iter()
-        .filter(|mount| path.starts_with(&mount.mount_point));
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
     above.max_by_key(|mount| mount.mount_point.components().count())
 }
 
@@ -113,9 +109,7 @@ fn parse_partition(uevent: &str) -> Option<Partition> {
 /// an overlay.
 pub fn find_root_partition(mounts: &[MountEntry], sys: &Path) -> Option<Partition> {
     let root = find_mount(mounts, Path::new("/"))?;
-    read_partitions(sys)
-        .into_iter()
-        .find(|partition| partition.device == root.device)
+    read_partitions(sys).into_iter().find(|partition| partition.device == root.device)
 }
 
 /// The slot whose root the kernel's command line names.
@@ -130,9 +124,7 @@ pub fn slot_of_cmdline(cmdline: &str) -> Option<Slot> {
 
 /// The slot with this partition label.
 pub fn slot_of_label(label: &str) -> Option<Slot> {
-    [Slot::A, Slot::B]
-        .into_iter()
-        .find(|slot| slot.label() == label)
+    [Slot::A, Slot::B].into_iter().find(|slot| slot.label() == label)
 }
 
 #[cfg(test)]
@@ -154,10 +146,7 @@ mod tests {
         let mounts = test_mounts();
         assert_eq!(mounts.len(), 4);
         let esp = find_mount(&mounts, Path::new("/efi/loader/entries")).unwrap();
-        assert_eq!(
-            (esp.fs_type.as_str(), esp.device.as_str()),
-            ("vfat", "254:1")
-        );
+        assert_eq!((esp.fs_type.as_str(), esp.device.as_str()), ("vfat", "254:1"));
         assert!(!esp.read_only, "`remount-ro` applies only after an error");
         let data = find_mount(&mounts, Path::new("/my data/agent")).unwrap();
         assert_eq!(data.mount_point, Path::new("/my data"));
@@ -172,10 +161,7 @@ mod tests {
         let sys = tempfile::tempdir().unwrap();
         let uevents = [
             ("vda", "MAJOR=254\nMINOR=0\nDEVNAME=vda\nDEVTYPE=disk\n"),
-            (
-                "vda2",
-                "MAJOR=254\nMINOR=2\nDEVNAME=vda2\nPARTN=2\nPARTNAME=root-a\n",
-            ),
+            ("vda2", "MAJOR=254\nMINOR=2\nDEVNAME=vda2\nPARTN=2\nPARTNAME=root-a\n"),
         ];
         for (node, uevent) in uevents {
             let folder = sys.path().join("class/block").join(node);
@@ -184,10 +170,7 @@ mod tests {
         }
         let root = find_root_partition(&test_mounts(), sys.path()).unwrap();
         assert_eq!((root.label.as_str(), root.number), ("root-a", 2));
-        assert_eq!(
-            find_root_partition(&test_mounts(), Path::new("/nowhere")),
-            None
-        );
+        assert_eq!(find_root_partition(&test_mounts(), Path::new("/nowhere")), None);
     }
 
     #[test]

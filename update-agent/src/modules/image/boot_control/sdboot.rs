@@ -40,9 +40,7 @@ pub struct SystemdBoot {
 
 impl fmt::Debug for SystemdBoot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SystemdBoot")
-            .field("esp", &self.esp)
-            .finish_non_exhaustive()
+        f.debug_struct("SystemdBoot").field("esp", &self.esp).finish_non_exhaustive()
     }
 }
 
@@ -54,11 +52,7 @@ impl SystemdBoot {
         at: PathBuf,
         config: &ImageConfig,
     ) -> Self {
-        Self {
-            esp: Arc::new(Esp::new(system, at, config)),
-            runner,
-            work: Arc::default(),
-        }
+        Self { esp: Arc::new(Esp::new(system, at, config)), runner, work: Arc::default() }
     }
 
     /// Runs work that reads the ESP. If the disk hangs, only this work hangs.
@@ -121,8 +115,7 @@ impl SystemdBoot {
     async fn unmount(&self) -> Result<(), Failure> {
         let point = self.mount_point();
         let point_in_root = self.system().relative_to_root(&point).display().to_string();
-        self.run(&Command::new("umount", MOUNT_TIMEOUT).with_arguments([point_in_root]))
-            .await?;
+        self.run(&Command::new("umount", MOUNT_TIMEOUT).with_arguments([point_in_root])).await?;
         // The empty folder may remain.
         fs::remove_dir(&point).ok();
         Ok(())

@@ -33,10 +33,7 @@ fn the_esp_is_found_where_systemd_mounts_it_or_where_it_is_configured() {
             fs::remove_dir(machine.path("boot")).unwrap();
         }
         fs::rename(machine.path("moved"), machine.path(at)).unwrap();
-        machine.write(
-            "proc/self/mountinfo",
-            MOUNTS.replace("/efi", &format!("/{at}")),
-        );
+        machine.write("proc/self/mountinfo", MOUNTS.replace("/efi", &format!("/{at}")));
         if at.starts_with("srv") {
             assert_eq!(found_name(&machine), None);
             machine.config.esp = Some("/srv/esp".into());
@@ -99,9 +96,7 @@ fn an_esp_is_late_only_where_systemd_boot_may_have_started_this_boot() {
         fs::remove_dir_all(machine.path(VARIABLES)).unwrap();
         fs::create_dir(machine.path(VARIABLES)).unwrap();
     }));
-    assert!(late(
-        |machine| machine.set_variable_bytes("LoaderInfo", b"odd")
-    ));
+    assert!(late(|machine| machine.set_variable_bytes("LoaderInfo", b"odd")));
     let nothing_to_wait_for: [fn(&mut BootMachine); 5] = [
         |machine| fs::remove_dir_all(machine.path("sys/firmware/efi")).unwrap(),
         |machine| machine.unset_variable("LoaderInfo"),

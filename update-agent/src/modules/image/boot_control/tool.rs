@@ -110,10 +110,7 @@ impl ImageTool {
         tool: &Path,
         config: &ImageConfig,
     ) -> Self {
-        let esp = config
-            .esp
-            .as_deref()
-            .unwrap_or(Path::new(DEFAULT_ESP_MOUNT_POINT));
+        let esp = config.esp.as_deref().unwrap_or(Path::new(DEFAULT_ESP_MOUNT_POINT));
         Self {
             esp: system.resolve_in_root(esp),
             system,
@@ -144,10 +141,7 @@ impl ImageTool {
     fn find_device(&self, slot: Slot) -> Result<PathBuf, Failure> {
         let dev = self.system.paths.inside("/dev");
         // The mapped device exists if the disk is encrypted.
-        let mapped = dev.join(format!(
-            "mapper/rootfs_{}",
-            super::entries::slot_letter(slot)
-        ));
+        let mapped = dev.join(format!("mapper/rootfs_{}", super::entries::slot_letter(slot)));
         if mapped.exists() {
             return Ok(mapped);
         }
@@ -189,9 +183,8 @@ impl ImageTool {
                 image.image_id, self.program
             ))
         })?;
-        let backup_sha256 = self
-            .run_on_esp(|esp| files::file_sha256(&esp.join(BACKUP_KERNEL)))
-            .await?;
+        let backup_sha256 =
+            self.run_on_esp(|esp| files::file_sha256(&esp.join(BACKUP_KERNEL))).await?;
         if backup_sha256 == note.kernel {
             return Ok(note);
         }
@@ -236,16 +229,8 @@ impl BootControl for ImageTool {
             BootEntry::Plain
         };
         let (a, b) = match booted {
-            Some(Slot::A) => (
-                runs,
-                self.inactive_slot_entry(Slot::B, &boot_id, &variables)
-                    .await?,
-            ),
-            Some(Slot::B) => (
-                self.inactive_slot_entry(Slot::A, &boot_id, &variables)
-                    .await?,
-                runs,
-            ),
+            Some(Slot::A) => (runs, self.inactive_slot_entry(Slot::B, &boot_id, &variables).await?),
+            Some(Slot::B) => (self.inactive_slot_entry(Slot::A, &boot_id, &variables).await?, runs),
             None => (BootEntry::Absent, BootEntry::Absent),
         };
         Ok(BootObservation {
@@ -286,9 +271,7 @@ impl BootControl for ImageTool {
     fn refuse_spec(&self, spec: &ImageSpec) -> Option<Failure> {
         let path = spec.url.split(['?', '#']).next().unwrap_or_default();
         let ending = Path::new(path).extension()?;
-        ending
-            .eq_ignore_ascii_case("zst")
-            .then(spool_link::zstd_unsupported)
+        ending.eq_ignore_ascii_case("zst").then(spool_link::zstd_unsupported)
     }
 
     async fn max_image_bytes(&self, _slot: Slot) -> Result<u64, Failure> {
@@ -355,31 +338,19 @@ impl BootControl for ImageTool {
                 "the agent was stopped before the image was written",
             ));
         }
-        let path = self
-            .system
-            .relative_to_root(link.path())
-            .display()
-            .to_string();
+        let path = self.system.relative_to_root(link.path()).display().to_string();
         // The tool compares the data that it writes with this digest, which is the signed one.
         let digest = from.sha256.to_string();
-        self.run_change(WRITE_TIMEOUT, &["-w", "-u", &path, "-s", &digest])
-            .await?;
+        self.run_change(WRITE_TIMEOUT, &["-w", "-u", &path, "-s", &digest]).await?;
         let backup_kernel = self.esp.join(BACKUP_KERNEL);
         let device = self.find_device(slot)?;
         let (kernel, raw) = run_blocking(move || {
             let _guard = guard;
-            Ok((
-                files::file_sha256(&backup_kernel)?,
-                files::file_digest(&device)?,
-            ))
+            Ok((files::file_sha256(&backup_kernel)?, files::file_digest(&device)?))
         })
         .await?;
         // The tool finished, so the slot may be armed from here on.
-        let note = ToolRecord {
-            file: from.sha256,
-            kernel,
-            mark: None,
-        };
+        let note = ToolRecord { file: from.sha256, kernel, mark: None };
         note.write(&self.record_path())?;
         Ok(raw)
     }
@@ -393,17 +364,13 @@ impl BootControl for ImageTool {
     async fn install_kernel(&self, slot: Slot, image: &SlotImage) -> Result<(), Failure> {
         // The tool stored the backup kernel when it wrote the slot; `-a` installs it.
         self.check_backup_kernel(image).await?;
-        let result = self
-            .run_on_esp(|esp| Ok(uki::read_cmdline(&esp.join(BACKUP_KERNEL))))
-            .await?;
-        result
-            .and_then(|cmdline| checks::check_kernel_cmdline(&cmdline, slot))
-            .map_err(|why| {
-                apply_failure(format!(
-                    "the kernel of the image {} cannot be tried: {why}",
-                    image.image_id
-                ))
-            })
+        let result = self.run_on_esp(|esp| Ok(uki::read_cmdline(&esp.join(BACKUP_KERNEL)))).await?;
+        result.and_then(|cmdline| checks::check_kernel_cmdline(&cmdline, slot)).map_err(|why| {
+            apply_failure(format!(
+                "the kernel of the image {} cannot be tried: {why}",
+                image.image_id
+            ))
+        })
     }
 
     async fn arm(&self, slot: Slot, image: &SlotImage, _sequence: u32) -> Result<(), Failure> {
@@ -426,10 +393,7 @@ impl BootControl for ImageTool {
         // without end. The price: after a power cut between mark and order, an image that was never
         // started looks as if it had failed, and only a person can permit a retry. An agent that is
         // killed there does no harm: the mark is ignored in the boot that set it.
-        note.mark = Some(TrialMark {
-            slot,
-            boot_id: self.system.boot_id()?,
-        });
+        note.mark = Some(TrialMark { slot, boot_id: self.system.boot_id()? });
         note.write(&self.record_path())?;
         let result = match self.run_change(CHANGE_TIMEOUT, &["-a"]).await {
             Ok(()) => self.check_one_shot(&note).await,

@@ -44,9 +44,8 @@ pub enum UnitState {
 
 /// State of the unit with this name in the system below `root`.
 pub fn unit_state(root: &Path, name: &str) -> UnitState {
-    let mut paths = UNIT_FOLDERS
-        .iter()
-        .filter_map(|folder| resolve_path(root, &format!("{folder}/{name}")));
+    let mut paths =
+        UNIT_FOLDERS.iter().filter_map(|folder| resolve_path(root, &format!("{folder}/{name}")));
     let Some(path) = paths.find(|path| path.symlink_metadata().is_ok()) else {
         return UnitState::Absent;
     };
@@ -57,11 +56,7 @@ pub fn unit_state(root: &Path, name: &str) -> UnitState {
             fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
         }
     };
-    if is_masked {
-        UnitState::Masked
-    } else {
-        UnitState::Available
-    }
+    if is_masked { UnitState::Masked } else { UnitState::Available }
 }
 
 /// Checks that the units of an image that is mounted at `root` permit a trial; else says why not.
@@ -158,50 +153,25 @@ mod tests {
         "etc/systemd/system/sysinit.target.wants/evenkeel-trial.service",
         "-> /usr/lib/systemd/system/evenkeel-trial.service",
     );
-    const BLESS_UNIT_FILE: (&str, &str) = (
-        "usr/lib/systemd/system/systemd-bless-boot.service",
-        "[Unit]",
-    );
+    const BLESS_UNIT_FILE: (&str, &str) =
+        ("usr/lib/systemd/system/systemd-bless-boot.service", "[Unit]");
 
     #[test]
     fn an_image_that_does_not_bless_itself_and_has_its_trial_guard_is_accepted() {
         let enabling_link = "usr/lib/systemd/system/sysinit.target.wants/evenkeel-trial.service";
-        let masked = (
-            "etc/systemd/system/systemd-bless-boot.service",
-            "-> /dev/null",
-        );
+        let masked = ("etc/systemd/system/systemd-bless-boot.service", "-> /dev/null");
         let emptied = ("etc/systemd/system/systemd-bless-boot.service", "");
         let good: [&[(&str, &str)]; 6] = [
             // Images with another init.
             &[],
             &[("sbin/init", "-> ../bin/busybox"), TRIAL_UNIT_FILE],
             &[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED],
-            &[
-                SYSTEMD_FILE,
-                TRIAL_UNIT_FILE,
-                (enabling_link, "-> ../evenkeel-trial.service"),
-            ],
-            &[
-                SYSTEMD_FILE,
-                TRIAL_UNIT_FILE,
-                TRIAL_UNIT_ENABLED,
-                BLESS_UNIT_FILE,
-                masked,
-            ],
-            &[
-                SYSTEMD_FILE,
-                TRIAL_UNIT_FILE,
-                TRIAL_UNIT_ENABLED,
-                BLESS_UNIT_FILE,
-                emptied,
-            ],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE, (enabling_link, "-> ../evenkeel-trial.service")],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED, BLESS_UNIT_FILE, masked],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED, BLESS_UNIT_FILE, emptied],
         ];
         for files in good {
-            assert_eq!(
-                check_image_units(create_files(files).path()),
-                Ok(()),
-                "{files:?}"
-            );
+            assert_eq!(check_image_units(create_files(files).path()), Ok(()), "{files:?}");
         }
     }
 
@@ -213,19 +183,8 @@ mod tests {
         );
         let bad: [&[(&str, &str)]; 3] = [
             &[BLESS_UNIT_FILE],
-            &[
-                SYSTEMD_FILE,
-                TRIAL_UNIT_FILE,
-                TRIAL_UNIT_ENABLED,
-                BLESS_UNIT_FILE,
-            ],
-            &[
-                SYSTEMD_FILE,
-                TRIAL_UNIT_FILE,
-                TRIAL_UNIT_ENABLED,
-                BLESS_UNIT_FILE,
-                alias,
-            ],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED, BLESS_UNIT_FILE],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED, BLESS_UNIT_FILE, alias],
         ];
         for files in bad {
             let why = check_image_units(create_files(files).path()).unwrap_err();

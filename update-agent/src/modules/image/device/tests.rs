@@ -31,10 +31,7 @@ fn slot_file(folder: &TempDir, bytes: usize) -> PathBuf {
 }
 
 fn raw_image(bytes: &[u8]) -> RawImage {
-    RawImage {
-        sha256: Sha256::hash(bytes),
-        bytes: bytes.len() as u64,
-    }
+    RawImage { sha256: Sha256::hash(bytes), bytes: bytes.len() as u64 }
 }
 
 fn compare(path: &Path, raw: &RawImage) -> Result<(), Failure> {
@@ -45,15 +42,9 @@ fn compare(path: &Path, raw: &RawImage) -> Result<(), Failure> {
 fn a_slot_is_found_by_the_name_of_its_partition() {
     let root = create_sysfs(&[
         ("sda", "MAJOR=8\nDEVNAME=sda\nDEVTYPE=disk\n"),
-        (
-            "sda2",
-            "DEVNAME=sda2\nDEVTYPE=partition\nPARTN=2\nPARTNAME=root-a\n",
-        ),
+        ("sda2", "DEVNAME=sda2\nDEVTYPE=partition\nPARTN=2\nPARTNAME=root-a\n"),
         ("sda3", "DEVNAME=sda3\nPARTNAME=root-b"),
-        (
-            "sda4",
-            "DEVNAME=sda4\nPARTNAME=root-b-old\nOTHERPARTNAME=root-b\n",
-        ),
+        ("sda4", "DEVNAME=sda4\nPARTNAME=root-b-old\nOTHERPARTNAME=root-b\n"),
         ("cciss!c0d0p1", "DEVNAME=cciss/c0d0p1\nPARTNAME=esp\n"),
     ]);
     assert_eq!(find(&root, "root-a").unwrap(), root.path().join("dev/sda2"));
@@ -200,11 +191,7 @@ fn opening_a_busy_device_is_retried_for_ten_seconds() {
     let pause = || pauses.set(pauses.get() + 1);
     let free_after = |busy: u32| {
         move |pauses: &Cell<u32>| {
-            if pauses.get() < busy {
-                Err(Errno::BUSY)
-            } else {
-                Ok(())
-            }
+            if pauses.get() < busy { Err(Errno::BUSY) } else { Ok(()) }
         }
     };
     let soon = free_after(3);

@@ -12,10 +12,7 @@ fn slot_image(image_id: &str) -> SlotImage {
         file: Sha256::hash(image_id.as_bytes()),
         profile_name: "demo".into(),
         image_id: image_id.into(),
-        raw: Some(RawImage {
-            sha256: Sha256::hash(b"raw"),
-            bytes: 40,
-        }),
+        raw: Some(RawImage { sha256: Sha256::hash(b"raw"), bytes: 40 }),
     }
 }
 
@@ -91,10 +88,7 @@ const PLAN_CASES: &[PlanCase] = &[
     (|node, _| node.slots.a = good("1.1"), "nothing to do"),
     (
         |node, spec| {
-            let unknown = SlotImage {
-                file: Sha256::from(UNKNOWN_DIGEST),
-                ..slot_image("1.1")
-            };
+            let unknown = SlotImage { file: Sha256::from(UNKNOWN_DIGEST), ..slot_image("1.1") };
             node.slots.a = SlotState::Good(unknown);
             spec.image_id = "1.0".into();
         },
@@ -103,10 +97,7 @@ const PLAN_CASES: &[PlanCase] = &[
     // The same version from another file is another image.
     (
         |node, _| {
-            let other = SlotImage {
-                file: Sha256::hash(b"rebuilt"),
-                ..slot_image("1.1")
-            };
+            let other = SlotImage { file: Sha256::hash(b"rebuilt"), ..slot_image("1.1") };
             node.slots.a = SlotState::Good(other);
         },
         "root-b 30",
@@ -122,20 +113,14 @@ const PLAN_CASES: &[PlanCase] = &[
     ),
     (
         |node, _| {
-            node.slots.b = SlotState::Armed {
-                image: slot_image("1.1"),
-                boot_id: "boot-1".into(),
-            };
+            node.slots.b = SlotState::Armed { image: slot_image("1.1"), boot_id: "boot-1".into() };
         },
         "root-b 0",
     ),
     // An incomplete image or another one does not count.
     (
         |node, _| {
-            let half = SlotImage {
-                raw: None,
-                ..slot_image("1.1")
-            };
+            let half = SlotImage { raw: None, ..slot_image("1.1") };
             node.slots.b = SlotState::Written(half);
         },
         "root-b 30",
@@ -159,10 +144,7 @@ const PLAN_CASES: &[PlanCase] = &[
     // but no file is needed if the image runs already by its own name.
     (
         |node, spec| {
-            let unknown = SlotImage {
-                file: Sha256::from(UNKNOWN_DIGEST),
-                ..slot_image("1.0")
-            };
+            let unknown = SlotImage { file: Sha256::from(UNKNOWN_DIGEST), ..slot_image("1.0") };
             node.slots.a = SlotState::Good(unknown);
             spec.image_id = "1.0".into();
             spec.sha256 = Sha256::from(UNKNOWN_DIGEST);
@@ -196,10 +178,7 @@ const PLAN_CASES: &[PlanCase] = &[
         },
         "root-b 30",
     ),
-    (
-        |node, _| node.slots.bad.push(bad_image("1.0.5")),
-        "root-b 30",
-    ),
+    (|node, _| node.slots.bad.push(bad_image("1.0.5")), "root-b 30"),
     // There must be an image to return to.
     (
         |node, _| node.boot.booted = None,
@@ -244,10 +223,7 @@ const PLAN_CASES: &[PlanCase] = &[
         },
         "Storage: the ESP is full",
     ),
-    (
-        |_, spec| spec.rules.max_bytes = 29,
-        "Plan: the image has 30 bytes and the policy allows 29",
-    ),
+    (|_, spec| spec.rules.max_bytes = 29, "Plan: the image has 30 bytes and the policy allows 29"),
     (|_, spec| spec.rules.max_bytes = 30, "root-b 30"),
 ];
 
@@ -270,17 +246,10 @@ fn the_download_limit_is_the_smaller_of_policy_limit_and_slot_capacity() {
         (99, Some(100), 99),
         (101, Some(100), 100),
     ] {
-        let mut step = ImageStep {
-            slot: Slot::B,
-            spec: image_spec(),
-            slot_capacity,
-        };
+        let mut step = ImageStep { slot: Slot::B, spec: image_spec(), slot_capacity };
         step.spec.rules.max_bytes = max_bytes;
         let bounded = step.size_limited_spec();
-        assert_eq!(
-            bounded.rules.max_bytes, expected,
-            "{max_bytes} {slot_capacity:?}"
-        );
+        assert_eq!(bounded.rules.max_bytes, expected, "{max_bytes} {slot_capacity:?}");
         assert_eq!(step.spec.rules.max_bytes, max_bytes);
     }
     let draft = plan_image(&image_spec(), &node()).unwrap();
@@ -293,10 +262,7 @@ fn a_plan_contains_the_image_before_and_after_and_the_reboot() {
     assert!(draft.reboot_expected);
     let image = draft.to_plan().image.unwrap();
     assert_eq!(image.profile_name, "demo");
-    assert_eq!(
-        (image.before.as_str(), image.after.as_str()),
-        ("1.0", "1.1")
-    );
+    assert_eq!((image.before.as_str(), image.after.as_str()), ("1.0", "1.1"));
     assert!(draft.changes.is_empty());
     let step = &draft.steps[0];
     let written = serde_json::to_value(step).unwrap();

@@ -69,9 +69,7 @@ impl Publisher {
 
     /// Adds a signature of the spec's current statement.
     fn sign(&self, mut spec: ImageSpec) -> ImageSpec {
-        let signature = self
-            .0
-            .sign(&SystemRandom::new(), signed_statement(&spec).as_bytes());
+        let signature = self.0.sign(&SystemRandom::new(), signed_statement(&spec).as_bytes());
         let signature = STANDARD.encode(signature.expect("a signature"));
         let id = Sha256::hash(&self.der());
         spec.signatures.push(format!("{id}:{signature}"));
@@ -110,9 +108,7 @@ fn load(root: &TempDir) -> Result<ImageKeys, String> {
 
 fn keys_of(publishers: &[&Publisher]) -> ImageKeys {
     let texts: Vec<_> = publishers.iter().map(|publisher| publisher.pem()).collect();
-    let names: Vec<_> = (0..publishers.len())
-        .map(|number| format!("{number}.pem"))
-        .collect();
+    let names: Vec<_> = (0..publishers.len()).map(|number| format!("{number}.pem")).collect();
     let files = names.iter().map(String::as_str);
     let files: Vec<_> = files.zip(texts.iter().map(String::as_str)).collect();
     load(&create_keys_folder(&files)).expect("keys")
@@ -135,9 +131,7 @@ fn the_statement_names_image_profile_architecture_and_file() {
 fn an_image_signed_by_a_key_of_this_node_is_accepted() {
     let (ours, theirs) = (Publisher::new(), Publisher::new());
     keys_of(&[&ours]).check(&ours.sign(image_spec())).unwrap();
-    keys_of(&[&theirs, &ours])
-        .check(&ours.sign(image_spec()))
-        .unwrap();
+    keys_of(&[&theirs, &ours]).check(&ours.sign(image_spec())).unwrap();
     // One valid signature is enough, whatever its position.
     let both = ours.sign(theirs.sign(image_spec()));
     keys_of(&[&ours]).check(&both).unwrap();
@@ -228,11 +222,8 @@ fn a_field_with_a_control_character_is_refused_even_if_signed() {
 fn a_missing_folder_has_no_keys_and_other_files_are_ignored() {
     let root = tempfile::tempdir().unwrap();
     refusal(&load(&root).unwrap(), &image_spec());
-    let root = create_keys_folder(&[
-        ("README", "text"),
-        ("a.pem~", "old"),
-        ("b.pem.dpkg-new", "new"),
-    ]);
+    let root =
+        create_keys_folder(&[("README", "text"), ("a.pem~", "old"), ("b.pem.dpkg-new", "new")]);
     let why = refusal(&load(&root).unwrap(), &image_spec());
     assert!(why.contains("this node has no key"), "{why}");
 }
@@ -274,18 +265,12 @@ fn keys_that_others_can_write_are_refused() {
         let before = fs::metadata(path).unwrap().permissions();
         chmod(path, mode);
         let why = load(&root).unwrap_err();
-        assert!(
-            why.ends_with("users other than root may write to it"),
-            "{why}"
-        );
+        assert!(why.ends_with("users other than root may write to it"), "{why}");
         fs::set_permissions(path, before).unwrap();
     }
     chmod(root.path(), 0o777);
     let why = load(&root).unwrap_err();
-    assert!(
-        why.ends_with("users other than root may write to it"),
-        "{why}"
-    );
+    assert!(why.ends_with("users other than root may write to it"), "{why}");
     chmod(root.path(), 0o755);
 
     symlink(keys.join("a.pem"), keys.join("b.pem")).unwrap();
@@ -295,13 +280,8 @@ fn keys_that_others_can_write_are_refused() {
 
 #[test]
 fn too_many_keys_are_refused() {
-    let names: Vec<_> = (0..=MAX_KEYS)
-        .map(|number| format!("{number}.pem"))
-        .collect();
-    let files: Vec<_> = names
-        .iter()
-        .map(|name| (name.as_str(), OPENSSL_KEY))
-        .collect();
+    let names: Vec<_> = (0..=MAX_KEYS).map(|number| format!("{number}.pem")).collect();
+    let files: Vec<_> = names.iter().map(|name| (name.as_str(), OPENSSL_KEY)).collect();
     let why = load(&create_keys_folder(&files)).unwrap_err();
     assert!(why.ends_with("there are more than 64"), "{why}");
 }

@@ -39,11 +39,7 @@ impl SlotFile {
                 )
             })?,
         };
-        Ok(Self {
-            path: path.to_owned(),
-            clock,
-            slots: Mutex::new(slots),
-        })
+        Ok(Self { path: path.to_owned(), clock, slots: Mutex::new(slots) })
     }
 
     /// Returns a copy of the record.

@@ -38,12 +38,7 @@ pub fn reconcile(
     let Some(running) = observed.booted else {
         return (slots.clone(), Vec::new());
     };
-    let start = Reconciliation {
-        slots: slots.clone(),
-        repairs: Vec::new(),
-        observed,
-        now,
-    };
+    let start = Reconciliation { slots: slots.clone(), repairs: Vec::new(), observed, now };
     let Reconciliation { slots, repairs, .. } = start
         .apply_event(running, &SlotEvent::Booted)
         .bless_or_commit(running)
@@ -107,11 +102,9 @@ impl Reconciliation<'_> {
                 }
             },
             // It becomes written after its entry is removed.
-            SlotState::Trial {
-                passed: is_healthy,
-                undecided_reason,
-                ..
-            } if (*is_healthy || undecided_reason.is_some()) && *entry != BootEntry::Absent => {
+            SlotState::Trial { passed: is_healthy, undecided_reason, .. }
+                if (*is_healthy || undecided_reason.is_some()) && *entry != BootEntry::Absent =>
+            {
                 self.withdraw_other_slot(other, running)
             }
             SlotState::Trial { boots, .. } => {
@@ -144,17 +137,12 @@ impl Reconciliation<'_> {
         let other = running.other();
         let is_bad = matches!(self.slots.state(running), SlotState::Bad { .. });
         let is_way_back = *self.observed.entry(other) == BootEntry::Plain
-            && matches!(
-                self.slots.state(other),
-                SlotState::Good(_) | SlotState::Empty
-            );
+            && matches!(self.slots.state(other), SlotState::Good(_) | SlotState::Empty);
         if !is_bad || !is_way_back {
             return self;
         }
         if *self.observed.entry(running) != BootEntry::Absent {
-            return self
-                .add_repair(BootRepair::Withdraw(running))
-                .add_repair(BootRepair::Reset);
+            return self.add_repair(BootRepair::Withdraw(running)).add_repair(BootRepair::Reset);
         }
         // Only the reset is missing; or a foreign entry starts the slot, and then a reset would
         // come back here again and again.
@@ -186,10 +174,7 @@ fn armed_failure_reason(entry: &BootEntry) -> String {
 }
 
 fn trial_failure_reason(came_up: usize) -> String {
-    format!(
-        "it came up in {} and did not prove healthy in time",
-        format_boots(came_up)
-    )
+    format!("it came up in {} and did not prove healthy in time", format_boots(came_up))
 }
 
 fn format_boots(number: usize) -> String {

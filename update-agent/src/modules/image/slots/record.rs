@@ -240,9 +240,7 @@ impl Slots {
 
     /// Finds an image with undecided trials.
     pub fn find_undecided(&self, file: &Sha256) -> Option<&UndecidedImage> {
-        self.undecided
-            .iter()
-            .find(|undecided| undecided.file == *file)
+        self.undecided.iter().find(|undecided| undecided.file == *file)
     }
 
     pub(super) fn set_state(&mut self, slot: Slot, state: SlotState) {
@@ -305,10 +303,7 @@ struct SlotsHeader {
 
 /// Encodes the record for its file.
 pub(super) fn encode_slots(slots: &Slots) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&SlotsDocument {
-        format: FORMAT_VERSION,
-        slots,
-    })
+    serde_json::to_vec(&SlotsDocument { format: FORMAT_VERSION, slots })
 }
 
 /// Parses the record from the bytes of its file. The error says what is wrong.

@@ -44,13 +44,7 @@ pub fn step(
     observed: &BootObservation,
     now: DateTime<Utc>,
 ) -> Result<Slots, SlotError> {
-    let case = SlotStep {
-        slots,
-        slot,
-        event,
-        observed,
-        now,
-    };
+    let case = SlotStep { slots, slot, event, observed, now };
     match event {
         SlotEvent::Begin { image, allow_retry } => case.begin(image, *allow_retry),
         SlotEvent::Wrote(raw) => case.wrote(*raw),
@@ -71,9 +65,7 @@ pub fn step(
 /// running slot is on trial.
 pub fn find_write_obstacle(slots: &Slots, observed: &BootObservation) -> Option<SlotError> {
     let on_trial = |slot| matches!(slots.state(slot), SlotState::Trial { .. });
-    find_fallback(slots, observed)
-        .err()
-        .filter(|_| !observed.booted.is_some_and(on_trial))
+    find_fallback(slots, observed).err().filter(|_| !observed.booted.is_some_and(on_trial))
 }
 
 /// The slot that boots if the other one fails: it runs, is good, and has a boot entry without a
@@ -82,10 +74,7 @@ fn find_fallback(slots: &Slots, observed: &BootObservation) -> Result<Slot, Slot
     let slot = observed.booted.ok_or(SlotError::RunningUnknown)?;
     let state = slots.state(slot);
     if !matches!(state, SlotState::Good(_)) || slots.last_good != Some(slot) {
-        return Err(SlotError::RunningNotGood {
-            slot,
-            state: state.description(),
-        });
+        return Err(SlotError::RunningNotGood { slot, state: state.description() });
     }
     match observed.entry(slot) {
         BootEntry::Plain => Ok(slot),
@@ -125,11 +114,8 @@ impl SlotStep<'_> {
     /// Records that the image of the slot failed, and remembers it as bad.
     fn with_bad(&self, image: &SlotImage, why: &str, log: &str) -> Slots {
         let Failure { reason, log, .. } = Failure::with_log(FailureKind::Verify, why, log);
-        let mut slots = self.with_state(SlotState::Bad {
-            image: image.clone(),
-            why: reason.clone(),
-            log,
-        });
+        let mut slots =
+            self.with_state(SlotState::Bad { image: image.clone(), why: reason.clone(), log });
         slots.remember_bad(image, &reason, self.now);
         slots
     }
@@ -156,10 +142,7 @@ impl SlotStep<'_> {
         if self.is_running() {
             return Ok(());
         }
-        Err(SlotError::IsNotRunning {
-            slot: self.slot,
-            event: describe_event(self.event),
-        })
+        Err(SlotError::IsNotRunning { slot: self.slot, event: describe_event(self.event) })
     }
 
     /// Protects the last good slot, and refuses an image that is known to be bad.
@@ -167,10 +150,9 @@ impl SlotStep<'_> {
         self.check_not_running()?;
         find_fallback(self.slots, self.observed)?;
         match self.slots.find_bad(&image.file) {
-            Some(bad) if !allow_retry => Err(SlotError::KnownBad {
-                image_id: bad.image_id.clone(),
-                why: bad.why.clone(),
-            }),
+            Some(bad) if !allow_retry => {
+                Err(SlotError::KnownBad { image_id: bad.image_id.clone(), why: bad.why.clone() })
+            }
             _ => Ok(()),
         }
     }
@@ -183,10 +165,7 @@ impl SlotStep<'_> {
             | SlotState::Good(_)
             | SlotState::Bad { .. } => {
                 self.check_may_replace(image, allow_retry)?;
-                Ok(self.with_state(SlotState::Writing(SlotImage {
-                    raw: None,
-                    ..image.clone()
-                })))
+                Ok(self.with_state(SlotState::Writing(SlotImage { raw: None, ..image.clone() })))
             }
             // It may boot at the next reset: first its entry must be removed, then the record must
             // change.
@@ -198,10 +177,8 @@ impl SlotStep<'_> {
         match self.state() {
             SlotState::Writing(image) | SlotState::Written(image) => {
                 self.check_not_running()?;
-                Ok(self.with_state(SlotState::Written(SlotImage {
-                    raw: Some(raw),
-                    ..image.clone()
-                })))
+                Ok(self
+                    .with_state(SlotState::Written(SlotImage { raw: Some(raw), ..image.clone() })))
             }
             _ => Err(self.invalid_state()),
         }
@@ -240,12 +217,9 @@ impl SlotStep<'_> {
         match self.state() {
             SlotState::Empty | SlotState::Writing(_) => self.booted_unknown(),
             SlotState::Armed { image, .. } => Ok(self.on_trial(image, &[], false, None)),
-            SlotState::Trial {
-                image,
-                boots,
-                passed: is_healthy,
-                undecided_reason,
-            } => Ok(self.on_trial(image, boots, *is_healthy, undecided_reason.as_ref())),
+            SlotState::Trial { image, boots, passed: is_healthy, undecided_reason } => {
+                Ok(self.on_trial(image, boots, *is_healthy, undecided_reason.as_ref()))
+            }
             // A person chose this slot, so from now on a trial falls back to it.
             SlotState::Good(_) => {
                 let mut slots = self.unchanged();
@@ -262,12 +236,7 @@ impl SlotStep<'_> {
     /// image is complete, because no entry refers to an incomplete one.
     fn booted_unknown(&self) -> Result<Slots, SlotError> {
         let (profile_name, image_id) = self.observed.image.clone().unwrap_or_default();
-        let image = SlotImage {
-            file: Sha256::from([0; 32]),
-            profile_name,
-            image_id,
-            raw: None,
-        };
+        let image = SlotImage { file: Sha256::from([0; 32]), profile_name, image_id, raw: None };
         let nothing_known =
             self.slots.last_good.is_none() && matches!(self.state(), SlotState::Empty);
         match self.observed.entry(self.slot) {
@@ -326,12 +295,7 @@ impl SlotStep<'_> {
     /// not be recognised as a trial.
     fn undecided(&self, why: &str, log: &str) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Trial {
-                image,
-                boots,
-                passed: false,
-                ..
-            } => {
+            SlotState::Trial { image, boots, passed: false, .. } => {
                 self.check_running()?;
                 let before = self.slots.find_undecided(&image.file);
                 if before.is_some_and(|before| before.times >= MAX_UNDECIDED_TRIALS) {
@@ -353,11 +317,7 @@ impl SlotStep<'_> {
 
     fn committed(&self) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Trial {
-                image,
-                passed: is_healthy,
-                ..
-            } => {
+            SlotState::Trial { image, passed: is_healthy, .. } => {
                 self.check_running()?;
                 let slot = self.slot;
                 if !is_healthy {
@@ -382,16 +342,8 @@ impl SlotStep<'_> {
             SlotState::Trial { image, .. } => Ok(self.with_bad(image, why, log)),
             // A later report may add more: the slot that runs instead finds the crash log of a
             // kernel.
-            SlotState::Bad {
-                image,
-                why: known_why,
-                log: known_log,
-            } => {
-                let why = if why.is_empty() {
-                    known_why.as_str()
-                } else {
-                    why
-                };
+            SlotState::Bad { image, why: known_why, log: known_log } => {
+                let why = if why.is_empty() { known_why.as_str() } else { why };
                 // The newer lines are kept completely; the older ones get the remaining space.
                 let older = tail(known_log, Failure::MAX_LOG.saturating_sub(log.len() + 1));
                 if known_log.ends_with(log) {
@@ -413,21 +365,13 @@ impl SlotStep<'_> {
                 Ok(self.with_bad(image, why, ""))
             }
             // The image may be fine, so it is not bad. The undecided trial is counted.
-            SlotState::Trial {
-                image,
-                undecided_reason: Some(reason),
-                ..
-            } => {
+            SlotState::Trial { image, undecided_reason: Some(reason), .. } => {
                 self.check_not_running()?;
                 let mut slots = self.with_state(SlotState::Written(image.clone()));
                 slots.count_undecided(&image.file, reason);
                 Ok(slots)
             }
-            SlotState::Trial {
-                image,
-                passed: false,
-                ..
-            } => {
+            SlotState::Trial { image, passed: false, .. } => {
                 self.check_not_running()?;
                 Ok(self.with_bad(image, why, ""))
             }

@@ -25,10 +25,7 @@ fn slot_image(number: u8) -> SlotImage {
 
 /// The unpacked content of that image.
 fn raw_image(number: u8) -> RawImage {
-    RawImage {
-        sha256: Sha256::from([number; 32]),
-        bytes: 1 << 20,
-    }
+    RawImage { sha256: Sha256::from([number; 32]), bytes: 1 << 20 }
 }
 
 fn counted(left: u8, done: u8) -> BootEntry {
@@ -47,10 +44,7 @@ fn boot_observation(booted: Slot, a: BootEntry, b: BootEntry) -> BootObservation
 }
 
 fn armed(boot_id: &str) -> SlotState {
-    SlotState::Armed {
-        image: slot_image(2),
-        boot_id: boot_id.to_owned(),
-    }
+    SlotState::Armed { image: slot_image(2), boot_id: boot_id.to_owned() }
 }
 
 fn trial(is_healthy: bool) -> SlotState {
@@ -73,18 +67,11 @@ fn undecided_trial() -> SlotState {
 }
 
 fn undecided_reason() -> UndecidedReason {
-    UndecidedReason {
-        why: "the server cannot be reached".to_owned(),
-        log: "no route".to_owned(),
-    }
+    UndecidedReason { why: "the server cannot be reached".to_owned(), log: "no route".to_owned() }
 }
 
 fn bad() -> SlotState {
-    SlotState::Bad {
-        image: slot_image(2),
-        why: "it panicked".to_owned(),
-        log: "Oops".to_owned(),
-    }
+    SlotState::Bad { image: slot_image(2), why: "it panicked".to_owned(), log: "Oops".to_owned() }
 }
 
 /// A record in which slot A is good and the last good one.
@@ -103,10 +90,7 @@ fn with_good_slot_a(b: SlotState) -> Slots {
 fn state_label(state: &SlotState) -> &'static str {
     match state {
         SlotState::Trial { passed: true, .. } => "passed",
-        SlotState::Trial {
-            undecided_reason: Some(_),
-            ..
-        } => "undecided",
+        SlotState::Trial { undecided_reason: Some(_), .. } => "undecided",
         state => state.name(),
     }
 }
@@ -176,11 +160,7 @@ fn any_slots() -> impl Strategy<Value = Slots> {
     let bad = proptest::collection::btree_set(1..4u8, 0..3);
     (any_state(), any_state(), any_slot(), any::<bool>(), bad).prop_map(
         |(a, b, slot, is_known, bad)| {
-            let mut slots = Slots {
-                a,
-                b,
-                ..Slots::default()
-            };
+            let mut slots = Slots { a, b, ..Slots::default() };
             let is_good = matches!(slots.state(slot), SlotState::Good(_));
             slots.last_good = (is_good && is_known).then_some(slot);
             for number in bad {

@@ -86,8 +86,5 @@ async fn give_up(mut work: DownloadWork, how_and_why: &str) -> Result<SliceFlow,
     }
     work.record.reset_failures();
     let (work, ()) = run_on_disk(work, |work| work.sync(false)).await?;
-    Err(download_failure(format!(
-        "{reason}; {} bytes are kept for the next attempt",
-        work.bytes
-    )))
+    Err(download_failure(format!("{reason}; {} bytes are kept for the next attempt", work.bytes)))
 }

@@ -137,17 +137,11 @@ mod tests {
         assert!(end_after(9, all, 0).is_none());
         assert!(matches!(end_after(10, all, 0), Some(TransferEnd::Complete)));
         assert!(matches!(end_after(11, all, 0), Some(TransferEnd::Excess)));
-        assert!(matches!(
-            end_after(10, all, 10),
-            Some(TransferEnd::Complete)
-        ));
+        assert!(matches!(end_after(10, all, 10), Some(TransferEnd::Complete)));
         assert!(matches!(end_after(10, all, 9), Some(TransferEnd::TooLarge)));
         // Bytes beyond the announced size do not belong to the file.
         assert!(matches!(end_after(11, all, 10), Some(TransferEnd::Excess)));
         assert!(end_after(10, None, 10).is_none());
-        assert!(matches!(
-            end_after(11, None, 10),
-            Some(TransferEnd::TooLarge)
-        ));
+        assert!(matches!(end_after(11, None, 10), Some(TransferEnd::TooLarge)));
     }
 }

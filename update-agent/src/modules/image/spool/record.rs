@@ -192,10 +192,7 @@ mod tests {
         record.total = Some(9);
         record.etag = Some("\"a\"".to_owned());
         record.save(folder.path()).unwrap();
-        assert_eq!(
-            SpoolRecord::read(folder.path()).unwrap().as_ref(),
-            Some(&record)
-        );
+        assert_eq!(SpoolRecord::read(folder.path()).unwrap().as_ref(), Some(&record));
 
         let path = folder.path().join(FILE_NAME);
         let content = std::fs::read(&path).unwrap();
@@ -205,11 +202,7 @@ mod tests {
         }
         record.synced = 10;
         record.save(folder.path()).unwrap();
-        assert_eq!(
-            SpoolRecord::read(folder.path()).unwrap(),
-            None,
-            "more than all"
-        );
+        assert_eq!(SpoolRecord::read(folder.path()).unwrap(), None, "more than all");
     }
 
     #[test]
@@ -240,11 +233,7 @@ mod tests {
         record.restart();
         record.record_failure();
         record.record_progress(4 * PROGRESS_BYTES - 1, false);
-        assert_eq!(
-            (record.attempts, record.restarts),
-            (2, 1),
-            "as far as before"
-        );
+        assert_eq!((record.attempts, record.restarts), (2, 1), "as far as before");
         record.record_progress(4 * PROGRESS_BYTES, false);
         assert_eq!((record.attempts, record.restarts), (0, 0));
     }

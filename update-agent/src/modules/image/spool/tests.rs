@@ -41,10 +41,7 @@ struct SpoolBench {
 
 impl SpoolBench {
     fn new() -> Self {
-        let settings = WebSettings {
-            plain_http: true,
-            ..WebSettings::default()
-        };
+        let settings = WebSettings { plain_http: true, ..WebSettings::default() };
         Self {
             folder: tempfile::tempdir().expect("a folder"),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
@@ -233,11 +230,7 @@ async fn a_disk_filled_by_others_retains_the_downloaded_bytes() {
     let body = content.clone();
     let server = TestFileServer::start(move |before, request| {
         let reply = TestReply::file(&body, ETAG, request);
-        if before == 0 {
-            reply.cut(150_000)
-        } else {
-            reply
-        }
+        if before == 0 { reply.cut(150_000) } else { reply }
     });
     let mut bench = SpoolBench::new();
     let spec = image_spec(server.url("/a"), &content);
@@ -300,12 +293,7 @@ async fn after_a_power_cut_only_synced_bytes_are_retained() {
         assert_eq!(fs::read(&spooled.path).unwrap(), content);
         let requests = server.requests();
         assert_eq!(requests.len(), 1);
-        assert_eq!(
-            requests[0].range_start(),
-            range_start,
-            "{} of {synced}",
-            file.len()
-        );
+        assert_eq!(requests[0].range_start(), range_start, "{} of {synced}", file.len());
     }
 }
 
@@ -424,15 +412,9 @@ async fn another_image_replaces_the_first() {
     // The delay of the first image does not apply to the second.
     let after = image_spec(server.url("/new"), &new);
     let progress = spool.fetch(&after, SLICE).await.unwrap();
-    assert!(
-        matches!(progress, SpoolProgress::Complete(_)),
-        "{progress:?}"
-    );
-    let mut left = vec![
-        "notes".to_owned(),
-        "spool.json".to_owned(),
-        Sha256::hash(&new).to_string(),
-    ];
+    assert!(matches!(progress, SpoolProgress::Complete(_)), "{progress:?}");
+    let mut left =
+        vec!["notes".to_owned(), "spool.json".to_owned(), Sha256::hash(&new).to_string()];
     left.sort();
     assert_eq!(file_names(&bench.images()), left);
 

@@ -73,10 +73,7 @@ impl SpoolState {
     /// another address the open response and the wait.
     pub fn select_file(&mut self, file: Sha256, url: &Url) {
         if self.file != Some(file) {
-            *self = Self {
-                file: Some(file),
-                ..Self::default()
-            };
+            *self = Self { file: Some(file), ..Self::default() };
         }
         if self.url.as_ref() != Some(url) {
             self.url = Some(url.clone());
@@ -102,8 +99,7 @@ impl SpoolState {
     pub fn bucket(&mut self, rate: u64) -> &mut TokenBucket {
         let current = self.bucket.take().filter(|bucket| bucket.rate() == rate);
         let now = Instant::now();
-        self.bucket
-            .insert(current.unwrap_or_else(|| TokenBucket::new(rate, now)))
+        self.bucket.insert(current.unwrap_or_else(|| TokenBucket::new(rate, now)))
     }
 }
 
@@ -175,9 +171,7 @@ impl DownloadWork {
     /// first byte.
     fn truncate_to_synced(&mut self) -> Result<(), Failure> {
         let metadata = self.file.metadata();
-        let length = metadata
-            .map_err(|error| self.io_failure("inspect", error))?
-            .len();
+        let length = metadata.map_err(|error| self.io_failure("inspect", error))?.len();
         if length < self.record.synced {
             tracing::warn!(
                 length,
@@ -214,9 +208,7 @@ impl DownloadWork {
     pub fn sync(&mut self, failed: bool) -> Result<(), Failure> {
         // Bytes first: after a power cut the record must not name more bytes than are on the disk.
         if self.bytes != self.record.synced {
-            self.file
-                .sync_data()
-                .map_err(|error| self.io_failure("flush", error))?;
+            self.file.sync_data().map_err(|error| self.io_failure("flush", error))?;
         }
         self.record.record_progress(self.bytes, self.is_resumed);
         if failed {
@@ -263,19 +255,13 @@ impl DownloadWork {
             // Drop cached pages, so that the disk is read. If the kernel refuses, the cache is
             // hashed.
             fadvise(&self.file, 0, None, Advice::DontNeed).ok();
-            PartialHash {
-                hasher: sha2::Sha256::new(),
-                at: 0,
-            }
+            PartialHash { hasher: sha2::Sha256::new(), at: 0 }
         });
-        let end = self
-            .bytes
-            .min(hashed.at.saturating_add(MAX_HASH_BYTES_PER_CALL));
+        let end = self.bytes.min(hashed.at.saturating_add(MAX_HASH_BYTES_PER_CALL));
         let mut chunk = vec![0; HASH_CHUNK_BYTES];
         while hashed.at < end {
-            let most = usize::try_from(end - hashed.at)
-                .unwrap_or(HASH_CHUNK_BYTES)
-                .min(HASH_CHUNK_BYTES);
+            let most =
+                usize::try_from(end - hashed.at).unwrap_or(HASH_CHUNK_BYTES).min(HASH_CHUNK_BYTES);
             let read = self.file.read_at(&mut chunk[..most], hashed.at);
             match read {
                 Ok(0) => return Err(self.io_failure("read", ErrorKind::UnexpectedEof.into())),
@@ -348,9 +334,7 @@ impl DownloadWork {
     }
 
     fn truncate(&mut self, bytes: u64) -> Result<(), Failure> {
-        self.file
-            .set_len(bytes)
-            .map_err(|error| self.io_failure("truncate", error))?;
+        self.file.set_len(bytes).map_err(|error| self.io_failure("truncate", error))?;
         self.bytes = bytes;
         Ok(())
     }
@@ -405,10 +389,7 @@ pub fn clean_up(
     }
     // A clock jumped since the record was written: restart its month, so that it does not stay
     // forever.
-    if let Some(record) = retained
-        .as_mut()
-        .filter(|record| record.is_old(now).is_none())
-    {
+    if let Some(record) = retained.as_mut().filter(|record| record.is_old(now).is_none()) {
         record.at = Some(now);
         record.save(folder).map_err(failed)?;
     }
@@ -459,11 +440,7 @@ mod tests {
             let folder = Path::new("/data/agent/images");
             let failure = io_failure(folder, "write", &folder.join("x"), kind.into());
             assert_eq!(failure.kind, FailureKind::Storage);
-            assert!(
-                failure.reason.contains("/data/agent/images"),
-                "{}",
-                failure.reason
-            );
+            assert!(failure.reason.contains("/data/agent/images"), "{}", failure.reason);
             failure.reason
         };
         for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {

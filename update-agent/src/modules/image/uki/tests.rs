@@ -94,30 +94,15 @@ fn a_file_without_exactly_one_command_line_is_refused() {
     let long = vec![b'a'; (64 << 10) + 1];
     let cases: [(&[u8], &str); 10] = [
         (b"", "it ends too early for a PE file"),
-        (
-            &[0; 4096],
-            "it is not a PE file and thus not a unified kernel image",
-        ),
+        (&[0; 4096], "it is not a PE file and thus not a unified kernel image"),
         (&elsewhere, "it ends too early for a PE file"),
         (&many, "it has more than 96 sections"),
         (&pe_file(&[(".text", b"")]), "it has no section .cmdline"),
         (&twice, "it has several sections .cmdline"),
-        (
-            &pe_file(&[(".cmdline", &long)]),
-            "its section .cmdline has more than 65536 bytes",
-        ),
-        (
-            &pe_file(&[(".cmdline", b"\xff")]),
-            "its section .cmdline is not UTF-8 text",
-        ),
-        (
-            &pe_file(&[(".cmdline", b"a\0b")]),
-            "its section .cmdline has control characters",
-        ),
-        (
-            &pe_file(&[(".cmdline", b"a\x1b[2J")]),
-            "its section .cmdline has control characters",
-        ),
+        (&pe_file(&[(".cmdline", &long)]), "its section .cmdline has more than 65536 bytes"),
+        (&pe_file(&[(".cmdline", b"\xff")]), "its section .cmdline is not UTF-8 text"),
+        (&pe_file(&[(".cmdline", b"a\0b")]), "its section .cmdline has control characters"),
+        (&pe_file(&[(".cmdline", b"a\x1b[2J")]), "its section .cmdline has control characters"),
     ];
     for (file, why) in cases {
         let error = cmdline_of(file).unwrap_err();
@@ -154,11 +139,7 @@ fn symlinks_and_folders_are_refused() {
 fn any_offset() -> impl Strategy<Value = usize> {
     let table = PE_OFFSET + PE_HEADER_BYTES + usize::from(OPTIONAL_HEADER_BYTES);
     let section = sample_kernel().len() - 1024;
-    prop_oneof![
-        0..table,
-        table..table + 4 * SECTION_ENTRY_BYTES,
-        section..section + 40,
-    ]
+    prop_oneof![0..table, table..table + 4 * SECTION_ENTRY_BYTES, section..section + 40,]
 }
 
 proptest! {

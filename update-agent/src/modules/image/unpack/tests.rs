@@ -101,20 +101,12 @@ fn unpack_error(format: ImageFormat, image: &[u8]) -> String {
 }
 
 fn raw_image(content: &[u8]) -> RawImage {
-    RawImage {
-        sha256: Sha256::hash(content),
-        bytes: content.len() as u64,
-    }
+    RawImage { sha256: Sha256::hash(content), bytes: content.len() as u64 }
 }
 
 #[test]
 fn the_format_is_detected_from_the_first_bytes() {
-    for image_format in [
-        ImageFormat::Raw,
-        ImageFormat::Gzip,
-        ImageFormat::Xz,
-        ImageFormat::Zstd,
-    ] {
+    for image_format in [ImageFormat::Raw, ImageFormat::Gzip, ImageFormat::Xz, ImageFormat::Zstd] {
         assert_eq!(detect_format(&packed_text(image_format)), image_format);
     }
     assert_eq!(detect_format(&ZSTD_SKIPPED), ImageFormat::Zstd);
@@ -124,12 +116,7 @@ fn the_format_is_detected_from_the_first_bytes() {
 
 #[test]
 fn each_format_is_unpacked_and_hashed() {
-    for image_format in [
-        ImageFormat::Raw,
-        ImageFormat::Gzip,
-        ImageFormat::Xz,
-        ImageFormat::Zstd,
-    ] {
+    for image_format in [ImageFormat::Raw, ImageFormat::Gzip, ImageFormat::Xz, ImageFormat::Zstd] {
         let (raw, written) = unpack_bytes(image_format, &packed_text(image_format)).unwrap();
         assert_eq!(raw, raw_image(&text()), "{image_format}");
         assert_eq!(written, text(), "{image_format}");
@@ -138,9 +125,8 @@ fn each_format_is_unpacked_and_hashed() {
 
 #[test]
 fn an_image_of_several_chunks_is_written_and_read_back() {
-    let mut content: Vec<u8> = (0..CHUNK_BYTES)
-        .flat_map(|at| [at.to_le_bytes()[0], 1, 3])
-        .collect();
+    let mut content: Vec<u8> =
+        (0..CHUNK_BYTES).flat_map(|at| [at.to_le_bytes()[0], 1, 3]).collect();
     content.truncate(2 * CHUNK_BYTES + 700);
     let folder = tempfile::tempdir().unwrap();
     let images = [
@@ -166,13 +152,8 @@ fn an_image_of_several_chunks_is_written_and_read_back() {
 fn an_image_may_fill_its_slot_to_the_last_byte() {
     let content = vec![5; 2 * CHUNK_BYTES];
     let folder = tempfile::tempdir().unwrap();
-    let raw = unpack_in(
-        folder.path(),
-        ImageFormat::Zstd,
-        &zstandard(&content),
-        2 * CHUNK_BYTES,
-    )
-    .unwrap();
+    let raw =
+        unpack_in(folder.path(), ImageFormat::Zstd, &zstandard(&content), 2 * CHUNK_BYTES).unwrap();
     assert_eq!(raw, raw_image(&content));
     assert_eq!(fs::read(folder.path().join("slot")).unwrap(), content);
 }
@@ -190,10 +171,7 @@ fn an_image_larger_than_its_slot_is_refused() {
         let failure = unpack_in(folder.path(), image_format, &image, 2 * CHUNK_BYTES).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Storage);
         let why = failure.reason;
-        assert!(
-            why.starts_with("the image does not fit"),
-            "{image_format}: {why}"
-        );
+        assert!(why.starts_with("the image does not fit"), "{image_format}: {why}");
     }
     // An uncompressed image is refused before the slot is overwritten.
     unpack_in(folder.path(), ImageFormat::Raw, &content, 2 * CHUNK_BYTES).unwrap_err();
@@ -212,11 +190,7 @@ fn a_truncated_image_is_refused() {
         for length in 0..image.len() {
             let failure =
                 unpack_in(folder.path(), image_format, &image[..length], 4096).unwrap_err();
-            assert_eq!(
-                failure.kind,
-                FailureKind::Unsupported,
-                "{image_format}, {length} bytes"
-            );
+            assert_eq!(failure.kind, FailureKind::Unsupported, "{image_format}, {length} bytes");
         }
         unpack_in(folder.path(), image_format, &image, 4096).unwrap();
     }
@@ -231,56 +205,25 @@ fn several_members_frames_or_streams_are_one_image() {
         assert_eq!(raw, raw_image(&twice), "{image_format}");
         assert_eq!(written, twice, "{image_format}");
     }
-    let skipped = [
-        &ZSTD_SKIPPED[..],
-        &packed_text(ImageFormat::Zstd),
-        &ZSTD_SKIPPED,
-    ]
-    .concat();
-    assert_eq!(
-        unpack_bytes(ImageFormat::Zstd, &skipped).unwrap().0,
-        raw_image(&text())
-    );
+    let skipped = [&ZSTD_SKIPPED[..], &packed_text(ImageFormat::Zstd), &ZSTD_SKIPPED].concat();
+    assert_eq!(unpack_bytes(ImageFormat::Zstd, &skipped).unwrap().0, raw_image(&text()));
     let padded = [&XZ[..], &[0; 4], &XZ, &[0; 8]].concat();
-    assert_eq!(
-        unpack_bytes(ImageFormat::Xz, &padded).unwrap().0,
-        raw_image(&twice)
-    );
+    assert_eq!(unpack_bytes(ImageFormat::Xz, &padded).unwrap().0, raw_image(&twice));
 }
 
 #[test]
 fn trailing_data_is_refused() {
     for image_format in COMPRESSED_FORMATS {
-        for rest in [
-            &b"x"[..],
-            b"xxxx",
-            &[0],
-            b"rubbish that goes on for some bytes more",
-        ] {
+        for rest in [&b"x"[..], b"xxxx", &[0], b"rubbish that goes on for some bytes more"] {
             let image = [&packed_text(image_format)[..], rest].concat();
             unpack_error(image_format, &image);
         }
-        let other = COMPRESSED_FORMATS
-            .into_iter()
-            .find(|other| *other != image_format)
-            .unwrap();
-        unpack_error(
-            image_format,
-            &[packed_text(image_format), packed_text(other)].concat(),
-        );
+        let other = COMPRESSED_FORMATS.into_iter().find(|other| *other != image_format).unwrap();
+        unpack_error(image_format, &[packed_text(image_format), packed_text(other)].concat());
     }
-    unpack_error(
-        ImageFormat::Gzip,
-        &[packed_text(ImageFormat::Gzip), vec![0; 512]].concat(),
-    );
-    unpack_error(
-        ImageFormat::Zstd,
-        &[packed_text(ImageFormat::Zstd), vec![0; 512]].concat(),
-    );
-    unpack_error(
-        ImageFormat::Xz,
-        &[packed_text(ImageFormat::Xz), vec![0; 3]].concat(),
-    );
+    unpack_error(ImageFormat::Gzip, &[packed_text(ImageFormat::Gzip), vec![0; 512]].concat());
+    unpack_error(ImageFormat::Zstd, &[packed_text(ImageFormat::Zstd), vec![0; 512]].concat());
+    unpack_error(ImageFormat::Xz, &[packed_text(ImageFormat::Xz), vec![0; 3]].concat());
 }
 
 #[test]
@@ -297,12 +240,7 @@ fn a_flipped_bit_is_detected_by_the_checks_of_the_format() {
 
 #[test]
 fn the_head_of_a_valid_image_is_accepted() {
-    for image_format in [
-        ImageFormat::Raw,
-        ImageFormat::Gzip,
-        ImageFormat::Xz,
-        ImageFormat::Zstd,
-    ] {
+    for image_format in [ImageFormat::Raw, ImageFormat::Gzip, ImageFormat::Xz, ImageFormat::Zstd] {
         let image = packed_text(image_format);
         for length in [0, 1, 10, 30, image.len()] {
             assert_eq!(
@@ -329,10 +267,7 @@ fn another_archive_format_is_named_and_an_empty_image_is_refused() {
         assert!(why.starts_with(&expected), "{why}");
     }
     assert_eq!(unpack_error(ImageFormat::Raw, b""), "the image is empty");
-    assert_eq!(
-        unpack_error(ImageFormat::Gzip, &gzip(b"")),
-        "the image is empty"
-    );
+    assert_eq!(unpack_error(ImageFormat::Gzip, &gzip(b"")), "the image is empty");
 }
 
 #[test]
@@ -342,12 +277,7 @@ fn unpacking_stops_on_request() {
     fs::write(&slot, [0xee; 4096]).unwrap();
     let stop = CancellationToken::new();
     stop.cancel();
-    for image_format in [
-        ImageFormat::Raw,
-        ImageFormat::Gzip,
-        ImageFormat::Xz,
-        ImageFormat::Zstd,
-    ] {
+    for image_format in [ImageFormat::Raw, ImageFormat::Gzip, ImageFormat::Xz, ImageFormat::Zstd] {
         let image = packed_text(image_format);
         fs::write(&spooled, &image).unwrap();
         let from = SpooledImage {
@@ -370,10 +300,7 @@ fn a_stop_reaches_a_decoder_without_output() {
     let source = BufReader::new(HashingSource::new(file, &stop));
     let mut decoder = MultiGzDecoder::new(source);
     let error = decoder.read(&mut [0; 16]).unwrap_err();
-    assert_eq!(
-        read_failure(ImageFormat::Gzip, error).kind,
-        FailureKind::Interrupted
-    );
+    assert_eq!(read_failure(ImageFormat::Gzip, error).kind, FailureKind::Interrupted);
 }
 
 fn any_format() -> impl Strategy<Value = ImageFormat> {

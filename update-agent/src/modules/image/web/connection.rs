@@ -68,10 +68,7 @@ impl TransferTally {
     /// Why the transfer is too slow; `None` if it is fast enough or it is too early to decide.
     fn stall_reason(&mut self, limits: &StallLimits) -> Option<String> {
         if self.silence >= limits.idle_timeout {
-            return Some(format!(
-                "no data arrived for {}",
-                format_duration(limits.idle_timeout)
-            ));
+            return Some(format!("no data arrived for {}", format_duration(limits.idle_timeout)));
         }
         if self.elapsed < limits.rate_window {
             return None;
@@ -139,11 +136,7 @@ pub struct HttpResponse {
 
 impl HttpResponse {
     pub fn head(&self) -> ResponseHead<'_> {
-        ResponseHead {
-            status: self.status,
-            headers: &self.headers,
-            length: self.length,
-        }
+        ResponseHead { status: self.status, headers: &self.headers, length: self.length }
     }
 }
 

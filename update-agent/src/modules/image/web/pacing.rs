@@ -50,10 +50,7 @@ impl TokenBucket {
     /// A full bucket for this many bytes per second; 0 for no limit.
     pub fn new(rate: u64, now: Instant) -> Self {
         let settled = now.checked_sub(BURST_DURATION).unwrap_or(now);
-        Self {
-            rate,
-            paid_at: settled,
-        }
+        Self { rate, paid_at: settled }
     }
 
     /// Bytes per second.
@@ -104,10 +101,7 @@ mod tests {
             (Duration::MAX, MAX_RETRY_AFTER),
         ] {
             let wait = retry_after_delay(requested);
-            assert!(
-                wait >= least && wait <= least * 2,
-                "{requested:?}: {wait:?}"
-            );
+            assert!(wait >= least && wait <= least * 2, "{requested:?}: {wait:?}");
         }
     }
 

@@ -71,10 +71,9 @@ pub fn classify_response(
     now: DateTime<Utc>,
 ) -> ResponseKind {
     match head.status {
-        StatusCode::OK => ResponseKind::WholeFile {
-            total: head.length,
-            etag: strong_etag(head.headers),
-        },
+        StatusCode::OK => {
+            ResponseKind::WholeFile { total: head.length, etag: strong_etag(head.headers) }
+        }
         StatusCode::PARTIAL_CONTENT => classify_part(head.headers, requested),
         // Without a range in the request this status makes no sense.
         StatusCode::RANGE_NOT_SATISFIABLE if requested.from > 0 => {
@@ -100,9 +99,7 @@ pub fn classify_response(
 }
 
 fn busy(headers: &HeaderMap, now: DateTime<Utc>) -> ResponseKind {
-    ResponseKind::Busy {
-        retry_after: parse_retry_after(headers, now),
-    }
+    ResponseKind::Busy { retry_after: parse_retry_after(headers, now) }
 }
 
 /// A part must begin at the requested byte, of a file of the same size, with the same tag if both
@@ -133,21 +130,14 @@ fn classify_part(headers: &HeaderMap, requested: &RangeRequest) -> ResponseKind 
             "the file at the server has another entity tag than before".to_owned(),
         );
     }
-    ResponseKind::RestOfFile {
-        total,
-        etag: etag.or_else(|| requested.etag.clone()),
-    }
+    ResponseKind::RestOfFile { total, etag: etag.or_else(|| requested.etag.clone()) }
 }
 
 /// Parses `bytes FIRST-LAST/SIZE` into the first byte and the size.
 fn parse_content_range(value: &str) -> Option<(u64, u64)> {
     let (range, total) = value.strip_prefix("bytes ")?.trim().split_once('/')?;
     let (first, last) = range.split_once('-')?;
-    let (first, last, total) = (
-        parse_number(first)?,
-        parse_number(last)?,
-        parse_number(total)?,
-    );
+    let (first, last, total) = (parse_number(first)?, parse_number(last)?, parse_number(total)?);
     (first <= last && last < total).then_some((first, total))
 }
 
@@ -187,9 +177,7 @@ mod tests {
     fn headers(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
         let value = |text: &str| HeaderValue::from_str(text).expect("a value of a header");
         let pairs = pairs.iter();
-        pairs
-            .map(|(name, text)| (name.clone(), value(text)))
-            .collect()
+        pairs.map(|(name, text)| (name.clone(), value(text))).collect()
     }
 
     fn classify(
@@ -207,26 +195,17 @@ mod tests {
     }
 
     fn request_from(byte: u64) -> RangeRequest {
-        RangeRequest {
-            from: byte,
-            total: Some(10),
-            etag: Some("\"a\"".to_owned()),
-        }
+        RangeRequest { from: byte, total: Some(10), etag: Some("\"a\"".to_owned()) }
     }
 
     #[test]
     fn a_whole_file_has_its_size_and_only_a_strong_etag() {
-        for (tag, stored) in [
-            ("\"a\"", Some("\"a\"")),
-            ("W/\"a\"", None),
-            ("a", None),
-            ("\"", None),
-        ] {
+        for (tag, stored) in
+            [("\"a\"", Some("\"a\"")), ("W/\"a\"", None), ("a", None), ("\"", None)]
+        {
             let kind = classify(200, &[(header::ETAG, tag)], &request_from(5));
-            let expected = ResponseKind::WholeFile {
-                total: Some(10),
-                etag: stored.map(str::to_owned),
-            };
+            let expected =
+                ResponseKind::WholeFile { total: Some(10), etag: stored.map(str::to_owned) };
             assert_eq!(kind, expected, "{tag}");
         }
     }
@@ -234,16 +213,9 @@ mod tests {
     #[test]
     fn a_part_is_accepted_only_if_it_is_the_rest_of_this_file() {
         let rest = |range: &'static str, etag: &'static str| {
-            classify(
-                206,
-                &[(header::CONTENT_RANGE, range), (header::ETAG, etag)],
-                &request_from(5),
-            )
+            classify(206, &[(header::CONTENT_RANGE, range), (header::ETAG, etag)], &request_from(5))
         };
-        let good = ResponseKind::RestOfFile {
-            total: 10,
-            etag: Some("\"a\"".to_owned()),
-        };
+        let good = ResponseKind::RestOfFile { total: 10, etag: Some("\"a\"".to_owned()) };
         assert_eq!(rest("bytes 5-9/10", "\"a\""), good);
         assert_eq!(rest("bytes 5-7/10", "W/\"b\""), good, "a shorter part");
         for (range, expected) in [
@@ -270,30 +242,16 @@ mod tests {
 
     #[test]
     fn status_416_is_meaningful_only_for_a_range_request() {
-        assert_eq!(
-            classify(416, &[], &request_from(5)),
-            ResponseKind::RangeNotSatisfiable
-        );
-        assert_eq!(
-            classify(416, &[], &RangeRequest::default()),
-            ResponseKind::Refused
-        );
+        assert_eq!(classify(416, &[], &request_from(5)), ResponseKind::RangeNotSatisfiable);
+        assert_eq!(classify(416, &[], &RangeRequest::default()), ResponseKind::Refused);
     }
 
     #[test]
     fn a_redirect_needs_a_location() {
         for status in [301, 302, 303, 307, 308] {
             let elsewhere = classify(status, &[(header::LOCATION, "/b")], &request_from(0));
-            assert_eq!(
-                elsewhere,
-                ResponseKind::Redirect("/b".to_owned()),
-                "{status}"
-            );
-            assert_eq!(
-                classify(status, &[], &request_from(0)),
-                ResponseKind::Refused,
-                "{status}"
-            );
+            assert_eq!(elsewhere, ResponseKind::Redirect("/b".to_owned()), "{status}");
+            assert_eq!(classify(status, &[], &request_from(0)), ResponseKind::Refused, "{status}");
         }
         assert_eq!(classify(304, &[], &request_from(0)), ResponseKind::Refused);
     }
@@ -309,11 +267,7 @@ mod tests {
             retry_after
         };
         for status in [408, 425, 429, 500, 502, 503, 504] {
-            assert_eq!(
-                busy(status, "90"),
-                Some(Duration::from_secs(90)),
-                "{status}"
-            );
+            assert_eq!(busy(status, "90"), Some(Duration::from_secs(90)), "{status}");
         }
         let date = "Thu, 01 Jan 1970 00:00:07 GMT";
         assert_eq!(busy(503, date), Some(Duration::from_secs(7)));
@@ -327,11 +281,7 @@ mod tests {
     #[test]
     fn a_permanent_status_is_refused() {
         for status in [201, 204, 400, 401, 403, 404, 410, 501, 505] {
-            assert_eq!(
-                classify(status, &[], &request_from(0)),
-                ResponseKind::Refused,
-                "{status}"
-            );
+            assert_eq!(classify(status, &[], &request_from(0)), ResponseKind::Refused, "{status}");
         }
     }
 }

@@ -22,11 +22,7 @@ pub fn build_connector(
     files: &[PathBuf],
     floor: Arc<TimeFloor>,
 ) -> Result<Option<TlsConnector>, Failure> {
-    let roots = if files.is_empty() {
-        system_roots()
-    } else {
-        load_roots(files)?
-    };
+    let roots = if files.is_empty() { system_roots() } else { load_roots(files)? };
     if roots.is_empty() {
         return Ok(None);
     }
@@ -68,10 +64,7 @@ fn load_roots(files: &[PathBuf]) -> Result<RootCertStore, Failure> {
 fn read_certificates(file: &Path) -> Result<Option<Vec<CertificateDer<'static>>>, Failure> {
     let content =
         durable::read_file(file).map_err(|error| download_failure(chain(&error).to_string()))?;
-    let certificates = content.map(|content| {
-        CertificateDer::pem_slice_iter(&content)
-            .filter_map(Result::ok)
-            .collect()
-    });
+    let certificates = content
+        .map(|content| CertificateDer::pem_slice_iter(&content).filter_map(Result::ok).collect());
     Ok(certificates)
 }

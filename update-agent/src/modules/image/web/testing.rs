@@ -29,9 +29,7 @@ impl TestRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         let headers = self.head.lines().skip(1);
         let mut headers = headers.filter_map(|line| line.split_once(": "));
-        headers
-            .find(|(key, _)| key.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        headers.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// First byte of the requested range.
@@ -67,11 +65,7 @@ impl TestReply {
         for header in headers {
             write!(head, "{header}\r\n").expect("text");
         }
-        Self {
-            head,
-            body: Vec::new(),
-            after_body: AfterBody::Close,
-        }
+        Self { head, body: Vec::new(), after_body: AfterBody::Close }
     }
 
     /// A file from a byte to the end.
@@ -83,24 +77,14 @@ impl TestReply {
             body.len(),
             total - 1
         );
-        Self {
-            head,
-            body: body.to_vec(),
-            after_body: AfterBody::Close,
-        }
+        Self { head, body: body.to_vec(), after_body: AfterBody::Close }
     }
 
     /// A whole file.
     pub fn whole_file(content: &[u8], etag: &str) -> Self {
-        let head = format!(
-            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: {etag}\r\n",
-            content.len()
-        );
-        Self {
-            head,
-            body: content.to_vec(),
-            after_body: AfterBody::Close,
-        }
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: {etag}\r\n", content.len());
+        Self { head, body: content.to_vec(), after_body: AfterBody::Close }
     }
 
     /// The reply of a correct server to a request for a file.
@@ -248,9 +232,7 @@ fn answer_request(mut stream: impl ReadWrite, shared: &TestServerState) -> std::
         stream.read_exact(&mut byte)?;
         head.extend_from_slice(&byte);
     }
-    let request = TestRequest {
-        head: String::from_utf8_lossy(&head).into_owned(),
-    };
+    let request = TestRequest { head: String::from_utf8_lossy(&head).into_owned() };
     let before = {
         let requests = shared.requests.lock();
         let mut requests = requests.unwrap_or_else(PoisonError::into_inner);

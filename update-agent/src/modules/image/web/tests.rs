@@ -5,17 +5,11 @@ mod authorities;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-const LIMITS: StallLimits = StallLimits {
-    idle_timeout: TEST_TIMEOUT,
-    rate_window: TEST_TIMEOUT,
-    min_bytes: 0,
-};
+const LIMITS: StallLimits =
+    StallLimits { idle_timeout: TEST_TIMEOUT, rate_window: TEST_TIMEOUT, min_bytes: 0 };
 
 fn plain_http_settings() -> WebSettings {
-    WebSettings {
-        plain_http: true,
-        ..WebSettings::default()
-    }
+    WebSettings { plain_http: true, ..WebSettings::default() }
 }
 
 fn client(settings: WebSettings) -> WebClient {
@@ -32,13 +26,7 @@ fn parse_url(text: &str) -> Url {
 
 async fn open(web: &WebClient, address: &str) -> Result<OpenedFile, DownloadError> {
     let requested = RangeRequest::default();
-    web.open(
-        &parse_url(address),
-        &requested,
-        TEST_TIMEOUT,
-        DateTime::UNIX_EPOCH,
-    )
-    .await
+    web.open(&parse_url(address), &requested, TEST_TIMEOUT, DateTime::UNIX_EPOCH).await
 }
 
 /// Why a download failed permanently.
@@ -106,20 +94,16 @@ async fn a_redirect_leads_only_to_listed_hosts() {
     assert!(!why.contains("secret"), "{why}");
     assert_eq!(other.requests().len(), 0, "the other server got no request");
 
-    let listed = client(WebSettings {
-        hosts: vec!["127.0.0.1".to_owned()],
-        ..plain_http_settings()
-    });
+    let listed =
+        client(WebSettings { hosts: vec!["127.0.0.1".to_owned()], ..plain_http_settings() });
     assert_eq!(read_body(&listed, &first.url("/here")).await, b"image");
     assert_eq!(other.requests()[0].path(), "/there?signature=secret");
 }
 
 #[test]
 fn a_redirect_from_https_to_http_is_refused() {
-    let web = client(WebSettings {
-        hosts: vec!["other.example".to_owned()],
-        ..plain_http_settings()
-    });
+    let web =
+        client(WebSettings { hosts: vec!["other.example".to_owned()], ..plain_http_settings() });
     let first = parse_url("https://keel.example/a/b");
     let next = |to: &str| web.redirect_target(&first, &first, to);
     for plain in ["http://keel.example/a", "http://other.example/a"] {
@@ -127,10 +111,7 @@ fn a_redirect_from_https_to_http_is_refused() {
         assert!(why.contains("TLS"), "{why}");
     }
     assert_eq!(next("c").unwrap(), parse_url("https://keel.example/a/c"));
-    assert_eq!(
-        next("//other.example:8443/").unwrap().as_str(),
-        "https://other.example:8443/"
-    );
+    assert_eq!(next("//other.example:8443/").unwrap().as_str(), "https://other.example:8443/");
     for bad in [
         "https://keel.example:1/",
         "https://evil.example/",
@@ -145,41 +126,24 @@ fn a_redirect_from_https_to_http_is_refused() {
 #[test]
 fn plain_http_must_be_enabled_in_the_settings() {
     let strict = client(WebSettings::default());
-    let why = strict
-        .resolve_address("http://keel.example/a.raw")
-        .unwrap_err()
-        .reason;
+    let why = strict.resolve_address("http://keel.example/a.raw").unwrap_err().reason;
     assert!(why.contains("plain_http"), "{why}");
-    strict
-        .resolve_address("https://keel.example/a.raw")
-        .unwrap();
-    client(plain_http_settings())
-        .resolve_address("http://keel.example/a.raw")
-        .unwrap();
+    strict.resolve_address("https://keel.example/a.raw").unwrap();
+    client(plain_http_settings()).resolve_address("http://keel.example/a.raw").unwrap();
 }
 
 #[test]
 fn a_relative_address_belongs_to_the_release_service() {
     let service = |address: &str| {
-        client(WebSettings {
-            release_service: address.to_owned(),
-            ..WebSettings::default()
-        })
+        client(WebSettings { release_service: address.to_owned(), ..WebSettings::default() })
     };
     let keel = service("https://keel.example:8443/files");
     for (text, expected) in [
-        (
-            "1.2/a.raw.zst",
-            "https://keel.example:8443/files/1.2/a.raw.zst",
-        ),
+        ("1.2/a.raw.zst", "https://keel.example:8443/files/1.2/a.raw.zst"),
         ("/a.raw?x=1", "https://keel.example:8443/a.raw?x=1"),
         ("https://other.example/a", "https://other.example/a"),
     ] {
-        assert_eq!(
-            keel.resolve_address(text).unwrap().as_str(),
-            expected,
-            "{text}"
-        );
+        assert_eq!(keel.resolve_address(text).unwrap().as_str(), expected, "{text}");
     }
     for bad in [
         "//other.example/a",
@@ -195,13 +159,8 @@ fn a_relative_address_belongs_to_the_release_service() {
     assert!(why.contains("release_service"), "{why}");
 
     for bad in ["keel.example", "http://keel.example", "ftp://x", "https://"] {
-        let settings = WebSettings {
-            release_service: bad.to_owned(),
-            ..WebSettings::default()
-        };
-        let why = WebClient::new(settings, None, no_floor())
-            .unwrap_err()
-            .reason;
+        let settings = WebSettings { release_service: bad.to_owned(), ..WebSettings::default() };
+        let why = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
         assert!(why.contains("https://HOST/PATH"), "{why}");
     }
 }
@@ -213,10 +172,7 @@ fn the_token_is_sent_only_to_the_servers_own_port_over_tls() {
         ..plain_http_settings()
     });
     let is_sent = |address: &str| web.token_for(&parse_url(address)).is_some();
-    assert!(
-        !is_sent("https://keel.example:50002/a"),
-        "there is none yet"
-    );
+    assert!(!is_sent("https://keel.example:50002/a"), "there is none yet");
     web.set_credential(&Secret::new("secret"));
     assert!(is_sent("https://keel.example:50002/a"));
     for other in [
@@ -276,15 +232,10 @@ async fn a_refusal_contains_the_status_and_a_remedy() {
         ("400_Bad_Request", "its log"),
     ] {
         let why = refusal(&web, &server.url(&format!("/{status}"))).await;
-        assert!(
-            why.contains(expected) && why.contains(&status[..3]),
-            "{why}"
-        );
+        assert!(why.contains(expected) && why.contains(&status[..3]), "{why}");
     }
-    let Err(DownloadError::Transient {
-        why,
-        retry_after: None,
-    }) = open(&web, &server.url("/502_Bad")).await
+    let Err(DownloadError::Transient { why, retry_after: None }) =
+        open(&web, &server.url("/502_Bad")).await
     else {
         panic!("a server that is broken for now");
     };
@@ -302,10 +253,7 @@ async fn an_unreachable_or_silent_server_is_a_transient_error() {
     while std::net::TcpStream::connect(port).is_ok() {
         std::thread::yield_now();
     }
-    let Err(DownloadError::Transient {
-        why,
-        retry_after: None,
-    }) = open(&web, &address).await
+    let Err(DownloadError::Transient { why, retry_after: None }) = open(&web, &address).await
     else {
         panic!("no server listens");
     };
@@ -320,11 +268,7 @@ async fn an_unreachable_or_silent_server_is_a_transient_error() {
     let address = parse_url(&silent.url("/a"));
     let short = Duration::from_millis(100);
     let opened = web.open(&address, &requested, short, DateTime::UNIX_EPOCH);
-    let Err(DownloadError::Transient {
-        why,
-        retry_after: None,
-    }) = opened.await
-    else {
+    let Err(DownloadError::Transient { why, retry_after: None }) = opened.await else {
         panic!("it never answers");
     };
     assert!(why.contains("100 ms"), "{why}");
@@ -358,8 +302,7 @@ async fn the_size_is_requested_without_the_file() {
     let web = client(plain_http_settings());
     let size = async |path: &str| {
         let address = parse_url(&server.url(path));
-        web.query_size(&address, TEST_TIMEOUT, DateTime::UNIX_EPOCH)
-            .await
+        web.query_size(&address, TEST_TIMEOUT, DateTime::UNIX_EPOCH).await
     };
     assert_eq!(size("/file").await.unwrap(), Some(1_000));
     assert_eq!(size("/moved").await.unwrap(), Some(1_000));

@@ -28,10 +28,7 @@ fn each_fault_is_reported_with_its_remedy() {
         ),
         (
             |m| {
-                m.write(
-                    "proc/self/mountinfo",
-                    MOUNTS.replace("/dev/vda1 rw", "/dev/vda1 ro"),
-                );
+                m.write("proc/self/mountinfo", MOUNTS.replace("/dev/vda1 rw", "/dev/vda1 ro"));
             },
             "the ESP at /efi is read-only",
             "fsck.vfat",
@@ -46,11 +43,7 @@ fn each_fault_is_reported_with_its_remedy() {
             "the ESP has no kernel of the running slot a at EFI/evenkeel/slot-a.efi",
             "copy it there from /usr/lib/evenkeel/boot",
         ),
-        (
-            |m| m.write(RUNNING_KERNEL, ""),
-            "no kernel of the running slot a",
-            "copy it there",
-        ),
+        (|m| m.write(RUNNING_KERNEL, ""), "no kernel of the running slot a", "copy it there"),
         (
             |m| m.write("efi/loader/loader.conf", "timeout 3\ndefault  debian-*\n"),
             "contains \"default debian-*\"",
@@ -66,11 +59,7 @@ fn each_fault_is_reported_with_its_remedy() {
             "wait for input",
             "remove that line",
         ),
-        (
-            |m| m.write("efi/loader/loader.conf", b"\xff"),
-            "loader.conf",
-            "cannot read",
-        ),
+        (|m| m.write("efi/loader/loader.conf", b"\xff"), "loader.conf", "cannot read"),
         (
             |m| m.set_variable("LoaderEntryDefault", "debian.conf"),
             "LoaderEntryDefault is debian.conf",
@@ -131,11 +120,7 @@ fn each_fault_is_reported_with_its_remedy() {
             "GRUB 2.12 started this system",
             "bootctl install",
         ),
-        (
-            |m| m.unset_variable("LoaderInfo"),
-            "no boot loader set its name",
-            "mount efivarfs",
-        ),
+        (|m| m.unset_variable("LoaderInfo"), "no boot loader set its name", "mount efivarfs"),
         (
             |m| m.write(BLESS_UNIT, "[Service]\n"),
             "systemd-bless-boot.service would bless an image",
@@ -252,10 +237,7 @@ fn a_nowayout_watchdog_is_accepted_only_if_systemd_feeds_it() {
     };
     assert_eq!(fault_with("nowayout", "0\n"), None);
     let fault = fault_with("nowayout", "1\n").unwrap();
-    assert!(
-        fault.contains("a test requires one: let systemd feed it"),
-        "{fault}"
-    );
+    assert!(fault.contains("a test requires one: let systemd feed it"), "{fault}");
     assert!(fault_with("state", "inactive\n").is_some());
     assert_eq!(fault_with("state", "active\n"), None);
 }
@@ -283,10 +265,7 @@ fn a_command_line_must_reset_the_machine_wherever_the_kernel_stops() {
         ("panic=5", "evenkeel.deadline=SECONDS"),
         ("panic=5 evenkeel.deadline=0", "evenkeel.deadline=SECONDS"),
         ("panic=5 rd.emergency=poweroff", "rd.emergency=reboot"),
-        (
-            "panic=5 evenkeel.deadline=60 root=PARTLABEL=root-a",
-            "slot a",
-        ),
+        ("panic=5 evenkeel.deadline=60 root=PARTLABEL=root-a", "slot a"),
     ];
     for (line, why) in bad {
         let message = check_kernel_cmdline(line, Slot::B).unwrap_err();

@@ -12,10 +12,7 @@ fn foreign_entry(file: &str, fields: &str) -> LoaderEntry {
 fn own_entry(file: &str, slot: Slot) -> LoaderEntry {
     let sequence = EntryName::parse(file, "conf").unwrap().id;
     let version = sequence.rsplit_once('-').unwrap().1.to_owned();
-    let text = format!(
-        "sort-key evenkeel\nversion {version}\nefi /{}\n",
-        kernel_path(slot)
-    );
+    let text = format!("sort-key evenkeel\nversion {version}\nefi /{}\n", kernel_path(slot));
     LoaderEntry::parse(file, &text).unwrap()
 }
 
@@ -24,18 +21,9 @@ fn names_are_parsed_with_their_counters() {
     let counted = |left, done| Some(BootCounter { left, done });
     let cases = [
         ("evenkeel-000002.conf", Some(("evenkeel-000002", None))),
-        (
-            "evenkeel-000002+3.conf",
-            Some(("evenkeel-000002", counted(3, 0))),
-        ),
-        (
-            "evenkeel-000002+1-2.conf",
-            Some(("evenkeel-000002", counted(1, 2))),
-        ),
-        (
-            "EVENKEEL-000002+0-3.CONF",
-            Some(("EVENKEEL-000002", counted(0, 3))),
-        ),
+        ("evenkeel-000002+3.conf", Some(("evenkeel-000002", counted(3, 0)))),
+        ("evenkeel-000002+1-2.conf", Some(("evenkeel-000002", counted(1, 2)))),
+        ("EVENKEEL-000002+0-3.CONF", Some(("EVENKEEL-000002", counted(0, 3)))),
         ("linux+1+2.conf", Some(("linux+1", counted(2, 0)))),
         // An invalid counter is a part of the ID.
         ("x+.conf", Some(("x+", None))),
@@ -98,11 +86,7 @@ fn versions_are_compared_as_the_specification_defines() {
         ("1_2", "12", Less),
         ("000002", "2", Equal),
         ("000010", "000009", Greater),
-        (
-            "99999999999999999999999999",
-            "100000000000000000000000000",
-            Less,
-        ),
+        ("99999999999999999999999999", "100000000000000000000000000", Less),
         ("122.1", "123~rc1-1", Less),
         ("123~rc1-1", "123", Less),
         ("123", "123-a", Less),
@@ -115,11 +99,7 @@ fn versions_are_compared_as_the_specification_defines() {
     ];
     for (one, other, expected) in cases {
         assert_eq!(compare_versions(one, other), expected, "{one} and {other}");
-        assert_eq!(
-            compare_versions(other, one),
-            expected.reverse(),
-            "{other} and {one}"
-        );
+        assert_eq!(compare_versions(other, one), expected.reverse(), "{other} and {one}");
     }
 }
 
@@ -186,10 +166,7 @@ fn the_entries_determine_the_boot_entry_of_a_slot() {
     assert_eq!(slot_entry(&[plain()], Slot::A), BootEntry::Plain);
     assert_eq!(slot_entry(&[plain()], Slot::B), BootEntry::Absent);
     let on_trial = [plain(), own_entry("EVENKEEL-000002+2-1.CONF", Slot::B)];
-    assert_eq!(
-        slot_entry(&on_trial, Slot::B),
-        BootEntry::Counted { left: 2, done: 1 }
-    );
+    assert_eq!(slot_entry(&on_trial, Slot::B), BootEntry::Counted { left: 2, done: 1 });
 }
 
 #[test]
@@ -203,10 +180,7 @@ fn of_both_names_of_an_interrupted_rename_the_later_one_is_used() {
         own_entry("evenkeel-000002+3.conf", Slot::B),
         own_entry("evenkeel-000002+2-1.conf", Slot::B),
     ];
-    assert_eq!(
-        slot_entry(&counted, Slot::B),
-        BootEntry::Counted { left: 2, done: 1 }
-    );
+    assert_eq!(slot_entry(&counted, Slot::B), BootEntry::Counted { left: 2, done: 1 });
 }
 
 #[test]
@@ -214,30 +188,14 @@ fn entries_that_the_agent_could_not_have_written_are_invalid() {
     let text = |text: &str| format!("{text}\nefi /EFI/evenkeel/slot-b.efi");
     let good = "sort-key evenkeel\nversion 000002";
     let cases = [
-        (
-            "my-own.conf",
-            text(good),
-            "is not named evenkeel-NUMBER.conf",
-        ),
+        ("my-own.conf", text(good), "is not named evenkeel-NUMBER.conf"),
         ("evenkeel-two.conf", text(good), "is not named"),
         ("evenkeel-000002+x.conf", text(good), "is not named"),
         ("evenkeel-.conf", text(good), "is not named"),
-        (
-            "evenkeel-000002.conf",
-            text("version 000002"),
-            "sorted wrongly",
-        ),
-        (
-            "evenkeel-000002.conf",
-            text("sort-key evenkeel"),
-            "sorted wrongly",
-        ),
+        ("evenkeel-000002.conf", text("version 000002"), "sorted wrongly"),
+        ("evenkeel-000002.conf", text("sort-key evenkeel"), "sorted wrongly"),
         ("evenkeel-000003.conf", text(good), "sorted wrongly"),
-        (
-            "evenkeel-000002.conf",
-            text(&format!("{good}\nmachine-id 1")),
-            "sorted wrongly",
-        ),
+        ("evenkeel-000002.conf", text(&format!("{good}\nmachine-id 1")), "sorted wrongly"),
         ("evenkeel-000002+300.conf", text(good), "too large"),
     ];
     for (file, text, why) in cases {
@@ -247,10 +205,8 @@ fn entries_that_the_agent_could_not_have_written_are_invalid() {
         };
         assert!(reason.contains(file) && reason.contains(why), "{reason}");
     }
-    let two = [
-        own_entry("evenkeel-000001.conf", Slot::A),
-        own_entry("evenkeel-000003+3.conf", Slot::A),
-    ];
+    let two =
+        [own_entry("evenkeel-000001.conf", Slot::A), own_entry("evenkeel-000003+3.conf", Slot::A)];
     let BootEntry::Invalid(reason) = slot_entry(&two, Slot::A) else {
         panic!("two entries are not invalid");
     };
@@ -268,9 +224,7 @@ fn only_entries_of_others_that_start_something_are_foreign() {
         LoaderEntry::parse("empty.conf", "title nothing").unwrap(),
         foreign_entry("rescue.conf", ""),
     ];
-    let files: Vec<&str> = foreign_entries(&listed)
-        .map(|entry| entry.file.as_str())
-        .collect();
+    let files: Vec<&str> = foreign_entries(&listed).map(|entry| entry.file.as_str()).collect();
     assert_eq!(files, ["rescue.conf"]);
     assert!(listed[1].is_incomplete() && !listed[2].is_incomplete());
 }
@@ -283,21 +237,12 @@ fn a_foreign_entry_must_not_precede_ours_or_our_next_one() {
         !foreign_entries_before_ours(&listed).is_empty()
     };
     let good = [own_entry("evenkeel-000005.conf", Slot::A)];
-    assert!(
-        !first("rescue.conf", "", &good),
-        "no sort-key sorts after ours"
-    );
+    assert!(!first("rescue.conf", "", &good), "no sort-key sorts after ours");
     assert!(!first("rescue.conf", "sort-key rescue", &good));
     assert!(first("debian.conf", "sort-key debian", &good));
-    assert!(
-        !first("debian+0-3.conf", "sort-key debian", &good),
-        "exhausted"
-    );
+    assert!(!first("debian+0-3.conf", "sort-key debian", &good), "exhausted");
     assert!(first("x.conf", "sort-key evenkeel;version 7", &good));
-    assert!(
-        first("x.conf", "sort-key evenkeel;version 5.1", &good),
-        "before the good one"
-    );
+    assert!(first("x.conf", "sort-key evenkeel;version 5.1", &good), "before the good one");
     assert!(!first("x.conf", "sort-key evenkeel;version 4", &good));
     // The same without any entry of ours.
     assert!(first("debian.conf", "sort-key debian", &[]));
@@ -314,18 +259,9 @@ fn a_written_entry_is_read_back() {
     let entry = LoaderEntry::parse(&file, &text).unwrap();
     assert_eq!(entry.sequence(), Some(7));
     let listed = [entry];
-    assert_eq!(
-        slot_entry(&listed, Slot::B),
-        BootEntry::Counted { left: 3, done: 0 }
-    );
-    assert_eq!(
-        find_slot_by_id(&listed, "evenkeel-000007.conf"),
-        Some(Slot::B)
-    );
-    assert_eq!(
-        find_slot_by_id(&listed, "EVENKEEL-000007+2-1.conf"),
-        Some(Slot::B)
-    );
+    assert_eq!(slot_entry(&listed, Slot::B), BootEntry::Counted { left: 3, done: 0 });
+    assert_eq!(find_slot_by_id(&listed, "evenkeel-000007.conf"), Some(Slot::B));
+    assert_eq!(find_slot_by_id(&listed, "EVENKEEL-000007+2-1.conf"), Some(Slot::B));
     assert_eq!(find_slot_by_id(&listed, "evenkeel-000007"), Some(Slot::B));
     assert_eq!(find_slot_by_id(&listed, "evenkeel-000008.conf"), None);
 }

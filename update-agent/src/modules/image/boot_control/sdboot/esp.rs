@@ -82,11 +82,7 @@ impl Esp {
         if let Some(slot) = mounts::slot_of_cmdline(&self.system.cmdline()) {
             return Ok(Some(slot));
         }
-        let selected = self
-            .system
-            .efi
-            .read_text("LoaderEntrySelected")
-            .map_err(apply_failure)?;
+        let selected = self.system.efi.read_text("LoaderEntrySelected").map_err(apply_failure)?;
         Ok(selected.and_then(|id| entries::find_slot_by_id(listed, &id)))
     }
 
@@ -105,10 +101,7 @@ impl Esp {
         if self.has_file(&entries::kernel_path(slot)) {
             return Ok(());
         }
-        Err(apply_failure(format!(
-            "slot {} has no kernel on the ESP",
-            entries::slot_letter(slot)
-        )))
+        Err(apply_failure(format!("slot {} has no kernel on the ESP", entries::slot_letter(slot))))
     }
 
     /// Whether anything can be started without the entries in `removed`. An entry whose file is
@@ -119,11 +112,7 @@ impl Esp {
             let file = entry.target.as_deref();
             !entry.name.is_exhausted() && file.is_some_and(|file| self.has_file(file))
         };
-        let is_loose = || {
-            self.loose_kernels()
-                .iter()
-                .any(|kernel| self.has_file(kernel))
-        };
+        let is_loose = || self.loose_kernels().iter().any(|kernel| self.has_file(kernel));
         listed.iter().filter(stays).any(starts) || is_loose()
     }
 
@@ -146,9 +135,7 @@ impl Esp {
         // Until its copy is complete, the new kernel needs space next to the old one. Its size is
         // not known yet, so it is estimated from the existing kernels.
         let kernels = [Slot::A, Slot::B].map(entries::kernel_path);
-        let sizes = kernels
-            .iter()
-            .filter_map(|kernel| fs::metadata(self.path.join(kernel)).ok());
+        let sizes = kernels.iter().filter_map(|kernel| fs::metadata(self.path.join(kernel)).ok());
         let largest = sizes.map(|metadata| metadata.len()).max().unwrap_or(0);
         let needed = largest.saturating_add(largest / 4);
         // The remains of an interrupted copy are removed before the next one.
@@ -167,10 +154,8 @@ impl Esp {
     /// See [`BootControl::withdraw`](super::super::BootControl::withdraw).
     pub fn withdraw(&self, slot: Slot) -> Result<(), Failure> {
         let listed = self.entries()?;
-        let removed: Vec<&LoaderEntry> = listed
-            .iter()
-            .filter(|entry| entry.slot() == Some(slot))
-            .collect();
+        let removed: Vec<&LoaderEntry> =
+            listed.iter().filter(|entry| entry.slot() == Some(slot)).collect();
         if !removed.is_empty() && !self.can_start_without(&listed, &removed) {
             return Err(apply_failure(format!(
                 "the boot entry {} is not removed: without it, the boot loader could not start anything",
@@ -262,15 +247,10 @@ impl Esp {
                 let Some(entry) = mine else {
                     return Err(no_entry_to_bless(slot));
                 };
-                let plain = self
-                    .entries_folder()
-                    .join(format!("{}.conf", entry.name.id));
+                let plain = self.entries_folder().join(format!("{}.conf", entry.name.id));
                 // This rename makes the slot the permanent default.
                 fs::rename(self.entries_folder().join(&entry.file), &plain).map_err(|error| {
-                    storage_failure(format!(
-                        "cannot rename the boot entry {}: {error}",
-                        entry.file
-                    ))
+                    storage_failure(format!("cannot rename the boot entry {}: {error}", entry.file))
                 })?;
                 durable::flush_folder(&plain).map_err(file_failure)?;
             }
@@ -281,9 +261,8 @@ impl Esp {
                 let number = entries::next_sequence(&listed);
                 let image = self.system.running_image().unwrap_or_default();
                 let text = entries::format_entry(slot, (&image.0, &image.1), number);
-                let path = self
-                    .entries_folder()
-                    .join(format!("{}.conf", entries::entry_id(number)));
+                let path =
+                    self.entries_folder().join(format!("{}.conf", entries::entry_id(number)));
                 durable::replace_file(&path, text.as_bytes(), 0o644).map_err(file_failure)?;
             }
             BootEntry::Absent | BootEntry::OneShot => return Err(no_entry_to_bless(slot)),
@@ -433,12 +412,7 @@ fn read_own_files(folder: &Path) -> Result<Vec<OwnFile>, Failure> {
         };
         let metadata = file.metadata().map_err(cannot)?;
         if metadata.is_file() {
-            own_files.push(OwnFile {
-                name,
-                sequence,
-                is_temporary,
-                is_empty: metadata.len() == 0,
-            });
+            own_files.push(OwnFile { name, sequence, is_temporary, is_empty: metadata.len() == 0 });
         }
     }
     Ok(own_files)

@@ -25,11 +25,7 @@ async fn the_running_slot_and_all_entries_are_observed() {
     machine.write_entry("notes.txt", "of a person");
     machine.write("efi/EFI/Linux/other.efi", "MZ");
     machine.write("efi/EFI/Linux/spent+0-3.efi", "MZ");
-    let observed = machine
-        .boot_control_without_programs()
-        .observe()
-        .await
-        .unwrap();
+    let observed = machine.boot_control_without_programs().observe().await.unwrap();
     assert_eq!(observed.booted, Some(Slot::A));
     assert_eq!(observed.boot_id, "boot-1");
     assert_eq!(observed.image, Some(("edge".to_owned(), "1.0".to_owned())));
@@ -40,19 +36,9 @@ async fn the_running_slot_and_all_entries_are_observed() {
 #[tokio::test]
 async fn the_running_slot_is_found_if_the_root_is_not_a_partition() {
     let machine = BootMachine::new();
-    let overlay = MOUNTS.replace(
-        "254:2 / / ro - erofs /dev/root",
-        "0:30 / / rw - overlay over",
-    );
+    let overlay = MOUNTS.replace("254:2 / / ro - erofs /dev/root", "0:30 / / rw - overlay over");
     machine.write_entry("evenkeel-000002+2-1.conf", &entry_text(2, "slot-b"));
-    let booted = async || {
-        machine
-            .boot_control_without_programs()
-            .observe()
-            .await
-            .unwrap()
-            .booted
-    };
+    let booted = async || machine.boot_control_without_programs().observe().await.unwrap().booted;
 
     // The partition of the root decides, whatever the command line says.
     machine.write("proc/cmdline", "root=PARTLABEL=root-b\n");
@@ -71,36 +57,17 @@ async fn the_running_slot_is_found_if_the_root_is_not_a_partition() {
 async fn a_root_outside_the_slots_is_no_slot() {
     let machine = BootMachine::new();
     machine.add_partition(2, "rescue");
-    assert_eq!(
-        machine
-            .boot_control_without_programs()
-            .observe()
-            .await
-            .unwrap()
-            .booted,
-        None
-    );
+    assert_eq!(machine.boot_control_without_programs().observe().await.unwrap().booted, None);
 }
 
 #[tokio::test]
 async fn an_unreadable_entries_folder_is_an_error_and_an_absent_one_is_empty() {
     let machine = BootMachine::new();
     fs::remove_dir_all(machine.path("efi/loader/entries")).unwrap();
-    let observed = machine
-        .boot_control_without_programs()
-        .observe()
-        .await
-        .unwrap();
-    assert_eq!(
-        (observed.a, observed.b),
-        (BootEntry::Absent, BootEntry::Absent)
-    );
+    let observed = machine.boot_control_without_programs().observe().await.unwrap();
+    assert_eq!((observed.a, observed.b), (BootEntry::Absent, BootEntry::Absent));
     machine.write("efi/loader/entries", "a file");
-    let failure = machine
-        .boot_control_without_programs()
-        .observe()
-        .await
-        .unwrap_err();
+    let failure = machine.boot_control_without_programs().observe().await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage);
     assert!(failure.reason.starts_with("cannot read "), "{failure}");
 }
@@ -113,10 +80,7 @@ async fn an_image_goes_from_its_file_to_a_blessed_slot() {
     let kernel = uki_with_cmdline(GOOD_CMDLINE);
     let runner = Arc::new(MountRunner::new(&machine, vec![(Slot::B, kernel.clone())]));
     let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
-    assert_eq!(
-        boot.max_image_bytes(Slot::B).await.unwrap(),
-        SLOT_BYTES as u64
-    );
+    assert_eq!(boot.max_image_bytes(Slot::B).await.unwrap(), SLOT_BYTES as u64);
 
     boot.withdraw(Slot::B).await.unwrap();
     let image = vec![0x5a; 3 * 4096 + 100];
@@ -131,15 +95,8 @@ async fn an_image_goes_from_its_file_to_a_blessed_slot() {
     let raw = boot.write(Slot::B, &spooled, &stop).await.unwrap();
     assert_eq!(raw.sha256, Sha256::hash(&image));
     assert_eq!(raw.bytes, image.len() as u64);
-    assert!(
-        fs::read(machine.path("dev/vda3"))
-            .unwrap()
-            .starts_with(&image)
-    );
-    assert_eq!(
-        fs::read(machine.path("dev/vda2")).unwrap(),
-        vec![0; SLOT_BYTES]
-    );
+    assert!(fs::read(machine.path("dev/vda3")).unwrap().starts_with(&image));
+    assert_eq!(fs::read(machine.path("dev/vda2")).unwrap(), vec![0; SLOT_BYTES]);
     boot.verify_slot(Slot::B, &raw).await.unwrap();
 
     boot.install_kernel(Slot::B, &slot_image()).await.unwrap();
@@ -151,21 +108,11 @@ async fn an_image_goes_from_its_file_to_a_blessed_slot() {
         ]
     );
     assert!(!machine.path("var/lib/evenkeel-agent/slot").exists());
-    assert_eq!(
-        file_names(&machine.path("efi/EFI/evenkeel")),
-        ["slot-a.efi", "slot-b.efi"]
-    );
-    assert_eq!(
-        fs::read(machine.path("efi/EFI/evenkeel/slot-b.efi")).unwrap(),
-        kernel
-    );
+    assert_eq!(file_names(&machine.path("efi/EFI/evenkeel")), ["slot-a.efi", "slot-b.efi"]);
+    assert_eq!(fs::read(machine.path("efi/EFI/evenkeel/slot-b.efi")).unwrap(), kernel);
 
     boot.arm(Slot::B, &slot_image(), 2).await.unwrap();
-    let all = [
-        "evenkeel-000001.conf",
-        "evenkeel-000002+3.conf",
-        "rescue.conf",
-    ];
+    let all = ["evenkeel-000001.conf", "evenkeel-000002+3.conf", "rescue.conf"];
     assert_eq!(machine.entry_files(), all);
     let entry = machine.path("efi/loader/entries/evenkeel-000002+3.conf");
     assert_eq!(
@@ -173,21 +120,13 @@ async fn an_image_goes_from_its_file_to_a_blessed_slot() {
         "title edge 1.1 (slot b)\nsort-key evenkeel\nversion 000002\nefi /EFI/evenkeel/slot-b.efi\n"
     );
     let listed = machine.esp().entries().unwrap();
-    assert_eq!(
-        listed[0].slot(),
-        Some(Slot::B),
-        "the loader starts it first"
-    );
+    assert_eq!(listed[0].slot(), Some(Slot::B), "the loader starts it first");
     assert_eq!(boot.observe().await.unwrap().b, counted(3, 0));
 
     boot.bless(Slot::B).await.unwrap();
     assert_eq!(
         machine.entry_files(),
-        [
-            "evenkeel-000001.conf",
-            "evenkeel-000002.conf",
-            "rescue.conf"
-        ]
+        ["evenkeel-000001.conf", "evenkeel-000002.conf", "rescue.conf"]
     );
     assert_eq!(boot.observe().await.unwrap().b, BootEntry::Plain);
 }
@@ -196,10 +135,7 @@ async fn an_image_goes_from_its_file_to_a_blessed_slot() {
 async fn a_slot_that_changed_after_it_was_written_is_reported() {
     let machine = BootMachine::new();
     let boot = machine.boot_control_without_programs();
-    let raw = RawImage {
-        sha256: Sha256::hash(&[0; 4096]),
-        bytes: 4096,
-    };
+    let raw = RawImage { sha256: Sha256::hash(&[0; 4096]), bytes: 4096 };
     boot.verify_slot(Slot::B, &raw).await.unwrap();
     machine.write("dev/vda3", vec![1; SLOT_BYTES]);
     let failure = boot.verify_slot(Slot::B, &raw).await.unwrap_err();
@@ -213,10 +149,7 @@ async fn an_image_that_blesses_itself_or_has_no_trial_guard_is_refused() {
             "usr/lib/systemd/system/systemd-bless-boot.service",
             "would bless it before it is known to be healthy",
         ),
-        (
-            "usr/lib/systemd/systemd",
-            "evenkeel-trial.service is missing",
-        ),
+        ("usr/lib/systemd/systemd", "evenkeel-trial.service is missing"),
     ];
     for (file, why) in cases {
         let machine = BootMachine::new();
@@ -225,10 +158,7 @@ async fn an_image_that_blesses_itself_or_has_no_trial_guard_is_refused() {
             .with_file(file);
         let runner = Arc::new(runner);
         let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
-        let failure = boot
-            .install_kernel(Slot::B, &slot_image())
-            .await
-            .unwrap_err();
+        let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Apply);
         assert!(failure.reason.contains("the image 1.1"), "{failure}");
         assert!(failure.reason.contains(why), "{failure}");
@@ -241,35 +171,21 @@ async fn an_image_that_blesses_itself_or_has_no_trial_guard_is_refused() {
 #[tokio::test]
 async fn an_image_without_a_kernel_or_that_cannot_be_mounted_is_refused() {
     let machine = BootMachine::new();
-    let runner = Arc::new(MountRunner::new(
-        &machine,
-        vec![(Slot::A, uki_with_cmdline(GOOD_CMDLINE))],
-    ));
+    let runner =
+        Arc::new(MountRunner::new(&machine, vec![(Slot::A, uki_with_cmdline(GOOD_CMDLINE))]));
     let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
-    let failure = boot
-        .install_kernel(Slot::B, &slot_image())
-        .await
-        .unwrap_err();
+    let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
     assert!(
-        failure
-            .reason
-            .starts_with("the image has no file usr/lib/evenkeel/boot/slot-b.efi"),
+        failure.reason.starts_with("the image has no file usr/lib/evenkeel/boot/slot-b.efi"),
         "{failure}"
     );
     assert_eq!(runner.commands().len(), 2, "it is unmounted");
 
-    let boot = machine.boot_control(Arc::new(
-        MountRunner::new(&machine, Vec::new()).with_failure(),
-    ));
-    let failure = boot
-        .install_kernel(Slot::B, &slot_image())
-        .await
-        .unwrap_err();
+    let boot =
+        machine.boot_control(Arc::new(MountRunner::new(&machine, Vec::new()).with_failure()));
+    let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage);
-    assert!(
-        failure.reason.ends_with("ended with status 32"),
-        "{failure}"
-    );
+    assert!(failure.reason.ends_with("ended with status 32"), "{failure}");
     assert_eq!(failure.log, "wrong fs type\n");
 }
 
@@ -279,25 +195,16 @@ async fn an_esp_that_is_full_has_no_room() {
     let kernel = fs::File::create(machine.path("efi/EFI/evenkeel/slot-a.efi")).unwrap();
     // A sparse file of 8 TiB: the next kernel does not fit next to it.
     kernel.set_len(8 << 40).unwrap();
-    let failure = machine
-        .boot_control_without_programs()
-        .max_image_bytes(Slot::B)
-        .await
-        .unwrap_err();
+    let failure =
+        machine.boot_control_without_programs().max_image_bytes(Slot::B).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage);
-    assert!(
-        failure.reason.contains("a kernel needs 10485761 MiB"),
-        "{failure}"
-    );
+    assert!(failure.reason.contains("a kernel needs 10485761 MiB"), "{failure}");
 }
 
 #[tokio::test]
 async fn arming_and_blessing_are_idempotent() {
     let machine = BootMachine::new();
-    machine.write(
-        "efi/EFI/evenkeel/slot-b.efi",
-        uki_with_cmdline(GOOD_CMDLINE),
-    );
+    machine.write("efi/EFI/evenkeel/slot-b.efi", uki_with_cmdline(GOOD_CMDLINE));
     let boot = machine.boot_control_without_programs();
     boot.arm(Slot::B, &slot_image(), 2).await.unwrap();
     boot.arm(Slot::B, &slot_image(), 2).await.unwrap();
@@ -319,10 +226,7 @@ async fn a_slot_with_another_entry_or_without_a_kernel_is_not_armed() {
     ];
     for (file, text) in in_the_way {
         let machine = BootMachine::new();
-        machine.write(
-            "efi/EFI/evenkeel/slot-b.efi",
-            uki_with_cmdline(GOOD_CMDLINE),
-        );
+        machine.write("efi/EFI/evenkeel/slot-b.efi", uki_with_cmdline(GOOD_CMDLINE));
         machine.write_entry(file, &text);
         let before = machine.entry_files();
         let boot = machine.boot_control_without_programs();
@@ -331,11 +235,8 @@ async fn a_slot_with_another_entry_or_without_a_kernel_is_not_armed() {
         assert_eq!(machine.entry_files(), before);
     }
     let machine = BootMachine::new();
-    let failure = machine
-        .boot_control_without_programs()
-        .arm(Slot::B, &slot_image(), 2)
-        .await
-        .unwrap_err();
+    let failure =
+        machine.boot_control_without_programs().arm(Slot::B, &slot_image(), 2).await.unwrap_err();
     assert_eq!(failure.reason, "slot b has no kernel on the ESP");
     assert_eq!(machine.entry_files(), ["evenkeel-000001.conf"]);
 }
@@ -343,10 +244,7 @@ async fn a_slot_with_another_entry_or_without_a_kernel_is_not_armed() {
 #[tokio::test]
 async fn the_next_entry_comes_first_even_if_the_sequence_was_lost() {
     let machine = BootMachine::new();
-    machine.write(
-        "efi/EFI/evenkeel/slot-b.efi",
-        uki_with_cmdline(GOOD_CMDLINE),
-    );
+    machine.write("efi/EFI/evenkeel/slot-b.efi", uki_with_cmdline(GOOD_CMDLINE));
     machine.write_entry("evenkeel-000001.conf", RESCUE_ENTRY);
     machine.write_entry("evenkeel-000041.conf", &entry_text(41, "slot-a"));
     let boot = machine.boot_control_without_programs();
@@ -373,10 +271,7 @@ async fn a_slot_without_an_own_entry_is_not_blessed() {
     let machine = BootMachine::new();
     let boot = machine.boot_control_without_programs();
     let failure = boot.bless(Slot::B).await.unwrap_err();
-    assert_eq!(
-        failure.reason,
-        "slot b has no boot entry that can be blessed"
-    );
+    assert_eq!(failure.reason, "slot b has no boot entry that can be blessed");
     machine.write_entry("my-own.conf", &entry_text(2, "slot-b"));
     let failure = boot.bless(Slot::B).await.unwrap_err();
     assert!(failure.reason.contains("my-own.conf"), "{failure}");
@@ -391,10 +286,7 @@ async fn the_running_slot_gets_a_new_entry_if_its_own_is_lost() {
     let boot = machine.boot_control_without_programs();
     boot.bless(Slot::A).await.unwrap();
     assert_eq!(boot.observe().await.unwrap().a, BootEntry::Plain);
-    assert_eq!(
-        machine.esp().entries().unwrap()[0].file,
-        "evenkeel-000005.conf"
-    );
+    assert_eq!(machine.esp().entries().unwrap()[0].file, "evenkeel-000005.conf");
 
     fs::remove_file(machine.path("efi/loader/entries/evenkeel-000005.conf")).unwrap();
     fs::remove_file(machine.path("efi/EFI/evenkeel/slot-a.efi")).unwrap();

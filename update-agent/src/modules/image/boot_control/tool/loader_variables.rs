@@ -46,9 +46,7 @@ impl LoaderVariables {
             )));
         }
         if !is_kernel(self.once.as_deref(), other) {
-            return Err(apply_failure(format!(
-                "the next boot would not start {other}"
-            )));
+            return Err(apply_failure(format!("the next boot would not start {other}")));
         }
         if !is_kernel(self.default.as_deref(), running) {
             return Err(apply_failure("the running kernel is no longer the default"));

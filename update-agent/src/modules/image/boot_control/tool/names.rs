@@ -14,11 +14,7 @@ pub fn started_and_other_kernel(selected: &str) -> (&'static str, &'static str) 
     let [first, second] = KERNEL_NAMES;
     // Before its first update, the system has one kernel of any name. The tool renames it to the
     // first name.
-    if second.eq_ignore_ascii_case(selected) {
-        (second, first)
-    } else {
-        (first, second)
-    }
+    if second.eq_ignore_ascii_case(selected) { (second, first) } else { (first, second) }
 }
 
 /// Whether a variable of the loader names this kernel.

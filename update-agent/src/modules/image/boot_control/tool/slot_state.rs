@@ -11,10 +11,7 @@ use crate::modules::image::slots::{BootEntry, Slot};
 impl ImageTool {
     /// The running slot: the one that the tool reports, else the one whose partition is the root.
     pub(super) async fn find_booted_slot(&self) -> Result<Option<Slot>, Failure> {
-        let output = self
-            .run(&self.tool_command(QUERY_TIMEOUT, &["-v"]))
-            .await?
-            .combined_output();
+        let output = self.run(&self.tool_command(QUERY_TIMEOUT, &["-v"])).await?.combined_output();
         let partitions = mounts::read_partitions(&self.system.sys);
         let tokens =
             output.split(|letter: char| letter.is_whitespace() || ":,;()'\"".contains(letter));
@@ -23,10 +20,7 @@ impl ImageTool {
             .filter_map(|node| slot_of_device(node, &partitions));
         if let Some(slot) = slots.next() {
             if slots.any(|other| other != slot) {
-                return Err(apply_failure(format!(
-                    "{} -v names both slots",
-                    self.program
-                )));
+                return Err(apply_failure(format!("{} -v names both slots", self.program)));
             }
             return Ok(Some(slot));
         }
@@ -77,7 +71,6 @@ impl ImageTool {
     /// Fails unless only the next boot starts the recorded kernel.
     pub(super) async fn check_one_shot(&self, note: &ToolRecord) -> Result<(), Failure> {
         let (variables, kernel) = (self.read_loader_variables()?, note.kernel);
-        self.run_on_esp(move |esp| variables.check_one_shot(esp, &kernel))
-            .await
+        self.run_on_esp(move |esp| variables.check_one_shot(esp, &kernel)).await
     }
 }

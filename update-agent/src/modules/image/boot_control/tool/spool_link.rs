@@ -13,8 +13,7 @@ use crate::modules::image::unpack::ImageFormat;
 /// Whether the tool accepts a path: it may have only letters, digits and `._/-`.
 pub fn is_accepted_path(path: &Path) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._/-".contains(&byte);
-    path.to_str()
-        .is_some_and(|path| path.bytes().all(is_letter))
+    path.to_str().is_some_and(|path| path.bytes().all(is_letter))
 }
 
 /// The failure of an image that is compressed with zstd.

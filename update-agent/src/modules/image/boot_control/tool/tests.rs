@@ -59,24 +59,18 @@ impl FakeTool {
     fn into_tool(self) -> (Arc<Self>, ImageTool) {
         let fake = Arc::new(self);
         let runner: Arc<dyn Runner> = Arc::<Self>::clone(&fake);
-        let tool = ImageTool::new(
-            fake.machine.system(),
-            runner,
-            Path::new(PROGRAM),
-            &fake.machine.config,
-        );
+        let tool =
+            ImageTool::new(fake.machine.system(), runner, Path::new(PROGRAM), &fake.machine.config);
         (fake, tool)
     }
 
     /// The options of all calls that change something.
     fn changing_calls(&self) -> Vec<String> {
         let commands = self.commands.lock().expect("the lock");
-        let options = commands
-            .iter()
-            .map(|command| match command.rsplit_once(PROGRAM) {
-                Some((_, options)) => options.trim().to_owned(),
-                None => command.trim().to_owned(),
-            });
+        let options = commands.iter().map(|command| match command.rsplit_once(PROGRAM) {
+            Some((_, options)) => options.trim().to_owned(),
+            None => command.trim().to_owned(),
+        });
         options.filter(|options| options != "-v").collect()
     }
 
@@ -89,11 +83,7 @@ impl FakeTool {
             self.machine.unset_variable("LoaderEntryOneShot");
         }
         let starts = once.or(default).expect("something that starts");
-        let slot = if starts == "linux.efi" {
-            Slot::A
-        } else {
-            Slot::B
-        };
+        let slot = if starts == "linux.efi" { Slot::A } else { Slot::B };
         *self.running.lock().expect("the lock") = slot;
         self.machine.set_variable("LoaderEntrySelected", &starts);
         let boot = self.boots.fetch_add(1, Ordering::Relaxed) + 1;
@@ -130,14 +120,9 @@ impl FakeTool {
                 let path = self.machine.path(path.trim_start_matches('/'));
                 let content = std::fs::read(path).expect("the image");
                 assert_eq!(Sha256::hash(&content).to_string(), *digest);
-                assert!(
-                    !self.machine.path(&backup_kernel).exists(),
-                    "of another image"
-                );
-                self.machine
-                    .write("dev/vda6", vec![SLOT_FILL_BYTE; SLOT_BYTES]);
-                self.machine
-                    .write(&backup_kernel, uki_with_cmdline(CMDLINE));
+                assert!(!self.machine.path(&backup_kernel).exists(), "of another image");
+                self.machine.write("dev/vda6", vec![SLOT_FILL_BYTE; SLOT_BYTES]);
+                self.machine.write(&backup_kernel, uki_with_cmdline(CMDLINE));
             }
             ["-a"] => {
                 let mark = self.record().and_then(|note| note.mark);
@@ -149,8 +134,7 @@ impl FakeTool {
                 }
                 self.machine.write("boot/efi/EFI/Linux/linux-2.efi", kernel);
                 self.machine.set_variable("LoaderEntryDefault", "linux.efi");
-                self.machine
-                    .set_variable("LoaderEntryOneShot", "linux-2.efi");
+                self.machine.set_variable("LoaderEntryOneShot", "linux-2.efi");
             }
             ["-c"] => {
                 let selected = self.machine.system().efi.read_text("LoaderEntrySelected");
@@ -170,10 +154,7 @@ impl FakeTool {
 #[async_trait::async_trait]
 impl Runner for FakeTool {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
-        self.commands
-            .lock()
-            .expect("the lock")
-            .push(command.to_string());
+        self.commands.lock().expect("the lock").push(command.to_string());
         let mut options: Vec<&str> = command.arguments.iter().map(String::as_str).collect();
         let is_alone = command.program == "flock";
         if is_alone {
@@ -182,18 +163,12 @@ impl Runner for FakeTool {
         }
         let changes = matches!(options.first(), Some(&("-w" | "-a" | "-c")));
         assert_eq!(is_alone, changes, "{command}");
-        let status = options
-            .first()
-            .and_then(|first| self.exit_codes.get(*first));
+        let status = options.first().and_then(|first| self.exit_codes.get(*first));
         let stdout = match status {
             Some(status) => format!("no, {status}\n"),
             None => self.execute(&options),
         };
-        Ok(Output {
-            status: Some(status.copied().unwrap_or(0)),
-            stdout,
-            stderr: String::new(),
-        })
+        Ok(Output { status: Some(status.copied().unwrap_or(0)), stdout, stderr: String::new() })
     }
 }
 
@@ -205,10 +180,7 @@ async fn write_image(fake: &FakeTool, boot: &ImageTool) -> RawImage {
 
 /// The image that was spooled.
 fn spooled_image() -> SlotImage {
-    SlotImage {
-        file: Sha256::hash(b"an image"),
-        ..slot_image()
-    }
+    SlotImage { file: Sha256::hash(b"an image"), ..slot_image() }
 }
 
 #[tokio::test]
@@ -216,49 +188,31 @@ async fn an_image_is_written_tried_and_blessed() {
     let (fake, boot) = FakeTool::new().into_tool();
     let observed = boot.observe().await.unwrap();
     assert_eq!(observed.booted, Some(Slot::A));
-    assert_eq!(
-        (observed.a, observed.b),
-        (BootEntry::Plain, BootEntry::Absent)
-    );
+    assert_eq!((observed.a, observed.b), (BootEntry::Plain, BootEntry::Absent));
     assert_eq!(boot.faults().await, [""; 0]);
 
     let raw = write_image(&fake, &boot).await;
     assert_eq!(raw.sha256, Sha256::hash(&vec![SLOT_FILL_BYTE; SLOT_BYTES]));
     assert_eq!(fake::file_names(&fake.machine.path("spool")), ["file"]);
     boot.verify_slot(Slot::B, &raw).await.unwrap();
-    boot.install_kernel(Slot::B, &spooled_image())
-        .await
-        .unwrap();
+    boot.install_kernel(Slot::B, &spooled_image()).await.unwrap();
     boot.arm(Slot::B, &spooled_image(), 1).await.unwrap();
     let observed = boot.observe().await.unwrap();
-    assert_eq!(
-        (observed.a, observed.b),
-        (BootEntry::Plain, BootEntry::OneShot)
-    );
+    assert_eq!((observed.a, observed.b), (BootEntry::Plain, BootEntry::OneShot));
 
     fake.reboot();
     let observed = boot.observe().await.unwrap();
     assert_eq!(observed.booted, Some(Slot::B));
-    assert_eq!(
-        (observed.a, observed.b),
-        (BootEntry::Plain, BootEntry::OneShot)
-    );
+    assert_eq!((observed.a, observed.b), (BootEntry::Plain, BootEntry::OneShot));
     boot.bless(Slot::B).await.unwrap();
     boot.bless(Slot::B).await.unwrap();
     let observed = boot.observe().await.unwrap();
-    assert_eq!(
-        (observed.a, observed.b),
-        (BootEntry::Absent, BootEntry::Plain)
-    );
+    assert_eq!((observed.a, observed.b), (BootEntry::Absent, BootEntry::Plain));
 
     let changes = fake.changing_calls();
     let path = fake.machine.path("spool/image.raw.gz");
     let inside = path.strip_prefix(fake.machine.path("")).unwrap();
-    let write = format!(
-        "-w -u /{} -s {}",
-        inside.display(),
-        Sha256::hash(b"an image")
-    );
+    let write = format!("-w -u /{} -s {}", inside.display(), Sha256::hash(b"an image"));
     assert_eq!(changes, [write.as_str(), "-a", "-c"]);
 }
 
@@ -272,18 +226,12 @@ async fn a_slot_that_is_not_blessed_is_not_started_again() {
     fake.reboot();
     let observed = boot.observe().await.unwrap();
     assert_eq!(observed.booted, Some(Slot::A));
-    assert_eq!(
-        (observed.a, observed.b),
-        (BootEntry::Plain, BootEntry::OneShot)
-    );
+    assert_eq!((observed.a, observed.b), (BootEntry::Plain, BootEntry::OneShot));
     boot.withdraw(Slot::B).await.unwrap();
     assert_eq!(boot.observe().await.unwrap().b, BootEntry::Absent);
     // The tool would now bless the old slot to which it fell back.
     let failure = boot.bless(Slot::B).await.unwrap_err();
-    assert!(
-        failure.reason.contains("slot b is not that slot"),
-        "{failure}"
-    );
+    assert!(failure.reason.contains("slot b is not that slot"), "{failure}");
     assert!(!fake.changing_calls().contains(&"-c".to_owned()));
 }
 
@@ -294,10 +242,7 @@ async fn an_image_that_fails_before_it_records_its_boot_is_not_armed_again() {
     boot.arm(Slot::B, &spooled_image(), 1).await.unwrap();
     let armed = Slots {
         a: SlotState::Good(slot_image()),
-        b: SlotState::Armed {
-            image: spooled_image(),
-            boot_id: "boot-1".to_owned(),
-        },
+        b: SlotState::Armed { image: spooled_image(), boot_id: "boot-1".to_owned() },
         last_good: Some(Slot::A),
         ..Slots::default()
     };
@@ -307,10 +252,7 @@ async fn an_image_that_fails_before_it_records_its_boot_is_not_armed_again() {
     fake.reboot();
     let observed = boot.observe().await.unwrap();
     assert_eq!(observed.booted, Some(Slot::A));
-    assert_eq!(
-        (&observed.a, &observed.b),
-        (&BootEntry::Plain, &BootEntry::OneShot)
-    );
+    assert_eq!((&observed.a, &observed.b), (&BootEntry::Plain, &BootEntry::OneShot));
     let (slots, repairs) = reconcile(&armed, &observed, DateTime::UNIX_EPOCH);
     assert!(matches!(slots.b, SlotState::Bad { .. }), "{slots:?}");
     assert_eq!(repairs, [BootRepair::Withdraw(Slot::B)]);
@@ -326,22 +268,13 @@ async fn an_image_that_fails_before_it_records_its_boot_is_not_armed_again() {
 async fn a_power_cut_before_the_one_shot_is_set_counts_as_a_trial_and_a_killed_agent_does_not() {
     let (fake, boot) = FakeTool::new().into_tool();
     write_image(&fake, &boot).await;
-    let mark = TrialMark {
-        slot: Slot::B,
-        boot_id: "boot-1".to_owned(),
-    };
-    let note = ToolRecord {
-        mark: Some(mark),
-        ..fake.record().unwrap()
-    };
+    let mark = TrialMark { slot: Slot::B, boot_id: "boot-1".to_owned() };
+    let note = ToolRecord { mark: Some(mark), ..fake.record().unwrap() };
     note.write(&boot.record_path()).unwrap();
     assert_eq!(boot.observe().await.unwrap().b, BootEntry::Absent);
     fake.machine.write(BOOT_ID, "boot-2\n");
     let observed = boot.observe().await.unwrap();
-    assert_eq!(
-        (observed.a, observed.b),
-        (BootEntry::Plain, BootEntry::OneShot)
-    );
+    assert_eq!((observed.a, observed.b), (BootEntry::Plain, BootEntry::OneShot));
 }
 
 #[tokio::test]
@@ -356,10 +289,7 @@ async fn an_armed_slot_can_be_withdrawn_and_armed_again() {
     // Nothing starts it in later boots.
     fake.reboot();
     let observed = boot.observe().await.unwrap();
-    assert_eq!(
-        (observed.booted, observed.b),
-        (Some(Slot::A), BootEntry::Absent)
-    );
+    assert_eq!((observed.booted, observed.b), (Some(Slot::A), BootEntry::Absent));
     boot.arm(Slot::B, &spooled_image(), 2).await.unwrap();
     assert_eq!(boot.observe().await.unwrap().b, BootEntry::OneShot);
 }
@@ -369,38 +299,24 @@ async fn a_kernel_that_does_not_reset_the_machine_is_refused() {
     let (fake, boot) = FakeTool::new().into_tool();
     write_image(&fake, &boot).await;
     let kernel = uki_with_cmdline("rd.emergency=reboot");
-    fake.machine
-        .write(&format!("boot/efi/{BACKUP_KERNEL}"), &kernel);
-    let note = ToolRecord {
-        file: Sha256::hash(b"an image"),
-        kernel: Sha256::hash(&kernel),
-        mark: None,
-    };
+    fake.machine.write(&format!("boot/efi/{BACKUP_KERNEL}"), &kernel);
+    let note =
+        ToolRecord { file: Sha256::hash(b"an image"), kernel: Sha256::hash(&kernel), mark: None };
     note.write(&boot.record_path()).unwrap();
-    let failure = boot
-        .install_kernel(Slot::B, &spooled_image())
-        .await
-        .unwrap_err();
+    let failure = boot.install_kernel(Slot::B, &spooled_image()).await.unwrap_err();
     assert!(failure.reason.contains("no panic=N"), "{failure}");
 }
 
 #[tokio::test]
 async fn a_failed_call_is_reported_with_its_output() {
-    let cases = [
-        (1, FailureKind::Unsupported),
-        (3, FailureKind::Apply),
-        (4, FailureKind::Apply),
-    ];
+    let cases = [(1, FailureKind::Unsupported), (3, FailureKind::Apply), (4, FailureKind::Apply)];
     for (status, kind) in cases {
         let mut fake = FakeTool::new();
         fake.exit_codes.insert("-v", status);
         let (_fake, boot) = fake.into_tool();
         let failure = boot.observe().await.unwrap_err();
         assert_eq!(failure.kind, kind);
-        assert_eq!(
-            failure.reason,
-            format!("{PROGRAM} -v ended with status {status}")
-        );
+        assert_eq!(failure.reason, format!("{PROGRAM} -v ended with status {status}"));
         assert_eq!(failure.log, format!("no, {status}\n"));
     }
     let mut fake = FakeTool::new();
@@ -436,10 +352,7 @@ async fn the_image_is_identified_by_its_version_or_its_build_date() {
     let (fake, boot) = FakeTool::new().into_tool();
     let image = async || boot.observe().await.unwrap().image;
     let expected = |id: &str| Some(("edge".to_owned(), id.to_owned()));
-    fake.machine.write(
-        "etc/image-id",
-        "IMAGE_UUID=1\nIMAGE_BUILD_DATE=\"20260602\"\n",
-    );
+    fake.machine.write("etc/image-id", "IMAGE_UUID=1\nIMAGE_BUILD_DATE=\"20260602\"\n");
     assert_eq!(image().await, expected("1.0"));
     fake.machine.write("etc/os-release", "IMAGE_ID=edge\n");
     assert_eq!(image().await, expected("20260602"));

@@ -25,10 +25,7 @@ fn first_start() -> BootObservation {
 }
 
 fn begin() -> SlotEvent {
-    SlotEvent::Begin {
-        image: slot_image(2),
-        allow_retry: false,
-    }
+    SlotEvent::Begin { image: slot_image(2), allow_retry: false }
 }
 
 #[test]
@@ -50,10 +47,7 @@ fn every_state_is_read_as_it_was_written() {
     let states = [
         SlotState::Empty,
         SlotState::Writing(slot_image(2)),
-        SlotState::Written(SlotImage {
-            raw: Some(raw_image(2)),
-            ..slot_image(2)
-        }),
+        SlotState::Written(SlotImage { raw: Some(raw_image(2)), ..slot_image(2) }),
         armed("then"),
         trial(true),
         undecided_trial(),
@@ -87,14 +81,10 @@ fn an_unchanged_record_and_a_refused_step_are_not_written() {
     file.reconcile(&first_start()).unwrap();
     fs::remove_file(&path).unwrap();
     file.reconcile(&first_start()).unwrap();
-    file.step(Slot::B, &SlotEvent::NotTried, &first_start())
-        .unwrap();
+    file.step(Slot::B, &SlotEvent::NotTried, &first_start()).unwrap();
     let refused = file.step(Slot::A, &begin(), &first_start()).unwrap_err();
     assert_eq!(refused.kind, FailureKind::Plan);
-    assert_eq!(
-        refused.reason,
-        "to write an image is not possible: the slot root-a is what runs"
-    );
+    assert_eq!(refused.reason, "to write an image is not possible: the slot root-a is what runs");
     assert!(!file.forget_bad(&slot_image(2).file).unwrap());
     assert!(!path.exists());
 }
@@ -126,10 +116,7 @@ fn an_invalid_record_is_reported_and_not_overwritten() {
         let failure = open(&path).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Storage);
         let message = failure.reason;
-        assert!(
-            message.contains(why) && message.contains("slots.json"),
-            "{message}"
-        );
+        assert!(message.contains(why) && message.contains("slots.json"), "{message}");
         assert_eq!(fs::read_to_string(&path).unwrap(), bad);
     }
     fs::remove_file(&path).unwrap();
@@ -194,26 +181,18 @@ fn an_image_that_failed_is_remembered_with_its_time_until_it_is_forgotten() {
     file.reconcile(&first_start()).unwrap();
     let idle = first_start();
     let on_trial = boot_observation(Slot::B, BootEntry::Plain, counted(2, 1));
-    for event in [
-        begin(),
-        SlotEvent::Wrote(raw_image(2)),
-        SlotEvent::Arm { allow_retry: false },
-    ] {
+    for event in [begin(), SlotEvent::Wrote(raw_image(2)), SlotEvent::Arm { allow_retry: false }] {
         file.step(Slot::B, &event, &idle).unwrap();
     }
     file.reconcile(&on_trial).unwrap();
     clock.advance(TimeDelta::minutes(10));
-    let failed = SlotEvent::Failed {
-        why: "unit web.service failed".to_owned(),
-        log: String::new(),
-    };
+    let failed =
+        SlotEvent::Failed { why: "unit web.service failed".to_owned(), log: String::new() };
     file.step(Slot::B, &failed, &on_trial).unwrap();
 
     let reopened = open(&path).unwrap();
     let slots = reopened.get();
-    let bad_image = slots
-        .find_bad(&slot_image(2).file)
-        .expect("it is remembered");
+    let bad_image = slots.find_bad(&slot_image(2).file).expect("it is remembered");
     assert_eq!(bad_image.image_id, "1.2");
     assert_eq!(bad_image.at, NOON + TimeDelta::minutes(10));
     reopened.step(Slot::B, &begin(), &idle).unwrap_err();

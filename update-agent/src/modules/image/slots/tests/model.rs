@@ -79,11 +79,7 @@ struct Model {
 
 impl Model {
     fn real() -> Self {
-        Self {
-            order: ORDER.to_vec(),
-            control: Control::Counts,
-            is_blessed_early: false,
-        }
+        Self { order: ORDER.to_vec(), control: Control::Counts, is_blessed_early: false }
     }
 
     /// Position of a write in the order.
@@ -94,8 +90,7 @@ impl Model {
 
     /// Position at which an update of an armed slot continues.
     fn arming_position(&self) -> usize {
-        self.position(WriteStep::Arm)
-            .min(self.position(WriteStep::Enter))
+        self.position(WriteStep::Arm).min(self.position(WriteStep::Enter))
     }
 }
 
@@ -208,23 +203,14 @@ fn must_hold(model: &Model) -> Exploration {
         |phase: fn(&Phase) -> bool| explored.machines.iter().any(|one| phase(&one.phase));
     assert!(any_phase(|phase| matches!(phase, Phase::Passing(2))));
     assert!(any_phase(|phase| matches!(phase, Phase::Failing(2))));
-    assert!(any_phase(|phase| matches!(
-        phase,
-        Phase::EndingUndecided(2)
-    )));
+    assert!(any_phase(|phase| matches!(phase, Phase::EndingUndecided(2))));
     assert!(any_phase(|phase| matches!(phase, Phase::Disarming(1))));
-    assert!(
-        explored.machines.len() > 10_000,
-        "the model has lost some of its moves"
-    );
+    assert!(explored.machines.len() > 10_000, "the model has lost some of its moves");
     let is_counted = |one: &ModelMachine| {
         let undecided = one.record.find_undecided(&slot_image(machine::GOOD).file);
         undecided.is_some_and(|undecided| undecided.times == MAX_UNDECIDED_TRIALS)
     };
-    assert!(
-        explored.machines.iter().any(is_counted),
-        "the server is never unreachable"
-    );
+    assert!(explored.machines.iter().any(is_counted), "the server is never unreachable");
     // It was neither blessed nor given up, and still runs.
     let runs_on = |one: &ModelMachine| one.phase == Phase::Idle && one.is_on_trial();
     assert!(explored.machines.iter().any(runs_on), "nothing ever fails");
@@ -238,16 +224,10 @@ fn in_every_case_a_complete_image_boots_and_the_machine_comes_to_rest() {
 
 #[test]
 fn with_one_shot_boots_the_machine_comes_to_rest_as_well() {
-    let model = Model {
-        control: Control::Once,
-        ..Model::real()
-    };
+    let model = Model { control: Control::Once, ..Model::real() };
     let explored = must_hold(&model);
-    let is_marked = |one: &ModelMachine| {
-        Slot::ALL
-            .iter()
-            .any(|slot| *one.entry(*slot) == BootEntry::OneShot)
-    };
+    let is_marked =
+        |one: &ModelMachine| Slot::ALL.iter().any(|slot| *one.entry(*slot) == BootEntry::OneShot);
     assert!(explored.machines.iter().any(is_marked));
 }
 
@@ -261,65 +241,33 @@ fn first_violation(model: &Model) -> String {
 
 #[test]
 fn an_entry_that_remains_while_its_slot_is_written_is_caught() {
-    let order = ORDER
-        .into_iter()
-        .filter(|write| *write != WriteStep::Withdraw);
-    let model = Model {
-        order: order.collect(),
-        ..Model::real()
-    };
-    assert_eq!(
-        first_violation(&model),
-        "a boot entry refers to an incomplete image"
-    );
+    let order = ORDER.into_iter().filter(|write| *write != WriteStep::Withdraw);
+    let model = Model { order: order.collect(), ..Model::real() };
+    assert_eq!(first_violation(&model), "a boot entry refers to an incomplete image");
 }
 
 #[test]
 fn a_new_entry_without_a_counter_is_caught() {
-    let model = Model {
-        control: Control::CountsNothing,
-        ..Model::real()
-    };
-    assert_eq!(
-        first_violation(&model),
-        "the final boot is not a complete and good image"
-    );
+    let model = Model { control: Control::CountsNothing, ..Model::real() };
+    assert_eq!(first_violation(&model), "the final boot is not a complete and good image");
 }
 
 #[test]
 fn an_entry_before_its_record_is_caught() {
     let mut model = Model::real();
-    let (record, entry) = (
-        model.position(WriteStep::Arm),
-        model.position(WriteStep::Enter),
-    );
+    let (record, entry) = (model.position(WriteStep::Arm), model.position(WriteStep::Enter));
     model.order.swap(record, entry);
-    assert_eq!(
-        first_violation(&model),
-        "a slot that may boot is not on trial in the record"
-    );
+    assert_eq!(first_violation(&model), "a slot that may boot is not on trial in the record");
 }
 
 #[test]
 fn a_one_shot_without_a_mark_is_caught() {
-    let model = Model {
-        control: Control::OnceUnmarked,
-        ..Model::real()
-    };
-    assert_eq!(
-        first_violation(&model),
-        "a failed image is tried again without permission"
-    );
+    let model = Model { control: Control::OnceUnmarked, ..Model::real() };
+    assert_eq!(first_violation(&model), "a failed image is tried again without permission");
 }
 
 #[test]
 fn a_blessing_before_the_proof_is_caught() {
-    let model = Model {
-        is_blessed_early: true,
-        ..Model::real()
-    };
-    assert_eq!(
-        first_violation(&model),
-        "the final boot is not a complete and good image"
-    );
+    let model = Model { is_blessed_early: true, ..Model::real() };
+    assert_eq!(first_violation(&model), "the final boot is not a complete and good image");
 }

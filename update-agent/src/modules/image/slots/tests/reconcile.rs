@@ -83,9 +83,7 @@ fn print_table(running: Slot) -> String {
                 }
                 BootRepair::Reset => "reset",
             });
-            let cell: Vec<_> = std::iter::once(state_label(&next.b))
-                .chain(repairs)
-                .collect();
+            let cell: Vec<_> = std::iter::once(state_label(&next.b)).chain(repairs).collect();
             cell.join(", ")
         });
         let cells: Vec<_> = cells.collect();
@@ -109,18 +107,12 @@ fn the_running_slot_is_settled_by_its_entry() {
 #[test]
 fn without_a_record_the_running_image_is_good_unless_its_boots_are_counted() {
     let first = boot_observation(Slot::A, BootEntry::Plain, BootEntry::Absent);
-    let first = BootObservation {
-        image: Some(("demo".to_owned(), "1.0".to_owned())),
-        ..first
-    };
+    let first = BootObservation { image: Some(("demo".to_owned(), "1.0".to_owned())), ..first };
     let (slots, repairs) = reconcile(&Slots::default(), &first, NOON);
     let SlotState::Good(image) = &slots.a else {
         panic!("{slots:?}");
     };
-    assert_eq!(
-        (image.profile_name.as_str(), &*image.image_id),
-        ("demo", "1.0")
-    );
+    assert_eq!((image.profile_name.as_str(), &*image.image_id), ("demo", "1.0"));
     assert_eq!(image.file, Sha256::from([0; 32]));
     assert_eq!((slots.last_good, repairs), (Some(Slot::A), vec![]));
     assert_eq!(find_write_obstacle(&slots, &first), None);
@@ -129,11 +121,7 @@ fn without_a_record_the_running_image_is_good_unless_its_boots_are_counted() {
     let (slots, repairs) = reconcile(&Slots::default(), &on_trial, NOON);
     assert_eq!((state_label(&slots.b), repairs), ("trial", vec![]));
     assert_eq!(slots.last_good, None);
-    assert_eq!(
-        find_write_obstacle(&slots, &on_trial),
-        None,
-        "the trial is running"
-    );
+    assert_eq!(find_write_obstacle(&slots, &on_trial), None, "the trial is running");
 }
 
 #[test]
@@ -152,9 +140,7 @@ fn a_slot_that_was_started_by_hand_is_an_obstacle() {
     let observed = boot_observation(Slot::B, BootEntry::Plain, BootEntry::Absent);
     let (next, repairs) = reconcile(&slots, &observed, NOON);
     assert_eq!((&next, repairs), (&slots, vec![]));
-    let message = find_write_obstacle(&next, &observed)
-        .expect("an obstacle")
-        .to_string();
+    let message = find_write_obstacle(&next, &observed).expect("an obstacle").to_string();
     assert!(
         message.starts_with("the slot root-b runs and holds an image that was not tried"),
         "{message}"
@@ -165,11 +151,8 @@ fn a_slot_that_was_started_by_hand_is_an_obstacle() {
 fn the_only_entry_is_never_withdrawn() {
     // The running slot lost its entry: the entry of the other slot is the only one that boots.
     let slots = with_good_slot_a(SlotState::Written(slot_image(2)));
-    let (_, repairs) = reconcile(
-        &slots,
-        &boot_observation(Slot::A, BootEntry::Absent, BootEntry::Plain),
-        NOON,
-    );
+    let (_, repairs) =
+        reconcile(&slots, &boot_observation(Slot::A, BootEntry::Absent, BootEntry::Plain), NOON);
     assert!(repairs.is_empty(), "{repairs:?}");
     // A bad slot runs, and there is no fallback.
     for entry in [BootEntry::Absent, BootEntry::OneShot, counted(3, 0)] {
@@ -177,16 +160,9 @@ fn the_only_entry_is_never_withdrawn() {
         let (_, repairs) = reconcile(&with_good_slot_a(bad()), &observed, NOON);
         assert!(repairs.is_empty(), "{repairs:?}");
     }
-    let both_bad = Slots {
-        a: bad(),
-        b: bad(),
-        ..Slots::default()
-    };
-    let (_, repairs) = reconcile(
-        &both_bad,
-        &boot_observation(Slot::B, BootEntry::Plain, BootEntry::Plain),
-        NOON,
-    );
+    let both_bad = Slots { a: bad(), b: bad(), ..Slots::default() };
+    let (_, repairs) =
+        reconcile(&both_bad, &boot_observation(Slot::B, BootEntry::Plain, BootEntry::Plain), NOON);
     assert!(repairs.is_empty(), "{repairs:?}");
 }
 
@@ -209,14 +185,8 @@ fn an_image_that_fell_back_reports_its_number_of_boots() {
         let bad_image = slots.find_bad(&slot_image(2).file).expect("it fell back");
         bad_image.why.clone()
     };
-    assert_eq!(
-        why(armed("then"), counted(0, 3)),
-        "it did not come up in 3 boots"
-    );
-    assert_eq!(
-        why(armed("then"), counted(2, 1)),
-        "it did not come up in 1 boot"
-    );
+    assert_eq!(why(armed("then"), counted(0, 3)), "it did not come up in 3 boots");
+    assert_eq!(why(armed("then"), counted(2, 1)), "it did not come up in 1 boot");
     assert_eq!(
         why(armed("then"), BootEntry::OneShot),
         "it was to be booted once, and did not come up"

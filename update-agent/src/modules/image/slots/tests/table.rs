@@ -21,33 +21,15 @@ const TABLE: &str = "\
 fn every_event() -> Vec<(&'static str, SlotEvent)> {
     let reason = || "it is not healthy".to_owned();
     vec![
-        (
-            "Begin",
-            SlotEvent::Begin {
-                image: slot_image(3),
-                allow_retry: false,
-            },
-        ),
+        ("Begin", SlotEvent::Begin { image: slot_image(3), allow_retry: false }),
         ("Wrote", SlotEvent::Wrote(raw_image(2))),
         ("Corrupted", SlotEvent::Corrupted),
         ("Arm", SlotEvent::Arm { allow_retry: false }),
         ("Booted", SlotEvent::Booted),
         ("Passed", SlotEvent::Passed),
         ("Committed", SlotEvent::Committed),
-        (
-            "Undecided",
-            SlotEvent::Undecided {
-                why: reason(),
-                log: String::new(),
-            },
-        ),
-        (
-            "Failed",
-            SlotEvent::Failed {
-                why: reason(),
-                log: String::new(),
-            },
-        ),
+        ("Undecided", SlotEvent::Undecided { why: reason(), log: String::new() }),
+        ("Failed", SlotEvent::Failed { why: reason(), log: String::new() }),
         ("FellBack", SlotEvent::FellBack { why: reason() }),
         ("NotTried", SlotEvent::NotTried),
     ]
@@ -111,18 +93,12 @@ fn the_table_matches_the_design() {
 
 #[test]
 fn nothing_is_written_or_armed_without_a_good_fallback() {
-    let begin = SlotEvent::Begin {
-        image: slot_image(3),
-        allow_retry: false,
-    };
+    let begin = SlotEvent::Begin { image: slot_image(3), allow_retry: false };
     let arm = SlotEvent::Arm { allow_retry: false };
     let written = with_good_slot_a(SlotState::Written(slot_image(2)));
     let refusal = |slots: &Slots, observed: &BootObservation| {
-        let refusals = [&begin, &arm].map(|event| {
-            step(slots, Slot::B, event, observed, NOON)
-                .unwrap_err()
-                .to_string()
-        });
+        let refusals = [&begin, &arm]
+            .map(|event| step(slots, Slot::B, event, observed, NOON).unwrap_err().to_string());
         // Both are refused for the same reason. If the slot itself runs, the text starts with the
         // event.
         let [of_begin, of_arm] = refusals;
@@ -138,40 +114,24 @@ fn nothing_is_written_or_armed_without_a_good_fallback() {
     let message = refusal(&written, &itself);
     assert!(message.contains("root-b is what runs"), "{message}");
 
-    let unknown = BootObservation {
-        booted: None,
-        ..sound.clone()
-    };
+    let unknown = BootObservation { booted: None, ..sound.clone() };
     let message = refusal(&written, &unknown);
     assert!(message.contains("not known which slot runs"), "{message}");
 
-    for entry in [
-        BootEntry::Absent,
-        BootEntry::OneShot,
-        counted(1, 0),
-        BootEntry::Invalid(String::new()),
-    ] {
-        let message = refusal(
-            &written,
-            &boot_observation(Slot::A, entry, BootEntry::Plain),
-        );
+    for entry in
+        [BootEntry::Absent, BootEntry::OneShot, counted(1, 0), BootEntry::Invalid(String::new())]
+    {
+        let message = refusal(&written, &boot_observation(Slot::A, entry, BootEntry::Plain));
         assert!(message.contains("could not fall back"), "{message}");
     }
 
     for state in every_state() {
-        let slots = Slots {
-            a: state,
-            last_good: None,
-            ..written.clone()
-        };
+        let slots = Slots { a: state, last_good: None, ..written.clone() };
         let message = refusal(&slots, &sound);
         assert!(message.contains("root-a runs and"), "{message}");
     }
-    let other_is_last = Slots {
-        b: SlotState::Good(slot_image(2)),
-        last_good: Some(Slot::B),
-        ..written
-    };
+    let other_is_last =
+        Slots { b: SlotState::Good(slot_image(2)), last_good: Some(Slot::B), ..written };
     step(&other_is_last, Slot::B, &begin, &sound, NOON).unwrap_err();
 }
 
@@ -179,14 +139,9 @@ fn nothing_is_written_or_armed_without_a_good_fallback() {
 fn a_bad_image_needs_permission_for_each_retry_until_it_proves_itself() {
     let idle = boot_observation(Slot::A, BootEntry::Plain, BootEntry::Absent);
     let on_trial = boot_observation(Slot::B, BootEntry::Plain, BootEntry::Plain);
-    let begin = |allow_retry| SlotEvent::Begin {
-        image: slot_image(2),
-        allow_retry,
-    };
-    let failed = SlotEvent::Failed {
-        why: "unit web.service failed".to_owned(),
-        log: String::new(),
-    };
+    let begin = |allow_retry| SlotEvent::Begin { image: slot_image(2), allow_retry };
+    let failed =
+        SlotEvent::Failed { why: "unit web.service failed".to_owned(), log: String::new() };
     let go = |slots: &Slots, event: &SlotEvent, observed: &BootObservation| {
         step(slots, Slot::B, event, observed, NOON)
     };
@@ -194,10 +149,7 @@ fn a_bad_image_needs_permission_for_each_retry_until_it_proves_itself() {
     let slots = go(&with_good_slot_a(trial(false)), &failed, &on_trial).unwrap();
     let refused = go(&slots, &begin(false), &idle).unwrap_err();
     let message = refused.to_string();
-    assert!(
-        message.contains("1.2") && message.contains("web.service"),
-        "{message}"
-    );
+    assert!(message.contains("1.2") && message.contains("web.service"), "{message}");
 
     let slots = go(&slots, &begin(true), &idle).unwrap();
     let slots = go(&slots, &SlotEvent::Wrote(raw_image(2)), &idle).unwrap();
@@ -237,18 +189,11 @@ fn an_unreachable_server_fails_no_image_unless_it_is_unreachable_in_each_trial()
     let once = try_without_server(&slots);
     assert_eq!(once.b, SlotState::Written(slot_image(2)));
     assert!(once.bad.is_empty(), "{once:?}");
-    let undecided = once
-        .find_undecided(&slot_image(2).file)
-        .expect("an undecided image");
-    assert_eq!(
-        (undecided.times, &undecided.reason),
-        (1, &undecided_reason())
-    );
+    let undecided = once.find_undecided(&slot_image(2).file).expect("an undecided image");
+    assert_eq!((undecided.times, &undecided.reason), (1, &undecided_reason()));
 
     let twice = try_without_server(&once);
-    let undecided = twice
-        .find_undecided(&slot_image(2).file)
-        .expect("an undecided image");
+    let undecided = twice.find_undecided(&slot_image(2).file).expect("an undecided image");
     assert_eq!((undecided.times, twice.undecided.len()), (2, 1));
     assert_eq!(state_label(&twice.b), "written");
 
@@ -256,10 +201,7 @@ fn an_unreachable_server_fails_no_image_unless_it_is_unreachable_in_each_trial()
     let SlotState::Bad { why, log, .. } = &thrice.b else {
         panic!("{thrice:?}");
     };
-    assert_eq!(
-        why,
-        "the server cannot be reached; 2 earlier trials ended the same way"
-    );
+    assert_eq!(why, "the server cannot be reached; 2 earlier trials ended the same way");
     assert_eq!(log, "no route");
     assert!(thrice.find_bad(&slot_image(2).file).is_some());
     assert!(thrice.undecided.is_empty(), "it is recorded as bad");
@@ -302,25 +244,16 @@ fn only_a_healthy_slot_without_a_counter_is_committed() {
         step(&slots, Slot::B, &SlotEvent::Committed, &observed, NOON)
     };
     commit(trial(true), BootEntry::Plain).unwrap();
-    assert_eq!(
-        commit(trial(false), BootEntry::Plain),
-        Err(SlotError::NotPassed { slot: Slot::B })
-    );
+    assert_eq!(commit(trial(false), BootEntry::Plain), Err(SlotError::NotPassed { slot: Slot::B }));
     for entry in [BootEntry::Absent, BootEntry::OneShot, counted(0, 3)] {
-        assert_eq!(
-            commit(trial(true), entry),
-            Err(SlotError::NotBlessed { slot: Slot::B })
-        );
+        assert_eq!(commit(trial(true), entry), Err(SlotError::NotBlessed { slot: Slot::B }));
     }
 }
 
 #[test]
 fn logs_of_a_failure_accumulate_without_repetition() {
     let fail = |slots: &Slots, why: &str, log: &str| {
-        let event = SlotEvent::Failed {
-            why: why.to_owned(),
-            log: log.to_owned(),
-        };
+        let event = SlotEvent::Failed { why: why.to_owned(), log: log.to_owned() };
         let observed = boot_observation(Slot::A, BootEntry::Plain, BootEntry::Absent);
         step(slots, Slot::B, &event, &observed, NOON).expect("it is bad already")
     };
@@ -333,18 +266,10 @@ fn logs_of_a_failure_accumulate_without_repetition() {
     let same = fail(&slots, "it panicked", "Oops");
     assert_eq!(reason_and_log(&same), expected("it panicked", "Oops"));
     let more = fail(&slots, "", "Call trace");
-    assert_eq!(
-        reason_and_log(&more),
-        expected("it panicked", "Oops\nCall trace")
-    );
+    assert_eq!(reason_and_log(&more), expected("it panicked", "Oops\nCall trace"));
     let other = fail(&slots, "a driver panicked", "");
-    assert_eq!(
-        reason_and_log(&other),
-        expected("a driver panicked", "Oops")
-    );
-    let bad_image = other
-        .find_bad(&slot_image(2).file)
-        .expect("it is recorded as bad");
+    assert_eq!(reason_and_log(&other), expected("a driver panicked", "Oops"));
+    let bad_image = other.find_bad(&slot_image(2).file).expect("it is recorded as bad");
     assert_eq!(bad_image.why, "a driver panicked");
 
     let long_text = "é".repeat(Failure::MAX_LOG);

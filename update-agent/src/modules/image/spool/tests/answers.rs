@@ -44,11 +44,7 @@ async fn a_server_without_ranges_may_resend_the_whole_file_a_limited_number_of_t
     let body = content.clone();
     let good = TestFileServer::start(move |before, _| {
         let reply = TestReply::whole_file(&body, ETAG);
-        if before == 0 {
-            reply.cut(50_000)
-        } else {
-            reply
-        }
+        if before == 0 { reply.cut(50_000) } else { reply }
     });
     let bench = SpoolBench::new();
     let first = image_spec(good.url("/a"), &content);
@@ -87,11 +83,7 @@ async fn a_part_that_was_not_requested_is_not_appended() {
         assert_eq!(fs::read(&spooled.path).unwrap(), content);
         let requests = server.requests();
         assert_eq!(requests[1].range_start(), Some(50_000));
-        assert_eq!(
-            requests[2].range_start(),
-            None,
-            "it is requested without a range"
-        );
+        assert_eq!(requests[2].range_start(), None, "it is requested without a range");
         assert_eq!(requests.len(), 3);
     }
 }
@@ -145,10 +137,7 @@ async fn an_endless_body_is_read_up_to_the_policy_limit() {
     assert_eq!(failure.kind, FailureKind::Download);
     assert!(failure.reason.contains("1000000"), "{failure}");
     assert!(!failure.reason.contains("disk"), "{failure}");
-    assert!(
-        file_names(&bench.images()).is_empty(),
-        "nothing is retained"
-    );
+    assert!(file_names(&bench.images()).is_empty(), "nothing is retained");
 }
 
 #[tokio::test]
@@ -218,10 +207,9 @@ async fn an_image_that_is_too_large_is_refused_before_the_download() {
     let mut spec = image_spec(server.url("/a"), &content);
     spec.rules.max_bytes = 99_999;
     let spool = bench.spool();
-    for failure in [
-        spool.size(&spec).await.unwrap_err(),
-        spool.fetch(&spec, SLICE).await.unwrap_err(),
-    ] {
+    for failure in
+        [spool.size(&spec).await.unwrap_err(), spool.fetch(&spec, SLICE).await.unwrap_err()]
+    {
         assert_eq!(failure.kind, FailureKind::Download);
         assert!(failure.reason.contains("100000 bytes"), "{failure}");
     }
@@ -274,10 +262,7 @@ async fn a_wrong_file_is_downloaded_once_more_and_then_refused() {
         assert!(is_reported, "{failure}");
     }
     assert_eq!(server.requests().len(), 2);
-    assert!(
-        file_names(&bench.images()).is_empty(),
-        "nothing is retained"
-    );
+    assert!(file_names(&bench.images()).is_empty(), "nothing is retained");
 }
 
 /// The beginning of a zstd frame with a window of 2 GiB (RFC 8878, 3.1.1.1.2): exponent 21, mantissa 0.
@@ -299,16 +284,9 @@ async fn an_image_that_cannot_be_unpacked_is_refused_from_its_head() {
     let spec = image_spec(server.url("/a"), &content);
     let failure = bench.spool().fetch(&spec, SLICE).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
-    let range_starts: Vec<_> = server
-        .requests()
-        .iter()
-        .map(TestRequest::range_start)
-        .collect();
+    let range_starts: Vec<_> = server.requests().iter().map(TestRequest::range_start).collect();
     assert_eq!(range_starts, [None, None], "it was fetched once more");
-    assert!(
-        file_names(&bench.images()).is_empty(),
-        "nothing is retained"
-    );
+    assert!(file_names(&bench.images()).is_empty(), "nothing is retained");
 }
 
 #[tokio::test]

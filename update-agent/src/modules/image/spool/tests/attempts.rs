@@ -32,10 +32,7 @@ async fn a_stalled_response_is_aborted() {
     assert!(parts > 0, "the idle timeout is longer than a slice");
     assert_eq!(server.requests().len(), 1);
     bench.finish(&spool, &spec).await.unwrap();
-    assert!(
-        server.requests()[1].range_start().is_some(),
-        "received bytes are retained"
-    );
+    assert!(server.requests()[1].range_start().is_some(), "received bytes are retained");
 }
 
 #[tokio::test]
@@ -171,11 +168,7 @@ async fn a_connection_that_breaks_often_still_delivers_the_whole_file() {
             return TestReply::status("416 Range Not Satisfiable", &["content-range: bytes */7"]);
         }
         let reply = TestReply::file(&body, ETAG, request);
-        reply.cut(if before == 0 {
-            9 * PART_BYTES
-        } else {
-            PART_BYTES
-        })
+        reply.cut(if before == 0 { 9 * PART_BYTES } else { PART_BYTES })
     });
     let bench = SpoolBench::new();
     let spec = image_spec(server.url("/a"), &content);
@@ -218,18 +211,12 @@ async fn the_same_image_at_another_address_is_requested_there_at_once() {
     let busy = image_spec(server.url("/old"), &content);
     deferral_reason(spool.fetch(&busy, SLICE).await.unwrap());
     let stalled = image_spec(server.url("/stalled"), &content);
-    let (half, slice) = (
-        SpoolProgress::Partial { bytes: 50_000 },
-        Duration::from_millis(20),
-    );
+    let (half, slice) = (SpoolProgress::Partial { bytes: 50_000 }, Duration::from_millis(20));
     while spool.fetch(&stalled, slice).await.unwrap() != half {}
 
     let moved = image_spec(server.url("/new"), &content);
     let progress = spool.fetch(&moved, SLICE).await.unwrap();
-    assert!(
-        matches!(progress, SpoolProgress::Complete(_)),
-        "{progress:?}"
-    );
+    assert!(matches!(progress, SpoolProgress::Complete(_)), "{progress:?}");
     let requests = server.requests();
     let ranges = requests.iter().map(|one| (one.path(), one.range_start()));
     let expected = [("/old", None), ("/stalled", None), ("/new", Some(50_000))];
@@ -250,10 +237,7 @@ async fn a_partial_download_outlives_its_attempt_but_expires_after_a_month() {
     assert!(failure.reason.contains("50000 bytes are kept"), "{failure}");
 
     let keep = Some(&first.sha256);
-    let both = [
-        Sha256::hash(&content).to_string(),
-        record::FILE_NAME.to_owned(),
-    ];
+    let both = [Sha256::hash(&content).to_string(), record::FILE_NAME.to_owned()];
     let spool = bench.spool();
     spool.discard_except(keep).unwrap();
     bench.clock.advance(TimeDelta::days(29));
@@ -267,10 +251,7 @@ async fn a_partial_download_outlives_its_attempt_but_expires_after_a_month() {
     assert_eq!(server.requests().pop().unwrap().range_start(), None);
     let other = Sha256::hash(b"another image");
     spool.discard_except(Some(&other)).unwrap();
-    assert!(
-        file_names(&bench.images()).is_empty(),
-        "another image is desired"
-    );
+    assert!(file_names(&bench.images()).is_empty(), "another image is desired");
 }
 
 #[tokio::test]

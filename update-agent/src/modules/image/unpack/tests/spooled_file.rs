@@ -23,10 +23,7 @@ fn a_missing_or_resized_spooled_file_is_a_storage_failure() {
     assert_eq!(failure.kind, FailureKind::Storage);
     assert!(failure.reason.contains("has 9 bytes"), "{failure}");
     let unreadable = io::Error::other(SourceError::Unreadable(io::Error::other("EIO")));
-    assert_eq!(
-        read_failure(ImageFormat::Xz, unreadable).kind,
-        FailureKind::Storage
-    );
+    assert_eq!(read_failure(ImageFormat::Xz, unreadable).kind, FailureKind::Storage);
 }
 
 #[test]
@@ -34,12 +31,7 @@ fn a_changed_spooled_file_is_a_storage_failure() {
     let folder = tempfile::tempdir().unwrap();
     let (spooled, slot) = (folder.path().join("image"), folder.path().join("slot"));
     fs::write(&slot, vec![0xee; 64 << 10]).unwrap();
-    for image_format in [
-        ImageFormat::Raw,
-        ImageFormat::Gzip,
-        ImageFormat::Xz,
-        ImageFormat::Zstd,
-    ] {
+    for image_format in [ImageFormat::Raw, ImageFormat::Gzip, ImageFormat::Xz, ImageFormat::Zstd] {
         let image = packed_text(image_format);
         let from = SpooledImage {
             path: spooled.clone(),
@@ -58,11 +50,7 @@ fn a_changed_spooled_file_is_a_storage_failure() {
             let mut flipped = image.clone();
             flipped[at] ^= 1;
             let failure = run(&flipped).unwrap_err();
-            assert_eq!(
-                failure.kind,
-                FailureKind::Storage,
-                "{image_format}, {at}: {failure}"
-            );
+            assert_eq!(failure.kind, FailureKind::Storage, "{image_format}, {at}: {failure}");
             let digest = Sha256::hash(&flipped).to_string();
             assert!(failure.reason.contains(&digest), "{failure}");
         }

@@ -53,10 +53,7 @@ async fn the_configured_authority_is_trusted_and_the_token_is_sent_to_the_own_se
     assert_eq!(read_body(&web, &address).await, b"image");
     let requests = server.requests();
     assert_eq!(requests[0].header("authorization"), Some("Bearer token"));
-    assert_eq!(
-        requests[0].header("host"),
-        Some(&*server.address.to_string())
-    );
+    assert_eq!(requests[0].header("host"), Some(&*server.address.to_string()));
 }
 
 #[tokio::test]
@@ -73,10 +70,7 @@ async fn a_clock_in_the_past_does_not_prevent_a_download_after_a_contact() {
         TestFileServer::start_with_tls(config, |_, _| TestReply::whole_file(b"image", "\"a\""));
     let address = format!("https://{}/a", server.address);
     let above = |floor: Arc<TimeFloor>| {
-        let settings = WebSettings {
-            roots: vec![file.clone()],
-            ..WebSettings::default()
-        };
+        let settings = WebSettings { roots: vec![file.clone()], ..WebSettings::default() };
         WebClient::new(settings, None, floor).expect("valid settings")
     };
     let Err(DownloadError::Transient { why, .. }) = open(&above(no_floor()), &address).await else {
@@ -99,10 +93,7 @@ async fn a_server_of_another_authority_is_refused() {
     std::fs::write(&file, other).unwrap();
     let server =
         TestFileServer::start_with_tls(config, |_, _| TestReply::whole_file(b"image", "\"a\""));
-    let web = client(WebSettings {
-        roots: vec![file],
-        ..WebSettings::default()
-    });
+    let web = client(WebSettings { roots: vec![file], ..WebSettings::default() });
     let address = format!("https://{}/a", server.address);
     let Err(DownloadError::Transient { why, .. }) = open(&web, &address).await else {
         panic!("the certificate was accepted");
@@ -119,13 +110,8 @@ fn an_invalid_file_of_authorities_is_refused_by_name() {
         if let Some(content) = content {
             std::fs::write(&file, content).unwrap();
         }
-        let settings = WebSettings {
-            roots: vec![file.clone()],
-            ..WebSettings::default()
-        };
-        let why = WebClient::new(settings, None, no_floor())
-            .unwrap_err()
-            .reason;
+        let settings = WebSettings { roots: vec![file.clone()], ..WebSettings::default() };
+        let why = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
         assert!(why.contains("roots.pem"), "{why}");
     }
 }

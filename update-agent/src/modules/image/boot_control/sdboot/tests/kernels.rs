@@ -37,14 +37,8 @@ async fn no_other_work_starts_before_the_slot_is_unmounted() {
 #[tokio::test]
 async fn a_kernel_that_must_not_be_tried_does_not_replace_the_old_one() {
     let cases = [
-        (
-            uki_with_cmdline("root=PARTLABEL=root-b ro quiet"),
-            "no panic=N",
-        ),
-        (
-            uki_with_cmdline("panic=10"),
-            "neither evenkeel.deadline=SECONDS",
-        ),
+        (uki_with_cmdline("root=PARTLABEL=root-b ro quiet"), "no panic=N"),
+        (uki_with_cmdline("panic=10"), "neither evenkeel.deadline=SECONDS"),
         (
             uki_with_cmdline("root=PARTLABEL=root-a panic=10 rd.emergency=reboot"),
             "names the root of slot a",
@@ -57,19 +51,13 @@ async fn a_kernel_that_must_not_be_tried_does_not_replace_the_old_one() {
         machine.write("efi/EFI/evenkeel/slot-b.efi", "the one before");
         let runner = Arc::new(MountRunner::new(&machine, vec![(Slot::B, kernel)]));
         let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
-        let failure = boot
-            .install_kernel(Slot::B, &slot_image())
-            .await
-            .unwrap_err();
+        let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Apply);
         assert!(failure.reason.contains("the image 1.1"), "{failure}");
         assert!(failure.reason.contains(why), "{failure}");
         let there = fs::read(machine.path("efi/EFI/evenkeel/slot-b.efi")).unwrap();
         assert_eq!(there, b"the one before");
-        assert_eq!(
-            file_names(&machine.path("efi/EFI/evenkeel")),
-            ["slot-a.efi", "slot-b.efi"]
-        );
+        assert_eq!(file_names(&machine.path("efi/EFI/evenkeel")), ["slot-a.efi", "slot-b.efi"]);
         assert_eq!(runner.commands().len(), 2, "it is unmounted");
     }
 }
@@ -80,22 +68,15 @@ async fn a_slot_that_a_killed_agent_left_mounted_is_unmounted_first() {
     let left = "30 22 254:3 / /var/lib/evenkeel-agent/slot ro - erofs /dev/vda3 ro\n";
     machine.write("proc/self/mountinfo", format!("{MOUNTS}{left}"));
     machine.write("efi/EFI/evenkeel/slot-b.new", "half a kernel");
-    let runner = Arc::new(MountRunner::new(
-        &machine,
-        vec![(Slot::B, uki_with_cmdline(GOOD_CMDLINE))],
-    ));
+    let runner =
+        Arc::new(MountRunner::new(&machine, vec![(Slot::B, uki_with_cmdline(GOOD_CMDLINE))]));
     let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
     boot.install_kernel(Slot::B, &slot_image()).await.unwrap();
     let commands = runner.commands();
-    let programs: Vec<&str> = commands
-        .iter()
-        .filter_map(|command| command.split(' ').next())
-        .collect();
+    let programs: Vec<&str> =
+        commands.iter().filter_map(|command| command.split(' ').next()).collect();
     assert_eq!(programs, ["umount", "mount", "umount"]);
-    assert_eq!(
-        file_names(&machine.path("efi/EFI/evenkeel")),
-        ["slot-a.efi", "slot-b.efi"]
-    );
+    assert_eq!(file_names(&machine.path("efi/EFI/evenkeel")), ["slot-a.efi", "slot-b.efi"]);
 }
 
 #[tokio::test]
@@ -113,10 +94,7 @@ async fn an_installed_kernel_is_not_copied_again() {
     let mute = uki_with_cmdline("root=PARTLABEL=root-b ro quiet");
     machine.write(kernel, &mute);
     let boot = machine.boot_control(Arc::new(MountRunner::new(&machine, vec![(Slot::B, mute)])));
-    let failure = boot
-        .install_kernel(Slot::B, &slot_image())
-        .await
-        .unwrap_err();
+    let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
     assert!(failure.reason.contains("no panic=N"), "{failure}");
 }
 
@@ -134,17 +112,10 @@ async fn of_both_names_of_an_interrupted_kernel_rename_none_is_removed_or_replac
     let other = uki_with_cmdline(&format!("{GOOD_CMDLINE} quiet"));
     let other = MountRunner::new(&machine, vec![(Slot::B, other)]);
     let boot = machine.boot_control(Arc::new(other));
-    let failure = boot
-        .install_kernel(Slot::B, &slot_image())
-        .await
-        .unwrap_err();
+    let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
     assert!(failure.reason.contains("fsck.vfat"), "{failure}");
     for name in [kernel, temporary] {
-        assert_eq!(
-            fs::read(machine.path(name)).unwrap(),
-            uki_with_cmdline(GOOD_CMDLINE),
-            "{name}"
-        );
+        assert_eq!(fs::read(machine.path(name)).unwrap(), uki_with_cmdline(GOOD_CMDLINE), "{name}");
     }
     // As after fsck.vfat: one of the names lost its content.
     fs::remove_file(machine.path(temporary)).unwrap();
@@ -163,15 +134,7 @@ async fn the_rest_of_an_interrupted_copy_does_not_reduce_the_free_space() {
         file.set_len(bytes).unwrap();
     };
     hole("efi/EFI/evenkeel/slot-a.efi", 8 << 40);
-    machine
-        .boot_control_without_programs()
-        .max_image_bytes(Slot::B)
-        .await
-        .unwrap_err();
+    machine.boot_control_without_programs().max_image_bytes(Slot::B).await.unwrap_err();
     hole("efi/EFI/evenkeel/slot-b.new", 10 << 40);
-    machine
-        .boot_control_without_programs()
-        .max_image_bytes(Slot::B)
-        .await
-        .unwrap();
+    machine.boot_control_without_programs().max_image_bytes(Slot::B).await.unwrap();
 }

@@ -16,16 +16,10 @@ async fn an_unsupported_file_is_refused_before_the_tool_is_called() {
     spooled.path = fake.machine.path("with space/file");
     let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
-    assert!(
-        failure.reason.contains("with space/image.raw.xz"),
-        "{failure}"
-    );
+    assert!(failure.reason.contains("with space/image.raw.xz"), "{failure}");
 
     let failure = boot.write(Slot::A, &spooled, &stop).await.unwrap_err();
-    assert!(
-        failure.reason.contains("slot a is not that slot"),
-        "{failure}"
-    );
+    assert!(failure.reason.contains("slot a is not that slot"), "{failure}");
     stop.cancel();
     let spooled = fake.spool(ImageFormat::Raw);
     let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
@@ -39,15 +33,9 @@ fn an_image_in_an_unsupported_format_is_refused_before_the_download() {
     let (_fake, boot) = FakeTool::new().into_tool();
     let refused = |url: &str| {
         let url = url.to_owned();
-        boot.refuse_spec(&ImageSpec {
-            url,
-            ..ImageSpec::sample("1.1")
-        })
+        boot.refuse_spec(&ImageSpec { url, ..ImageSpec::sample("1.1") })
     };
-    for url in [
-        "https://images.example/edge-1.1.raw.zst",
-        "edge-1.1.raw.ZST?token=1",
-    ] {
+    for url in ["https://images.example/edge-1.1.raw.zst", "edge-1.1.raw.ZST?token=1"] {
         let failure = refused(url).expect("it is compressed with zstd");
         assert_eq!(failure.kind, FailureKind::Unsupported);
         assert!(failure.reason.contains("zstd"), "{failure}");

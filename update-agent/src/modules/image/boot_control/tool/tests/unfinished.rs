@@ -45,11 +45,8 @@ async fn nothing_starts_while_an_earlier_call_is_running() {
 async fn the_tool_holds_the_lock_until_it_ends() {
     let state = tempfile::tempdir().unwrap();
     let (begun, gate) = (state.path().join("begun"), state.path().join("gate"));
-    let script = format!(
-        ": > {}; until [ -e {} ]; do sleep 0.01; done",
-        begun.display(),
-        gate.display()
-    );
+    let script =
+        format!(": > {}; until [ -e {} ]; do sleep 0.01; done", begun.display(), gate.display());
     let paths = AgentPaths::new("/", Some(state.path().to_owned()));
     let boot = ImageTool::new(
         SystemInterfaces::new(&paths),
@@ -58,10 +55,7 @@ async fn the_tool_holds_the_lock_until_it_ends() {
         &ImageConfig::default(),
     );
     let timeout = Duration::from_millis(50);
-    let failure = boot
-        .run_change(timeout, &["-c", &script])
-        .await
-        .unwrap_err();
+    let failure = boot.run_change(timeout, &["-c", &script]).await.unwrap_err();
     assert!(failure.reason.starts_with("/bin/sh -c"), "{failure}");
     assert!(failure.reason.contains("did not end within"), "{failure}");
     let start = Instant::now();
@@ -69,36 +63,20 @@ async fn the_tool_holds_the_lock_until_it_ends() {
         assert!(start.elapsed() < PROGRAM_TIMEOUT, "it does not start");
         tokio::task::yield_now().await;
     }
-    let failure = boot
-        .run_change(PROGRAM_TIMEOUT, &["-c", ":"])
-        .await
-        .unwrap_err();
+    let failure = boot.run_change(PROGRAM_TIMEOUT, &["-c", ":"]).await.unwrap_err();
     assert!(failure.reason.contains("is still running"), "{failure}");
 
     std::fs::write(gate, "").unwrap();
-    while boot
-        .run_change(PROGRAM_TIMEOUT, &["-c", ":"])
-        .await
-        .is_err()
-    {
-        assert!(
-            start.elapsed() < PROGRAM_TIMEOUT,
-            "it never releases the lock"
-        );
+    while boot.run_change(PROGRAM_TIMEOUT, &["-c", ":"]).await.is_err() {
+        assert!(start.elapsed() < PROGRAM_TIMEOUT, "it never releases the lock");
         tokio::task::yield_now().await;
     }
 }
 
 /// Simulates an agent that is killed right after `-a`.
 fn arm_without_check(fake: &FakeTool, boot: &ImageTool) {
-    let mark = TrialMark {
-        slot: Slot::B,
-        boot_id: "boot-1".to_owned(),
-    };
-    let note = ToolRecord {
-        mark: Some(mark),
-        ..fake.record().expect("it was written")
-    };
+    let mark = TrialMark { slot: Slot::B, boot_id: "boot-1".to_owned() };
+    let note = ToolRecord { mark: Some(mark), ..fake.record().expect("it was written") };
     note.write(&boot.record_path()).expect("a note");
     fake.execute(&["-a"]);
 }

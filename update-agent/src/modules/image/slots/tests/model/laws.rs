@@ -24,7 +24,7 @@ pub fn check_always(machine: &ModelMachine) -> LawResult<()> {
             }
             BootEntry::Plain if machine.bootable(slot) == Some(BROKEN) => {
                 return Err(
-                    "a boot entry without a counter refers to an image that is not good".to_owned(),
+                    "a boot entry without a counter refers to an image that is not good".to_owned()
                 );
             }
             // After the record was lost, there may be entries that it does not know.
@@ -41,16 +41,11 @@ pub fn check_always(machine: &ModelMachine) -> LawResult<()> {
         }
     }
     for image in [GOOD, BROKEN] {
-        let is_bad = machine
-            .record
-            .find_bad(&super::slot_image(image).file)
-            .is_some();
+        let is_bad = machine.record.find_bad(&super::slot_image(image).file).is_some();
         if is_bad && !machine.tried[usize::from(image)] {
             return Err("an image is recorded as bad but was never tried".to_owned());
         }
-        let undecided = machine
-            .record
-            .find_undecided(&super::slot_image(image).file);
+        let undecided = machine.record.find_undecided(&super::slot_image(image).file);
         if undecided.is_some_and(|undecided| undecided.times > MAX_UNDECIDED_TRIALS) {
             return Err("an image is tried repeatedly without a decision".to_owned());
         }

@@ -70,11 +70,7 @@ pub enum Phase {
     /// There is nothing to do.
     Idle,
     /// An image is being installed in the other slot.
-    Updating {
-        done: usize,
-        image: u8,
-        allow_retry: bool,
-    },
+    Updating { done: usize, image: u8, allow_retry: bool },
 }
 
 /// The whole machine.
@@ -152,24 +148,15 @@ impl ModelMachine {
     fn observe(&self) -> BootObservation {
         let boot = self.running.expect("something runs").1;
         let [a, b] = self.entries.clone();
-        BootObservation {
-            boot_id: boot.to_string(),
-            ..boot_observation(self.running(), a, b)
-        }
+        BootObservation { boot_id: boot.to_string(), ..boot_observation(self.running(), a, b) }
     }
 
     pub fn with_phase(&self, phase: Phase) -> Self {
-        Self {
-            phase,
-            ..self.clone()
-        }
+        Self { phase, ..self.clone() }
     }
 
     fn powered_off(&self) -> Self {
-        Self {
-            running: None,
-            ..self.with_phase(Phase::Off)
-        }
+        Self { running: None, ..self.with_phase(Phase::Off) }
     }
 
     fn with_entry(mut self, slot: Slot, entry: BootEntry) -> Self {
@@ -217,10 +204,7 @@ impl ModelMachine {
             // The order was followed, and its mark may be the only evidence.
             return Ok(next);
         }
-        Ok(Self {
-            is_ordered: false,
-            ..next.with_entry(slot, BootEntry::Absent)
-        })
+        Ok(Self { is_ordered: false, ..next.with_entry(slot, BootEntry::Absent) })
     }
 
     /// Makes a slot the permanent default.
@@ -269,10 +253,7 @@ impl ModelMachine {
             return next;
         }
         let boot = self.next_boot();
-        Self {
-            running: Some((slot, boot)),
-            ..next.try_out(slot).with_phase(Phase::Start)
-        }
+        Self { running: Some((slot, boot)), ..next.try_out(slot).with_phase(Phase::Start) }
     }
 
     /// Marks the image in a slot as tried, if the record knows which image it is.
@@ -297,17 +278,13 @@ impl ModelMachine {
     fn next_boot(&self) -> u8 {
         let is_named = |boot: &u8| {
             let boot = boot.to_string();
-            [&self.record.a, &self.record.b]
-                .into_iter()
-                .any(|state| match state {
-                    SlotState::Armed { boot_id, .. } => *boot_id == boot,
-                    SlotState::Trial { boots, .. } => boots.contains(&boot),
-                    _ => false,
-                })
+            [&self.record.a, &self.record.b].into_iter().any(|state| match state {
+                SlotState::Armed { boot_id, .. } => *boot_id == boot,
+                SlotState::Trial { boots, .. } => boots.contains(&boot),
+                _ => false,
+            })
         };
-        (0..u8::MAX)
-            .find(|boot| !is_named(boot))
-            .expect("a record names few")
+        (0..u8::MAX).find(|boot| !is_named(boot)).expect("a record names few")
     }
 
     /// The next state of an undisturbed machine; `None` if it rests.
@@ -326,11 +303,9 @@ impl ModelMachine {
             Phase::Disarming(_) => {
                 self.must_step(self.running().other(), &SlotEvent::NotTried, Phase::Idle)?
             }
-            Phase::Updating {
-                done,
-                image,
-                allow_retry,
-            } => self.update_next(model, *done, *image, *allow_retry)?,
+            Phase::Updating { done, image, allow_retry } => {
+                self.update_next(model, *done, *image, *allow_retry)?
+            }
             Phase::Idle => {
                 // The journal stores the permission to retry.
                 let armed = |image: &u8| self.other_is_armed_with(*image);
@@ -394,32 +369,23 @@ impl ModelMachine {
         allow_retry: bool,
     ) -> LawResult<Self> {
         let slot = self.running().other();
-        let next = Phase::Updating {
-            done: done + 1,
-            image,
-            allow_retry,
-        };
-        let begin = SlotEvent::Begin {
-            image: super::slot_image(image),
-            allow_retry,
-        };
+        let next = Phase::Updating { done: done + 1, image, allow_retry };
+        let begin = SlotEvent::Begin { image: super::slot_image(image), allow_retry };
         let entry = match model.control {
             Control::Counts => counted(TRIES, 0),
             Control::CountsNothing => BootEntry::Plain,
             Control::Once | Control::OnceUnmarked => BootEntry::OneShot,
         };
         Ok(match model.order[done] {
-            WriteStep::Intend => self
-                .step(slot, &begin, next)
-                .unwrap_or_else(|_| self.with_phase(Phase::Idle)),
+            WriteStep::Intend => {
+                self.step(slot, &begin, next).unwrap_or_else(|_| self.with_phase(Phase::Idle))
+            }
             WriteStep::Withdraw => self.withdraw(model, slot, next)?,
             WriteStep::Tear => {
                 self.check_not_last_good(slot)?;
                 self.with_phase(next).with_content(slot, SlotContent::Torn)
             }
-            WriteStep::Fill => self
-                .with_phase(next)
-                .with_content(slot, SlotContent::Whole(image)),
+            WriteStep::Fill => self.with_phase(next).with_content(slot, SlotContent::Whole(image)),
             WriteStep::Wrote => self.must_step(slot, &SlotEvent::Wrote(raw_image(image)), next)?,
             WriteStep::Kernel if self.contents[index(slot)] != SlotContent::Whole(image) => {
                 self.must_step(slot, &SlotEvent::Corrupted, Phase::Idle)?
@@ -463,11 +429,7 @@ impl ModelMachine {
             SlotState::Armed { .. } => return None,
             _ => 0,
         };
-        Some(self.with_phase(Phase::Updating {
-            done,
-            image,
-            allow_retry,
-        }))
+        Some(self.with_phase(Phase::Updating { done, image, allow_retry }))
     }
 }
 

@@ -127,14 +127,8 @@ impl ModelMachine {
             WriteStep::Enter if model.control.is_once() => {
                 // The power fails between mark and order: it looks as if the order had been
                 // followed.
-                let marked = self
-                    .powered_off()
-                    .with_entry(slot, BootEntry::OneShot)
-                    .try_out(slot);
-                moves.push(Self {
-                    newer: slot,
-                    ..marked
-                });
+                let marked = self.powered_off().with_entry(slot, BootEntry::OneShot).try_out(slot);
+                moves.push(Self { newer: slot, ..marked });
             }
             WriteStep::Reset => moves.push(self.with_phase(Phase::Disarming(0))),
             _ => {}
