@@ -7,6 +7,8 @@ SHELL := /bin/bash
 
 step := deploy/dev/step
 export CARGO_TERM_PROGRESS_WHEN := never
+# Programs that `make tools` installs.
+export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 .PHONY: help
 help: ## list the targets
@@ -21,7 +23,7 @@ demo-image: ## an emulated machine that is updated to a new image and falls back
 	@KEEP=$(KEEP) deploy/demo/image demo
 
 .PHONY: test
-test: tools format clippy docs deny machete shellcheck snapshots tests ## every gate and every test, as in CI
+test: tools format clippy docs deny shear shellcheck snapshots tests ## every gate and every test, as in CI
 
 .PHONY: tools
 tools: ## install the missing prerequisites of the gates and the tests
@@ -43,9 +45,9 @@ docs: ## check that the documentation builds without warnings
 deny: ## check licences, sources, bans and advisories of the dependencies
 	@$(step) deny deploy/dev/deny check
 
-.PHONY: machete
-machete: ## check that every declared dependency is used
-	@$(step) machete cargo machete
+.PHONY: shear
+shear: ## check that every declared dependency is used
+	@$(step) shear cargo shear --locked
 
 .PHONY: shellcheck
 shellcheck: ## run shellcheck on every script
