@@ -151,7 +151,7 @@ pub struct InstanceBadImage {
     /// Version of the image.
     pub image_id: String,
     /// How the image failed, as the node reports it.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Lasting fact about an instance. An instance has at most one condition of each type.

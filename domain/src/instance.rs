@@ -116,7 +116,7 @@ pub struct FailedImage {
     pub sha256: String,
     pub image_id: String,
     /// Why it failed, for users.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Input for creating an instance.
@@ -193,7 +193,7 @@ mod tests {
         let failed = serde_json::json!({"sha256": "0a", "imageId": "1.1"});
         let read: FailedImage = serde_json::from_value(failed).expect("an image");
         let expected =
-            FailedImage { sha256: "0a".to_owned(), image_id: "1.1".to_owned(), why: String::new() };
+            FailedImage { sha256: "0a".to_owned(), image_id: "1.1".to_owned(), reason: String::new() };
         assert_eq!(read, expected);
     }
 

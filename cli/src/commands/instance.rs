@@ -228,7 +228,7 @@ fn slot_row(slot: &InstanceSlot) -> Vec<Cell> {
 fn bad_image_row(image: &InstanceBadImage) -> Vec<Cell> {
     // 12 digits identify a file well enough.
     let digest = image.sha256.get(..12).unwrap_or(&image.sha256);
-    vec![image.image_id.clone().into(), digest.into(), image.why.clone().into()]
+    vec![image.image_id.clone().into(), digest.into(), image.reason.clone().into()]
 }
 
 /// Column titles of [`condition_row`].

@@ -138,7 +138,7 @@ async fn an_instance_with_slots_shows_them_and_failed_images() {
             {"name": "root-a", "state": "good", "imageId": "1.0"},
             {"name": "root-b", "state": "empty", "imageId": ""},
         ],
-        "badImages": [{"sha256": "ab".repeat(32), "imageId": "1.1", "why": "the kernel panicked"}],
+        "badImages": [{"sha256": "ab".repeat(32), "imageId": "1.1", "reason": "the kernel panicked"}],
     });
     let decision = json!({
         "instanceId": "inst-00000001", "hostId": "host-00000001", "time": "2026-03-01T12:00:00Z", "act": "idle",

@@ -76,7 +76,7 @@ pub fn slot(slot: ImageSlot) -> InstanceSlot {
 
 /// REST form of an image that failed on a node, as reported by the node.
 pub fn bad_image(image: FailedImage) -> InstanceBadImage {
-    InstanceBadImage { sha256: image.sha256, image_id: image.image_id, why: image.why }
+    InstanceBadImage { sha256: image.sha256, image_id: image.image_id, reason: image.reason }
 }
 
 /// Kind of an instance, from its REST form.

@@ -17,12 +17,12 @@ pub fn available_versions(facts: &Facts) -> Vec<ObservedVersion> {
         architecture: package.architecture.clone(),
         version: package.available_version.clone(),
     });
-    let withheld = facts.held_back.iter().map(|package| ObservedVersion {
+    let held_back = facts.held_back.iter().map(|package| ObservedVersion {
         name: package.name.clone(),
         architecture: package.architecture.clone(),
         version: package.available_version.clone(),
     });
-    available.chain(withheld).take(package_versions::MAX_VERSIONS_PER_REPORT).collect()
+    available.chain(held_back).take(package_versions::MAX_VERSIONS_PER_REPORT).collect()
 }
 
 /// The versions that are old enough, and how long this list stays valid.
@@ -107,13 +107,13 @@ struct StoredPackage {
 fn stored_versions(node: &NodeState) -> Vec<ObservedVersion> {
     let available: Vec<StoredPackage> =
         serde_json::from_str(&node.os_update_available).unwrap_or_default();
-    let withheld = node.facts.get("withheld");
-    let withheld = withheld.and_then(|list| Vec::<StoredPackage>::deserialize(list).ok());
+    let held_back = node.facts.get("heldBack");
+    let held_back = held_back.and_then(|list| Vec::<StoredPackage>::deserialize(list).ok());
     let to_version = |package: StoredPackage| ObservedVersion {
         name: package.name,
         architecture: package.architecture,
         version: package.available_version,
     };
-    let all = available.into_iter().chain(withheld.unwrap_or_default());
+    let all = available.into_iter().chain(held_back.unwrap_or_default());
     all.map(to_version).collect()
 }

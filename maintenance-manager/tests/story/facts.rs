@@ -97,7 +97,7 @@ async fn withheld_packages_and_reboot_reasons_are_stored() {
     server.report_facts(&node, reported).await;
     let stored = server.node_state(&node).await.facts;
     assert_eq!(stored["rebootReasons"][0], "the kernel 6.1.0-30 is installed and 6.1.0-29 runs");
-    assert_eq!(stored["withheld"][0]["cause"], "hold");
+    assert_eq!(stored["heldBack"][0]["cause"], "hold");
     assert_eq!(stored["staleServices"][0]["name"], "ssh.service");
 }
 

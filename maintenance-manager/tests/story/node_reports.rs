@@ -211,7 +211,7 @@ async fn agent_errors_are_a_condition_until_they_are_gone() {
     assert_eq!(state.conditions[0].text, "the journal was set aside; b");
     assert_eq!(state.facts["agentErrors"][1], "b");
     assert_eq!(state.facts["limits"], "hours 22:00-04:00");
-    assert_eq!(state.facts["withheld"][0]["cause"], "policy");
+    assert_eq!(state.facts["heldBack"][0]["cause"], "policy");
 
     let long = "\0x".repeat(1_000);
     let many: Vec<&str> = (0..1_000).map(|_| long.as_str()).collect();

@@ -309,7 +309,7 @@ async fn slots_and_failures_are_stored_and_invalid_entries_are_left_out() {
     let expected = serde_json::json!([{
         "sha256": file_digest("edge", "3.0.2"),
         "imageId": "3.0.2",
-        "why": "it hangs",
+        "reason": "it hangs",
     }]);
     assert_eq!(state.facts["badImages"], expected);
     let slots = serde_json::json!([

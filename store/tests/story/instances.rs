@@ -226,7 +226,7 @@ async fn the_details_of_an_instance_have_its_slots_and_failed_images() {
     let failed = vec![FailedImage {
         sha256: "b".repeat(64),
         image_id: "1.1".into(),
-        why: "it did not come up in 3 boots".into(),
+        reason: "it did not come up in 3 boots".into(),
     }];
     let reported = json!({"slots": slots, "badImages": failed});
     assert_eq!(load_images(reported).await.expect("details"), (slots, failed));

@@ -168,7 +168,7 @@ fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
         "rebootRequired": facts.reboot_required,
         "rebootRequiredBy": facts.reboot_required_by,
         "rebootReasons": facts.reboot_reasons,
-        "withheld": facts.held_back.iter().map(held_back_json).collect::<Vec<_>>(),
+        "heldBack": facts.held_back.iter().map(held_back_json).collect::<Vec<_>>(),
         "staleServices": services.collect::<Vec<_>>(),
         "bootedImage": facts.booted_image.as_ref().map(|image| json!({
             "profileName": image.profile_name,
@@ -187,7 +187,7 @@ fn held_back_json(package: &HeldBackPackage) -> Value {
     let cause = match package.cause() {
         C::Unspecified => "unspecified",
         C::Hold => "hold",
-        C::Dependencies => "kept_back",
+        C::Dependencies => "dependencies",
         C::Phased => "phased",
         C::Pinned => "pinned",
         C::Limits => "limits",

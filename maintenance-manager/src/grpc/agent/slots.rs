@@ -39,7 +39,7 @@ pub fn failed_images(reported: &[wire::BadImage]) -> Vec<FailedImage> {
     let failed = distinct_files(reported).into_iter().map(|(sha256, image)| FailedImage {
         sha256: sha256.as_str().to_owned(),
         image_id: cut(&storable(&image.image_id), MAX_NAME_BYTES),
-        why: cut(&storable(&image.reason), MAX_REASON_BYTES),
+        reason: cut(&storable(&image.reason), MAX_REASON_BYTES),
     });
     failed.collect()
 }
@@ -113,8 +113,8 @@ mod tests {
         let failed = failed_images(&reported);
         let digests: Vec<_> = failed.iter().map(|one| one.sha256.as_str()).collect();
         assert_eq!(digests, [digest(8), digest(7)]);
-        assert_eq!(failed[0].why, "a\u{fffd}b");
-        assert!(failed[1].why.ends_with("[cut]") && failed[1].why.len() <= MAX_REASON_BYTES);
+        assert_eq!(failed[0].reason, "a\u{fffd}b");
+        assert!(failed[1].reason.ends_with("[cut]") && failed[1].why.len() <= MAX_REASON_BYTES);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub fn find_held_back(
     for install in simulations.unpinned.into_iter().flat_map(|all| newer_installs(all, free)) {
         causes.entry(&install.package).or_insert((install.after.as_str(), HeldBackCause::Pinned));
     }
-    let withheld = causes.into_iter().filter_map(|(package, (available, cause))| {
+    let held_back = causes.into_iter().filter_map(|(package, (available, cause))| {
         let dpkg_package = installed.get(package)?;
         Some(HeldBackPackage {
             name: dpkg_package.name.clone(),
@@ -51,9 +51,9 @@ pub fn find_held_back(
             cause,
         })
     });
-    let mut withheld: Vec<_> = withheld.collect();
-    withheld.sort();
-    withheld
+    let mut held_back: Vec<_> = held_back.collect();
+    held_back.sort();
+    held_back
 }
 
 /// The installs of present packages that only the less restricted simulation contains. Downgrades are omitted: they happen
@@ -129,8 +129,8 @@ mod tests {
             "owned" => HeldBackCause::Limits,
             _ => HeldBackCause::Policy,
         };
-        let withheld = find_held_back(&installed, &simulations, left_out).into_iter();
-        withheld.map(|one| format!("{} {} {:?}", one.name, one.available, one.cause)).collect()
+        let held_back = find_held_back(&installed, &simulations, left_out).into_iter();
+        held_back.map(|one| format!("{} {} {:?}", one.name, one.available, one.cause)).collect()
     }
 
     type PackageList<'a> = &'a [&'a str];

@@ -334,8 +334,8 @@ mod tests {
         assert_eq!(draft.changes[0].after.as_deref(), Some("2"));
         assert_eq!(draft.changes[0].suite, "bookworm-security");
         assert_eq!(draft.disk_bytes, 1 << 10);
-        let withheld = &draft.held_back[0];
-        assert_eq!((withheld.available.as_str(), withheld.cause), ("3", HeldBackCause::Policy));
+        let held_back = &draft.held_back[0];
+        assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::Policy));
 
         spec.settled.clear();
         let failure = packages.observe(&spec).await.unwrap_err();
