@@ -102,36 +102,36 @@ test-full: test test-kill test-cut test-boot test-vm test-image-cut test-schema 
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KILL_ROUNDS=2 EVENKEEL_KILLS=$(or $(ROUNDS),1000) \
 	  $(if $(SEED),EVENKEEL_KILLS_SEED=$(SEED)) \
-	  $(step) test-kill cargo test --locked -p evenkeel-tests --test kill --test kill_at_random -- --nocapture
+	  $(step) test-kill cargo test --locked -p evenkeel-tests --test nodes -- --nocapture kill:: kill_at_random::
 
 .PHONY: test-cut
 test-cut: tools ## cut the power at every flush of an update, and 100 times with loss of unflushed data (CUTS=n, SAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_CUT_FLUSHES=$(or $(CUTS),1000000) EVENKEEL_CUT_SAMPLES=$(or $(SAMPLES),100) \
 	  $(if $(SEED),EVENKEEL_CUT_SEED=$(SEED)) \
-	  $(step) test-cut cargo test --locked -p evenkeel-tests --test cut -- --nocapture
+	  $(step) test-cut cargo test --locked -p evenkeel-tests --test nodes -- --nocapture cut:: --skip image_cut::
 
 .PHONY: test-boot
 test-boot: tools ## the agent's Debian package on a machine that boots with systemd and reboots when a package requires it
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
-	  cargo test --locked -p evenkeel-tests --test booted -- --nocapture
+	  cargo test --locked -p evenkeel-tests --test nodes -- --nocapture booted::
 
 .PHONY: test-vm
 test-vm: tools ## virtual machines with firmware, updated by a real server to good and bad releases; and power cuts (CUTS=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_VM_CUTS=$(or $(CUTS),10) \
 	  $(if $(SEED),EVENKEEL_VM_SEED=$(SEED)) \
-	  $(step) test-vm cargo test --locked -p evenkeel-tests --test vm -- --nocapture
+	  $(step) test-vm cargo test --locked -p evenkeel-tests --test nodes -- --nocapture vm::
 
 .PHONY: test-image-cut
 test-image-cut: tools ## cut the power at every write of an image update, and 40 times per flush with loss of unflushed data (SAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_IMAGE_CUT_SAMPLES=$(or $(SAMPLES),40) \
 	  $(if $(SEED),EVENKEEL_IMAGE_CUT_SEED=$(SEED)) \
-	  $(step) test-image-cut cargo test --locked -p evenkeel-tests --test image_cut -- --nocapture
+	  $(step) test-image-cut cargo test --locked -p evenkeel-tests --test nodes -- --nocapture image_cut::
 
 .PHONY: test-schema
 test-schema: tools ## test every operation of /openapi.json with schemathesis for ten minutes (MINUTES=n, EXAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_SCHEMA_SECONDS=$$(($(or $(MINUTES),10) * 60)) \
 	  EVENKEEL_SCHEMA_EXAMPLES=$(or $(EXAMPLES),50) $(if $(SEED),EVENKEEL_SCHEMA_SEED=$(SEED)) \
-	  $(step) test-schema cargo test --locked -p evenkeel-tests --test schemathesis -- --nocapture
+	  $(step) test-schema cargo test --locked -p evenkeel-tests --test servers -- --nocapture schemathesis::
 
 # The long tests build our own crates with optimisation and debug assertions. Without optimisation, our code would take most
 # of their time. Dependencies are built as for `make test`.
@@ -141,12 +141,12 @@ test-history test-race: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
 test-history: tools ## kill two servers repeatedly and compare their records with the actions of simulated nodes (POLLS=n, SEED=n, SCALE=n)
 	@SHOW=1 EVENKEEL_HISTORY_POLLS=$(or $(POLLS),1000000) $(if $(SEED),EVENKEEL_HISTORY_SEED=$(SEED)) \
 	  EVENKEEL_HISTORY_SCALE=$(or $(SCALE),3) \
-	  $(step) test-history cargo test --locked -p evenkeel-tests --test history -- --nocapture
+	  $(step) test-history cargo test --locked -p evenkeel-tests --test servers -- --nocapture history::
 
 .PHONY: test-race
 test-race: tools ## 200 nodes race for the slots of an assignment while two servers are killed repeatedly (ROUNDS=n, SEED=n)
 	@SHOW=1 EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),1000) $(if $(SEED),EVENKEEL_RACE_SEED=$(SEED)) \
-	  $(step) test-race cargo test --locked -p evenkeel-tests --test race -- --nocapture
+	  $(step) test-race cargo test --locked -p evenkeel-tests --test servers -- --nocapture race::
 
 # Also optimised: otherwise the measured throughput is meaningless.
 test-image-stream: export CARGO_PROFILE_DEV_OPT_LEVEL := 2

@@ -192,8 +192,11 @@ mod tests {
         assert_eq!(read, slot);
         let failed = serde_json::json!({"sha256": "0a", "imageId": "1.1"});
         let read: FailedImage = serde_json::from_value(failed).expect("an image");
-        let expected =
-            FailedImage { sha256: "0a".to_owned(), image_id: "1.1".to_owned(), reason: String::new() };
+        let expected = FailedImage {
+            sha256: "0a".to_owned(),
+            image_id: "1.1".to_owned(),
+            reason: String::new(),
+        };
         assert_eq!(read, expected);
     }
 

@@ -170,7 +170,8 @@ async fn an_image_that_failed_on_a_node_is_reported_and_no_longer_desired() {
         {"name": "root-a", "state": "good", "imageId": "1.0"},
         {"name": "root-b", "state": "bad", "imageId": "1.1"},
     ]);
-    let failed = json!([{"sha256": digest("1.1"), "imageId": "1.1", "reason": "the kernel panicked"}]);
+    let failed =
+        json!([{"sha256": digest("1.1"), "imageId": "1.1", "reason": "the kernel panicked"}]);
     let bad = QuarantinedImage {
         sha256: Sha256::parse("sha256", &digest("1.1")).expect("a digest"),
         since: server.clock.now(),

@@ -1,0 +1,260 @@
+//! Machines with faults: no space, read-only file systems, other programs that run, a broken journal,
+//! and a copied disk.
+
+use evenkeel_tests::lab::{Member, Repository, describe_output, events, until};
+
+use super::scenario::{
+    AGENT_PATH, Stage, WAIT_TIMEOUT, assert_failure, assert_waits, scenarios,
+    start_agent_in_background, start_another_apt, wait_for_agent_end, wait_until_downloaded,
+    wait_until_dpkg_is_blocked, write_file,
+};
+
+scenarios![
+    without_room_to_download_the_update_ends_before_it_begins,
+    without_room_to_unpack_everything_stays_as_it_was,
+    a_node_with_too_little_room_left_waits,
+    a_read_only_system_waits,
+    a_read_only_folder_is_reported_with_the_command_that_repairs_it,
+    an_agent_that_cannot_write_its_state_changes_nothing_and_fails,
+    another_apt_is_waited_for,
+    a_wait_for_another_apt_times_out_and_is_reported,
+    an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart,
+    changes_by_another_apt_as_planned_are_accepted,
+    changes_by_another_apt_against_the_plan_end_the_update,
+    notes_of_an_interrupted_dpkg_do_not_block_an_update,
+    a_second_agent_is_refused,
+    an_unreadable_journal_is_moved_away_and_reported,
+    a_machine_copied_from_the_disk_of_a_node_must_enroll,
+    a_second_machine_with_the_same_identity_is_rejected,
+];
+
+fn without_room_to_download_the_update_ends_before_it_begins(stage: &Stage) {
+    let own = "/var/lib/evenkeel-agent";
+    let node = stage
+        .node("node")
+        .with_variable("EVENKEEL_AGENT_STATE_DIR", "/var/lib/elsewhere")
+        .with_small_filesystem(own, "16m");
+    let member = stage.join(node);
+    member.assign_packages("demo-big=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["storage"], &[]);
+    member.assert_packages(&[("demo-big", "")]);
+}
+
+fn without_room_to_unpack_everything_stays_as_it_was(stage: &Stage) {
+    let mut member = stage.member();
+    member.install_files(&["demo-big_1.0"]);
+    member.node = member.node.with_small_filesystem("/opt/demo", "4m");
+    member.assign_packages("demo-big=1.1");
+    let run = member.update_to("reverted");
+    assert_failure(&run, &["storage"], &["No space left on device"]);
+    member.assert_packages(&[("demo-big", "1.0 installed")]);
+}
+
+fn a_node_with_too_little_room_left_waits(stage: &Stage) {
+    let node = stage.node("node").with_variable("EVENKEEL_AGENT_GATE__MIN_FREE", "1000000GiB");
+    let member = stage.join(node);
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    assert_waits(&member, "MiB free");
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+fn a_read_only_system_waits(stage: &Stage) {
+    let mut member = stage.member();
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    member.node = member.node.with_readonly("/usr");
+    assert_waits(&member, "is read-only");
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+
+    member.node = member.node.writable();
+    member.run_agent_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn a_read_only_folder_is_reported_with_the_command_that_repairs_it(stage: &Stage) {
+    let mut member = stage.member();
+    member.assign_packages("demo-hello=1.1");
+    member.node = member.node.with_readonly("/opt/demo");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["apply", "storage"], &["demo-hello", "dpkg --"]);
+    let status = member.node.dpkg_status();
+    assert_eq!(status.package("demo-hello"), "1.0 half-installed");
+    assert!(status.audit.contains("demo-hello"), "{status:#?}");
+
+    member.node = member.node.writable();
+    let inside = Repository::INSIDE;
+    member.node.sh(&format!("dpkg --install {inside}/pool/demo-hello_1.1_all.deb"));
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn an_agent_that_cannot_write_its_state_changes_nothing_and_fails(stage: &Stage) {
+    let mut member = stage.member();
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    member.node = member.node.with_readonly("/var/lib/evenkeel-agent");
+    let output = member.agent_once();
+    let text = describe_output(&output);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("Read-only file system"), "{text}");
+    assert!(member.runs().is_empty(), "{:#?}", member.runs());
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+fn another_apt_is_waited_for(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-slow_1.0"]);
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    let other = start_another_apt(&member.node);
+    start_agent_in_background(&member.node);
+    // Everything is downloaded, and only the other apt keeps the agent from starting.
+    wait_until_downloaded(&member.node);
+    member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
+    wait_for_agent_end(&member.node);
+    assert!(other.log().contains("the other has ended"), "{}", other.log());
+    drop(other);
+    assert_eq!(member.only_run()["state"], "succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-slow", "1.1 installed")]);
+}
+
+fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-slow_1.0"]);
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    let other = start_another_apt(&member.node);
+    let impatient = "EVENKEEL_AGENT_PACKAGES__LOCK_TIMEOUT=1s";
+    let output = member.node.run_inside(&["env", impatient, AGENT_PATH, "run", "--once"]);
+    let text = describe_output(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("holding dpkg's lock"), "{text}");
+    assert!(!events(&member.only_run()).contains(&"began"), "{text}");
+
+    member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
+    until("the other has ended", WAIT_TIMEOUT, || {
+        let log = other.log();
+        log.contains("the other has ended").then_some(())
+    });
+    drop(other);
+    member.run_agent_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-slow", "1.1 installed")]);
+}
+
+fn an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-slow_1.0"]);
+    member.assign_packages("demo-slow=1.1");
+    member.order_now();
+    let script = "touch /opt/demo/slow; /srv/evenkeel-agent run & echo $! > /run/agent; wait; exec sleep 1000";
+    let boot = member.node.start(&["sh", "-c", script]);
+    wait_until_dpkg_is_blocked(&member.node);
+    member.node.succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
+    start_agent_in_background(&member.node);
+    // dpkg is still blocked, so the agent waits.
+    let audit = member.node.succeed_inside(&["dpkg", "--audit"]);
+    assert!(audit.contains("demo-slow"), "{audit}");
+    member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
+    wait_for_agent_end(&member.node);
+    drop(boot);
+    assert_eq!(member.only_run()["state"], "succeeded");
+    member.assert_packages(&[("demo-slow", "1.1 installed")]);
+}
+
+/// A node that has prepared an update of `demo-hello` and does not start it yet.
+fn prepare_member(stage: &Stage) -> Member<'static> {
+    let member = stage.member();
+    write_file(&member.node, "/etc/evenkeel/inhibit", "not yet\n");
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    assert_waits(&member, "not yet");
+    member
+}
+
+fn changes_by_another_apt_as_planned_are_accepted(stage: &Stage) {
+    let member = prepare_member(stage);
+    member.node.sh("apt-get -q -y install demo-hello=1.1; rm /etc/evenkeel/inhibit");
+    member.run_agent_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn changes_by_another_apt_against_the_plan_end_the_update(stage: &Stage) {
+    let member = prepare_member(stage);
+    member.node.sh("apt-get -q -y remove demo-hello; rm /etc/evenkeel/inhibit");
+    let run = member.run_agent_to("failed");
+    assert_failure(&run, &["plan"], &["demo-hello", "another program"]);
+    member.assert_packages(&[("demo-hello", "")]);
+}
+
+/// State after a power cut at the end of an update by another program.
+fn notes_of_an_interrupted_dpkg_do_not_block_an_update(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-hello_1.0", "demo-alone_1.0"]);
+    member
+        .node
+        .sh("cd /var/lib/dpkg/updates; dpkg-query -s demo-alone > 0000; : > tmp.i; ! apt-get -q -y check");
+    member.assign_packages("demo-hello=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-alone", "1.0 installed")]);
+    member.node.sh("apt-get -q -y check; test -z \"$(ls /var/lib/dpkg/updates)\"");
+}
+
+fn a_second_agent_is_refused(stage: &Stage) {
+    let member = stage.member();
+    let first = member.start_agent(&["run"]);
+    until("the first agent runs", WAIT_TIMEOUT, || {
+        first.log().contains("agent started").then_some(())
+    });
+    let output = member.node.run_inside(&[AGENT_PATH, "run", "--once"]);
+    let text = describe_output(&output);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("another evenkeel-agent is running"), "{text}");
+}
+
+fn an_unreadable_journal_is_moved_away_and_reported(stage: &Stage) {
+    let member = stage.member();
+    let journal = "/var/lib/evenkeel-agent/journal.json";
+    write_file(&member.node, journal, "{\"format\":1,\"attempt\":{\"att");
+    member.assign_packages("demo-hello=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let moved = member.node.sh(&format!("cat {journal}.corrupt-0"));
+    assert_eq!(moved, "{\"format\":1,\"attempt\":{\"att");
+    let condition = member.condition_message("agent_error");
+    assert!(condition.contains("journal"), "{condition:?}");
+}
+
+fn a_machine_copied_from_the_disk_of_a_node_must_enroll(stage: &Stage) {
+    // A container has no firmware UUID, so the machine ID decides.
+    let node = stage.node("node").with_variable("container", "lab");
+    let member = stage.join(node);
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    let other = "fedcba9876543210fedcba9876543210\n";
+    write_file(&member.node, "/etc/machine-id", other);
+    let output = member.agent_once();
+    let text = describe_output(&output);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains(&member.host) && text.contains("enroll"), "{text}");
+    assert!(member.runs().is_empty(), "{:#?}", member.runs());
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+fn a_second_machine_with_the_same_identity_is_rejected(stage: &Stage) {
+    let member = stage.member();
+    let path = format!("/compute/hosts/{}", member.host);
+    let host = stage.fleet.rest.get(&path);
+    let uuid = host["uuid"].as_str().expect("a uuid");
+    let second = stage.node("second");
+    let server = stage.fleet.server.address("southbound");
+    let output = stage.fleet.enroll(&second, &server, &["--uuid", uuid]);
+    let text = describe_output(&output);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("another machine is enrolled"), "{text}");
+
+    // The first machine still works.
+    member.assign_packages("demo-hello=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}

@@ -1,0 +1,100 @@
+//! Failing scripts of packages. The agent finishes what it can, and reports the command that repairs
+//! the rest.
+
+use serde_json::{Value, json};
+
+use super::scenario::{Stage, assert_failure, scenarios};
+
+scenarios![
+    a_package_whose_preinst_fails_is_unchanged,
+    a_package_whose_old_and_new_prerm_fail_is_unchanged,
+    a_package_whose_old_prerm_fails_is_upgraded_by_the_new_one,
+    a_failing_postinst_is_reported_with_the_command_that_repairs_it,
+    a_failure_is_reported_with_its_own_log_and_no_earlier_one,
+    a_missing_dependency_is_refused_before_anything_is_changed,
+];
+
+#[track_caller]
+fn assert_log_contains(run: &Value, text: &str) {
+    let log = run["log"].as_str().expect("a text");
+    assert!(log.contains(text), "{text:?} is missing in {log}");
+}
+
+fn a_package_whose_preinst_fails_is_unchanged(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-preinst_1.0"]);
+    member.assign_packages("demo-preinst=1.1");
+    let run = member.update_to("reverted");
+    assert_failure(&run, &["apply"], &["apt-get install"]);
+    assert_log_contains(&run, "demo-preinst: preinst fails on purpose");
+    member.assert_packages(&[("demo-preinst", "1.0 installed")]);
+}
+
+fn a_package_whose_old_and_new_prerm_fail_is_unchanged(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-stuck_1.0"]);
+    member.assign_packages("demo-stuck=1.1");
+    let run = member.update_to("reverted");
+    assert_failure(&run, &["apply"], &["apt-get install"]);
+    assert_log_contains(&run, "demo-stuck: prerm fails on purpose");
+    member.assert_packages(&[("demo-stuck", "1.0 installed")]);
+}
+
+fn a_package_whose_old_prerm_fails_is_upgraded_by_the_new_one(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-prerm_1.0"]);
+    member.assign_packages("demo-prerm=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-prerm", "1.1 installed")]);
+}
+
+fn a_failing_postinst_is_reported_with_the_command_that_repairs_it(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-bad_1.0"]);
+    member.assign_packages("demo-bad=1.1\ndemo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["apply"], &["dpkg --configure demo-bad"]);
+    assert_log_contains(&run, "demo-bad: postinst fails on purpose");
+
+    // The other packages are not affected.
+    let status = member.node.dpkg_status();
+    assert_eq!(status.package("demo-bad"), "1.1 half-configured");
+    assert_eq!(status.package("demo-hello"), "1.1 installed");
+    assert!(status.audit.contains("demo-bad"), "{status:#?}");
+    assert!(!status.audit.contains("demo-hello"), "{status:#?}");
+    let packages = run["packages"].as_array().expect("packages");
+    let package_states = packages.iter().map(|one| json!([one["name"], one["state"]]));
+    let package_states: Vec<_> = package_states.collect();
+    assert!(package_states.contains(&json!(["demo-bad", "half-configured"])), "{run:#}");
+    assert!(package_states.contains(&json!(["demo-hello", "installed"])), "{run:#}");
+
+    // The update is not retried automatically, and the reported command works.
+    assert!(member.agent_once().status.success());
+    assert_eq!(member.only_run()["resourceId"], run["resourceId"]);
+    member.node.sh("touch /opt/demo/repaired; dpkg --configure demo-bad");
+    member.assert_packages(&[("demo-bad", "1.1 installed")]);
+}
+
+fn a_failure_is_reported_with_its_own_log_and_no_earlier_one(stage: &Stage) {
+    let member = stage.member();
+    // Earlier output in the logs of apt belongs to other changes.
+    member.install_files(&["demo-bad_1.0", "demo-preinst_1.0"]);
+    member
+        .node
+        .sh("apt-get -q -y install demo-preinst=1.1 || true; grep -q demo-preinst /var/log/apt/term.log");
+    member.assign_packages("demo-bad=1.1");
+    let run = member.update_to("failed");
+    assert_log_contains(&run, "demo-bad: postinst fails on purpose");
+    let log = run["log"].as_str().expect("a text");
+    assert!(!log.contains("demo-preinst"), "{log}");
+}
+
+fn a_missing_dependency_is_refused_before_anything_is_changed(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-missing_1.0"]);
+    member.assign_packages("demo-missing=1.1\ndemo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["plan"], &["apt-get"]);
+    assert_log_contains(&run, "demo-nowhere");
+    member.assert_packages(&[("demo-missing", "1.0 installed"), ("demo-hello", "1.0 installed")]);
+}

@@ -1,0 +1,145 @@
+//! Sources that are forged, unsigned, missing or expired, and sources of another release.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+
+use evenkeel_tests::lab::{Repository, package};
+use serde_json::json;
+
+use super::scenario::{Stage, assert_failure, scenarios};
+
+scenarios![
+    a_repository_that_was_tampered_with_is_refused,
+    an_unsigned_repository_is_refused,
+    a_repository_signed_with_an_expired_key_is_refused,
+    an_expired_repository_is_refused,
+    a_missing_repository_is_reported,
+    a_file_whose_size_differs_from_the_index_is_refused,
+    a_file_whose_content_differs_from_the_index_is_refused,
+    a_policy_may_add_a_source_that_only_its_update_uses,
+    a_source_of_a_policy_that_was_tampered_with_is_refused,
+    a_plan_that_would_change_the_release_is_refused,
+];
+
+/// The update must fail before anything changes, with one of these kinds and all of these texts.
+#[track_caller]
+fn assert_refused(stage: &Stage, repository: &Repository, kinds: &[&str], texts: &[&str]) {
+    let member = stage.member_with_source(repository);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, kinds, texts);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+/// Changes the signed release file.
+fn tamper(repository: &Repository) {
+    let release = repository.folder().join("dists/stable/InRelease");
+    let text = fs::read_to_string(&release).expect("a signed release");
+    let other = text.replace("Origin: Tests", "Origin: Others");
+    assert_ne!(text, other);
+    fs::write(&release, other).expect("a changed release");
+}
+
+fn a_repository_that_was_tampered_with_is_refused(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    tamper(&repository);
+    assert_refused(stage, &repository, &["signature"], &["not signed"]);
+}
+
+fn an_unsigned_repository_is_refused(stage: &Stage) {
+    let repository = stage.repository().with_variable("SIGN", "no");
+    repository.publish("demo-hello_1.1");
+    assert_refused(stage, &repository, &["signature"], &["not signed"]);
+}
+
+fn a_repository_signed_with_an_expired_key_is_refused(stage: &Stage) {
+    let repository = stage.repository().with_variable("SIGN", "past");
+    repository.publish("demo-hello_1.1");
+    assert_refused(stage, &repository, &["signature"], &["not signed"]);
+}
+
+fn an_expired_repository_is_refused(stage: &Stage) {
+    let repository = stage.repository().with_variable("VALID_UNTIL", "yesterday");
+    repository.publish("demo-hello_1.1");
+    assert_refused(stage, &repository, &["refresh", "signature"], &["expired"]);
+}
+
+fn a_missing_repository_is_reported(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    let member = stage.member_with_source(&repository);
+    fs::remove_dir_all(repository.folder().join("dists")).expect("a folder less");
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["refresh"], &["/srv/own"]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+fn a_file_whose_size_differs_from_the_index_is_refused(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    let path = repository.folder().join("pool/demo-hello_1.1_all.deb");
+    let mut file = File::options().append(true).open(path).expect("a file");
+    file.write_all(b"more").expect("a longer file");
+    let kinds = ["download", "signature"];
+    assert_refused(stage, &repository, &kinds, &["demo-hello"]);
+}
+
+fn a_file_whose_content_differs_from_the_index_is_refused(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    let path = repository.folder().join("pool/demo-hello_1.1_all.deb");
+    let mut content = fs::read(&path).expect("a file");
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    fs::write(&path, content).expect("another file");
+    let kinds = ["download", "signature"];
+    assert_refused(stage, &repository, &kinds, &["demo-hello"]);
+}
+
+fn a_policy_may_add_a_source_that_only_its_update_uses(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    let member = stage.member_with_source(&repository);
+    member.node.sh("rm /etc/apt/sources.list.d/*");
+    member.assign_new_policy(&json!({
+        "updatePolicy": "UPDATE_POLICY_TARGET",
+        "updatePackages": "demo-hello=1.1",
+        "updateSources": [repository.apt_source()],
+    }));
+    let run = member.update_to("succeeded");
+    assert_eq!(package(&run, "demo-hello")["after"], "1.1");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let left =
+        "ls -A /etc/apt/sources.list.d; ls -A /var/lib/evenkeel-agent | grep -x sources || true";
+    assert_eq!(member.node.sh(left), "");
+}
+
+fn a_source_of_a_policy_that_was_tampered_with_is_refused(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    tamper(&repository);
+    let member = stage.member_with_source(&repository);
+    member.node.sh("rm /etc/apt/sources.list.d/*");
+    member.assign_new_policy(&json!({
+        "updatePolicy": "UPDATE_POLICY_TARGET",
+        "updatePackages": "demo-hello=1.1",
+        "updateSources": [repository.apt_source()],
+    }));
+    let run = member.update_to("failed");
+    assert_failure(&run, &["signature"], &["not signed"]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+fn a_plan_that_would_change_the_release_is_refused(stage: &Stage) {
+    let repository = stage.repository().with_variable("DIST", "forky");
+    repository.publish("base-files_99");
+    repository.publish("demo-hello_1.1");
+    let member = stage.member_with_source(&repository);
+    let before = member.node.dpkg_status();
+    member.assign_latest(&json!({}));
+    let run = member.update_to("failed");
+    assert_failure(&run, &["plan"], &["it would move the system from", "base-files"]);
+    assert_eq!(member.node.dpkg_status(), before);
+}
