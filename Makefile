@@ -59,8 +59,8 @@ snapshots: ## check that every snapshot is reviewed
 
 .PHONY: tests
 tests: ## all tests, with their output (POLLS=n, ROUNDS=n: size of the long ones)
-	@SHOW=1 EVENKEEL_HISTORY_POLLS=$(or $(POLLS),100000) EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),50) EVENKEEL_FUZZ_SECONDS=30 \
-	  $(step) tests cargo test --workspace --locked
+	@EVENKEEL_HISTORY_POLLS=$(or $(POLLS),100000) EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),50) EVENKEEL_FUZZ_SECONDS=30 \
+	  deploy/dev/run-tests all
 
 .PHONY: generate
 generate: ## regenerate the committed generated files (protobuf code, openapi.json, run states, pages of docs/reference)

@@ -1,8 +1,8 @@
 //! A database for each test.
 //!
-//! Each test program starts one private Postgres with its first test and stops it at its end. There
-//! is one template per set of migrations and one copy of it per test. The role is no superuser,
-//! because row-level security does not apply to superusers.
+//! Each test program starts one private Postgres with its first test and stops it at its end, unless
+//! the environment names a Postgres for all of them. Its template is migrated once and copied for each
+//! test. The role is no superuser, because row-level security does not apply to superusers.
 
 pub mod fill;
 
@@ -20,10 +20,18 @@ use crate::error::StoreError;
 use crate::pool::{Store, StoreOptions};
 use crate::tx::{Tx, is_first_statement, query_all, query_one};
 
+/// URL of a Postgres that all test programs share.
+const SHARED_SERVER_VARIABLE: &str = "EVENKEEL_TEST_POSTGRES";
+
+/// The database that is copied for each test.
+const TEMPLATE: &str = "template_of_tests";
+
 static SERVER: OnceCell<Server> = OnceCell::const_new();
 
 struct Server {
-    postgres: PrivatePostgres,
+    url: String,
+    /// Runs as long as this program.
+    _postgres: Option<PrivatePostgres>,
 }
 
 /// A store on an empty, migrated database.
@@ -37,10 +45,10 @@ pub async fn fresh_store() -> Store {
 pub async fn fresh_database() -> String {
     let server = SERVER.get_or_init(start).await;
     let name = format!("test_{}", uuid::Uuid::now_v7().simple());
-    let admin = connect(&server.postgres.url()).await;
-    run(&admin, &format!("CREATE DATABASE {name} TEMPLATE template_of_tests")).await;
+    let admin = connect(&server.url).await;
+    run(&admin, &format!("CREATE DATABASE {name} TEMPLATE {TEMPLATE}")).await;
     admin.close().await.expect("close the connection");
-    in_database(&server.postgres.url(), &name)
+    in_database(&server.url, &name)
 }
 
 /// Counters of a store.
@@ -193,17 +201,36 @@ pub fn unreachable_error() -> StoreError {
     StoreError::Unreachable(DbErr::Custom("connection refused".to_owned()))
 }
 
+#[expect(clippy::disallowed_methods, reason = "a switch of these tests")]
 async fn start() -> Server {
-    let postgres = PrivatePostgres::throwaway().await.expect("a private Postgres");
-    let admin = connect(&postgres.url()).await;
-    run(&admin, "CREATE DATABASE template_of_tests").await;
+    let shared = std::env::var(SHARED_SERVER_VARIABLE).ok();
+    let own = match &shared {
+        Some(_) => None,
+        None => Some(PrivatePostgres::throwaway().await.expect("a private Postgres")),
+    };
+    let url = shared.or_else(|| own.as_ref().map(PrivatePostgres::url)).expect("a URL");
+    create_template(&url).await;
+    Server { url, _postgres: own }
+}
+
+/// Creates the template, unless another program has created it. The lock makes programs wait for each
+/// other; the name is given last, so a template is complete.
+async fn create_template(url: &str) {
+    let admin = connect(url).await;
+    run(&admin, "SELECT pg_advisory_lock(1)").await;
+    let sql = "SELECT 1 FROM pg_database WHERE datname = $1";
+    if query_one(&admin, sql, [TEMPLATE.into()]).await.expect("the databases").is_none() {
+        let unfinished = format!("{TEMPLATE}_unfinished");
+        run(&admin, &format!("DROP DATABASE IF EXISTS {unfinished}")).await;
+        run(&admin, &format!("CREATE DATABASE {unfinished}")).await;
+        let url = in_database(url, &unfinished);
+        let store = Store::connect(&url, StoreOptions::default()).await.expect("connect");
+        store.migrate().await.expect("run the migrations");
+        // A template must not have open connections while it is renamed or copied.
+        store.close().await;
+        run(&admin, &format!("ALTER DATABASE {unfinished} RENAME TO {TEMPLATE}")).await;
+    }
     admin.close().await.expect("close the connection");
-    let url = in_database(&postgres.url(), "template_of_tests");
-    let store = Store::connect(&url, StoreOptions::default()).await.expect("connect");
-    store.migrate().await.expect("run the migrations");
-    // A template must not have open connections while it is copied.
-    store.close().await;
-    Server { postgres }
 }
 
 /// The URL of another database of the same server: `postgres:///evenkeel?host=…` becomes
