@@ -9,7 +9,7 @@ use evenkeel_registry::{CveList, Finding, read_cves, read_packages, read_profile
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use crate::driver::{fuzz, text};
+use super::driver::{fuzz, text};
 
 const PROFILE_SAMPLES: &[&str] = &[
     include_str!("../profiles/microvisor-nonrt.yaml"),
