@@ -114,7 +114,7 @@ mod tests {
         let digests: Vec<_> = failed.iter().map(|one| one.sha256.as_str()).collect();
         assert_eq!(digests, [digest(8), digest(7)]);
         assert_eq!(failed[0].reason, "a\u{fffd}b");
-        assert!(failed[1].reason.ends_with("[cut]") && failed[1].why.len() <= MAX_REASON_BYTES);
+        assert!(failed[1].reason.ends_with("[cut]") && failed[1].reason.len() <= MAX_REASON_BYTES);
     }
 
     #[test]
