@@ -59,7 +59,7 @@ snapshots: ## check that every snapshot is reviewed
 
 .PHONY: tests
 tests: ## all tests, with their output (POLLS=n, ROUNDS=n: size of the long ones)
-	@EVENKEEL_HISTORY_POLLS=$(or $(POLLS),100000) EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),50) EVENKEEL_FUZZ_SECONDS=30 \
+	@EVENKEEL_HISTORY_POLLS=$(or $(POLLS),20000) EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),10) EVENKEEL_FUZZ_SECONDS=3 \
 	  deploy/dev/run-tests all
 
 .PHONY: generate
@@ -96,7 +96,7 @@ package: ## build the agent's Debian package (ARCH=amd64|arm64; default: this ma
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test test-kill test-cut test-boot test-vm test-image-cut test-schema test-history test-race test-image-stream ## `make test`, then the long tests one after another
+test-full: test test-kill test-cut test-boot test-vm test-image-cut test-schema test-history test-race test-fuzz test-image-stream ## `make test`, then the long tests one after another
 
 .PHONY: test-kill
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
@@ -147,6 +147,11 @@ test-history: tools ## kill two servers repeatedly and compare their records wit
 test-race: tools ## 200 nodes race for the slots of an assignment while two servers are killed repeatedly (ROUNDS=n, SEED=n)
 	@SHOW=1 EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),1000) $(if $(SEED),EVENKEEL_RACE_SEED=$(SEED)) \
 	  $(step) test-race cargo test --locked -p evenkeel-tests --test servers -- --nocapture race::
+
+.PHONY: test-fuzz
+test-fuzz: tools ## feed mutated inputs to each parser of untrusted documents for a minute (SECONDS=n)
+	@SHOW=1 EVENKEEL_FUZZ_SECONDS=$(or $(SECONDS),60) \
+	  $(step) test-fuzz cargo nextest run --locked -p evenkeel-domain -p evenkeel-registry -E 'binary(fuzz) or test(/^fuzz::/)'
 
 # Also optimised: otherwise the measured throughput is meaningless.
 test-image-stream: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
