@@ -1,5 +1,6 @@
 //! The OpenAPI document, generated from the code.
 
+mod examples;
 mod rules;
 
 use std::collections::BTreeSet;
@@ -73,6 +74,7 @@ pub fn document() -> openapi::OpenApi {
     let mut json = serde_json::to_value(document).expect("a document is JSON");
     require_response_fields(&mut json);
     complete_descriptions(&mut json);
+    examples::add_examples(&mut json);
     make_patch_fields_optional(&mut json);
     serde_json::from_value(json).expect("it is still a document")
 }
