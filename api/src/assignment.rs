@@ -67,7 +67,7 @@ pub struct AssignmentList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AssignmentInput {
-    /// ID of the update policy to assign.
+    /// ID of the update policy to assign. The policy must exist.
     #[schema(pattern = "^osupdatepolicy-[0-9a-f]{8}$")]
     pub os_update_policy_id: String,
     /// Maximum number of nodes that may be updated at the same time; null or omitted for no limit.
@@ -89,7 +89,7 @@ impl Input for AssignmentInput {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AssignmentResumptionInput {
-    /// Reason, as free text.
+    /// Reason, for people: one line of at most 500 bytes; may be empty.
     #[schema(max_length = 500)]
     pub reason: String,
 }

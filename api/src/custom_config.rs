@@ -39,14 +39,16 @@ pub struct CustomConfigList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CustomConfigInput {
-    /// Name; unique in the project.
+    /// Name: a lower-case letter and at most 31 lower-case letters, digits and dashes; unique in
+    /// the project.
     #[schema(pattern = "^[a-z][a-z0-9-]{0,31}$")]
     pub name: String,
-    /// Description, as free text; at most 256 bytes.
+    /// Description: at most 256 letters, digits, spaces and `-_./:;=?@!#,<>*()"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 256)]
     pub description: String,
-    /// Configuration in the format of cloud-init.
+    /// Configuration in the format of cloud-init: not empty, at most 16,384 characters, not parsed
+    /// by the server.
     #[schema(min_length = 1, max_length = 16_384)]
     pub config: String,
 }

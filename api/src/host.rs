@@ -86,37 +86,39 @@ pub struct HostResource {
     pub current_power_state: PowerState,
     /// How the power state is changed.
     pub power_command_policy: PowerCommandPolicy,
-    /// Time at which the machine was last switched on, in Unix seconds.
+    /// Time at which the machine was last switched on; always 0.
     pub power_on_time: u32,
-    /// Host status, as text.
+    /// Status of the machine, as text: `Not Connected`, `Running`, `No Connection` or
+    /// `Invalidated`.
     pub host_status: String,
     /// Indication of `hostStatus`.
     pub host_status_indicator: StatusIndication,
     /// Time at which `hostStatus` was set, in Unix seconds.
     pub host_status_timestamp: u32,
-    /// Onboarding status, as text.
+    /// Onboarding status, as text: `Onboarded`, or `Not Connected` before the machine has
+    /// connected.
     pub onboarding_status: String,
     /// Indication of `onboardingStatus`.
     pub onboarding_status_indicator: StatusIndication,
-    /// Time at which `onboardingStatus` was set, in Unix seconds.
+    /// Time at which `onboardingStatus` was set; always 0.
     pub onboarding_status_timestamp: u32,
-    /// Registration status, as text.
+    /// Registration status; always `Unknown`.
     pub registration_status: String,
     /// Indication of `registrationStatus`.
     pub registration_status_indicator: StatusIndication,
-    /// Time at which `registrationStatus` was set, in Unix seconds.
+    /// Time at which `registrationStatus` was set; always 0.
     pub registration_status_timestamp: u32,
-    /// Power status, as text.
+    /// Power status; always `Unknown`.
     pub power_status: String,
     /// Indication of `powerStatus`.
     pub power_status_indicator: StatusIndication,
-    /// Time at which `powerStatus` was set, in Unix seconds.
+    /// Time at which `powerStatus` was set; always 0.
     pub power_status_timestamp: u32,
-    /// Status of Intel AMT, as text.
+    /// Status of Intel AMT; always `Unknown`.
     pub amt_status: String,
     /// Indication of `amtStatus`.
     pub amt_status_indicator: StatusIndication,
-    /// Time at which `amtStatus` was set, in Unix seconds.
+    /// Time at which `amtStatus` was set; always 0.
     pub amt_status_timestamp: u32,
     /// Disks.
     #[schema(value_type = Vec<HostStorage>)]
@@ -141,7 +143,7 @@ pub struct HostResource {
     pub current_amt_state: AmtState,
     /// Control mode of Intel AMT.
     pub amt_control_mode: AmtControlMode,
-    /// DNS suffix of Intel AMT.
+    /// DNS suffix of Intel AMT; always empty.
     pub amt_dns_suffix: String,
     /// Desired state of remote KVM (keyboard, video, mouse).
     pub desired_kvm_state: KvmState,
@@ -149,7 +151,7 @@ pub struct HostResource {
     pub current_kvm_state: KvmState,
     /// Whether remote KVM is active.
     pub kvm_status: KvmStatus,
-    /// Session status of remote KVM.
+    /// Session status of remote KVM; always empty.
     pub kvm_session_status: String,
     /// Desired state of serial over LAN.
     pub desired_sol_state: SolState,
@@ -157,7 +159,7 @@ pub struct HostResource {
     pub current_sol_state: SolState,
     /// Whether serial over LAN is active.
     pub sol_status: SolStatus,
-    /// Session status of serial over LAN.
+    /// Session status of serial over LAN; always empty.
     pub sol_session_status: String,
     /// Size of the LVM volume for users, in GB.
     pub user_lvm_size: u32,
@@ -187,10 +189,12 @@ pub struct HostList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HostRegister {
-    /// Display name; may be empty.
+    /// Display name: at most 20 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[schema(max_length = 20, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// Serial number that identifies the machine; may be empty if `uuid` is given.
+    /// Serial number that identifies the machine: 5 to 20 letters and digits. May be empty if
+    /// `uuid` is given.
     #[schema(pattern = "^([A-Za-z0-9]{5,20})?$")]
     pub serial_number: String,
     /// SMBIOS UUID that identifies the machine; may be empty if `serialNumber` is given.
@@ -224,7 +228,8 @@ impl Input for HostRegister {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostInput {
-    /// Display name; may be empty and need not be unique.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// SMBIOS UUID of the machine; may be empty. Used only when the host is created; ignored

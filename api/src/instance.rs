@@ -85,13 +85,14 @@ pub struct InstanceResource {
     pub instance_status_indicator: StatusIndication,
     /// Time at which `instanceStatus` was set, in Unix seconds.
     pub instance_status_timestamp: u32,
-    /// Details of `instanceStatus`: how many components run.
+    /// Details of `instanceStatus`; always empty.
     pub instance_status_detail: String,
-    /// Provisioning status, as text.
+    /// Provisioning status, as text: `Provisioned` after the first report of the node, `Not
+    /// Provisioned` before.
     pub provisioning_status: String,
     /// Indication of `provisioningStatus`.
     pub provisioning_status_indicator: StatusIndication,
-    /// Time at which `provisioningStatus` was set, in Unix seconds.
+    /// Time at which `provisioningStatus` was set; always 0.
     pub provisioning_status_timestamp: u32,
     /// Update status, as text.
     pub update_status: String,
@@ -99,11 +100,11 @@ pub struct InstanceResource {
     pub update_status_indicator: StatusIndication,
     /// Time at which `updateStatus` was set, in Unix seconds.
     pub update_status_timestamp: u32,
-    /// Trusted attestation status, as text.
+    /// Trusted attestation status; always `Unknown`.
     pub trusted_attestation_status: String,
     /// Indication of `trustedAttestationStatus`.
     pub trusted_attestation_status_indicator: StatusIndication,
-    /// Time at which `trustedAttestationStatus` was set, in Unix seconds.
+    /// Time at which `trustedAttestationStatus` was set; always 0.
     pub trusted_attestation_status_timestamp: u32,
     /// Open vulnerabilities of the operating system: a JSON array as text. Filled only in responses
     /// for a single instance.
@@ -120,7 +121,7 @@ pub struct InstanceResource {
     /// Lasting facts about the instance that an operator should know although nothing failed.
     pub conditions: Vec<InstanceCondition>,
     /// Policy that applies to the instance, on whatever level it is assigned; null if there is
-    /// none. Filled in responses for instances, not in responses for hosts and runs.
+    /// none. Filled only in responses for a single instance.
     pub effective_update_policy: Option<EffectivePolicy>,
     /// Image slots of the machine, from the node's last report. Filled only in responses for a
     /// single instance.
@@ -188,7 +189,8 @@ pub struct InstanceInput {
     /// Kind of machine.
     #[serde(default)]
     pub kind: InstanceKind,
-    /// Display name; may be empty.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[serde(default)]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
@@ -229,7 +231,8 @@ pub struct InstancePatch {
     /// Kind of machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<InstanceKind>,
-    /// Display name.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: Option<String>,

@@ -52,7 +52,8 @@ pub struct JoinTokenList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JoinTokenInput {
-    /// Display name; may be empty.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// Lifetime in seconds, by the server's clock; default 3600 (1 hour), at most 31536000 (1

@@ -40,10 +40,12 @@ pub struct LocalAccountList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalAccountInput {
-    /// User name; unique in the project.
+    /// User name: a lower-case letter and at most 31 lower-case letters, digits and dashes; unique
+    /// in the project.
     #[schema(pattern = "^[a-z][a-z0-9-]{0,31}$")]
     pub username: String,
-    /// SSH public key: one line in the format of `authorized_keys`.
+    /// SSH public key: one line in the format of `authorized_keys`, of type `ssh-ed25519` or
+    /// `ecdsa-sha2-nistp521`.
     #[schema(
         max_length = 800,
         pattern = "^(ssh-ed25519|ecdsa-sha2-nistp521) [A-Za-z0-9+/=]+( .*)?$"

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// 64-bit unsigned integer. In JSON it is a string, because many JSON parsers lose digits beyond 53
 /// bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ToSchema)]
-#[schema(value_type = String, pattern = "^[0-9]+$", example = "17179869184")]
+#[schema(value_type = String, pattern = "^[0-9]+$")]
 pub struct U64(pub u64);
 
 impl fmt::Display for U64 {

@@ -43,7 +43,7 @@ pub struct OrderInput {
     #[serde(default = "OrderInput::default_seconds")]
     #[schema(minimum = 1, maximum = 86_400, default = 3_600)]
     pub seconds: u32,
-    /// Reason, as free text.
+    /// Reason, for people: one line of at most 500 bytes; may be empty.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub reason: String,

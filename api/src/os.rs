@@ -142,11 +142,11 @@ pub struct OperatingSystemList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OperatingSystemInput {
-    /// Display name; unique in the project.
+    /// Display name: at most 128 letters, digits, spaces and `-_./:()`; unique in the project.
     #[serde(default)]
     #[schema(max_length = 128)]
     pub name: String,
-    /// CPU architecture, for example `x86_64`.
+    /// CPU architecture, for example `x86_64`: letters, digits, `-` and `_`.
     #[serde(default)]
     #[schema(max_length = 20)]
     pub architecture: String,
@@ -154,7 +154,7 @@ pub struct OperatingSystemInput {
     #[serde(default)]
     #[schema(max_length = 500)]
     pub image_url: String,
-    /// Version of the image.
+    /// Version of the image; unique in the project together with `profileName`.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub image_id: String,
@@ -168,7 +168,8 @@ pub struct OperatingSystemInput {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 8)]
     pub image_signatures: Vec<String>,
-    /// Name of the OS profile, which identifies the series of releases.
+    /// Name of the OS profile, which identifies the series of releases: letters, digits, spaces and
+    /// `-_./:`.
     #[serde(default)]
     #[schema(max_length = 128)]
     pub profile_name: String,
@@ -183,13 +184,13 @@ pub struct OperatingSystemInput {
     /// Security features of the installation.
     #[serde(default)]
     pub security_feature: SecurityFeature,
-    /// How the operating system is updated.
+    /// How the operating system is updated; `OS_TYPE_UNSPECIFIED` is refused.
     #[serde(default)]
     pub os_type: OsType,
     /// Provider of the operating system.
     #[serde(default)]
     pub os_provider: OsProviderKind,
-    /// Metadata: a JSON object as text.
+    /// Metadata: a JSON object as text; empty for none.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub metadata: String,
@@ -240,7 +241,7 @@ pub struct OperatingSystemPatch {
     /// CPU architecture, for example `x86_64`.
     #[schema(max_length = 20)]
     pub architecture: String,
-    /// Metadata: a JSON object as text.
+    /// Metadata: a JSON object as text; empty for none.
     #[schema(max_length = 500)]
     pub metadata: String,
     /// Signatures of the image, which nodes verify. Null or omitted leaves them unchanged; an empty

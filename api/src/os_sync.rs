@@ -50,11 +50,11 @@ pub struct EffectiveOsSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OsSettingsInput {
-    /// Registry, by its name in the server's configuration.
+    /// Registry, by its name in the server's configuration, which must have it.
     #[schema(min_length = 1, max_length = 63)]
     pub registry: Option<String>,
     /// Revision selector. A tag, for example `0.8.11`, selects this tag only; `~0.8.11` selects all
-    /// versions of 0.8 from 0.8.11 on.
+    /// versions of 0.8 from 0.8.11 on, `~0.8` all of 0.8, and `~0` all of 0.
     #[schema(min_length = 1, max_length = 128)]
     pub revision: Option<String>,
     /// Names of the enabled OS profiles; every name at most once.

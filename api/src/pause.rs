@@ -38,7 +38,7 @@ pub struct PauseList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PauseInput {
-    /// Reason, as free text.
+    /// Reason, for people: one line of at most 500 bytes; may be empty.
     #[schema(max_length = 500)]
     pub reason: String,
 }

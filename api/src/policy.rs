@@ -60,16 +60,17 @@ pub struct PackageRules {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PackageRulesInput {
     /// Suites or codenames from which packages may be installed, for example `bookworm-security`;
-    /// empty for all.
+    /// empty for all. Each has at most 100 letters, digits and `-_./+~:`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub suites: Vec<String>,
     /// Patterns of package names that are not updated; `*` matches any text, `?` one character.
+    /// Each has at most 100 lower-case letters, digits and `-.+*?`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub exclude: Vec<String>,
-    /// Minimum age in days: only versions that the server has known for at least this many days are installed;
-    /// 0 (default) for no minimum.
+    /// Minimum age in days: only versions that the server has known for at least this many days are
+    /// installed; 0 (default) for no minimum. Needs `UPDATE_POLICY_LATEST`.
     #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 365)]
     pub min_age_days: u32,
@@ -182,25 +183,27 @@ pub struct OsUpdatePolicyList {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = OSUpdatePolicyInput)]
 pub struct OsUpdatePolicyInput {
-    /// Display name; need not be unique.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; not empty, need not be unique.
     #[schema(min_length = 1, max_length = 50, pattern = "^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// Description, as free text.
+    /// Description: at most 200 letters, digits, spaces and `-_./:;=?@!#,<>*()`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 200)]
     pub description: String,
-    /// Kind of the policy.
+    /// Kind of the policy; `UPDATE_POLICY_UNSPECIFIED` is refused.
     #[serde(default)]
     pub update_policy: UpdatePolicyKind,
-    /// Packages, one per line: `name` or `name=version`.
+    /// Packages, one per line: `name` or `name=version`; every name at most once, at most 500,000
+    /// bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500_000)]
     pub update_packages: String,
-    /// Additional package sources, one DEB822 stanza per item.
+    /// Additional package sources, one DEB822 stanza of at most 100,000 bytes per item.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub update_sources: Vec<String>,
-    /// Kernel command line.
+    /// Kernel command line: at most 500 letters, digits, spaces and `-_./:;=?@!#,<>*()"`; empty to
+    /// leave it unchanged.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500)]
     pub update_kernel_command: String,

@@ -53,7 +53,7 @@ pub struct ProjectCondition {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProjectInput {
-    /// Description, as free text.
+    /// Description: at most 200 letters, digits, spaces and `-_./:;=?@!#,<>*()`.
     #[schema(max_length = 200)]
     pub description: String,
 }

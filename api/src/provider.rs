@@ -65,18 +65,18 @@ pub struct ProviderList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProviderInput {
-    /// Kind of machines; required.
+    /// Kind of machines; `PROVIDER_KIND_UNSPECIFIED` is refused.
     pub provider_kind: ProviderKind,
     /// Vendor of the provider's tools.
     #[serde(default)]
     pub provider_vendor: ProviderVendor,
-    /// Name; unique in the project.
+    /// Name: at most 40 letters, digits, spaces and `-_./:`; not empty, unique in the project.
     #[schema(min_length = 1, max_length = 40, pattern = "^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// URL of the provider's API; may be empty.
     #[schema(max_length = 500, pattern = "^$|^[a-zA-Z-_0-9./:;=?@!#,<>*() ]+$")]
     pub api_endpoint: String,
-    /// Credentials for the provider's API.
+    /// Credentials for the provider's API: each one line of at most 500 characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub api_credentials: Vec<String>,

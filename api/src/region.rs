@@ -62,10 +62,11 @@ pub struct RegionList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RegionInput {
-    /// Display name; may be empty and need not be unique.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// ID of the parent region; empty for none.
+    /// ID of the parent region; empty for none. At most 5 levels of regions contain each other.
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub parent_id: String,
     /// Labels; every key at most once.

@@ -145,28 +145,30 @@ pub struct ScheduleList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SingleScheduleInput {
-    /// Display name; may be empty.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[serde(default)]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// Purpose.
+    /// Purpose. `SCHEDULE_STATUS_OS_UPDATE` opens windows for updates.
     pub schedule_status: ScheduleStatus,
-    /// Start of the window, in Unix seconds; must be in the future.
+    /// Start of the window, in Unix seconds; must be in the future, unless it is unchanged.
     #[schema(minimum = 1)]
     pub start_seconds: u32,
-    /// End of the window, in Unix seconds; null or omitted if the window has no end.
+    /// End of the window, in Unix seconds; must be after the start. Null or omitted if the window
+    /// has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub end_seconds: Option<u32>,
-    /// ID of the target host; empty for none.
+    /// ID of the target host; empty for none. Excludes the other targets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^host-[0-9a-f]{8}$")]
     pub target_host_id: String,
-    /// ID of the target site; empty for none.
+    /// ID of the target site; empty for none. Excludes the other targets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub target_site_id: String,
-    /// ID of the target region; empty for none.
+    /// ID of the target region; empty for none. Excludes the other targets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub target_region_id: String,
@@ -190,11 +192,12 @@ impl Input for SingleScheduleInput {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RepeatedScheduleInput {
-    /// Display name; may be empty.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[serde(default)]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// Purpose.
+    /// Purpose. `SCHEDULE_STATUS_OS_UPDATE` opens windows for updates.
     pub schedule_status: ScheduleStatus,
     /// Length of each window in seconds.
     #[schema(minimum = 1, maximum = 86_400)]
@@ -203,7 +206,8 @@ pub struct RepeatedScheduleInput {
     pub cron_minutes: String,
     /// Hours at which a window opens, in cron syntax: 0 to 23.
     pub cron_hours: String,
-    /// Days of the month on which a window opens, in cron syntax: 1 to 31, or `L`.
+    /// Days of the month on which a window opens, in cron syntax: 1 to 31, or `L`. If both this
+    /// field and `cronDayWeek` are restricted, a day needs to match only one of them.
     pub cron_day_month: String,
     /// Months in which a window opens, in cron syntax: 1 to 12.
     pub cron_month: String,
@@ -215,15 +219,15 @@ pub struct RepeatedScheduleInput {
     #[serde(default = "utc")]
     #[schema(value_type = Option<String>, default = "UTC")]
     pub time_zone: String,
-    /// ID of the target host; empty for none.
+    /// ID of the target host; empty for none. Excludes the other targets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^host-[0-9a-f]{8}$")]
     pub target_host_id: String,
-    /// ID of the target site; empty for none.
+    /// ID of the target site; empty for none. Excludes the other targets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub target_site_id: String,
-    /// ID of the target region; empty for none.
+    /// ID of the target region; empty for none. Excludes the other targets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub target_region_id: String,

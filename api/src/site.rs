@@ -55,10 +55,11 @@ pub struct SiteList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SiteInput {
-    /// Display name; may be empty and need not be unique.
+    /// Display name: at most 50 letters, digits, spaces and `-_./:`; may be empty and need not be
+    /// unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// ID of the region; empty for none.
+    /// ID of the region; empty for none. The region must exist.
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub region_id: String,
     /// Latitude in degrees times 10,000,000; north is positive.

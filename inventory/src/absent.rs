@@ -16,7 +16,8 @@ use crate::shape::{Answer, InProject};
 
 /// List workloads
 ///
-/// Always empty: Evenkeel does not manage workloads.
+/// Always empty: Evenkeel does not manage workloads. The server checks `pageSize` and `offset`, and
+/// ignores the other parameters.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/workloads", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No workloads.", body = WorkloadList), Problem),
@@ -31,7 +32,8 @@ pub async fn list_workloads(
 
 /// List workload members
 ///
-/// Always empty: Evenkeel does not manage workloads.
+/// Always empty: Evenkeel does not manage workloads. The server checks `pageSize` and `offset`, and
+/// ignores the other parameters.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/workload_members", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No members.", body = WorkloadMemberList), Problem),
@@ -46,7 +48,8 @@ pub async fn list_workload_members(
 
 /// List telemetry log groups
 ///
-/// Always empty: Evenkeel does not collect telemetry.
+/// Always empty: Evenkeel does not collect telemetry. The server checks `pageSize` and `offset`,
+/// and ignores the other parameters.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/groups/logs", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No groups.", body = LogGroupList), Problem),
@@ -61,7 +64,8 @@ pub async fn list_log_groups(
 
 /// List telemetry metric groups
 ///
-/// Always empty: Evenkeel does not collect telemetry.
+/// Always empty: Evenkeel does not collect telemetry. The server checks `pageSize` and `offset`,
+/// and ignores the other parameters.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/groups/metrics", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No groups.", body = MetricGroupList), Problem),
@@ -76,7 +80,8 @@ pub async fn list_metric_groups(
 
 /// List telemetry log profiles
 ///
-/// Always empty: Evenkeel does not collect telemetry.
+/// Always empty: Evenkeel does not collect telemetry. The server checks `pageSize` and `offset`,
+/// and ignores the other parameters.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/profiles/logs", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No profiles.", body = LogProfileList), Problem),
@@ -91,7 +96,8 @@ pub async fn list_log_profiles(
 
 /// List telemetry metric profiles
 ///
-/// Always empty: Evenkeel does not collect telemetry.
+/// Always empty: Evenkeel does not collect telemetry. The server checks `pageSize` and `offset`,
+/// and ignores the other parameters.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/profiles/metrics", tag = "absent",
     params(InProject, ListParams),

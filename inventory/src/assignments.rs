@@ -27,19 +27,20 @@ const RESOURCE_KIND: &str = "assignment";
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub struct AssignmentPath {
-    /// The name of the project.
+    /// Name of the project.
     #[serde(rename = "projectName")]
     _project_name: String,
-    /// Id of an instance, host, site or region, or `project`.
+    /// ID of an instance, host, site or region, or `project`.
     target: String,
 }
 
 /// List assignments
 ///
-/// The most specific target kinds come first.
+/// Returns the assignments of sites first, then those of regions, the project, instances and hosts.
+/// The list has no `filter` and no `orderBy`.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/assignments", tag = "assignments", params(InProject, PageParams),
-    responses((status = 200, description = "The assignments, most specific kind first.", body = AssignmentList), Problem),
+    responses((status = 200, description = "The assignments, by kind of their targets.", body = AssignmentList), Problem),
 )]
 pub async fn list_assignments(
     State(app): State<App>,
@@ -60,7 +61,8 @@ pub async fn list_assignments(
 
 /// Get the assignment of a target
 ///
-/// Shows only what is assigned to the target itself, not what it inherits.
+/// Shows only what is assigned to the target itself, not what it inherits. For a target without an
+/// assignment the answer is `not-found`.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath),
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
@@ -78,8 +80,12 @@ pub async fn get_assignment(
 
 /// Assign a policy to a target
 ///
-/// Replaces the target's previous assignment and resets its failure count. Target and policy must
-/// exist. A policy for a single instance must match its operating system.
+/// Replaces the target's previous assignment with its limits, and resets its failure count. A
+/// repeated request resets the count again; use PATCH to keep it.
+///
+/// The server refuses a target that does not exist (`not-found`), and a policy that does not exist
+/// (`failed-precondition`). It refuses a policy for a single instance that does not fit its
+/// operating system, and a limit of 0 (`invalid-argument`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath),
     request_body = AssignmentInput,
@@ -106,7 +112,10 @@ pub async fn put_assignment(
 ///
 /// Fields that the body does not name stay unchanged; `null` removes a limit. If the target has no
 /// assignment and the body names a policy, the policy is assigned. The failure count is reset only
-/// if the policy changes.
+/// if the policy changes, so a repeated request changes nothing.
+///
+/// The server refuses the same as for PUT, and a body without a policy if the target has no
+/// assignment (`not-found`).
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath, MaskParams),
     request_body = AssignmentInput,
@@ -144,8 +153,10 @@ pub async fn patch_assignment(
 
 /// Resume an assignment that stopped after failures
 ///
-/// Resets the failure count. Has no effect on an assignment that has not stopped. Does not remove a
-/// pause.
+/// Resets the failure count, so that updates start again. Has no effect on an assignment that has
+/// not stopped, so the request can be repeated. Does not remove a pause.
+///
+/// For a target without an assignment the answer is `not-found`.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/assignments/{target}/resume", tag = "assignments", params(AssignmentPath),
     request_body = AssignmentResumptionInput,
@@ -169,7 +180,9 @@ pub async fn resume_assignment(
 
 /// Delete the assignment of a target
 ///
-/// The target then uses the policy that it inherits, if there is one.
+/// The target then uses the policy that it inherits, if there is one. Runs that have changed
+/// nothing yet are cancelled if no policy requests them any more. For a target without an
+/// assignment the answer is `not-found`.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath),
     responses((status = 200, description = "The assignment is deleted.", body = Empty), Problem),

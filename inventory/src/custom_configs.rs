@@ -21,6 +21,8 @@ use crate::{App, Inventory};
 const RESOURCE_KIND: &str = "custom_config_resource";
 
 /// List custom configs
+///
+/// Returns each configuration with its complete text.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/customConfigs", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The configurations.", body = CustomConfigList), Problem),
@@ -54,6 +56,11 @@ impl Listable for CustomConfigs {
 }
 
 /// Create a custom config
+///
+/// A configuration cannot be changed later. Instances refer to it when they are created.
+///
+/// The server refuses a name that exists (`failed-precondition`), and an empty configuration
+/// (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/customConfigs", tag = "day zero", params(InProject),
     request_body = CustomConfigInput,
@@ -72,6 +79,8 @@ pub async fn create_custom_config(
 }
 
 /// Get a custom config
+///
+/// Returns the configuration with its complete text.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The configuration.", body = CustomConfigResource), Problem),
@@ -89,7 +98,9 @@ pub async fn get_custom_config(
 
 /// Delete a custom config
 ///
-/// Refused if an instance was created with it.
+/// Deletes the configuration.
+///
+/// The server refuses a configuration that an instance was created with (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The configuration is deleted.", body = Empty), Problem),

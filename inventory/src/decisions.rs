@@ -29,8 +29,9 @@ use crate::{effective, instances as instance, orders, pauses, policies, runs};
 
 /// Explain what a node should do now
 ///
-/// Shows the decision, its reason, how long it holds, and everything that it depends on: the
-/// effective policy, skipped policies, windows, slots, pauses and the order.
+/// Shows what the node gets at its next poll: the decision, its reason, how long it holds, and
+/// everything that it depends on (effective policy, skipped policies, windows, slots, pauses,
+/// order). Reading a decision changes nothing.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/decision", tag = "instances", params(Item),
     responses((status = 200, description = "The current decision.", body = Decision), Problem),

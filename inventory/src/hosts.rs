@@ -34,6 +34,9 @@ pub use shape::{resource, resource_with_provider};
 const RESOURCE_KIND: &str = "host_resource";
 
 /// List hosts
+///
+/// Returns each host with its hardware, site, provider and instance. The instance lacks the fields
+/// that only the response for a single instance has.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts", params(InProject, ListParams),
     responses((status = 200, description = "The hosts; by default ordered by id.", body = HostList), Problem),
@@ -69,8 +72,12 @@ impl Listable for Hosts {
 
 /// Create a host
 ///
-/// The host is to be onboarded. To announce a machine that has not arrived yet, register it
-/// instead.
+/// Creates a host that the server onboards as soon as its machine connects. The host may have no
+/// UUID and no serial number yet. To announce a machine by its serial number, register it instead.
+///
+/// The server refuses a UUID that another host of the project has, and a site that does not exist
+/// (`failed-precondition`). It refuses a field of out-of-band management that has another value
+/// than its default (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts", params(InProject),
     request_body = HostInput,
@@ -95,8 +102,12 @@ pub async fn create_host(
 
 /// Register a host
 ///
-/// Announces a machine before it connects. With `autoOnboard` it is onboarded as soon as it
-/// connects.
+/// Announces a machine by its UUID, its serial number or both, before it connects. With
+/// `autoOnboard` the server onboards the machine as soon as it connects.
+///
+/// The server refuses a body with neither of the two (`invalid-argument`). It refuses a UUID that
+/// another host of the project has, without a UUID the serial number of another host without a
+/// UUID, and a site that does not exist (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/hosts/register", tag = "hosts", params(InProject),
     request_body = HostRegister,
@@ -128,6 +139,8 @@ pub async fn register_host(
 }
 
 /// Get a host
+///
+/// Returns the host with its hardware, site, provider and instance.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     responses((status = 200, description = "The host.", body = HostResource), Problem),
@@ -144,7 +157,12 @@ pub async fn get_host(
 
 /// Replace a host
 ///
-/// Sets the name, the site and the labels. A missing site or missing labels are cleared.
+/// Sets the name, the site and the labels. A missing site or missing labels are cleared. The server
+/// ignores `uuid` and the read-only fields, so a client can send back what it has read. A repeated
+/// request has the same result.
+///
+/// The server refuses a site that does not exist (`failed-precondition`), and a field of
+/// out-of-band management that has another value than its default (`invalid-argument`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     request_body = HostInput,
@@ -171,6 +189,8 @@ pub async fn put_host(
 /// Change a host
 ///
 /// Changes the name, the site or the labels. Other fields stay unchanged.
+///
+/// The server refuses the same as for PUT.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item, MaskParams),
     request_body = HostInput,
@@ -197,7 +217,10 @@ pub async fn patch_host(
 
 /// Delete a host
 ///
-/// Refused while the host has an instance.
+/// Deletes the host with its hardware, its assignment and its schedules.
+///
+/// The server refuses a host that has an instance (`failed-precondition`): delete the instance
+/// first.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     responses((status = 200, description = "The host is deleted.", body = Empty), Problem),

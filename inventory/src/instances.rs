@@ -60,6 +60,10 @@ impl Listable for Instances {
 }
 
 /// List instances
+///
+/// Returns each instance with its host, operating system, local account and policy. Only the
+/// response for a single instance has the effective policy, custom configurations, installed
+/// packages, CVEs, image slots and failed images.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject, ListParams),
     responses((status = 200, description = "The instances; by default ordered by id.", body = InstanceList), Problem),
@@ -74,7 +78,12 @@ pub async fn list_instances(
 
 /// Create the instance of a host
 ///
-/// A host has at most one instance. A policy must match the operating system.
+/// Creates the instance of a host, and assigns a policy to it if the body names one. A host has at
+/// most one instance.
+///
+/// The server refuses a host that has an instance, and a host, operating system, policy, local
+/// account or custom configuration that does not exist (`failed-precondition`). It refuses a policy
+/// that does not fit the operating system (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject),
     request_body = InstanceInput,
@@ -96,8 +105,8 @@ pub async fn create_instance(
 
 /// Get an instance
 ///
-/// Also shows what lists omit: the effective policy, installed packages, CVEs, image slots and
-/// failed images.
+/// Returns what lists omit as well: the effective policy, custom configurations, installed
+/// packages, CVEs, image slots and failed images.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
@@ -115,8 +124,13 @@ pub async fn get_instance(
 /// Replace an instance
 ///
 /// Sets the name, the kind and the update policy; those that are missing are cleared. Other fields
-/// that are missing stay unchanged. Host, local account, custom configs and security feature cannot
-/// be changed.
+/// that are missing stay unchanged. The same policy keeps its limits and its failures, another
+/// policy keeps only the limits. A repeated request has the same result.
+///
+/// The server refuses another host, local account, custom configuration or security feature,
+/// another operating system after the node has reported, and a policy that does not fit the
+/// operating system (`invalid-argument`). It refuses a policy or an operating system that does not
+/// exist (`failed-precondition`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     request_body = InstancePatch,
@@ -142,8 +156,9 @@ pub async fn put_instance(
 
 /// Change an instance
 ///
-/// Fields that the body does not name stay unchanged. Host, local account, custom configs and
-/// security feature cannot be changed.
+/// Fields that the body does not name stay unchanged.
+///
+/// The server refuses the same as for PUT.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances",
     params(Item, MaskParams), request_body = InstancePatch,
@@ -170,7 +185,9 @@ pub async fn patch_instance(
 
 /// Invalidate an instance
 ///
-/// Withdraws the trust in the instance: from now on the server refuses its node.
+/// Withdraws the trust in the instance: the server refuses its node from now on. This cannot be
+/// undone: to use the host again, delete the instance and create another one. A repeated request
+/// changes nothing.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/invalidate", tag = "instances", params(Item),
     responses((status = 200, description = "The instance is no longer trusted.", body = Empty), Problem),
@@ -187,7 +204,9 @@ pub async fn invalidate_instance(
     Ok(Json(Empty {}))
 }
 
-/// Delete an instance and its runs
+/// Delete an instance
+///
+/// Deletes the instance with its runs, its order and its assignment. The host stays.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     responses((status = 200, description = "The instance is deleted.", body = Empty), Problem),

@@ -22,7 +22,7 @@ const RESOURCE_KIND: &str = "join_token_resource";
 
 /// List join tokens
 ///
-/// The secrets of the tokens are not shown.
+/// Returns the tokens by ID, without their secrets. The list has no `filter` and no `orderBy`.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/join-tokens", tag = "join tokens", params(InProject, PageParams),
     responses((status = 200, description = "The join tokens, by id.", body = JoinTokenList), Problem),
@@ -48,7 +48,10 @@ pub async fn list_join_tokens(
 
 /// Create a join token
 ///
-/// Only this response contains the token itself; the server stores its hash.
+/// Only this response contains the token itself; the server stores its hash. Each request creates
+/// another token.
+///
+/// The server refuses a lifetime of 0 or more than 31,536,000 seconds (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/join-tokens", tag = "join tokens", params(InProject),
     request_body = JoinTokenInput,
@@ -76,7 +79,7 @@ pub async fn create_join_token(
 
 /// Get a join token
 ///
-/// The secret of the token is not shown.
+/// Returns the token without its secret. `usable` says whether a machine could join with it now.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/join-tokens/{resourceId}", tag = "join tokens", params(Item),
     responses((status = 200, description = "The join token.", body = JoinTokenResource), Problem),
@@ -94,7 +97,8 @@ pub async fn get_join_token(
 
 /// Revoke a join token
 ///
-/// Machines that joined with it stay enrolled.
+/// No machine can join with the token any more. Machines that joined with it stay enrolled. A
+/// repeated request changes nothing.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/join-tokens/{resourceId}/revoke", tag = "join tokens", params(Item),
     responses((status = 200, description = "The join token is revoked.", body = Empty), Problem),

@@ -35,18 +35,18 @@ use query::{ListStart, PageRange};
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the values")]
 pub struct ListParams {
-    /// AIP-160 filter: `name = "edge" AND site.region.name = "south"`. On text, `=` tests for a
-    /// part, ignoring case; `==` tests for the whole text. `OR` binds tighter than `AND`.
+    /// Filter of at most 4,000 characters, in the language that the section Filters describes: only
+    /// matching resources are listed and counted.
     #[param(min_length = 1, max_length = 4000)]
     filter: Option<String>,
-    /// Fields to order by, separated by commas, each with an optional `desc`: `name,
-    /// hostStatusTimestamp desc`. By default the list is ordered by id.
+    /// Fields of the resource to order by, separated by commas, each with an optional `asc` or
+    /// `desc`; every field at most once. Equal resources, and by default all, are ordered by ID.
     #[param(min_length = 1, max_length = 1000)]
     order_by: Option<String>,
-    /// Size of a page. Without it the response contains the whole list.
+    /// Size of a page, from 1 to 100. Without it the response contains the whole list.
     #[param(minimum = 1, maximum = 100)]
     page_size: Option<u32>,
-    /// Number of items to skip at the beginning.
+    /// Number of items to skip at the beginning; by default 0.
     #[param(minimum = 0)]
     offset: Option<u32>,
     /// `nextPageToken` of the previous page, to be used with the same `filter` and `orderBy`. It

@@ -21,6 +21,8 @@ use crate::{App, Inventory};
 const RESOURCE_KIND: &str = "local_account_resource";
 
 /// List local accounts
+///
+/// Returns each account with its public SSH key.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/localAccounts", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The accounts.", body = LocalAccountList), Problem),
@@ -55,7 +57,10 @@ impl Listable for LocalAccounts {
 
 /// Create a local account
 ///
-/// The account may log in to nodes with its SSH key.
+/// The account may log in to nodes with its SSH key. An account cannot be changed later.
+///
+/// The server refuses a user name that exists (`failed-precondition`), and a key of another type
+/// than `ssh-ed25519` or `ecdsa-sha2-nistp521` (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/localAccounts", tag = "day zero", params(InProject),
     request_body = LocalAccountInput,
@@ -74,6 +79,8 @@ pub async fn create_local_account(
 }
 
 /// Get a local account
+///
+/// Returns the account with its public SSH key.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The account.", body = LocalAccountResource), Problem),
@@ -91,7 +98,9 @@ pub async fn get_local_account(
 
 /// Delete a local account
 ///
-/// Refused if an instance has it.
+/// Deletes the account.
+///
+/// The server refuses an account that an instance has (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The account is deleted.", body = Empty), Problem),

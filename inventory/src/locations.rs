@@ -32,15 +32,19 @@ pub struct LocationParams {
     /// Part of the name, ignoring case. `*` matches any text.
     #[param(min_length = 1, max_length = 1_000)]
     name: String,
-    /// Whether to search sites. This or `showRegions` must be true.
+    /// Whether to search sites; by default false. This or `showRegions` must be true.
     show_sites: Option<bool>,
-    /// Whether to search regions. This or `showSites` must be true.
+    /// Whether to search regions; by default false. This or `showSites` must be true.
     show_regions: Option<bool>,
 }
 
 /// Search regions and sites by name
 ///
-/// Returns at most 50 regions and 50 sites, with all regions that contain them.
+/// Returns at most 50 regions and 50 sites whose names match, by name, with all regions that
+/// contain them. `totalElements` counts all matches.
+///
+/// The server refuses a request without `name`, and a request in which both `showSites` and
+/// `showRegions` are false (`invalid-argument`).
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/locations", tag = "regions", params(InProject, LocationParams),
     responses((status = 200, description = "The matches and the regions that contain them.", body = LocationList), Problem),

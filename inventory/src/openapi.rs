@@ -1,5 +1,8 @@
 //! The OpenAPI document, generated from the code.
 
+mod examples;
+mod rules;
+
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -19,9 +22,7 @@ const PATCH_SCHEMA_POINTER: &str = "/patch/requestBody/content/application~1json
     info(
         title = "Evenkeel",
         version = "v1",
-        description = "Keeps a fleet of edge nodes up to date.\n\nEvery path below `/v1/projects/{projectName}/` is also \
-            available in EIM's legacy form, `/edge-infra.orchestrator.apis/v2/…` with the UUID of the project in the \
-            header `ActiveProjectID`. Every success has status 200.",
+        description = include_str!("openapi/description.md"),
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
         contact(name = "Evenkeel"),
     ),
@@ -72,8 +73,32 @@ pub fn document() -> openapi::OpenApi {
     let (_, document) = routes().split_for_parts();
     let mut json = serde_json::to_value(document).expect("a document is JSON");
     require_response_fields(&mut json);
+    complete_descriptions(&mut json);
+    examples::add_examples(&mut json);
     make_patch_fields_optional(&mut json);
     serde_json::from_value(json).expect("it is still a document")
+}
+
+/// Adds the general rules to the descriptions of operations, and moves the description of a field
+/// that may be null from its type to the field.
+fn complete_descriptions(document: &mut Value) {
+    for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
+        for (method, operation) in item.as_object_mut().into_iter().flatten() {
+            if let Some(Value::String(description)) = operation.get_mut("description") {
+                rules::add_rules(path, method, description);
+            }
+        }
+    }
+    let schemas = document["components"]["schemas"].as_object_mut();
+    for schema in schemas.into_iter().flat_map(|schemas| schemas.values_mut()) {
+        let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+        for field in fields.into_iter().flat_map(|fields| fields.values_mut()) {
+            let inner = field.pointer_mut("/oneOf/0").and_then(Value::as_object_mut);
+            if let Some(description) = inner.and_then(|inner| inner.remove("description")) {
+                field["description"] = description;
+            }
+        }
+    }
 }
 
 /// Marks all fields of responses as required, because responses always contain every field. Schemas

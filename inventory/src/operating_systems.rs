@@ -87,6 +87,13 @@ pub async fn list_operating_systems(
 }
 
 /// Create an operating system
+///
+/// Adds an operating system to the catalogue of the project. The server stores and forwards the
+/// image signatures; only nodes verify them.
+///
+/// The server refuses a name that exists, and a `profileName` that exists with this `imageId`
+/// (`failed-precondition`). It refuses an unspecified `osType`, and metadata that are not a JSON
+/// object (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/os", tag = "operating systems", params(InProject),
     request_body = OperatingSystemInput,
@@ -104,6 +111,9 @@ pub async fn create_operating_system(
 }
 
 /// Get an operating system
+///
+/// Returns the operating system with its complete package and CVE lists, and with its origin and
+/// signature if it comes from a registry.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
     responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
@@ -121,8 +131,11 @@ pub async fn get_operating_system(
 
 /// Replace an operating system
 ///
-/// Sets the architecture and the labels; those that are missing are cleared. The image signatures
-/// stay unchanged if they are missing. All other fields cannot be changed.
+/// Sets the architecture and the metadata; those that are missing are cleared. The image signatures
+/// stay unchanged if they are missing. The server ignores the other fields of an operating system.
+/// A repeated request has the same result.
+///
+/// The server refuses another name (`invalid-argument`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
     request_body = OperatingSystemPatch,
@@ -147,8 +160,10 @@ pub async fn put_operating_system(
 
 /// Change an operating system
 ///
-/// Changes the architecture, the labels or the image signatures. All other fields cannot be
-/// changed.
+/// Changes the architecture, the metadata or the image signatures. The server ignores the other
+/// fields of an operating system.
+///
+/// The server refuses another name (`invalid-argument`).
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems",
     params(Item, MaskParams), request_body = OperatingSystemPatch,
@@ -181,7 +196,10 @@ pub async fn patch_operating_system(
 
 /// Delete an operating system
 ///
-/// Refused while an instance or a policy uses it.
+/// Deletes the operating system with its package and CVE lists.
+///
+/// The server refuses an operating system that an instance or a policy uses
+/// (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
     responses((status = 200, description = "The operating system is deleted.", body = Empty), Problem),

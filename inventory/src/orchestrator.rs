@@ -11,7 +11,8 @@ use crate::shape::Answer;
 
 /// Get the features of the orchestrator
 ///
-/// Lists the features of EIM that this server has.
+/// Returns the features of EIM that this server has. EIM's clients read them before they offer
+/// their commands. Every valid token is sufficient.
 #[utoipa::path(
     get, path = "/v1/orchestrator", tag = "projects",
     responses((status = 200, description = "The available features.", body = OrchestratorInfo), Problem),

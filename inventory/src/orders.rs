@@ -19,6 +19,9 @@ use crate::shape::{Answer, Item};
 const ORDER_KIND: &str = "order";
 
 /// Get the last order of an instance
+///
+/// Returns the last order of the instance, also if it has expired. For an instance without an order
+/// the answer is `not-found`.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
     responses((status = 200, description = "The order.", body = OrderResource), Problem),
@@ -38,8 +41,13 @@ pub async fn get_order(
 
 /// Order an update now, or cancel one
 ///
-/// `now` opens a window for this instance, for `seconds` from now. `cancel` closes its open windows
-/// and stops an attempt that has not changed anything yet. The new order replaces the previous one.
+/// `now` opens a window for this instance, for `seconds` from now; pauses, limits and the policy
+/// still apply, and a failed image is tried once more. `cancel` skips the windows that are open and
+/// stops a run that has changed nothing yet; later windows stay. The new order replaces the
+/// previous one, so a repeated `now` extends the window.
+///
+/// The server refuses `seconds` of 0 or more than 86,400, and a reason that has more than 500 bytes
+/// or several lines (`invalid-argument`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
     request_body = OrderInput,
@@ -62,6 +70,9 @@ pub async fn put_order(
 }
 
 /// Delete the order of an instance
+///
+/// Closes the window of an order `now`, or lets the instance use the open windows again after
+/// `cancel`. For an instance without an order the answer is `not-found`.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
     responses((status = 200, description = "The order is deleted.", body = Empty), Problem),

@@ -42,8 +42,11 @@ pub async fn get_os_settings(State(app): State<App>, call: Call) -> Answer<OsSet
 
 /// Set the registry settings of a project
 ///
-/// For fields that are missing the server's default applies. The registry must be known to the
-/// server.
+/// For fields that are missing the server's default applies. The request deletes the sync report;
+/// the next sync, which begins within seconds, writes another one.
+///
+/// The server refuses a registry that its configuration does not have, an invalid revision or
+/// profile name, and a default profile that is not enabled (`invalid-argument`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/os-catalogue/settings", tag = "operating systems", params(InProject),
     request_body = OsSettingsInput,
@@ -65,6 +68,8 @@ pub async fn put_os_settings(
 /// Change the registry settings of a project
 ///
 /// Fields that the body does not name stay unchanged; for `null` the server's default applies.
+///
+/// The server refuses the same as for PUT.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/os-catalogue/settings", tag = "operating systems",
     params(InProject, MaskParams), request_body = OsSettingsInput,
@@ -91,6 +96,9 @@ pub async fn patch_os_settings(
 }
 
 /// Get the state of the syncs with the project's registry
+///
+/// Shows the progress of the current sync and the times of the last one. Before the first sync, all
+/// fields but `registry` are empty; without a registry, all fields are.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-catalogue/sync", tag = "operating systems", params(InProject),
     responses((status = 200, description = "The state of the syncs.", body = OsSync), Problem),
@@ -112,7 +120,11 @@ pub async fn get_os_sync(State(app): State<App>, call: Call) -> Answer<OsSync> {
 /// Request a sync with the project's registry
 ///
 /// The sync begins within seconds, unless the registry must not be contacted before `notBefore`. A
-/// sync that is already running does not satisfy the request.
+/// sync that is already running does not satisfy the request. The request has no body; each request
+/// gets a number.
+///
+/// The server refuses a project that has no registry or no revision, and a registry that its
+/// configuration does not have any more (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/os-catalogue/sync", tag = "operating systems", params(InProject),
     responses(
@@ -135,6 +147,9 @@ pub async fn request_os_sync(State(app): State<App>, call: Call) -> Answer<OsSyn
 }
 
 /// Get the report of the last sync of a project
+///
+/// Shows what the last sync created, refreshed, left unchanged and refused in this project, with a
+/// finding for each profile that has a problem.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-catalogue/report", tag = "operating systems", params(InProject),
     responses((status = 200, description = "The report; empty before the first sync.", body = OsSyncReport), Problem),

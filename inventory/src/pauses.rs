@@ -22,16 +22,16 @@ const RESOURCE_KIND: &str = "pause";
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub struct PausePath {
-    /// The name of the project.
+    /// Name of the project.
     #[serde(rename = "projectName")]
     _project_name: String,
-    /// `project`, or the id of a site or of a policy.
+    /// `project`, or the ID of a site or of a policy.
     scope: String,
 }
 
 /// List pauses
 ///
-/// The oldest pauses come first.
+/// The oldest pauses come first. The list has no `filter` and no `orderBy`.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/pauses", tag = "pauses", params(InProject, PageParams),
     responses((status = 200, description = "The pauses, oldest first.", body = PauseList), Problem),
@@ -50,6 +50,8 @@ pub async fn list_pauses(State(app): State<App>, call: Call, params: Params) -> 
 }
 
 /// Get a pause
+///
+/// Returns the pause of this scope only. For a scope without a pause the answer is `not-found`.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath),
     responses((status = 200, description = "The pause.", body = PauseResource), Problem),
@@ -67,7 +69,10 @@ pub async fn get_pause(
 /// Pause updates
 ///
 /// No new update starts in the scope until the pause is removed. Updates that have started
-/// continue.
+/// continue. A repeated request replaces the reason, the caller and the time of the pause.
+///
+/// The server refuses a site or policy that does not exist (`not-found`), and a reason that has
+/// more than 500 bytes or several lines (`invalid-argument`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath), request_body = PauseInput,
     responses((status = 200, description = "The pause.", body = PauseResource), Problem),
@@ -88,7 +93,8 @@ pub async fn put_pause(
 
 /// Remove a pause
 ///
-/// Other pauses stay in effect, and an assignment that stopped after failures stays stopped.
+/// Other pauses stay in effect, and an assignment that stopped after failures stays stopped. For a
+/// scope without a pause the answer is `not-found`.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath),
     responses((status = 200, description = "The pause is removed.", body = Empty), Problem),

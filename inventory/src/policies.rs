@@ -31,6 +31,8 @@ use crate::{App, Inventory};
 const RESOURCE_KIND: &str = "os_update_policy_resource";
 
 /// List update policies
+///
+/// Returns each policy with its target operating system.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-policies", tag = "update policies",
     params(InProject, ListParams),
@@ -66,8 +68,18 @@ impl Listable for Policies {
 
 /// Create an update policy
 ///
-/// `UPDATE_POLICY_LATEST` excludes `targetOsId`, `updatePackages`, `updateSources` and
-/// `updateKernelCommand`.
+/// A policy cannot be changed later: create another one and assign it. Names need not be unique, so
+/// a repeated request creates another policy.
+///
+/// - `UPDATE_POLICY_LATEST` requests the newest versions of all packages, or the newest image. It
+///   excludes `targetOsId`, `updatePackages`, `updateSources` and `updateKernelCommand`.
+/// - `UPDATE_POLICY_TARGET` requests exactly what these fields say, and needs at least one of them.
+///   `targetOsId` excludes `updatePackages` and `updateSources`.
+/// - `packageRules` exclude `targetOsId`, and `minAgeDays` needs `UPDATE_POLICY_LATEST`.
+///   `imageRules` need `targetOsId` or `UPDATE_POLICY_LATEST`.
+///
+/// The server refuses a body that breaks one of these rules (`invalid-argument`), and an operating
+/// system that does not exist (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/os-update-policies", tag = "update policies", params(InProject),
     request_body = OsUpdatePolicyInput,
@@ -86,6 +98,8 @@ pub async fn create_update_policy(
 }
 
 /// Get an update policy
+///
+/// Returns the policy with its target operating system.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-policies/{resourceId}", tag = "update policies", params(Item),
     responses((status = 200, description = "The policy.", body = OsUpdatePolicy), Problem),
@@ -103,7 +117,10 @@ pub async fn get_update_policy(
 
 /// Delete an update policy
 ///
-/// Refused while the policy is assigned.
+/// Deletes the policy and its pause. Runs keep a copy of the policy.
+///
+/// The server refuses a policy that is assigned (`failed-precondition`): delete the assignments
+/// first.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/os-update-policies/{resourceId}", tag = "update policies", params(Item),
     responses((status = 200, description = "The policy is deleted.", body = Empty), Problem),

@@ -22,14 +22,17 @@ use crate::shape::Answer;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub struct ProjectPath {
-    /// The name of the project.
+    /// Name of the project.
     #[serde(rename = "projectName")]
     name: String,
 }
 
 /// List projects
 ///
-/// Lists the projects that the caller may read.
+/// Returns the projects that the token has a role for, and all projects for `evenkeel-admin`. The
+/// list has no pages.
+///
+/// The server refuses a token without a role for any project (`unauthenticated`).
 #[utoipa::path(
     get, path = "/v1/projects", tag = "projects",
     responses((status = 200, description = "The projects.", body = Vec<ProjectResource>), Problem),
@@ -47,6 +50,9 @@ pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<Pro
 }
 
 /// Get a project
+///
+/// Returns the project. Roles and the header `ActiveProjectID` name the project by
+/// `status.projectStatus.uID`.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath),
     responses((status = 200, description = "The project.", body = ProjectResource), Problem),
@@ -63,14 +69,19 @@ pub async fn get_project(State(app): State<App>, call: Call) -> Answer<ProjectRe
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct PutParams {
-    /// Update the description of an existing project, instead of refusing the request.
+    /// Whether to update the description of an existing project, instead of refusing the request.
+    /// By default false.
     update_if_exists: Option<bool>,
 }
 
 /// Create a project
 ///
-/// Requires the administrator role. Refused if the project exists, unless `update_if_exists` is
-/// true.
+/// Creates the project and gives it a UUID. The name has at most 63 lower-case letters, digits and
+/// dashes, and a letter or digit at both ends. With `update_if_exists` the request replaces the
+/// description of an existing project, and can be repeated.
+///
+/// The server refuses a project that exists, unless `update_if_exists` is true
+/// (`failed-precondition`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath, PutParams),
     request_body = ProjectInput,
@@ -106,13 +117,16 @@ pub async fn put_project(
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct DeleteParams {
-    /// Also delete a project that has hosts, together with its hosts.
+    /// Whether to delete a project that has hosts, together with its hosts. By default false.
     force: Option<bool>,
 }
 
 /// Delete a project with all its resources
 ///
-/// Requires the administrator role. Refused if the project has hosts, unless `force` is true.
+/// The change log of the project stays.
+///
+/// The server refuses a project that has hosts, unless `force` is true, and a project in which
+/// another request is creating a resource (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath, DeleteParams),
     responses((status = 200, description = "The project is deleted.", body = Empty), Problem),

@@ -20,6 +20,8 @@ use crate::{App, Inventory};
 const RESOURCE_KIND: &str = "provider_resource";
 
 /// List providers
+///
+/// Returns each provider with its credentials, which are not fields of filters.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/providers", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The providers.", body = ProviderList), Problem),
@@ -53,6 +55,12 @@ impl Listable for Providers {
 }
 
 /// Create a provider
+///
+/// A provider cannot be changed later. The server stores the credentials and the configuration for
+/// EIM's clients, and does not use them.
+///
+/// The server refuses a name that exists (`failed-precondition`), and an unspecified `providerKind`
+/// (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/providers", tag = "day zero", params(InProject),
     request_body = ProviderInput,
@@ -70,6 +78,8 @@ pub async fn create_provider(
 }
 
 /// Get a provider
+///
+/// Returns the provider with its credentials.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/providers/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The provider.", body = ProviderResource), Problem),
@@ -87,7 +97,9 @@ pub async fn get_provider(
 
 /// Delete a provider
 ///
-/// Refused while a host refers to it.
+/// Deletes the provider with its credentials.
+///
+/// The server refuses a provider that a host refers to (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/providers/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The provider is deleted.", body = Empty), Problem),

@@ -28,11 +28,15 @@ const RESOURCE_KIND: &str = "region_resource";
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct TotalParams {
-    /// Whether to count the sites in each region, including those in the regions below it.
+    /// Whether to count the sites in each region, including those in the regions below it. By
+    /// default false.
     show_total_sites: Option<bool>,
 }
 
 /// List regions
+///
+/// Returns each region with its parent region and its inherited labels. `showTotalSites` also
+/// counts the sites.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/regions", tag = "regions", params(InProject, ListParams, TotalParams),
     responses((status = 200, description = "The regions.", body = RegionList), Problem),
@@ -78,6 +82,12 @@ impl Listable for Regions {
 }
 
 /// Create a region
+///
+/// Creates a region, inside a parent region if the body names one. Names need not be unique, so a
+/// repeated request creates another region.
+///
+/// The server refuses a parent region that does not exist, a region that would contain itself, and
+/// more than 5 levels of regions (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/regions", tag = "regions", params(InProject), request_body = RegionInput,
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
@@ -95,6 +105,8 @@ pub async fn create_region(
 }
 
 /// Get a region
+///
+/// Returns the region with its parent region and its inherited labels.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
@@ -112,7 +124,11 @@ pub async fn get_region(
 
 /// Replace a region
 ///
-/// Fields that are missing are cleared.
+/// Sets the name, the parent region and the labels. Fields that are missing are cleared. A repeated
+/// request has the same result.
+///
+/// The server refuses a parent region that does not exist, a region that would contain itself, and
+/// more than 5 levels of regions (`failed-precondition`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
     request_body = RegionInput,
@@ -135,6 +151,8 @@ pub async fn put_region(
 /// Change a region
 ///
 /// Fields that the body does not name stay unchanged.
+///
+/// The server refuses the same as for PUT.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item, MaskParams),
     request_body = RegionInput,
@@ -161,7 +179,9 @@ pub async fn patch_region(
 
 /// Delete a region
 ///
-/// Refused while it contains regions or sites.
+/// Deletes the region with its assignment and its schedules.
+///
+/// The server refuses a region that contains regions or sites (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
     responses((status = 200, description = "The region is deleted.", body = Empty), Problem),

@@ -26,7 +26,8 @@ const RESOURCE_KIND: &str = "os_update_run_resource";
 
 /// List update runs
 ///
-/// The events of the runs are omitted.
+/// Returns open and ended runs, without their events. The server deletes ended runs after the
+/// retention time of the project.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-runs", tag = "update runs",
     params(InProject, ListParams),
@@ -57,7 +58,9 @@ impl Listable for Runs {
     }
 }
 
-/// Get an update run with its events
+/// Get an update run
+///
+/// Returns the run with all of its events, oldest first.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-runs/{resourceId}", tag = "update runs", params(Item),
     responses((status = 200, description = "The run.", body = OsUpdateRun), Problem),
@@ -79,7 +82,9 @@ pub async fn get_update_run(
 
 /// Delete an update run
 ///
-/// Refused while the run has not ended.
+/// Deletes an ended run with its events.
+///
+/// The server refuses a run that has not ended (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/os-update-runs/{resourceId}", tag = "update runs", params(Item),
     responses((status = 200, description = "The run is deleted.", body = Empty), Problem),

@@ -11,6 +11,8 @@ use crate::problem::Problem;
 use crate::shape::{Answer, InProject, MaskParams};
 
 /// Get the settings of a project
+///
+/// `null` means that the server's default applies.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject),
     responses((status = 200, description = "The settings.", body = Wire), Problem),
@@ -23,7 +25,10 @@ pub async fn get_settings(State(app): State<App>, call: Call) -> Answer<Wire> {
 
 /// Set the settings of a project
 ///
-/// For fields that are missing the server's default applies.
+/// For fields that are missing the server's default applies. A repeated request has the same
+/// result.
+///
+/// The server refuses a retention of more than 36,500 days (`invalid-argument`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject), request_body = ProjectSettingsInput,
     responses((status = 200, description = "The settings.", body = Wire), Problem),
@@ -43,6 +48,8 @@ pub async fn put_settings(
 /// Change the settings of a project
 ///
 /// Fields that the body does not name stay unchanged; for `null` the server's default applies.
+///
+/// The server refuses the same as for PUT.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject, MaskParams),
     request_body = ProjectSettingsInput,

@@ -19,7 +19,7 @@ pub type Answer<T> = Result<Json<T>, Problem>;
 #[into_params(parameter_in = Path, rename_all = "camelCase")]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Call` reads the value")]
 pub struct InProject {
-    /// The name of the project.
+    /// Name of the project.
     project_name: String,
 }
 
@@ -28,10 +28,11 @@ pub struct InProject {
 #[into_params(parameter_in = Path)]
 #[serde(rename_all = "camelCase")]
 pub struct Item {
-    /// The name of the project.
+    /// Name of the project.
     #[serde(rename = "projectName")]
     pub _project_name: String,
-    /// The id of the resource.
+    /// ID of the resource. An unknown ID gives `not-found`, an ID of another kind
+    /// `invalid-argument`.
     pub resource_id: String,
 }
 
@@ -41,7 +42,8 @@ pub struct Item {
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct MaskParams {
     /// Names of the fields to change, separated by commas. Without it, the fields that the body
-    /// names are changed. A field that is named here and missing in the body is cleared.
+    /// names are changed. A field that is named here and missing in the body is cleared. The server
+    /// refuses a name that no field has (`invalid-argument`).
     field_mask: Option<String>,
 }
 

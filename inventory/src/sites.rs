@@ -23,6 +23,8 @@ use crate::{App, Inventory};
 const RESOURCE_KIND: &str = "site_resource";
 
 /// List sites
+///
+/// Returns each site with its region and its inherited labels.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/sites", tag = "sites", params(InProject, ListParams),
     responses((status = 200, description = "The sites.", body = SiteList), Problem),
@@ -56,6 +58,11 @@ impl Listable for Sites {
 }
 
 /// Create a site
+///
+/// Creates a site, in a region if the body names one. Names need not be unique, so a repeated
+/// request creates another site.
+///
+/// The server refuses a region that does not exist (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/sites", tag = "sites", params(InProject), request_body = SiteInput,
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
@@ -73,6 +80,8 @@ pub async fn create_site(
 }
 
 /// Get a site
+///
+/// Returns the site with its region and its inherited labels.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
@@ -90,7 +99,10 @@ pub async fn get_site(
 
 /// Replace a site
 ///
-/// Fields that are missing are cleared.
+/// Sets the name, the region, the position and the labels. Fields that are missing are cleared. A
+/// repeated request has the same result.
+///
+/// The server refuses a region that does not exist (`failed-precondition`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
     request_body = SiteInput,
@@ -113,6 +125,8 @@ pub async fn put_site(
 /// Change a site
 ///
 /// Fields that the body does not name stay unchanged.
+///
+/// The server refuses a region that does not exist (`failed-precondition`).
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item, MaskParams),
     request_body = SiteInput,
@@ -139,7 +153,9 @@ pub async fn patch_site(
 
 /// Delete a site
 ///
-/// Refused while it has hosts.
+/// Deletes the site with its assignment, its schedules and its pause.
+///
+/// The server refuses a site that has hosts (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
     responses((status = 200, description = "The site is deleted.", body = Empty), Problem),

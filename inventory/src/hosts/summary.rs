@@ -17,12 +17,15 @@ use crate::shape::{Answer, InProject};
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct SummaryParams {
-    /// AIP-160 filter, as for the list of hosts. Without it all hosts are counted.
+    /// Filter, as for the list of hosts. Without it all hosts are counted.
     #[param(min_length = 1, max_length = 4000)]
     filter: Option<String>,
 }
 
 /// Count hosts by status
+///
+/// Counts all hosts, or the hosts that match `filter`: those with an error, those that run, and
+/// those without a site. All numbers are of one instant.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/hosts/summary", tag = "hosts", params(InProject, SummaryParams),
     responses((status = 200, description = "The numbers of hosts.", body = HostSummary), Problem),

@@ -19,7 +19,11 @@ use crate::shape::{Answer, Item};
 
 /// Change the registration of a host
 ///
-/// Changes the name and `autoOnboard`, if the body has them. Everything else stays unchanged.
+/// Changes the name and `autoOnboard`, if the body has them. The server ignores the other fields.
+/// The name has at most 20 bytes.
+///
+/// The server refuses `autoOnboard: false` for an onboarded host, and `autoOnboard` for an
+/// invalidated host (`failed-precondition`).
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/register", tag = "hosts", params(Item),
     request_body = HostRegister,
@@ -53,7 +57,10 @@ pub async fn reregister_host(
 
 /// Onboard a host
 ///
-/// The host is onboarded as soon as its machine connects.
+/// Sets the desired state: the server onboards the host as soon as its machine connects. The
+/// request has no body. A repeated request changes nothing.
+///
+/// The server refuses an invalidated host (`failed-precondition`).
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/onboard", tag = "hosts", params(Item),
     responses((status = 200, description = "The host will be onboarded.", body = Empty), Problem),
@@ -75,15 +82,20 @@ pub async fn onboard_host(
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
 pub struct NoteParams {
-    /// Reason for the invalidation. It is stored and shown with the host.
+    /// Reason for the invalidation: one line of at most 512 characters. It is stored and shown with
+    /// the host.
     #[param(min_length = 1, max_length = 512)]
     note: Option<String>,
 }
 
 /// Invalidate a host
 ///
-/// From now on the server refuses this machine. This cannot be undone: to use the machine again,
-/// delete the host and register it again.
+/// Withdraws the trust in the machine: the server refuses it from now on. This cannot be undone: to
+/// use the machine again, delete the host and register it again. A repeated request replaces the
+/// note.
+///
+/// The server refuses a host whose machine has never connected (`failed-precondition`): delete it
+/// instead.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/invalidate", tag = "hosts",
     params(Item, NoteParams),

@@ -11,10 +11,10 @@ use crate::problem::Problem;
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the values")]
 pub struct PageParams {
-    /// Size of a page. Without it the response contains the whole list.
+    /// Size of a page, from 1 to 100. Without it the response contains the whole list.
     #[param(minimum = 1, maximum = 100)]
     page_size: Option<u32>,
-    /// Number of items to skip at the beginning.
+    /// Number of items to skip at the beginning; by default 0.
     #[param(minimum = 0)]
     offset: Option<u32>,
     /// `nextPageToken` of the previous page. It requires `pageSize` and excludes `offset`.

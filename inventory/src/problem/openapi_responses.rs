@@ -13,22 +13,26 @@ const DOCUMENTED_PROBLEMS: [(StatusCode, &str, &str); 8] = [
     (
         StatusCode::BAD_REQUEST,
         "BadRequest",
-        "The request is not valid, or cannot be fulfilled in the current state.",
+        "`invalid-argument`: the request is not valid. `failed-precondition`: it is, but not now.",
     ),
-    (StatusCode::UNAUTHORIZED, "Unauthorized", "A valid token is required."),
+    (StatusCode::UNAUTHORIZED, "Unauthorized", "`unauthenticated`: a valid token is required."),
     (
         StatusCode::FORBIDDEN,
         "Forbidden",
-        "The token does not allow this, or there is no such project.",
+        "`permission-denied`: the token does not allow this, or there is no such project.",
     ),
-    (StatusCode::NOT_FOUND, "NotFound", "There is no such resource."),
-    (StatusCode::CONFLICT, "Conflict", "Another request changed the resource first."),
-    (StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", "The body is too large."),
-    (StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "An internal error occurred."),
+    (StatusCode::NOT_FOUND, "NotFound", "`not-found`: there is no such resource."),
+    (StatusCode::CONFLICT, "Conflict", "`aborted`: another request changed the resource first."),
+    (StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", "`too-large`: the body is too large."),
+    (
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "InternalServerError",
+        "`internal`: the server's log has the details, with the ID of the request.",
+    ),
     (
         StatusCode::SERVICE_UNAVAILABLE,
         "ServiceUnavailable",
-        "The service cannot answer now, or the request took too long.",
+        "`unavailable`: there is no answer now. `request-timeout`: the request took too long.",
     ),
 ];
 

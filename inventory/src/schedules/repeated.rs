@@ -30,6 +30,9 @@ use crate::{App, Inventory};
 const RESOURCE_KIND: &str = "repeated_schedule_resource";
 
 /// List repeated schedules
+///
+/// Returns each schedule with its target. The parameters `hostId`, `siteId`, `regionId` and
+/// `unixEpoch` narrow the list.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/repeated", tag = "schedules",
     params(InProject, ListParams, TargetParams),
@@ -84,6 +87,13 @@ pub(super) async fn find_open(
 }
 
 /// Create a repeated schedule
+///
+/// A schedule applies to one host, or to all hosts of one site or region. The server stores a
+/// schedule without a target; it opens no window.
+///
+/// The server refuses an invalid cron field, an unknown time zone, and a duration of 0 or more than
+/// 86,400 seconds (`invalid-argument`). It refuses more than one target (`invalid-argument`), and a
+/// target that does not exist (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/schedules/repeated", tag = "schedules", params(InProject),
     request_body = RepeatedScheduleInput,
@@ -103,6 +113,8 @@ pub async fn create_repeated_schedule(
 }
 
 /// Get a repeated schedule
+///
+/// Returns the schedule with its target.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule.", body = RepeatedScheduleResource), Problem),
@@ -121,7 +133,11 @@ pub async fn get_repeated_schedule(
 /// Replace a repeated schedule
 ///
 /// Fields that are missing are cleared, except the time zone: it stays unchanged, because EIM's
-/// clients do not know the field. `null` sets it to UTC.
+/// clients do not know the field. `null` sets it to UTC. A repeated request has the same result.
+///
+/// The server refuses an invalid cron field, an unknown time zone, and a duration of 0 or more than
+/// 86,400 seconds (`invalid-argument`). It refuses more than one target (`invalid-argument`), and a
+/// target that does not exist (`failed-precondition`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
     request_body = RepeatedScheduleInput,
@@ -151,6 +167,8 @@ pub async fn put_repeated_schedule(
 /// Change a repeated schedule
 ///
 /// Fields that the body does not name stay unchanged.
+///
+/// The server refuses the same as for PUT.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules",
     params(Item, MaskParams), request_body = RepeatedScheduleInput,
@@ -177,6 +195,8 @@ pub async fn patch_repeated_schedule(
 }
 
 /// Delete a repeated schedule
+///
+/// Closes the windows of the schedule and deletes it. A run that has begun continues.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule is deleted.", body = Empty), Problem),

@@ -27,6 +27,9 @@ use crate::{App, Inventory};
 const RESOURCE_KIND: &str = "single_schedule_resource";
 
 /// List single schedules
+///
+/// Returns each schedule with its target. The parameters `hostId`, `siteId`, `regionId` and
+/// `unixEpoch` narrow the list.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/single", tag = "schedules",
     params(InProject, ListParams, TargetParams),
@@ -63,7 +66,12 @@ impl Listable for SingleSchedules {
 
 /// Create a single schedule
 ///
-/// The start must be in the future.
+/// A schedule applies to one host, or to all hosts of one site or region. The server stores a
+/// schedule without a target; it opens no window.
+///
+/// The server refuses a start that is not in the future, and an end that is not after the start
+/// (`invalid-argument`). It refuses more than one target (`invalid-argument`), and a target that
+/// does not exist (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/schedules/single", tag = "schedules", params(InProject),
     request_body = SingleScheduleInput,
@@ -83,6 +91,8 @@ pub async fn create_single_schedule(
 }
 
 /// Get a single schedule
+///
+/// Returns the schedule with its target.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule.", body = SingleScheduleResource), Problem),
@@ -100,7 +110,12 @@ pub async fn get_single_schedule(
 
 /// Replace a single schedule
 ///
-/// Fields that are missing are cleared. A new start must be in the future.
+/// Fields that are missing are cleared: without an end, the window stays open. A repeated request
+/// has the same result.
+///
+/// The server refuses a new start that is not in the future, and an end that is not after the start
+/// (`invalid-argument`). It refuses more than one target (`invalid-argument`), and a target that
+/// does not exist (`failed-precondition`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules", params(Item),
     request_body = SingleScheduleInput,
@@ -127,7 +142,9 @@ pub async fn put_single_schedule(
 
 /// Change a single schedule
 ///
-/// Fields that the body does not name stay unchanged. A new start must be in the future.
+/// Fields that the body does not name stay unchanged.
+///
+/// The server refuses the same as for PUT.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules",
     params(Item, MaskParams), request_body = SingleScheduleInput,
@@ -155,6 +172,8 @@ pub async fn patch_single_schedule(
 }
 
 /// Delete a single schedule
+///
+/// Closes the windows of the schedule and deletes it. A run that has begun continues.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule is deleted.", body = Empty), Problem),

@@ -4,6 +4,7 @@ mod bad_input;
 mod changes;
 mod day_zero;
 mod document;
+mod examples;
 mod hosts;
 mod images;
 mod input;
