@@ -5,6 +5,7 @@ pub mod incoming_body;
 pub mod peer;
 pub mod rate_limit;
 pub mod refusals;
+pub mod semaphore;
 
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;

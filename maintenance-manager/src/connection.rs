@@ -1,9 +1,11 @@
 //! The state of a connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tonic::Request;
+
+use crate::admission::semaphore::{PrioritySemaphore, UnitPermit};
 
 /// The state of a connection. The server puts it into the extensions of each request of the
 /// connection. Cheap to clone.
@@ -12,7 +14,7 @@ pub struct ConnectionState(Arc<ConnectionInner>);
 
 #[derive(Debug, Default)]
 struct ConnectionInner {
-    long_polls: AtomicU32,
+    long_polls: Arc<PrioritySemaphore>,
     is_authenticated: AtomicBool,
 }
 
@@ -34,17 +36,13 @@ impl ConnectionState {
 
     /// The number of long polls on the connection.
     #[must_use]
-    pub fn long_polls(&self) -> u32 {
-        self.0.long_polls.load(Ordering::Relaxed)
+    pub fn long_polls(&self) -> u64 {
+        self.0.long_polls.in_use()
     }
 
-    /// Counts one more long poll.
-    pub fn add_long_poll(&self) {
-        self.0.long_polls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts one long poll less.
-    pub(crate) fn remove_long_poll(&self) {
-        self.0.long_polls.fetch_sub(1, Ordering::Relaxed);
+    /// Counts one more long poll, up to a number, until the permit is dropped.
+    #[must_use]
+    pub fn acquire_long_poll(&self, max: u32) -> Option<UnitPermit> {
+        self.0.long_polls.try_acquire(1, max.into())
     }
 }

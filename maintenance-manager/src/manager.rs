@@ -12,7 +12,6 @@ use evenkeel_proto::agent::agent_service_server::AgentServiceServer;
 use evenkeel_proto::hostmgr::hostmgr_server::HostmgrServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
 use evenkeel_store::Store;
-use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
@@ -23,6 +22,7 @@ use crate::admission::concurrency::Load;
 use crate::admission::peer::Peer;
 use crate::admission::rate_limit::RateLimiter;
 use crate::admission::refusals::Refusals;
+use crate::admission::semaphore::WaitQueue;
 use crate::contacts::Contacts;
 use crate::grpc::token_bindings::TokenBindings;
 use crate::memory::MemoryPressure;
@@ -43,6 +43,9 @@ pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// The maximum number of enrolments at once.
 const MAX_CONCURRENT_ENROLMENTS: usize = 4;
 
+/// How long a machine waits to be enrolled.
+const ENROLMENT_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How often expired tokens are removed.
 const TOKEN_EXPIRY_INTERVAL: Duration = Duration::from_hours(1);
 
@@ -60,7 +63,7 @@ pub struct MaintenanceManager {
     pub(crate) outage: Arc<Outage>,
     /// Limits the enrolments that run at once. Each holds a connection while it waits for the lock
     /// of its join token, and a roll-out must not take all connections.
-    pub(crate) enrolments: Arc<Semaphore>,
+    pub(crate) enrolments: Arc<WaitQueue>,
     /// Cached answers to polls.
     pub(crate) answer_cache: AnswerCache,
     /// Evaluates the polls that are not cached.
@@ -101,7 +104,11 @@ impl MaintenanceManager {
             settings,
             contacts: Contacts::default(),
             token_bindings: Arc::new(TokenBindings::new()),
-            enrolments: Arc::new(Semaphore::new(MAX_CONCURRENT_ENROLMENTS)),
+            enrolments: Arc::new(WaitQueue::new(
+                MAX_CONCURRENT_ENROLMENTS,
+                usize::MAX,
+                ENROLMENT_QUEUE_TIMEOUT,
+            )),
             memory,
         }
     }

@@ -9,17 +9,15 @@ mod pressure;
 mod retry_queue;
 #[cfg(test)]
 mod tests;
-mod write_permits;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_kit::tick;
 use metrics::{Counter, Gauge};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -27,6 +25,8 @@ use tonic::metadata::MetadataValue;
 
 use pressure::{adapt_factor, max_factor, ratio, smooth, strain};
 use retry_queue::{MAX_RETRY_DELAY, MIN_RETRY_DELAY, MIN_SERVICE_TIME, RetryQueue};
+
+use crate::admission::semaphore::{PrioritySemaphore, UnitPermit, WaitQueue};
 
 pub use message_memory::MessageMemory;
 
@@ -42,6 +42,9 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// How long a stop waits until long polls are answered, and how often it checks.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long a call waits for a permit to write.
+const WRITE_PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The header with the retry delay in milliseconds.
 pub const RETRY_PUSHBACK_HEADER: &str = "grpc-retry-pushback-ms";
@@ -135,25 +138,27 @@ pub fn with_pushback(mut refused: Status, retry_after: Duration) -> Status {
 pub struct Load {
     settings: LoadSettings,
     /// Calls that were admitted and are not answered yet.
-    admitted: AtomicU32,
+    calls: Arc<PrioritySemaphore>,
     /// Admitted calls that are long polls.
-    parked: AtomicU32,
+    long_polls: Arc<PrioritySemaphore>,
     /// Admitted calls that wait for their body.
-    awaiting_body: AtomicU32,
+    awaiting_body: Arc<PrioritySemaphore>,
     /// The charged bytes of messages that are not processed yet.
-    message_bytes: AtomicU64,
+    message_bytes: Arc<PrioritySemaphore>,
     /// The part of them from connections without an authenticated call.
-    unauthenticated_message_bytes: AtomicU64,
-    /// Spreads the retries of refused queries.
-    retry_queue: RetryQueue,
+    unauthenticated_message_bytes: Arc<PrioritySemaphore>,
     /// Calls that use the database or wait for it, except queries of EIM's agents; and the number
     /// of those.
-    at_database: AtomicU32,
-    eim_at_database: AtomicU32,
+    at_database: Arc<PrioritySemaphore>,
+    eim_at_database: Arc<PrioritySemaphore>,
+    /// Calls that write, and that wait to write.
+    writers: WaitQueue,
+    /// Spreads the retries of refused queries.
+    retry_queue: RetryQueue,
     /// Database calls since the last sample, successful or not.
     database_turns: AtomicU32,
     /// The number of long polls when the drain began.
-    draining_polls: AtomicU32,
+    draining_polls: AtomicU64,
     /// Queries in this minute, and in the one before.
     queries_this_minute: AtomicU32,
     queries_last_minute: AtomicU32,
@@ -162,10 +167,6 @@ pub struct Load {
     interval_factor: AtomicU64,
     /// The last requested interval without pressure, in milliseconds.
     base_interval_millis: AtomicU64,
-    write_permits: Arc<Semaphore>,
-    waiting_writers: AtomicUsize,
-    jitter_hasher: RandomState,
-    jitter_counter: AtomicU64,
     metrics: LoadMetrics,
 }
 
@@ -204,28 +205,25 @@ impl LoadMetrics {
 impl Load {
     /// An idle process.
     pub fn new(settings: LoadSettings) -> Self {
-        let write_permits = settings.max_writers.clamp(1, Semaphore::MAX_PERMITS);
+        let (max_writers, max_waiting) = (settings.max_writers, settings.max_waiting_writers);
         Self {
             settings,
-            admitted: AtomicU32::new(0),
-            parked: AtomicU32::new(0),
-            awaiting_body: AtomicU32::new(0),
-            message_bytes: AtomicU64::new(0),
-            unauthenticated_message_bytes: AtomicU64::new(0),
+            calls: Arc::default(),
+            long_polls: Arc::default(),
+            awaiting_body: Arc::default(),
+            message_bytes: Arc::default(),
+            unauthenticated_message_bytes: Arc::default(),
+            at_database: Arc::default(),
+            eim_at_database: Arc::default(),
+            writers: WaitQueue::new(max_writers, max_waiting, WRITE_PERMIT_TIMEOUT),
             retry_queue: RetryQueue::new(),
-            at_database: AtomicU32::new(0),
-            eim_at_database: AtomicU32::new(0),
             database_turns: AtomicU32::new(0),
-            draining_polls: AtomicU32::new(0),
+            draining_polls: AtomicU64::new(0),
             queries_this_minute: AtomicU32::new(0),
             queries_last_minute: AtomicU32::new(0),
             pressure: AtomicU64::new(0.0_f64.to_bits()),
             interval_factor: AtomicU64::new(1.0_f64.to_bits()),
             base_interval_millis: AtomicU64::new(0),
-            write_permits: Arc::new(Semaphore::new(write_permits)),
-            waiting_writers: AtomicUsize::new(0),
-            jitter_hasher: RandomState::new(),
-            jitter_counter: AtomicU64::new(0),
             metrics: LoadMetrics::new(),
         }
     }
@@ -235,15 +233,15 @@ impl Load {
         if kind != CallKind::Write {
             self.queries_this_minute.fetch_add(1, Ordering::Relaxed);
         }
-        if !has_room(&self.settings, kind, self.in_flight()) {
+        let limit = self.call_limit(kind).saturating_add(self.waiting_calls());
+        let Some(permit) = self.calls.try_acquire(1, limit) else {
             match kind {
                 CallKind::Query | CallKind::EimQuery => self.metrics.query.increment(1),
                 CallKind::Write => self.metrics.write.increment(1),
             }
             return Err(self.overloaded(kind));
-        }
-        self.admitted.fetch_add(1, Ordering::Relaxed);
-        Ok(InFlightGuard { load: Arc::clone(self), kind })
+        };
+        Ok(InFlightGuard { load: Arc::clone(self), kind, _permit: permit })
     }
 
     /// Refuses a call for lack of memory.
@@ -254,36 +252,44 @@ impl Load {
 
     /// Refuses a call for another reason, with a retry delay of about `about`.
     pub fn retry_after(&self, about: Duration) -> Overloaded {
-        let counter = self.jitter_counter.fetch_add(1, Ordering::Relaxed);
-        let noise = u32::try_from(self.jitter_hasher.hash_one(counter) >> 32).unwrap_or_default();
-        Overloaded { retry_after: with_jitter(about, noise) }
+        Overloaded { retry_after: with_jitter(about, rand::random()) }
     }
 
-    /// Marks an admitted call as a long poll while the guard lives: it waits and does not count as
+    /// Marks an admitted call as a long poll while the permit lives: it waits and does not count as
     /// in flight.
-    pub fn park(self: &Arc<Self>) -> ParkedGuard {
-        self.parked.fetch_add(1, Ordering::Relaxed);
-        ParkedGuard(Arc::clone(self))
+    pub fn park(&self) -> UnitPermit {
+        self.long_polls.acquire_unlimited()
     }
 
-    /// Marks an admitted call as waiting for its body while the guard lives: it does not count as
+    /// Marks an admitted call as waiting for its body while the permit lives: it does not count as
     /// in flight. Its received data is in memory, so the number of waiting calls is limited like
     /// the calls in flight.
-    pub fn await_body(self: &Arc<Self>) -> Result<AwaitingBodyGuard, Overloaded> {
-        let before = self.awaiting_body.fetch_add(1, Ordering::Relaxed);
-        let guard = AwaitingBodyGuard(Arc::clone(self));
-        if has_room(&self.settings, CallKind::Write, before) {
-            return Ok(guard);
-        }
-        self.metrics.awaiting_body.increment(1);
-        Err(self.retry_after(MIN_RETRY_DELAY))
+    pub fn await_body(&self) -> Result<UnitPermit, Overloaded> {
+        let permit = self.awaiting_body.try_acquire(1, self.call_limit(CallKind::Write));
+        permit.ok_or_else(|| {
+            self.metrics.awaiting_body.increment(1);
+            self.retry_after(MIN_RETRY_DELAY)
+        })
+    }
+
+    /// The maximum number of calls in flight when a call of this kind is admitted.
+    fn call_limit(&self, kind: CallKind) -> u64 {
+        let LoadSettings { query_call_limit, total_call_limit, .. } = self.settings;
+        let limit = match kind {
+            CallKind::Query | CallKind::EimQuery => query_call_limit,
+            CallKind::Write => total_call_limit.max(query_call_limit),
+        };
+        if query_call_limit == 0 { u64::MAX } else { limit.into() }
+    }
+
+    /// The number of admitted calls that do not count as in flight.
+    fn waiting_calls(&self) -> u64 {
+        self.long_polls.in_use() + self.awaiting_body.in_use()
     }
 
     /// The number of calls in flight, without long polls and calls that wait for their body.
-    fn in_flight(&self) -> u32 {
-        let entered = self.admitted.load(Ordering::Relaxed);
-        let parked = self.parked.load(Ordering::Relaxed);
-        entered.saturating_sub(parked.saturating_add(self.awaiting_body.load(Ordering::Relaxed)))
+    fn in_flight(&self) -> u64 {
+        self.calls.in_use().saturating_sub(self.waiting_calls())
     }
 
     /// The poll interval under the current pressure, for nodes that poll every `base` without
@@ -302,22 +308,21 @@ impl Load {
     pub fn spread(&self) -> Duration {
         let this = self.queries_this_minute.load(Ordering::Relaxed);
         let queries = this.max(self.queries_last_minute.load(Ordering::Relaxed));
-        let long_polls = self.parked.load(Ordering::Relaxed);
-        let long_polls = long_polls.max(self.draining_polls.load(Ordering::Relaxed));
-        let all = MIN_SERVICE_TIME.saturating_mul(queries.saturating_add(long_polls));
-        all.clamp(MIN_RETRY_DELAY, MAX_RETRY_DELAY)
+        let draining = self.draining_polls.load(Ordering::Relaxed);
+        let all = self.long_polls.in_use().max(draining).saturating_add(queries.into());
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        MIN_SERVICE_TIME.saturating_mul(all).clamp(MIN_RETRY_DELAY, MAX_RETRY_DELAY)
     }
 
     /// Records the number of long polls that are about to end and reconnect together.
     pub fn note_drain(&self) {
-        let long_polls = self.parked.load(Ordering::Relaxed);
-        self.draining_polls.store(long_polls, Ordering::Relaxed);
+        self.draining_polls.store(self.long_polls.in_use(), Ordering::Relaxed);
     }
 
     /// Waits until all long polls are answered, up to a time limit.
     pub async fn wait_for_drain(&self) {
         let answered = async {
-            while self.parked.load(Ordering::Relaxed) > 0 {
+            while self.long_polls.in_use() > 0 {
                 tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
             }
         };
@@ -368,8 +373,8 @@ impl Load {
         self.retry_queue.record_turns(database_turns, since);
         let query_call_limit = self.settings.query_call_limit;
         let full = [CallKind::Query, CallKind::EimQuery].map(|kind| {
-            let (counter, limit) = self.database_limit(kind);
-            ratio(counter.load(Ordering::Relaxed), limit)
+            let (in_use, limit) = self.database_limit(kind);
+            ratio(in_use.in_use(), limit)
         });
         let full = full.into_iter().fold(ratio(self.in_flight(), query_call_limit), f64::max);
         let strain = strain(late, full);
@@ -390,31 +395,38 @@ impl Load {
         self.database_turns.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Counts a call as using or awaiting the database while the guard lives. Queries may use half
+    /// Counts a call as using or awaiting the database while the permit lives. Queries may use half
     /// of the call limit: a cached answer costs hardly more than a refusal, and saves a retry.
     /// Queries of EIM's agents have a quarter of their own: each refused one is retried three times
     /// within seconds.
-    pub fn admit_to_database(
-        self: &Arc<Self>,
-        kind: CallKind,
-    ) -> Result<DatabaseGuard, Overloaded> {
-        let (counter, limit) = self.database_limit(kind);
-        let before = counter.fetch_add(1, Ordering::Relaxed);
-        let guard = DatabaseGuard { load: Arc::clone(self), kind };
-        if kind == CallKind::Write || limit == 0 || before < limit {
-            return Ok(guard);
-        }
-        self.metrics.database.increment(1);
-        Err(self.overloaded(kind))
+    pub fn admit_to_database(&self, kind: CallKind) -> Result<UnitPermit, Overloaded> {
+        let (semaphore, limit) = self.database_limit(kind);
+        let is_limited = kind != CallKind::Write && limit > 0;
+        let limit = if is_limited { limit.into() } else { u64::MAX };
+        semaphore.try_acquire(1, limit).ok_or_else(|| {
+            self.metrics.database.increment(1);
+            self.overloaded(kind)
+        })
     }
 
-    /// The counter that calls of this kind share, and the limit for queries; 0 means no limit.
-    fn database_limit(&self, kind: CallKind) -> (&AtomicU32, u32) {
+    /// The semaphore that calls of this kind share, and the limit for queries; 0 means no limit.
+    fn database_limit(&self, kind: CallKind) -> (&Arc<PrioritySemaphore>, u32) {
         let query_call_limit = self.settings.query_call_limit;
         match kind {
             CallKind::Query | CallKind::Write => (&self.at_database, query_call_limit.div_ceil(2)),
             CallKind::EimQuery => (&self.eim_at_database, query_call_limit.div_ceil(4)),
         }
+    }
+
+    /// Waits for a permit to write.
+    pub async fn acquire_write_permit(&self) -> Result<OwnedSemaphorePermit, Status> {
+        let Some(permit) = self.writers.acquire().await else {
+            self.metrics.writers.increment(1);
+            // The admission layer adds the retry delay.
+            return Err(Status::unavailable("too many calls wait to write"));
+        };
+        self.record_database_turns(1);
+        Ok(permit)
     }
 
     /// Refuses a call because of overload. Queries of EIM's agents are not queued: they ignore the
@@ -436,64 +448,13 @@ impl Load {
 pub struct InFlightGuard {
     load: Arc<Load>,
     kind: CallKind,
+    _permit: UnitPermit,
 }
 
 impl InFlightGuard {
     /// The retry delay, if the call is refused later.
     pub fn retry_after(&self) -> Duration {
         self.load.overloaded(self.kind).retry_after
-    }
-}
-
-impl Drop for InFlightGuard {
-    fn drop(&mut self) {
-        self.load.admitted.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts a call as using or awaiting the database.
-#[derive(Debug)]
-pub struct DatabaseGuard {
-    load: Arc<Load>,
-    kind: CallKind,
-}
-
-impl Drop for DatabaseGuard {
-    fn drop(&mut self) {
-        let (counter, _) = self.load.database_limit(self.kind);
-        counter.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Marks a call as a long poll.
-#[derive(Debug)]
-pub struct ParkedGuard(Arc<Load>);
-
-impl Drop for ParkedGuard {
-    fn drop(&mut self) {
-        self.0.parked.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Marks a call as waiting for its body.
-#[derive(Debug)]
-pub struct AwaitingBodyGuard(Arc<Load>);
-
-impl Drop for AwaitingBodyGuard {
-    fn drop(&mut self) {
-        self.0.awaiting_body.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Whether a call is admitted in addition to the calls in flight.
-fn has_room(settings: &LoadSettings, kind: CallKind, in_flight: u32) -> bool {
-    let query_call_limit = settings.query_call_limit;
-    if query_call_limit == 0 {
-        return true;
-    }
-    match kind {
-        CallKind::Query | CallKind::EimQuery => in_flight < query_call_limit,
-        CallKind::Write => in_flight < settings.total_call_limit.max(query_call_limit),
     }
 }
 

@@ -13,7 +13,8 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::codegen::Bytes;
 
-use crate::admission::concurrency::{AwaitingBodyGuard, Load, MessageMemory};
+use crate::admission::concurrency::{Load, MessageMemory};
+use crate::admission::semaphore::UnitPermit;
 use crate::connection::ConnectionState;
 
 /// How long a call counts as in flight while its body arrives.
@@ -39,7 +40,7 @@ enum BodyWait {
     /// Waiting; the call counts as in flight.
     Counted(Pin<Box<Sleep>>),
     /// Waiting; the call no longer counts.
-    Parked { timeout: Pin<Box<Sleep>>, _guard: AwaitingBodyGuard },
+    Parked { timeout: Pin<Box<Sleep>>, _permit: UnitPermit },
 }
 
 impl<B> IncomingBody<B> {
@@ -47,7 +48,7 @@ impl<B> IncomingBody<B> {
     pub fn new(message: B, load: Arc<Load>, connection: Option<ConnectionState>) -> Self {
         Self {
             inner: message,
-            memory: MessageMemory::new(Arc::clone(&load), connection),
+            memory: MessageMemory::new(connection),
             load,
             wait: BodyWait::NotWaiting,
         }
@@ -65,7 +66,7 @@ impl<B> IncomingBody<B> {
                     self.wait = match self.load.await_body() {
                         Ok(late) => BodyWait::Parked {
                             timeout: Box::pin(sleep(BODY_TIMEOUT)),
-                            _guard: late,
+                            _permit: late,
                         },
                         Err(busy) => return Poll::Ready(busy.status()),
                     };
@@ -98,7 +99,7 @@ where
                 this.wait = BodyWait::NotWaiting;
             }
             let received = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            if let Err(busy) = this.memory.charge(received.map_or(0, Bytes::len)) {
+            if let Err(busy) = this.memory.charge(received.map_or(0, Bytes::len), &this.load) {
                 return Poll::Ready(Some(Err(busy.status().into())));
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));

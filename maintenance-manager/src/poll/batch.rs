@@ -19,10 +19,10 @@ use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::Store;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 use tonic::Status;
 
-use crate::admission::concurrency::{CallKind, DatabaseGuard, Load, Overloaded};
+use crate::admission::concurrency::{CallKind, Load, Overloaded};
+use crate::admission::semaphore::{UnitPermit, WaitQueue};
 use crate::evaluate::OwnPayload;
 use crate::poll::cache::{AnswerCache, CacheKey, CachedAnswer, Lookup, NodeKey};
 use crate::settings::Settings;
@@ -31,7 +31,8 @@ use queue::{PollQueue, Worker};
 
 pub use batch_metrics::{PollCounters, PollProtocol};
 
-/// The maximum number of polls that wait for a single evaluation.
+/// The maximum number of polls that wait for a single evaluation: their calls must not block the
+/// others.
 const MAX_SINGLE_WAITERS: usize = 128;
 
 /// Settings of the poll batches.
@@ -111,10 +112,8 @@ struct PollBatcherInner {
     load: Arc<Load>,
     queue: Mutex<PollQueue>,
     /// Limit the single evaluations for each priority.
-    single_permits: Semaphore,
-    single_long_poll_permits: Semaphore,
-    /// Limits the polls that wait for a single evaluation: their calls must not block the others.
-    single_waiters: Semaphore,
+    single_polls: WaitQueue,
+    single_long_polls: WaitQueue,
     metrics: BatchMetrics,
     /// The number of polls answered from the cache.
     hits: AtomicU64,
@@ -130,7 +129,7 @@ impl PollBatcher {
         clock: Arc<dyn Clock>,
         (settings, load): (&Arc<Settings>, &Arc<Load>),
     ) -> Self {
-        let workers = settings.poll_batch.workers.clamp(1, Semaphore::MAX_PERMITS);
+        let PollBatchSettings { workers, queue_timeout, .. } = settings.poll_batch;
         Self(Arc::new(PollBatcherInner {
             store,
             cache,
@@ -138,9 +137,9 @@ impl PollBatcher {
             settings: Arc::clone(settings),
             load: Arc::clone(load),
             queue: Mutex::default(),
-            single_permits: Semaphore::new(workers),
-            single_long_poll_permits: Semaphore::new(workers),
-            single_waiters: Semaphore::new(MAX_SINGLE_WAITERS),
+            single_polls: WaitQueue::new(workers, MAX_SINGLE_WAITERS, queue_timeout),
+            // A long poll already has an answer, and its call does not block others.
+            single_long_polls: WaitQueue::new(workers, usize::MAX, Duration::MAX),
             metrics: BatchMetrics::new(),
             hits: AtomicU64::new(0),
             mismatches: AtomicU64::new(0),
@@ -260,7 +259,7 @@ impl PollBatcher {
 impl PollBatcherInner {
     /// Counts a poll among the database calls. Long polls are not counted: only few query at a
     /// time.
-    fn admit_to_database(&self, context: &PollContext) -> Result<Option<DatabaseGuard>, Status> {
+    fn admit_to_database(&self, context: &PollContext) -> Result<Option<UnitPermit>, Status> {
         let kind = match (&context.payload, context.priority) {
             (_, Priority::LongPoll) => return Ok(None),
             // A failed update is a report and not a query.

@@ -15,6 +15,7 @@ use metrics::{Counter, Gauge};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use crate::admission::semaphore::UnitPermit;
 use crate::connection::ConnectionState;
 use crate::memory::MemoryPressure;
 use crate::poll::cache::{CacheKey, CachedAnswer, Invalidation, InvalidationScope};
@@ -111,12 +112,8 @@ struct LongPollEntry {
     scope: InvalidationScope,
     awaited_slot: Option<Scope>,
     signal: Arc<WakeSignal>,
-    _connection_slot: Option<ConnectionSlot>,
+    _connection_permit: Option<UnitPermit>,
 }
-
-/// Counts a long poll for its connection.
-#[derive(Debug)]
-struct ConnectionSlot(ConnectionState);
 
 /// All long polls by number, and indexes by what may change.
 #[derive(Debug, Default)]
@@ -175,10 +172,8 @@ impl LongPolls {
         if !cached.is_cached || registry.is_draining || is_full {
             return None;
         }
-        let connection_slot = match connection {
-            Some(connection) => {
-                Some(ConnectionSlot::acquire(connection, settings.max_per_connection)?)
-            }
+        let connection_permit = match connection {
+            Some(connection) => Some(connection.acquire_long_poll(settings.max_per_connection)?),
             None => None,
         };
         let signal = Arc::<WakeSignal>::default();
@@ -189,7 +184,7 @@ impl LongPolls {
             scope: cached.scope,
             awaited_slot: awaited_slot(cached),
             signal: Arc::clone(&signal),
-            _connection_slot: connection_slot,
+            _connection_permit: connection_permit,
         });
         drop(registry);
         self.0.metrics.open.increment(1.0);
@@ -301,24 +296,6 @@ impl WakeSignal {
     fn take(&self) -> Option<WakeReason> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.take()
-    }
-}
-
-impl ConnectionSlot {
-    /// Returns `None` if the connection is at its limit. Must be called under the lock of the
-    /// registry.
-    fn acquire(connection: &ConnectionState, max: u32) -> Option<Self> {
-        if connection.long_polls() >= max {
-            return None;
-        }
-        connection.add_long_poll();
-        Some(Self(connection.clone()))
-    }
-}
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.0.remove_long_poll();
     }
 }
 

@@ -315,7 +315,7 @@ async fn long_polls_beyond_the_limit_are_answered_at_once() {
     let node = server.node().await;
     let before = current_answer(&server, &node).await;
     let proxy = ConnectionState::default();
-    (0..16).for_each(|_| proxy.add_long_poll());
+    let _others: Vec<_> = (0..16).map(|_| proxy.acquire_long_poll(16)).collect();
     let mut request = long_poll_request(&server, &node, &before).await;
     request.extensions_mut().insert(proxy.clone());
     let answer = unwrap_answer(with_timeout(server.manager.poll(request)).await);

@@ -1,6 +1,6 @@
 //! Enrolment: how a machine becomes a node.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
@@ -26,9 +26,6 @@ use crate::manager::MaintenanceManager;
 use crate::settings::to_time_delta;
 use crate::status;
 use crate::wire::agent::timestamp;
-
-/// How long a machine waits for a free enrolment slot.
-const ENROLMENT_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum length of a text of a booted image, in bytes. Images in the catalogue have no longer
 /// ones.
@@ -62,8 +59,7 @@ pub async fn enroll(
     let claim = parse_claim(request).map_err(status::from_invalid)?;
     let now = manager.now();
 
-    let slot = tokio::time::timeout(ENROLMENT_QUEUE_TIMEOUT, manager.enrolments.acquire());
-    let Ok(Ok(_slot)) = slot.await else {
+    let Some(_permit) = manager.enrolments.acquire().await else {
         let text = "too many machines enrol at once; try again";
         return Err(Status::unavailable(text));
     };

@@ -7,7 +7,7 @@ use evenkeel_domain::Time;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::admission::concurrency::ParkedGuard;
+use crate::admission::semaphore::UnitPermit;
 use crate::connection::ConnectionState;
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
@@ -60,7 +60,7 @@ struct LongPoll<'a> {
     /// How many results in a row could not be cached.
     uncached_results: u8,
     /// Excludes the poll from the calls in flight.
-    _parked: ParkedGuard,
+    _parked: UnitPermit,
 }
 
 /// Holds a poll until its answer changes or its time is up. If the poll may not be held, it ends at

@@ -19,19 +19,12 @@ impl PollBatcher {
         context: &PollContext,
     ) -> Result<BatchResult, Status> {
         let inner = &self.0;
-        let permit = match context.priority {
-            Priority::Poll => {
-                let waiter = inner.single_waiters.try_acquire();
-                let _waiter = waiter.map_err(|_| inner.overloaded(context.payload.protocol()))?;
-                let permit = inner.single_permits.acquire();
-                let permit =
-                    tokio::time::timeout(inner.settings.poll_batch.queue_timeout, permit).await;
-                permit.map_err(|_| inner.overloaded(context.payload.protocol()))?
-            }
-            // A long poll already has an answer, and its call does not block others.
-            Priority::LongPoll => inner.single_long_poll_permits.acquire().await,
+        let queue = match context.priority {
+            Priority::Poll => &inner.single_polls,
+            Priority::LongPoll => &inner.single_long_polls,
         };
-        let _permit = permit.map_err(|_| batch_aborted())?;
+        let permit = queue.acquire().await;
+        let _permit = permit.ok_or_else(|| inner.overloaded(context.payload.protocol()))?;
         // A commit from here on may be missed below; a later pass applies it.
         let as_of = inner.cache.last_pass();
         let evaluated = async {
