@@ -94,7 +94,7 @@ impl MaintenanceManager {
             store,
             clock,
             authority,
-            rate_limiter: Arc::new(RateLimiter::new(settings.rate_limit.clone())),
+            rate_limiter: Arc::new(RateLimiter::new(&settings.rate_limit)),
             refusals: Arc::default(),
             outage: Arc::default(),
             answer_cache,

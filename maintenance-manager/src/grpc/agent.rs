@@ -38,14 +38,14 @@ impl AgentService for MaintenanceManager {
         let peer = Peer::from_request(&request);
         // Verifying a join token costs a database query, so callers without a valid one are
         // limited.
-        let answer = match self.rate_limiter.check(&peer, Instant::now()) {
+        let answer = match self.rate_limiter.check(&peer) {
             Ok(()) => Box::pin(enroll::enroll(self, &peer, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
         if answer.as_ref().is_err_and(is_caller_fault) {
             // Calls that run at the same time have already passed the check, so the result is
             // ignored.
-            let _ = self.rate_limiter.admit(&peer, Instant::now());
+            let _ = self.rate_limiter.admit(&peer);
         }
         self.finish_call("enroll", peer, answer)
     }

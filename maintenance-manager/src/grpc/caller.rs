@@ -1,7 +1,5 @@
 //! Authentication of the calling node.
 
-use std::time::Instant;
-
 use evenkeel_auth::{AuthError, Authority, Caller};
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, parse_uuid};
@@ -111,7 +109,7 @@ impl MaintenanceManager {
         };
         ConnectionState::mark_authenticated(request);
         let peer = Peer::Host(node.tenant, node.host);
-        let admitted = self.rate_limiter.admit(&peer, Instant::now());
+        let admitted = self.rate_limiter.admit(&peer);
         (peer, admitted.map(|()| node))
     }
 
@@ -179,20 +177,20 @@ impl MaintenanceManager {
             Err(refused) => return self.refuse_unauthenticated(request, refused),
         };
         ConnectionState::mark_authenticated(request);
-        let (holder, now) = (agent.holder.clone(), Instant::now());
+        let holder = agent.holder.clone();
         let uuid = match parse_guid(guid) {
             Ok(uuid) => uuid,
             Err(refused) => {
-                let admitted = self.rate_limiter.admit(&holder, now);
+                let admitted = self.rate_limiter.admit(&holder);
                 return (holder, admitted.and(Err(refused)));
             }
         };
         let eim_node = EimNode { uuid, ..agent };
         let node = eim_node.peer();
-        if let Some(admitted) = self.rate_limiter.admit_existing(&node, now) {
+        if let Some(admitted) = self.rate_limiter.admit_existing(&node) {
             return (node, admitted.map(|()| eim_node));
         }
-        let admitted = self.rate_limiter.admit(&holder, now);
+        let admitted = self.rate_limiter.admit(&holder);
         (holder, admitted.map(|()| eim_node))
     }
 
@@ -222,7 +220,7 @@ impl MaintenanceManager {
         }
         let node = eim_node.peer();
         if peer != node {
-            self.rate_limiter.grant_own_bucket(&peer, &node, Instant::now());
+            self.rate_limiter.grant_own_bucket(&peer, &node);
         }
     }
 
@@ -233,7 +231,7 @@ impl MaintenanceManager {
         refused: Status,
     ) -> (Peer, Result<N, Status>) {
         let peer = Peer::from_request(request);
-        let admitted = self.rate_limiter.admit(&peer, Instant::now());
+        let admitted = self.rate_limiter.admit(&peer);
         (peer, admitted.and(Err(refused)))
     }
 }

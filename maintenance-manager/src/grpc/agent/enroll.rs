@@ -1,7 +1,5 @@
 //! Enrolment: how a machine becomes a node.
 
-use std::time::Instant;
-
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, Registration, SerialNumber, parse_uuid};
@@ -64,7 +62,7 @@ pub async fn enroll(
         return Err(Status::unavailable(text));
     };
     // Other calls from this address may have been refused while this one waited.
-    manager.rate_limiter.check(peer, Instant::now())?;
+    manager.rate_limiter.check(peer)?;
     status::with_database_timeout(enroll_node(manager, digest, &claim, now)).await
 }
 
