@@ -28,7 +28,7 @@ use crate::grpc::token_bindings::TokenBindings;
 use crate::memory::MemoryPressure;
 use crate::outage::Outage;
 use crate::poll::batch::PollBatcher;
-use crate::poll::cache::{self, AnswerCache, CacheSizes, Lookup, NodeKey};
+use crate::poll::cache::{self, AnswerCache, CacheSizes, Invalidation, Lookup, NodeKey};
 use crate::poll::long_poll::LongPolls;
 use crate::settings::{Settings, loop_interval, to_time_delta};
 use crate::tasks::cleanup::Housekeeping;
@@ -151,7 +151,8 @@ impl MaintenanceManager {
             (self.answer_cache.clone(), self.store.clone(), self.long_polls.clone());
         let (outage, stopping) = (Arc::clone(&self.outage), life.stopping());
         life.spawn("change log", async move {
-            cache::follow_log(answer_cache, store, long_polls, outage, stopping).await;
+            let wake_affected = move |invalidation: &Invalidation| long_polls.wake(invalidation);
+            cache::follow_log(answer_cache, store, outage, stopping, wake_affected).await;
             Ok(())
         });
     }

@@ -52,6 +52,16 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
     ),
     restricted("process::Command", &["pg/src/", "update-agent/src/runner", "bench/", "tests/"]),
     restricted("tokio_cron_scheduler", &["kit/src/job_schedule"]),
+    // The cache announces changes; who waits for them subscribes.
+    restricted(
+        "poll::long_poll",
+        &[
+            "maintenance-manager/src/grpc/",
+            "maintenance-manager/src/lib.rs",
+            "maintenance-manager/src/manager.rs",
+            "maintenance-manager/src/settings.rs",
+        ],
+    ),
     restricted("Utc::now", &["kit/src/clock.rs"]),
     restricted("SystemTime::now", &["kit/src/clock.rs"]),
     restricted("tokio::spawn", &["kit/src/lifecycle.rs"]),
@@ -129,6 +139,10 @@ mod tests {
             SourceFile::sample("inventory/src/hosts.rs", "use sea_orm::EntityTrait;"),
             SourceFile::sample("auth/src/keys.rs", "let now = chrono::Utc::now();"),
             SourceFile::sample("cli/src/main.rs", "std::process::Command::new(\"ls\");"),
+            SourceFile::sample(
+                "maintenance-manager/src/poll/cache/log_follower.rs",
+                "use crate::poll::long_poll::LongPolls;",
+            ),
         ];
         assert_eq!(
             names_outside_their_paths(&bad, RESTRICTED_NAMES),
@@ -136,6 +150,7 @@ mod tests {
                 "inventory/src/hosts.rs uses sea_orm",
                 "auth/src/keys.rs uses Utc::now",
                 "cli/src/main.rs uses process::Command",
+                "maintenance-manager/src/poll/cache/log_follower.rs uses poll::long_poll",
             ]
         );
     }

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AnswerCache, Invalidation};
 use crate::outage::Outage;
-use crate::poll::long_poll::LongPolls;
 
 /// The maximum number of changes in a pass.
 const BATCH_SIZE: u32 = 10_000;
@@ -40,15 +39,16 @@ const DRAIN_FOLLOW_PERIOD: Duration = Duration::from_millis(250);
 /// The name of this task in outage messages.
 const OUTAGE_SOURCE: &str = "change log";
 
-/// Keeps the cache up to date with the database and wakes affected long polls until it is stopped.
+/// Keeps the cache up to date with the database until it is stopped. Calls `on_invalidation` after
+/// cached answers were invalidated.
 pub(crate) async fn follow_log(
     cache: AnswerCache,
     store: Store,
-    long_polls: LongPolls,
     outage: Arc<Outage>,
     stopping: CancellationToken,
+    on_invalidation: impl Fn(&Invalidation) + Send + Sync,
 ) {
-    let follower = LogFollower { cache, store, long_polls, outage };
+    let follower = LogFollower { cache, store, outage, on_invalidation };
     follower.cache.0.log_progress.set_followed(true);
     tokio::select! {
         () = wait_for_drain(&stopping) => {}
@@ -58,21 +58,21 @@ pub(crate) async fn follow_log(
     follower.cache.0.log_progress.set_followed(false);
 }
 
-struct LogFollower {
+struct LogFollower<F> {
     cache: AnswerCache,
     store: Store,
-    long_polls: LongPolls,
     outage: Arc<Outage>,
+    on_invalidation: F,
 }
 
-impl LogFollower {
+impl<F: Fn(&Invalidation) + Send + Sync> LogFollower<F> {
     async fn run(&self) -> Infallible {
         let (mut retry_delay, mut is_mismatched) = (MIN_RETRY_DELAY, false);
         loop {
             let ended = match self.open_log().await {
                 Ok((reader, hints)) => {
                     (retry_delay, is_mismatched) = (MIN_RETRY_DELAY, false);
-                    self.wake_long_polls(&self.cache.invalidate_all("opened"));
+                    self.announce(&self.cache.invalidate_all("opened"));
                     self.read_until_lost(reader, hints).await
                 }
                 Err(error) => error,
@@ -80,7 +80,7 @@ impl LogFollower {
             let pause = match ended {
                 LogError::Broken(why) => {
                     tracing::warn!(error = %why, "lost the position in the change log; following it again from its end");
-                    // Long polls are woken after the log was opened again, when new changes are
+                    // This is announced after the log was opened again, when new changes are
                     // noticed.
                     self.cache.invalidate_all(break_reason(why));
                     MIN_RETRY_DELAY
@@ -98,7 +98,7 @@ impl LogFollower {
                             error = %chain(&mismatch),
                             "cannot follow the change log: every poll is evaluated in the database"
                         );
-                        self.wake_long_polls(&self.cache.invalidate_all("mismatch"));
+                        self.announce(&self.cache.invalidate_all("mismatch"));
                     }
                     MISMATCH_RETRY_DELAY
                 }
@@ -149,15 +149,15 @@ impl LogFollower {
         let invalidation = self.cache.apply_changes(&tail.changes);
         self.cache.0.log_progress.record_pass(began, tail);
         if invalidation != Invalidation::default() {
-            self.wake_long_polls(&invalidation);
+            self.announce(&invalidation);
         }
         let rows = u64::try_from(tail.changes.len()).unwrap_or(u64::MAX);
         metrics::counter!("evenkeel_log_rows_total").increment(rows);
         metrics::histogram!("evenkeel_log_pass_seconds").record(began.elapsed().as_secs_f64());
     }
 
-    fn wake_long_polls(&self, invalidation: &Invalidation) {
-        self.long_polls.wake(invalidation);
+    fn announce(&self, invalidation: &Invalidation) {
+        (self.on_invalidation)(invalidation);
         if invalidation.all || !invalidation.tenants.is_empty() {
             self.cache.0.project_changes.notify_one();
         }
@@ -240,11 +240,10 @@ mod tests {
     use evenkeel_kit::Lifecycle;
     use evenkeel_store::projects;
     use evenkeel_store::testing::fresh_store;
+    use tokio::sync::mpsc;
 
     use super::*;
-    use crate::memory::MemoryPressure;
     use crate::poll::cache::AnswerCacheSettings;
-    use crate::poll::long_poll::LongPollSettings;
 
     const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
@@ -257,9 +256,13 @@ mod tests {
             let notified = tokio::time::timeout(Duration::from_mins(1), projects.notified()).await;
             notified.expect("a notification");
         };
-        let long_polls = LongPolls::new(LongPollSettings::default(), MemoryPressure::default());
+        let (announced, mut invalidations) = mpsc::unbounded_channel();
+        let on_invalidation = move |invalidation: &Invalidation| {
+            announced.send(invalidation.clone()).expect("a receiver");
+        };
+        let stopping = life.stopping();
         let following =
-            follow_log(cache.clone(), store.clone(), long_polls, Arc::default(), life.stopping());
+            follow_log(cache.clone(), store.clone(), Arc::default(), stopping, on_invalidation);
         life.spawn("change log", async move {
             following.await;
             Ok(())
@@ -272,6 +275,10 @@ mod tests {
         created.expect("a project");
         tx.commit().await.expect("committed");
         await_change().await;
+        let invalidation = invalidations.try_recv().expect("the log was opened");
+        assert!(invalidation.all);
+        let invalidation = invalidations.try_recv().expect("a project was created");
+        assert_eq!(invalidation.tenants.len(), 1);
         life.stop();
     }
 }
