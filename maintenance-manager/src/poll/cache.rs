@@ -62,6 +62,10 @@ pub struct AnswerCacheSettings {
     pub max_age: Duration,
     /// One in this many cached answers is compared with the database; 0 disables the comparison.
     pub audit_every: u32,
+    /// Maximum memory of the different answers in bytes. Beyond it, a node whose answer is larger
+    /// than 1 KiB has no cached answer. Smaller answers are always cached, and each node needs about
+    /// 100 bytes in addition. 0 means no limit.
+    pub memory_limit: u64,
 }
 
 impl Default for AnswerCacheSettings {
@@ -70,6 +74,7 @@ impl Default for AnswerCacheSettings {
             max_staleness: Duration::from_secs(10),
             max_age: Duration::from_mins(90),
             audit_every: 10_000,
+            memory_limit: 64 << 20,
         }
     }
 }
@@ -229,12 +234,12 @@ impl AnswerCache {
     /// An empty cache that follows no change log yet.
     pub fn new(settings: AnswerCacheSettings) -> Self {
         Self(Arc::new(AnswerCacheInner {
+            table: Mutex::new(CacheTable::new(settings.memory_limit)),
             settings,
             hashers: [RandomState::new(), RandomState::new()],
             created_at: Instant::now(),
             log_progress: LogProgress::default(),
             project_changes: Arc::default(),
-            table: Mutex::default(),
         }))
     }
 

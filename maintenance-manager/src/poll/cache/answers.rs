@@ -11,15 +11,16 @@ use crate::evaluate::{Answer, AnswerPayload};
 /// The minimum number of answers before unused ones are purged.
 const MIN_ANSWERS_TO_PURGE: usize = 1_024;
 
-/// Answers above the first size, in bytes, are large. Once all answers together exceed the second
-/// size, no new large answers are cached: lists of versions may differ for each node.
+/// Answers above this size, in bytes, are large. They may differ for each node, such as lists of
+/// versions, so they are cached only within the memory limit.
 const LARGE_ANSWER_BYTES: usize = 1 << 10;
-const MAX_LARGE_ANSWERS_BYTES: usize = 64 << 20;
 
 /// All cached answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct InternedAnswers {
     table: HashTable<InternedAnswer>,
+    /// The size of the answers in bytes up to which large ones are cached.
+    memory_limit: usize,
     /// The size of the answers in bytes.
     answer_bytes: usize,
     /// The number of answers at which the next purge runs.
@@ -35,11 +36,25 @@ struct InternedAnswer {
 }
 
 impl InternedAnswers {
+    /// Without answers. A memory limit of 0 means no limit.
+    pub fn new(memory_limit: u64) -> Self {
+        let memory_limit = match memory_limit {
+            0 => usize::MAX,
+            limit => usize::try_from(limit).unwrap_or(usize::MAX),
+        };
+        Self {
+            table: HashTable::new(),
+            memory_limit,
+            answer_bytes: 0,
+            purge_at_len: 0,
+            rejected: 0,
+        }
+    }
+
     /// Whether an answer may be cached. Small answers always may, and large ones that are already
     /// stored.
     pub fn has_room(&mut self, hash: u64, answer: &Answer) -> bool {
-        if answer_size(answer) <= LARGE_ANSWER_BYTES || self.answer_bytes < MAX_LARGE_ANSWERS_BYTES
-        {
+        if answer_size(answer) <= LARGE_ANSWER_BYTES || self.answer_bytes < self.memory_limit {
             return true;
         }
         let is_it = |entry: &InternedAnswer| *entry.answer == *answer;
@@ -144,7 +159,7 @@ mod tests {
             }),
             ..answer(tag)
         };
-        let mut answers = InternedAnswers::default();
+        let mut answers = InternedAnswers::new(64 << 20);
         let mut interned = Vec::new();
         while answers.has_room(u64::MAX, &large(u64::MAX)) {
             let tag = u64::try_from(interned.len()).expect("a number");
@@ -163,7 +178,7 @@ mod tests {
     #[test]
     fn equal_answers_are_stored_once() {
         let (mut answers, keys) =
-            (InternedAnswers::default(), [RandomState::new(), RandomState::new()]);
+            (InternedAnswers::new(0), [RandomState::new(), RandomState::new()]);
         let mut intern = |one: Answer| answers.intern(answer_hash(&one, &keys), one);
         let (one, again, other) = (intern(answer(1)), intern(answer(1)), intern(answer(2)));
         assert!(Arc::ptr_eq(&one, &again));
@@ -173,14 +188,14 @@ mod tests {
 
     #[test]
     fn answers_with_equal_hashes_are_distinguished() {
-        let mut answers = InternedAnswers::default();
+        let mut answers = InternedAnswers::new(0);
         let (one, other) = (answers.intern(7, answer(1)), answers.intern(7, answer(2)));
         assert_eq!((one.tag, other.tag), (1, 2));
     }
 
     #[test]
     fn unused_answers_are_purged() {
-        let mut answers = InternedAnswers::default();
+        let mut answers = InternedAnswers::new(0);
         let interned: Vec<_> = (0..100).map(|n| answers.intern(n, answer(n))).collect();
         for n in 100..100_000 {
             answers.intern(n, answer(n));

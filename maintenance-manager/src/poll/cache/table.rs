@@ -102,8 +102,9 @@ pub struct CacheTable {
     has_changes_of_next_pass: bool,
 }
 
-impl Default for CacheTable {
-    fn default() -> Self {
+impl CacheTable {
+    /// An empty table with a limit for the memory of the answers in bytes; 0 means no limit.
+    pub fn new(memory_limit: u64) -> Self {
         Self {
             scopes: InvalidationScopes::default(),
             slots: Vec::new(),
@@ -112,16 +113,14 @@ impl Default for CacheTable {
             by_host: HashTable::new(),
             by_instance: HashTable::new(),
             by_uuid: HashTable::new(),
-            answers: InternedAnswers::default(),
+            answers: InternedAnswers::new(memory_limit),
             recent_changes: RecentChanges::default(),
             pass: 0,
             invalidated_pass: 0,
             has_changes_of_next_pass: false,
         }
     }
-}
 
-impl CacheTable {
     /// Looks up the answer of a node.
     pub fn lookup(
         &self,
@@ -473,7 +472,7 @@ mod tests {
 
     #[test]
     fn no_answer_is_cached_after_the_last_pass_number() {
-        let mut table = CacheTable::default();
+        let mut table = CacheTable::new(0);
         assert_eq!(table.last_pass(), Some(Pass(0)));
         table.begin_pass(true, 0);
         assert_eq!(table.last_pass(), Some(Pass(1)));

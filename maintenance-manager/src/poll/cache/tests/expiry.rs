@@ -25,7 +25,7 @@ fn answers_cached_together_expire_apart() {
 
 #[test]
 fn a_clock_set_back_extends_no_answer() {
-    let (cache, mut table) = (cache(), CacheTable::default());
+    let (cache, mut table) = (cache(), CacheTable::new(0));
     let new_answer = NewAnswer { as_of: Some(Pass(0)), ..fresh_answer(&cache, 1) };
     let hit = table.insert(CacheEntry {
         uuid_hash: 0,

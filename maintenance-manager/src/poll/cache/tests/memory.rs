@@ -1,5 +1,7 @@
 //! The memory that the cache uses.
 
+use evenkeel_proto::maintmgr::OsProfileUpdateSource;
+
 use super::*;
 
 #[test]
@@ -37,4 +39,39 @@ fn a_million_nodes_take_at_most_128_bytes_each() {
     assert!(sizes.bytes / sizes.nodes <= 128, "{sizes:?}");
     let node = NodeKey::Uuid(project(1), Uuid::from_u128(777_777));
     assert_eq!(lookup(&cache, &node).expect("known").answer.tag, 77);
+}
+
+#[test]
+fn a_cache_over_its_memory_limit_evicts_large_answers() {
+    const LIMIT: usize = 1 << 20;
+    let cache = AnswerCache::new(AnswerCacheSettings {
+        memory_limit: 1 << 20,
+        max_staleness: Duration::from_hours(1),
+        ..AnswerCacheSettings::default()
+    });
+    catch_up(&cache);
+    let large = |n: u32, tag| NewAnswer {
+        answer: Answer {
+            payload: AnswerPayload::Eim(PlatformUpdateStatusResponse {
+                os_profile_update_source: Some(OsProfileUpdateSource {
+                    profile_name: "x".repeat(LIMIT / 4),
+                    ..OsProfileUpdateSource::default()
+                }),
+                ..PlatformUpdateStatusResponse::default()
+            }),
+            ..answer(tag)
+        },
+        ..fresh_answer(&cache, n)
+    };
+    let cached = (1..=9).filter(|n| insert(&cache, large(*n, u64::from(*n)))).collect::<Vec<_>>();
+    assert_eq!(cached, [1, 2, 3, 4]);
+    assert!(insert(&cache, large(9, 4)), "an equal answer is already stored");
+    assert!(insert(&cache, fresh_answer(&cache, 8)), "small answers are accepted");
+    for n in 1..=2 {
+        assert!(!insert(&cache, large(n, 100)), "the limit is reached");
+    }
+    assert_eq!(cached_nodes(&cache), [3, 4, 8, 9], "a replaced answer is evicted");
+    let admitted = (0..10_000).find(|_| insert(&cache, large(1, 100)));
+    assert!(admitted.is_some(), "the memory of evicted answers is free again");
+    assert!(cache.sizes().bytes < LIMIT, "{:?}", cache.sizes());
 }
