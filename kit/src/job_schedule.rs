@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SubsecRound as _, Utc};
 use croner::Cron;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_cron_scheduler::job::JobCreator;
 use tokio_cron_scheduler::{
     Job, JobScheduler, JobSchedulerError, SimpleJobCode, SimpleNotificationCode,
@@ -32,6 +33,9 @@ use crate::clock::Clock;
 
 /// Position of the days of the month among the fields.
 const DAY_OF_MONTH: usize = 3;
+
+/// How long the scheduler may take to add a job. It only stores it.
+const ADD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Size of the scheduler's channels. It has one job, so a few messages are under way at a time.
 const CHANNEL_SIZE: usize = 16;
@@ -104,15 +108,7 @@ impl JobSchedule {
     pub async fn start(self, clock: Arc<dyn Clock>) -> Result<Occurrences, SchedulerError> {
         let stop = CancellationToken::new();
         let store = JobStore::new(self, clock, stop.clone());
-        let mut scheduler = JobScheduler::new_with_storage_and_code(
-            Box::new(store.clone()),
-            Box::<SimpleNotificationStore>::default(),
-            Box::<SimpleJobCode>::default(),
-            Box::<SimpleNotificationCode>::default(),
-            CHANNEL_SIZE,
-        )
-        .await?;
-        scheduler.init().await?;
+        let scheduler = scheduler(&store).await?;
         let (sender, due) = mpsc::channel(1);
         let job = ScheduledJob { id: Uuid::new_v4(), store, due: sender };
         job.add_next(scheduler.clone()).await?;
@@ -125,6 +121,25 @@ impl JobSchedule {
     fn next_after(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         self.0.find_next_occurrence(&now, false).ok()
     }
+
+    /// The last occurrence up to an instant; `None` if there is none.
+    fn last_until(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        self.0.find_previous_occurrence(&now.trunc_subsecs(0), true).ok()
+    }
+}
+
+/// A scheduler with this store that does not run yet.
+async fn scheduler(store: &JobStore) -> Result<JobScheduler, JobSchedulerError> {
+    let mut scheduler = JobScheduler::new_with_storage_and_code(
+        Box::new(store.clone()),
+        Box::<SimpleNotificationStore>::default(),
+        Box::<SimpleJobCode>::default(),
+        Box::<SimpleNotificationCode>::default(),
+        CHANNEL_SIZE,
+    )
+    .await?;
+    scheduler.init().await?;
+    Ok(scheduler)
 }
 
 /// The job of a schedule, which is added again for each occurrence.
@@ -152,17 +167,20 @@ impl ScheduledJob {
             data.set_next_tick(Some(next));
             job.set_job_data(data)?;
             // The same as `JobScheduler::add`, without its log messages.
-            JobCreator::add(&scheduler.context, job).await?;
+            let added = timeout(ADD_TIMEOUT, JobCreator::add(&scheduler.context, job)).await;
+            added.map_err(|_| JobSchedulerError::CantAdd)??;
             Ok(())
         })
     }
 
     async fn run(self, scheduler: JobScheduler) {
         let due = self.due.clone();
+        let is_new = self.store.record_occurrence();
         match self.add_next(scheduler).await {
             // If the channel is full, nobody has waited for the previous occurrence yet: the two
             // collapse into one.
-            Ok(()) => drop(due.try_send(Ok(()))),
+            Ok(()) if is_new => drop(due.try_send(Ok(()))),
+            Ok(()) => {}
             Err(error) => drop(due.send(Err(error.into())).await),
         }
     }
@@ -199,7 +217,8 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     use chrono::{TimeDelta, TimeZone as _};
-    use tokio::time::{Instant, advance, timeout};
+    use tokio::time::{Instant, advance};
+    use tokio_cron_scheduler::MetaDataStorage as _;
 
     use super::job_store::CLOCK_CHECK_INTERVAL;
     use super::*;
@@ -280,6 +299,51 @@ mod tests {
         clock.set(noon() - TimeDelta::days(300));
         assert!(!occurs_after(&mut hourly, &clock, 60).await);
         assert!(occurs_after(&mut hourly, &clock, 3_540).await, "and back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_occurrence_is_due_once_although_the_clock_is_turned_back() {
+        let (mut hourly, clock) = occurrences("0 0 * * * *").await;
+        assert!(occurs_after(&mut hourly, &clock, 5 * 3_600 + 60).await);
+        clock.set(noon() + TimeDelta::minutes(5 * 60 - 1));
+        assert!(!occurs_after(&mut hourly, &clock, 60).await, "the same occurrence");
+        assert!(!occurs_after(&mut hourly, &clock, 3_599).await);
+        assert!(occurs_after(&mut hourly, &clock, 1).await);
+    }
+
+    fn job(text: &str, clock: &TestClock) -> ScheduledJob {
+        let (due, _) = mpsc::channel(1);
+        let stop = CancellationToken::new();
+        let store = JobStore::new(schedule(text), Arc::new(clock.clone()), stop);
+        ScheduledJob { id: Uuid::new_v4(), store, due }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stuck_scheduler_is_an_error() {
+        let job = job("0 0 * * * *", &TestClock::new(noon()));
+        let scheduler = scheduler(&job.store).await.expect("a scheduler");
+        let store = Arc::clone(&scheduler.context.metadata_storage);
+        let locked = store.write().await;
+        let stuck = job.clone().add_next(scheduler.clone()).await;
+        assert!(matches!(stuck, Err(JobSchedulerError::CantAdd)), "{stuck:?}");
+        drop(locked);
+        job.add_next(scheduler).await.expect("it works again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_turned_back_before_a_due_job_runs_does_not_block_the_scheduler() {
+        let clock = TestClock::new(noon());
+        let mut job = job("0 0 * * * *", &clock);
+        let scheduler = scheduler(&job.store).await.expect("a scheduler");
+        job.clone().add_next(scheduler).await.expect("it is added");
+        clock.advance(TimeDelta::hours(1));
+        let due = async |store: &mut JobStore| {
+            let due = timeout(Duration::from_secs(1), store.list_next_ticks()).await;
+            due.expect("it does not wait").expect("a list").len()
+        };
+        assert_eq!(due(&mut job.store).await, 1);
+        clock.set(noon());
+        assert_eq!(due(&mut job.store).await, 1);
     }
 
     /// Counts how often the time is read, as a measure of wake-ups.

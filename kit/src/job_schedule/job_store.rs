@@ -23,7 +23,7 @@ pub(super) const CLOCK_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Tick of a job that is due, in seconds since 1970. It is in the past of every system clock; 0
 /// would delete the job.
-const DUE_TICK: u64 = 1;
+const DUE_TICK: i64 = 1;
 
 type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, JobSchedulerError>> + Send>>;
 
@@ -33,12 +33,14 @@ pub(super) struct JobStore {
     schedule: JobSchedule,
     clock: Arc<dyn Clock>,
     job: Arc<Mutex<Option<JobStoredData>>>,
+    /// The last occurrence that was signalled, in seconds since 1970.
+    last_occurrence: Arc<Mutex<Option<i64>>>,
     stop: CancellationToken,
 }
 
 impl JobStore {
     pub fn new(schedule: JobSchedule, clock: Arc<dyn Clock>, stop: CancellationToken) -> Self {
-        Self { schedule, clock, job: Arc::default(), stop }
+        Self { schedule, clock, job: Arc::default(), last_occurrence: Arc::default(), stop }
     }
 
     /// The next occurrence from now on, or the end of the calendar if there is none.
@@ -48,7 +50,25 @@ impl JobStore {
 
     fn next_after(&self, now: DateTime<Utc>) -> DateTime<Utc> {
         let next = self.schedule.next_after(now);
+        // After the clock was turned back, the last occurrence may be the next one again.
+        let last = *self.lock_last_occurrence();
+        let next = match next {
+            Some(next) if last == Some(next.timestamp()) => self.schedule.next_after(next),
+            next => next,
+        };
         next.unwrap_or(DateTime::<Utc>::MAX_UTC)
+    }
+
+    /// Records that the last occurrence up to now is signalled. Returns false if it was signalled
+    /// before.
+    pub fn record_occurrence(&self) -> bool {
+        let last = self.schedule.last_until(self.clock.now()).map(|last| last.timestamp());
+        let before = std::mem::replace(&mut *self.lock_last_occurrence(), last);
+        last.is_none() || last != before
+    }
+
+    fn lock_last_occurrence(&self) -> MutexGuard<'_, Option<i64>> {
+        self.last_occurrence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_job(&self) -> MutexGuard<'_, Option<JobStoredData>> {
@@ -70,15 +90,17 @@ impl JobStore {
                     // After the clock was turned back, the next occurrence is sooner than the one
                     // that was computed.
                     let next = job.next_tick_utc().unwrap_or(now).min(self.next_after(now));
-                    job.set_next_tick(Some(next));
                     if next <= now {
+                        // It stays due until it is added again, whatever happens to the clock.
+                        job.set_next_tick(DateTime::from_timestamp(DUE_TICK, 0));
                         return vec![JobAndNextTick {
                             id: job.id,
                             job_type: job.job_type,
-                            next_tick: DUE_TICK,
+                            next_tick: DUE_TICK.unsigned_abs(),
                             last_tick: None,
                         }];
                     }
+                    job.set_next_tick(Some(next));
                     next
                 }
             };
