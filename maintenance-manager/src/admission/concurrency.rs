@@ -117,6 +117,11 @@ pub struct Overloaded {
 }
 
 impl Overloaded {
+    /// With a retry delay of about `about`.
+    pub fn retry_after(about: Duration) -> Self {
+        Self { retry_after: with_jitter(about, rand::random()) }
+    }
+
     /// The gRPC status, with the retry delay.
     pub fn status(self) -> Status {
         let millis = self.retry_after.as_millis();
@@ -250,11 +255,6 @@ impl Load {
         self.overloaded(kind)
     }
 
-    /// Refuses a call for another reason, with a retry delay of about `about`.
-    pub fn retry_after(&self, about: Duration) -> Overloaded {
-        Overloaded { retry_after: with_jitter(about, rand::random()) }
-    }
-
     /// Marks an admitted call as a long poll while the permit lives: it waits and does not count as
     /// in flight.
     pub fn park(&self) -> UnitPermit {
@@ -268,7 +268,7 @@ impl Load {
         let permit = self.awaiting_body.try_acquire(1, self.call_limit(CallKind::Write));
         permit.ok_or_else(|| {
             self.metrics.awaiting_body.increment(1);
-            self.retry_after(MIN_RETRY_DELAY)
+            Overloaded::retry_after(MIN_RETRY_DELAY)
         })
     }
 
@@ -433,11 +433,11 @@ impl Load {
     /// retry delay and would only block a turn.
     pub fn overloaded(&self, kind: CallKind) -> Overloaded {
         match kind {
-            CallKind::Query => self.retry_after(self.retry_queue.enqueue(Instant::now())),
-            CallKind::EimQuery => self.retry_after(MIN_RETRY_DELAY),
+            CallKind::Query => Overloaded::retry_after(self.retry_queue.enqueue(Instant::now())),
+            CallKind::EimQuery => Overloaded::retry_after(MIN_RETRY_DELAY),
             // Writes are few and served first.
             CallKind::Write => {
-                self.retry_after(MIN_RETRY_DELAY.mul_f64(1.0 + 9.0 * self.pressure()))
+                Overloaded::retry_after(MIN_RETRY_DELAY.mul_f64(1.0 + 9.0 * self.pressure()))
             }
         }
     }

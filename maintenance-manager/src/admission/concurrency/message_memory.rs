@@ -57,7 +57,7 @@ impl MessageMemory {
             return Ok(());
         }
         load.metrics.messages.increment(1);
-        Err(load.retry_after(MIN_RETRY_DELAY))
+        Err(Overloaded::retry_after(MIN_RETRY_DELAY))
     }
 }
 

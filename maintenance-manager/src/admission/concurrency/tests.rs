@@ -124,7 +124,7 @@ fn retry_delays_are_jittered() {
     assert!(drawn.len() > 90, "{drawn:?}");
     let about = Duration::from_secs(10);
     for _ in 0..100 {
-        let again = load.retry_after(about).retry_after;
+        let again = Overloaded::retry_after(about).retry_after;
         assert!((about / 2..=about * 3 / 2).contains(&again), "{again:?}");
     }
 }

@@ -7,6 +7,7 @@ use evenkeel_domain::Time;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use crate::admission::concurrency::Overloaded;
 use crate::admission::semaphore::UnitPermit;
 use crate::connection::ConnectionState;
 use crate::grpc::caller::Node;
@@ -265,7 +266,7 @@ impl LongPoll<'_> {
             Some(self.cached.clone())
         };
         let load = &self.manager.load;
-        let cached = cached.ok_or_else(|| load.retry_after(load.spread()).status());
+        let cached = cached.ok_or_else(|| Overloaded::retry_after(load.spread()).status());
         let to_result = if is_draining { LongPollResult::Draining } else { LongPollResult::Answer };
         Some(cached.map(to_result))
     }
