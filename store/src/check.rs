@@ -33,6 +33,17 @@ pub enum IncompatibleDatabase {
         /// The first unknown migration.
         step: String,
     },
+    /// A development version created the schema, before the first step of this program.
+    #[error(
+        "a development version of evenkeeld created this database: it has the step {step}, which is older than the first step of this \
+         program, and there is no migration from it; create the database again, with\n  \
+         DROP DATABASE evenkeel; CREATE DATABASE evenkeel OWNER evenkeel;\nor, for the private Postgres of `evenkeeld all`, \
+         remove `postgres` in data_dir"
+    )]
+    SchemaBeforeBaseline {
+        /// The first unknown migration.
+        step: String,
+    },
     /// The role cannot see the open transactions of other databases, which the reader of the change
     /// log needs.
     #[error(
@@ -99,9 +110,58 @@ async fn compare_schema(
         done.push(row.try_get_by_index::<String>(0)?);
     }
     let known_steps: Vec<&str> = evenkeel_migrations::step_names().collect();
+    Ok(compare_steps(&done, &known_steps))
+}
+
+/// Compares the applied steps with the known ones, both in their order. Names begin with a date.
+fn compare_steps(
+    done: &[String],
+    known_steps: &[&str],
+) -> Result<SchemaState, IncompatibleDatabase> {
     if let Some(step) = done.iter().find(|step| !known_steps.contains(&step.as_str())) {
-        return Ok(Err(IncompatibleDatabase::SchemaNewer { step: step.clone() }));
+        let step = step.clone();
+        let is_older = known_steps.first().is_some_and(|first| step.as_str() < *first);
+        return Err(if is_older {
+            IncompatibleDatabase::SchemaBeforeBaseline { step }
+        } else {
+            IncompatibleDatabase::SchemaNewer { step }
+        });
     }
-    let current = known_steps.iter().all(|step| done.iter().any(|done| done == step));
-    Ok(Ok(if current { SchemaState::Current } else { SchemaState::Outdated }))
+    let is_current = known_steps.iter().all(|step| done.iter().any(|done| done == step));
+    Ok(if is_current { SchemaState::Current } else { SchemaState::Outdated })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [&str; 2] = ["20261129_000001_baseline", "20270110_000001_next"];
+
+    fn compare(done: &[&str]) -> Result<SchemaState, String> {
+        let done: Vec<_> = done.iter().map(|&step| step.to_owned()).collect();
+        compare_steps(&done, &KNOWN).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_schema_is_current_when_all_known_steps_were_applied() {
+        assert_eq!(compare(&KNOWN), Ok(SchemaState::Current));
+        assert_eq!(compare(&KNOWN[..1]), Ok(SchemaState::Outdated));
+        assert_eq!(compare(&[]), Ok(SchemaState::Outdated));
+    }
+
+    #[test]
+    fn a_newer_step_asks_for_a_newer_program() {
+        let newer = compare(&[KNOWN[0], KNOWN[1], "20280101_000001_later"]).expect_err("newer");
+        assert!(newer.contains("newer than this program"), "{newer}");
+        assert!(newer.contains("20280101_000001_later"), "{newer}");
+    }
+
+    #[test]
+    fn a_step_before_the_baseline_asks_for_a_new_database() {
+        let development = ["20261121_000001_tenants_and_ids", "20261121_000002_inventory"];
+        let older = compare(&development).expect_err("older");
+        assert!(!older.contains("newer"), "{older}");
+        assert!(older.contains("20261121_000001_tenants_and_ids"), "{older}");
+        assert!(older.contains("create the database again"), "{older}");
+    }
 }

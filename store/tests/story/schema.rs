@@ -2,7 +2,7 @@
 
 use evenkeel_migrations::Migrator;
 use evenkeel_store::testing::fresh_database;
-use evenkeel_store::{SchemaState, Store, StoreOptions};
+use evenkeel_store::{IncompatibleDatabase, SchemaState, Store, StoreOptions};
 use futures_util::future::join;
 use sea_orm::{ConnectionTrait, Database, DatabaseConnection, DbBackend, Statement};
 use sea_orm_migration::MigratorTrait;
@@ -61,4 +61,16 @@ async fn two_servers_that_start_together_migrate_once() {
     first.expect("migrated");
     second.expect("migrated");
     assert_eq!(other.check().await.expect("checked"), Ok(SchemaState::Current));
+}
+
+/// Databases of development versions have steps that the baseline has replaced.
+#[tokio::test]
+async fn a_database_of_before_the_baseline_must_be_created_again() {
+    let url = fresh_database().await;
+    let store = Store::connect(&url, StoreOptions::default()).await.expect("a store");
+    let step = "20261121_000001_tenants_and_ids";
+    let old = format!("UPDATE seaql_migrations SET version = '{step}'");
+    store.execute_unprepared(&old).await.expect("changed");
+    let expected = IncompatibleDatabase::SchemaBeforeBaseline { step: step.to_owned() };
+    assert_eq!(store.check().await.expect("checked"), Err(expected));
 }
