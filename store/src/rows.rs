@@ -1,6 +1,60 @@
 //! The tables as sea-orm entities. The module of each aggregate interprets its rows. The migrations
 //! describe the columns.
 
+/// Defines the model and the entity of a table of a project. The first column is the tenant. With a
+/// `resource`, which errors name, the second one is the number of the resource.
+macro_rules! table {
+    (
+        $table:tt, resource $resource:literal;
+        $(#[$attribute:meta])*
+        pub struct Model { $($columns:tt)* }
+    ) => {
+        $crate::rows::table! {
+            $table;
+            $(#[$attribute])*
+            pub struct Model {
+                #[sea_orm(primary_key, auto_increment = false)]
+                pub id: i32,
+                $($columns)*
+            }
+        }
+
+        impl $crate::keyed::KeyedEntity for Entity {
+            const ID: Column = Column::Id;
+            const RESOURCE: &'static str = $resource;
+        }
+    };
+    (
+        $table:tt;
+        $(#[$attribute:meta])*
+        pub struct Model { $($columns:tt)* }
+    ) => {
+        #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+        $(#[$attribute])*
+        #[sea_orm(table_name = $table)]
+        pub struct Model {
+            #[sea_orm(primary_key, auto_increment = false)]
+            pub tenant_id: Uuid,
+            $($columns)*
+        }
+
+        #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+        pub enum Relation {}
+
+        impl ActiveModelBehavior for ActiveModel {}
+
+        impl $crate::tx::Scoped for Entity {
+            const TENANT: Column = Column::TenantId;
+        }
+
+        $crate::rows::table!(@fields { $($columns)* });
+    };
+    (@fields { $($(#[$attribute:meta])* pub $column:ident: $type:ty),* $(,)? }) => {
+        $crate::fields::fields!(Model { tenant_id, $($column),* });
+    };
+}
+pub(crate) use table;
+
 pub mod assignment;
 pub mod change;
 pub mod custom_config;

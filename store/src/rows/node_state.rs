@@ -2,52 +2,40 @@
 
 use sea_orm::entity::prelude::*;
 
-use crate::tx::Scoped;
-
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
-#[sea_orm(table_name = "node_states")]
-pub struct Model {
-    #[sea_orm(primary_key, auto_increment = false)]
-    pub tenant_id: Uuid,
-    #[sea_orm(primary_key, auto_increment = false)]
-    pub instance_id: i32,
-    pub os_id: i32,
-    pub provisioned: bool,
-    pub protocol: String,
-    pub modules: Vec<String>,
-    pub agent_version: String,
-    pub boot_id: String,
-    pub facts_digest: Vec<u8>,
-    pub facts: Json,
-    pub status: String,
-    pub status_indication: String,
-    pub status_at: DateTimeUtc,
-    pub update_status: String,
-    pub update_status_indication: String,
-    pub update_status_at: DateTimeUtc,
-    pub os_update_available: String,
-    pub last_end_run_id: Option<i32>,
-    pub last_end_target: Option<String>,
-    pub last_end_at: Option<DateTimeUtc>,
-    pub last_end_verdict: Option<String>,
-    pub sample: Option<Json>,
-    pub delivered: Json,
-    pub conditions: Json,
-    pub previous_boot_id: String,
-    pub packages_digest: Option<Vec<u8>>,
-    pub booted_profile: Option<String>,
-    pub booted_image: Option<String>,
-    pub waiting: String,
-    pub reported_packages_digest: Option<Vec<u8>>,
-    pub available_digest: Vec<u8>,
-    pub bad_images: Json,
-}
-
-#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
-pub enum Relation {}
-
-impl ActiveModelBehavior for ActiveModel {}
-
-impl Scoped for Entity {
-    const TENANT: Column = Column::TenantId;
+table! {
+    "node_states";
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub instance_id: i32,
+        pub os_id: i32,
+        pub provisioned: bool,
+        pub protocol: String,
+        pub modules: Vec<String>,
+        pub agent_version: String,
+        pub boot_id: String,
+        pub facts_digest: Vec<u8>,
+        pub facts: Json,
+        pub status: String,
+        pub status_indication: String,
+        pub status_at: DateTimeUtc,
+        pub update_status: String,
+        pub update_status_indication: String,
+        pub update_status_at: DateTimeUtc,
+        pub os_update_available: String,
+        pub last_end_run_id: Option<i32>,
+        pub last_end_target: Option<String>,
+        pub last_end_at: Option<DateTimeUtc>,
+        pub last_end_verdict: Option<String>,
+        pub sample: Option<Json>,
+        pub delivered: Json,
+        pub conditions: Json,
+        pub previous_boot_id: String,
+        pub packages_digest: Option<Vec<u8>>,
+        pub booted_profile: Option<String>,
+        pub booted_image: Option<String>,
+        pub waiting: String,
+        pub reported_packages_digest: Option<Vec<u8>>,
+        pub available_digest: Vec<u8>,
+        pub bad_images: Json,
+    }
 }

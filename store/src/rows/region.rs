@@ -4,34 +4,16 @@ use evenkeel_domain::location::Metadata;
 use sea_orm::entity::prelude::*;
 use serde::Deserialize;
 
-use crate::keyed::KeyedEntity;
 use crate::rows::JsonColumn;
-use crate::tx::Scoped;
 
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
-#[sea_orm(table_name = "regions")]
-pub struct Model {
-    #[sea_orm(primary_key, auto_increment = false)]
-    pub tenant_id: Uuid,
-    #[sea_orm(primary_key, auto_increment = false)]
-    pub id: i32,
-    pub name: String,
-    pub parent_id: Option<i32>,
-    pub metadata: JsonColumn<Metadata>,
-    pub created_at: DateTimeUtc,
-    pub updated_at: DateTimeUtc,
-}
-
-#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
-pub enum Relation {}
-
-impl ActiveModelBehavior for ActiveModel {}
-
-impl Scoped for Entity {
-    const TENANT: Column = Column::TenantId;
-}
-
-impl KeyedEntity for Entity {
-    const ID: Column = Column::Id;
-    const RESOURCE: &'static str = "region_resource";
+table! {
+    "regions", resource "region_resource";
+    #[derive(Deserialize)]
+    pub struct Model {
+        pub name: String,
+        pub parent_id: Option<i32>,
+        pub metadata: JsonColumn<Metadata>,
+        pub created_at: DateTimeUtc,
+        pub updated_at: DateTimeUtc,
+    }
 }
