@@ -1,13 +1,11 @@
 //! Features of EIM that Evenkeel does not have. EIM's clients request these lists, which are always
 //! empty.
 
-use axum::extract::State;
 use evenkeel_api::absent::{
     LogGroupList, LogProfileList, MetricGroupList, MetricProfileList, WorkloadList,
     WorkloadMemberList,
 };
 
-use crate::App;
 use crate::call::Call;
 use crate::extract::{Json, Params};
 use crate::listing::ListParams;
@@ -22,12 +20,8 @@ use crate::shape::{Answer, InProject};
     get, path = "/v1/projects/{projectName}/compute/workloads", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No workloads.", body = WorkloadList), Problem),
 )]
-pub async fn list_workloads(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<WorkloadList> {
-    empty_list(&app, &call, &params).await
+pub async fn list_workloads(call: Call, params: Params) -> Answer<WorkloadList> {
+    empty_list(&call, &params).await
 }
 
 /// List workload members
@@ -38,12 +32,8 @@ pub async fn list_workloads(
     get, path = "/v1/projects/{projectName}/workload_members", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No members.", body = WorkloadMemberList), Problem),
 )]
-pub async fn list_workload_members(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<WorkloadMemberList> {
-    empty_list(&app, &call, &params).await
+pub async fn list_workload_members(call: Call, params: Params) -> Answer<WorkloadMemberList> {
+    empty_list(&call, &params).await
 }
 
 /// List telemetry log groups
@@ -54,12 +44,8 @@ pub async fn list_workload_members(
     get, path = "/v1/projects/{projectName}/telemetry/groups/logs", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No groups.", body = LogGroupList), Problem),
 )]
-pub async fn list_log_groups(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<LogGroupList> {
-    empty_list(&app, &call, &params).await
+pub async fn list_log_groups(call: Call, params: Params) -> Answer<LogGroupList> {
+    empty_list(&call, &params).await
 }
 
 /// List telemetry metric groups
@@ -70,12 +56,8 @@ pub async fn list_log_groups(
     get, path = "/v1/projects/{projectName}/telemetry/groups/metrics", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No groups.", body = MetricGroupList), Problem),
 )]
-pub async fn list_metric_groups(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<MetricGroupList> {
-    empty_list(&app, &call, &params).await
+pub async fn list_metric_groups(call: Call, params: Params) -> Answer<MetricGroupList> {
+    empty_list(&call, &params).await
 }
 
 /// List telemetry log profiles
@@ -86,12 +68,8 @@ pub async fn list_metric_groups(
     get, path = "/v1/projects/{projectName}/telemetry/profiles/logs", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No profiles.", body = LogProfileList), Problem),
 )]
-pub async fn list_log_profiles(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<LogProfileList> {
-    empty_list(&app, &call, &params).await
+pub async fn list_log_profiles(call: Call, params: Params) -> Answer<LogProfileList> {
+    empty_list(&call, &params).await
 }
 
 /// List telemetry metric profiles
@@ -103,18 +81,14 @@ pub async fn list_log_profiles(
     params(InProject, ListParams),
     responses((status = 200, description = "No profiles.", body = MetricProfileList), Problem),
 )]
-pub async fn list_metric_profiles(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<MetricProfileList> {
-    empty_list(&app, &call, &params).await
+pub async fn list_metric_profiles(call: Call, params: Params) -> Answer<MetricProfileList> {
+    empty_list(&call, &params).await
 }
 
 /// An empty list, if the caller may read the project.
-async fn empty_list<T: Default>(app: &App, call: &Call, params: &Params) -> Answer<T> {
+async fn empty_list<T: Default>(call: &Call, params: &Params) -> Answer<T> {
     params.number("pageSize", 1, 100)?;
     params.number("offset", 0, u32::MAX)?;
-    drop(app.read(call).await?);
+    drop(call.read().await?);
     Ok(Json(T::default()))
 }

@@ -1,6 +1,5 @@
 //! `assignments`: policies assigned to targets, with rollout limits.
 
-use axum::extract::State;
 use evenkeel_api::Empty;
 use evenkeel_api::assignment::{
     AssignmentInput, AssignmentList, AssignmentResource, AssignmentResumption,
@@ -14,7 +13,6 @@ use evenkeel_store::{Conflict, StoreError, Tx, hosts, instances, policies, regio
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::{Call, parse_path_id};
 use crate::extract::{Change, Json, Params, Path};
 use crate::listing::short_list::{PageParams, PageQuery};
@@ -42,14 +40,10 @@ pub struct AssignmentPath {
     get, path = "/v1/projects/{projectName}/assignments", tag = "assignments", params(InProject, PageParams),
     responses((status = 200, description = "The assignments, by kind of their targets.", body = AssignmentList), Problem),
 )]
-pub async fn list_assignments(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<AssignmentList> {
+pub async fn list_assignments(call: Call, params: Params) -> Answer<AssignmentList> {
     let page = PageQuery::from_params(&params)?;
-    let tx = app.read(&call).await?;
-    let all = assignments::all(&tx, app.clock.now()).await?;
+    let tx = call.read().await?;
+    let all = assignments::all(&tx, call.now()).await?;
     let part = page.paginate(all);
     Ok(Json(AssignmentList {
         assignments: part.items.iter().map(resource).collect(),
@@ -68,13 +62,12 @@ pub async fn list_assignments(
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn get_assignment(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<AssignmentPath>,
 ) -> Answer<AssignmentResource> {
-    let tx = app.read(&call).await?;
+    let tx = call.read().await?;
     let scope = parse_scope(&path)?;
-    let assignment = assignments::find(&tx, scope, app.clock.now()).await?;
+    let assignment = assignments::find(&tx, scope, call.now()).await?;
     Ok(Json(resource(&assignment)))
 }
 
@@ -92,16 +85,15 @@ pub async fn get_assignment(
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn put_assignment(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<AssignmentPath>,
     Json(body): Json<AssignmentInput>,
 ) -> Answer<AssignmentResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     let scope = parse_scope(&path)?;
     let (policy, limits) = parse_spec(&body)?;
     check_assignable(&tx, scope, policy).await?;
-    let now = app.clock.now();
+    let now = call.now();
     assignments::set(&tx, scope, policy, limits, now).await?;
     let assignment = assignments::find(&tx, scope, now).await?;
     tx.commit().await?;
@@ -122,17 +114,16 @@ pub async fn put_assignment(
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn patch_assignment(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<AssignmentPath>,
     params: Params,
     change: Change<AssignmentInput>,
 ) -> Answer<AssignmentResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let scope = parse_scope(&path)?;
-    let now = app.clock.now();
+    let now = call.now();
     let before = ignore_not_found(assignments::find(&tx, scope, now).await)?;
     let desired = change
         .apply_to(&before.as_ref().map(to_input).unwrap_or_default(), params.text("fieldMask"))?;
@@ -163,14 +154,13 @@ pub async fn patch_assignment(
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn resume_assignment(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<AssignmentPath>,
     Json(body): Json<AssignmentResumptionInput>,
 ) -> Answer<AssignmentResource> {
-    let (tx, by) = app.write_as_caller(&call).await?;
+    let (tx, by) = call.write_as_caller().await?;
     let scope = parse_scope(&path)?;
-    let at = app.clock.now();
+    let at = call.now();
     let reason = parse_reason(&body.reason)?;
     assignments::resume(&tx, scope, &Resumption { at, by, reason }).await?;
     let resumed = assignments::find(&tx, scope, at).await?;
@@ -187,16 +177,12 @@ pub async fn resume_assignment(
     delete, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath),
     responses((status = 200, description = "The assignment is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_assignment(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<AssignmentPath>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_assignment(call: Call, Path(path): Path<AssignmentPath>) -> Answer<Empty> {
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let scope = parse_scope(&path)?;
-    assignments::find(&tx, scope, app.clock.now()).await?;
+    assignments::find(&tx, scope, call.now()).await?;
     assignments::clear(&tx, scope).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))

@@ -8,15 +8,16 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use evenkeel_auth::Caller;
+use evenkeel_domain::Time;
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_store::{Actor, FleetTx, ProjectKey, StoreError, TransactionMode, Tx};
 use uuid::Uuid;
 
+use crate::app::App;
 use crate::layers::RequestId;
 use crate::paths::LegacyPath;
 use crate::problem::Problem;
-use crate::{App, Inventory};
 
 /// Header that names the project in EIM's legacy paths.
 const ACTIVE_PROJECT: &str = "activeprojectid";
@@ -25,6 +26,8 @@ const ACTIVE_PROJECT: &str = "activeprojectid";
 /// opened: like EIM, the API rejects a malformed request before it checks the token.
 #[derive(Clone, Debug)]
 pub struct Call {
+    /// The API.
+    pub app: App,
     authorization: Option<String>,
     project: ProjectRef,
     request_id: String,
@@ -43,6 +46,82 @@ impl Call {
     /// Id of the request.
     pub fn request_id(&self) -> &str {
         &self.request_id
+    }
+
+    /// The current time.
+    pub fn now(&self) -> Time {
+        self.app.clock.now()
+    }
+
+    /// Verifies the token and returns the caller.
+    pub fn caller(&self) -> Result<Arc<Caller>, Problem> {
+        let header = self.authorization.as_deref();
+        Ok(self.app.authority.verify_header(header, self.now())?)
+    }
+
+    /// Opens a transaction that reads the project.
+    pub async fn read(&self) -> Result<Tx, Problem> {
+        let caller = self.caller()?;
+        self.enter(&caller, &TransactionMode::Read).await
+    }
+
+    /// Opens a transaction that reads the project as of one instant.
+    pub async fn snapshot(&self) -> Result<Tx, Problem> {
+        let caller = self.caller()?;
+        self.enter(&caller, &TransactionMode::Snapshot).await
+    }
+
+    /// Opens a transaction that changes the project.
+    pub async fn write(&self) -> Result<Tx, Problem> {
+        self.write_as_caller().await.map(|(tx, _)| tx)
+    }
+
+    /// Opens a transaction that changes the project. Also returns the name of the caller.
+    pub async fn write_as_caller(&self) -> Result<(Tx, String), Problem> {
+        let caller = self.caller()?;
+        let entry = TransactionMode::Write(self.actor(&caller));
+        let tx = self.enter(&caller, &entry).await?;
+        Ok((tx, caller.subject.clone()))
+    }
+
+    /// Opens a transaction that creates or deletes projects.
+    pub async fn administrate(&self) -> Result<FleetTx, Problem> {
+        let caller = self.caller()?;
+        if !caller.may_administrate() {
+            return Err(Problem::forbidden("only an administrator may create and delete projects"));
+        }
+        Ok(self.app.store.fleet_as(&self.actor(&caller)).await?)
+    }
+
+    /// Opens a transaction in the request's project, if the project exists and the caller has the
+    /// role for it.
+    async fn enter(&self, caller: &Caller, entry: &TransactionMode) -> Result<Tx, Problem> {
+        let project = match &self.project {
+            ProjectRef::Name(name) => parse_project_name(name).ok().map(ProjectKey::Named),
+            ProjectRef::Header(Some(id)) => Some(ProjectKey::Id(TenantId::new(*id))),
+            ProjectRef::Header(None) => {
+                let message = "the header ActiveProjectID must hold the UUID of a project";
+                return Err(Problem::unauthenticated(message));
+            }
+        };
+        let entered = match &project {
+            Some(project) => self.app.store.enter(project, entry).await?,
+            None => None,
+        };
+        let may = |tenant: TenantId| match entry {
+            TransactionMode::Read | TransactionMode::Snapshot => caller.may_read(tenant.uuid()),
+            TransactionMode::Write(_) => caller.may_write(tenant.uuid()),
+        };
+        // The same answer for a missing project and a missing role, so that nobody can probe for
+        // projects.
+        entered
+            .filter(|tx| may(tx.tenant()))
+            .ok_or_else(|| Problem::forbidden("no such project, or no role in it for this"))
+    }
+
+    /// Who changes data in this request.
+    fn actor(&self, caller: &Caller) -> Actor {
+        Actor { name: caller.subject.clone(), request_id: self.request_id.clone() }
     }
 }
 
@@ -63,6 +142,7 @@ impl FromRequestParts<App> for Call {
             ProjectRef::Name(name.unwrap_or_default())
         };
         Ok(Self {
+            app: Arc::clone(app),
             authorization: header_text(&parts.headers, AUTHORIZATION.as_str()),
             project,
             request_id: RequestId::from_extensions(&parts.extensions).to_owned(),
@@ -72,83 +152,6 @@ impl FromRequestParts<App> for Call {
 
 fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
-}
-
-impl Inventory {
-    /// Verifies the token and returns the caller.
-    pub(crate) fn caller(&self, call: &Call) -> Result<Arc<Caller>, Problem> {
-        let header = call.authorization.as_deref();
-        Ok(self.authority.verify_header(header, self.clock.now())?)
-    }
-
-    /// Opens a transaction that reads the project.
-    pub(crate) async fn read(&self, call: &Call) -> Result<Tx, Problem> {
-        let caller = self.caller(call)?;
-        self.enter(call, &caller, &TransactionMode::Read).await
-    }
-
-    /// Opens a transaction that reads the project as of one instant.
-    pub(crate) async fn snapshot(&self, call: &Call) -> Result<Tx, Problem> {
-        let caller = self.caller(call)?;
-        self.enter(call, &caller, &TransactionMode::Snapshot).await
-    }
-
-    /// Opens a transaction that changes the project.
-    pub(crate) async fn write(&self, call: &Call) -> Result<Tx, Problem> {
-        self.write_as_caller(call).await.map(|(tx, _)| tx)
-    }
-
-    /// Opens a transaction that changes the project. Also returns the name of the caller.
-    pub(crate) async fn write_as_caller(&self, call: &Call) -> Result<(Tx, String), Problem> {
-        let caller = self.caller(call)?;
-        let entry = TransactionMode::Write(actor(&caller, call));
-        let tx = self.enter(call, &caller, &entry).await?;
-        Ok((tx, caller.subject.clone()))
-    }
-
-    /// Opens a transaction that creates or deletes projects.
-    pub(crate) async fn administrate(&self, call: &Call) -> Result<FleetTx, Problem> {
-        let caller = self.caller(call)?;
-        if !caller.may_administrate() {
-            return Err(Problem::forbidden("only an administrator may create and delete projects"));
-        }
-        Ok(self.store.fleet_as(&actor(&caller, call)).await?)
-    }
-
-    /// Opens a transaction in the request's project, if the project exists and the caller has the
-    /// role for it.
-    async fn enter(
-        &self,
-        call: &Call,
-        caller: &Caller,
-        entry: &TransactionMode,
-    ) -> Result<Tx, Problem> {
-        let project = match &call.project {
-            ProjectRef::Name(name) => parse_project_name(name).ok().map(ProjectKey::Named),
-            ProjectRef::Header(Some(id)) => Some(ProjectKey::Id(TenantId::new(*id))),
-            ProjectRef::Header(None) => {
-                let message = "the header ActiveProjectID must hold the UUID of a project";
-                return Err(Problem::unauthenticated(message));
-            }
-        };
-        let entered = match &project {
-            Some(project) => self.store.enter(project, entry).await?,
-            None => None,
-        };
-        let may = |tenant: TenantId| match entry {
-            TransactionMode::Read | TransactionMode::Snapshot => caller.may_read(tenant.uuid()),
-            TransactionMode::Write(_) => caller.may_write(tenant.uuid()),
-        };
-        // The same answer for a missing project and a missing role, so that nobody can probe for
-        // projects.
-        entered
-            .filter(|tx| may(tx.tenant()))
-            .ok_or_else(|| Problem::forbidden("no such project, or no role in it for this"))
-    }
-}
-
-fn actor(caller: &Caller, call: &Call) -> Actor {
-    Actor { name: caller.subject.clone(), request_id: call.request_id.clone() }
 }
 
 /// Parses the name of a project in a path. An impossible name gives "not found".

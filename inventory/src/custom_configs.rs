@@ -1,7 +1,6 @@
 //! `customConfigs`: configuration for the first boot of a machine. It can be created and deleted,
 //! not changed.
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::custom_config::{CustomConfigInput, CustomConfigList, CustomConfigResource};
 use evenkeel_api::{Empty, Timestamps};
@@ -16,7 +15,6 @@ use crate::extract::{Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "custom_config_resource";
 
@@ -27,12 +25,8 @@ const RESOURCE_KIND: &str = "custom_config_resource";
     get, path = "/v1/projects/{projectName}/customConfigs", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The configurations.", body = CustomConfigList), Problem),
 )]
-pub async fn list_custom_configs(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(CustomConfigs, &app, &call, &params).await
+pub async fn list_custom_configs(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(CustomConfigs, &call, &params).await
 }
 
 struct CustomConfigs;
@@ -42,12 +36,7 @@ impl Listable for CustomConfigs {
     const KEY: &'static str = "customConfigs";
     type Item = CustomConfigResource;
 
-    async fn load(
-        &self,
-        _: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<CustomConfigResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<CustomConfigResource>, Problem> {
         let config_ids: Vec<_> = ids.iter().copied().map(CustomConfigId::from_bits).collect();
         let configs = custom_configs::find_many(tx, &config_ids).await?;
         let configs = in_order(ids, configs, |config: &CustomConfig| config.id.bits());
@@ -67,13 +56,12 @@ impl Listable for CustomConfigs {
     responses((status = 200, description = "The configuration.", body = CustomConfigResource), Problem),
 )]
 pub async fn create_custom_config(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<CustomConfigInput>,
 ) -> Answer<CustomConfigResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     let spec = CustomConfigSpec::parse(&body.name, &body.description, &body.config)?;
-    let config = custom_configs::create(&tx, &spec, app.clock.now()).await?;
+    let config = custom_configs::create(&tx, &spec, call.now()).await?;
     tx.commit().await?;
     Ok(Json(resource(&config)))
 }
@@ -85,12 +73,8 @@ pub async fn create_custom_config(
     get, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The configuration.", body = CustomConfigResource), Problem),
 )]
-pub async fn get_custom_config(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<CustomConfigResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_custom_config(call: Call, Path(path): Path<Item>) -> Answer<CustomConfigResource> {
+    let tx = call.read().await?;
     let id: CustomConfigId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let config = custom_configs::find(&tx, id).await?;
     Ok(Json(resource(&config)))
@@ -105,12 +89,8 @@ pub async fn get_custom_config(
     delete, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The configuration is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_custom_config(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_custom_config(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: CustomConfigId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     custom_configs::delete(&tx, id).await?;
     tx.commit().await?;

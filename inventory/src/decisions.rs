@@ -1,18 +1,15 @@
 //! `compute/instances/{id}/decision`: what a node should do now, and why.
 
-use axum::extract::State;
 use chrono::SecondsFormat;
 use evenkeel_api::decision::{
     AvailableUpdate, Decision, DecisionGrant, DecisionSlots, DecisionWindow, GrantWindow,
     Reason as WireReason, SkippedPolicy,
 };
-use evenkeel_api::update_run::RunTarget;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::AssignedPolicy;
-use evenkeel_domain::decide::{Act, AgentProtocol, OfflineGrant, Reason, Target, TargetKind};
+use evenkeel_domain::decide::{Act, AgentProtocol, OfflineGrant, Reason};
 use evenkeel_domain::id::InstanceId;
-use evenkeel_domain::package::PackageRequirement;
-use evenkeel_domain::policy::{DesiredUpdate, PackageRules, PolicySpec};
+use evenkeel_domain::policy::PackageRules;
 use evenkeel_domain::window::{Opener, Window};
 use evenkeel_store::decisions::{DecisionInput, ReadMode, load_decision_input};
 use evenkeel_store::runs::RunDetails;
@@ -20,12 +17,12 @@ use evenkeel_store::{contacts, instances, nodes};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::App;
 use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Path};
 use crate::problem::Problem;
+use crate::shape::targets::run_target;
 use crate::shape::{Answer, Item};
-use crate::{effective, instances as instance, orders, pauses, policies, runs};
+use crate::{effective, instances as instance, orders, pauses, runs};
 
 /// Explain what a node should do now
 ///
@@ -36,17 +33,13 @@ use crate::{effective, instances as instance, orders, pauses, policies, runs};
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/decision", tag = "instances", params(Item),
     responses((status = 200, description = "The current decision.", body = Decision), Problem),
 )]
-pub async fn get_decision(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Decision> {
-    let tx = app.read(&call).await?;
+pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision> {
+    let tx = call.read().await?;
     let id: InstanceId = parse_resource_id(instance::RESOURCE_KIND, &path.resource_id)?;
-    let now = app.clock.now();
+    let now = call.now();
     let (instance, host) = instances::find_with_host(&tx, id).await?;
     let node = nodes::find(&tx, id).await?;
-    let planning_limits = &app.settings.planning_limits;
+    let planning_limits = &call.app.settings.planning_limits;
     let input =
         load_decision_input(&tx, &host, &node, planning_limits, ReadMode::Preview(now)).await?;
     // EIM's agents do not know package rules and apply all updates.
@@ -174,70 +167,6 @@ fn window_resource(window: &Window, now: Time) -> DecisionWindow {
         schedule_id,
         opened_by: opened_by.to_owned(),
         open: window.is_open(now),
-    }
-}
-
-/// REST form of a policy's desired update.
-pub fn policy_target(spec: &PolicySpec) -> RunTarget {
-    let rules = policies::package_rules_resource(&spec.rules);
-    let image_rules = policies::image_rules_resource(spec.image_rules);
-    let DesiredUpdate::Target(target) = &spec.desired else {
-        return RunTarget {
-            mode: "latest".to_owned(),
-            package_rules: Some(rules),
-            image_rules: Some(image_rules),
-            ..RunTarget::default()
-        };
-    };
-    let kind = if target.os.is_some() {
-        "image"
-    } else if target.packages.is_empty() && target.sources.is_empty() {
-        "kernel"
-    } else {
-        "packages"
-    };
-    RunTarget {
-        kind: kind.to_owned(),
-        mode: "exactly".to_owned(),
-        packages: target.packages.iter().map(PackageRequirement::to_string).collect(),
-        sources: target.sources.clone(),
-        package_rules: (kind == "packages").then_some(rules),
-        kernel_command: target.kernel_command.clone(),
-        os_id: target.os.map(|os| os.to_string()).unwrap_or_default(),
-        image_rules: target.os.is_some().then_some(image_rules),
-        ..RunTarget::default()
-    }
-}
-
-/// REST form of the target that a node receives.
-pub fn run_target(target: &Target) -> RunTarget {
-    match &target.kind {
-        TargetKind::Packages { exactly, sources, kernel_command, rules, allow_downgrades: _ } => {
-            RunTarget {
-                kind: "packages".to_owned(),
-                mode: if exactly.is_some() { "exactly" } else { "latest" }.to_owned(),
-                packages: exactly.iter().flatten().map(PackageRequirement::to_string).collect(),
-                sources: sources.clone(),
-                package_rules: Some(policies::package_rules_resource(rules)),
-                kernel_command: kernel_command.clone(),
-                ..RunTarget::default()
-            }
-        }
-        TargetKind::Image(image) => RunTarget {
-            kind: "image".to_owned(),
-            os_id: image.os.to_string(),
-            image_id: image.image_id.clone(),
-            image_url: image.url.clone(),
-            sha256: image.sha256.as_str().to_owned(),
-            profile_name: image.profile_name.clone(),
-            image_rules: Some(policies::image_rules_resource(target.image_rules)),
-            ..RunTarget::default()
-        },
-        TargetKind::Kernel { command } => RunTarget {
-            kind: "kernel".to_owned(),
-            kernel_command: command.clone(),
-            ..RunTarget::default()
-        },
     }
 }
 

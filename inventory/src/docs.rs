@@ -1,7 +1,7 @@
 //! `/openapi.json`, and `/docs` to read and try the API in a browser. Both are built into the
 //! program; the page loads nothing from other servers and its content security policy forbids it.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -12,15 +12,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, get_service};
 use swagger_ui_dist::{ApiDefinition, OpenApiSource};
+use utoipa::openapi::OpenApi;
 
-use crate::App;
+use crate::app::App;
 use crate::problem::Problem;
 
 /// The OpenAPI document as JSON.
-static DOCUMENT: LazyLock<Option<Bytes>> = LazyLock::new(|| {
-    let text = crate::document().to_json();
-    text.map(Bytes::from).ok()
-});
+static DOCUMENT: OnceLock<Option<Bytes>> = OnceLock::new();
 
 const PAGE: &str = include_str!("docs/page.html");
 const START_SCRIPT: &str = include_str!("docs/start.js");
@@ -31,7 +29,7 @@ const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-
                       frame-ancestors 'none'";
 
 /// Routes of the document and the page.
-pub fn routes() -> Router<App> {
+pub fn routes(document: fn() -> OpenApi) -> Router<App> {
     // Only the assets of Swagger UI are taken from its crate: the page is our own.
     let reader = swagger_ui_dist::generate_routes(ApiDefinition {
         uri_prefix: "/docs",
@@ -45,7 +43,7 @@ pub fn routes() -> Router<App> {
         .route("/docs/swagger-ui.css", reader.clone())
         .route("/docs/swagger-ui-bundle.js", reader)
         .route_layer(middleware::from_fn(add_page_headers))
-        .route("/openapi.json", get(document))
+        .route("/openapi.json", get(move || serve_document(document)))
 }
 
 /// Adds the headers of the embedded files. They change only with the program, so browsers may cache
@@ -58,9 +56,10 @@ async fn add_page_headers(request: Request, next: Next) -> Response {
     response
 }
 
-async fn document() -> Result<Response, Problem> {
-    let document = DOCUMENT.clone().ok_or_else(Problem::internal)?;
-    Ok((content_type("application/json"), document).into_response())
+async fn serve_document(document: fn() -> OpenApi) -> Result<Response, Problem> {
+    let json = DOCUMENT.get_or_init(|| document().to_json().map(Bytes::from).ok());
+    let json = json.clone().ok_or_else(Problem::internal)?;
+    Ok((content_type("application/json"), json).into_response())
 }
 
 async fn page() -> Response {

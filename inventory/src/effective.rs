@@ -9,8 +9,8 @@ use evenkeel_domain::os::{Image, OsProfile};
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_store::{StoreError, Tx, os_profiles, policies};
 
-use crate::decisions::policy_target;
-use crate::policies::target_os;
+use crate::shape::policies::target_os;
+use crate::shape::targets::policy_target;
 
 /// The policy and why it does not match an operating system. None if it matches, or if it does not
 /// exist.

@@ -1,11 +1,8 @@
 //! `compute/hosts`: the machines of the fleet.
 
-mod hardware;
-mod shape;
 pub mod summary;
 pub mod transitions;
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::host::{HostInput, HostList, HostRegister, HostResource};
@@ -24,12 +21,8 @@ use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::location_tree::{labels, metadata};
 use crate::problem::Problem;
+use crate::shape::hosts::{full_resource, load_resources};
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
-use crate::{App, Inventory};
-
-use shape::{full_resource, load_resources};
-
-pub use shape::{resource, resource_with_provider};
 
 const RESOURCE_KIND: &str = "host_resource";
 
@@ -41,12 +34,8 @@ const RESOURCE_KIND: &str = "host_resource";
     get, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts", params(InProject, ListParams),
     responses((status = 200, description = "The hosts; by default ordered by id.", body = HostList), Problem),
 )]
-pub async fn list_hosts(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(Hosts, &app, &call, &params).await
+pub async fn list_hosts(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(Hosts, &call, &params).await
 }
 
 struct Hosts;
@@ -58,12 +47,7 @@ impl Listable for Hosts {
     const CHUNK_SIZE: u32 = 100;
     type Item = HostResource;
 
-    async fn load(
-        &self,
-        _app: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<HostResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<HostResource>, Problem> {
         let host_ids: Vec<_> = ids.iter().map(|bits| HostId::from_bits(*bits)).collect();
         let hosts = hosts::find_many_details(tx, &host_ids).await?;
         load_resources(tx, in_order(ids, hosts, |record| record.host.id.bits())).await
@@ -83,15 +67,11 @@ impl Listable for Hosts {
     request_body = HostInput,
     responses((status = 200, description = "The host.", body = HostResource), Problem),
 )]
-pub async fn create_host(
-    State(app): State<App>,
-    call: Call,
-    Json(body): Json<HostInput>,
-) -> Answer<HostResource> {
-    let tx = app.write(&call).await?;
+pub async fn create_host(call: Call, Json(body): Json<HostInput>) -> Answer<HostResource> {
+    let tx = call.write().await?;
     let registration = Registration::without_registration(&body.name, &body.uuid)?;
     let desired = parse_desired(body)?;
-    let now = app.clock.now();
+    let now = call.now();
     tx.lock_for_change().await?;
     let host = hosts::register(&tx, &registration, now).await?;
     apply(&tx, &host, desired, now).await?;
@@ -113,12 +93,8 @@ pub async fn create_host(
     request_body = HostRegister,
     responses((status = 200, description = "The host.", body = HostResource), Problem),
 )]
-pub async fn register_host(
-    State(app): State<App>,
-    call: Call,
-    Json(body): Json<HostRegister>,
-) -> Answer<HostResource> {
-    let tx = app.write(&call).await?;
+pub async fn register_host(call: Call, Json(body): Json<HostRegister>) -> Answer<HostResource> {
+    let tx = call.write().await?;
     let registration =
         Registration::parse(&body.name, &body.uuid, &body.serial_number, body.auto_onboard)?
             .with_user_lvm_size(body.user_lvm_size)?;
@@ -127,7 +103,7 @@ pub async fn register_host(
         site: optional_id("siteId", &body.site_id)?,
         metadata: Metadata::default(),
     };
-    let now = app.clock.now();
+    let now = call.now();
     if desired.site.is_some() {
         tx.lock_for_change().await?;
     }
@@ -145,12 +121,8 @@ pub async fn register_host(
     get, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     responses((status = 200, description = "The host.", body = HostResource), Problem),
 )]
-pub async fn get_host(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<HostResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_host(call: Call, Path(path): Path<Item>) -> Answer<HostResource> {
+    let tx = call.read().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     load_host_resource(&tx, id).await
 }
@@ -169,18 +141,17 @@ pub async fn get_host(
     responses((status = 200, description = "The host.", body = HostResource), Problem),
 )]
 pub async fn put_host(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Json(body): Json<HostInput>,
 ) -> Answer<HostResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let desired = parse_desired(body)?;
     let host = hosts::find(&tx, id).await?;
-    apply(&tx, &host, desired, app.clock.now()).await?;
+    apply(&tx, &host, desired, call.now()).await?;
     let answer = load_host_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -197,19 +168,18 @@ pub async fn put_host(
     responses((status = 200, description = "The host.", body = HostResource), Problem),
 )]
 pub async fn patch_host(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     params: Params,
     change: Change<HostInput>,
 ) -> Answer<HostResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let host = hosts::find(&tx, id).await?;
     let desired = parse_desired(change.apply_to(&to_input(&host), params.text("fieldMask"))?)?;
-    apply(&tx, &host, desired, app.clock.now()).await?;
+    apply(&tx, &host, desired, call.now()).await?;
     let answer = load_host_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -225,12 +195,8 @@ pub async fn patch_host(
     delete, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     responses((status = 200, description = "The host is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_host(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_host(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     hosts::delete(&tx, id).await?;
     tx.commit().await?;

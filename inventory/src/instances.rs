@@ -1,9 +1,7 @@
 //! `compute/instances`: the operating systems that run on hosts.
 
 mod change;
-mod shape;
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::instance::{InstanceInput, InstanceList, InstancePatch, InstanceResource};
@@ -20,11 +18,11 @@ use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
-use crate::shape::{Answer, InProject, Item, MaskParams};
-use crate::{App, Inventory, custom_configs, effective, hosts, local_accounts};
+use crate::shape::instances as shape;
+use crate::shape::{Answer, InProject, Item, MaskParams, hosts};
+use crate::{custom_configs, effective, local_accounts};
 
 pub use change::check_policy_matches_os;
-pub use shape::{resource, shallow};
 
 /// Name of the resource kind in errors of the store.
 pub const RESOURCE_KIND: &str = "instance_resource";
@@ -39,12 +37,7 @@ impl Listable for Instances {
     const CHUNK_SIZE: u32 = 100;
     type Item = InstanceResource;
 
-    async fn load(
-        &self,
-        _app: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<InstanceResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<InstanceResource>, Problem> {
         let instance_ids: Vec<_> = ids.iter().copied().map(InstanceId::from_bits).collect();
         let instances = instances::find_with_hosts(tx, &instance_ids).await?;
         let instances = in_order(ids, instances, |(instance, _)| instance.id.bits());
@@ -68,12 +61,8 @@ impl Listable for Instances {
     get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject, ListParams),
     responses((status = 200, description = "The instances; by default ordered by id.", body = InstanceList), Problem),
 )]
-pub async fn list_instances(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(Instances, &app, &call, &params).await
+pub async fn list_instances(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(Instances, &call, &params).await
 }
 
 /// Create the instance of a host
@@ -90,14 +79,13 @@ pub async fn list_instances(
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
 )]
 pub async fn create_instance(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<InstanceInput>,
 ) -> Answer<InstanceResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     let new = change::parse_new_instance(&body)?;
     change::check_new_instance(&tx, &new).await?;
-    let instance = instances::create(&tx, &new, app.clock.now()).await?;
+    let instance = instances::create(&tx, &new, call.now()).await?;
     let answer = load_instance_resource(&tx, instance.id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -111,12 +99,8 @@ pub async fn create_instance(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
 )]
-pub async fn get_instance(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<InstanceResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_instance(call: Call, Path(path): Path<Item>) -> Answer<InstanceResource> {
+    let tx = call.read().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     load_instance_resource(&tx, id).await
 }
@@ -137,18 +121,17 @@ pub async fn get_instance(
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
 )]
 pub async fn put_instance(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Json(body): Json<InstancePatch>,
 ) -> Answer<InstanceResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the locks, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
     let desired = change::complete_replacement(&instance, body);
-    change::apply_change(&tx, &instance, &desired, app.clock.now()).await?;
+    change::apply_change(&tx, &instance, &desired, call.now()).await?;
     let answer = load_instance_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -165,19 +148,18 @@ pub async fn put_instance(
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
 )]
 pub async fn patch_instance(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     params: Params,
     changes: Change<InstancePatch>,
 ) -> Answer<InstanceResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the locks, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
     let desired = changes.apply_to(&change::to_input(&instance), params.text("fieldMask"))?;
-    change::apply_change(&tx, &instance, &desired, app.clock.now()).await?;
+    change::apply_change(&tx, &instance, &desired, call.now()).await?;
     let answer = load_instance_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -192,14 +174,10 @@ pub async fn patch_instance(
     put, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/invalidate", tag = "instances", params(Item),
     responses((status = 200, description = "The instance is no longer trusted.", body = Empty), Problem),
 )]
-pub async fn invalidate_instance(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn invalidate_instance(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    instances::invalidate(&tx, id, app.clock.now()).await?;
+    instances::invalidate(&tx, id, call.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
@@ -211,12 +189,8 @@ pub async fn invalidate_instance(
     delete, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     responses((status = 200, description = "The instance is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_instance(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_instance(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     instances::delete(&tx, id).await?;
     tx.commit().await?;
@@ -255,6 +229,6 @@ fn full_resource(instance: &Instance, host: &Host, related: &Related) -> Instanc
     InstanceResource {
         host: Some(Box::new(hosts::resource_with_provider(host, related))),
         localaccount: account.map(local_accounts::resource),
-        ..resource(instance, related)
+        ..shape::resource(instance, related)
     }
 }

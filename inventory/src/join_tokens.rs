@@ -1,6 +1,5 @@
 //! `join-tokens`: tokens with which machines join a project.
 
-use axum::extract::State;
 use chrono::TimeDelta;
 use evenkeel_api::join_token::{JoinTokenInput, JoinTokenList, JoinTokenResource};
 use evenkeel_api::{Empty, Timestamps};
@@ -11,7 +10,6 @@ use evenkeel_domain::join_token::{JoinToken, JoinTokenSpec};
 use evenkeel_domain::text::Name;
 use evenkeel_store::join_tokens;
 
-use crate::App;
 use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
 use crate::listing::short_list::{PageParams, PageQuery};
@@ -27,16 +25,12 @@ const RESOURCE_KIND: &str = "join_token_resource";
     get, path = "/v1/projects/{projectName}/join-tokens", tag = "join tokens", params(InProject, PageParams),
     responses((status = 200, description = "The join tokens, by id.", body = JoinTokenList), Problem),
 )]
-pub async fn list_join_tokens(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<JoinTokenList> {
+pub async fn list_join_tokens(call: Call, params: Params) -> Answer<JoinTokenList> {
     let page = PageQuery::from_params(&params)?;
-    let tx = app.read(&call).await?;
+    let tx = call.read().await?;
     let all = join_tokens::all(&tx).await?;
     let part = page.paginate(all);
-    let now = app.clock.now();
+    let now = call.now();
     let resources = part.items.iter().map(|token| resource(token, now));
     Ok(Json(JoinTokenList {
         join_tokens: resources.collect(),
@@ -58,14 +52,13 @@ pub async fn list_join_tokens(
     responses((status = 200, description = "The join token, including its secret.", body = JoinTokenResource), Problem),
 )]
 pub async fn create_join_token(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<JoinTokenInput>,
 ) -> Answer<JoinTokenResource> {
-    let tx = app.write(&call).await?;
-    let now = app.clock.now();
+    let tx = call.write().await?;
+    let now = call.now();
     let spec = parse_spec(&body, now)?;
-    let secret = Secret::generate(app.ca_digest.as_deref()).map_err(|error| {
+    let secret = Secret::generate(call.app.ca_digest.as_deref()).map_err(|error| {
         tracing::error!(%error, "cannot create a join token");
         Problem::internal()
     })?;
@@ -84,15 +77,11 @@ pub async fn create_join_token(
     get, path = "/v1/projects/{projectName}/join-tokens/{resourceId}", tag = "join tokens", params(Item),
     responses((status = 200, description = "The join token.", body = JoinTokenResource), Problem),
 )]
-pub async fn get_join_token(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<JoinTokenResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_join_token(call: Call, Path(path): Path<Item>) -> Answer<JoinTokenResource> {
+    let tx = call.read().await?;
     let id: JoinTokenId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let token = join_tokens::find(&tx, id).await?;
-    Ok(Json(resource(&token, app.clock.now())))
+    Ok(Json(resource(&token, call.now())))
 }
 
 /// Revoke a join token
@@ -103,14 +92,10 @@ pub async fn get_join_token(
     put, path = "/v1/projects/{projectName}/join-tokens/{resourceId}/revoke", tag = "join tokens", params(Item),
     responses((status = 200, description = "The join token is revoked.", body = Empty), Problem),
 )]
-pub async fn revoke_join_token(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn revoke_join_token(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: JoinTokenId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    join_tokens::revoke(&tx, id, app.clock.now()).await?;
+    join_tokens::revoke(&tx, id, call.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use tower_http::catch_panic::CatchPanicLayer;
 use uuid::Uuid;
 
-use crate::Settings;
+use crate::app::Settings;
 use crate::problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

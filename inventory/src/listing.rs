@@ -26,7 +26,6 @@ use utoipa::IntoParams;
 use crate::call::Call;
 use crate::extract::Params;
 use crate::problem::Problem;
-use crate::{App, Inventory};
 use list_json::{ListJson, ListTail};
 use query::{ListStart, PageRange};
 
@@ -70,7 +69,6 @@ pub trait Listable: Send + Sync + 'static {
     /// Loads the items with these ids, in the same order. Items that no longer exist are omitted.
     fn load(
         &self,
-        app: &Inventory,
         tx: &Tx,
         ids: &[u32],
     ) -> impl Future<Output = Result<Vec<Self::Item>, Problem>> + Send;
@@ -90,7 +88,6 @@ pub trait ListSource: Send + Sync {
     /// Loads the items with these ids and writes them, in the same order.
     fn write_items<'a>(
         &'a self,
-        app: &'a Inventory,
         tx: &'a Tx,
         ids: &'a [u32],
         text: &'a mut ListJson,
@@ -112,13 +109,12 @@ impl<L: Listable> ListSource for L {
 
     fn write_items<'a>(
         &'a self,
-        app: &'a Inventory,
         tx: &'a Tx,
         ids: &'a [u32],
         text: &'a mut ListJson,
     ) -> BoxFuture<'a, Result<(), Problem>> {
         Box::pin(async move {
-            let items = self.load(app, tx, ids).await?;
+            let items = self.load(tx, ids).await?;
             text.push(&items)
         })
     }
@@ -127,13 +123,12 @@ impl<L: Listable> ListSource for L {
 /// Responds with a list.
 pub async fn answer<L: Listable>(
     list: L,
-    app: &App,
     call: &Call,
     params: &Params,
 ) -> Result<Response, Problem> {
     let request = ListRequest::from_params(vec![Box::new(list)], params)?;
-    let tx = app.snapshot(call).await?;
-    request.answer(app, call, tx).await
+    let tx = call.snapshot().await?;
+    request.answer(call, tx).await
 }
 
 /// Request for one or more lists in one response, each with its own key.
@@ -181,15 +176,15 @@ impl ListRequest {
     }
 
     /// Responds with the lists, as the transaction sees them.
-    pub async fn answer(self, app: &App, call: &Call, tx: Tx) -> Result<Response, Problem> {
+    pub async fn answer(self, call: &Call, tx: Tx) -> Result<Response, Problem> {
         match self.range.size {
-            Some(size) => self.answer_page(size, app, tx).await,
-            None => streaming::answer(self.parts, self.range.first_offset()?, app, call, tx).await,
+            Some(size) => self.answer_page(size, tx).await,
+            None => streaming::answer(self.parts, self.range.first_offset()?, call, tx).await,
         }
     }
 
     /// Responds with a page of each list.
-    async fn answer_page(self, size: u32, app: &App, tx: Tx) -> Result<Response, Problem> {
+    async fn answer_page(self, size: u32, tx: Tx) -> Result<Response, Problem> {
         let is_joint = self.parts.len() > 1;
         let (mut text, mut total, mut next) = (ListJson::default(), 0, None);
         for part in &self.parts {
@@ -204,7 +199,7 @@ impl ListRequest {
             };
             let chosen = stored::page(&tx, &part.listing, &from, size.into()).await?;
             text.begin(part.rows.key());
-            part.rows.write_items(app, &tx, &chosen.ids, &mut text).await?;
+            part.rows.write_items(&tx, &chosen.ids, &mut text).await?;
             text.end();
             total += chosen.total;
             next = next.or(chosen.next);

@@ -1,7 +1,6 @@
 //! `localAccounts`: accounts that may log in to nodes. They can be created and deleted, not
 //! changed.
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::local_account::{LocalAccountInput, LocalAccountList, LocalAccountResource};
 use evenkeel_api::{Empty, Timestamps};
@@ -16,7 +15,6 @@ use crate::extract::{Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "local_account_resource";
 
@@ -27,12 +25,8 @@ const RESOURCE_KIND: &str = "local_account_resource";
     get, path = "/v1/projects/{projectName}/localAccounts", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The accounts.", body = LocalAccountList), Problem),
 )]
-pub async fn list_local_accounts(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(LocalAccounts, &app, &call, &params).await
+pub async fn list_local_accounts(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(LocalAccounts, &call, &params).await
 }
 
 struct LocalAccounts;
@@ -42,12 +36,7 @@ impl Listable for LocalAccounts {
     const KEY: &'static str = "localAccounts";
     type Item = LocalAccountResource;
 
-    async fn load(
-        &self,
-        _: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<LocalAccountResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<LocalAccountResource>, Problem> {
         let account_ids: Vec<_> = ids.iter().copied().map(LocalAccountId::from_bits).collect();
         let accounts = local_accounts::find_many(tx, &account_ids).await?;
         let accounts = in_order(ids, accounts, |account: &LocalAccount| account.id.bits());
@@ -67,13 +56,12 @@ impl Listable for LocalAccounts {
     responses((status = 200, description = "The account.", body = LocalAccountResource), Problem),
 )]
 pub async fn create_local_account(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<LocalAccountInput>,
 ) -> Answer<LocalAccountResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     let spec = LocalAccountSpec::parse(&body.username, &body.ssh_key)?;
-    let account = local_accounts::create(&tx, &spec, app.clock.now()).await?;
+    let account = local_accounts::create(&tx, &spec, call.now()).await?;
     tx.commit().await?;
     Ok(Json(resource(&account)))
 }
@@ -85,12 +73,8 @@ pub async fn create_local_account(
     get, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The account.", body = LocalAccountResource), Problem),
 )]
-pub async fn get_local_account(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<LocalAccountResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_local_account(call: Call, Path(path): Path<Item>) -> Answer<LocalAccountResource> {
+    let tx = call.read().await?;
     let id: LocalAccountId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let account = local_accounts::find(&tx, id).await?;
     Ok(Json(resource(&account)))
@@ -105,12 +89,8 @@ pub async fn get_local_account(
     delete, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The account is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_local_account(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_local_account(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: LocalAccountId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     local_accounts::delete(&tx, id).await?;
     tx.commit().await?;

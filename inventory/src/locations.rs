@@ -1,6 +1,5 @@
 //! `locations`: searches regions and sites by name.
 
-use axum::extract::State;
 use evenkeel_api::location::{LocationKind, LocationList, LocationNode};
 use evenkeel_domain::filter::{FieldCondition, FieldTest, Filter, OrderKey, Pattern, Resource};
 use evenkeel_domain::id::{RegionId, SiteId};
@@ -11,7 +10,6 @@ use evenkeel_store::listing::{self as stored, Listing};
 use evenkeel_store::related::{self, RelatedIds};
 use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::Call;
 use crate::extract::{Json, Params};
 use crate::location_tree::LocationTree;
@@ -49,11 +47,7 @@ pub struct LocationParams {
     get, path = "/v1/projects/{projectName}/locations", tag = "regions", params(InProject, LocationParams),
     responses((status = 200, description = "The matches and the regions that contain them.", body = LocationList), Problem),
 )]
-pub async fn find_locations(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<LocationList> {
+pub async fn find_locations(call: Call, params: Params) -> Answer<LocationList> {
     let Some(name) = params.text("name") else {
         return Err(Problem::parameter("name", "must be given"));
     };
@@ -65,7 +59,7 @@ pub async fn find_locations(
         let why = "this or showRegions must be true";
         return Err(Problem::parameter("showSites", why));
     }
-    let tx = app.snapshot(&call).await?;
+    let tx = call.snapshot().await?;
     let mut matches = LocationMatches::default();
     if with_regions {
         matches.regions = matches.find_by_name(&tx, Resource::Region, name).await?;

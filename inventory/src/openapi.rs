@@ -9,8 +9,6 @@ use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi, openapi};
 
-use crate::routes;
-
 /// Prefix of a reference to a schema.
 const SCHEMA_PREFIX: &str = "#/components/schemas/";
 
@@ -64,13 +62,11 @@ pub fn base_document() -> openapi::OpenApi {
     BaseDocument::openapi()
 }
 
-/// The OpenAPI document of the whole API.
+/// Completes the document of all routes: which fields are required.
 ///
 /// # Panics
 /// Never: the document is always valid JSON.
-#[must_use]
-pub fn document() -> openapi::OpenApi {
-    let (_, document) = routes().split_for_parts();
+pub fn complete(document: openapi::OpenApi) -> openapi::OpenApi {
     let mut json = serde_json::to_value(document).expect("a document is JSON");
     require_response_fields(&mut json);
     complete_descriptions(&mut json);

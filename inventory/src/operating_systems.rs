@@ -2,18 +2,16 @@
 
 use std::fmt::Write;
 
-use axum::extract::State;
 use axum::response::Response;
-use evenkeel_api as api;
+use evenkeel_api::Empty;
 use evenkeel_api::os::{
     OperatingSystemInput, OperatingSystemList, OperatingSystemPatch, OperatingSystemResource,
     OsProviderKind, OsSignature, OsType,
 };
-use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::Time;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::OsId;
-use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
+use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, Sha256};
 use evenkeel_store::contents::ContentDigest;
 use evenkeel_store::listing::in_order;
 use evenkeel_store::os_details::{self, OsDetailsWithLists};
@@ -23,8 +21,8 @@ use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
+use crate::shape::operating_systems::{resource, security_from};
 use crate::shape::{Answer, InProject, Item, MaskParams};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "operating_system_resource";
 
@@ -44,12 +42,7 @@ impl Listable for OperatingSystems {
     const CHUNK_SIZE: u32 = 10;
     type Item = OperatingSystemResource;
 
-    async fn load(
-        &self,
-        _app: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<OperatingSystemResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<OperatingSystemResource>, Problem> {
         let os_ids: Vec<_> = ids.iter().copied().map(OsId::from_bits).collect();
         let profiles = os_profiles::find_many(tx, &os_ids).await?;
         let profiles = in_order(ids, profiles, |os| os.id.bits());
@@ -78,12 +71,8 @@ fn max_listed_bytes(count: usize) -> u32 {
         Problem,
     ),
 )]
-pub async fn list_operating_systems(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(OperatingSystems, &app, &call, &params).await
+pub async fn list_operating_systems(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(OperatingSystems, &call, &params).await
 }
 
 /// Create an operating system
@@ -100,12 +89,11 @@ pub async fn list_operating_systems(
     responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
 )]
 pub async fn create_operating_system(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<OperatingSystemInput>,
 ) -> Answer<OperatingSystemResource> {
-    let tx = app.write(&call).await?;
-    let profile = os_profiles::create(&tx, &parse_spec(body)?, app.clock.now()).await?;
+    let tx = call.write().await?;
+    let profile = os_profiles::create(&tx, &parse_spec(body)?, call.now()).await?;
     tx.commit().await?;
     Ok(Json(resource(&profile)))
 }
@@ -119,11 +107,10 @@ pub async fn create_operating_system(
     responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
 )]
 pub async fn get_operating_system(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
 ) -> Answer<OperatingSystemResource> {
-    let tx = app.read(&call).await?;
+    let tx = call.read().await?;
     let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
     load_os_resource(&tx, &os).await
@@ -142,17 +129,16 @@ pub async fn get_operating_system(
     responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
 )]
 pub async fn put_operating_system(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Json(body): Json<OperatingSystemPatch>,
 ) -> Answer<OperatingSystemResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
-    let os = apply_change(&tx, os, body, app.clock.now()).await?;
+    let os = apply_change(&tx, os, body, call.now()).await?;
     let answer = load_os_resource(&tx, &os).await?;
     tx.commit().await?;
     Ok(answer)
@@ -170,13 +156,12 @@ pub async fn put_operating_system(
     responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
 )]
 pub async fn patch_operating_system(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     params: Params,
     change: Change<OperatingSystemPatch>,
 ) -> Answer<OperatingSystemResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
@@ -188,7 +173,7 @@ pub async fn patch_operating_system(
         image_signatures: Some(os.spec.image_signatures.clone()),
     };
     let desired = change.apply_to(&now, params.text("fieldMask"))?;
-    let os = apply_change(&tx, os, desired, app.clock.now()).await?;
+    let os = apply_change(&tx, os, desired, call.now()).await?;
     let answer = load_os_resource(&tx, &os).await?;
     tx.commit().await?;
     Ok(answer)
@@ -204,12 +189,8 @@ pub async fn patch_operating_system(
     delete, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
     responses((status = 200, description = "The operating system is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_operating_system(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_operating_system(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     os_profiles::delete(&tx, id).await?;
     tx.commit().await?;
@@ -319,59 +300,4 @@ fn digest_text(digest: &ContentDigest) -> String {
         write!(text, "{byte:02x}").ok();
     }
     text
-}
-
-/// REST form of an operating system without its contents, as other resources embed it.
-pub fn resource(os: &OsProfile) -> OperatingSystemResource {
-    let spec = &os.spec;
-    OperatingSystemResource {
-        resource_id: os.id.to_string(),
-        os_resource_id: os.id.to_string(),
-        name: spec.name.clone(),
-        architecture: spec.architecture.clone(),
-        image_url: spec.image_url.clone(),
-        image_id: spec.image_id.clone(),
-        sha256: spec.sha256.as_str().to_owned(),
-        image_signatures: spec.image_signatures.clone(),
-        profile_name: spec.profile_name.clone(),
-        description: spec.description.clone(),
-        installed_packages_url: spec.installed_packages_url.clone(),
-        security_feature: security_to(spec.security_feature),
-        os_type: match spec.kind {
-            OsKind::Mutable => OsType::Mutable,
-            OsKind::Immutable => OsType::Immutable,
-        },
-        os_provider: match spec.provider {
-            OsProvider::Unspecified => OsProviderKind::Unspecified,
-            OsProvider::Infra => OsProviderKind::Infra,
-            OsProvider::Lenovo => OsProviderKind::Lenovo,
-        },
-        metadata: spec.metadata.clone(),
-        tls_ca_cert: spec.tls_ca_cert.clone(),
-        existing_cves_url: spec.existing_cves_url.clone(),
-        fixed_cves_url: spec.fixed_cves_url.clone(),
-        repo_url: spec.repo_url.clone(),
-        timestamps: Some(Timestamps::new(os.created_at, os.updated_at)),
-        ..OperatingSystemResource::default()
-    }
-}
-
-/// Security feature, from its REST form.
-pub const fn security_from(feature: api::os::SecurityFeature) -> SecurityFeature {
-    use api::os::SecurityFeature as Wire;
-    match feature {
-        Wire::Unspecified => SecurityFeature::Unspecified,
-        Wire::None => SecurityFeature::None,
-        Wire::SecureBootAndFullDiskEncryption => SecurityFeature::SecureBootAndFullDiskEncryption,
-    }
-}
-
-/// REST form of a security feature.
-pub const fn security_to(feature: SecurityFeature) -> api::os::SecurityFeature {
-    use api::os::SecurityFeature as Wire;
-    match feature {
-        SecurityFeature::Unspecified => Wire::Unspecified,
-        SecurityFeature::None => Wire::None,
-        SecurityFeature::SecureBootAndFullDiskEncryption => Wire::SecureBootAndFullDiskEncryption,
-    }
 }

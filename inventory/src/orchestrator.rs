@@ -1,9 +1,7 @@
 //! `/v1/orchestrator`: the features of EIM that this server has.
 
-use axum::extract::State;
 use evenkeel_api::orchestrator::OrchestratorInfo;
 
-use crate::App;
 use crate::call::Call;
 use crate::extract::Json;
 use crate::problem::Problem;
@@ -17,7 +15,7 @@ use crate::shape::Answer;
     get, path = "/v1/orchestrator", tag = "projects",
     responses((status = 200, description = "The available features.", body = OrchestratorInfo), Problem),
 )]
-pub async fn get_orchestrator(State(app): State<App>, call: Call) -> Answer<OrchestratorInfo> {
-    app.caller(&call)?;
+pub async fn get_orchestrator(call: Call) -> Answer<OrchestratorInfo> {
+    call.caller()?;
     Ok(Json(OrchestratorInfo::for_version(env!("CARGO_PKG_VERSION"))))
 }

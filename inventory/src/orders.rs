@@ -1,6 +1,5 @@
 //! `compute/instances/{id}/order`: a manual order for one instance, outside of its schedules.
 
-use axum::extract::State;
 use chrono::TimeDelta;
 use evenkeel_api::Empty;
 use evenkeel_api::order::{OrderInput, OrderKind as Wire, OrderResource};
@@ -9,7 +8,6 @@ use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::order::{Order, OrderKind, parse_reason};
 use evenkeel_store::{StoreError, instances, orders};
 
-use crate::App;
 use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Path};
 use crate::instances::RESOURCE_KIND;
@@ -26,12 +24,8 @@ const ORDER_KIND: &str = "order";
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
     responses((status = 200, description = "The order.", body = OrderResource), Problem),
 )]
-pub async fn get_order(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<OrderResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_order(call: Call, Path(path): Path<Item>) -> Answer<OrderResource> {
+    let tx = call.read().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     instances::find(&tx, id).await?;
     let order = orders::find(&tx, id).await?;
@@ -54,14 +48,13 @@ pub async fn get_order(
     responses((status = 200, description = "The order.", body = OrderResource), Problem),
 )]
 pub async fn put_order(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Json(body): Json<OrderInput>,
 ) -> Answer<OrderResource> {
-    let (tx, by) = app.write_as_caller(&call).await?;
+    let (tx, by) = call.write_as_caller().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    let order = parse_order(&body, by, app.clock.now())?;
+    let order = parse_order(&body, by, call.now())?;
     if orders::set(&tx, &[id], &order).await?.is_empty() {
         return Err(StoreError::NotFound { what: RESOURCE_KIND }.into());
     }
@@ -77,12 +70,8 @@ pub async fn put_order(
     delete, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
     responses((status = 200, description = "The order is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_order(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_order(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;

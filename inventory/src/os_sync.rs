@@ -1,7 +1,6 @@
 //! `os-catalogue`: which operating systems a project takes from a registry, and the state of the
 //! syncs.
 
-use axum::extract::State;
 use evenkeel_api::number::U64;
 use evenkeel_api::os_sync::{
     EffectiveOsSettings, OsSettings, OsSettingsInput, OsSync, OsSyncFinding, OsSyncOutcome,
@@ -12,20 +11,11 @@ use evenkeel_store::os_catalogue::{self, CycleState};
 use evenkeel_store::os_reports::{self, SyncFinding, SyncReport};
 use evenkeel_store::{Tx, os_details, os_settings};
 
-use crate::App;
+use crate::app::OsDefaults;
 use crate::call::Call;
 use crate::extract::{Change, Json, Params};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, MaskParams};
-
-/// Defaults of the server for the registry settings of projects.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OsDefaults {
-    /// Names of the registries in the server's configuration.
-    pub registries: Vec<String>,
-    /// Default selection of the server.
-    pub selection: CatalogSelection,
-}
 
 /// Get the registry settings of a project
 ///
@@ -34,10 +24,10 @@ pub struct OsDefaults {
     get, path = "/v1/projects/{projectName}/os-catalogue/settings", tag = "operating systems", params(InProject),
     responses((status = 200, description = "The settings.", body = OsSettings), Problem),
 )]
-pub async fn get_os_settings(State(app): State<App>, call: Call) -> Answer<OsSettings> {
-    let tx = app.read(&call).await?;
+pub async fn get_os_settings(call: Call) -> Answer<OsSettings> {
+    let tx = call.read().await?;
     let selection = os_settings::find(&tx).await?.unwrap_or_default();
-    settings_resource(&tx, selection, &app.settings.os_defaults).await
+    settings_resource(&tx, selection, &call.app.settings.os_defaults).await
 }
 
 /// Set the registry settings of a project
@@ -52,15 +42,11 @@ pub async fn get_os_settings(State(app): State<App>, call: Call) -> Answer<OsSet
     request_body = OsSettingsInput,
     responses((status = 200, description = "The settings.", body = OsSettings), Problem),
 )]
-pub async fn put_os_settings(
-    State(app): State<App>,
-    call: Call,
-    Json(body): Json<OsSettingsInput>,
-) -> Answer<OsSettings> {
-    let tx = app.write(&call).await?;
-    let selection = parse_selection(body, &app.settings.os_defaults)?;
+pub async fn put_os_settings(call: Call, Json(body): Json<OsSettingsInput>) -> Answer<OsSettings> {
+    let tx = call.write().await?;
+    let selection = parse_selection(body, &call.app.settings.os_defaults)?;
     os_settings::set(&tx, &selection).await?;
-    let answer = settings_resource(&tx, selection, &app.settings.os_defaults).await?;
+    let answer = settings_resource(&tx, selection, &call.app.settings.os_defaults).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -76,21 +62,20 @@ pub async fn put_os_settings(
     responses((status = 200, description = "The settings.", body = OsSettings), Problem),
 )]
 pub async fn patch_os_settings(
-    State(app): State<App>,
     call: Call,
     params: Params,
     change: Change<OsSettingsInput>,
 ) -> Answer<OsSettings> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let now = to_input(os_settings::find(&tx).await?.unwrap_or_default());
     let selection = parse_selection(
         change.apply_to(&now, params.text("fieldMask"))?,
-        &app.settings.os_defaults,
+        &call.app.settings.os_defaults,
     )?;
     os_settings::set(&tx, &selection).await?;
-    let answer = settings_resource(&tx, selection, &app.settings.os_defaults).await?;
+    let answer = settings_resource(&tx, selection, &call.app.settings.os_defaults).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -103,16 +88,17 @@ pub async fn patch_os_settings(
     get, path = "/v1/projects/{projectName}/os-catalogue/sync", tag = "operating systems", params(InProject),
     responses((status = 200, description = "The state of the syncs.", body = OsSync), Problem),
 )]
-pub async fn get_os_sync(State(app): State<App>, call: Call) -> Answer<OsSync> {
-    let tx = app.read(&call).await?;
+pub async fn get_os_sync(call: Call) -> Answer<OsSync> {
+    let tx = call.read().await?;
     let selection = os_settings::find(&tx).await?.unwrap_or_default();
     // Registries belong to the whole fleet. Release this connection first: a request never holds
     // two.
     tx.commit().await?;
-    let Some(registry) = selection.or_defaults(&app.settings.os_defaults.selection).registry else {
+    let Some(registry) = selection.or_defaults(&call.app.settings.os_defaults.selection).registry
+    else {
         return Ok(Json(OsSync::default()));
     };
-    let fleet = app.store.fleet().await?;
+    let fleet = call.app.store.fleet().await?;
     let state = os_catalogue::state(&fleet, &registry).await?;
     Ok(Json(sync_resource(registry, state)))
 }
@@ -132,14 +118,14 @@ pub async fn get_os_sync(State(app): State<App>, call: Call) -> Answer<OsSync> {
         Problem,
     ),
 )]
-pub async fn request_os_sync(State(app): State<App>, call: Call) -> Answer<OsSync> {
-    let tx = app.write(&call).await?;
+pub async fn request_os_sync(call: Call) -> Answer<OsSync> {
+    let tx = call.write().await?;
     let selection = os_settings::find(&tx).await?.unwrap_or_default();
     // Registries belong to the whole fleet. Release this connection first: a request never holds
     // two.
     tx.commit().await?;
-    let registry = effective_registry(&selection, &app.settings.os_defaults)?;
-    let fleet = app.store.fleet().await?;
+    let registry = effective_registry(&selection, &call.app.settings.os_defaults)?;
+    let fleet = call.app.store.fleet().await?;
     os_catalogue::request(&fleet, &registry).await?;
     let state = os_catalogue::state(&fleet, &registry).await?;
     fleet.commit().await?;
@@ -154,8 +140,8 @@ pub async fn request_os_sync(State(app): State<App>, call: Call) -> Answer<OsSyn
     get, path = "/v1/projects/{projectName}/os-catalogue/report", tag = "operating systems", params(InProject),
     responses((status = 200, description = "The report; empty before the first sync.", body = OsSyncReport), Problem),
 )]
-pub async fn get_os_sync_report(State(app): State<App>, call: Call) -> Answer<OsSyncReport> {
-    let tx = app.read(&call).await?;
+pub async fn get_os_sync_report(call: Call) -> Answer<OsSyncReport> {
+    let tx = call.read().await?;
     let stored = os_reports::find(&tx).await?;
     Ok(Json(stored.map_or_else(OsSyncReport::default, report_resource)))
 }

@@ -1,6 +1,5 @@
 //! `pauses`: scopes in which no new updates start.
 
-use axum::extract::State;
 use evenkeel_api::Empty;
 use evenkeel_api::pause::{PauseInput, PauseList, PauseResource};
 use evenkeel_domain::order::parse_reason;
@@ -9,7 +8,6 @@ use evenkeel_store::{StoreError, Tx, pauses};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::{Call, parse_path_id};
 use crate::extract::{Json, Params, Path};
 use crate::listing::short_list::{PageParams, PageQuery};
@@ -36,9 +34,9 @@ pub struct PausePath {
     get, path = "/v1/projects/{projectName}/pauses", tag = "pauses", params(InProject, PageParams),
     responses((status = 200, description = "The pauses, oldest first.", body = PauseList), Problem),
 )]
-pub async fn list_pauses(State(app): State<App>, call: Call, params: Params) -> Answer<PauseList> {
+pub async fn list_pauses(call: Call, params: Params) -> Answer<PauseList> {
     let page = PageQuery::from_params(&params)?;
-    let tx = app.read(&call).await?;
+    let tx = call.read().await?;
     let all = pauses::all(&tx).await?;
     let part = page.paginate(all);
     Ok(Json(PauseList {
@@ -56,12 +54,8 @@ pub async fn list_pauses(State(app): State<App>, call: Call, params: Params) -> 
     get, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath),
     responses((status = 200, description = "The pause.", body = PauseResource), Problem),
 )]
-pub async fn get_pause(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<PausePath>,
-) -> Answer<PauseResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_pause(call: Call, Path(path): Path<PausePath>) -> Answer<PauseResource> {
+    let tx = call.read().await?;
     let pause = find_pause(&tx, &path).await?;
     Ok(Json(resource(&pause)))
 }
@@ -78,14 +72,13 @@ pub async fn get_pause(
     responses((status = 200, description = "The pause.", body = PauseResource), Problem),
 )]
 pub async fn put_pause(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<PausePath>,
     Json(body): Json<PauseInput>,
 ) -> Answer<PauseResource> {
-    let (tx, by) = app.write_as_caller(&call).await?;
+    let (tx, by) = call.write_as_caller().await?;
     let scope: PauseScope = parse_path_id("scope", RESOURCE_KIND, &path.scope)?;
-    let pause = Pause { scope, reason: parse_reason(&body.reason)?, by, at: app.clock.now() };
+    let pause = Pause { scope, reason: parse_reason(&body.reason)?, by, at: call.now() };
     pauses::set(&tx, &pause).await?;
     tx.commit().await?;
     Ok(Json(resource(&pause)))
@@ -99,12 +92,8 @@ pub async fn put_pause(
     delete, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath),
     responses((status = 200, description = "The pause is removed.", body = Empty), Problem),
 )]
-pub async fn delete_pause(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<PausePath>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_pause(call: Call, Path(path): Path<PausePath>) -> Answer<Empty> {
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let pause = find_pause(&tx, &path).await?;

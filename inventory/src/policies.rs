@@ -1,32 +1,27 @@
 //! `os-update-policies`: desired updates. Policies can be created and deleted, not changed.
 
-use axum::extract::State;
 use axum::response::Response;
-use evenkeel_api::os::OperatingSystemResource;
+use evenkeel_api::Empty;
 use evenkeel_api::policy::{
     self as wire, ImageRulesInput, OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList,
     PackageRulesInput, UpdatePolicyKind,
 };
-use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{OsId, PolicyId};
-use evenkeel_domain::package::PackageRequirement;
 use evenkeel_domain::policy::{
-    DesiredUpdate, ImageRules, PackageRules, PolicySpec, RebootRule, ServiceRule, TargetUpdate,
-    UpdatePolicy,
+    DesiredUpdate, ImageRules, PackageRules, PolicySpec, RebootRule, ServiceRule, UpdatePolicy,
 };
 use evenkeel_store::listing::in_order;
-use evenkeel_store::related::{self, Related, RelatedIds};
+use evenkeel_store::related::{self, RelatedIds};
 use evenkeel_store::{StoreError, Tx, policies};
 
 use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
-use crate::operating_systems as os;
 use crate::problem::Problem;
+use crate::shape::policies::{resource_with_target, target_os};
 use crate::shape::{Answer, InProject, Item};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "os_update_policy_resource";
 
@@ -38,12 +33,8 @@ const RESOURCE_KIND: &str = "os_update_policy_resource";
     params(InProject, ListParams),
     responses((status = 200, description = "The policies.", body = OsUpdatePolicyList), Problem),
 )]
-pub async fn list_update_policies(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(Policies, &app, &call, &params).await
+pub async fn list_update_policies(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(Policies, &call, &params).await
 }
 
 struct Policies;
@@ -53,12 +44,7 @@ impl Listable for Policies {
     const KEY: &'static str = "osUpdatePolicies";
     type Item = OsUpdatePolicy;
 
-    async fn load(
-        &self,
-        _: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<OsUpdatePolicy>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdatePolicy>, Problem> {
         let policy_ids: Vec<_> = ids.iter().copied().map(PolicyId::from_bits).collect();
         let policies = policies::find_many(tx, &policy_ids).await?;
         let policies = in_order(ids, policies, |policy: &UpdatePolicy| policy.id.bits());
@@ -86,12 +72,11 @@ impl Listable for Policies {
     responses((status = 200, description = "The policy.", body = OsUpdatePolicy), Problem),
 )]
 pub async fn create_update_policy(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<OsUpdatePolicyInput>,
 ) -> Answer<OsUpdatePolicy> {
-    let tx = app.write(&call).await?;
-    let policy = policies::create(&tx, &parse_spec(&body)?, app.clock.now()).await?;
+    let tx = call.write().await?;
+    let policy = policies::create(&tx, &parse_spec(&body)?, call.now()).await?;
     let answer = load_policy_resource(&tx, policy).await?;
     tx.commit().await?;
     Ok(answer)
@@ -104,12 +89,8 @@ pub async fn create_update_policy(
     get, path = "/v1/projects/{projectName}/os-update-policies/{resourceId}", tag = "update policies", params(Item),
     responses((status = 200, description = "The policy.", body = OsUpdatePolicy), Problem),
 )]
-pub async fn get_update_policy(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<OsUpdatePolicy> {
-    let tx = app.read(&call).await?;
+pub async fn get_update_policy(call: Call, Path(path): Path<Item>) -> Answer<OsUpdatePolicy> {
+    let tx = call.read().await?;
     let id: PolicyId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let policy = policies::find(&tx, id).await?;
     load_policy_resource(&tx, policy).await
@@ -125,12 +106,8 @@ pub async fn get_update_policy(
     delete, path = "/v1/projects/{projectName}/os-update-policies/{resourceId}", tag = "update policies", params(Item),
     responses((status = 200, description = "The policy is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_update_policy(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_update_policy(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: PolicyId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     policies::delete(&tx, id).await?;
     tx.commit().await?;
@@ -197,34 +174,6 @@ const fn parse_image_rules(input: ImageRulesInput) -> ImageRules {
     }
 }
 
-/// REST form of the rules for images.
-pub const fn image_rules_resource(rules: ImageRules) -> wire::ImageRules {
-    wire::ImageRules {
-        download_bytes_per_second: rules.download_bytes_per_second,
-        max_bytes: rules.max_bytes,
-        attempts: rules.attempts,
-    }
-}
-
-/// REST form of the rules for packages.
-pub fn package_rules_resource(rules: &PackageRules) -> wire::PackageRules {
-    wire::PackageRules {
-        suites: rules.suites.clone(),
-        exclude: rules.exclude.clone(),
-        min_age_days: rules.min_age_days,
-        allow_removals: rules.allow_removals,
-        reboot: match rules.reboot {
-            RebootRule::IfRequired => wire::RebootRule::IfRequired,
-            RebootRule::Never => wire::RebootRule::Never,
-        },
-        services: match rules.services {
-            ServiceRule::KeepRunning => wire::ServiceRule::KeepRunning,
-            ServiceRule::Restart => wire::ServiceRule::Restart,
-        },
-        download_bytes_per_second: rules.download_bytes_per_second,
-    }
-}
-
 fn has_no_target_fields(body: &OsUpdatePolicyInput) -> bool {
     body.target_os_id.is_none()
         && body.update_packages.is_empty()
@@ -249,45 +198,4 @@ async fn load_resources(
     let related = related::load(tx, &related_ids).await?;
     let render = |policy| resource_with_target(policy, &related);
     Ok(policies.iter().map(render).collect())
-}
-
-/// REST form of a policy, including its target operating system.
-pub fn resource_with_target(policy: &UpdatePolicy, related: &Related) -> OsUpdatePolicy {
-    let target = target_os(policy).and_then(|id| related.oses.get(&id));
-    resource(policy, target.map(os::resource))
-}
-
-/// Id of the target operating system of a policy.
-pub fn target_os(policy: &UpdatePolicy) -> Option<OsId> {
-    match &policy.spec.desired {
-        DesiredUpdate::Latest => None,
-        DesiredUpdate::Target(target) => target.os,
-    }
-}
-
-/// REST form of a policy.
-pub fn resource(
-    policy: &UpdatePolicy,
-    target_os: Option<OperatingSystemResource>,
-) -> OsUpdatePolicy {
-    let (update_policy, target) = match &policy.spec.desired {
-        DesiredUpdate::Latest => (UpdatePolicyKind::Latest, TargetUpdate::default()),
-        DesiredUpdate::Target(target) => (UpdatePolicyKind::Target, target.clone()),
-    };
-    OsUpdatePolicy {
-        resource_id: policy.id.to_string(),
-        name: policy.spec.name.to_string(),
-        description: policy.spec.description.clone(),
-        update_policy,
-        update_packages: PackageRequirement::format_list(&target.packages),
-        update_sources: target.sources,
-        update_kernel_command: target.kernel_command,
-        target_os_id: String::new(),
-        target_os,
-        allow_downgrade: policy.spec.allow_downgrade,
-        offline_days: policy.spec.offline_days,
-        package_rules: package_rules_resource(&policy.spec.rules),
-        image_rules: image_rules_resource(policy.spec.image_rules),
-        timestamps: Some(Timestamps::new(policy.created_at, policy.created_at)),
-    }
 }

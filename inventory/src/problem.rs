@@ -280,6 +280,11 @@ impl From<BytesRejection> for Problem {
     }
 }
 
+/// Response of the API for a request that is refused before it reaches the router.
+pub fn forbidden_response(why: &str) -> Response {
+    Problem::forbidden(why).into_response()
+}
+
 /// Fallback for unknown paths.
 pub async fn no_such_path(uri: Uri) -> Problem {
     Problem::new(Kind::NoSuchPath, format!("there is nothing at {}", uri.path()))

@@ -1,6 +1,5 @@
 //! `/v1/projects`: isolated tenants.
 
-use axum::extract::State;
 use evenkeel_api::Empty;
 use evenkeel_api::project::{
     ProjectCondition, ProjectInput, ProjectResource, ProjectSpec, ProjectStatus,
@@ -12,7 +11,6 @@ use evenkeel_store::{StoreError, projects};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::{Call, parse_project_name};
 use crate::extract::{Json, Params, Path};
 use crate::problem::Problem;
@@ -37,13 +35,13 @@ pub struct ProjectPath {
     get, path = "/v1/projects", tag = "projects",
     responses((status = 200, description = "The projects.", body = Vec<ProjectResource>), Problem),
 )]
-pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<ProjectResource>> {
-    let caller = app.caller(&call)?;
+pub async fn list_projects(call: Call) -> Answer<Vec<ProjectResource>> {
+    let caller = call.caller()?;
     let readable = caller.readable_projects();
     if readable.is_empty() && !caller.may_administrate() {
         return Err(Problem::unauthenticated("the token belongs to no project"));
     }
-    let tx = app.store.fleet().await?;
+    let tx = call.app.store.fleet().await?;
     let all = projects::list(&tx).await?;
     let visible = all.into_iter().filter(|project| caller.may_read(project.id.uuid()));
     Ok(Json(visible.map(resource).collect()))
@@ -57,9 +55,9 @@ pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<Pro
     get, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath),
     responses((status = 200, description = "The project.", body = ProjectResource), Problem),
 )]
-pub async fn get_project(State(app): State<App>, call: Call) -> Answer<ProjectResource> {
-    let tenant = app.read(&call).await?.tenant();
-    let fleet = app.store.fleet().await?;
+pub async fn get_project(call: Call) -> Answer<ProjectResource> {
+    let tenant = call.read().await?.tenant();
+    let fleet = call.app.store.fleet().await?;
     let project = projects::find(&fleet, tenant).await?;
     Ok(Json(resource(project)))
 }
@@ -88,17 +86,16 @@ pub struct PutParams {
     responses((status = 200, description = "The project.", body = ProjectResource), Problem),
 )]
 pub async fn put_project(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<ProjectPath>,
     params: Params,
     Json(body): Json<ProjectInput>,
 ) -> Answer<ProjectResource> {
     let update = params.flag("update_if_exists")?;
-    let tx = app.administrate(&call).await?;
+    let tx = call.administrate().await?;
     let name = ProjectName::parse("name", &path.name)?;
     text::check("description", &body.description, 200, text::TEXT_PUNCTUATION)?;
-    let now = app.clock.now();
+    let now = call.now();
     let project = match projects::find_by_name(&tx, name.as_str()).await {
         Ok(existing) if update => {
             projects::describe(&tx, existing.id, &body.description, now).await?
@@ -132,13 +129,12 @@ pub struct DeleteParams {
     responses((status = 200, description = "The project is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_project(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<ProjectPath>,
     params: Params,
 ) -> Answer<Empty> {
     let force = params.flag("force")?;
-    let tx = app.administrate(&call).await?;
+    let tx = call.administrate().await?;
     let name = parse_project_name(&path.name)?;
     let project = projects::find_by_name(&tx, name.as_str()).await?;
     projects::delete(&tx, project.id, force).await?;

@@ -1,6 +1,5 @@
 //! `regions`: they contain sites and other regions.
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::region::{RegionInput, RegionList, RegionResource};
@@ -19,7 +18,6 @@ use crate::listing::{self, ListParams, Listable};
 use crate::location_tree::{LocationTree, labels, metadata};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "region_resource";
 
@@ -41,13 +39,9 @@ pub struct TotalParams {
     get, path = "/v1/projects/{projectName}/regions", tag = "regions", params(InProject, ListParams, TotalParams),
     responses((status = 200, description = "The regions.", body = RegionList), Problem),
 )]
-pub async fn list_regions(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
+pub async fn list_regions(call: Call, params: Params) -> Result<Response, Problem> {
     let with_totals = params.flag("showTotalSites")?;
-    listing::answer(Regions { with_totals }, &app, &call, &params).await
+    listing::answer(Regions { with_totals }, &call, &params).await
 }
 
 struct Regions {
@@ -60,12 +54,7 @@ impl Listable for Regions {
     const KEY: &'static str = "regions";
     type Item = RegionResource;
 
-    async fn load(
-        &self,
-        _: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<RegionResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<RegionResource>, Problem> {
         let region_ids: Vec<_> = ids.iter().copied().map(RegionId::from_bits).collect();
         let regions = regions::find_many(tx, &region_ids).await?;
         let regions = in_order(ids, regions, |region: &Region| region.id.bits());
@@ -92,13 +81,9 @@ impl Listable for Regions {
     post, path = "/v1/projects/{projectName}/regions", tag = "regions", params(InProject), request_body = RegionInput,
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
 )]
-pub async fn create_region(
-    State(app): State<App>,
-    call: Call,
-    Json(body): Json<RegionInput>,
-) -> Answer<RegionResource> {
-    let tx = app.write(&call).await?;
-    let region = regions::create(&tx, &parse_spec(body)?, app.clock.now()).await?;
+pub async fn create_region(call: Call, Json(body): Json<RegionInput>) -> Answer<RegionResource> {
+    let tx = call.write().await?;
+    let region = regions::create(&tx, &parse_spec(body)?, call.now()).await?;
     let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
@@ -111,12 +96,8 @@ pub async fn create_region(
     get, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
 )]
-pub async fn get_region(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<RegionResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_region(call: Call, Path(path): Path<Item>) -> Answer<RegionResource> {
+    let tx = call.read().await?;
     let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let region = regions::find(&tx, id).await?;
     load_region_resource(&tx, &region).await
@@ -135,14 +116,13 @@ pub async fn get_region(
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
 )]
 pub async fn put_region(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Json(body): Json<RegionInput>,
 ) -> Answer<RegionResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    let region = regions::change(&tx, id, &parse_spec(body)?, app.clock.now()).await?;
+    let region = regions::change(&tx, id, &parse_spec(body)?, call.now()).await?;
     let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
@@ -159,19 +139,18 @@ pub async fn put_region(
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
 )]
 pub async fn patch_region(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     params: Params,
     change: Change<RegionInput>,
 ) -> Answer<RegionResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let region = regions::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&region), params.text("fieldMask"))?;
-    let region = regions::change(&tx, id, &parse_spec(desired)?, app.clock.now()).await?;
+    let region = regions::change(&tx, id, &parse_spec(desired)?, call.now()).await?;
     let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
@@ -186,12 +165,8 @@ pub async fn patch_region(
     delete, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
     responses((status = 200, description = "The region is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_region(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_region(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     regions::delete(&tx, id).await?;
     tx.commit().await?;

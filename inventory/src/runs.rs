@@ -2,7 +2,6 @@
 
 mod shape;
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunList};
@@ -18,7 +17,7 @@ use crate::extract::{Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
-use crate::{App, Inventory, instances as instance, policies as policy};
+use crate::shape::{instances as instance, policies as policy};
 
 use shape::PackageActions;
 
@@ -33,12 +32,8 @@ const RESOURCE_KIND: &str = "os_update_run_resource";
     params(InProject, ListParams),
     responses((status = 200, description = "The runs, without their events.", body = OsUpdateRunList), Problem),
 )]
-pub async fn list_update_runs(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(Runs, &app, &call, &params).await
+pub async fn list_update_runs(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(Runs, &call, &params).await
 }
 
 struct Runs;
@@ -50,7 +45,7 @@ impl Listable for Runs {
     const CHUNK_SIZE: u32 = 20;
     type Item = OsUpdateRun;
 
-    async fn load(&self, _: &Inventory, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdateRun>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdateRun>, Problem> {
         let run_ids: Vec<_> = ids.iter().copied().map(RunId::from_bits).collect();
         let runs = runs::find_many_details(tx, &run_ids).await?;
         let runs = in_order(ids, runs, |record| record.run.id.bits());
@@ -65,12 +60,8 @@ impl Listable for Runs {
     get, path = "/v1/projects/{projectName}/os-update-runs/{resourceId}", tag = "update runs", params(Item),
     responses((status = 200, description = "The run.", body = OsUpdateRun), Problem),
 )]
-pub async fn get_update_run(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<OsUpdateRun> {
-    let tx = app.read(&call).await?;
+pub async fn get_update_run(call: Call, Path(path): Path<Item>) -> Answer<OsUpdateRun> {
+    let tx = call.read().await?;
     let id: RunId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let (run, related) = runs::find_details(&tx, id).await?;
     let events = runs::events(&tx, id).await?;
@@ -89,12 +80,8 @@ pub async fn get_update_run(
     delete, path = "/v1/projects/{projectName}/os-update-runs/{resourceId}", tag = "update runs", params(Item),
     responses((status = 200, description = "The run is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_update_run(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_update_run(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: RunId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     runs::delete(&tx, id).await?;
     tx.commit().await?;

@@ -7,7 +7,6 @@ pub mod single;
 
 use std::collections::HashMap;
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api as api;
 use evenkeel_api::host::HostResource;
@@ -21,13 +20,12 @@ use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::{StoreError, Tx, hosts};
 use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::Call;
 use crate::extract::Params;
 use crate::listing::{ListParams, ListSource};
 use crate::location_tree::LocationTree;
 use crate::problem::Problem;
-use crate::shape::{InProject, optional_id};
+use crate::shape::{InProject, hosts as hosts_shape, optional_id};
 use query::answer_schedules;
 use repeated::RepeatedSchedules;
 use single::SingleSchedules;
@@ -61,14 +59,10 @@ pub struct TargetParams {
     params(InProject, ListParams, TargetParams),
     responses((status = 200, description = "The schedules.", body = ScheduleList), Problem),
 )]
-pub async fn list_schedules(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
+pub async fn list_schedules(call: Call, params: Params) -> Result<Response, Problem> {
     let lists: Vec<Box<dyn ListSource>> =
         vec![Box::new(SingleSchedules), Box::new(RepeatedSchedules)];
-    answer_schedules(lists, &app, &call, &params).await
+    answer_schedules(lists, &call, &params).await
 }
 
 /// Parses the target of a schedule: a host, a site, a region, or none.
@@ -146,7 +140,7 @@ impl ScheduleTargets {
 
     fn fields(&self, target: Option<ScheduleTarget>) -> TargetFields {
         let locations = LocationTree::from_related(&self.related);
-        let render = |host| Box::new(crate::hosts::resource(host, locations));
+        let render = |host| Box::new(hosts_shape::resource(host, locations));
         match target {
             None => TargetFields::default(),
             Some(ScheduleTarget::Host(id)) => TargetFields {

@@ -1,10 +1,8 @@
 //! `settings`: settings of a project that override the server's defaults.
 
-use axum::extract::State;
 use evenkeel_api::settings::{ProjectSettings as Wire, ProjectSettingsInput};
 use evenkeel_store::settings::{self, ProjectSettings};
 
-use crate::App;
 use crate::call::Call;
 use crate::extract::{Change, Json, Params};
 use crate::problem::Problem;
@@ -17,8 +15,8 @@ use crate::shape::{Answer, InProject, MaskParams};
     get, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject),
     responses((status = 200, description = "The settings.", body = Wire), Problem),
 )]
-pub async fn get_settings(State(app): State<App>, call: Call) -> Answer<Wire> {
-    let tx = app.read(&call).await?;
+pub async fn get_settings(call: Call) -> Answer<Wire> {
+    let tx = call.read().await?;
     let stored = settings::find(&tx).await?;
     Ok(Json(settings_resource(stored)))
 }
@@ -33,12 +31,8 @@ pub async fn get_settings(State(app): State<App>, call: Call) -> Answer<Wire> {
     put, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject), request_body = ProjectSettingsInput,
     responses((status = 200, description = "The settings.", body = Wire), Problem),
 )]
-pub async fn put_settings(
-    State(app): State<App>,
-    call: Call,
-    Json(body): Json<ProjectSettingsInput>,
-) -> Answer<Wire> {
-    let tx = app.write(&call).await?;
+pub async fn put_settings(call: Call, Json(body): Json<ProjectSettingsInput>) -> Answer<Wire> {
+    let tx = call.write().await?;
     let desired = parse_settings(&body)?;
     settings::set(&tx, &desired).await?;
     tx.commit().await?;
@@ -56,12 +50,11 @@ pub async fn put_settings(
     responses((status = 200, description = "The settings.", body = Wire), Problem),
 )]
 pub async fn patch_settings(
-    State(app): State<App>,
     call: Call,
     params: Params,
     change: Change<ProjectSettingsInput>,
 ) -> Answer<Wire> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let now = settings::find(&tx).await?;

@@ -1,5 +1,13 @@
 //! REST forms that several resources share.
 
+mod hardware;
+pub mod hosts;
+pub mod instances;
+pub mod operating_systems;
+pub mod policies;
+pub mod providers;
+pub mod targets;
+
 use evenkeel_api::status::StatusIndication;
 use evenkeel_api::timestamps::unix_seconds;
 use evenkeel_domain::id::{BadId, parse_id};

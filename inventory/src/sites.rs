@@ -1,6 +1,5 @@
 //! `sites`: the sites of hosts.
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::site::{SiteInput, SiteList, SiteResource};
@@ -18,7 +17,6 @@ use crate::listing::{self, ListParams, Listable};
 use crate::location_tree::{LocationTree, labels, metadata};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "site_resource";
 
@@ -29,12 +27,8 @@ const RESOURCE_KIND: &str = "site_resource";
     get, path = "/v1/projects/{projectName}/sites", tag = "sites", params(InProject, ListParams),
     responses((status = 200, description = "The sites.", body = SiteList), Problem),
 )]
-pub async fn list_sites(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    listing::answer(Sites, &app, &call, &params).await
+pub async fn list_sites(call: Call, params: Params) -> Result<Response, Problem> {
+    listing::answer(Sites, &call, &params).await
 }
 
 struct Sites;
@@ -44,12 +38,7 @@ impl Listable for Sites {
     const KEY: &'static str = "sites";
     type Item = SiteResource;
 
-    async fn load(
-        &self,
-        _: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<SiteResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<SiteResource>, Problem> {
         let site_ids: Vec<_> = ids.iter().copied().map(SiteId::from_bits).collect();
         let sites = sites::find_many(tx, &site_ids).await?;
         let sites = in_order(ids, sites, |site: &Site| site.id.bits());
@@ -67,13 +56,9 @@ impl Listable for Sites {
     post, path = "/v1/projects/{projectName}/sites", tag = "sites", params(InProject), request_body = SiteInput,
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
 )]
-pub async fn create_site(
-    State(app): State<App>,
-    call: Call,
-    Json(body): Json<SiteInput>,
-) -> Answer<SiteResource> {
-    let tx = app.write(&call).await?;
-    let site = sites::create(&tx, &parse_spec(body)?, app.clock.now()).await?;
+pub async fn create_site(call: Call, Json(body): Json<SiteInput>) -> Answer<SiteResource> {
+    let tx = call.write().await?;
+    let site = sites::create(&tx, &parse_spec(body)?, call.now()).await?;
     let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
@@ -86,12 +71,8 @@ pub async fn create_site(
     get, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
 )]
-pub async fn get_site(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<SiteResource> {
-    let tx = app.read(&call).await?;
+pub async fn get_site(call: Call, Path(path): Path<Item>) -> Answer<SiteResource> {
+    let tx = call.read().await?;
     let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let site = sites::find(&tx, id).await?;
     load_site_resource(&tx, &site).await
@@ -109,14 +90,13 @@ pub async fn get_site(
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
 )]
 pub async fn put_site(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Json(body): Json<SiteInput>,
 ) -> Answer<SiteResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    let site = sites::change(&tx, id, &parse_spec(body)?, app.clock.now()).await?;
+    let site = sites::change(&tx, id, &parse_spec(body)?, call.now()).await?;
     let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
@@ -133,19 +113,18 @@ pub async fn put_site(
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
 )]
 pub async fn patch_site(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     params: Params,
     change: Change<SiteInput>,
 ) -> Answer<SiteResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let site = sites::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&site), params.text("fieldMask"))?;
-    let site = sites::change(&tx, id, &parse_spec(desired)?, app.clock.now()).await?;
+    let site = sites::change(&tx, id, &parse_spec(desired)?, call.now()).await?;
     let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
@@ -160,12 +139,8 @@ pub async fn patch_site(
     delete, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
     responses((status = 200, description = "The site is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_site(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_site(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     sites::delete(&tx, id).await?;
     tx.commit().await?;

@@ -1,12 +1,10 @@
 //! `compute/hosts/summary`: numbers of hosts.
 
-use axum::extract::State;
 use evenkeel_api::host_summary::HostSummary;
 use evenkeel_domain::filter::{self, Resource};
 use evenkeel_store::hosts;
 use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::Call;
 use crate::extract::{Json, Params};
 use crate::problem::Problem;
@@ -30,17 +28,13 @@ pub struct SummaryParams {
     get, path = "/v1/projects/{projectName}/compute/hosts/summary", tag = "hosts", params(InProject, SummaryParams),
     responses((status = 200, description = "The numbers of hosts.", body = HostSummary), Problem),
 )]
-pub async fn summarize_hosts(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Answer<HostSummary> {
+pub async fn summarize_hosts(call: Call, params: Params) -> Answer<HostSummary> {
     let filter = params
         .text("filter")
         .map(|text| filter::parse_filter(Resource::Host, text))
         .transpose()
         .map_err(|bad| Problem::invalid_expression("filter", &bad))?;
-    let tx = app.snapshot(&call).await?;
+    let tx = call.snapshot().await?;
     let counted = hosts::summary(&tx, filter.as_ref()).await?;
     let saturate = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Json(HostSummary {

@@ -1,6 +1,5 @@
 //! Desired state of hosts: `register`, `onboard`, `invalidate`.
 
-use axum::extract::State;
 use evenkeel_api::Empty;
 use evenkeel_api::host::{HostRegister, HostResource};
 use evenkeel_domain::host::{HostState, InvalidationNote, Registration};
@@ -11,7 +10,6 @@ use evenkeel_store::hosts::HostChange;
 use utoipa::IntoParams;
 
 use super::{RESOURCE_KIND, load_host_resource};
-use crate::App;
 use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Patch, Path};
 use crate::problem::Problem;
@@ -30,17 +28,16 @@ use crate::shape::{Answer, Item};
     responses((status = 200, description = "The host.", body = HostResource), Problem),
 )]
 pub async fn reregister_host(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     changes: Patch<HostRegister>,
 ) -> Answer<HostResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let name = Name::parse_up_to("name", &changes.body.name, Registration::MAX_NAME_BYTES)?;
-    let now = app.clock.now();
+    let now = call.now();
     let host = hosts::find(&tx, id).await?;
     if changes.fields.contains_key("name") && host.name != name {
         let change = HostChange { name: Some(name), ..HostChange::default() };
@@ -65,14 +62,10 @@ pub async fn reregister_host(
     patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/onboard", tag = "hosts", params(Item),
     responses((status = 200, description = "The host will be onboarded.", body = Empty), Problem),
 )]
-pub async fn onboard_host(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn onboard_host(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    hosts::set_desired_state(&tx, id, HostState::Onboarded, app.clock.now()).await?;
+    hosts::set_desired_state(&tx, id, HostState::Onboarded, call.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
@@ -101,17 +94,12 @@ pub struct NoteParams {
     params(Item, NoteParams),
     responses((status = 200, description = "The host is invalidated.", body = Empty), Problem),
 )]
-pub async fn invalidate_host(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-    params: Params,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn invalidate_host(call: Call, Path(path): Path<Item>, params: Params) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let note = InvalidationNote::parse(params.text("note").unwrap_or_default());
     let note = note.map_err(|invalid| Problem::from(invalid).into_parameter())?;
-    hosts::invalidate(&tx, id, &note, app.clock.now()).await?;
+    hosts::invalidate(&tx, id, &note, call.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

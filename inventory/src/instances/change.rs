@@ -9,10 +9,10 @@ use evenkeel_domain::text::Name;
 use evenkeel_store::instances::InstanceChange;
 use evenkeel_store::{Tx, instances, os_profiles};
 
-use super::shape::{kind_from, shallow};
+use crate::effective;
 use crate::problem::Problem;
-use crate::shape::optional_id;
-use crate::{effective, operating_systems as os};
+use crate::shape::instances::{kind_from, shallow};
+use crate::shape::{operating_systems as os, optional_id};
 
 const POLICY_FIELD: &str = "osUpdatePolicyID";
 

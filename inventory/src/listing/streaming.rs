@@ -12,7 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::list_json::{ListJson, ListTail};
 use super::{ListPart, json_response};
-use crate::App;
+use crate::app::App;
+use crate::app::App;
 use crate::call::Call;
 use crate::problem::Problem;
 
@@ -21,7 +22,6 @@ use crate::problem::Problem;
 pub async fn answer(
     parts: Vec<ListPart>,
     offset: u32,
-    app: &App,
     call: &Call,
     tx: Tx,
 ) -> Result<Response, Problem> {
@@ -34,7 +34,6 @@ pub async fn answer(
     let end = ListTail { total, next: None };
     let chunk_sizes = parts.iter().map(|part| part.rows.chunk_size());
     let mut writer = ListWriter {
-        app: Arc::clone(app),
         tx,
         current: None,
         chunk_size: chunk_sizes.min().unwrap_or_default(),
@@ -49,7 +48,7 @@ pub async fn answer(
     let (permit, room) = if left <= chunk_size.into() {
         (None, chunk_size.saturating_add(1))
     } else {
-        (Some(acquire_stream_permit(app)?), chunk_size)
+        (Some(acquire_stream_permit(&call.app)?), chunk_size)
     };
     // Errors in the first chunk still get a status.
     writer.begin_next().await?;
@@ -60,7 +59,7 @@ pub async fn answer(
     // The list is longer than its total, so it needs a permit after all.
     let permit = match permit {
         Some(permit) => permit,
-        None => acquire_stream_permit(app)?,
+        None => acquire_stream_permit(&call.app)?,
     };
     let rest =
         RemainingList { writer, end, request_id: call.request_id().to_owned(), _permit: permit };
@@ -81,7 +80,6 @@ fn acquire_stream_permit(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
 
 /// Writes lists one after the other, as of one instant.
 struct ListWriter {
-    app: App,
     tx: Tx,
     /// The list that is being written. None after the last one.
     current: Option<(ListPart, Cursor)>,
@@ -113,7 +111,7 @@ impl ListWriter {
         {
             let ids = cursor.next(&self.tx, room).await?;
             if !ids.is_empty() {
-                part.rows.write_items(&self.app, &self.tx, &ids, &mut self.text).await?;
+                part.rows.write_items(&self.tx, &ids, &mut self.text).await?;
             }
             let left = room.saturating_sub(u32::try_from(ids.len()).unwrap_or(room));
             // Fewer ids than requested mean that the cursor is at its end.

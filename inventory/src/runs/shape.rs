@@ -16,8 +16,8 @@ use evenkeel_domain::run::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::shape::indication;
-use crate::{decisions, orders, policies};
+use crate::orders;
+use crate::shape::{indication, policies, targets};
 
 /// Longest details of a run that EIM's clients accept, in bytes.
 const MAX_DETAILS_BYTES: usize = 100_000;
@@ -46,7 +46,7 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdate
         reason: reason(&run.state),
         attempt: run.attempt.map(|attempt| attempt.0.to_string()).unwrap_or_default(),
         policy: run.origin.policy.as_ref().map(frozen_policy),
-        target: run.origin.target.as_ref().map(decisions::run_target),
+        target: run.origin.target.as_ref().map(targets::run_target),
         order: run.origin.order.as_ref().map(|order| orders::resource(run.instance, order)),
         packages,
         image: run.image.as_ref().map(image_resource),

@@ -12,7 +12,6 @@ use evenkeel_store::related;
 use evenkeel_store::{StoreError, Tx, hosts};
 
 use super::{parse_target, repeated};
-use crate::App;
 use crate::call::Call;
 use crate::extract::Params;
 use crate::listing::{ListRequest, ListSource};
@@ -25,13 +24,12 @@ const CRON_CHECK_BATCH_SIZE: u64 = 1_000;
 /// Responds with lists of schedules.
 pub async fn answer_schedules(
     lists: Vec<Box<dyn ListSource>>,
-    app: &App,
     call: &Call,
     params: &Params,
 ) -> Result<Response, Problem> {
     let mut request = ListRequest::from_params(lists, params)?;
     let query = ScheduleQuery::from_params(params)?;
-    let tx = app.snapshot(call).await?;
+    let tx = call.snapshot().await?;
     if let Some(targets) = query.target_chain(&tx).await? {
         request.narrow(|resource| Some(target_filter(resource, &targets)));
     }
@@ -45,7 +43,7 @@ pub async fn answer_schedules(
             Some(filter.clone())
         });
     }
-    request.answer(app, call, tx).await
+    request.answer(call, tx).await
 }
 
 /// Selects schedules by target and time.

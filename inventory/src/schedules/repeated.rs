@@ -1,6 +1,5 @@
 //! `schedules/repeated`: schedules that open periodically.
 
-use axum::extract::State;
 use axum::response::Response;
 use chrono::TimeDelta;
 use evenkeel_api::schedule::{
@@ -25,7 +24,6 @@ use crate::extract::{Change, Json, Params, Patch, Path};
 use crate::listing::{ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "repeated_schedule_resource";
 
@@ -38,12 +36,8 @@ const RESOURCE_KIND: &str = "repeated_schedule_resource";
     params(InProject, ListParams, TargetParams),
     responses((status = 200, description = "The schedules.", body = RepeatedScheduleList), Problem),
 )]
-pub async fn list_repeated_schedules(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    answer_schedules(vec![Box::new(RepeatedSchedules)], &app, &call, &params).await
+pub async fn list_repeated_schedules(call: Call, params: Params) -> Result<Response, Problem> {
+    answer_schedules(vec![Box::new(RepeatedSchedules)], &call, &params).await
 }
 
 pub struct RepeatedSchedules;
@@ -53,12 +47,7 @@ impl Listable for RepeatedSchedules {
     const KEY: &'static str = "repeatedSchedules";
     type Item = RepeatedScheduleResource;
 
-    async fn load(
-        &self,
-        _: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<RepeatedScheduleResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<RepeatedScheduleResource>, Problem> {
         load_resources(tx, &load_schedules(tx, ids).await?).await
     }
 }
@@ -100,12 +89,11 @@ pub(super) async fn find_open(
     responses((status = 200, description = "The schedule.", body = RepeatedScheduleResource), Problem),
 )]
 pub async fn create_repeated_schedule(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<RepeatedScheduleInput>,
 ) -> Answer<RepeatedScheduleResource> {
-    let tx = app.write(&call).await?;
-    let now = app.clock.now();
+    let tx = call.write().await?;
+    let now = call.now();
     let schedule = schedules::create(&tx, &parse_spec(&body)?, now).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
@@ -120,11 +108,10 @@ pub async fn create_repeated_schedule(
     responses((status = 200, description = "The schedule.", body = RepeatedScheduleResource), Problem),
 )]
 pub async fn get_repeated_schedule(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
 ) -> Answer<RepeatedScheduleResource> {
-    let tx = app.read(&call).await?;
+    let tx = call.read().await?;
     let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
     load_schedule_resource(&tx, &schedule).await
@@ -144,12 +131,11 @@ pub async fn get_repeated_schedule(
     responses((status = 200, description = "The schedule.", body = RepeatedScheduleResource), Problem),
 )]
 pub async fn put_repeated_schedule(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Patch { mut body, fields }: Patch<RepeatedScheduleInput>,
 ) -> Answer<RepeatedScheduleResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
@@ -158,7 +144,7 @@ pub async fn put_repeated_schedule(
         before.spec.zone.name().clone_into(&mut body.time_zone);
     }
     let spec = parse_spec(&body)?;
-    let schedule = schedules::change(&tx, id, &spec, app.clock.now()).await?;
+    let schedule = schedules::change(&tx, id, &spec, call.now()).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)
@@ -175,20 +161,19 @@ pub async fn put_repeated_schedule(
     responses((status = 200, description = "The schedule.", body = RepeatedScheduleResource), Problem),
 )]
 pub async fn patch_repeated_schedule(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     params: Params,
     change: Change<RepeatedScheduleInput>,
 ) -> Answer<RepeatedScheduleResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&schedule), params.text("fieldMask"))?;
     let spec = parse_spec(&desired)?;
-    let schedule = schedules::change(&tx, id, &spec, app.clock.now()).await?;
+    let schedule = schedules::change(&tx, id, &spec, call.now()).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)
@@ -201,12 +186,8 @@ pub async fn patch_repeated_schedule(
     delete, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_repeated_schedule(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_repeated_schedule(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     schedules::delete(&tx, id).await?;
     tx.commit().await?;

@@ -1,6 +1,5 @@
 //! `schedules/single`: schedules that open once.
 
-use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::schedule::{SingleScheduleInput, SingleScheduleList, SingleScheduleResource};
 use evenkeel_api::timestamps::{from_unix_seconds, unix_seconds};
@@ -22,7 +21,6 @@ use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
-use crate::{App, Inventory};
 
 const RESOURCE_KIND: &str = "single_schedule_resource";
 
@@ -35,12 +33,8 @@ const RESOURCE_KIND: &str = "single_schedule_resource";
     params(InProject, ListParams, TargetParams),
     responses((status = 200, description = "The schedules.", body = SingleScheduleList), Problem),
 )]
-pub async fn list_single_schedules(
-    State(app): State<App>,
-    call: Call,
-    params: Params,
-) -> Result<Response, Problem> {
-    answer_schedules(vec![Box::new(SingleSchedules)], &app, &call, &params).await
+pub async fn list_single_schedules(call: Call, params: Params) -> Result<Response, Problem> {
+    answer_schedules(vec![Box::new(SingleSchedules)], &call, &params).await
 }
 
 pub struct SingleSchedules;
@@ -50,12 +44,7 @@ impl Listable for SingleSchedules {
     const KEY: &'static str = "singleSchedules";
     type Item = SingleScheduleResource;
 
-    async fn load(
-        &self,
-        _: &Inventory,
-        tx: &Tx,
-        ids: &[u32],
-    ) -> Result<Vec<SingleScheduleResource>, Problem> {
+    async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<SingleScheduleResource>, Problem> {
         let schedule_ids = ids.iter().copied().map(SingleScheduleId::from_bits);
         let schedule_ids: Vec<_> = schedule_ids.collect();
         let schedules = schedules::find_many(tx, &schedule_ids).await?;
@@ -78,12 +67,11 @@ impl Listable for SingleSchedules {
     responses((status = 200, description = "The schedule.", body = SingleScheduleResource), Problem),
 )]
 pub async fn create_single_schedule(
-    State(app): State<App>,
     call: Call,
     Json(body): Json<SingleScheduleInput>,
 ) -> Answer<SingleScheduleResource> {
-    let tx = app.write(&call).await?;
-    let now = app.clock.now();
+    let tx = call.write().await?;
+    let now = call.now();
     let schedule = schedules::create(&tx, &parse_spec(&body, None, now)?, now).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
@@ -98,11 +86,10 @@ pub async fn create_single_schedule(
     responses((status = 200, description = "The schedule.", body = SingleScheduleResource), Problem),
 )]
 pub async fn get_single_schedule(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
 ) -> Answer<SingleScheduleResource> {
-    let tx = app.read(&call).await?;
+    let tx = call.read().await?;
     let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
     load_schedule_resource(&tx, &schedule).await
@@ -122,17 +109,16 @@ pub async fn get_single_schedule(
     responses((status = 200, description = "The schedule.", body = SingleScheduleResource), Problem),
 )]
 pub async fn put_single_schedule(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     Json(body): Json<SingleScheduleInput>,
 ) -> Answer<SingleScheduleResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    let now = app.clock.now();
+    let now = call.now();
     let spec = parse_spec(&body, Some(&schedule), now)?;
     let answer =
         load_schedule_resource(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;
@@ -151,19 +137,18 @@ pub async fn put_single_schedule(
     responses((status = 200, description = "The schedule.", body = SingleScheduleResource), Problem),
 )]
 pub async fn patch_single_schedule(
-    State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
     params: Params,
     change: Change<SingleScheduleInput>,
 ) -> Answer<SingleScheduleResource> {
-    let tx = app.write(&call).await?;
+    let tx = call.write().await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&schedule), params.text("fieldMask"))?;
-    let now = app.clock.now();
+    let now = call.now();
     let spec = parse_spec(&desired, Some(&schedule), now)?;
     let answer =
         load_schedule_resource(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;
@@ -178,12 +163,8 @@ pub async fn patch_single_schedule(
     delete, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule is deleted.", body = Empty), Problem),
 )]
-pub async fn delete_single_schedule(
-    State(app): State<App>,
-    call: Call,
-    Path(path): Path<Item>,
-) -> Answer<Empty> {
-    let tx = app.write(&call).await?;
+pub async fn delete_single_schedule(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
     let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     schedules::delete(&tx, id).await?;
     tx.commit().await?;

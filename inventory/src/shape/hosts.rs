@@ -9,11 +9,9 @@ use evenkeel_store::hosts::HostDetails;
 use evenkeel_store::related::{self, Related, RelatedIds};
 
 use super::hardware::with_hardware;
-use crate::instances::resource as instance_resource;
+use super::{instances, providers, status_fields};
 use crate::location_tree::{LocationTree, labels};
 use crate::problem::Problem;
-use crate::providers;
-use crate::shape::status_fields;
 
 /// REST form of hosts with their instances, hardware, location and provider, in the given order.
 /// Runs one query for any number of hosts.
@@ -37,7 +35,7 @@ pub async fn load_resources(
 pub fn full_resource(record: HostDetails, related: &Related) -> HostResource {
     let instance = record.instance.as_ref();
     let with_instance = HostResource {
-        instance: instance.map(|on| Box::new(instance_resource(on, related))),
+        instance: instance.map(|on| Box::new(instances::resource(on, related))),
         ..resource_with_provider(&record.host, related)
     };
     match record.hardware {

@@ -7,15 +7,14 @@ use evenkeel_domain::condition::Condition;
 use evenkeel_domain::instance::{FailedImage, ImageSlot, Instance, InstanceKind, InstanceState};
 use evenkeel_store::related::Related;
 
-use crate::shape::status_fields;
-use crate::{operating_systems as os, policies as policy};
+use super::{operating_systems as os, policies, status_fields};
 
 /// REST form of an instance with its operating system and policy, without its host.
 pub fn resource(instance: &Instance, related: &Related) -> InstanceResource {
     let policy = instance.policy.and_then(|id| related.policies.get(&id));
     InstanceResource {
         os: related.oses.get(&instance.summary.os).map(os::resource),
-        update_policy: policy.map(|policy| policy::resource(policy, None)),
+        update_policy: policy.map(|policy| policies::resource(policy, None)),
         ..shallow(instance)
     }
 }
