@@ -1,9 +1,6 @@
 //! Definition of the command line (clap).
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use crate::commands::{
     account::AccountCommand, assignment::AssignmentCommand, completion::Completion,
@@ -14,7 +11,7 @@ use crate::commands::{
     region::RegionCommand, run::RunCommand, schedule::ScheduleCommand, site::SiteCommand,
     update::UpdateCommand,
 };
-use crate::time::parse_duration;
+use crate::options::GlobalOptions;
 
 /// Manage operating system updates of a fleet of edge nodes.
 #[derive(Debug, Parser)]
@@ -24,56 +21,6 @@ pub struct Cli {
     pub globals: GlobalOptions,
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// Options of all commands.
-#[derive(Clone, Debug, Args)]
-pub struct GlobalOptions {
-    /// Output format.
-    #[arg(long, short, global = true, value_enum, default_value_t = OutputFormat::Table, help_heading = "Global options")]
-    pub output: OutputFormat,
-    /// Print only IDs; for a new join token, print only the token.
-    #[arg(long = "quiet", short = 'q', global = true, help_heading = "Global options")]
-    pub ids_only: bool,
-    /// Context to use [default: current context].
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub context: Option<String>,
-    /// Project to work in [default: project of the context, else `default`].
-    #[arg(long, short, global = true, env = "EVENKEEL_PROJECT", help_heading = "Global options")]
-    pub project: Option<String>,
-    /// URL of the server [default: server of the context, else <http://127.0.0.1:8080>].
-    #[arg(
-        long,
-        global = true,
-        env = "EVENKEEL_SERVER",
-        value_name = "URL",
-        help_heading = "Global options"
-    )]
-    pub server: Option<String>,
-    /// CA certificate (PEM file) to verify the server [default: system roots]. Other identity
-    /// providers are always verified with the system roots.
-    #[arg(
-        long,
-        global = true,
-        env = "EVENKEEL_CA",
-        value_name = "FILE",
-        help_heading = "Global options"
-    )]
-    pub ca: Option<PathBuf>,
-    /// How long to retry read requests while the server is unavailable.
-    #[arg(long, global = true, value_parser = parse_duration, default_value = "5s", value_name = "DURATION", help_heading = "Global options")]
-    pub retry_for: Duration,
-}
-
-/// Output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    /// Human-readable table.
-    Table,
-    /// JSON.
-    Json,
-    /// YAML.
-    Yaml,
 }
 
 #[derive(Debug, Subcommand)]

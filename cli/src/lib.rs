@@ -8,84 +8,22 @@ mod client;
 mod commands;
 pub mod contexts;
 mod degrees;
+mod dispatch;
 mod excerpt;
 pub mod failure;
+mod http;
 mod labels;
 mod listing;
 pub mod login;
+mod options;
 mod output;
+mod page;
+mod requests;
 mod resource;
+mod system;
 mod time;
 mod tree;
 
-use std::io::{Read, Write};
-use std::path::PathBuf;
-use std::process::ExitCode;
-
-use evenkeel_kit::{Clock, Secret};
-
 pub use failure::Failure;
-pub use output::sanitize_text;
-
-/// Streams, clock and environment of a command.
-pub struct System<'a> {
-    /// Standard output.
-    pub out: &'a mut dyn Write,
-    /// Standard error, for notes and prompts.
-    pub notes: &'a mut dyn Write,
-    /// Standard input: tokens, passwords and confirmations.
-    pub input: &'a mut dyn Read,
-    /// Hides (`true`) or shows (`false`) typed characters.
-    pub hide_input: fn(bool),
-    pub clock: &'a dyn Clock,
-    /// Settings from the environment.
-    pub environment: Environment,
-}
-
-impl std::fmt::Debug for System<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("System").field("environment", &self.environment).finish_non_exhaustive()
-    }
-}
-
-/// Settings from the environment.
-#[derive(Clone, Debug)]
-pub struct Environment {
-    /// File of the contexts.
-    pub contexts: PathBuf,
-    /// Token that overrides the token of the context.
-    pub token: Option<Secret>,
-    /// Whether standard output is a terminal.
-    pub terminal: bool,
-    /// Whether to use colours.
-    pub colour: bool,
-    /// Whether standard input and standard error are terminals, for prompts and progress.
-    pub interactive: bool,
-}
-
-/// How a command ended that did not fail. Determines the exit status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// Success.
-    Done,
-    /// The watched run ended without success.
-    RunNotSucceeded,
-    /// A sync, a copy or a verification of operating systems had findings.
-    ChecksFailed,
-}
-
-impl Ending {
-    /// Success, if all operating systems are free of findings.
-    const fn from_checks(all_are_good: bool) -> Self {
-        if all_are_good { Self::Done } else { Self::ChecksFailed }
-    }
-}
-
-impl From<Ending> for ExitCode {
-    fn from(ending: Ending) -> Self {
-        match ending {
-            Ending::Done => Self::SUCCESS,
-            Ending::RunNotSucceeded | Ending::ChecksFailed => Self::from(3),
-        }
-    }
-}
+pub use page::sanitize_text;
+pub use system::{Ending, Environment, System};

@@ -209,8 +209,8 @@ impl ListResponse {
     /// Takes the resources of the page.
     fn take_items<R: Resource>(&mut self) -> Result<Vec<R>, serde_json::Error> {
         let mut items = Vec::new();
-        for key in R::LIST_KEYS {
-            let list = self.lists.remove(*key).unwrap_or_default();
+        for key in [R::KIND.list_key].into_iter().chain(R::KIND.second_list_key) {
+            let list = self.lists.remove(key).unwrap_or_default();
             items.append(&mut serde_json::from_value(list)?);
         }
         Ok(items)
@@ -236,7 +236,7 @@ pub async fn fetch_with_progress<R: Resource>(
     printer: &mut Printer<'_>,
 ) -> Result<Vec<R>, Failure> {
     let mut has_progress = false;
-    let many = R::PLURAL;
+    let many = R::KIND.plural;
     let result = fetch_pages(client, query, |read, total| {
         has_progress = true;
         printer.show_progress(&format!("{read} of {total} {many}"))
@@ -277,7 +277,7 @@ async fn fetch_pages<R: Resource>(
     let mut position = None;
     for page in 1_u64.. {
         let params = query.params(size, position.take());
-        let response = client.get_with_params::<ListResponse>(R::PATH, &params).await;
+        let response = client.get_with_params::<ListResponse>(R::KIND.path, &params).await;
         let mut envelope = response.map_err(|error| query.locate_error(&error).unwrap_or(error))?;
         let more = envelope.take_items::<R>();
         let more = more.map_err(|error| client.unreadable_response(error))?;

@@ -6,7 +6,7 @@ use reqwest::{Client, Response, Url};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Failure;
-use crate::client::parse_server_address;
+use crate::http::parse_server_address;
 
 /// Default OAuth client ID, the one of EIM's command line.
 pub const DEFAULT_CLIENT_ID: &str = "system-client";

@@ -1,120 +1,16 @@
 //! Prints results as a table, JSON or YAML.
 
+use std::fmt::Display;
 use std::io::{Read, Write};
 
 use comfy_table::{Attribute, Color, ContentArrangement, Table, presets};
-use evenkeel_api::timestamps::Timestamps;
 use serde::Serialize;
 
-use crate::args::OutputFormat;
+use crate::options::OutputFormat;
+use crate::page::{Cell, DetailPage, Tone, sanitize_text};
 use crate::resource::Resource;
-use crate::time::format_optional_time;
 use crate::tree::Branch;
 use crate::{Environment, Failure, System};
-
-/// A cell of a table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cell {
-    text: String,
-    tone: Tone,
-}
-
-/// Meaning of a cell, which determines its colour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tone {
-    #[default]
-    Plain,
-    Good,
-    Busy,
-    Bad,
-}
-
-impl Cell {
-    /// A cell with a tone.
-    pub fn toned(text: impl Into<String>, tone: Tone) -> Self {
-        let text: String = text.into();
-        Self { text: or_dash(sanitize_text(&text)), tone }
-    }
-}
-
-impl<T: Into<String>> From<T> for Cell {
-    fn from(text: T) -> Self {
-        Self::toned(text, Tone::Plain)
-    }
-}
-
-/// Removes control characters. Many texts come from nodes and servers, which must not control the
-/// terminal.
-#[must_use]
-pub fn sanitize_text(text: &str) -> String {
-    let shows = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
-    text.chars().filter(shows).collect()
-}
-
-fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
-}
-
-impl From<evenkeel_api::status::StatusIndication> for Tone {
-    fn from(indication: evenkeel_api::status::StatusIndication) -> Self {
-        use evenkeel_api::status::StatusIndication as I;
-        match indication {
-            I::Unspecified => Self::Plain,
-            I::Error => Self::Bad,
-            I::InProgress => Self::Busy,
-            I::Idle => Self::Good,
-        }
-    }
-}
-
-/// Details of one resource: fields, then tables.
-#[derive(Clone, Debug, Default)]
-pub struct DetailPage {
-    fields: Vec<(&'static str, Cell)>,
-    tables: Vec<DetailTable>,
-}
-
-impl DetailPage {
-    /// Adds a field.
-    pub fn field(&mut self, name: &'static str, value: impl Into<Cell>) -> &mut Self {
-        self.fields.push((name, value.into()));
-        self
-    }
-
-    /// Adds a field unless the value is empty.
-    pub fn field_if(&mut self, name: &'static str, value: &str) -> &mut Self {
-        if !value.is_empty() {
-            self.field(name, value);
-        }
-        self
-    }
-
-    /// Adds the time of creation.
-    pub fn created(&mut self, timestamps: Option<&Timestamps>) -> &mut Self {
-        let created_at = timestamps.map(|times| times.created_at);
-        self.field("created", format_optional_time(created_at))
-    }
-
-    /// Adds a table unless it is empty.
-    pub fn table(
-        &mut self,
-        title: &'static str,
-        header: &'static [&'static str],
-        rows: Vec<Vec<Cell>>,
-    ) -> &mut Self {
-        if !rows.is_empty() {
-            self.tables.push(DetailTable { title, header, rows });
-        }
-        self
-    }
-}
-
-#[derive(Clone, Debug)]
-struct DetailTable {
-    title: &'static str,
-    header: &'static [&'static str],
-    rows: Vec<Vec<Cell>>,
-}
 
 /// Prints results in the selected format.
 pub struct Printer<'a> {
@@ -194,9 +90,9 @@ impl<'a> Printer<'a> {
     pub fn print_rows(
         &mut self,
         items: &impl Serialize,
-        names: &[&str],
+        names: impl IntoIterator<Item = impl Display>,
         header: &[&str],
-        rows: Vec<Vec<Cell>>,
+        rows: impl IntoIterator<Item = Vec<Cell>>,
     ) -> Result<(), Failure> {
         if self.ids_only {
             for name in names {
@@ -222,10 +118,10 @@ impl<'a> Printer<'a> {
             return self.print_data(&items);
         }
         if items.is_empty() {
-            writeln!(self.out, "no {}", R::PLURAL)?;
+            writeln!(self.out, "no {}", R::KIND.plural)?;
             return Ok(());
         }
-        self.print_table(R::HEADER, items.iter().map(Resource::row).collect())
+        self.print_table(&R::header(), items.iter().map(Resource::row))
     }
 
     /// Prints trees.
@@ -333,7 +229,11 @@ impl<'a> Printer<'a> {
         format!("\x1b[{code}m{}\x1b[0m", cell.text)
     }
 
-    fn print_table(&mut self, header: &[&str], rows: Vec<Vec<Cell>>) -> Result<(), Failure> {
+    fn print_table(
+        &mut self,
+        header: &[&str],
+        rows: impl IntoIterator<Item = Vec<Cell>>,
+    ) -> Result<(), Failure> {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         if self.environment.terminal {

@@ -1,6 +1,6 @@
 //! Trees as text.
 
-use crate::output::Cell;
+use crate::page::Cell;
 
 /// A node of a tree.
 #[derive(Clone, Debug, Default)]

@@ -7,9 +7,11 @@ use evenkeel_api::local_account::{LocalAccountInput, LocalAccountResource};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, ListOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource};
+use crate::listing::ListOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests::{self, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
 
 /// How many characters of a key a list shows.
 const KEY_SUFFIX_CHARS: usize = 24;
@@ -20,17 +22,11 @@ pub enum AccountCommand {
     /// List local accounts.
     List(ListOptions),
     /// Show a local account.
-    Get {
-        /// ID or username of the account.
-        account: String,
-    },
+    Get(ResourceArg<LocalAccountResource>),
     /// Create a local account.
     Create(CreateAccount),
     /// Delete a local account that no instance uses.
-    Delete {
-        /// ID or username of the account.
-        account: String,
-    },
+    Delete(ResourceArg<LocalAccountResource>),
 }
 
 /// Create a local account.
@@ -51,20 +47,12 @@ impl AccountCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Account = LocalAccountResource;
         match self {
-            Self::List(options) => {
-                listing::fetch_and_print::<Account>(client, &options.query(), printer).await
-            }
-            Self::Get { account } => {
-                printer.print_resource(&resource::find::<Account>(client, &account).await?)
-            }
+            Self::List(options) => requests::list::<Account>(options, client, printer).await,
+            Self::Get(account) => account.print(client, printer).await,
             Self::Create(create) => {
-                let created: Account = client.post(Account::PATH, &create.build_input()?).await?;
-                printer.print_resource(&created)
+                requests::create::<Account>(&create.build_input()?, client, printer).await
             }
-            Self::Delete { account } => {
-                let id = resource::delete::<Account>(client, &account).await?;
-                printer.print_result(Account::SINGULAR, &id, "deleted")
-            }
+            Self::Delete(account) => account.delete(client, printer).await,
         }
     }
 }
@@ -73,9 +61,7 @@ impl CreateAccount {
     fn build_input(self) -> Result<LocalAccountInput, Failure> {
         let key = match (self.ssh_key, self.ssh_key_file) {
             (Some(key), _) => key,
-            (None, Some(path)) => {
-                std::fs::read_to_string(&path).map_err(|source| Failure::File { path, source })?
-            }
+            (None, Some(path)) => super::read_file(&path)?,
             (None, None) => return Err(Failure::usage("give a key: --ssh-key or --ssh-key-file")),
         };
         Ok(LocalAccountInput { username: self.username, ssh_key: key.trim().to_owned() })
@@ -83,41 +69,31 @@ impl CreateAccount {
 }
 
 impl Resource for LocalAccountResource {
-    const COMMAND: &'static str = "account";
-    const SINGULAR: &'static str = "local account";
-    const PLURAL: &'static str = "local accounts";
-    const ID_PREFIX: &'static str = "localaccount";
-    const PATH: &'static str = "localAccounts";
-    const LIST_KEYS: &'static [&'static str] = &["localAccounts"];
-    const NAME_FIELD: Option<&'static str> = Some("username");
-    const IN_USE_HINT: Option<&'static str> = Some(
-        "delete the instances that use it first: `evenkeel instance list --filter 'localaccount.username = \"NAME\"'` lists them",
-    );
-    const HEADER: &'static [&'static str] = &["ID", "USERNAME", "KEY"];
+    const KIND: ResourceKind = ResourceKind {
+        command: "account",
+        argument_noun: "account",
+        id_prefix: "localaccount",
+        path: "localAccounts",
+        list_key: "localAccounts",
+        name_field: Some("username"),
+        in_use_hint: Some(
+            "delete the instances that use it first: `evenkeel instance list --filter 'localaccount.username = \"NAME\"'` lists them",
+        ),
+        key_titles: &["ID", "USERNAME"],
+        titles: &["KEY"],
+        ..ResourceKind::new("ACCOUNT", "local account", "local accounts")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.username]
     }
 
-    fn name(&self) -> &str {
-        &self.username
+    fn columns(&self) -> Vec<Cell> {
+        cells![shorten_key(&self.ssh_key)]
     }
 
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.username.clone().into(),
-            shorten_key(&self.ssh_key).into(),
-        ]
-    }
-
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("username", self.username.clone())
-            .field("key", self.ssh_key.clone())
-            .created(self.timestamps.as_ref());
-        page
+    fn add_details(&self, page: &mut DetailPage) {
+        page.field("key", &self.ssh_key).created(self.timestamps.as_ref());
     }
 }
 

@@ -11,15 +11,16 @@ use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::policy::OsUpdatePolicy;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::SiteResource;
-use serde_json::{Map, Value};
 
 use super::instance;
-use super::names::Names;
+use super::names::{Names, list_with_names};
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, LimitOptions};
-use crate::output::{Cell, DetailPage, Printer, Tone};
-use crate::resource::{self, Resource};
+use crate::listing::LimitOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::requests::{self, PatchBody};
+use crate::resource::{Resource, ResourceKind};
 use crate::time::format_time;
 
 /// Manage assignments: which policy applies where, and its rollout limits.
@@ -98,21 +99,16 @@ impl FromStr for LimitArg {
 
 impl SetAssignment {
     /// The fields to change.
-    async fn build_patch(&self, client: &Client) -> Result<Map<String, Value>, Failure> {
-        let mut change = Map::new();
-        if let Some(policy) = &self.policy {
-            let id = resource::resolve_id::<OsUpdatePolicy>(client, policy).await?;
-            change.insert("osUpdatePolicyId".to_owned(), id.into());
-        }
+    async fn build_patch(&self, client: &Client) -> Result<PatchBody, Failure> {
+        let policy = self.policy.as_deref();
+        let policy = requests::resolve_optional_id::<OsUpdatePolicy>(client, policy).await?;
         let none = self.no_limits.then_some(LimitArg(None));
-        for (name, limit) in [
-            ("maxConcurrent", self.max_concurrent.or(none)),
-            ("stopAfterFailures", self.stop_after_failures.or(none)),
-        ] {
-            if let Some(LimitArg(limit)) = limit {
-                change.insert(name.to_owned(), limit.into());
-            }
-        }
+        let value = |limit: Option<LimitArg>| limit.or(none).map(|LimitArg(limit)| limit);
+        let mut change = PatchBody::default();
+        change
+            .set("osUpdatePolicyId", policy)
+            .set("maxConcurrent", value(self.max_concurrent))
+            .set("stopAfterFailures", value(self.stop_after_failures));
         Ok(change)
     }
 }
@@ -120,37 +116,33 @@ impl SetAssignment {
 impl AssignmentCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         match self {
-            Self::List(limit) => list_assignments(limit, client, printer).await,
+            Self::List(limit) => {
+                list_with_names(limit, referenced_ids, build_row, client, printer).await
+            }
             Self::Get { target } => {
                 let target = resolve_assignment_target(client, &target).await?;
-                let response = client.get(&AssignmentResource::address(&target)).await;
-                let assignment: AssignmentResource =
-                    response.map_err(|error| explain_not_assigned(error, &target))?;
-                print_assignment(&assignment, client, printer).await
+                let found = client.get(&AssignmentResource::address(&target)).await;
+                print_assignment(found, &target, client, printer).await
             }
             Self::Set(set) => {
                 let target = resolve_assignment_target(client, &set.target).await?;
                 let body = set.build_patch(client).await?;
                 let address = AssignmentResource::address(&target);
                 let done = client.patch(&address, &body).await;
-                let done: AssignmentResource =
-                    done.map_err(|error| explain_not_assigned(error, &target))?;
-                print_assignment(&done, client, printer).await
+                print_assignment(done, &target, client, printer).await
             }
             Self::Resume { target, reason } => {
                 let target = resolve_assignment_target(client, &target).await?;
                 let address = format!("{}/resume", AssignmentResource::address(&target));
                 let body = AssignmentResumptionInput { reason };
                 let done = client.replace(&address, &body).await;
-                let done: AssignmentResource =
-                    done.map_err(|error| explain_not_assigned(error, &target))?;
-                print_assignment(&done, client, printer).await
+                print_assignment(done, &target, client, printer).await
             }
             Self::Clear { target } => {
                 let target = resolve_assignment_target(client, &target).await?;
                 let done = client.delete(&AssignmentResource::address(&target)).await;
                 done.map_err(|error| explain_not_assigned(error, &target))?;
-                printer.print_result(AssignmentResource::SINGULAR, &target, "cleared")
+                printer.print_result(AssignmentResource::KIND.singular, &target, "cleared")
             }
         }
     }
@@ -165,9 +157,9 @@ async fn resolve_assignment_target(client: &Client, text: &str) -> Result<String
     }
     match text.split_once(':') {
         Some(("instance", name)) => instance::resolve_instance_id(client, name).await,
-        Some(("host", name)) => resource::resolve_id::<HostResource>(client, name).await,
-        Some(("site", name)) => resource::resolve_id::<SiteResource>(client, name).await,
-        Some(("region", name)) => resource::resolve_id::<RegionResource>(client, name).await,
+        Some(("host", name)) => requests::resolve_id::<HostResource>(client, name).await,
+        Some(("site", name)) => requests::resolve_id::<SiteResource>(client, name).await,
+        Some(("region", name)) => requests::resolve_id::<RegionResource>(client, name).await,
         _ => Err(Failure::usage_with(
             format!("`{text}` is not an ID and does not name a kind of target"),
             format!(
@@ -190,56 +182,42 @@ fn explain_not_assigned(error: Failure, target: &str) -> Failure {
     }
 }
 
-async fn list_assignments(
-    limit: LimitOptions,
-    client: &Client,
-    printer: &mut Printer<'_>,
-) -> Result<(), Failure> {
-    let all =
-        listing::fetch_with_progress::<AssignmentResource>(client, &limit.query(), printer).await?;
-    if all.is_empty() || !printer.is_human_readable() {
-        return printer.print_list(&all);
-    }
-    let ids: Vec<_> = all.iter().flat_map(referenced_ids).collect();
-    let names = Names::fetch(client, &ids).await?;
-    let rows = all.iter().map(|assignment| build_row(assignment, &names));
-    printer.print_rows(&all, &[], AssignmentResource::HEADER, rows.collect())
-}
-
+/// Prints the assignment in a response.
 async fn print_assignment(
-    assignment: &AssignmentResource,
+    response: Result<AssignmentResource, Failure>,
+    target: &str,
     client: &Client,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
+    let assignment = response.map_err(|error| explain_not_assigned(error, target))?;
     let names = if printer.is_human_readable() {
-        Names::fetch(client, &referenced_ids(assignment)).await?
+        Names::fetch(client, &referenced_ids(&assignment)).await?
     } else {
         Names::default()
     };
-    printer.print_page(assignment, &assignment.target, &build_page(assignment, &names))
+    printer.print_page(&assignment, &assignment.target, &build_page(&assignment, &names))
 }
 
-fn referenced_ids(assignment: &AssignmentResource) -> [&str; 2] {
-    [&assignment.target, &assignment.os_update_policy_id]
+fn referenced_ids(assignment: &AssignmentResource) -> Vec<&str> {
+    vec![&assignment.target, &assignment.os_update_policy_id]
 }
 
+/// Row of an assignment with the names of its target and its policy.
 fn build_row(assignment: &AssignmentResource, names: &Names) -> Vec<Cell> {
-    vec![
-        names.label(&assignment.target).into(),
-        names.label(&assignment.os_update_policy_id).into(),
-        format_usage(assignment.slots_in_use, assignment.max_concurrent).into(),
+    cells![
+        names.label(&assignment.target),
+        names.label(&assignment.os_update_policy_id),
+        format_usage(assignment.slots_in_use, assignment.max_concurrent),
         failures_cell(assignment.failures, assignment.stop_after_failures),
-        format_time(assignment.since).into(),
+        format_time(assignment.since),
     ]
 }
 
 fn build_page(assignment: &AssignmentResource, names: &Names) -> DetailPage {
     let mut page = DetailPage::default();
-    page.field("target", names.label(&assignment.target))
-        .field("policy", names.label(&assignment.os_update_policy_id))
-        .field("updating", format_usage(assignment.slots_in_use, assignment.max_concurrent))
-        .field("failures", failures_cell(assignment.failures, assignment.stop_after_failures))
-        .field("since", format_time(assignment.since));
+    for (title, cell) in AssignmentResource::header().iter().zip(build_row(assignment, names)) {
+        page.field(&title.to_lowercase(), cell);
+    }
     if let Some(resumption) = &assignment.resumption {
         page.field("resumed", format_resumption(resumption));
     }
@@ -272,26 +250,20 @@ pub fn failures_cell(failures: u32, limit: Option<u32>) -> Cell {
 }
 
 impl Resource for AssignmentResource {
-    const COMMAND: &'static str = "assignment";
-    const SINGULAR: &'static str = "assignment";
-    const PLURAL: &'static str = "assignments";
-    /// Assignments have no IDs of their own.
-    const ID_PREFIX: &'static str = "";
-    const PATH: &'static str = "assignments";
-    const LIST_KEYS: &'static [&'static str] = &["assignments"];
-    const NAME_FIELD: Option<&'static str> = None;
-    const HEADER: &'static [&'static str] = &["TARGET", "POLICY", "UPDATING", "FAILURES", "SINCE"];
+    const KIND: ResourceKind = ResourceKind {
+        id_prefix: "",
+        name_field: None,
+        key_titles: &["TARGET"],
+        titles: &["POLICY", "UPDATING", "FAILURES", "SINCE"],
+        ..ResourceKind::new("TARGET", "assignment", "assignments")
+    };
 
-    fn id(&self) -> &str {
-        &self.target
+    fn key(&self) -> [&str; 2] {
+        [&self.target, &self.target]
     }
 
-    fn name(&self) -> &str {
-        &self.target
-    }
-
-    fn row(&self) -> Vec<Cell> {
-        build_row(self, &Names::default())
+    fn columns(&self) -> Vec<Cell> {
+        build_row(self, &Names::default()).split_off(1)
     }
 
     fn page(&self) -> DetailPage {

@@ -1,9 +1,8 @@
 //! `evenkeel completion`: shell completion scripts.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::args::Cli;
 use crate::{Failure, System};
 
 /// Print a shell completion script.
@@ -14,9 +13,9 @@ pub struct Completion {
 }
 
 impl Completion {
-    pub fn run(self, system: &mut System<'_>) -> Result<(), Failure> {
+    pub fn run(self, command: &mut clap::Command, system: &mut System<'_>) -> Result<(), Failure> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "evenkeel", &mut script);
+        clap_complete::generate(self.shell, command, "evenkeel", &mut script);
         Ok(system.out.write_all(&script)?)
     }
 }

@@ -2,10 +2,11 @@
 
 use clap::Subcommand;
 
-use crate::args::GlobalOptions;
-use crate::client::parse_server_address;
 use crate::contexts::{Context, Contexts, absolute_path};
-use crate::output::{DetailPage, Printer};
+use crate::http::parse_server_address;
+use crate::options::GlobalOptions;
+use crate::output::Printer;
+use crate::page::{DetailPage, cells};
 use crate::{Failure, System};
 
 /// Manage contexts: saved servers, projects and tokens.
@@ -112,12 +113,12 @@ fn print_contexts(
 ) -> Result<(), Failure> {
     let rows = contexts.contexts.iter().map(|context| {
         let is_current = contexts.current.as_deref() == Some(context.name.as_str());
-        vec![
-            if is_current { "*" } else { " " }.into(),
-            context.name.clone().into(),
-            context.server.clone().into(),
-            context.project.clone().unwrap_or_default().into(),
-            if context.token.is_some() { "yes" } else { "no" }.into(),
+        cells![
+            if is_current { "*" } else { " " },
+            &context.name,
+            &context.server,
+            context.project.clone().unwrap_or_default(),
+            if context.token.is_some() { "yes" } else { "no" }
         ]
     });
     let rows: Vec<_> = rows.collect();
@@ -141,8 +142,8 @@ fn print_context(
         Failure::usage_with("no current context is set", "set it with `evenkeel context use NAME`")
     })?;
     let mut page = DetailPage::default();
-    page.field("name", context.name.clone())
-        .field("server", context.server.clone())
+    page.field("name", &context.name)
+        .field("server", &context.server)
         .field("project", context.project.clone().unwrap_or_default())
         .field("ca", context.ca.as_ref().map(|ca| ca.display().to_string()).unwrap_or_default())
         .field("token", if context.token.is_some() { "stored" } else { "none" });

@@ -1,15 +1,17 @@
 //! `evenkeel custom-config`: custom configurations for cloud-init.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use evenkeel_api::custom_config::{CustomConfigInput, CustomConfigResource};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, ListOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource};
+use crate::listing::ListOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests::{self, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
 
 /// Manage custom configurations for cloud-init.
 #[derive(Debug, Subcommand)]
@@ -17,10 +19,7 @@ pub enum CustomConfigCommand {
     /// List custom configurations.
     List(ListOptions),
     /// Show a custom configuration.
-    Get {
-        /// ID or name of the custom configuration.
-        config: String,
-    },
+    Get(ResourceArg<CustomConfigResource>),
     /// Create a custom configuration, which cloud-init applies at the first boot of an instance.
     Create {
         /// Name: lower-case letters, digits and dashes; unique in the project.
@@ -33,75 +32,52 @@ pub enum CustomConfigCommand {
         description: String,
     },
     /// Delete a custom configuration that no instance uses.
-    Delete {
-        /// ID or name of the custom configuration.
-        config: String,
-    },
+    Delete(ResourceArg<CustomConfigResource>),
 }
 
 impl CustomConfigCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Config = CustomConfigResource;
         match self {
-            Self::List(options) => {
-                listing::fetch_and_print::<Config>(client, &options.query(), printer).await
-            }
-            Self::Get { config } => {
-                printer.print_resource(&resource::find::<Config>(client, &config).await?)
-            }
+            Self::List(options) => requests::list::<Config>(options, client, printer).await,
+            Self::Get(config) => config.print(client, printer).await,
             Self::Create { name, file, description } => {
-                let body = CustomConfigInput { name, description, config: read_file(&file)? };
-                let created: Config = client.post(Config::PATH, &body).await?;
-                printer.print_resource(&created)
+                let body =
+                    CustomConfigInput { name, description, config: super::read_file(&file)? };
+                requests::create::<Config>(&body, client, printer).await
             }
-            Self::Delete { config } => {
-                let id = resource::delete::<Config>(client, &config).await?;
-                printer.print_result(Config::SINGULAR, &id, "deleted")
-            }
+            Self::Delete(config) => config.delete(client, printer).await,
         }
     }
 }
 
-fn read_file(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|source| Failure::File { path: path.to_owned(), source })
-}
-
 impl Resource for CustomConfigResource {
-    const COMMAND: &'static str = "custom-config";
-    const SINGULAR: &'static str = "custom configuration";
-    const PLURAL: &'static str = "custom configurations";
-    const ID_PREFIX: &'static str = "customconfig";
-    const PATH: &'static str = "customConfigs";
-    const LIST_KEYS: &'static [&'static str] = &["customConfigs"];
-    const IN_USE_HINT: Option<&'static str> = Some(
-        "delete the instances that use it first: `evenkeel instance list --filter 'customConfig.name = \"NAME\"'` lists them",
-    );
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "DESCRIPTION"];
+    const KIND: ResourceKind = ResourceKind {
+        command: "custom-config",
+        id_prefix: "customconfig",
+        path: "customConfigs",
+        list_key: "customConfigs",
+        in_use_hint: Some(
+            "delete the instances that use it first: `evenkeel instance list --filter 'customConfig.name = \"NAME\"'` lists them",
+        ),
+        titles: &["DESCRIPTION"],
+        ..ResourceKind::new("CONFIG", "custom configuration", "custom configurations")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
+    fn columns(&self) -> Vec<Cell> {
+        cells![&self.description]
     }
 
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            self.description.clone().into(),
-        ]
-    }
-
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        let line = |text: &str| vec![Cell::from(text)];
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field_if("description", &self.description)
-            .created(self.timestamps.as_ref())
-            .table("Configuration:", &["LINE"], self.config.lines().map(line).collect());
-        page
+    fn add_details(&self, page: &mut DetailPage) {
+        let line = |text: &str| cells![text];
+        page.field_if("description", &self.description).created(self.timestamps.as_ref()).table(
+            "Configuration:",
+            &["LINE"],
+            self.config.lines().map(line),
+        );
     }
 }

@@ -6,11 +6,13 @@ use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::order::OrderResource;
 use evenkeel_api::update_run::RunTarget;
 
-use super::{assignment, instance, pause, policy};
+use super::{assignment, instance, policy};
 use crate::Failure;
 use crate::client::Client;
-use crate::output::{Cell, DetailPage, Printer, Tone};
-use crate::resource::{self, Resource};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::requests;
+use crate::resource::Resource;
 use crate::time::{format_distance, format_optional_time, format_time};
 
 /// Explain what a node should do now, and why: the answer that the server gives to the node.
@@ -29,7 +31,7 @@ impl Explain {
             let decision: Decision = client.get(&path).await?;
             return printer.print_page(&decision, &decision.act, &DetailPage::default());
         }
-        let instance: InstanceResource = resource::find(client, &id).await?;
+        let instance: InstanceResource = requests::find(client, &id).await?;
         let decision: Decision = client.get(&path).await?;
         printer.print_page(&decision, &decision.act, &build_page(&instance, &decision))
     }
@@ -38,9 +40,9 @@ impl Explain {
 fn build_page(instance: &InstanceResource, decision: &Decision) -> DetailPage {
     let mut page = DetailPage::default();
     page.field("host", describe_host(instance, decision))
-        .field("instance", decision.instance_id.clone())
+        .field("instance", &decision.instance_id)
         .field("action", action_cell(decision))
-        .field("reason", decision.reason.text.clone())
+        .field("reason", &decision.reason.text)
         .field("next change", format_optional_time(decision.next_change))
         .field("may start", may_start_cell(decision));
     add_policy(&mut page, decision);
@@ -105,26 +107,24 @@ fn describe_rules(desired: &RunTarget) -> Vec<String> {
 
 fn add_tables(page: &mut DetailPage, instance: &InstanceResource, decision: &Decision) {
     let conditions = instance.conditions.iter();
-    let conditions = conditions.map(instance::condition_row).collect();
+    let conditions = conditions.map(instance::condition_row);
     page.table("Conditions:", instance::CONDITION_HEADER, conditions);
     instance::add_image_tables(page, instance);
-    let pauses =
-        decision.pauses.iter().map(|paused| pause::build_row(paused, paused.scope.clone()));
-    page.table("Pauses:", &["PAUSED", "REASON", "BY", "SINCE"], pauses.collect());
+    let pauses = decision.pauses.iter().map(Resource::row);
+    page.table("Pauses:", &["PAUSED", "REASON", "BY", "SINCE"], pauses);
     let skipped = decision.skipped_policies.iter().map(|policy| {
-        vec![
-            Cell::from(name_with_id(&policy.name, &policy.resource_id)),
-            describe_scope(&policy.level, &policy.assigned_to).into(),
-            policy.reason.clone().into(),
+        cells![
+            name_with_id(&policy.name, &policy.resource_id),
+            describe_scope(&policy.level, &policy.assigned_to),
+            &policy.reason
         ]
     });
-    page.table("Skipped policies:", &["POLICY", "ASSIGNED TO", "REASON"], skipped.collect());
+    page.table("Skipped policies:", &["POLICY", "ASSIGNED TO", "REASON"], skipped);
     let windows = decision.windows.iter().map(|window| window_row(window, decision));
-    page.table("Windows:", &["START", "END", "OPENED BY", "STATE"], windows.collect());
+    page.table("Windows:", &["START", "END", "OPENED BY", "STATE"], windows);
     let granted = decision.grant.iter().flat_map(|grant| &grant.windows);
-    let granted = granted
-        .map(|window| vec![format_time(window.start).into(), format_time(window.end).into()]);
-    page.table("Offline grant:", &["START", "END"], granted.collect());
+    let granted = granted.map(|window| cells![format_time(window.start), format_time(window.end)]);
+    page.table("Offline grant:", &["START", "END"], granted);
 }
 
 fn name_with_id(name: &str, id: &str) -> String {
@@ -220,12 +220,7 @@ fn window_row(window: &DecisionWindow, decision: &Decision) -> Vec<Cell> {
     };
     let opener =
         if window.schedule_id.is_empty() { &window.opened_by } else { &window.schedule_id };
-    vec![
-        format_time(window.start).into(),
-        format_time(window.end).into(),
-        opener.clone().into(),
-        when,
-    ]
+    cells![format_time(window.start), format_time(window.end), opener, when]
 }
 
 /// The available updates that the desired update would install.
@@ -277,10 +272,5 @@ fn package_requirements(desired: &RunTarget) -> impl Iterator<Item = (&str, Opti
 }
 
 fn update_row(update: &AvailableUpdate, to: &str) -> Vec<Cell> {
-    vec![
-        update.name.clone().into(),
-        update.architecture.clone().into(),
-        update.installed.clone().into(),
-        to.into(),
-    ]
+    cells![&update.name, &update.architecture, &update.installed, to]
 }

@@ -14,12 +14,15 @@ use evenkeel_api::site::SiteResource;
 
 use self::packages::ListPackages;
 use self::write::{CreateHost, RegisterHost, SetHost};
+use super::instance::available_updates_cell;
 use super::site;
 use crate::Failure;
 use crate::client::Client;
 use crate::listing::{self, ListOptions, Query, any_condition};
-use crate::output::{Cell, DetailPage, Printer, Tone};
-use crate::resource::{self, Resource};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::requests::{self, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
 
 /// Manage hosts: the machines of the fleet.
 #[derive(Debug, Subcommand)]
@@ -27,10 +30,7 @@ pub enum HostCommand {
     /// List hosts.
     List(ListHosts),
     /// Show a host with its hardware.
-    Get {
-        /// ID or name of the host.
-        host: String,
-    },
+    Get(ResourceArg<HostResource>),
     /// Create a host that is onboarded when it enrols. Prefer `register`.
     Create(CreateHost),
     /// Register a machine before it enrols.
@@ -38,10 +38,7 @@ pub enum HostCommand {
     /// Change a host. Options that are not given keep their values.
     Set(SetHost),
     /// Allow a registered host to be onboarded when it enrols.
-    Onboard {
-        /// ID or name of the host.
-        host: String,
-    },
+    Onboard(ResourceArg<HostResource>),
     /// Revoke the trust in a host permanently. The server refuses all its requests.
     Invalidate {
         /// ID or name of the host.
@@ -53,10 +50,7 @@ pub enum HostCommand {
     /// List the packages installed on a host.
     Packages(ListPackages),
     /// List the updates available for a host.
-    Updates {
-        /// ID or name of the host.
-        host: String,
-    },
+    Updates(ResourceArg<HostResource>),
     /// Count hosts: all, running, with an error, and without a site.
     Summary {
         /// Count only hosts that match this filter, such as `site.name = "mitte"`.
@@ -91,22 +85,20 @@ impl HostCommand {
         type Host = HostResource;
         match self {
             Self::List(list) => list.run(client, printer).await,
-            Self::Get { host } => {
-                printer.print_resource(&resource::find::<Host>(client, &host).await?)
-            }
+            Self::Get(host) => host.print(client, printer).await,
             Self::Create(create) => printer.print_resource(&create.run(client).await?),
             Self::Register(register) => printer.print_resource(&register.run(client).await?),
             Self::Set(set) => printer.print_resource(&set.run(client).await?),
-            Self::Onboard { host } => {
-                let id = write::onboard(client, &host).await?;
-                printer.print_result(Host::SINGULAR, &id, "approved for onboarding")
+            Self::Onboard(host) => {
+                let id = write::onboard(client, host.text()).await?;
+                printer.print_result(Host::KIND.singular, &id, "approved for onboarding")
             }
             Self::Invalidate { host, note } => {
                 let id = write::invalidate(client, &host, note).await?;
-                printer.print_result(Host::SINGULAR, &id, "invalidated")
+                printer.print_result(Host::KIND.singular, &id, "invalidated")
             }
             Self::Packages(packages) => packages.run(client, printer).await,
-            Self::Updates { host } => packages::print_updates(client, &host, printer).await,
+            Self::Updates(host) => packages::print_updates(client, host.text(), printer).await,
             Self::Summary { filter } => {
                 let summary = fetch_summary(client, filter.as_deref()).await?;
                 printer.print_page(
@@ -127,7 +119,7 @@ impl ListHosts {
         let query = self.options.query();
         let query = match (self.site, self.region) {
             (Some(site), _) => {
-                let id = resource::resolve_id::<SiteResource>(client, &site).await?;
+                let id = requests::resolve_id::<SiteResource>(client, &site).await?;
                 query.and_condition(&format!("site.resourceId == \"{id}\""))
             }
             (None, Some(region)) => query.and_condition(&region_condition(client, &region).await?),
@@ -142,7 +134,7 @@ const MAX_REGIONS_PER_FILTER: usize = 60;
 
 /// Filter condition for all resources in a region and its subregions.
 async fn region_condition(client: &Client, region: &str) -> Result<String, Failure> {
-    let top = resource::resolve_id::<RegionResource>(client, region).await?;
+    let top = requests::resolve_id::<RegionResource>(client, region).await?;
     let all = listing::fetch_all::<RegionResource>(client, &Query::default()).await?;
     let mut inside = vec![top.as_str()];
     let mut at = 0;
@@ -194,56 +186,48 @@ async fn delete_host(
     with_instance: bool,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let host: HostResource = resource::find(client, host).await?;
+    let host: HostResource = requests::find(client, host).await?;
     if let (true, Some(instance)) = (with_instance, &host.instance) {
         let id = &instance.resource_id;
         client.delete(&InstanceResource::address(id)).await?;
         // With JSON or YAML, only the document of the host is printed.
         if printer.is_human_readable() || printer.is_ids_only() {
-            printer.print_result(InstanceResource::SINGULAR, id, "deleted")?;
+            printer.print_result(InstanceResource::KIND.singular, id, "deleted")?;
         }
     }
-    let id = resource::delete::<HostResource>(client, &host.resource_id).await?;
-    printer.print_result(HostResource::SINGULAR, &id, "deleted")
+    let id = requests::delete::<HostResource>(client, &host.resource_id).await?;
+    printer.print_result(HostResource::KIND.singular, &id, "deleted")
 }
 
 impl Resource for HostResource {
-    const COMMAND: &'static str = "host";
-    const SINGULAR: &'static str = "host";
-    const PLURAL: &'static str = "hosts";
-    const ID_PREFIX: &'static str = "host";
-    const PATH: &'static str = "compute/hosts";
-    const LIST_KEYS: &'static [&'static str] = &["hosts"];
-    const IN_USE_HINT: Option<&'static str> =
-        Some("delete its instance as well: `evenkeel host delete HOST --with-instance`");
-    const HEADER: &'static [&'static str] =
-        &["ID", "NAME", "SITE", "STATE", "STATUS", "OS", "UPDATE", "AVAILABLE"];
+    const KIND: ResourceKind = ResourceKind {
+        path: "compute/hosts",
+        in_use_hint: Some(
+            "delete its instance as well: `evenkeel host delete HOST --with-instance`",
+        ),
+        titles: &["SITE", "STATE", "STATUS", "OS", "UPDATE", "AVAILABLE"],
+        ..ResourceKind::new("HOST", "host", "hosts")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn row(&self) -> Vec<Cell> {
+    fn columns(&self) -> Vec<Cell> {
         let instance = self.instance.as_deref().cloned().unwrap_or_default();
         let os = instance.os.as_ref().map(|os| os.name.clone()).unwrap_or_default();
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            site_label(self).into(),
-            state_label(self).into(),
-            Cell::toned(self.host_status.clone(), self.host_status_indicator.into()),
-            os.into(),
-            Cell::toned(instance.update_status.clone(), instance.update_status_indicator.into()),
-            available_updates_cell(&instance),
+        cells![
+            site_label(self),
+            state_label(self),
+            Cell::status(&self.host_status, self.host_status_indicator),
+            os,
+            Cell::status(&instance.update_status, instance.update_status_indicator),
+            available_updates_cell(&instance)
         ]
     }
 
-    fn page(&self) -> DetailPage {
-        details::build_page(self)
+    fn add_details(&self, page: &mut DetailPage) {
+        details::add_details(page, self);
     }
 }
 
@@ -259,18 +243,4 @@ fn state_label(host: &HostResource) -> String {
 /// Name of the site of a host, else its ID.
 fn site_label(host: &HostResource) -> String {
     host.site.as_ref().map_or(&*host.site_id, site::site_name).to_owned()
-}
-
-/// Number of available package updates, or the available image.
-pub fn available_updates_cell(instance: &InstanceResource) -> Cell {
-    let text = instance.os_update_available.as_str();
-    if text.is_empty() {
-        return Cell::from("-");
-    }
-    match serde_json::from_str::<Vec<serde_json::Value>>(text) {
-        Ok(packages) if packages.is_empty() => Cell::from("-"),
-        Ok(packages) if packages.len() == 1 => Cell::toned("1 package", Tone::Busy),
-        Ok(packages) => Cell::toned(format!("{} packages", packages.len()), Tone::Busy),
-        Err(_) => Cell::toned(text, Tone::Busy),
-    }
 }

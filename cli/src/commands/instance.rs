@@ -7,12 +7,13 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::{InstanceBadImage, InstanceCondition, InstanceResource, InstanceSlot};
 
 use self::write::{CreateInstance, SetInstance};
-use super::host::available_updates_cell;
 use crate::Failure;
 use crate::client::Client;
 use crate::listing::{self, Filter, ListOptions, Query, any_condition, equals_condition};
-use crate::output::{Cell, DetailPage, Printer, Tone};
-use crate::resource::{self, Resource, is_id};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::requests;
+use crate::resource::{self, Resource, ResourceKind, is_id};
 use crate::time::{format_time, format_unix_seconds};
 
 /// Manage instances: the operating systems installed on hosts.
@@ -61,7 +62,7 @@ impl InstanceCommand {
             }
             Self::Get { instance } => {
                 let id = resolve_instance_id(client, &instance).await?;
-                printer.print_resource(&resource::find::<Instance>(client, &id).await?)
+                printer.print_resource(&requests::find::<Instance>(client, &id).await?)
             }
             Self::Create(create) => printer.print_resource(&create.run(client).await?),
             Self::Set(set) => printer.print_resource(&set.run(client).await?),
@@ -69,7 +70,7 @@ impl InstanceCommand {
                 let id = resolve_instance_id(client, &instance).await?;
                 let policy = write::resolve_policy_id(client, policy.as_deref()).await?;
                 let body = write::policy_patch(policy.unwrap_or_default());
-                let changed: Instance = resource::patch(client, &id, &instance, &body).await?;
+                let changed: Instance = requests::patch(client, &id, &instance, &body).await?;
                 printer.print_resource(&changed)
             }
             Self::Invalidate { instance } => {
@@ -77,12 +78,12 @@ impl InstanceCommand {
                 let path = format!("{}/invalidate", Instance::address(&id));
                 let done = client.put_empty(&path).await;
                 done.map_err(|error| resource::explain_not_found::<Instance>(error, &instance))?;
-                printer.print_result(Instance::SINGULAR, &id, "invalidated")
+                printer.print_result(Instance::KIND.singular, &id, "invalidated")
             }
             Self::Delete { instance } => {
                 let id = resolve_instance_id(client, &instance).await?;
-                let id = resource::delete::<Instance>(client, &id).await?;
-                printer.print_result(Instance::SINGULAR, &id, "deleted")
+                let id = requests::delete::<Instance>(client, &id).await?;
+                printer.print_result(Instance::KIND.singular, &id, "deleted")
             }
         }
     }
@@ -90,10 +91,10 @@ impl InstanceCommand {
 
 /// Resolves the ID or name of an instance or of its host to the ID of the instance.
 pub async fn resolve_instance_id(client: &Client, text: &str) -> Result<String, Failure> {
-    if is_id(InstanceResource::ID_PREFIX, text) {
+    if is_id(InstanceResource::KIND.id_prefix, text) {
         return Ok(text.to_owned());
     }
-    if is_id(HostResource::ID_PREFIX, text) {
+    if is_id(HostResource::KIND.id_prefix, text) {
         return find_host_and_instance(client, text).await.map(|(_, instance)| instance);
     }
     resource::refuse_empty::<InstanceResource>(text)?;
@@ -109,7 +110,7 @@ pub async fn resolve_instance_id(client: &Client, text: &str) -> Result<String, 
     };
     let ids = instances.iter().filter(matches).map(|instance| instance.resource_id.clone());
     let ids: Vec<_> = ids.collect();
-    if ids.is_empty() && resource::resolve_id::<HostResource>(client, text).await.is_ok() {
+    if ids.is_empty() && requests::resolve_id::<HostResource>(client, text).await.is_ok() {
         return Err(no_instance_error(text));
     }
     resource::single_id::<InstanceResource>(text, ids)
@@ -127,88 +128,62 @@ pub async fn find_host_and_instance(
     client: &Client,
     text: &str,
 ) -> Result<(HostResource, String), Failure> {
-    let host: HostResource = resource::find(client, text).await?;
+    let host: HostResource = requests::find(client, text).await?;
     let instance = host.instance.as_ref().map(|instance| instance.resource_id.clone());
     let instance = instance.ok_or_else(|| no_instance_error(text))?;
     Ok((host, instance))
 }
 
 impl Resource for InstanceResource {
-    const COMMAND: &'static str = "instance";
-    const SINGULAR: &'static str = "instance";
-    const PLURAL: &'static str = "instances";
-    const ID_PREFIX: &'static str = "inst";
-    const PATH: &'static str = "compute/instances";
-    const LIST_KEYS: &'static [&'static str] = &["instances"];
-    const HEADER: &'static [&'static str] =
-        &["ID", "NAME", "HOST", "OS", "POLICY", "UPDATE", "AVAILABLE"];
+    const KIND: ResourceKind = ResourceKind {
+        id_prefix: "inst",
+        path: "compute/instances",
+        titles: &["HOST", "OS", "POLICY", "UPDATE", "AVAILABLE"],
+        ..ResourceKind::new("INSTANCE", "instance", "instances")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            host_name(self).into(),
-            os_name(self).into(),
-            policy_name(self).into(),
-            Cell::toned(self.update_status.clone(), self.update_status_indicator.into()),
-            available_updates_cell(self),
+    fn columns(&self) -> Vec<Cell> {
+        cells![
+            host_name(self),
+            os_name(self),
+            policy_name(self),
+            Cell::status(&self.update_status, self.update_status_indicator),
+            available_updates_cell(self)
         ]
     }
 
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("host", host_name(self))
+    fn add_details(&self, page: &mut DetailPage) {
+        page.field("host", host_name(self))
             .field("os", os_name(self))
             .field("policy", describe_policy(self))
-            .field(
-                "status",
-                Cell::toned(self.instance_status.clone(), self.instance_status_indicator.into()),
-            )
-            .field(
-                "update",
-                Cell::toned(self.update_status.clone(), self.update_status_indicator.into()),
-            )
+            .field("status", Cell::status(&self.instance_status, self.instance_status_indicator))
+            .field("update", Cell::status(&self.update_status, self.update_status_indicator))
             .field("since", format_unix_seconds(self.update_status_timestamp))
             .field("available", available_updates_cell(self));
         if let Some(account) = &self.localaccount {
-            page.field("account", account.username.clone());
+            page.field("account", &account.username);
         }
         let configs = self.custom_config.iter().map(|config| config.name.as_str());
         let configs: Vec<_> = configs.collect();
         page.field_if("custom configs", &configs.join(", "))
             .created(self.timestamps.as_ref())
-            .table(
-                "Conditions:",
-                CONDITION_HEADER,
-                self.conditions.iter().map(condition_row).collect(),
-            );
-        add_image_tables(&mut page, self);
-        page
+            .table("Conditions:", CONDITION_HEADER, self.conditions.iter().map(condition_row));
+        add_image_tables(page, self);
     }
 }
 
 /// Adds the image slots and the failed images of the node.
 pub fn add_image_tables(page: &mut DetailPage, instance: &InstanceResource) {
-    page.table(
-        "Slots:",
-        &["SLOT", "STATE", "IMAGE VERSION"],
-        instance.slots.iter().map(slot_row).collect(),
-    )
-    .table(
-        "Failed images:",
-        &["IMAGE VERSION", "SHA256", "REASON"],
-        instance.bad_images.iter().map(bad_image_row).collect(),
-    );
+    page.table("Slots:", &["SLOT", "STATE", "IMAGE VERSION"], instance.slots.iter().map(slot_row))
+        .table(
+            "Failed images:",
+            &["IMAGE VERSION", "SHA256", "REASON"],
+            instance.bad_images.iter().map(bad_image_row),
+        );
 }
 
 fn slot_row(slot: &InstanceSlot) -> Vec<Cell> {
@@ -218,17 +193,13 @@ fn slot_row(slot: &InstanceSlot) -> Vec<Cell> {
         "writing" | "armed" | "trial" => Tone::Busy,
         _ => Tone::Plain,
     };
-    vec![
-        slot.name.clone().into(),
-        Cell::toned(slot.state.clone(), tone),
-        slot.image_id.clone().into(),
-    ]
+    cells![&slot.name, Cell::toned(slot.state.clone(), tone), &slot.image_id]
 }
 
 fn bad_image_row(image: &InstanceBadImage) -> Vec<Cell> {
     // 12 digits identify a file well enough.
     let digest = image.sha256.get(..12).unwrap_or(&image.sha256);
-    vec![image.image_id.clone().into(), digest.into(), image.reason.clone().into()]
+    cells![&image.image_id, digest, &image.reason]
 }
 
 /// Column titles of [`condition_row`].
@@ -236,10 +207,10 @@ pub const CONDITION_HEADER: &[&str] = &["TYPE", "SINCE", "MESSAGE"];
 
 /// Row of a condition: a warning that is not a failure.
 pub fn condition_row(condition: &InstanceCondition) -> Vec<Cell> {
-    vec![
+    cells![
         Cell::toned(condition.kind.clone(), Tone::Busy),
-        format_time(condition.since).into(),
-        condition.message.clone().into(),
+        format_time(condition.since),
+        &condition.message
     ]
 }
 
@@ -271,5 +242,19 @@ fn host_name(instance: &InstanceResource) -> String {
     match instance.host.as_ref().map(|host| host.name.as_str()) {
         None | Some("") => instance.host_id.clone(),
         Some(name) => name.to_owned(),
+    }
+}
+
+/// Number of available package updates, or the available image.
+pub fn available_updates_cell(instance: &InstanceResource) -> Cell {
+    let text = instance.os_update_available.as_str();
+    if text.is_empty() {
+        return Cell::from("-");
+    }
+    match serde_json::from_str::<Vec<serde_json::Value>>(text) {
+        Ok(packages) if packages.is_empty() => Cell::from("-"),
+        Ok(packages) if packages.len() == 1 => Cell::toned("1 package", Tone::Busy),
+        Ok(packages) => Cell::toned(format!("{} packages", packages.len()), Tone::Busy),
+        Err(_) => Cell::toned(text, Tone::Busy),
     }
 }

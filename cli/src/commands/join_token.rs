@@ -8,8 +8,10 @@ use evenkeel_api::join_token::{JoinTokenInput, JoinTokenResource};
 use crate::Failure;
 use crate::client::Client;
 use crate::listing::{self, LimitOptions};
-use crate::output::{Cell, DetailPage, Printer, Tone};
-use crate::resource::{self, Resource};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::requests;
+use crate::resource::{self, Resource, ResourceKind};
 use crate::time::{format_optional_time, format_time, parse_duration};
 
 /// Manage join tokens, which let machines enrol.
@@ -53,67 +55,53 @@ impl JoinTokenCommand {
                     one_time,
                     may_create_hosts: !no_create_hosts,
                 };
-                let created: Token = client.post(Token::PATH, &body).await?;
+                let created: Token = client.post(Token::KIND.path, &body).await?;
                 if printer.is_ids_only() {
                     return printer.print_text(created.token.as_deref().unwrap_or_default());
                 }
                 printer.print_resource(&created)
             }
             Self::Revoke { token } => {
-                let id = resource::resolve_id::<Token>(client, &token).await?;
-                let done = client.put_empty(&format!("{}/{id}/revoke", Token::PATH)).await;
+                let id = requests::resolve_id::<Token>(client, &token).await?;
+                let done = client.put_empty(&format!("{}/{id}/revoke", Token::KIND.path)).await;
                 done.map_err(|error| resource::explain_not_found::<Token>(error, &token))?;
-                printer.print_result(Token::SINGULAR, &id, "revoked")
+                printer.print_result(Token::KIND.singular, &id, "revoked")
             }
         }
     }
 }
 
 impl Resource for JoinTokenResource {
-    const COMMAND: &'static str = "join-token";
-    const SINGULAR: &'static str = "join token";
-    const PLURAL: &'static str = "join tokens";
-    const ID_PREFIX: &'static str = "jointoken";
-    const PATH: &'static str = "join-tokens";
-    const LIST_KEYS: &'static [&'static str] = &["joinTokens"];
-    const NAME_FIELD: Option<&'static str> = None;
-    const HEADER: &'static [&'static str] =
-        &["ID", "NAME", "STATE", "EXPIRES", "ONE-TIME", "CREATES HOSTS", "USED"];
+    const KIND: ResourceKind = ResourceKind {
+        command: "join-token",
+        id_prefix: "jointoken",
+        path: "join-tokens",
+        list_key: "joinTokens",
+        name_field: None,
+        titles: &["STATE", "EXPIRES", "ONE-TIME", "CREATES HOSTS", "USED"],
+        ..ResourceKind::new("TOKEN", "join token", "join tokens")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
+    fn columns(&self) -> Vec<Cell> {
+        cells![
             state_cell(self),
-            format_time(self.expires_at).into(),
-            yes_no(self.one_time).into(),
-            yes_no(self.may_create_hosts).into(),
-            self.used_count.to_string().into(),
+            format_time(self.expires_at),
+            yes_no(self.one_time),
+            yes_no(self.may_create_hosts),
+            self.used_count.to_string()
         ]
     }
 
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("state", state_cell(self))
-            .field("expires", format_time(self.expires_at))
-            .field("one-time", yes_no(self.one_time))
-            .field("creates hosts", yes_no(self.may_create_hosts))
-            .field("used", self.used_count.to_string())
-            .field("last used", format_optional_time(self.last_used_at));
+    fn add_details(&self, page: &mut DetailPage) {
+        self.add_columns(page);
+        page.field("last used", format_optional_time(self.last_used_at));
         if let Some(token) = &self.token {
-            page.field("token", token.clone());
+            page.field("token", token);
         }
-        page
     }
 }
 

@@ -10,6 +10,7 @@ use super::region::tree::name_cell;
 use crate::Failure;
 use crate::client::Client;
 use crate::output::Printer;
+use crate::page::cells;
 use crate::tree::Branch;
 
 /// Find regions and sites by name.
@@ -85,7 +86,7 @@ fn build_branches(id: &str, inside: &mut HashMap<&str, Vec<&LocationNode>>) -> V
             LocationKind::Site => "site",
         };
         Branch {
-            cells: vec![name_cell(&node.name, &node.resource_id), kind.into()],
+            cells: cells![name_cell(&node.name, &node.resource_id), kind],
             children: build_branches(&node.resource_id, inside),
         }
     };

@@ -7,11 +7,11 @@ use clap::Args;
 use evenkeel_api::project::ProjectResource;
 use evenkeel_kit::Secret;
 
-use super::{DEFAULT_PROJECT, DEFAULT_SERVER};
-use crate::args::GlobalOptions;
-use crate::client::{Client, Target, build_realm_client, parse_server_address};
+use crate::client::{Client, DEFAULT_PROJECT, DEFAULT_SERVER, Target};
 use crate::contexts::{Context, Contexts, absolute_path};
+use crate::http::{build_realm_client, parse_server_address};
 use crate::login::{DEFAULT_CLIENT_ID, IssuedToken, LoginRequest, realm_of_server};
+use crate::options::GlobalOptions;
 use crate::{Failure, System};
 
 /// Maximum size of a token.
@@ -103,8 +103,7 @@ impl LoginCommand {
         if let Some(token) = self.token {
             text = token;
         } else if let Some(path) = self.token_file {
-            text =
-                std::fs::read_to_string(&path).map_err(|source| Failure::File { path, source })?;
+            text = super::read_file(&path)?;
         } else {
             system.input.take(MAX_TOKEN_BYTES).read_to_string(&mut text)?;
         }

@@ -8,11 +8,32 @@ use evenkeel_api::site::SiteResource;
 
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, Filter, Query, any_condition};
+use crate::listing::{self, Filter, LimitOptions, Query, any_condition};
+use crate::output::Printer;
+use crate::page::Cell;
 use crate::resource::Resource;
 
 /// Maximum number of IDs in one filter.
 const MAX_IDS_PER_FILTER: usize = 50;
+
+/// Prints a list with the names of the resources that it refers to. `ids` returns the referenced IDs,
+/// `row` the cells with the names.
+pub async fn list_with_names<R: Resource>(
+    limit: LimitOptions,
+    ids: fn(&R) -> Vec<&str>,
+    row: fn(&R, &Names) -> Vec<Cell>,
+    client: &Client,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let items = listing::fetch_with_progress::<R>(client, &limit.query(), printer).await?;
+    if items.is_empty() || !printer.is_human_readable() {
+        return printer.print_list(&items);
+    }
+    let ids: Vec<_> = items.iter().flat_map(ids).collect();
+    let names = Names::fetch(client, &ids).await?;
+    let rows = items.iter().map(|item| row(item, &names));
+    printer.print_rows(&items, [""; 0], &R::header(), rows)
+}
 
 /// Names of policies, sites and regions by ID.
 #[derive(Debug, Default)]

@@ -18,7 +18,6 @@ use evenkeel_api::os::{
     OperatingSystemInput, OperatingSystemResource, OsProviderKind, OsType, SecurityFeature,
 };
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use self::bundle::{CreateBundle, Import};
 use self::key::GenerateKey;
@@ -29,9 +28,11 @@ use self::sync::SyncCommand;
 use self::verify::Verify;
 use super::read_yaml;
 use crate::client::Client;
-use crate::listing::{self, ListOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource};
+use crate::listing::ListOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests::{self, PatchBody, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
 use crate::{Ending, Failure};
 
 /// SHA-256 of an operating system without an image.
@@ -43,19 +44,13 @@ pub enum OsCommand {
     /// List operating systems.
     List(ListOptions),
     /// Show an operating system.
-    Get {
-        /// ID or name of the operating system.
-        os: String,
-    },
+    Get(ResourceArg<OperatingSystemResource>),
     /// Create an operating system. Enrolment creates package-managed ones automatically.
     Create(Box<CreateOs>),
     /// Change an operating system. Options that are not given keep their values.
     Set(SetOs),
     /// Delete an operating system that is not in use.
-    Delete {
-        /// ID or name of the operating system.
-        os: String,
-    },
+    Delete(ResourceArg<OperatingSystemResource>),
     Sync(SyncCommand),
     /// Show the result and the findings of the last sync of the project.
     SyncReport,
@@ -144,21 +139,13 @@ impl OsCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         type Os = OperatingSystemResource;
         match self {
-            Self::List(options) => {
-                listing::fetch_and_print::<Os>(client, &options.query(), printer).await?;
-            }
-            Self::Get { os } => {
-                printer.print_resource(&resource::find::<Os>(client, &os).await?)?;
-            }
+            Self::List(options) => requests::list::<Os>(options, client, printer).await?,
+            Self::Get(os) => os.print(client, printer).await?,
             Self::Create(create) => {
-                let created: Os = client.post(Os::PATH, &create.build_input()?).await?;
-                printer.print_resource(&created)?;
+                requests::create::<Os>(&create.build_input()?, client, printer).await?;
             }
             Self::Set(set) => printer.print_resource(&set.run(client).await?)?,
-            Self::Delete { os } => {
-                let id = resource::delete::<Os>(client, &os).await?;
-                printer.print_result(Os::SINGULAR, &id, "deleted")?;
-            }
+            Self::Delete(os) => os.delete(client, printer).await?,
             Self::Sync(sync) => return sync.run(client, printer).await,
             Self::SyncReport => sync::print_last_report(client, printer).await?,
             Self::Settings(settings) => settings.run(client, printer).await?,
@@ -184,16 +171,13 @@ impl TransferCommand {
 
 impl SetOs {
     async fn run(self, client: &Client) -> Result<OperatingSystemResource, Failure> {
-        let id = resource::resolve_id::<OperatingSystemResource>(client, &self.os).await?;
-        let mut body = Map::new();
-        for (name, value) in [("architecture", self.architecture), ("metadata", self.metadata)] {
-            body.extend(value.map(|value| (name.to_owned(), Value::from(value))));
-        }
-        if self.no_image_signatures || !self.image_signatures.is_empty() {
-            let signatures = Value::from(self.image_signatures);
-            body.insert("imageSignatures".to_owned(), signatures);
-        }
-        resource::patch(client, &id, &self.os, &body).await
+        let id = requests::resolve_id::<OperatingSystemResource>(client, &self.os).await?;
+        let has_signatures = self.no_image_signatures || !self.image_signatures.is_empty();
+        let mut body = PatchBody::default();
+        body.set("architecture", self.architecture)
+            .set("metadata", self.metadata)
+            .set("imageSignatures", has_signatures.then_some(self.image_signatures));
+        requests::patch(client, &id, &self.os, &body).await
     }
 }
 
@@ -285,45 +269,27 @@ impl From<ProfileSpec> for OperatingSystemInput {
 }
 
 impl Resource for OperatingSystemResource {
-    const COMMAND: &'static str = "os";
-    const SINGULAR: &'static str = "operating system";
-    const PLURAL: &'static str = "operating systems";
-    const ID_PREFIX: &'static str = "os";
-    const PATH: &'static str = "compute/os";
-    const LIST_KEYS: &'static [&'static str] = &["OperatingSystemResources"];
-    const IN_USE_HINT: Option<&'static str> =
-        Some("delete the instances and policies that use it first");
-    const HEADER: &'static [&'static str] =
-        &["ID", "NAME", "TYPE", "ARCHITECTURE", "PROFILE", "IMAGE VERSION"];
+    const KIND: ResourceKind = ResourceKind {
+        command: "os",
+        id_prefix: "os",
+        path: "compute/os",
+        list_key: "OperatingSystemResources",
+        in_use_hint: Some("delete the instances and policies that use it first"),
+        titles: &["TYPE", "ARCHITECTURE", "PROFILE", "IMAGE VERSION"],
+        ..ResourceKind::new("OS", "operating system", "operating systems")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
+    fn columns(&self) -> Vec<Cell> {
+        cells![type_label(self), &self.architecture, &self.profile_name, &self.image_id]
     }
 
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            type_label(self).into(),
-            self.architecture.clone().into(),
-            self.profile_name.clone().into(),
-            self.image_id.clone().into(),
-        ]
-    }
-
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("type", type_label(self))
-            .field("architecture", self.architecture.clone())
-            .field("profile", self.profile_name.clone())
-            .field("image version", self.image_id.clone())
-            .field_if("image", &self.image_url)
+    fn add_details(&self, page: &mut DetailPage) {
+        self.add_columns(page);
+        page.field_if("image", &self.image_url)
             .field_if("sha256", if self.sha256 == NO_IMAGE { "" } else { &self.sha256 })
             .field_if("description", &self.description)
             .field_if("metadata", &self.metadata)
@@ -331,16 +297,15 @@ impl Resource for OperatingSystemResource {
             .table(
                 "Image signatures:",
                 &["KEY"],
-                self.image_signatures.iter().map(|one| key_row(one)).collect(),
+                self.image_signatures.iter().map(|one| key_row(one)),
             );
-        page
     }
 }
 
 /// The key of a signature. The signature itself is not shown.
 fn key_row(signature: &str) -> Vec<Cell> {
     let (key, _) = signature.split_once(':').unwrap_or((signature, ""));
-    vec![key.into()]
+    cells![key]
 }
 
 fn type_label(os: &OperatingSystemResource) -> &'static str {

@@ -5,12 +5,14 @@ use evenkeel_api::pause::{PauseInput, PauseResource};
 use evenkeel_api::policy::OsUpdatePolicy;
 use evenkeel_api::site::SiteResource;
 
-use super::names::Names;
+use super::names::{Names, list_with_names};
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, LimitOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource};
+use crate::listing::LimitOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests;
+use crate::resource::{Resource, ResourceKind};
 use crate::time::format_time;
 
 /// Pause updates in the project, at a site or for a policy.
@@ -64,8 +66,8 @@ impl PauseScope {
     /// Resolves the scope to the last path segment of the pause.
     async fn resolve(&self, client: &Client) -> Result<String, Failure> {
         match (&self.site, &self.policy) {
-            (Some(site), _) => resource::resolve_id::<SiteResource>(client, site).await,
-            (None, Some(policy)) => resource::resolve_id::<OsUpdatePolicy>(client, policy).await,
+            (Some(site), _) => requests::resolve_id::<SiteResource>(client, site).await,
+            (None, Some(policy)) => requests::resolve_id::<OsUpdatePolicy>(client, policy).await,
             (None, None) => Ok("project".to_owned()),
         }
     }
@@ -81,7 +83,7 @@ impl Pause {
                     "`evenkeel pause list` lists all pauses",
                 ));
             }
-            return list_pauses(limit, client, printer).await;
+            return list_with_names(limit, scope_ids, build_row, client, printer).await;
         }
         let scope = self.scope.resolve(client).await?;
         let body = PauseInput { reason: self.reason.unwrap_or_default() };
@@ -109,65 +111,44 @@ impl Resume {
     }
 }
 
-async fn list_pauses(
-    limit: LimitOptions,
-    client: &Client,
-    printer: &mut Printer<'_>,
-) -> Result<(), Failure> {
-    let pauses =
-        listing::fetch_with_progress::<PauseResource>(client, &limit.query(), printer).await?;
-    if pauses.is_empty() || !printer.is_human_readable() {
-        return printer.print_list(&pauses);
-    }
-    let ids: Vec<_> = pauses.iter().map(|pause| pause.scope.as_str()).collect();
-    let names = Names::fetch(client, &ids).await?;
-    let rows = pauses.iter().map(|pause| build_row(pause, names.label(&pause.scope)));
-    printer.print_rows(&pauses, &[], PauseResource::HEADER, rows.collect())
+fn scope_ids(pause: &PauseResource) -> Vec<&str> {
+    vec![&pause.scope]
+}
+
+/// Row of a pause with the name of its scope.
+fn build_row(pause: &PauseResource, names: &Names) -> Vec<Cell> {
+    [cells![names.label(&pause.scope)], pause.columns()].concat()
 }
 
 fn describe_scope(scope: &str) -> &str {
     if scope == "project" { "the project" } else { scope }
 }
 
-/// Row of a pause with a label of its scope.
-pub fn build_row(pause: &PauseResource, scope: String) -> Vec<Cell> {
-    vec![
-        scope.into(),
-        pause.reason.clone().into(),
-        pause.by.clone().into(),
-        format_time(pause.since).into(),
-    ]
-}
-
 impl Resource for PauseResource {
-    const COMMAND: &'static str = "pause";
-    const SINGULAR: &'static str = "pause";
-    const PLURAL: &'static str = "pauses";
-    /// Pauses have no IDs of their own.
-    const ID_PREFIX: &'static str = "";
-    const PATH: &'static str = "pauses";
-    const LIST_KEYS: &'static [&'static str] = &["pauses"];
-    const NAME_FIELD: Option<&'static str> = None;
-    const HEADER: &'static [&'static str] = &["PAUSED", "REASON", "BY", "SINCE"];
+    const KIND: ResourceKind = ResourceKind {
+        id_prefix: "",
+        name_field: None,
+        key_titles: &["PAUSED"],
+        titles: &["REASON", "BY", "SINCE"],
+        ..ResourceKind::new("PAUSE", "pause", "pauses")
+    };
 
-    fn id(&self) -> &str {
-        &self.scope
+    fn key(&self) -> [&str; 2] {
+        [&self.scope, &self.scope]
     }
 
-    fn name(&self) -> &str {
-        &self.scope
+    fn columns(&self) -> Vec<Cell> {
+        cells![&self.reason, &self.by, format_time(self.since)]
     }
 
-    fn row(&self) -> Vec<Cell> {
-        build_row(self, self.scope.clone())
+    fn add_details(&self, page: &mut DetailPage) {
+        self.add_columns(page);
     }
 
     fn page(&self) -> DetailPage {
         let mut page = DetailPage::default();
-        page.field("paused", describe_scope(&self.scope))
-            .field("reason", self.reason.clone())
-            .field("by", self.by.clone())
-            .field("since", format_time(self.since));
+        page.field("paused", describe_scope(&self.scope));
+        self.add_details(&mut page);
         page
     }
 }

@@ -2,7 +2,7 @@
 
 pub mod rules;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::os::OperatingSystemResource;
@@ -12,12 +12,14 @@ use evenkeel_api::policy::{
 use serde::Deserialize;
 
 use self::rules::{ImageRuleOptions, PackageRuleOptions};
-use super::read_yaml;
+use super::{read_file, read_yaml};
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, ListOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource};
+use crate::listing::ListOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests::{self, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
 
 /// Manage update policies: the desired packages or image of nodes.
 #[derive(Debug, Subcommand)]
@@ -25,17 +27,11 @@ pub enum PolicyCommand {
     /// List policies.
     List(ListOptions),
     /// Show a policy.
-    Get {
-        /// ID or name of the policy.
-        policy: String,
-    },
+    Get(ResourceArg<OsUpdatePolicy>),
     /// Create a policy. Policies cannot be changed: create another one and assign it instead.
     Create(Box<CreatePolicy>),
     /// Delete a policy that is not assigned.
-    Delete {
-        /// ID or name of the policy.
-        policy: String,
-    },
+    Delete(ResourceArg<OsUpdatePolicy>),
 }
 
 /// Create a policy from a file or from options.
@@ -86,21 +82,13 @@ impl PolicyCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Policy = OsUpdatePolicy;
         match self {
-            Self::List(options) => {
-                listing::fetch_and_print::<Policy>(client, &options.query(), printer).await
-            }
-            Self::Get { policy } => {
-                printer.print_resource(&resource::find::<Policy>(client, &policy).await?)
-            }
+            Self::List(options) => requests::list::<Policy>(options, client, printer).await,
+            Self::Get(policy) => policy.print(client, printer).await,
             Self::Create(create) => {
                 let body = create.build_input(client).await?;
-                let created: Policy = client.post(Policy::PATH, &body).await?;
-                printer.print_resource(&created)
+                requests::create::<Policy>(&body, client, printer).await
             }
-            Self::Delete { policy } => {
-                let id = resource::delete::<Policy>(client, &policy).await?;
-                printer.print_result(Policy::SINGULAR, &id, "deleted")
-            }
+            Self::Delete(policy) => policy.delete(client, printer).await,
         }
     }
 }
@@ -113,7 +101,7 @@ impl CreatePolicy {
         };
         let target_os_id = match spec.target_os.as_str() {
             "" => None,
-            os => Some(resource::resolve_id::<OperatingSystemResource>(client, os).await?),
+            os => Some(requests::resolve_id::<OperatingSystemResource>(client, os).await?),
         };
         Ok(OsUpdatePolicyInput {
             name: spec.name,
@@ -152,10 +140,6 @@ impl CreatePolicy {
     }
 }
 
-fn read_file(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|source| Failure::File { path: path.to_owned(), source })
-}
-
 /// Update policy in the format of EIM's command line.
 #[derive(Debug, Deserialize)]
 struct PolicyFile {
@@ -188,55 +172,42 @@ struct PolicySpec {
 }
 
 impl Resource for OsUpdatePolicy {
-    const COMMAND: &'static str = "policy";
-    const SINGULAR: &'static str = "policy";
-    const PLURAL: &'static str = "policies";
-    const ID_PREFIX: &'static str = "osupdatepolicy";
-    const PATH: &'static str = "os-update-policies";
-    const LIST_KEYS: &'static [&'static str] = &["osUpdatePolicies"];
-    const IN_USE_HINT: Option<&'static str> = Some(
-        "remove its assignments first: `evenkeel assignment list` lists them, `evenkeel assignment clear TARGET` removes one",
-    );
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "DESIRED", "DESCRIPTION"];
+    const KIND: ResourceKind = ResourceKind {
+        id_prefix: "osupdatepolicy",
+        path: "os-update-policies",
+        list_key: "osUpdatePolicies",
+        in_use_hint: Some(
+            "remove its assignments first: `evenkeel assignment list` lists them, `evenkeel assignment clear TARGET` removes one",
+        ),
+        titles: &["DESIRED", "DESCRIPTION"],
+        ..ResourceKind::new("POLICY", "policy", "policies")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
+    fn columns(&self) -> Vec<Cell> {
+        cells![describe_desired(self), &self.description]
     }
 
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            describe_desired(self).into(),
-            self.description.clone().into(),
-        ]
-    }
-
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("desired", describe_desired(self))
+    fn add_details(&self, page: &mut DetailPage) {
+        page.field("desired", describe_desired(self))
             .field_if("kernel", &self.update_kernel_command)
             .field_if("description", &self.description)
             .field("downgrades", if self.allow_downgrade { "allowed" } else { "not allowed" })
             .field("offline", format_offline_days(self.offline_days))
             .created(self.timestamps.as_ref());
-        let one = |text: &str| vec![Cell::from(text)];
+        let one = |text: &str| cells![text];
         let mut rules = rules::describe_package_rules(&self.package_rules);
         rules.extend(rules::describe_image_rules(&self.image_rules));
-        page.table("Rules:", &["RULE"], rules.iter().map(|rule| one(rule)).collect())
-            .table("Packages:", &["PACKAGE"], self.update_packages.lines().map(one).collect())
+        page.table("Rules:", &["RULE"], rules.iter().map(|rule| one(rule)))
+            .table("Packages:", &["PACKAGE"], self.update_packages.lines().map(one))
             .table(
                 "Sources:",
                 &["SOURCE"],
-                self.update_sources.iter().map(|source| one(source.trim_end())).collect(),
+                self.update_sources.iter().map(|source| one(source.trim_end())),
             );
-        page
     }
 }
 

@@ -6,7 +6,8 @@ use evenkeel_api::project::{ProjectInput, ProjectResource};
 use super::settings::SettingsCommand;
 use crate::Failure;
 use crate::client::Client;
-use crate::output::{Cell, DetailPage, Printer};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
 use crate::time::format_unix_seconds;
 
 /// Manage projects.
@@ -48,12 +49,7 @@ impl ProjectCommand {
             Self::List => {
                 let projects: Vec<ProjectResource> = client.get_global(&["v1", "projects"]).await?;
                 let names: Vec<_> = projects.iter().map(|project| project.name.as_str()).collect();
-                printer.print_rows(
-                    &projects,
-                    &names,
-                    HEADER,
-                    projects.iter().map(build_row).collect(),
-                )
+                printer.print_rows(&projects, &names, HEADER, projects.iter().map(build_row))
             }
             Self::Get { name } => {
                 let project = client.get_global(&["v1", "projects", &name]).await?;
@@ -90,21 +86,21 @@ fn explain_in_use(error: Failure, name: &str) -> Failure {
 
 fn build_row(project: &ProjectResource) -> Vec<Cell> {
     let condition = &project.status.project_status;
-    vec![
-        project.name.clone().into(),
-        condition.uid.clone().into(),
-        Cell::toned(condition.message.clone(), condition.status_indicator.into()),
-        project.spec.description.clone().into(),
+    cells![
+        &project.name,
+        &condition.uid,
+        Cell::status(&condition.message, condition.status_indicator),
+        &project.spec.description
     ]
 }
 
 fn print_project(project: &ProjectResource, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let condition = &project.status.project_status;
     let mut page = DetailPage::default();
-    page.field("name", project.name.clone())
-        .field("id", condition.uid.clone())
-        .field("description", project.spec.description.clone())
-        .field("status", Cell::toned(condition.message.clone(), condition.status_indicator.into()))
+    page.field("name", &project.name)
+        .field("id", &condition.uid)
+        .field("description", &project.spec.description)
+        .field("status", Cell::status(&condition.message, condition.status_indicator))
         .field(
             "since",
             format_unix_seconds(u32::try_from(condition.time_stamp).unwrap_or(u32::MAX)),

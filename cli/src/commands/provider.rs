@@ -5,9 +5,11 @@ use evenkeel_api::provider::{ProviderInput, ProviderKind, ProviderResource, Prov
 
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, ListOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource};
+use crate::listing::ListOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests::{self, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
 
 /// Manage providers of bare-metal hosts.
 #[derive(Debug, Subcommand)]
@@ -15,17 +17,11 @@ pub enum ProviderCommand {
     /// List providers.
     List(ListOptions),
     /// Show a provider. Tables show only the number of credentials; JSON and YAML contain them.
-    Get {
-        /// ID or name of the provider.
-        provider: String,
-    },
+    Get(ResourceArg<ProviderResource>),
     /// Create a provider.
     Create(CreateProvider),
     /// Delete a provider without hosts.
-    Delete {
-        /// ID or name of the provider.
-        provider: String,
-    },
+    Delete(ResourceArg<ProviderResource>),
 }
 
 /// Create a provider.
@@ -61,20 +57,12 @@ impl ProviderCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Provider = ProviderResource;
         match self {
-            Self::List(options) => {
-                listing::fetch_and_print::<Provider>(client, &options.query(), printer).await
-            }
-            Self::Get { provider } => {
-                printer.print_resource(&resource::find::<Provider>(client, &provider).await?)
-            }
+            Self::List(options) => requests::list::<Provider>(options, client, printer).await,
+            Self::Get(provider) => provider.print(client, printer).await,
             Self::Create(create) => {
-                let created: Provider = client.post(Provider::PATH, &create.build_input()).await?;
-                printer.print_resource(&created)
+                requests::create::<Provider>(&create.build_input(), client, printer).await
             }
-            Self::Delete { provider } => {
-                let id = resource::delete::<Provider>(client, &provider).await?;
-                printer.print_result(Provider::SINGULAR, &id, "deleted")
-            }
+            Self::Delete(provider) => provider.delete(client, printer).await,
         }
     }
 }
@@ -97,44 +85,27 @@ impl CreateProvider {
 }
 
 impl Resource for ProviderResource {
-    const COMMAND: &'static str = "provider";
-    const SINGULAR: &'static str = "provider";
-    const PLURAL: &'static str = "providers";
-    const ID_PREFIX: &'static str = "provider";
-    const PATH: &'static str = "providers";
-    const LIST_KEYS: &'static [&'static str] = &["providers"];
-    const IN_USE_HINT: Option<&'static str> = Some(
-        "delete its hosts first: `evenkeel host list --filter 'provider.name = \"NAME\"'` lists them",
-    );
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "VENDOR", "ENDPOINT"];
+    const KIND: ResourceKind = ResourceKind {
+        in_use_hint: Some(
+            "delete its hosts first: `evenkeel host list --filter 'provider.name = \"NAME\"'` lists them",
+        ),
+        titles: &["VENDOR", "ENDPOINT"],
+        ..ResourceKind::new("PROVIDER", "provider", "providers")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
+    fn columns(&self) -> Vec<Cell> {
+        cells![vendor_label(self), &self.api_endpoint]
     }
 
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            vendor_label(self).into(),
-            self.api_endpoint.clone().into(),
-        ]
-    }
-
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("vendor", vendor_label(self))
-            .field("endpoint", self.api_endpoint.clone())
-            .field("credentials", self.api_credentials.len().to_string())
+    fn add_details(&self, page: &mut DetailPage) {
+        self.add_columns(page);
+        page.field("credentials", self.api_credentials.len().to_string())
             .field_if("config", &self.config)
             .created(self.timestamps.as_ref());
-        page
     }
 }
 

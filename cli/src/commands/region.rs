@@ -4,15 +4,17 @@ pub mod tree;
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::region::{RegionInput, RegionResource};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::site;
 use crate::Failure;
 use crate::client::Client;
 use crate::labels::{LabelChanges, NewLabels};
 use crate::listing::{self, ListOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests::{self, PatchBody, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
 
 /// Manage regions: areas that contain sites and other regions.
 #[derive(Debug, Subcommand)]
@@ -25,10 +27,7 @@ pub enum RegionCommand {
         region: Option<String>,
     },
     /// Show a region.
-    Get {
-        /// ID or name of the region.
-        region: String,
-    },
+    Get(ResourceArg<RegionResource>),
     /// Create a region.
     Create {
         /// Name of the region.
@@ -42,10 +41,7 @@ pub enum RegionCommand {
     /// Change a region. Options that are not given keep their values.
     Set(SetRegion),
     /// Delete an empty region.
-    Delete {
-        /// ID or name of the region.
-        region: String,
-    },
+    Delete(ResourceArg<RegionResource>),
 }
 
 /// Change a region.
@@ -77,25 +73,19 @@ impl RegionCommand {
                 listing::fetch_and_print::<Region>(client, &query, printer).await
             }
             Self::Tree { region } => tree::print_tree(client, region.as_deref(), printer).await,
-            Self::Get { region } => {
-                printer.print_resource(&resource::find::<Region>(client, &region).await?)
-            }
+            Self::Get(region) => region.print(client, printer).await,
             Self::Create { name, parent, labels } => {
                 let parent =
-                    resource::resolve_optional_id::<Region>(client, parent.as_deref()).await?;
+                    requests::resolve_optional_id::<Region>(client, parent.as_deref()).await?;
                 let body = RegionInput {
                     name,
                     parent_id: parent.unwrap_or_default(),
                     metadata: labels.labels,
                 };
-                let created: Region = client.post(Region::PATH, &body).await?;
-                printer.print_resource(&created)
+                requests::create::<Region>(&body, client, printer).await
             }
             Self::Set(set) => printer.print_resource(&set.run(client).await?),
-            Self::Delete { region } => {
-                let id = resource::delete::<Region>(client, &region).await?;
-                printer.print_result(Region::SINGULAR, &id, "deleted")
-            }
+            Self::Delete(region) => region.delete(client, printer).await,
         }
     }
 }
@@ -103,58 +93,40 @@ impl RegionCommand {
 impl SetRegion {
     async fn run(self, client: &Client) -> Result<RegionResource, Failure> {
         type Region = RegionResource;
-        let id = resource::resolve_id::<Region>(client, &self.region).await?;
+        let id = requests::resolve_id::<Region>(client, &self.region).await?;
         let parent =
-            resource::resolve_optional_id::<Region>(client, self.parent.as_deref()).await?;
+            requests::resolve_optional_id::<Region>(client, self.parent.as_deref()).await?;
         let parent = parent.or_else(|| self.no_parent.then(String::new));
-        let mut body = Map::new();
-        body.extend(self.name.map(|name| ("name".to_owned(), Value::from(name))));
-        body.extend(parent.map(|parent| ("parentId".to_owned(), Value::from(parent))));
+        let mut body = PatchBody::default();
+        body.set("name", self.name).set("parentId", parent);
         if !self.labels.is_empty() {
-            let now: Region = resource::find(client, &id).await?;
-            let labels = self.labels.apply_to(&now.metadata);
-            body.insert("metadata".to_owned(), json!(labels));
+            let now: Region = requests::find(client, &id).await?;
+            body.set("metadata", Some(json!(self.labels.apply_to(&now.metadata))));
         }
-        resource::patch(client, &id, &self.region, &body).await
+        requests::patch(client, &id, &self.region, &body).await
     }
 }
 
 impl Resource for RegionResource {
-    const COMMAND: &'static str = "region";
-    const SINGULAR: &'static str = "region";
-    const PLURAL: &'static str = "regions";
-    const ID_PREFIX: &'static str = "region";
-    const PATH: &'static str = "regions";
-    const LIST_KEYS: &'static [&'static str] = &["regions"];
-    const IN_USE_HINT: Option<&'static str> =
-        Some("delete its sites and regions first: `evenkeel region tree REGION` lists them");
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "PARENT", "SITES"];
+    const KIND: ResourceKind = ResourceKind {
+        in_use_hint: Some(
+            "delete its sites and regions first: `evenkeel region tree REGION` lists them",
+        ),
+        titles: &["PARENT", "SITES"],
+        ..ResourceKind::new("REGION", "region", "regions")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
+    fn columns(&self) -> Vec<Cell> {
+        cells![parent(self), self.total_sites.to_string()]
     }
 
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            parent(self).into(),
-            self.total_sites.to_string().into(),
-        ]
-    }
-
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("parent", parent(self))
-            .created(self.timestamps.as_ref());
-        site::add_labels(&mut page, &self.metadata, &self.inherited_metadata);
-        page
+    fn add_details(&self, page: &mut DetailPage) {
+        page.field("parent", parent(self)).created(self.timestamps.as_ref());
+        site::add_labels(page, &self.metadata, &self.inherited_metadata);
     }
 }
 

@@ -10,8 +10,10 @@ use self::watch::Watch;
 use crate::client::Client;
 use crate::commands::instance;
 use crate::listing::{self, Filter, ListOptions, Query};
-use crate::output::{Cell, DetailPage, Printer, Tone};
-use crate::resource::{self, Resource};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::requests::ResourceArg;
+use crate::resource::{Resource, ResourceKind};
 use crate::time::{format_optional_time, format_time, format_unix_seconds};
 use crate::{Ending, Failure};
 
@@ -27,15 +29,9 @@ pub enum RunCommand {
         options: ListOptions,
     },
     /// Show a run with its events.
-    Get {
-        /// ID or name of the run.
-        run: String,
-    },
+    Get(ResourceArg<OsUpdateRun>),
     /// Delete the record of a run.
-    Delete {
-        /// ID or name of the run.
-        run: String,
-    },
+    Delete(ResourceArg<OsUpdateRun>),
     /// Watch a run until it ends. Exits with status 0 if it succeeded, else with status 3.
     Watch(Watch),
 }
@@ -56,13 +52,8 @@ impl RunCommand {
                 };
                 listing::fetch_and_print::<OsUpdateRun>(client, &query, printer).await?;
             }
-            Self::Get { run } => {
-                printer.print_resource(&resource::find::<OsUpdateRun>(client, &run).await?)?;
-            }
-            Self::Delete { run } => {
-                let id = resource::delete::<OsUpdateRun>(client, &run).await?;
-                printer.print_result(OsUpdateRun::SINGULAR, &id, "deleted")?;
-            }
+            Self::Get(run) => run.print(client, printer).await?,
+            Self::Delete(run) => run.delete(client, printer).await?,
             Self::Watch(watch) => return watch.run(client, printer).await,
         }
         Ok(Ending::Done)
@@ -84,45 +75,38 @@ async fn list_runs(client: &Client, instance: &str) -> Result<Vec<OsUpdateRun>, 
 }
 
 impl Resource for OsUpdateRun {
-    const COMMAND: &'static str = "run";
-    const SINGULAR: &'static str = "run";
-    const PLURAL: &'static str = "runs";
-    const ID_PREFIX: &'static str = "osupdaterun";
-    const PATH: &'static str = "os-update-runs";
-    const LIST_KEYS: &'static [&'static str] = &["osUpdateRuns"];
-    const IN_USE_HINT: Option<&'static str> = Some("a run can be deleted after it has ended");
-    const HEADER: &'static [&'static str] =
-        &["ID", "HOST", "STATE", "POLICY", "START", "END", "PACKAGES"];
+    const KIND: ResourceKind = ResourceKind {
+        id_prefix: "osupdaterun",
+        path: "os-update-runs",
+        list_key: "osUpdateRuns",
+        in_use_hint: Some("a run can be deleted after it has ended"),
+        key_titles: &["ID"],
+        titles: &["HOST", "STATE", "POLICY", "START", "END", "PACKAGES"],
+        ..ResourceKind::new("RUN", "run", "runs")
+    };
 
-    fn id(&self) -> &str {
-        &self.resource_id
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
     }
 
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            self.resource_id.clone().into(),
-            host_label(self).into(),
+    fn columns(&self) -> Vec<Cell> {
+        cells![
+            host_label(self),
             state_cell(self),
-            policy_label(self).into(),
-            format_unix_seconds(self.start_time).into(),
-            format_unix_seconds(self.end_time).into(),
-            self.packages.len().to_string().into(),
+            policy_label(self),
+            format_unix_seconds(self.start_time),
+            format_unix_seconds(self.end_time),
+            self.packages.len().to_string()
         ]
     }
 
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
+    fn add_details(&self, page: &mut DetailPage) {
+        page.field("name", &self.name)
             .field("host", host_label(self))
-            .field("instance", self.instance.resource_id.clone())
+            .field("instance", &self.instance.resource_id)
             .field("policy", policy_label(self))
             .field("state", state_cell(self))
-            .field("status", Cell::toned(self.status.clone(), self.status_indicator.into()))
+            .field("status", Cell::status(&self.status, self.status_indicator))
             .field_if("reason", &self.reason)
             .field_if("image", &self.image.as_ref().map(describe_image).unwrap_or_default())
             .field("start", format_unix_seconds(self.start_time))
@@ -130,16 +114,15 @@ impl Resource for OsUpdateRun {
             .table(
                 "Packages:",
                 &["PACKAGE", "ARCHITECTURE", "ACTION", "BEFORE", "AFTER", "TARGET", "STATUS"],
-                self.packages.iter().map(package_row).collect(),
+                self.packages.iter().map(package_row),
             );
-        report::add_report(&mut page, self);
+        report::add_report(page, self);
         page.table(
             "Events:",
             &["TIME", "EVENT", "STATE", "NODE TIME", "DETAIL"],
-            self.events.iter().map(event_row).collect(),
+            self.events.iter().map(event_row),
         );
-        report::add_failure_log(&mut page, self);
-        page
+        report::add_failure_log(page, self);
     }
 }
 
@@ -162,24 +145,24 @@ fn package_row(package: &RunPackage) -> Vec<Cell> {
         "failed" => Tone::Bad,
         _ => Tone::Plain,
     };
-    vec![
-        package.name.clone().into(),
-        package.architecture.clone().into(),
-        package.action.clone().into(),
-        package.before.clone().into(),
-        package.after.clone().into(),
-        package.version.clone().into(),
-        Cell::toned(package.status.clone(), tone),
+    cells![
+        &package.name,
+        &package.architecture,
+        &package.action,
+        &package.before,
+        &package.after,
+        &package.version,
+        Cell::toned(package.status.clone(), tone)
     ]
 }
 
 fn event_row(event: &RunEvent) -> Vec<Cell> {
-    vec![
-        format_time(event.time).into(),
-        event.event.clone().into(),
-        event.state.clone().into(),
-        format_optional_time(event.node_time).into(),
-        event.detail.trim_end().into(),
+    cells![
+        format_time(event.time),
+        &event.event,
+        &event.state,
+        format_optional_time(event.node_time),
+        event.detail.trim_end()
     ]
 }
 

@@ -17,9 +17,11 @@ use self::create::CreateSchedule;
 use self::set::SetSchedule;
 use crate::Failure;
 use crate::client::Client;
-use crate::listing::{self, ListOptions};
-use crate::output::{Cell, DetailPage, Printer};
-use crate::resource::{self, Resource, is_id};
+use crate::listing::ListOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
+use crate::requests::{self, ResourceArg};
+use crate::resource::{Resource, ResourceKind, is_id};
 use crate::time::format_unix_seconds;
 
 const SINGLE_PREFIX: &str = "singlesche";
@@ -33,19 +35,13 @@ pub enum ScheduleCommand {
     /// List schedules.
     List(ListOptions),
     /// Show a schedule.
-    Get {
-        /// ID or name of the schedule.
-        schedule: String,
-    },
+    Get(ResourceArg<Schedule>),
     /// Create a schedule.
     Create(Box<CreateSchedule>),
     /// Change a schedule. Options that are not given keep their values.
     Set(Box<SetSchedule>),
     /// Delete a schedule.
-    Delete {
-        /// ID or name of the schedule.
-        schedule: String,
-    },
+    Delete(ResourceArg<Schedule>),
 }
 
 impl ScheduleCommand {
@@ -56,18 +52,11 @@ impl ScheduleCommand {
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
         match self {
-            Self::List(options) => {
-                listing::fetch_and_print::<Schedule>(client, &options.query(), printer).await
-            }
-            Self::Get { schedule } => {
-                printer.print_resource(&resource::find::<Schedule>(client, &schedule).await?)
-            }
+            Self::List(options) => requests::list::<Schedule>(options, client, printer).await,
+            Self::Get(schedule) => schedule.print(client, printer).await,
             Self::Create(create) => printer.print_resource(&create.run(client, now).await?),
             Self::Set(set) => printer.print_resource(&set.run(client, now).await?),
-            Self::Delete { schedule } => {
-                let id = resource::delete::<Schedule>(client, &schedule).await?;
-                printer.print_result(Schedule::SINGULAR, &id, "deleted")
-            }
+            Self::Delete(schedule) => schedule.delete(client, printer).await,
         }
     }
 }
@@ -97,13 +86,14 @@ impl<'de> Deserialize<'de> for Schedule {
 }
 
 impl Resource for Schedule {
-    const COMMAND: &'static str = "schedule";
-    const SINGULAR: &'static str = "schedule";
-    const PLURAL: &'static str = "schedules";
-    const ID_PREFIX: &'static str = SINGLE_PREFIX;
-    const PATH: &'static str = "compute/schedules";
-    const LIST_KEYS: &'static [&'static str] = &["singleSchedules", "repeatedSchedules"];
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "FOR", "OPENS", "CLOSES", "TARGET"];
+    const KIND: ResourceKind = ResourceKind {
+        id_prefix: SINGLE_PREFIX,
+        path: "compute/schedules",
+        list_key: "singleSchedules",
+        second_list_key: Some("repeatedSchedules"),
+        titles: &["FOR", "OPENS", "CLOSES", "TARGET"],
+        ..ResourceKind::new("SCHEDULE", "schedule", "schedules")
+    };
 
     fn is_id(text: &str) -> bool {
         is_id(SINGLE_PREFIX, text) || is_id(REPEATED_PREFIX, text)
@@ -114,21 +104,14 @@ impl Resource for Schedule {
         format!("{path}/{id}")
     }
 
-    fn id(&self) -> &str {
+    fn key(&self) -> [&str; 2] {
         match self {
-            Self::Single(schedule) => &schedule.resource_id,
-            Self::Repeated(schedule) => &schedule.resource_id,
+            Self::Single(schedule) => [&schedule.resource_id, &schedule.name],
+            Self::Repeated(schedule) => [&schedule.resource_id, &schedule.name],
         }
     }
 
-    fn name(&self) -> &str {
-        match self {
-            Self::Single(schedule) => &schedule.name,
-            Self::Repeated(schedule) => &schedule.name,
-        }
-    }
-
-    fn row(&self) -> Vec<Cell> {
+    fn columns(&self) -> Vec<Cell> {
         let (opens, closes) = match self {
             Self::Single(schedule) => (
                 format_unix_seconds(schedule.start_seconds),
@@ -139,18 +122,10 @@ impl Resource for Schedule {
                 format!("after {}", format_length(schedule)),
             ),
         };
-        vec![
-            self.id().into(),
-            self.name().into(),
-            self.purpose().into(),
-            opens.into(),
-            closes.into(),
-            self.target().into(),
-        ]
+        cells![self.purpose(), opens, closes, self.target()]
     }
 
-    fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
+    fn add_details(&self, page: &mut DetailPage) {
         page.field("id", self.id()).field("name", self.name()).field("for", self.purpose());
         let timestamps = match self {
             Self::Single(schedule) => {
@@ -160,13 +135,12 @@ impl Resource for Schedule {
             }
             Self::Repeated(schedule) => {
                 page.field("cron", cron_expression(schedule))
-                    .field("time zone", schedule.time_zone.clone())
+                    .field("time zone", &schedule.time_zone)
                     .field("duration", format_length(schedule));
                 &schedule.timestamps
             }
         };
         page.field("target", self.target()).created(timestamps.as_ref());
-        page
     }
 }
 

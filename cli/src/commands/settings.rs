@@ -2,11 +2,12 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::settings::ProjectSettings;
-use serde_json::{Map, Value};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::output::{DetailPage, Printer};
+use crate::output::Printer;
+use crate::page::DetailPage;
+use crate::requests::PatchBody;
 
 const PATH: &str = "settings";
 
@@ -61,14 +62,11 @@ impl SettingsCommand {
 
 impl SetSettings {
     /// The fields to change. Null resets a field to the default of the server.
-    fn build_patch(&self) -> Map<String, Value> {
-        let mut change = Map::new();
-        if let Some(Retention(days)) = self.retention_days {
-            change.insert("retentionDays".to_owned(), days.into());
-        }
-        if let Some(any) = self.any_schedule_status {
-            change.insert("anyScheduleStatus".to_owned(), any.into());
-        }
+    fn build_patch(&self) -> PatchBody {
+        let mut change = PatchBody::default();
+        change
+            .set("retentionDays", self.retention_days.map(|Retention(days)| days))
+            .set("anyScheduleStatus", self.any_schedule_status);
         change
     }
 }

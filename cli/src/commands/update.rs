@@ -12,7 +12,8 @@ use serde::Serialize;
 use self::nodes::{Node, Selection};
 use crate::Failure;
 use crate::client::Client;
-use crate::output::{Cell, Printer, Tone};
+use crate::output::Printer;
+use crate::page::{Cell, Tone, cells};
 use crate::resource::Resource;
 use crate::time::{format_time, parse_duration};
 
@@ -132,9 +133,9 @@ fn print_results(results: &[OrderResult], printer: &mut Printer<'_>) -> Result<(
             (Some(_), _) => Cell::toned("skips the open windows", Tone::Good),
             (None, error) => Cell::toned(error.clone().unwrap_or_default(), Tone::Bad),
         };
-        vec![Cell::from(order_result.node.clone()), order_result.instance_id.clone().into(), result]
+        cells![&order_result.node, &order_result.instance_id, result]
     });
     let ids = results.iter().filter(|order_result| order_result.order.is_some());
     let ids: Vec<_> = ids.map(|order_result| order_result.instance_id.as_str()).collect();
-    printer.print_rows(&results, &ids, &["NODE", "INSTANCE", "RESULT"], rows.collect())
+    printer.print_rows(&results, &ids, &["NODE", "INSTANCE", "RESULT"], rows)
 }

@@ -4,48 +4,42 @@ use evenkeel_api::hardware::{HostNic, HostStorage, LinkStateKind};
 use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::InstanceResource;
 
-use super::{available_updates_cell, humanize_state, site_label, state_label};
+use super::{humanize_state, site_label, state_label};
+use crate::commands::instance::available_updates_cell;
 use crate::commands::site;
-use crate::output::{Cell, DetailPage, Tone};
+use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::time::format_unix_seconds;
 
-pub fn build_page(host: &HostResource) -> DetailPage {
-    let mut page = DetailPage::default();
-    page.field("id", host.resource_id.clone())
-        .field("name", host.name.clone())
-        .field("hostname", host.hostname.clone())
+pub fn add_details(page: &mut DetailPage, host: &HostResource) {
+    page.field("hostname", &host.hostname)
         .field("site", site_label(host))
         .field("state", state_label(host))
         .field("desired", humanize_state(host.desired_state.as_str()))
-        .field("status", Cell::toned(host.host_status.clone(), host.host_status_indicator.into()))
+        .field("status", Cell::status(&host.host_status, host.host_status_indicator))
         .field("since", format_unix_seconds(host.host_status_timestamp))
-        .field("uuid", host.uuid.clone())
-        .field("serial", host.serial_number.clone())
+        .field("uuid", &host.uuid)
+        .field("serial", &host.serial_number)
         .field_if("note", &host.note);
     if let Some(provider) = &host.provider {
-        page.field("provider", provider.name.clone());
+        page.field("provider", &provider.name);
     }
     if let Some(instance) = &host.instance {
-        add_instance(&mut page, instance);
+        add_instance(page, instance);
     }
-    add_hardware_summary(&mut page, host);
+    add_hardware_summary(page, host);
     page.created(host.timestamps.as_ref());
-    site::add_labels(&mut page, &host.metadata, &host.inherited_metadata);
-    add_hardware_tables(&mut page, host);
-    page
+    site::add_labels(page, &host.metadata, &host.inherited_metadata);
+    add_hardware_tables(page, host);
 }
 
 fn add_instance(page: &mut DetailPage, instance: &InstanceResource) {
     let os = instance.os.as_ref().map(|os| os.name.clone());
     let policy = instance.update_policy.as_ref();
     let policy = policy.map(|policy| policy.name.clone());
-    page.field("instance", instance.resource_id.clone())
+    page.field("instance", &instance.resource_id)
         .field("os", os.unwrap_or_default())
         .field("policy", policy.unwrap_or_default())
-        .field(
-            "update",
-            Cell::toned(instance.update_status.clone(), instance.update_status_indicator.into()),
-        )
+        .field("update", Cell::status(&instance.update_status, instance.update_status_indicator))
         .field("available", available_updates_cell(instance));
 }
 
@@ -73,41 +67,24 @@ fn add_hardware_tables(page: &mut DetailPage, host: &HostResource) {
     page.table(
         "Network:",
         &["DEVICE", "ADDRESS", "LINK", "IP"],
-        host.host_nics.iter().map(nic_row).collect(),
+        host.host_nics.iter().map(nic_row),
     )
     .table(
         "Disks:",
         &["DEVICE", "SIZE", "MODEL", "SERIAL"],
-        host.host_storages.iter().map(disk_row).collect(),
+        host.host_storages.iter().map(disk_row),
     )
     .table(
         "Graphics:",
         &["DEVICE", "PRODUCT", "VENDOR"],
-        host.host_gpus
-            .iter()
-            .map(|gpu| {
-                vec![
-                    gpu.device_name.clone().into(),
-                    gpu.product.clone().into(),
-                    gpu.vendor.clone().into(),
-                ]
-            })
-            .collect(),
+        host.host_gpus.iter().map(|gpu| cells![&gpu.device_name, &gpu.product, &gpu.vendor]),
     )
     .table(
         "USB:",
         &["DEVICE", "PRODUCT", "VENDOR", "CLASS"],
         host.host_usbs
             .iter()
-            .map(|usb| {
-                vec![
-                    usb.device_name.clone().into(),
-                    usb.id_product.clone().into(),
-                    usb.id_vendor.clone().into(),
-                    usb.class.clone().into(),
-                ]
-            })
-            .collect(),
+            .map(|usb| cells![&usb.device_name, &usb.id_product, &usb.id_vendor, &usb.class]),
     );
 }
 
@@ -119,21 +96,11 @@ fn nic_row(nic: &HostNic) -> Vec<Cell> {
     };
     let addresses = nic.ipaddresses.iter().map(|ip| ip.address.as_str());
     let addresses: Vec<_> = addresses.collect();
-    vec![
-        nic.device_name.clone().into(),
-        nic.mac_addr.clone().into(),
-        link,
-        addresses.join(", ").into(),
-    ]
+    cells![&nic.device_name, &nic.mac_addr, link, addresses.join(", ")]
 }
 
 fn disk_row(disk: &HostStorage) -> Vec<Cell> {
-    vec![
-        disk.device_name.clone().into(),
-        format_bytes(disk.capacity_bytes.0).into(),
-        disk.model.clone().into(),
-        disk.serial.clone().into(),
-    ]
+    cells![&disk.device_name, format_bytes(disk.capacity_bytes.0), &disk.model, &disk.serial]
 }
 
 /// Formats a number of bytes in the largest binary unit that fits.

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::Failure;
 use crate::client::Client;
 use crate::commands::instance;
-use crate::output::{Cell, Printer, Tone};
-use crate::resource::{self, Resource};
+use crate::output::Printer;
+use crate::page::{Cell, Tone, cells};
+use crate::requests;
+use crate::resource::Resource;
 
 /// List the packages installed on a host.
 #[derive(Debug, Args)]
@@ -50,20 +52,11 @@ impl ListPackages {
             return printer.print_text("the host has not reported its packages");
         }
         packages.retain(|package| package.name.contains(&self.name));
-        let rows = packages.iter().map(|package| {
-            vec![
-                Cell::from(package.name.clone()),
-                package.version.clone().into(),
-                package.architecture.clone().into(),
-            ]
-        });
+        let rows = packages
+            .iter()
+            .map(|package| cells![&package.name, &package.version, &package.architecture]);
         let names: Vec<_> = packages.iter().map(|one| one.name.as_str()).collect();
-        printer.print_rows(
-            &packages,
-            &names,
-            &["PACKAGE", "VERSION", "ARCHITECTURE"],
-            rows.collect(),
-        )
+        printer.print_rows(&packages, &names, &["PACKAGE", "VERSION", "ARCHITECTURE"], rows)
     }
 }
 
@@ -103,19 +96,19 @@ pub async fn print_updates(
     if let (true, Some(image)) = (updates.is_empty(), image) {
         return printer.print_rows(&[serde_json::json!({ "image": image })], &names, &[], vec![]);
     }
-    let rows = updates.iter().map(update_row).collect();
+    let rows = updates.iter().map(update_row);
     let header = ["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "POLICY"];
     printer.print_rows(&updates, &names, &header, rows)
 }
 
 fn update_row(update: &AvailableUpdate) -> Vec<Cell> {
     let policy = if update.excluded { Cell::from("excluded") } else { Cell::from("") };
-    vec![
-        update.name.clone().into(),
-        update.architecture.clone().into(),
-        update.installed.clone().into(),
+    cells![
+        &update.name,
+        &update.architecture,
+        &update.installed,
         Cell::toned(update.available.clone(), Tone::Busy),
-        policy,
+        policy
     ]
 }
 
@@ -128,7 +121,7 @@ fn image_name(available: &str) -> Option<&str> {
 /// The full instance of a host.
 async fn find_instance(client: &Client, host: &str) -> Result<InstanceResource, Failure> {
     let (_, instance) = instance::find_host_and_instance(client, host).await?;
-    resource::find::<InstanceResource>(client, &instance).await
+    requests::find::<InstanceResource>(client, &instance).await
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use clap::{ArgGroup, Args};
 use evenkeel_api::host::{HostInput, HostRegister, HostResource};
 use evenkeel_api::site::SiteResource;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::client::Client;
 use crate::labels::{LabelChanges, NewLabels};
+use crate::requests::{self, PatchBody};
 use crate::resource::{self, Resource};
 
 /// Create a host that is onboarded when it enrols.
@@ -78,7 +79,7 @@ impl CreateHost {
             metadata: self.labels.labels,
             ..HostInput::default()
         };
-        client.post(HostResource::PATH, &body).await
+        client.post(HostResource::KIND.path, &body).await
     }
 }
 
@@ -99,24 +100,22 @@ impl RegisterHost {
 
 impl SetHost {
     pub async fn run(self, client: &Client) -> Result<HostResource, Failure> {
-        let id = resource::resolve_id::<HostResource>(client, &self.host).await?;
+        let id = requests::resolve_id::<HostResource>(client, &self.host).await?;
         let site = resolve_site_id(client, self.site.as_deref()).await?;
         let site = site.or_else(|| self.no_site.then(String::new));
-        let mut body = Map::new();
-        body.extend(self.name.map(|name| ("name".to_owned(), Value::from(name))));
-        body.extend(site.map(|site| ("siteId".to_owned(), Value::from(site))));
+        let mut body = PatchBody::default();
+        body.set("name", self.name).set("siteId", site);
         if !self.labels.is_empty() {
-            let now: HostResource = resource::find(client, &id).await?;
-            let labels = self.labels.apply_to(&now.metadata);
-            body.insert("metadata".to_owned(), json!(labels));
+            let now: HostResource = requests::find(client, &id).await?;
+            body.set("metadata", Some(json!(self.labels.apply_to(&now.metadata))));
         }
-        resource::patch(client, &id, &self.host, &body).await
+        requests::patch(client, &id, &self.host, &body).await
     }
 }
 
 /// Allows a host to be onboarded. Returns its ID.
 pub async fn onboard(client: &Client, host: &str) -> Result<String, Failure> {
-    let id = resource::resolve_id::<HostResource>(client, host).await?;
+    let id = requests::resolve_id::<HostResource>(client, host).await?;
     let path = format!("{}/onboard", HostResource::address(&id));
     let done = client.patch::<Value>(&path, &json!({})).await;
     done.map_err(|error| resource::explain_not_found::<HostResource>(error, host))?;
@@ -129,7 +128,7 @@ pub async fn invalidate(
     host: &str,
     note: Option<String>,
 ) -> Result<String, Failure> {
-    let id = resource::resolve_id::<HostResource>(client, host).await?;
+    let id = requests::resolve_id::<HostResource>(client, host).await?;
     let path = format!("{}/invalidate", HostResource::address(&id));
     let params: Vec<_> = note.into_iter().map(|note| ("note", note)).collect();
     let done = client.put_with_params(&path, &params).await;
@@ -138,5 +137,5 @@ pub async fn invalidate(
 }
 
 async fn resolve_site_id(client: &Client, site: Option<&str>) -> Result<Option<String>, Failure> {
-    resource::resolve_optional_id::<SiteResource>(client, site).await
+    requests::resolve_optional_id::<SiteResource>(client, site).await
 }

@@ -11,7 +11,8 @@ use evenkeel_api::policy::OsUpdatePolicy;
 use super::resolve_instance_id;
 use crate::Failure;
 use crate::client::Client;
-use crate::resource::{self, Resource};
+use crate::requests;
+use crate::resource::Resource;
 
 /// Create the instance of a host.
 #[derive(Debug, Args)]
@@ -62,20 +63,20 @@ impl CreateInstance {
         type Account = LocalAccountResource;
         let mut configs = Vec::new();
         for config in &self.custom_configs {
-            configs.push(resource::resolve_id::<CustomConfigResource>(client, config).await?);
+            configs.push(requests::resolve_id::<CustomConfigResource>(client, config).await?);
         }
         let account = self.account.as_deref();
         let body = InstanceInput {
             kind: InstanceKind::Metal,
             name: self.name,
-            host_id: resource::resolve_id::<HostResource>(client, &self.host).await?,
-            os_id: resource::resolve_id::<OperatingSystemResource>(client, &self.os).await?,
-            local_account_id: resource::resolve_optional_id::<Account>(client, account).await?,
+            host_id: requests::resolve_id::<HostResource>(client, &self.host).await?,
+            os_id: requests::resolve_id::<OperatingSystemResource>(client, &self.os).await?,
+            local_account_id: requests::resolve_optional_id::<Account>(client, account).await?,
             custom_config_id: configs,
             os_update_policy_id: resolve_policy_id(client, self.policy.as_deref()).await?,
             security_feature: SecurityFeature::None,
         };
-        client.post(InstanceResource::PATH, &body).await
+        client.post(InstanceResource::KIND.path, &body).await
     }
 }
 
@@ -86,11 +87,11 @@ impl SetInstance {
         let policy = resolve_policy_id(client, self.policy.as_deref()).await?;
         let body = InstancePatch {
             name: self.name,
-            os_id: resource::resolve_optional_id::<OperatingSystemResource>(client, os).await?,
+            os_id: requests::resolve_optional_id::<OperatingSystemResource>(client, os).await?,
             os_update_policy_id: policy.or_else(|| self.no_policy.then(String::new)),
             ..InstancePatch::default()
         };
-        resource::patch(client, &id, &self.instance, &body).await
+        requests::patch(client, &id, &self.instance, &body).await
     }
 }
 
@@ -104,5 +105,5 @@ pub async fn resolve_policy_id(
     client: &Client,
     policy: Option<&str>,
 ) -> Result<Option<String>, Failure> {
-    resource::resolve_optional_id::<OsUpdatePolicy>(client, policy).await
+    requests::resolve_optional_id::<OsUpdatePolicy>(client, policy).await
 }

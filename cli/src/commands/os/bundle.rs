@@ -17,7 +17,8 @@ use super::registry_options::{
     ExternalFiles, ProfileSelection, RegistryOptions, parse_revisions, read_signing_key,
     registry_failure, resolve_profiles,
 };
-use crate::output::{DetailPage, Printer};
+use crate::output::Printer;
+use crate::page::DetailPage;
 use crate::{Ending, Failure};
 
 /// Write operating systems to one file, for sites without a network.

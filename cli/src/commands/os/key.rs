@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use super::registry_options::read_signing_key;
 use crate::Failure;
-use crate::output::{DetailPage, Printer};
+use crate::output::Printer;
+use crate::page::DetailPage;
 
 /// Generate a key pair to sign operating systems.
 ///
@@ -57,7 +58,7 @@ impl GenerateKey {
         let mut page = DetailPage::default();
         page.field("key", self.file.display().to_string())
             .field("public key", public.display().to_string())
-            .field("id", created.id.clone());
+            .field("id", &created.id);
         printer.print_page(&created, &created.id, &page)
     }
 }

@@ -14,7 +14,8 @@ use super::registry_options::{
     ExternalFiles, ProfileSelection, RegistryOptions, TargetRegistryOptions, parse_revisions,
     read_signing_key, registry_failure, resolve_profiles,
 };
-use crate::output::{Cell, DetailPage, Printer};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, cells};
 use crate::{Ending, Failure};
 
 /// Default folder for partial downloads.
@@ -150,11 +151,9 @@ impl Comparison<'_> {
                 },
             });
         }
-        let row = |one: &PlannedCopy| -> Vec<Cell> {
-            vec![one.repository.clone().into(), one.tag.clone().into(), one.state.into()]
-        };
+        let row = |one: &PlannedCopy| -> Vec<Cell> { cells![&one.repository, &one.tag, one.state] };
         let names: Vec<&str> = planned.iter().map(|one| one.repository.as_str()).collect();
-        let rows = planned.iter().map(row).collect();
+        let rows = planned.iter().map(row);
         printer.print_rows(&planned, &names, &["REPOSITORY", "TAG", "STATE"], rows)?;
         printer.print_line("nothing was copied")?;
         Ok(Ending::Done)
@@ -203,19 +202,15 @@ pub fn print_copied(
         findings: findings.collect(),
     };
     let row = |(artefact, finding): &(String, evenkeel_registry::Finding)| -> Vec<Cell> {
-        vec![artefact.clone().into(), finding.kind.name().into(), finding.to_string().into()]
+        cells![artefact, finding.kind.name(), finding.to_string()]
     };
     let carried = format!("{} objects, {}", copied.blobs, format_size(copied.bytes));
     let mut page = DetailPage::default();
-    page.field("registry", report.registry.clone())
+    page.field("registry", &report.registry)
         .field("revisions", copied.revisions.to_string())
         .field("copied", carried)
         .field("skipped", format!("{} objects", copied.present))
-        .table(
-            "Findings:",
-            &["ARTEFACT", "FINDING", "MESSAGE"],
-            copied.findings.iter().map(row).collect(),
-        );
+        .table("Findings:", &["ARTEFACT", "FINDING", "MESSAGE"], copied.findings.iter().map(row));
     printer.print_page(&report, &copied.revisions.to_string(), &page)?;
     Ok(Ending::from_checks(copied.findings.is_empty()))
 }

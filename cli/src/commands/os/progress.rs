@@ -4,7 +4,8 @@ use evenkeel_registry::ProgressReporter;
 use tokio::sync::watch;
 
 use crate::Failure;
-use crate::output::{Printer, sanitize_text};
+use crate::output::Printer;
+use crate::page::sanitize_text;
 
 /// Receives steps from any thread; [`with_progress`] shows the last one.
 struct ProgressSender(watch::Sender<String>);

@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::progress::{format_size, with_progress};
 use super::registry_options::{PrefixOption, RegistryOptions, read_signing_key, registry_failure};
 use crate::Failure;
-use crate::output::{Cell, Printer};
+use crate::output::Printer;
+use crate::page::{Cell, cells};
 
 /// Publish a folder of OS profiles as one revision.
 ///
@@ -169,15 +170,10 @@ impl Publish {
                 Some(digest) => digest.to_string(),
                 None => "not published".to_owned(),
             };
-            vec![
-                profile.name.into(),
-                profile.files.len().to_string().into(),
-                format_size(bytes).into(),
-                digest.into(),
-            ]
+            cells![profile.name, profile.files.len().to_string(), format_size(bytes), digest]
         };
         let names: Vec<&str> = published.profiles.iter().map(|one| one.name).collect();
-        let rows = published.profiles.iter().map(row).collect();
+        let rows = published.profiles.iter().map(row);
         let header = &["PROFILE", "FILES", "SIZE", "DIGEST"];
         printer.print_rows(published, &names, header, rows)?;
         let (revision, to) = (&self.revision, &self.to);

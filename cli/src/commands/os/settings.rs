@@ -2,11 +2,12 @@
 
 use clap::Args;
 use evenkeel_api::os_sync::{OsSettings, OsSettingsInput};
-use serde_json::{Map, Value};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::output::{DetailPage, Printer};
+use crate::output::Printer;
+use crate::page::DetailPage;
+use crate::requests::PatchBody;
 
 const PATH: &str = "os-catalogue/settings";
 
@@ -37,8 +38,9 @@ pub struct OsSettingsCommand {
 
 impl OsSettingsCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        let reset = self.reset;
         let change = self.build_patch();
-        let settings: OsSettings = if self.reset {
+        let settings: OsSettings = if reset {
             client.replace(PATH, &OsSettingsInput::default()).await?
         } else if change.is_empty() {
             client.get(PATH).await?
@@ -49,20 +51,14 @@ impl OsSettingsCommand {
     }
 
     /// The fields to change.
-    fn build_patch(&self) -> Map<String, Value> {
-        let mut change = Map::new();
-        let default_profile =
-            if self.no_default { Some(String::new()) } else { self.default_profile.clone() };
-        for (name, value) in [
-            ("registry", self.registry.clone()),
-            ("revision", self.revision.clone()),
-            ("defaultProfile", default_profile),
-        ] {
-            change.extend(value.map(|value| (name.to_owned(), Value::from(value))));
-        }
-        if !self.enabled.is_empty() {
-            change.insert("enabledProfiles".to_owned(), self.enabled.clone().into());
-        }
+    fn build_patch(self) -> PatchBody {
+        let no_default = self.no_default.then(String::new);
+        let mut change = PatchBody::default();
+        change
+            .set("registry", self.registry)
+            .set("revision", self.revision)
+            .set("defaultProfile", no_default.or(self.default_profile))
+            .set("enabledProfiles", Some(self.enabled).filter(|enabled| !enabled.is_empty()));
         change
     }
 }

@@ -7,7 +7,8 @@ use evenkeel_api::os_sync::{OsSync, OsSyncFinding, OsSyncOutcome, OsSyncReport, 
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
-use crate::output::{Cell, DetailPage, Printer, Tone};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::time::{format_optional_time, format_time, parse_duration};
 use crate::{Ending, Failure};
 
@@ -38,7 +39,7 @@ impl SyncCommand {
             .map_err(explain_empty_selection)?;
         if self.no_wait {
             let mut page = DetailPage::default();
-            page.field("registry", accepted.registry.clone())
+            page.field("registry", &accepted.registry)
                 .field("request", accepted.request.to_string());
             printer.print_page(&accepted, &accepted.request.to_string(), &page)?;
             return Ok(Ending::Done);
@@ -128,8 +129,8 @@ fn print_report(report: &OsSyncReport, printer: &mut Printer<'_>) -> Result<(), 
         };
     };
     let mut page = DetailPage::default();
-    page.field("registry", report.registry.clone())
-        .field("revision", report.revision.clone())
+    page.field("registry", &report.registry)
+        .field("revision", &report.revision)
         .field("outcome", outcome_cell(outcome))
         .field_if("message", &report.message)
         .field("started", format_optional_time(report.started_at))
@@ -141,7 +142,7 @@ fn print_report(report: &OsSyncReport, printer: &mut Printer<'_>) -> Result<(), 
         .table(
             "Findings:",
             &["ARTEFACT", "FINDING", "MESSAGE", "OS", "SINCE"],
-            report.findings.iter().map(finding_row).collect(),
+            report.findings.iter().map(finding_row),
         );
     printer.print_page(report, outcome.as_str(), &page)
 }
@@ -164,11 +165,5 @@ fn finding_row(finding: &OsSyncFinding) -> Vec<Cell> {
         "" => finding.message.clone(),
         field => format!("{field}: {}", finding.message),
     };
-    vec![
-        artefact.into(),
-        finding.kind.clone().into(),
-        message.into(),
-        finding.os_id.clone().into(),
-        format_time(finding.since).into(),
-    ]
+    cells![artefact, &finding.kind, message, &finding.os_id, format_time(finding.since)]
 }

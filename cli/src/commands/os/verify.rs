@@ -18,7 +18,8 @@ use super::registry_options::{
     ProfileSelection, RegistryOptions, parse_revisions, read_text, registry_failure,
     resolve_profiles,
 };
-use crate::output::{Cell, Printer, Tone};
+use crate::output::Printer;
+use crate::page::{Cell, Tone, cells};
 use crate::{Ending, Failure};
 
 /// Revision to check a folder with that has not been published yet.
@@ -98,13 +99,13 @@ impl Verify {
         let ids: Vec<&str> = names.iter().map(String::as_str).collect();
         let report = serde_json::json!({ "profiles": names, "findings": findings });
         if findings.is_empty() {
-            let rows = ids.iter().map(|name| vec![(*name).into()]).collect();
+            let rows = ids.iter().map(|name| cells![*name]);
             printer.print_rows(&report, &ids, &["CAN BE PUBLISHED"], rows)?;
         } else {
             let row = |finding: &Finding| -> Vec<Cell> {
-                vec![finding.kind.name().into(), finding.to_string().into()]
+                cells![finding.kind.name(), finding.to_string()]
             };
-            let rows = findings.iter().map(row).collect();
+            let rows = findings.iter().map(row);
             printer.print_rows(&report, &ids, &["FINDING", "MESSAGE"], rows)?;
         }
         Ok(Ending::from_checks(findings.is_empty()))
@@ -183,17 +184,17 @@ fn print_results(
             None if checks_signatures => "no".to_owned(),
             None => "not checked".to_owned(),
         };
-        vec![
-            one.repository.clone().into(),
-            one.tag.clone().into(),
+        cells![
+            &one.repository,
+            &one.tag,
             state,
-            signed.into(),
-            one.digest.map_or_else(String::new, |digest| digest.to_string()).into(),
+            signed,
+            one.digest.map_or_else(String::new, |digest| digest.to_string())
         ]
     };
     let names: Vec<&str> = results.iter().map(|one| one.repository.as_str()).collect();
     let header = &["REPOSITORY", "TAG", "STATE", "SIGNED", "DIGEST"];
-    printer.print_rows(&results, &names, header, results.iter().map(row).collect())?;
+    printer.print_rows(&results, &names, header, results.iter().map(row))?;
     for one in results {
         for finding in &one.findings {
             let (repository, tag, kind) = (&one.repository, &one.tag, finding.kind);

@@ -11,7 +11,9 @@ use crate::Failure;
 use crate::client::Client;
 use crate::commands::host;
 use crate::listing::{self, Query};
-use crate::output::{Cell, Printer, Tone};
+use crate::output::Printer;
+use crate::page::{Cell, Tone, cells};
+use crate::requests;
 use crate::resource::{self, Resource};
 use crate::tree::Branch;
 
@@ -49,7 +51,7 @@ pub async fn print_tree(
     region: Option<&str>,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let top = resource::resolve_optional_id::<RegionResource>(client, region).await?;
+    let top = requests::resolve_optional_id::<RegionResource>(client, region).await?;
     let by_name = Query::default().default_order("name, resourceId");
     let regions = listing::fetch_with_progress::<RegionResource>(client, &by_name, printer).await?;
     let sites = listing::fetch_with_progress::<SiteResource>(client, &by_name, printer).await?;
@@ -161,18 +163,18 @@ impl RegionTree {
         let mut branches: Vec<_> = regions.collect();
         if !self.sites.is_empty() {
             branches.push(Branch {
-                cells: vec!["without a region".into()],
+                cells: cells!["without a region"],
                 children: self.sites.iter().map(SiteNode::branch).collect(),
             });
         }
         if let Some(hosts) = self.at_no_site.filter(|hosts| hosts.total > 0) {
-            let cells = [vec![Cell::from("without a site")], host_count_cells(hosts)].concat();
+            let cells = [cells!["without a site"], host_count_cells(hosts)].concat();
             let children = Vec::new();
             branches.push(Branch { cells, children });
         }
         if branches.is_empty() {
             branches.push(Branch {
-                cells: vec![format!("no {}", RegionResource::PLURAL).into()],
+                cells: cells![format!("no {}", RegionResource::KIND.plural)],
                 children: Vec::new(),
             });
         }
@@ -212,11 +214,11 @@ pub fn name_cell(name: &str, id: &str) -> Cell {
 
 /// Number of hosts, and how many of them have an error.
 fn host_count_cells(hosts: HostSummary) -> Vec<Cell> {
-    let mut cells = vec![Cell::from(match hosts.total {
+    let mut cells = cells![match hosts.total {
         0 => "no hosts".to_owned(),
         1 => "1 host".to_owned(),
         total => format!("{total} hosts"),
-    })];
+    }];
     if hosts.error > 0 {
         let text = format!("{} with an error", hosts.error);
         cells.push(Cell::toned(text, Tone::Bad));

@@ -2,7 +2,7 @@
 
 use evenkeel_api::update_run::{OsUpdateRun, RunPhase};
 
-use crate::output::{Cell, DetailPage, Tone};
+use crate::page::{Cell, DetailPage, Tone, cells};
 
 /// Maximum number of log lines, and of characters in a line.
 const MAX_LOG_LINES: usize = 30;
@@ -17,7 +17,7 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
     page.table(
         "Phases:",
         &["PHASE", "DURATION", "DOWNLOADED"],
-        report.phases.iter().map(phase_row).collect(),
+        report.phases.iter().map(phase_row),
     );
     for (title, header, texts) in [
         ("Remarks:", &["REMARK"], &report.remarks),
@@ -28,8 +28,8 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
         ),
         ("Restarted services:", &["UNIT"], &report.restarted_services),
     ] {
-        let rows = texts.iter().map(|text| vec![Cell::from(sanitize_line(text))]);
-        page.table(title, header, rows.collect());
+        let rows = texts.iter().map(|text| cells![sanitize_line(text)]);
+        page.table(title, header, rows);
     }
 }
 
@@ -41,11 +41,7 @@ pub fn add_failure_log(page: &mut DetailPage, run: &OsUpdateRun) {
     let lines: Vec<&str> = run.log.lines().filter(|line| !is_blank(line)).collect();
     let left_out = lines.len().saturating_sub(MAX_LOG_LINES);
     let rows = lines.iter().skip(left_out);
-    page.table(
-        "Failure log:",
-        &["LINE"],
-        rows.map(|line| vec![Cell::from(sanitize_line(line))]).collect(),
-    );
+    page.table("Failure log:", &["LINE"], rows.map(|line| cells![sanitize_line(line)]));
 }
 
 /// Summary of an ended run.
@@ -67,11 +63,7 @@ pub fn summary_lines(run: &OsUpdateRun) -> Vec<String> {
 }
 
 fn phase_row(phase: &RunPhase) -> Vec<Cell> {
-    vec![
-        sanitize_line(&phase.phase).into(),
-        format_duration(phase.millis).into(),
-        format_bytes(phase.bytes).into(),
-    ]
+    cells![sanitize_line(&phase.phase), format_duration(phase.millis), format_bytes(phase.bytes)]
 }
 
 fn describe_phase(phase: &RunPhase) -> String {

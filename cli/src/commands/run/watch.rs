@@ -11,6 +11,7 @@ use super::{list_runs, report};
 use crate::client::Client;
 use crate::commands::instance;
 use crate::output::Printer;
+use crate::requests;
 use crate::resource::{self, Resource};
 use crate::time::{format_time, parse_duration};
 use crate::{Ending, Failure};
@@ -37,7 +38,7 @@ impl Watch {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let poll_loop = PollLoop { interval: self.interval, deadline };
         let id = match (&self.run, &self.host) {
-            (Some(run), _) => resource::resolve_id::<OsUpdateRun>(client, run).await?,
+            (Some(run), _) => requests::resolve_id::<OsUpdateRun>(client, run).await?,
             (None, Some(host)) => poll_loop.wait_for_run(client, host, printer).await?,
             (None, None) => return Err(Failure::usage("name the run or the host to watch")),
         };
@@ -107,7 +108,7 @@ impl PollLoop {
         id: &str,
         printer: &mut Printer<'_>,
     ) -> Result<OsUpdateRun, Failure> {
-        let path = format!("{}/{id}", OsUpdateRun::PATH);
+        let path = format!("{}/{id}", OsUpdateRun::KIND.path);
         let mut shown_events = None;
         loop {
             let run: OsUpdateRun = match client.get(&path).await {

@@ -13,7 +13,7 @@ use evenkeel_api::site::SiteResource;
 use super::{REPEATED_PATH, SINGLE_PATH, Schedule};
 use crate::Failure;
 use crate::client::Client;
-use crate::resource;
+use crate::requests;
 use crate::time::{Moment, parse_duration};
 
 /// Create a single schedule (--start) or a repeated one (--cron, or its fields one by one).
@@ -145,13 +145,13 @@ impl CreateSchedule {
     async fn resolve_target(&self, client: &Client) -> Result<TargetIds, Failure> {
         let mut ids = TargetIds::default();
         if let Some(host) = &self.host {
-            ids.host = resource::resolve_id::<HostResource>(client, host).await?;
+            ids.host = requests::resolve_id::<HostResource>(client, host).await?;
         }
         if let Some(site) = &self.site {
-            ids.site = resource::resolve_id::<SiteResource>(client, site).await?;
+            ids.site = requests::resolve_id::<SiteResource>(client, site).await?;
         }
         if let Some(region) = &self.region {
-            ids.region = resource::resolve_id::<RegionResource>(client, region).await?;
+            ids.region = requests::resolve_id::<RegionResource>(client, region).await?;
         }
         Ok(ids)
     }

@@ -5,13 +5,14 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::{ArgGroup, Args};
 use evenkeel_api::timestamps::from_unix_seconds;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::create::{Cron, Purpose, duration_seconds, unix_seconds};
 use super::{REPEATED_PREFIX, Schedule};
 use crate::Failure;
 use crate::client::Client;
-use crate::resource::{self, is_id};
+use crate::requests::{self, PatchBody};
+use crate::resource::is_id;
 use crate::time::{Moment, parse_duration};
 
 /// Change a schedule.
@@ -50,38 +51,34 @@ pub struct SetSchedule {
 
 impl SetSchedule {
     pub async fn run(self, client: &Client, now: DateTime<Utc>) -> Result<Schedule, Failure> {
-        let id = resource::resolve_id::<Schedule>(client, &self.schedule).await?;
+        let id = requests::resolve_id::<Schedule>(client, &self.schedule).await?;
         let mut body = if is_id(REPEATED_PREFIX, &id) {
             self.repeated_patch()?
         } else {
             self.single_patch(client, &id, now).await?
         };
         let status = self.purpose.map(|purpose| purpose.status().as_str());
-        body.extend(status.map(|status| ("scheduleStatus".to_owned(), status.into())));
-        body.extend(self.name.map(|name| ("name".to_owned(), name.into())));
-        resource::patch(client, &id, &self.schedule, &body).await
+        body.set("scheduleStatus", status).set("name", self.name);
+        requests::patch(client, &id, &self.schedule, &body).await
     }
 
     /// The time fields to change of a repeated schedule.
-    fn repeated_patch(&self) -> Result<Map<String, Value>, Failure> {
+    fn repeated_patch(&self) -> Result<PatchBody, Failure> {
         if self.start.is_some() || self.end.is_some() || self.no_end {
             return Err(Failure::usage_with(
                 format!("`{}` is a repeated schedule", self.schedule),
                 "change its times with --cron and --duration",
             ));
         }
-        let mut body = Map::new();
+        let mut body = PatchBody::default();
         if let Some(Cron(fields)) = &self.cron {
             let names = ["cronMinutes", "cronHours", "cronDayMonth", "cronMonth", "cronDayWeek"];
-            let fields = names.into_iter().zip(fields);
-            body.extend(fields.map(|(name, field)| (name.to_owned(), field.clone().into())));
+            for (name, field) in names.into_iter().zip(fields) {
+                body.set(name, Some(field.as_str()));
+            }
         }
-        if let Some(length) = self.duration {
-            let seconds = duration_seconds(length)?;
-            body.insert("durationSeconds".to_owned(), seconds.into());
-        }
-        let zone = self.time_zone.clone();
-        body.extend(zone.map(|zone| ("timeZone".to_owned(), zone.into())));
+        body.set("durationSeconds", self.duration.map(duration_seconds).transpose()?)
+            .set("timeZone", self.time_zone.as_deref());
         Ok(body)
     }
 
@@ -91,18 +88,17 @@ impl SetSchedule {
         client: &Client,
         id: &str,
         now: DateTime<Utc>,
-    ) -> Result<Map<String, Value>, Failure> {
+    ) -> Result<PatchBody, Failure> {
         if self.cron.is_some() || self.time_zone.is_some() {
             return Err(Failure::usage_with(
                 format!("`{}` is a single schedule", self.schedule),
                 "change its times with --start, and with --end or --duration",
             ));
         }
-        let mut body = Map::new();
+        let mut body = PatchBody::default();
         let start = self.start.map(|start| start.instant(now));
-        if let Some(start) = start {
-            body.insert("startSeconds".to_owned(), unix_seconds("--start", start)?.into());
-        }
+        let start_seconds = start.map(|start| unix_seconds("--start", start)).transpose()?;
+        body.set("startSeconds", start_seconds);
         let end = match (self.end, self.duration) {
             (Some(end), _) => Some(end.instant(now)),
             (None, Some(length)) => {
@@ -115,9 +111,9 @@ impl SetSchedule {
             (None, None) => None,
         };
         if let Some(end) = end {
-            body.insert("endSeconds".to_owned(), unix_seconds("--end", end)?.into());
+            body.set("endSeconds", Some(unix_seconds("--end", end)?));
         } else if self.no_end {
-            body.insert("endSeconds".to_owned(), Value::Null);
+            body.set("endSeconds", Some(Value::Null));
         }
         Ok(body)
     }
@@ -125,7 +121,7 @@ impl SetSchedule {
 
 /// Current start of a single schedule.
 async fn fetch_start(client: &Client, id: &str) -> Result<DateTime<Utc>, Failure> {
-    let start = match resource::find::<Schedule>(client, id).await? {
+    let start = match requests::find::<Schedule>(client, id).await? {
         Schedule::Single(schedule) => schedule.start_seconds,
         Schedule::Repeated(_) => 0,
     };

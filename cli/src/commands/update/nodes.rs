@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::commands::instance;
 use crate::listing::{self, Filter, Query};
 use crate::output::Printer;
-use crate::resource;
+use crate::requests;
 
 /// Maximum number of node names in a prompt.
 const MAX_NAMES_IN_PROMPT: usize = 5;
@@ -77,7 +77,7 @@ impl Selection {
         printer: &mut Printer<'_>,
     ) -> Result<Vec<Node>, Failure> {
         let site = self.site.as_deref();
-        let site = resource::resolve_optional_id::<SiteResource>(client, site).await?;
+        let site = requests::resolve_optional_id::<SiteResource>(client, site).await?;
         let typed = self.filter.clone().map(Filter::from_user);
         let mut query = typed.map_or_else(Query::default, Query::from_filter);
         if let Some(site) = &site {

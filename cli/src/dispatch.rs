@@ -1,0 +1,119 @@
+//! Runs the command of a command line.
+
+use clap::CommandFactory as _;
+use evenkeel_kit::chain;
+
+use crate::args::{Cli, Command};
+use crate::client::{Client, DEFAULT_PROJECT, DEFAULT_SERVER, Renewal, Target};
+use crate::commands::os::OsCommand;
+use crate::contexts::Contexts;
+use crate::options::GlobalOptions;
+use crate::output::Printer;
+use crate::page::sanitize_text;
+use crate::{Ending, Failure, System};
+
+impl Cli {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// The command failed; [`Failure::hint`] says what to do.
+    pub async fn run(self, system: &mut System<'_>) -> Result<Ending, Failure> {
+        let globals = &self.globals;
+        match self.command {
+            Command::Context(command) => command.run(globals, system)?,
+            Command::Login(login) => login.run(globals, system).await?,
+            Command::Completion(completion) => completion.run(&mut Cli::command(), system)?,
+            Command::Os(OsCommand::Transfer(moving)) => {
+                let printer = &mut Printer::new(system, globals.output, globals.ids_only);
+                return moving.run(printer).await;
+            }
+            Command::Version => writeln!(system.out, "evenkeel {}", env!("CARGO_PKG_VERSION"))?,
+            other => return run_with_server(other, globals, system).await,
+        }
+        Ok(Ending::Done)
+    }
+}
+
+/// Runs a command that needs a server. Prints a note if a renewed token could not be saved.
+async fn run_with_server(
+    command: Command,
+    globals: &GlobalOptions,
+    system: &mut System<'_>,
+) -> Result<Ending, Failure> {
+    let client = Client::new(client_target(globals, system)?)?;
+    let ending = Box::pin(dispatch(command, &client, globals, system)).await;
+    if let Some(failure) = client.take_save_error() {
+        let why = sanitize_text(&chain(&failure).to_string());
+        // The result of the command counts, even if this note cannot be written.
+        let _ = writeln!(system.notes, "note: cannot save the new token: {why}");
+    }
+    ending
+}
+
+async fn dispatch(
+    command: Command,
+    client: &Client,
+    globals: &GlobalOptions,
+    system: &mut System<'_>,
+) -> Result<Ending, Failure> {
+    let now = system.clock.now();
+    let printer = &mut Printer::new(system, globals.output, globals.ids_only);
+    match command {
+        Command::Project(command) => command.run(client, printer).await?,
+        Command::Region(command) => command.run(client, printer).await?,
+        Command::Site(command) => command.run(client, printer).await?,
+        Command::Host(command) => command.run(client, printer).await?,
+        Command::Instance(command) => command.run(client, printer).await?,
+        Command::Os(command) => return command.run(client, printer).await,
+        Command::Policy(command) => command.run(client, printer).await?,
+        Command::Assignment(command) => command.run(client, printer).await?,
+        Command::Pause(pause) => pause.run(client, printer).await?,
+        Command::Resume(resume) => resume.run(client, printer).await?,
+        Command::Schedule(command) => command.run(client, printer, now).await?,
+        Command::Provider(command) => command.run(client, printer).await?,
+        Command::CustomConfig(command) => command.run(client, printer).await?,
+        Command::Account(command) => command.run(client, printer).await?,
+        Command::Location(command) => command.run(client, printer).await?,
+        Command::JoinToken(command) => command.run(client, printer).await?,
+        Command::Run(command) => return command.run(client, printer).await,
+        Command::Update(command) => command.run(client, printer).await?,
+        Command::Explain(explain) => explain.run(client, printer).await?,
+        Command::Context(_) | Command::Login(_) | Command::Completion(_) | Command::Version => {
+            unreachable!("these commands need no server")
+        }
+    }
+    Ok(Ending::Done)
+}
+
+/// Server and credentials: the command line and the environment override the context.
+fn client_target(globals: &GlobalOptions, system: &System<'_>) -> Result<Target, Failure> {
+    let contexts = Contexts::load(&system.environment.contexts)?;
+    let context = contexts.select(globals.context.as_deref())?;
+    let server = globals.server.as_deref();
+    // A token is only sent to the server that it was stored for.
+    let stored = context.filter(|context| server.is_none_or(|server| server == context.server));
+    let renewal = stored.and_then(|context| {
+        Some(Renewal {
+            login: context.login.clone()?,
+            contexts: system.environment.contexts.clone(),
+            context: context.name.clone(),
+        })
+    });
+    let env_token = system.environment.token.clone();
+    Ok(Target {
+        server: server
+            .or(context.map(|context| context.server.as_str()))
+            .unwrap_or(DEFAULT_SERVER)
+            .to_owned(),
+        project: globals
+            .project
+            .clone()
+            .or_else(|| context.and_then(|context| context.project.clone()))
+            .unwrap_or_else(|| DEFAULT_PROJECT.to_owned()),
+        // A token from the environment is not renewed.
+        renewal: renewal.filter(|_| env_token.is_none()),
+        token: env_token.or_else(|| stored.and_then(|context| context.token.clone())),
+        ca: globals.ca.clone().or_else(|| stored.and_then(|context| context.ca.clone())),
+        retry_for: globals.retry_for,
+    })
+}
