@@ -43,7 +43,7 @@ pub fn routes(document: fn() -> OpenApi) -> Router<App> {
         .route("/docs/swagger-ui.css", reader.clone())
         .route("/docs/swagger-ui-bundle.js", reader)
         .route_layer(middleware::from_fn(add_page_headers))
-        .route("/openapi.json", get(move || serve_document(document)))
+        .route("/openapi.json", get(async move || serve_document(document)))
 }
 
 /// Adds the headers of the embedded files. They change only with the program, so browsers may cache
@@ -56,7 +56,7 @@ async fn add_page_headers(request: Request, next: Next) -> Response {
     response
 }
 
-async fn serve_document(document: fn() -> OpenApi) -> Result<Response, Problem> {
+fn serve_document(document: fn() -> OpenApi) -> Result<Response, Problem> {
     let json = DOCUMENT.get_or_init(|| document().to_json().map(Bytes::from).ok());
     let json = json.clone().ok_or_else(Problem::internal)?;
     Ok((content_type("application/json"), json).into_response())

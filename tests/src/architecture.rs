@@ -5,6 +5,7 @@
 
 pub mod arrows;
 pub mod code;
+pub mod cycles;
 pub mod documents;
 pub mod markdown;
 pub mod naming;

@@ -5,7 +5,9 @@ use std::process::Command;
 
 use clap::CommandFactory as _;
 use evenkeel_tests::architecture::naming::{self, RetiredWords};
-use evenkeel_tests::architecture::{arrows, documents, markdown, restricted_names, shape, tree};
+use evenkeel_tests::architecture::{
+    arrows, cycles, documents, markdown, restricted_names, shape, tree,
+};
 use serde_json::Value;
 
 /// Fails with all findings, one per line.
@@ -32,6 +34,14 @@ fn crates_use_only_what_the_arrows_allow() {
         serde_json::from_str(&command_output(env!("CARGO"), &arguments)).expect("JSON");
     assert!(metadata["packages"].as_array().is_some_and(|all| all.len() > 10));
     assert_none(arrows::forbidden_arrows(&metadata));
+}
+
+#[test]
+fn modules_import_each_other_in_one_direction() {
+    let files = tree::rust_files();
+    let has_modules = |package: &&str| files.iter().any(|file| file.path.starts_with(*package));
+    assert!(cycles::CRATES_WITHOUT_CYCLES.iter().all(has_modules));
+    assert_none(cycles::import_cycles(&files, cycles::CRATES_WITHOUT_CYCLES));
 }
 
 #[test]

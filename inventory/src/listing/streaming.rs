@@ -13,7 +13,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::list_json::{ListJson, ListTail};
 use super::{ListPart, json_response};
 use crate::app::App;
-use crate::app::App;
 use crate::call::Call;
 use crate::problem::Problem;
 

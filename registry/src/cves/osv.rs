@@ -56,7 +56,7 @@ pub(super) fn read_object(
             return Err(too_large(MAX_RECORD_BYTES as u64));
         }
         (None, Some(_)) => {
-            serde_json::from_str::<OsvRecord>(text).map_err(invalid)?.add_to(&mut sorted)
+            serde_json::from_str::<OsvRecord>(text).map_err(invalid)?.add_to(&mut sorted);
         }
         (None, None) => return Err(invalid("it has neither an id nor vulns")),
     }
