@@ -16,7 +16,6 @@ mod echo_comparison;
 mod faults;
 mod first_answer;
 mod fleet_report;
-mod histogram;
 pub mod node_driver;
 mod node_list;
 mod policy_change;

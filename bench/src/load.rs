@@ -13,6 +13,8 @@ use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
+use crate::histogram::Histogram;
+
 /// A node that polls.
 #[derive(Clone, Debug)]
 pub struct PollingNode {
@@ -34,8 +36,8 @@ pub struct LoadShape {
 /// Result of the load.
 #[derive(Debug, Default)]
 pub struct LoadOutcome {
-    /// Latencies of answered polls, ascending.
-    pub latencies: Vec<Duration>,
+    /// Latencies of answered polls.
+    pub latencies: Histogram,
     /// Failed polls.
     pub errors: u64,
     /// Actual duration.
@@ -71,14 +73,13 @@ pub async fn run(
     while let Some(done) = tasks.join_next().await {
         match done {
             Ok((latencies, errors)) => {
-                outcome.latencies.extend(latencies);
+                outcome.latencies.merge(&latencies);
                 outcome.errors += errors;
             }
             Err(_) => outcome.errors += 1,
         }
     }
     outcome.elapsed = started.elapsed();
-    outcome.latencies.sort_unstable();
     outcome
 }
 
@@ -87,15 +88,15 @@ async fn poll_until(
     mut client: AgentServiceClient<Channel>,
     nodes: Arc<Vec<PollingNode>>,
     next: Arc<AtomicUsize>,
-) -> (Vec<Duration>, u64) {
-    let (mut latencies, mut errors) = (Vec::new(), 0);
+) -> (Histogram, u64) {
+    let (mut latencies, mut errors) = (Histogram::default(), 0);
     while Instant::now() < end {
         let node = &nodes[next.fetch_add(1, Ordering::Relaxed) % nodes.len()];
         let mut request = Request::new(node.request.clone());
         request.metadata_mut().insert("authorization", node.authorization.clone());
         let sent_at = Instant::now();
         match client.poll(request).await {
-            Ok(answer) if !answer.get_ref().facts_required => latencies.push(sent_at.elapsed()),
+            Ok(answer) if !answer.get_ref().facts_required => latencies.record(sent_at.elapsed()),
             Ok(_) | Err(_) => errors += 1,
         }
     }
@@ -105,14 +106,6 @@ async fn poll_until(
 impl LoadOutcome {
     /// The latency that this share of polls did not exceed.
     pub fn percentile(&self, share: f64) -> Duration {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_precision_loss,
-            clippy::cast_sign_loss,
-            reason = "an index into a list that fits into memory"
-        )]
-        let index = ((self.latencies.len() as f64 * share) as usize)
-            .min(self.latencies.len().saturating_sub(1));
-        self.latencies.get(index).copied().unwrap_or_default()
+        self.latencies.percentile(share).unwrap_or_default()
     }
 }

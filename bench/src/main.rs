@@ -30,6 +30,7 @@ mod bench_harness;
 mod children;
 mod echo;
 mod fleet;
+mod histogram;
 mod load;
 mod measure;
 mod os;

@@ -71,7 +71,7 @@ impl PollFigures {
         server: &Meter,
         postgres: &Meter,
     ) -> Self {
-        let polls = outcome.latencies.len().max(1);
+        let polls = outcome.latencies.count().max(1);
         Self {
             hosts,
             connections,
@@ -95,7 +95,7 @@ impl EchoFigures {
             p50_ms: millis(outcome.percentile(0.5)),
             p99_ms: millis(outcome.percentile(0.99)),
             errors: outcome.errors,
-            cpu_us_per_poll_server: micros_each(echo.spent(), outcome.latencies.len().max(1)),
+            cpu_us_per_poll_server: micros_each(echo.spent(), outcome.latencies.count().max(1)),
             rss_mib_server: round_figure(echo.pss_mib()),
         }
     }
@@ -156,7 +156,7 @@ impl PollReport {
 }
 
 fn polls_per_second(outcome: &LoadOutcome) -> f64 {
-    round_figure(as_f64(outcome.latencies.len() as u64) / outcome.elapsed.as_secs_f64().max(1e-9))
+    round_figure(as_f64(outcome.latencies.count()) / outcome.elapsed.as_secs_f64().max(1e-9))
 }
 
 /// Converts a duration to milliseconds, rounded to 3 decimal places.
@@ -165,8 +165,8 @@ pub fn millis(length: Duration) -> f64 {
 }
 
 /// Processor time per item, in microseconds.
-pub fn micros_each(spent: Duration, count: usize) -> f64 {
-    round_figure(spent.as_secs_f64() * 1e6 / as_f64(count as u64))
+pub fn micros_each(spent: Duration, count: u64) -> f64 {
+    round_figure(spent.as_secs_f64() * 1e6 / as_f64(count))
 }
 
 /// Rounds to 3 decimal places.

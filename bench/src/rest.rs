@@ -132,7 +132,7 @@ impl RequestRunner<'_> {
             };
             match self.client.send(&spec).await {
                 Ok((took, answer)) => {
-                    outcome.latencies.push(took);
+                    outcome.latencies.record(took);
                     if probe.creates_hosts {
                         fleet.record_host(&answer);
                     }
@@ -146,7 +146,6 @@ impl RequestRunner<'_> {
             }
         }
         outcome.elapsed = began.elapsed();
-        outcome.latencies.sort_unstable();
         outcome
     }
 }

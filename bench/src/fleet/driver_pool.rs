@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::driver_protocol::{DriverCommand, DriverMessage, DriverPlan, SecondCounts};
-use super::histogram::Histogram;
 use crate::children::MeasuredProcess;
+use crate::histogram::Histogram;
 use crate::measure::Meter;
 
 /// How long after the end of a second the reports of all drivers have arrived.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::histogram::Histogram;
+use crate::histogram::Histogram;
 
 /// The first message to a driver.
 #[derive(Clone, Debug, Serialize, Deserialize)]

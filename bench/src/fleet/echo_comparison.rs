@@ -50,7 +50,7 @@ impl TurnTotals {
 
     /// Processor time per answered call, in microseconds.
     fn micros_per_call(&self) -> f64 {
-        micros_each(self.spent, usize::try_from(self.calls.ok.max(1)).unwrap_or(usize::MAX))
+        micros_each(self.spent, self.calls.ok.max(1))
     }
 }
 

@@ -19,10 +19,10 @@ use super::driver_connections::DriverConnections;
 use super::driver_io::{instant_at, read_commands, write_message};
 use super::driver_protocol::{DriverCommand, DriverMessage, DriverPlan, SecondCounts};
 use super::faults::ReturningNodes;
-use super::histogram::Histogram;
 use super::node_list::NodeEntry;
 use super::simulated_node::{CallEnd, CallOutcome, PollPace, SimulatedNode};
 use super::storm::{ReportingNode, StormSpec};
+use crate::histogram::Histogram;
 use crate::report::print_status;
 
 /// Deadline of a call, in addition to its long-poll time.

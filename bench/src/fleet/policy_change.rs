@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::driver_pool::DriverPool;
-use super::histogram::Histogram;
 use crate::bench_harness::BenchHarness;
+use crate::histogram::Histogram;
 use crate::report::print_status;
 use crate::rest::client::{RequestSpec, RestClient};
 

@@ -26,10 +26,10 @@ use tonic::transport::Channel;
 
 use super::driver_pool::DriverPool;
 use super::driver_protocol::DriverCommand;
-use super::histogram::Histogram;
 use super::node_list::{ListedNode, NodeList};
 use super::simulated_node::CallOutcome;
 use crate::bench_harness::BenchHarness;
+use crate::histogram::Histogram;
 use crate::report::print_status;
 use crate::rest::client::{RequestSpec, RestClient};
 

@@ -30,7 +30,7 @@ pub struct RequestFigures {
     /// Processor time of Postgres per request, in microseconds.
     pub cpu_us_postgres: f64,
     /// Number of answered requests.
-    pub requests: usize,
+    pub requests: u64,
     /// Number of failed requests.
     pub errors: u64,
 }
@@ -63,7 +63,7 @@ impl RequestFigures {
         outcome: &LoadOutcome,
         (server, postgres): (&Meter, &Meter),
     ) -> Self {
-        let count = outcome.latencies.len();
+        let count = outcome.latencies.count();
         Self {
             what: probe.what,
             target_p99_ms: probe.target_ms.filter(|_| hosts <= MAX_HOSTS_WITH_TARGETS),

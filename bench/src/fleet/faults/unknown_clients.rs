@@ -15,9 +15,9 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 
 use super::super::connect::TlsDialer;
-use super::super::histogram::Histogram;
 use super::super::node_driver::SEEDED_FACTS_DIGEST;
 use super::frames::{self, FRAME_HEADER_BYTES, FrameHeader, FrameMeaning, PollFrames};
+use crate::histogram::Histogram;
 use crate::report::{print_status, round_figure};
 
 /// How long a client may take to reach its final state.
