@@ -10,12 +10,8 @@ pub mod loader;
 
 use std::ops::Range;
 
+use ::gpt::partition_types::EFI;
 pub use loader::LoaderEntry;
-
-/// Type of an EFI system partition, in the byte order of the disk.
-const ESP_TYPE: [u8; 16] = [
-    0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b,
-];
 
 /// What the machine starts at its next boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +29,7 @@ pub struct NextBoot {
 /// Byte range of the boot partition on the disk.
 pub fn boot_partition_range(disk: &[u8]) -> Result<Range<usize>, String> {
     let partitions = gpt::partitions(disk)?;
-    let esp = partitions.into_iter().find(|partition| partition.kind == ESP_TYPE);
+    let esp = partitions.into_iter().find(|partition| partition.kind == EFI.guid);
     let esp = esp.ok_or("there is no boot partition")?;
     Ok(esp.range)
 }
@@ -70,20 +66,22 @@ fn read_number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use uuid::Uuid;
+
     use super::*;
 
     /// First sector of the boot partition.
-    const ESP_SECTOR: u64 = 8;
+    const ESP_SECTOR: u64 = 40;
 
     /// A disk with these loader entries and kernels, and with two slots.
     pub(crate) fn disk(entries: &[(&str, &str)], kernels: &[(&str, &[u8])]) -> Vec<u8> {
         let volume = fat::tests::boot_partition(entries, kernels).bytes;
         let end = ESP_SECTOR + volume.len() as u64 / 512;
-        let (a, b) = ("root-a", "root-b");
+        let (a, b, slot) = ("root-a", "root-b", Uuid::from_u128(1));
         let partitions = [
-            ("esp", ESP_TYPE, ESP_SECTOR..end),
-            (a, [1; 16], end..end + 4),
-            (b, [1; 16], end + 4..end + 8),
+            ("esp", EFI.guid, ESP_SECTOR..end),
+            (a, slot, end..end + 4),
+            (b, slot, end + 4..end + 8),
         ];
         let mut disk = gpt::tests::disk(512, &partitions);
         let begin = usize::try_from(ESP_SECTOR).expect("a small number") * 512;
