@@ -20,7 +20,6 @@ pub mod node_driver;
 mod node_list;
 mod policy_change;
 mod scrape;
-mod simulated_node;
 mod storm;
 
 use std::path::{Path, PathBuf};

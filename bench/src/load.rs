@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use evenkeel_proto::agent::PollRequest;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_simulator::connection::{authorize, tls_endpoint};
 use futures_util::future::join_all;
-use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::Channel;
 
 use crate::histogram::Histogram;
 
@@ -46,9 +46,7 @@ pub struct LoadOutcome {
 
 /// Opens connections over TLS, including their handshakes.
 pub async fn open_channels(address: &str, ca: &str, count: usize) -> anyhow::Result<Vec<Channel>> {
-    let tls =
-        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost");
-    let endpoint = Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls)?;
+    let endpoint = tls_endpoint(address, ca)?;
     let opened = join_all((0..count).map(|_| endpoint.connect())).await;
     opened.into_iter().collect::<Result<_, _>>().context("cannot connect to the server")
 }
@@ -92,8 +90,7 @@ async fn poll_until(
     let (mut latencies, mut errors) = (Histogram::default(), 0);
     while Instant::now() < end {
         let node = &nodes[next.fetch_add(1, Ordering::Relaxed) % nodes.len()];
-        let mut request = Request::new(node.request.clone());
-        request.metadata_mut().insert("authorization", node.authorization.clone());
+        let request = authorize(node.request.clone(), &node.authorization);
         let sent_at = Instant::now();
         match client.poll(request).await {
             Ok(answer) if !answer.get_ref().facts_required => latencies.record(sent_at.elapsed()),

@@ -10,8 +10,8 @@ use evenkeel_auth::{Authority, CertificateAuthority, Keys};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_simulator::connection::authorize;
 use evenkeel_store::{Store, StoreOptions, projects};
-use tonic::Request;
 
 use crate::bench_harness::BenchHarness;
 use crate::echo::{self, EchoAnswers};
@@ -102,8 +102,7 @@ async fn poll_once(
     channel: &tonic::transport::Channel,
     node: &PollingNode,
 ) -> anyhow::Result<PollResponse> {
-    let mut request = Request::new(node.request.clone());
-    request.metadata_mut().insert("authorization", node.authorization.clone());
+    let request = authorize(node.request.clone(), &node.authorization);
     let answer = AgentServiceClient::new(channel.clone()).poll(request).await?.into_inner();
     ensure!(!answer.facts_required, "the facts of a node differ from the seeded facts");
     Ok(answer)

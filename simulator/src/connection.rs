@@ -49,6 +49,18 @@ pub struct NetworkCounters {
     pub duplicated: AtomicU64,
     /// Requests that arrived after the node had given them up.
     pub delivered_late: AtomicU64,
+    /// Failed requests of which the node saw nothing: late ones, and second ones of a call. A
+    /// refusal with a retry hint is no failure.
+    pub unseen_failures: AtomicU64,
+}
+
+impl NetworkCounters {
+    /// Records an answer of which the node sees nothing.
+    fn record_unseen<A>(&self, answer: &Result<A, Status>) {
+        if answer.as_ref().is_err_and(|status| retry_pushback(status).is_none()) {
+            increment(&self.unseen_failures);
+        }
+    }
 }
 
 /// The state that all connections share.
@@ -97,12 +109,18 @@ type Call<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub enum Fate {
+    /// There is no fault.
     Arrives,
+    /// The request is delayed.
     Slow,
+    /// The request never arrives.
     RequestLost,
+    /// The server answers the request, but its answer is lost.
     AnswerLost,
+    /// The request arrives twice.
     Twice,
+    /// The request arrives after the node has given up the call.
     Late,
 }
 
@@ -111,12 +129,18 @@ impl NodeConnection {
     /// valid header.
     #[must_use]
     pub fn new(servers: Vec<Channel>, credential: &str, network: &Network) -> Option<Self> {
-        Some(Self {
-            servers,
-            authorization: format!("Bearer {credential}").parse().ok()?,
-            faults: network.faults,
-            network: network.clone(),
-        })
+        let authorization = format!("Bearer {credential}").parse().ok()?;
+        Some(Self::with_authorization(servers, authorization, network))
+    }
+
+    /// A connection to these servers with this value of the `authorization` header.
+    #[must_use]
+    pub fn with_authorization(
+        servers: Vec<Channel>,
+        authorization: MetadataValue<Ascii>,
+        network: &Network,
+    ) -> Self {
+        Self { servers, authorization, faults: network.faults, network: network.clone() }
     }
 
     /// The same connection with other faults.
@@ -149,13 +173,29 @@ impl NodeConnection {
         S: Fn(Channel, Request<Q>) -> F + Send + 'static,
         F: Future<Output = Result<Response<A>, Status>> + Send + 'static,
     {
-        let fate = self.draw_fate(rng);
+        self.call_with_fate(rng, message, send).await.0
+    }
+
+    /// Makes a call. Returns the answer, and what happened to the call.
+    pub async fn call_with_fate<Q, A, S, F>(
+        &self,
+        rng: &mut Rng,
+        message: Q,
+        send: S,
+    ) -> (Result<A, Status>, Fate)
+    where
+        Q: Clone + Send + 'static,
+        A: Send + 'static,
+        S: Fn(Channel, Request<Q>) -> F + Send + 'static,
+        F: Future<Output = Result<Response<A>, Status>> + Send + 'static,
+    {
+        let mut fate = self.draw_fate(rng);
         let send = |rng: &mut Rng| -> Call<A> {
-            let mut request = Request::new(message.clone());
+            let mut request = authorize(message.clone(), &self.authorization);
             request.set_timeout(CALL_TIMEOUT);
-            request.metadata_mut().insert("authorization", self.authorization.clone());
             Box::pin(with_deadline(send(rng.pick(&self.servers).clone(), request)))
         };
+        let counters = &self.network.counters;
         let answer = match fate {
             Fate::Arrives => send(rng).await,
             Fate::Slow => {
@@ -163,36 +203,39 @@ impl NodeConnection {
                 send(rng).await
             }
             Fate::RequestLost => Err(network_error()),
-            Fate::AnswerLost => send(rng).await.and_then(|_| Err(network_error())),
+            Fate::AnswerLost => {
+                let answer = send(rng).await;
+                if answer.is_err() {
+                    fate = Fate::Arrives;
+                }
+                answer.and_then(|_| Err(network_error()))
+            }
             Fate::Twice => {
-                increment(&self.network.counters.duplicated);
+                increment(&counters.duplicated);
                 let (left, right) = tokio::join!(send(rng), send(rng));
-                if rng.happens(500) { left } else { right }
+                let (seen, unseen) = if rng.happens(500) { (left, right) } else { (right, left) };
+                counters.record_unseen(&unseen);
+                seen
             }
             Fate::Late => {
-                increment(&self.network.counters.delivered_late);
+                increment(&counters.delivered_late);
                 let wait = Duration::from_millis(rng.between(10, 2_000));
-                let call = send(rng);
+                let (call, counters) = (send(rng), Arc::clone(counters));
                 self.network.late_calls.spawn(async move {
                     tokio::time::sleep(wait).await;
-                    // The answer is not used.
-                    drop(call.await);
+                    counters.record_unseen(&call.await);
                 });
                 Err(network_error())
             }
         };
-        match answer {
-            Ok(answer) => Ok(answer.into_inner()),
-            Err(status) => {
-                let counters = &self.network.counters;
-                increment(if is_network_error(&status) && retry_pushback(&status).is_none() {
-                    &counters.network_errors
-                } else {
-                    &counters.refused
-                });
-                Err(status)
-            }
+        if let Err(status) = &answer {
+            increment(if is_network_error(status) && retry_pushback(status).is_none() {
+                &counters.network_errors
+            } else {
+                &counters.refused
+            });
         }
+        (answer.map(Response::into_inner), fate)
     }
 
     fn draw_fate(&self, rng: &mut Rng) -> Fate {
@@ -218,19 +261,31 @@ impl NodeConnection {
     }
 }
 
+/// Adds a value of the `authorization` header to a message.
+pub fn authorize<Q>(message: Q, authorization: &MetadataValue<Ascii>) -> Request<Q> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", authorization.clone());
+    request
+}
+
 /// Opens a connection to a server over TLS, lazily: each call tries again to reach a server that is
 /// away.
 ///
 /// # Errors
 /// The address or the certificate is invalid.
 pub fn connect_lazily(address: &str, ca: &str) -> Result<Channel, tonic::transport::Error> {
+    Ok(tls_endpoint(address, ca)?.connect_lazy())
+}
+
+/// A server that is reached over TLS.
+///
+/// # Errors
+/// The address or the certificate is invalid.
+pub fn tls_endpoint(address: &str, ca: &str) -> Result<Endpoint, tonic::transport::Error> {
     let tls =
         ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost");
-    Ok(Endpoint::from_shared(format!("https://{address}"))?
-        .tls_config(tls)?
-        .connect_timeout(Duration::from_secs(5))
-        .tcp_nodelay(true)
-        .connect_lazy())
+    let endpoint = Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls)?;
+    Ok(endpoint.connect_timeout(Duration::from_secs(5)).tcp_nodelay(true))
 }
 
 /// The retry hint of an overloaded server; `None` if the call failed for another reason.

@@ -12,7 +12,7 @@
 pub mod cron;
 mod image;
 pub mod jobs;
-mod turn;
+pub(crate) mod turn;
 mod update;
 
 use std::time::Duration;

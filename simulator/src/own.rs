@@ -6,8 +6,9 @@
 //! polls.
 
 mod journal;
+mod session;
 mod turn;
-mod wire;
+pub(crate) mod wire;
 
 use std::time::Duration;
 
@@ -16,7 +17,10 @@ use evenkeel_proto::agent::{BootedImage, Facts};
 use crate::clock::NodeClock;
 use crate::connection::NodeConnection;
 use crate::ground_truth::{Attempt, OwnGroundTruth};
-use crate::own::journal::{JournalEntry, OfflineGrant};
+pub use crate::own::journal::JournalEntry;
+use crate::own::journal::OfflineGrant;
+pub(crate) use crate::own::session::PollSession;
+pub use crate::own::wire::{enroll_request, report_request};
 use crate::rng::Rng;
 
 /// Random behaviour of such nodes.
@@ -109,13 +113,8 @@ struct Journal {
 #[derive(Debug, Default)]
 struct Memory {
     /// The digest of the facts that a server has.
-    reported_facts: Option<Vec<u8>>,
-    wants_facts: bool,
-    wants_packages: bool,
-    /// The tag of the node's current decision.
-    decision_tag: u64,
-    /// The maximum duration of the next long poll.
-    max_long_poll: Duration,
+    reported_facts: Option<[u8; 32]>,
+    session: PollSession,
     /// Whether the last decision gave the node nothing to do.
     is_resting: bool,
     /// Since when the servers are overloaded, and until when none is called, by the true clock.
@@ -174,6 +173,6 @@ impl OwnNode {
         if let Some(entry) = self.journal.entry.take() {
             self.done.push(entry.into_ground_truth(false));
         }
-        OwnGroundTruth { attempts: self.done, facts_digest: wire::digest(&self.facts) }
+        OwnGroundTruth { attempts: self.done, facts_digest: wire::digest(&self.facts).into() }
     }
 }

@@ -1,5 +1,6 @@
 //! Simulated nodes against a scripted server. Their clocks move only when a test moves them.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -19,10 +20,11 @@ use evenkeel_proto::maintmgr::{
     RepeatedSchedule, SingleSchedule, UpdateSchedule, UpdateSource,
 };
 use evenkeel_simulator::clock::NodeClock;
-use evenkeel_simulator::connection::{Faults, Network, NodeConnection};
+use evenkeel_simulator::connection::{Fate, Faults, Network, NodeConnection};
 use evenkeel_simulator::eim::{self, EimNode};
 use evenkeel_simulator::ground_truth::StartPermit;
 use evenkeel_simulator::own::{self, OwnNode};
+use evenkeel_simulator::polling::{self, PollPayload};
 use evenkeel_simulator::rng::Rng;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
@@ -248,28 +250,54 @@ async fn run_turns(node: &mut OwnNode, clock: &TestClock, count: usize) {
     }
 }
 
+/// Makes a call. Returns whether it was answered, its fate, how many requests had arrived when it
+/// ended and in the end, and how many failures the node did not see.
+async fn call_with(server: &FakeServer, faults: Faults) -> (bool, Fate, [usize; 2], u64) {
+    let connection = server.connection(faults).await;
+    let poll = PollPayload::Own(Box::default());
+    let (answer, fate) = connection.call_with_fate(&mut Rng::new(1, 1), poll, polling::send).await;
+    let at_once = server.calls_with_prefix("poll").len();
+    connection.network().stop_faults().await;
+    let arrived = [at_once, server.calls_with_prefix("poll").len()];
+    let unseen = connection.network().counters.unseen_failures.load(Ordering::Relaxed);
+    (answer.is_ok(), fate, arrived, unseen)
+}
+
 #[tokio::test]
 async fn faults_do_what_they_say() {
-    let call = async |faults: Faults| {
-        let server = FakeServer::default();
-        let connection = server.connection(faults).await;
-        let send = |channel, request| async move {
-            evenkeel_proto::agent::agent_service_client::AgentServiceClient::new(channel)
-                .poll(request)
-                .await
-        };
-        let answer = connection.call(&mut Rng::new(1, 1), PollRequest::default(), send).await;
-        let at_once = server.calls_with_prefix("poll").len();
-        connection.network().stop_faults().await;
-        (answer.is_ok(), at_once, server.calls_with_prefix("poll").len())
-    };
+    let call = async |faults| call_with(&FakeServer::default(), faults).await;
     let none = Faults::default();
-    assert_eq!(call(none).await, (true, 1, 1));
-    assert_eq!(call(Faults { lose_request: 1_000, ..none }).await, (false, 0, 0));
-    assert_eq!(call(Faults { lose_answer: 1_000, ..none }).await, (false, 1, 1));
-    assert_eq!(call(Faults { duplicate: 1_000, ..none }).await, (true, 2, 2));
-    assert_eq!(call(Faults { straggle: 1_000, ..none }).await, (false, 0, 1));
-    assert_eq!(call(Faults { delay: 1_000, ..none }).await, (true, 1, 1));
+    assert_eq!(call(none).await, (true, Fate::Arrives, [1, 1], 0));
+    let lost = Faults { lose_request: 1_000, ..none };
+    assert_eq!(call(lost).await, (false, Fate::RequestLost, [0, 0], 0));
+    let unanswered = Faults { lose_answer: 1_000, ..none };
+    assert_eq!(call(unanswered).await, (false, Fate::AnswerLost, [1, 1], 0));
+    let twice = Faults { duplicate: 1_000, ..none };
+    assert_eq!(call(twice).await, (true, Fate::Twice, [2, 2], 0));
+    let late = Faults { straggle: 1_000, ..none };
+    assert_eq!(call(late).await, (false, Fate::Late, [0, 1], 0));
+    let slow = Faults { delay: 1_000, ..none };
+    assert_eq!(call(slow).await, (true, Fate::Slow, [1, 1], 0));
+}
+
+#[tokio::test]
+async fn a_server_error_is_no_fault_and_is_counted_if_the_node_does_not_see_it() {
+    let none = Faults::default();
+    let call = async |faults, pushback: Option<u64>| {
+        let server = FakeServer::default();
+        server.state().is_away = pushback.is_none();
+        server.state().pushback = pushback;
+        let (is_answered, fate, _, unseen) = call_with(&server, faults).await;
+        assert!(!is_answered);
+        (fate, unseen)
+    };
+    let unanswered = Faults { lose_answer: 1_000, ..none };
+    assert_eq!(call(unanswered, None).await, (Fate::Arrives, 0));
+    let twice = Faults { duplicate: 1_000, ..none };
+    assert_eq!(call(twice, None).await, (Fate::Twice, 1));
+    let late = Faults { straggle: 1_000, ..none };
+    assert_eq!(call(late, None).await, (Fate::Late, 1));
+    assert_eq!(call(late, Some(1_000)).await, (Fate::Late, 0), "a retry hint is no failure");
 }
 
 #[tokio::test]

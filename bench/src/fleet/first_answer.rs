@@ -4,25 +4,27 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use evenkeel_proto::agent::{PollRequest, PollResponse};
-use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
-use evenkeel_proto::maintmgr::update_status::StatusType;
-use evenkeel_proto::maintmgr::{
-    PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
-};
+use evenkeel_simulator::polling::{CallOutcome, PollPace};
+use evenkeel_simulator::rng::Rng;
 use tokio::time::Instant;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
 
+use super::call::send_directly;
 use super::connect::Dialer;
-use super::node_driver::SEEDED_FACTS_DIGEST;
 use super::node_list::NodeEntry;
 use crate::bench_harness::BenchHarness;
 use crate::echo::EchoAnswers;
 
 /// Timeout for the first answer.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// Polls without changes.
+const UNCHANGED: PollPace = PollPace {
+    interval: FIRST_ANSWER_TIMEOUT,
+    changes_per_mille: 0,
+    follow_server_interval: false,
+    max_long_poll_millis: 0,
+};
 
 /// Starts the servers, and polls as a node of the file until it is answered. Returns the time until
 /// the first answer, and the answers to unchanged polls.
@@ -37,7 +39,7 @@ pub async fn wait_for_first_answer(
         let count = of_kind.clone().count();
         of_kind.nth(count / 2)
     };
-    let (own, eim) = (some(true), some(false));
+    let nodes = [some(true), some(false)];
     let authority = harness.authority()?;
     let started_at = Instant::now();
     harness.restart_servers().await?;
@@ -46,63 +48,34 @@ pub async fn wait_for_first_answer(
     let channel = dialer.dial(0).await?;
     let mut first = None;
     let mut answers = EchoAnswers::default();
-    if let Some(entry) = own {
-        answers.own =
-            retry_until_answered(started_at, async || poll_own(&channel, entry).await).await?;
+    for entry in nodes.into_iter().flatten() {
+        // The server may write something for the first poll.
+        poll_until_answered(started_at, &channel, entry).await?;
         first.get_or_insert(started_at.elapsed());
-        ensure!(!answers.own.facts_required, "the facts of a node differ from the seeded facts");
-        // The server may have written something for the first poll.
-        answers.own =
-            retry_until_answered(started_at, async || poll_own(&channel, entry).await).await?;
+        match poll_until_answered(started_at, &channel, entry).await? {
+            CallOutcome::Own(answer) => answers.own = *answer,
+            CallOutcome::Eim(answer) => answers.eim = *answer,
+            CallOutcome::Refused(_) | CallOutcome::Failed => {}
+        }
     }
-    if let Some(entry) = eim {
-        answers.eim =
-            retry_until_answered(started_at, async || poll_eim(&channel, entry).await).await?;
-        first.get_or_insert(started_at.elapsed());
-        answers.eim =
-            retry_until_answered(started_at, async || poll_eim(&channel, entry).await).await?;
-    }
+    ensure!(!answers.own.facts_required, "the facts of a node differ from the seeded facts");
     Ok((first.context("the fleet has no node")?, answers))
 }
 
-/// Repeats a call until it is answered.
-async fn retry_until_answered<A>(
+/// Repeats a poll until it is answered.
+async fn poll_until_answered(
     started_at: Instant,
-    call: impl AsyncFn() -> Result<A, Status>,
-) -> anyhow::Result<A> {
+    channel: &Channel,
+    entry: &NodeEntry,
+) -> anyhow::Result<CallOutcome> {
     loop {
-        match call().await {
+        let mut node = entry.create_node(started_at);
+        let poll = node.prepare_poll(&UNCHANGED, &mut Rng::new(0, 0));
+        let call = send_directly(channel.clone(), &entry.authorization, poll.payload);
+        match call.await {
             Ok(answer) => return Ok(answer),
             Err(status) if FIRST_ANSWER_TIMEOUT < started_at.elapsed() => return Err(status.into()),
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
-}
-
-async fn poll_own(channel: &Channel, entry: &NodeEntry) -> Result<PollResponse, Status> {
-    let mut request = Request::new(PollRequest {
-        facts_digest: SEEDED_FACTS_DIGEST.to_vec(),
-        ..PollRequest::default()
-    });
-    let headers = request.metadata_mut();
-    headers.insert("authorization", entry.authorization.clone());
-    let answer = AgentServiceClient::new(channel.clone()).poll(request).await?;
-    Ok(answer.into_inner())
-}
-
-async fn poll_eim(
-    channel: &Channel,
-    entry: &NodeEntry,
-) -> Result<PlatformUpdateStatusResponse, Status> {
-    let mut request = Request::new(PlatformUpdateStatusRequest {
-        host_guid: entry.uuid.clone().unwrap_or_default(),
-        update_status: Some(UpdateStatus {
-            status_type: StatusType::UpToDate.into(),
-            ..UpdateStatus::default()
-        }),
-    });
-    let headers = request.metadata_mut();
-    headers.insert("authorization", entry.authorization.clone());
-    let mut client = MaintmgrServiceClient::new(channel.clone());
-    Ok(client.platform_update_status(request).await?.into_inner())
 }

@@ -2,17 +2,17 @@
 //! flight.
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use evenkeel_simulator::connection::Faults;
+use evenkeel_simulator::connection::{Fate, Faults, Network};
+use evenkeel_simulator::polling::{CallEnd, CallOutcome, PollPace, PollingNode};
 use evenkeel_simulator::rng::Rng;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::call::{CallConnection, CallFate, CallResult, FaultInjector, OutgoingCall};
+use super::call::{CallConnection, CallResult, OutgoingCall};
 use super::call_queue::CallQueue;
 use super::connect::Dialer;
 use super::driver_connections::DriverConnections;
@@ -20,7 +20,6 @@ use super::driver_io::{instant_at, read_commands, write_message};
 use super::driver_protocol::{DriverCommand, DriverMessage, DriverPlan, SecondCounts};
 use super::faults::ReturningNodes;
 use super::node_list::NodeEntry;
-use super::simulated_node::{CallEnd, CallOutcome, PollPace, SimulatedNode};
 use super::storm::{ReportingNode, StormSpec};
 use crate::histogram::Histogram;
 use crate::report::print_status;
@@ -31,9 +30,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Accuracy of timers. A call that is at most this late counts from the instant at which it was
 /// sent, a later one from the instant for which it was planned.
 const TIMER_TOLERANCE: Duration = Duration::from_millis(2);
-
-/// Digest of the facts that own nodes have in the seeded database.
-pub const SEEDED_FACTS_DIGEST: [u8; 32] = [3; 32];
 
 /// Maximum number of failures that are printed.
 const MAX_FAILURE_MESSAGES: u32 = 5;
@@ -103,7 +99,7 @@ struct NodeDriver {
     pace: PollPace,
     rng: Rng,
     entries: Vec<NodeEntry>,
-    nodes: Vec<SimulatedNode>,
+    nodes: Vec<PollingNode>,
     connections: DriverConnections,
     /// Planned calls.
     queue: CallQueue,
@@ -112,10 +108,8 @@ struct NodeDriver {
     active_calls: Vec<Option<ActiveCall>>,
     /// Long polls in flight.
     open_long_polls: u32,
-    /// Injects faults into calls; `None` while no call faults are injected.
-    injector: Option<FaultInjector>,
-    /// Requests that failed after the end of their call.
-    late_failures: Arc<AtomicU64>,
+    /// Injects faults into calls.
+    network: Network,
     returning_nodes: ReturningNodes,
     started_at: Option<Instant>,
     second_number: u32,
@@ -130,10 +124,6 @@ impl NodeDriver {
         let entries = NodeEntry::read_file(&plan.nodes_file)?;
         ensure!(0 < plan.multiplexed, "the nodes need a shared connection");
         let now = Instant::now();
-        let node = |entry: &NodeEntry| match &entry.uuid {
-            None => SimulatedNode::new_own(entry.number, SEEDED_FACTS_DIGEST, now),
-            Some(uuid) => SimulatedNode::new_eim(uuid, now),
-        };
         let dialer = Dialer::new(plan.address, &plan.authority)?;
         Ok(Self {
             driver_number: plan.driver_number,
@@ -144,15 +134,14 @@ impl NodeDriver {
                 max_long_poll_millis: 0,
             },
             rng: Rng::new(7, plan.driver_number.into()),
-            nodes: entries.iter().map(node).collect(),
+            nodes: entries.iter().map(|entry| entry.create_node(now)).collect(),
             connections: DriverConnections::new(dialer, &plan, entries.len()),
             active_calls: entries.iter().map(|_| None).collect(),
             entries,
             queue: CallQueue::default(),
             calls: JoinSet::new(),
             open_long_polls: 0,
-            injector: None,
-            late_failures: Arc::default(),
+            network: Network::default(),
             returning_nodes: ReturningNodes::default(),
             started_at: None,
             second_number: 0,
@@ -198,19 +187,18 @@ impl NodeDriver {
                 });
             }
             DriverCommand::InjectFaults { lose, duplicate, late } => {
-                let faults = Faults {
+                self.network.faults = Faults {
                     lose_request: lose / 2,
                     lose_answer: lose - lose / 2,
                     duplicate,
                     straggle: late,
                     delay: 0,
                 };
-                self.injector = Some(FaultInjector::new(faults, &self.late_failures));
             }
             DriverCommand::Disconnect => self.disconnect_half(),
             DriverCommand::Reconnect { at } => self.reconnect(instant_at(at)),
             DriverCommand::ClearFaults => {
-                self.injector = None;
+                self.network.faults = Faults::default();
                 self.returning_nodes = ReturningNodes::default();
             }
             DriverCommand::Storm { at, within_millis, wrong_clocks, count, target } => {
@@ -301,13 +289,13 @@ impl NodeDriver {
         self.open_long_polls += u32::from(0 < poll.long_poll_millis);
         let is_late = TIMER_TOLERANCE <= now.saturating_duration_since(node.planned_at);
         let counted_from = if is_late { node.planned_at } else { now };
-        let injector = self.injector.clone().filter(|_| poll.long_poll_millis == 0);
+        let has_faults = self.network.faults != Faults::default() && poll.long_poll_millis == 0;
         let call = OutgoingCall {
             connection,
             authorization: entry.authorization.clone(),
             payload: poll.payload,
             timeout: CALL_TIMEOUT + Duration::from_millis(poll.long_poll_millis.into()),
-            fault_injection: injector.map(|injector| (injector, self.rng.split())),
+            fault_injection: has_faults.then(|| (self.network.clone(), self.rng.split())),
         };
         let task = self.calls.spawn(async move {
             let result = call.run().await;
@@ -371,17 +359,17 @@ impl NodeDriver {
         }
         let outcome = answer.unwrap_or_else(|status| {
             let outcome = CallOutcome::from_status(&status);
-            let is_meant = matches!(fate, CallFate::Lost | CallFate::Late);
+            let is_meant = matches!(fate, Fate::RequestLost | Fate::AnswerLost | Fate::Late);
             if matches!(outcome, CallOutcome::Failed) && !is_meant {
                 self.log_failure(&format!("a call failed: {status}"));
             }
             outcome
         });
         match fate {
-            CallFate::Lost => self.second.injected.lost += 1,
-            CallFate::Late => self.second.injected.late += 1,
-            CallFate::Normal | CallFate::Duplicated => {
-                let is_doubled = fate == CallFate::Duplicated;
+            Fate::RequestLost | Fate::AnswerLost => self.second.injected.lost += 1,
+            Fate::Late => self.second.injected.late += 1,
+            Fate::Arrives | Fate::Slow | Fate::Twice => {
+                let is_doubled = fate == Fate::Twice;
                 self.second.injected.duplicated += u64::from(is_doubled);
                 let has_latency = !is_doubled && end.long_poll_millis == 0;
                 let took = has_latency.then(|| end.at - finished.counted_from);
@@ -403,7 +391,7 @@ impl NodeDriver {
         match outcome {
             CallOutcome::Refused(_) => calls.refused += 1,
             CallOutcome::Failed => calls.failed += 1,
-            CallOutcome::Own(_) | CallOutcome::Eim => {
+            CallOutcome::Own(_) | CallOutcome::Eim(_) => {
                 calls.ok += 1;
                 if let Some(took) = took {
                     calls.latencies.record(took);
@@ -441,10 +429,10 @@ impl NodeDriver {
         if self.connections.take_opened()? {
             write_message(&DriverMessage::Opened)?;
         }
-        let late = self.late_failures.swap(0, Ordering::Relaxed);
-        if 0 < late {
-            self.second.calls.failed += late;
-            self.log_failure("a late request failed");
+        let unseen = self.network.counters.unseen_failures.swap(0, Ordering::Relaxed);
+        if 0 < unseen {
+            self.second.calls.failed += unseen;
+            self.log_failure("a late or repeated request failed");
         }
         while self.started_at.is_some() && self.second_end() <= Instant::now() {
             let of = std::mem::take(&mut self.second);

@@ -13,10 +13,12 @@ use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_kit::{Clock, SystemClock};
+use evenkeel_simulator::polling::PollingNode;
 use evenkeel_store::hosts::JoinRequest;
 use evenkeel_store::testing::fill::{self, ProjectSize};
 use evenkeel_store::{Store, hosts, nodes, schedules};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::bench_harness::BenchHarness;
@@ -31,6 +33,9 @@ const ROWS_PER_TRANSACTION: usize = 200;
 
 /// Number of concurrent transactions.
 const CONCURRENT_TRANSACTIONS: usize = 4;
+
+/// Digest of the facts that own nodes have in the seeded database.
+pub const SEEDED_FACTS_DIGEST: [u8; 32] = [3; 32];
 
 /// Replaces the UUID in the line of an own node.
 const OWN_NODE_MARKER: &str = "own";
@@ -188,6 +193,14 @@ impl NodeEntry {
     pub fn read_file(path: &Path) -> anyhow::Result<Vec<Self>> {
         let text = std::fs::read_to_string(path)?;
         text.lines().map(Self::parse).collect()
+    }
+
+    /// The node, which calls for the first time at this instant.
+    pub fn create_node(&self, planned_at: Instant) -> PollingNode {
+        match &self.uuid {
+            None => PollingNode::new_own(self.number, SEEDED_FACTS_DIGEST, planned_at),
+            Some(uuid) => PollingNode::new_eim(uuid, planned_at),
+        }
     }
 
     fn parse(line: &str) -> anyhow::Result<Self> {

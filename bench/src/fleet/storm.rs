@@ -12,22 +12,23 @@ use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    Began, Downloaded, Downloading, Event, Finished, PackageChange, PackageResult, PhaseSpan, Plan,
+    Began, Downloaded, Downloading, Finished, PackageChange, PackageResult, PhaseSpan, Plan,
     ReportRequest, RunReport, VerifyBegun,
 };
 use evenkeel_simulator::clock::NodeClock;
+use evenkeel_simulator::connection::{authorize, retry_pushback};
+use evenkeel_simulator::own::JournalEntry;
 use evenkeel_simulator::rng::Rng;
 use evenkeel_store::{Store, StoreOptions, runs};
 use serde_json::Value;
 use tokio::time::Instant;
-use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
+use uuid::Uuid;
 
 use super::driver_pool::DriverPool;
 use super::driver_protocol::DriverCommand;
 use super::node_list::{ListedNode, NodeList};
-use super::simulated_node::CallOutcome;
 use crate::bench_harness::BenchHarness;
 use crate::histogram::Histogram;
 use crate::report::print_status;
@@ -157,7 +158,7 @@ async fn load_records(
     for part in affected.chunks(100) {
         let tx = store.tenant(node_list.tenant).await?;
         for member in part {
-            let attempt = AttemptId(attempt_id(member.number, wrong_clocks).parse()?);
+            let attempt = AttemptId(attempt_id(member.number, wrong_clocks));
             let run = runs::find_attempt(&tx, member.instance, attempt).await?;
             records.record_run(run.as_ref(), SystemClock.now());
         }
@@ -180,9 +181,9 @@ impl AttemptRecords {
 }
 
 /// The attempt id of a node. Attempts with a wrong clock have other ids.
-fn attempt_id(number: u32, wrong_clock: bool) -> String {
-    let kind = u8::from(wrong_clock);
-    format!("f1ee700{kind}-0000-4000-8000-{number:012x}")
+fn attempt_id(number: u32, wrong_clock: bool) -> Uuid {
+    let kind = u128::from(wrong_clock) << 96;
+    Uuid::from_u128(0xf1ee_7000_0000_4000_8000_0000_0000_0000 | kind | u128::from(number))
 }
 
 /// The error of the clock of a node.
@@ -209,24 +210,19 @@ impl ReportingNode {
     /// Reports an attempt from `at` on, and retries until all events are acknowledged. Returns how
     /// long that took; `None` if the node gave up.
     pub async fn send_report(self, target: String, at: Instant, mut rng: Rng) -> Option<Duration> {
-        let message = report_request(self.number, self.wrong_clock, target);
+        let message = report_request(self.number, self.wrong_clock, &target);
         let event_count = u32::try_from(message.events.len()).ok()?;
         tokio::time::sleep_until(at).await;
         let mut backoff = Duration::from_millis(500);
         while at.elapsed() < GIVE_UP_AFTER {
-            let mut call = Request::new(message.clone());
-            let headers = call.metadata_mut();
-            headers.insert("authorization", self.authorization.clone());
+            let call = authorize(message.clone(), &self.authorization);
             let mut client = AgentServiceClient::new(self.channel.clone());
             let answer = tokio::time::timeout(REPORT_TIMEOUT, client.report(call)).await;
             let least = match answer {
                 Ok(Ok(answer)) if event_count <= answer.get_ref().acknowledged => {
                     return Some(at.elapsed());
                 }
-                Ok(Err(status)) => match CallOutcome::from_status(&status) {
-                    CallOutcome::Refused(hint) => hint,
-                    _ => Duration::ZERO,
-                },
+                Ok(Err(status)) => retry_pushback(&status).unwrap_or_default(),
                 Ok(Ok(_)) | Err(_) => Duration::ZERO,
             };
             let wait = rng.duration((backoff / 2, backoff)).max(least);
@@ -238,7 +234,7 @@ impl ReportingNode {
 }
 
 /// All events of an attempt, like the report of an agent that was offline during the attempt.
-fn report_request(number: u32, wrong_clock: bool, target: String) -> ReportRequest {
+fn report_request(number: u32, wrong_clock: bool, target: &str) -> ReportRequest {
     let packages = ["curl", "libcurl4", "openssl", "tzdata"];
     let change = |name: &str| PackageChange {
         name: name.to_owned(),
@@ -264,21 +260,17 @@ fn report_request(number: u32, wrong_clock: bool, target: String) -> ReportReque
         Kind::Finished(finished),
     ];
     let wrong_by = if wrong_clock { clock_error(number) } else { TimeDelta::zero() };
-    let now = NodeClock::new(Arc::new(SystemClock), wrong_by).now().node_time;
-    let mut events: Vec<_> = (1..)
-        .zip(all)
-        .map(|(sequence, payload)| Event {
-            sequence,
-            node_time: Some(prost_types::Timestamp { seconds: now.timestamp(), nanos: 0 }),
-            boot_id: format!("{number:08x}"),
-            report: None,
-            kind: Some(payload),
-        })
-        .collect();
-    if let Some(last) = events.last_mut() {
+    let now = NodeClock::new(Arc::new(SystemClock), wrong_by).now();
+    let mut attempt =
+        JournalEntry::new(attempt_id(number, wrong_clock), target, &format!("{number:08x}"));
+    for event in all {
+        attempt.push(event, now);
+    }
+    let mut request = attempt.build_report();
+    if let Some(last) = request.events.last_mut() {
         last.report = Some(phase_report());
     }
-    ReportRequest { attempt_id: attempt_id(number, wrong_clock), target_digest: target, events }
+    request
 }
 
 fn phase_report() -> RunReport {
@@ -292,21 +284,20 @@ mod tests {
 
     #[test]
     fn a_report_has_all_events_of_its_attempt_in_order() {
-        let request = report_request(77, false, "target".to_owned());
+        let request = report_request(77, false, "target");
         let numbers: Vec<_> = request.events.iter().map(|event| event.sequence).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         let ends: Vec<_> = request.events.iter().map(|event| event.report.is_some()).collect();
         assert_eq!(ends, [false, false, false, false, true]);
-        let name = AttemptId(request.attempt_id.parse().expect("a UUID"));
-        let other = |number, wrong| AttemptId(attempt_id(number, wrong).parse().expect("a UUID"));
-        assert!(name == other(77, false) && name != other(78, false));
-        assert_ne!(name, other(77, true), "the attempt with a wrong clock");
+        let id: Uuid = request.attempt_id.parse().expect("a UUID");
+        assert!(id == attempt_id(77, false) && id != attempt_id(78, false));
+        assert_ne!(id, attempt_id(77, true), "the attempt with a wrong clock");
     }
 
     #[test]
     fn a_node_with_a_wrong_clock_sends_its_own_time() {
         let reported_offset = |number| {
-            let request = report_request(number, true, "target".to_owned());
+            let request = report_request(number, true, "target");
             let time = request.events.first().and_then(|event| event.node_time);
             let ahead = time.expect("a time").seconds - SystemClock.now().timestamp();
             TimeDelta::seconds(ahead)

@@ -20,7 +20,7 @@ use crate::connection::increment;
 use crate::ground_truth::{DeliveredSchedule, EimSchedule, Span, StatusReport};
 
 /// The maximum number of calls in a tick.
-const MAX_TRIES_PER_TICK: u32 = 4;
+pub(crate) const MAX_TRIES_PER_TICK: u32 = 4;
 
 /// Details that the agent writes after an answer for the other kind of system.
 const IMMUTABLE_SKIPPED: &str = "skipping IMMUTABLE update request on Ubuntu node";
@@ -95,16 +95,14 @@ impl EimNode {
         detail: &str,
         (profile_name, os_image_id): &(String, String),
     ) -> Result<PlatformUpdateStatusResponse, Status> {
-        let request = PlatformUpdateStatusRequest {
-            host_guid: self.guid.clone(),
-            update_status: Some(UpdateStatus {
-                status_type: kind.into(),
-                status_detail: detail.to_owned(),
-                profile_name: profile_name.clone(),
-                os_image_id: os_image_id.clone(),
-                ..UpdateStatus::default()
-            }),
+        let status = UpdateStatus {
+            status_type: kind.into(),
+            status_detail: detail.to_owned(),
+            profile_name: profile_name.clone(),
+            os_image_id: os_image_id.clone(),
+            ..UpdateStatus::default()
         };
+        let request = status_request(&self.guid, status);
         let send = |channel, request| async move {
             MaintmgrServiceClient::new(channel).platform_update_status(request).await
         };
@@ -188,6 +186,11 @@ impl EimNode {
         }
         self.delivered = schedules;
     }
+}
+
+/// The message of a tick.
+pub(crate) fn status_request(guid: &str, status: UpdateStatus) -> PlatformUpdateStatusRequest {
+    PlatformUpdateStatusRequest { host_guid: guid.to_owned(), update_status: Some(status) }
 }
 
 fn span(single: &SingleSchedule) -> Span {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_proto::agent::event::Kind;
-use evenkeel_proto::agent::{BadImage, Event, Facts, Image};
+use evenkeel_proto::agent::{BadImage, Event, Facts, Image, ReportRequest};
 use uuid::Uuid;
 
 use crate::clock::{Moment, Time};
@@ -14,7 +14,7 @@ use crate::own::wire;
 
 /// An attempt that is open on the node.
 #[derive(Debug)]
-pub(super) struct JournalEntry {
+pub struct JournalEntry {
     pub(super) id: Uuid,
     pub(super) digest: String,
     pub(super) phase: Phase,
@@ -96,7 +96,9 @@ impl OfflineGrant {
 }
 
 impl JournalEntry {
-    pub(super) fn new(id: Uuid, digest: &str, boot_id: &str) -> Self {
+    /// An attempt without events, at a target.
+    #[must_use]
+    pub fn new(id: Uuid, digest: &str, boot_id: &str) -> Self {
         Self {
             id,
             digest: digest.to_owned(),
@@ -140,7 +142,7 @@ impl JournalEntry {
     }
 
     /// Records an event.
-    pub(super) fn push(&mut self, event: Kind, at: Moment) {
+    pub fn push(&mut self, event: Kind, at: Moment) {
         let sequence = self.last_sequence() + 1;
         let record = AttemptEvent { name: wire::event_name(&event), at };
         if wire::ends_attempt(&event) {
@@ -165,6 +167,16 @@ impl JournalEntry {
     pub(super) fn unsent(&self) -> Vec<Event> {
         let from = usize::try_from(self.acknowledged).unwrap_or(usize::MAX);
         self.events.get(from..).unwrap_or_default().to_vec()
+    }
+
+    /// The report of the events that are not acknowledged.
+    #[must_use]
+    pub fn build_report(&self) -> ReportRequest {
+        ReportRequest {
+            attempt_id: self.id.to_string(),
+            target_digest: self.digest.clone(),
+            events: self.unsent(),
+        }
     }
 
     /// Begins to change the node.

@@ -9,7 +9,7 @@ use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::target::Spec;
 use evenkeel_proto::agent::{
     Attempt, BeginRequest, BeginResponse, Decision, FailureKind, PollRequest, PollResponse,
-    ReportRequest, ReportResponse, Target,
+    ReportResponse, Target,
 };
 use tonic::Status;
 
@@ -160,15 +160,10 @@ impl OwnNode {
         let Some(entry) = &mut self.journal.entry else {
             return Ok(());
         };
-        let events = entry.unsent();
-        if events.is_empty() {
+        let request = entry.build_report();
+        if request.events.is_empty() {
             return Ok(());
         }
-        let request = ReportRequest {
-            attempt_id: entry.id.to_string(),
-            target_digest: entry.digest.clone(),
-            events,
-        };
         let send = |channel, request| async move {
             AgentServiceClient::new(channel).report(request).await
         };
@@ -196,34 +191,29 @@ impl OwnNode {
         {
             return Duration::ZERO;
         }
-        let long_poll = self.rng.duration(self.habits.long_poll_time);
-        long_poll.min(self.memory.max_long_poll)
+        let allowed = Duration::from_millis(self.memory.session.max_long_poll_millis.into());
+        self.rng.duration(self.habits.long_poll_time).min(allowed)
     }
 
     async fn poll(&mut self) -> Result<PollResponse, Status> {
         let digest = wire::digest(&self.facts);
         let has_changed_facts =
             self.memory.reported_facts.as_ref().is_some_and(|reported| *reported != digest);
-        let sends_facts =
-            has_changed_facts || self.memory.wants_facts || self.memory.wants_packages;
+        let session = &self.memory.session;
+        let (sends_packages, facts_required) = (session.packages_required, session.facts_required);
+        let sends_facts = has_changed_facts || facts_required || sends_packages;
         let attempt = self.journal.entry.as_ref().map(|entry| Attempt {
             id: entry.id.to_string(),
             last_sequence: entry.last_sequence(),
         });
         let long_poll = self.long_poll_duration(sends_facts);
-        let packages = if self.memory.wants_packages {
-            wire::package_list(&self.facts)
-        } else {
-            String::new()
-        };
+        let millis = u32::try_from(long_poll.as_millis()).unwrap_or(u32::MAX);
+        let packages = sends_packages.then(|| wire::package_list(&self.facts));
         let request = PollRequest {
-            facts_digest: digest.clone(),
             facts: sends_facts.then(|| self.facts.clone()),
             attempt,
-            packages,
-            waiting: String::new(),
-            decision_tag: self.memory.decision_tag,
-            long_poll_millis: u32::try_from(long_poll.as_millis()).unwrap_or(u32::MAX),
+            packages: packages.unwrap_or_default(),
+            ..self.memory.session.build_request(&digest, millis)
         };
         let send =
             |channel, request| async move { AgentServiceClient::new(channel).poll(request).await };
@@ -238,10 +228,7 @@ impl OwnNode {
         })?;
         increment(&self.connection.network().counters.polls);
         self.memory.overloaded = None;
-        self.memory.decision_tag = answer.decision_tag;
-        self.memory.max_long_poll = Duration::from_millis(answer.next_long_poll_millis.into());
-        self.memory.wants_facts = answer.facts_required;
-        self.memory.wants_packages = answer.packages_required;
+        self.memory.session.accept(&answer);
         if !answer.facts_required {
             self.memory.reported_facts = Some(digest);
         }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use chrono::DateTime;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    AvailablePackage, Cancelled, Downloaded, Downloading, Facts, Failed, FailureKind, Finished,
-    ImageChange, NothingToDo, OsRelease, PackageChange, PackageResult, Plan, RebootBegun, Reverted,
-    Reverting, VerifyBegun,
+    AvailablePackage, BootedImage, Cancelled, Downloaded, Downloading, EnrollRequest, Event, Facts,
+    Failed, FailureKind, Finished, Identity, ImageChange, NothingToDo, OsRelease, PackageChange,
+    PackageResult, Plan, RebootBegun, ReportRequest, Reverted, Reverting, VerifyBegun,
 };
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
 
 use crate::clock::Time;
 use crate::own::journal::ImageTrial;
@@ -60,28 +61,73 @@ pub(super) fn parse_time(at: Option<prost_types::Timestamp>) -> Option<Time> {
     DateTime::from_timestamp(at.seconds, u32::try_from(at.nanos).ok()?)
 }
 
-pub(super) fn digest(facts: &Facts) -> Vec<u8> {
-    Sha256::digest(facts.encode_to_vec()).to_vec()
+/// The request of a new node to join.
+#[must_use]
+pub fn enroll_request(
+    join_token: &str,
+    identity: Identity,
+    public_key: Vec<u8>,
+    image: Option<BootedImage>,
+) -> EnrollRequest {
+    EnrollRequest {
+        join_token: join_token.to_owned(),
+        identity: Some(identity),
+        os_release: Some(os_release()),
+        architecture: "amd64".to_owned(),
+        public_key,
+        agent_version: "0.1.0".to_owned(),
+        booted_image: image,
+    }
+}
+
+/// A report of events, of which the first has this sequence number.
+#[must_use]
+pub fn report_request(attempt: Uuid, target: &str, first: u32, kinds: &[Kind]) -> ReportRequest {
+    let event = |(sequence, kind): (u32, &Kind)| Event {
+        sequence,
+        boot_id: "boot".to_owned(),
+        kind: Some(kind.clone()),
+        ..Event::default()
+    };
+    ReportRequest {
+        attempt_id: attempt.to_string(),
+        target_digest: target.to_owned(),
+        events: (first..).zip(kinds).map(event).collect(),
+    }
+}
+
+fn os_release() -> OsRelease {
+    OsRelease {
+        id: "debian".to_owned(),
+        version_id: "12".to_owned(),
+        pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
+        version_codename: "bookworm".to_owned(),
+    }
+}
+
+/// The digest of facts, as a node sends it.
+pub(crate) fn digest(facts: &Facts) -> [u8; 32] {
+    Sha256::digest(facts.encode_to_vec()).into()
 }
 
 /// The facts of a new node.
 pub(super) fn facts(rng: &mut Rng) -> Facts {
-    let mut facts = Facts {
-        agent_version: "0.1.0".to_owned(),
-        os_release: Some(OsRelease {
-            id: "debian".to_owned(),
-            version_id: "12".to_owned(),
-            pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
-            version_codename: "bookworm".to_owned(),
-        }),
-        architecture: "amd64".to_owned(),
-        kernel_release: "6.1.0-41-amd64".to_owned(),
-        boot_id: rng.uuid().to_string(),
-        modules: vec!["packages".to_owned()],
-        ..Facts::default()
-    };
+    let mut facts = basic_facts(rng.uuid().to_string());
     change_facts(&mut facts, rng);
     facts
+}
+
+/// The facts of a node without available packages.
+pub(crate) fn basic_facts(boot_id: String) -> Facts {
+    Facts {
+        agent_version: "0.1.0".to_owned(),
+        os_release: Some(os_release()),
+        architecture: "amd64".to_owned(),
+        kernel_release: "6.1.0-41-amd64".to_owned(),
+        boot_id,
+        modules: vec!["packages".to_owned()],
+        ..Facts::default()
+    }
 }
 
 /// Changes the facts of a node.

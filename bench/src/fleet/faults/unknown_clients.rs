@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 
 use super::super::connect::TlsDialer;
-use super::super::node_driver::SEEDED_FACTS_DIGEST;
+use super::super::node_list::SEEDED_FACTS_DIGEST;
 use super::frames::{self, FRAME_HEADER_BYTES, FrameHeader, FrameMeaning, PollFrames};
 use crate::histogram::Histogram;
 use crate::report::{print_status, round_figure};

@@ -1,24 +1,27 @@
-//! A simulated node as a state machine: its next message, and its next call. It has no task.
+//! Nodes that only poll, for load: a state machine with the next message and the instant of the
+//! next call. Such a node has no task, no clock and no random numbers of its own, so that one thread
+//! can drive many thousands.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use evenkeel_proto::agent::{Decision, Facts, OsRelease, PollRequest, PollResponse};
+use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_proto::agent::{Decision, Facts, PollRequest, PollResponse};
+use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::update_status::StatusType;
-use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
-use evenkeel_simulator::rng::Rng;
+use evenkeel_proto::maintmgr::{
+    PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
+};
 use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
 
-/// Metadata with the time after which a refused call may be repeated, in milliseconds.
-const PUSHBACK_METADATA: &str = "grpc-retry-pushback-ms";
-
-/// Number of attempts of EIM's agent per call, and the delay before the second attempt. Each
-/// further delay is longer by half.
-const EIM_MAX_ATTEMPTS: u32 = 4;
-const EIM_RETRY_DELAY: Duration = Duration::from_millis(500);
+use crate::connection::retry_pushback;
+use crate::eim::Pace;
+use crate::eim::turn::{MAX_TRIES_PER_TICK, status_request};
+use crate::own::{PollSession, wire};
+use crate::rng::Rng;
 
 /// Maximum delay of an own node before its first retry. It doubles with each further retry.
 const OWN_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -76,7 +79,7 @@ pub enum CallOutcome {
     /// Answer to an own node.
     Own(Box<PollResponse>),
     /// Answer to an EIM node.
-    Eim,
+    Eim(Box<PlatformUpdateStatusResponse>),
     /// The server refused the call, with a retry hint.
     Refused(Duration),
     /// The call failed, or was refused without a hint.
@@ -85,26 +88,46 @@ pub enum CallOutcome {
 
 impl CallOutcome {
     /// Whether the server answered.
+    #[must_use]
     pub const fn is_answered(&self) -> bool {
-        matches!(self, Self::Own(_) | Self::Eim)
+        matches!(self, Self::Own(_) | Self::Eim(_))
     }
 
     /// Classifies a status.
+    #[must_use]
     pub fn from_status(status: &Status) -> Self {
-        let hint = status.metadata().get(PUSHBACK_METADATA);
-        let hint = hint.and_then(|hint| hint.to_str().ok()?.parse().ok());
-        match (status.code(), hint) {
-            (Code::Unavailable | Code::ResourceExhausted, Some(millis)) => {
-                Self::Refused(Duration::from_millis(millis))
-            }
-            _ => Self::Failed,
-        }
+        retry_pushback(status).map_or(Self::Failed, Self::Refused)
     }
 }
 
-/// A simulated node.
+/// Sends the message of a node.
+///
+/// # Errors
+/// The server refused the call, or the call failed on the network.
+pub async fn send(
+    channel: Channel,
+    request: Request<PollPayload>,
+) -> Result<Response<CallOutcome>, Status> {
+    let (metadata, extensions, payload) = request.into_parts();
+    let outcome = match payload {
+        PollPayload::Own(message) => {
+            let request = Request::from_parts(metadata, extensions, *message);
+            let answer = AgentServiceClient::new(channel).poll(request).await?;
+            CallOutcome::Own(Box::new(answer.into_inner()))
+        }
+        PollPayload::Eim(message) => {
+            let request = Request::from_parts(metadata, extensions, message);
+            let mut client = MaintmgrServiceClient::new(channel);
+            let answer = client.platform_update_status(request).await?;
+            CallOutcome::Eim(Box::new(answer.into_inner()))
+        }
+    };
+    Ok(Response::new(outcome))
+}
+
+/// A node that only polls.
 #[derive(Debug)]
-pub struct SimulatedNode {
+pub struct PollingNode {
     /// The instant of the next call.
     pub planned_at: Instant,
     failures: u32,
@@ -113,33 +136,29 @@ pub struct SimulatedNode {
 
 #[derive(Debug)]
 enum ProtocolState {
-    Own(OwnNode),
-    Eim(EimNode),
+    Own(OwnPolls),
+    Eim(EimPolls),
 }
 
 /// State of an own node.
 #[derive(Debug)]
-struct OwnNode {
+struct OwnPolls {
     number: u32,
     digest: [u8; 32],
     /// Number of boots. Each boot changes the facts.
     boots: u32,
-    /// Whether polls include the facts: until the server has accepted them.
-    sends_facts: bool,
-    /// Tag of the current decision, as given by the server.
-    decision_tag: u64,
+    /// Polls include the facts until the server has accepted them.
+    session: PollSession,
     /// Hash of the current decision, for servers that give no tags. 0 before the first decision.
     decision_hash: u64,
-    allowed_long_poll_millis: u32,
     /// Whether the node had a long poll. The first one has a random duration; otherwise the long
     /// polls of all nodes would end together.
     had_long_poll: bool,
-    spread_millis: u32,
 }
 
 /// State of an EIM node.
 #[derive(Debug)]
-struct EimNode {
+struct EimPolls {
     uuid: String,
     /// How often the list of available updates has changed.
     list_changes: u32,
@@ -147,32 +166,31 @@ struct EimNode {
     tick: Instant,
 }
 
-impl SimulatedNode {
+impl PollingNode {
     /// An own node whose facts with this digest are in the seeded database.
+    #[must_use]
     pub fn new_own(number: u32, digest: [u8; 32], planned_at: Instant) -> Self {
         Self {
             planned_at,
             failures: 0,
-            protocol: ProtocolState::Own(OwnNode {
+            protocol: ProtocolState::Own(OwnPolls {
                 number,
                 digest,
                 boots: 0,
-                sends_facts: false,
-                decision_tag: 0,
+                session: PollSession::default(),
                 decision_hash: 0,
-                allowed_long_poll_millis: 0,
                 had_long_poll: false,
-                spread_millis: 0,
             }),
         }
     }
 
     /// An EIM node.
+    #[must_use]
     pub fn new_eim(uuid: &str, planned_at: Instant) -> Self {
         Self {
             planned_at,
             failures: 0,
-            protocol: ProtocolState::Eim(EimNode {
+            protocol: ProtocolState::Eim(EimPolls {
                 uuid: uuid.to_owned(),
                 list_changes: 0,
                 tick: planned_at,
@@ -185,7 +203,7 @@ impl SimulatedNode {
     pub fn start_at(&mut self, at: Instant) {
         self.planned_at = at;
         match &mut self.protocol {
-            ProtocolState::Own(own) => own.allowed_long_poll_millis = 0,
+            ProtocolState::Own(own) => own.session.max_long_poll_millis = 0,
             ProtocolState::Eim(eim) => eim.tick = at,
         }
     }
@@ -248,15 +266,15 @@ impl SimulatedNode {
                 self.failures = self.failures.saturating_add(1);
                 now + own.retry_delay(outcome, self.failures, pace, rng)
             }
-            (ProtocolState::Eim(eim), CallOutcome::Eim) => {
+            (ProtocolState::Eim(eim), CallOutcome::Eim(_)) => {
                 self.failures = 0;
                 eim.next_tick(pace, now)
             }
             (ProtocolState::Eim(eim), _) => {
                 self.failures += 1;
-                if self.failures < EIM_MAX_ATTEMPTS {
-                    now + EIM_RETRY_DELAY * 3_u32.pow(self.failures - 1)
-                        / 2_u32.pow(self.failures - 1)
+                if self.failures < MAX_TRIES_PER_TICK {
+                    let first = Pace::REAL.retry_delay;
+                    now + (1..self.failures).fold(first, |delay, _| delay * 3 / 2)
                 } else {
                     self.failures = 0;
                     eim.next_tick(pace, now)
@@ -267,59 +285,41 @@ impl SimulatedNode {
     }
 }
 
-impl OwnNode {
+impl OwnPolls {
     fn prepare_poll(&mut self, pace: &PollPace, is_changed: bool, rng: &mut Rng) -> PreparedPoll {
-        if is_changed || (self.sends_facts && self.boots == 0) {
+        if is_changed || (self.session.facts_required && self.boots == 0) {
             self.boots += 1;
-            self.digest = Sha256::digest(self.facts().encode_to_vec()).into();
-            self.sends_facts = true;
+            self.digest = wire::digest(&self.facts());
+            self.session.facts_required = true;
         }
-        let longest = pace.max_long_poll_millis.min(self.allowed_long_poll_millis);
-        let requested_millis = if self.sends_facts {
+        let sends_facts = self.session.facts_required;
+        let longest = pace.max_long_poll_millis.min(self.session.max_long_poll_millis);
+        let long_poll_millis = if sends_facts {
             0
         } else if self.had_long_poll {
             longest
         } else {
             u32::try_from(rng.between(0, longest.into())).unwrap_or(longest)
         };
-        self.had_long_poll |= 0 < requested_millis;
+        self.had_long_poll |= 0 < long_poll_millis;
         PreparedPoll {
             payload: PollPayload::Own(Box::new(PollRequest {
-                facts_digest: self.digest.to_vec(),
-                facts: self.sends_facts.then(|| self.facts()),
-                decision_tag: self.decision_tag,
-                long_poll_millis: requested_millis,
-                ..PollRequest::default()
+                facts: sends_facts.then(|| self.facts()),
+                ..self.session.build_request(&self.digest, long_poll_millis)
             })),
-            has_change: self.sends_facts,
-            long_poll_millis: requested_millis,
+            has_change: sends_facts,
+            long_poll_millis,
         }
     }
 
     /// The facts of the node. Each boot has its own id.
     fn facts(&self) -> Facts {
-        Facts {
-            agent_version: "0.1.0".to_owned(),
-            os_release: Some(OsRelease {
-                id: "debian".to_owned(),
-                version_id: "12".to_owned(),
-                pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
-                version_codename: "bookworm".to_owned(),
-            }),
-            architecture: "amd64".to_owned(),
-            kernel_release: "6.1.0-41-amd64".to_owned(),
-            boot_id: format!("{:08x}-0000-4000-8000-{:012x}", self.number, self.boots),
-            modules: vec!["packages".to_owned()],
-            ..Facts::default()
-        }
+        wire::basic_facts(format!("{:08x}-0000-4000-8000-{:012x}", self.number, self.boots))
     }
 
     /// Applies an answer. Returns whether the decision is another one than before.
     fn apply_answer(&mut self, answer: &PollResponse) -> bool {
-        self.sends_facts = answer.facts_required;
-        self.decision_tag = answer.decision_tag;
-        self.allowed_long_poll_millis = answer.next_long_poll_millis;
-        self.spread_millis = answer.reconnect_spread_millis;
+        self.session.accept(answer);
         let decision = decision_hash(answer.decision.as_ref());
         let before = std::mem::replace(&mut self.decision_hash, decision);
         before != 0 && before != decision
@@ -339,13 +339,13 @@ impl OwnNode {
             let least = *hint;
             return rng.duration((least, least * 3 / 2)).max(backoff / 2);
         }
-        let spread = Duration::from_millis(self.spread_millis.into());
+        let spread = Duration::from_millis(self.session.reconnect_spread_millis.into());
         let maximum = if spread.is_zero() || 1 < failures { backoff } else { spread };
         rng.duration((Duration::ZERO, maximum)).max(Duration::from_millis(50))
     }
 }
 
-impl EimNode {
+impl EimPolls {
     fn build_request(&self) -> PlatformUpdateStatusRequest {
         let available = match self.list_changes {
             0 => String::new(),
@@ -353,14 +353,12 @@ impl EimNode {
                 "[{{\"name\":\"curl\",\"version\":\"7.88.1-{list_changes}\",\"architecture\":\"amd64\"}}]"
             ),
         };
-        PlatformUpdateStatusRequest {
-            host_guid: self.uuid.clone(),
-            update_status: Some(UpdateStatus {
-                status_type: StatusType::UpToDate.into(),
-                os_update_available: available,
-                ..UpdateStatus::default()
-            }),
-        }
+        let status = UpdateStatus {
+            status_type: StatusType::UpToDate.into(),
+            os_update_available: available,
+            ..UpdateStatus::default()
+        };
+        status_request(&self.uuid, status)
     }
 
     /// The next tick, without jitter.

@@ -17,9 +17,9 @@ fn answer(reason: &str, hold_millis: u32) -> CallOutcome {
     }))
 }
 
-fn own_node() -> (SimulatedNode, Rng, Instant) {
+fn own_node() -> (PollingNode, Rng, Instant) {
     let now = Instant::now();
-    (SimulatedNode::new_own(1, [3; 32], now), Rng::new(1, 1), now)
+    (PollingNode::new_own(1, [3; 32], now), Rng::new(1, 1), now)
 }
 
 fn ended_at(at: Instant) -> CallEnd {
@@ -39,7 +39,7 @@ fn an_own_node_requests_the_allowed_long_poll_and_sends_its_decision_tag() {
     let first = own_request(node.prepare_poll(&PACE, &mut rng));
     assert_eq!((first.long_poll_millis, first.decision_tag), (0, 0));
     node.handle_outcome(&answer("no window", 240_000), ended_at(now), &PACE, &mut rng);
-    let within = |node: &SimulatedNode, least: u64, maximum: u64| {
+    let within = |node: &PollingNode, least: u64, maximum: u64| {
         let wait = node.planned_at - now;
         (Duration::from_secs(least)..=Duration::from_secs(maximum)).contains(&wait)
     };
@@ -95,7 +95,7 @@ fn changed_facts_are_sent_until_they_are_accepted() {
 #[test]
 fn an_eim_node_tries_four_times_and_then_waits_for_its_next_tick() {
     let now = Instant::now();
-    let (mut node, mut rng) = (SimulatedNode::new_eim("0000", now), Rng::new(1, 1));
+    let (mut node, mut rng) = (PollingNode::new_eim("0000", now), Rng::new(1, 1));
     let mut delays = Vec::new();
     for _ in 0..4 {
         node.handle_outcome(&CallOutcome::Failed, ended_at(now), &PACE, &mut rng);
@@ -107,11 +107,11 @@ fn an_eim_node_tries_four_times_and_then_waits_for_its_next_tick() {
 #[test]
 fn a_postponed_node_skips_no_tick() {
     let now = Instant::now();
-    let (mut node, mut rng) = (SimulatedNode::new_eim("0000", now), Rng::new(1, 1));
+    let (mut node, mut rng) = (PollingNode::new_eim("0000", now), Rng::new(1, 1));
     node.postpone(Duration::from_secs(95));
     let called = now + Duration::from_secs(95);
     assert_eq!(node.planned_at, called);
-    node.handle_outcome(&CallOutcome::Eim, ended_at(called), &PACE, &mut rng);
+    node.handle_outcome(&CallOutcome::Eim(Box::default()), ended_at(called), &PACE, &mut rng);
     assert_eq!(node.planned_at - called, PACE.interval);
 }
 
@@ -130,7 +130,7 @@ fn a_refusal_has_a_retry_hint() {
     let mut status = Status::unavailable("busy");
     assert!(matches!(CallOutcome::from_status(&status), CallOutcome::Failed));
     let hint = "1500".parse().expect("a value");
-    status.metadata_mut().insert(PUSHBACK_METADATA, hint);
+    status.metadata_mut().insert("grpc-retry-pushback-ms", hint);
     let outcome = CallOutcome::from_status(&status);
     assert!(
         matches!(outcome, CallOutcome::Refused(after) if after == Duration::from_millis(1_500))
