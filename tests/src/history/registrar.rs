@@ -2,9 +2,9 @@
 
 use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use evenkeel_proto::agent::{BootedImage, EnrollRequest, Identity, OsRelease};
-use evenkeel_simulator::connection;
+use evenkeel_proto::agent::{BootedImage, Identity};
 use evenkeel_simulator::rng::Rng;
+use evenkeel_simulator::{connection, own};
 use reqwest::Method;
 use serde_json::json;
 use tonic::transport::Channel;
@@ -76,24 +76,13 @@ impl NodeRegistrar {
     ) -> (SimulatedMember, String) {
         let is_image = image.is_some();
         let key = [rng.uuid(), rng.uuid(), rng.uuid()];
-        let request = EnrollRequest {
-            join_token: self.token.clone(),
-            identity: Some(Identity {
-                uuid: uuid.to_string(),
-                serial_number: String::new(),
-                host_name: "edge".to_owned(),
-            }),
-            os_release: Some(OsRelease {
-                id: "debian".to_owned(),
-                version_id: "12".to_owned(),
-                pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
-                version_codename: "bookworm".to_owned(),
-            }),
-            architecture: "amd64".to_owned(),
-            public_key: key.iter().flat_map(|part| *part.as_bytes()).collect(),
-            agent_version: "0.1.0".to_owned(),
-            booted_image: image,
+        let identity = Identity {
+            uuid: uuid.to_string(),
+            serial_number: String::new(),
+            host_name: "edge".to_owned(),
         };
+        let key = key.iter().flat_map(|part| *part.as_bytes()).collect();
+        let request = own::enroll_request(&self.token, identity, key, image);
         let mut client = AgentServiceClient::new(self.channels[0].clone());
         let answer = client.enroll(request).await.expect("a node joins").into_inner();
         let member = SimulatedMember {

@@ -6,12 +6,13 @@ use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    BeginRequest, Downloaded, Downloading, Event, Facts, PollRequest, ReportRequest, ReportResponse,
+    BeginRequest, Downloaded, Downloading, Facts, PollRequest, ReportRequest, ReportResponse,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
-use evenkeel_simulator::connection::is_network_error;
+use evenkeel_simulator::connection::{authorize, is_network_error};
+use evenkeel_simulator::own;
 use evenkeel_simulator::rng::Rng;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -82,10 +83,8 @@ impl ScriptedNode {
     /// # Panics
     /// The credential is not a valid header.
     pub fn with_credential<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
         let header = format!("Bearer {}", self.credential).parse().expect("a header");
-        request.metadata_mut().insert("authorization", header);
-        request
+        authorize(message, &header)
     }
 
     /// Opens more connections, because a server limits the number of concurrent calls on one connection.
@@ -141,18 +140,7 @@ impl ScriptedNode {
 
     /// Builds a report of events.
     pub fn build_report(&self, policy: &str, first: u32, kinds: &[Kind]) -> ReportRequest {
-        let event = |(sequence, kind): (u32, &Kind)| Event {
-            sequence,
-            node_time: None,
-            boot_id: "boot".to_owned(),
-            kind: Some(kind.clone()),
-            report: None,
-        };
-        ReportRequest {
-            attempt_id: self.attempt.to_string(),
-            target_digest: policy.to_owned(),
-            events: (first..).zip(kinds).map(event).collect(),
-        }
+        own::report_request(self.attempt, policy, first, kinds)
     }
 
     /// Requests a start until there is an answer. Returns whether the start was granted.

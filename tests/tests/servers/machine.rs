@@ -7,10 +7,11 @@ use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    AvailablePackage, Began, BeginRequest, Downloaded, Downloading, EnrollRequest, Event, Facts,
-    Finished, Identity, OsRelease, PackageChange, PackageResult, PhaseSpan, Plan, PollRequest,
-    ReportRequest, RunReport,
+    AvailablePackage, Began, BeginRequest, Downloaded, Downloading, Facts, Finished, Identity,
+    PackageChange, PackageResult, PhaseSpan, Plan, PollRequest, RunReport,
 };
+use evenkeel_simulator::connection::authorize;
+use evenkeel_simulator::own;
 use sha2::{Digest, Sha256};
 use tonic::Request;
 use tonic::transport::Channel;
@@ -37,24 +38,13 @@ impl Machine {
     /// Enrolls a registered machine.
     pub async fn join(channel: Channel, nth: u32, token: &str) -> Self {
         let mut client = AgentServiceClient::new(channel);
-        let request = EnrollRequest {
-            join_token: token.to_owned(),
-            identity: Some(Identity {
-                uuid: uuid(nth),
-                serial_number: serial(nth),
-                host_name: format!("edge-{nth:02}.example.org"),
-            }),
-            os_release: Some(OsRelease {
-                id: "debian".to_owned(),
-                version_id: "12".to_owned(),
-                pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
-                version_codename: "bookworm".to_owned(),
-            }),
-            architecture: "amd64".to_owned(),
-            public_key: [uuid(nth).as_bytes(), uuid(nth).as_bytes()].concat(),
-            agent_version: "0.1.0".to_owned(),
-            booted_image: None,
+        let identity = Identity {
+            uuid: uuid(nth),
+            serial_number: serial(nth),
+            host_name: format!("edge-{nth:02}.example.org"),
         };
+        let key = [uuid(nth).as_bytes(), uuid(nth).as_bytes()].concat();
+        let request = own::enroll_request(token, identity, key, None);
         let joined = client.enroll(request).await.expect("a machine joins");
         Self {
             client,
@@ -65,11 +55,8 @@ impl Machine {
     }
 
     fn with_credential<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        let header = format!("Bearer {}", self.credential);
-        let header = header.parse().expect("a header");
-        request.metadata_mut().insert("authorization", header);
-        request
+        let header = format!("Bearer {}", self.credential).parse().expect("a header");
+        authorize(message, &header)
     }
 
     /// Sends facts and available updates. Returns the action.
@@ -152,18 +139,9 @@ impl Machine {
 
     async fn report_event(&mut self, target: &str, kind: Kind, report: Option<RunReport>) {
         self.reported += 1;
-        let event = Event {
-            sequence: self.reported,
-            boot_id: "boot".to_owned(),
-            kind: Some(kind),
-            report,
-            ..Event::default()
-        };
-        let request = self.with_credential(ReportRequest {
-            attempt_id: self.attempt.to_string(),
-            target_digest: target.to_owned(),
-            events: vec![event],
-        });
+        let mut message = own::report_request(self.attempt, target, self.reported, &[kind]);
+        message.events[0].report = report;
+        let request = self.with_credential(message);
         let answer = self.client.report(request).await.expect("an answer");
         assert_eq!(answer.into_inner().acknowledged, self.reported);
     }

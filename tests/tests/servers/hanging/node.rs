@@ -10,13 +10,14 @@ use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    BeginRequest, Downloaded, Downloading, EnrollRequest, EnrollResponse, Event, Facts, Identity,
-    OsRelease, PollRequest, PollResponse, ReportRequest,
+    BeginRequest, Downloaded, Downloading, EnrollResponse, Facts, Identity, PollRequest,
+    PollResponse,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
-use evenkeel_simulator::connection;
+use evenkeel_simulator::connection::{self, authorize};
+use evenkeel_simulator::own;
 use evenkeel_tests::history::machine_time;
 use serde_json::json;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -167,17 +168,7 @@ impl Node {
     /// Reports that the node is ready to start. Returns the last acknowledged sequence number.
     pub async fn report_staged(&self, target: &str) -> Result<u32, Status> {
         let kinds = [Kind::Downloading(Downloading::default()), Kind::Downloaded(Downloaded {})];
-        let event = |(sequence, kind)| Event {
-            sequence,
-            boot_id: "boot".to_owned(),
-            kind: Some(kind),
-            ..Event::default()
-        };
-        let request = ReportRequest {
-            attempt_id: ATTEMPT_ID.to_string(),
-            target_digest: target.to_owned(),
-            events: (1..).zip(kinds).map(event).collect(),
-        };
+        let request = own::report_request(ATTEMPT_ID, target, 1, &kinds);
         let answer = self.client().report(self.with_credential(request)).await?;
         Ok(answer.into_inner().acknowledged)
     }
@@ -231,10 +222,7 @@ impl Node {
 
     /// Adds the credential to a message. The server alone limits the duration of the call.
     fn with_credential<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        let authorization = self.authorization.clone();
-        request.metadata_mut().insert("authorization", authorization);
-        request
+        authorize(message, &self.authorization)
     }
 }
 
@@ -264,24 +252,12 @@ pub async fn describe_end<T>(call: impl Future<Output = Result<T, Status>>) -> S
 }
 
 async fn enroll(channel: Channel, token: &str, nth: u8) -> Result<EnrollResponse, Status> {
-    let request = EnrollRequest {
-        join_token: token.to_owned(),
-        identity: Some(Identity {
-            uuid: node_uuid(nth).to_string(),
-            host_name: format!("edge-{nth}"),
-            ..Identity::default()
-        }),
-        os_release: Some(OsRelease {
-            id: "debian".to_owned(),
-            version_id: "12".to_owned(),
-            pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
-            version_codename: "bookworm".to_owned(),
-        }),
-        architecture: "amd64".to_owned(),
-        public_key: vec![nth; 44],
-        agent_version: "0.1.0".to_owned(),
-        booted_image: None,
+    let identity = Identity {
+        uuid: node_uuid(nth).to_string(),
+        host_name: format!("edge-{nth}"),
+        ..Identity::default()
     };
+    let request = own::enroll_request(token, identity, vec![nth; 44], None);
     let answer = AgentServiceClient::new(channel).enroll(request).await?;
     Ok(answer.into_inner())
 }
