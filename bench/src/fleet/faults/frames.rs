@@ -1,13 +1,20 @@
-//! A minimal HTTP/2 client (RFC 9113, RFC 7541). It can send half of a frame and does not react as
-//! every library would.
+//! The frames of clients that break the rules of HTTP/2. The crate `h2` encodes them, but never hears
+//! from the server, so that it obeys no limits, and its bytes can be cut anywhere. The headers of
+//! incoming frames are read here, because a library would react to them.
 
-/// The connection preface of a client.
-const CONNECTION_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use std::io;
 
-/// Path of a poll of our own agents.
-const POLL_PATH: &str = "/evenkeel.agent.v1.AgentService/Poll";
+use bytes::{BufMut as _, Bytes};
+use futures_util::FutureExt as _;
+use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, TE};
+use tokio::io::{AsyncReadExt as _, DuplexStream};
+use tokio::task::unconstrained;
 
-/// Types of frames.
+/// URI of a poll of our own agents.
+const POLL_URI: &str = "https://localhost/evenkeel.agent.v1.AgentService/Poll";
+
+/// Types of frames (RFC 9113).
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -17,10 +24,15 @@ const GOAWAY: u8 = 7;
 /// Flags of frames.
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
 
 /// Length of a frame header, in bytes.
 pub const FRAME_HEADER_BYTES: usize = 9;
+
+/// Acknowledges the settings of the peer.
+pub const SETTINGS_ACKNOWLEDGEMENT: [u8; FRAME_HEADER_BYTES] = [0, 0, 0, SETTINGS, ACK, 0, 0, 0, 0];
+
+/// Room for the frames of a poll, in bytes.
+const BUFFER_BYTES: usize = 1 << 14;
 
 /// A frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +55,6 @@ pub enum FrameMeaning {
     Settings,
     /// Any other frame.
     Other,
-}
-
-/// The two frames of a poll.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PollFrames {
-    /// The HEADERS frame.
-    pub headers: Vec<u8>,
-    /// The DATA frame.
-    pub data: Vec<u8>,
 }
 
 impl FrameHeader {
@@ -81,121 +84,106 @@ impl FrameHeader {
     }
 }
 
-impl PollFrames {
-    /// Encodes a poll on a stream with an odd number. `authorization` is the value of that header,
-    /// `message` the encoded request.
-    pub fn new(stream: u32, authorization: &str, message: &[u8]) -> Self {
-        // Indexes of the static table (RFC 7541, appendix A): POST, https, and header names.
-        let mut headers = vec![0x83, 0x87];
-        encode_header(4, POLL_PATH, &mut headers);
-        encode_header(1, "localhost", &mut headers);
-        encode_header(31, "application/grpc", &mut headers);
-        encode_header(23, authorization, &mut headers);
-        headers.push(0);
-        encode_text("te", &mut headers);
-        encode_text("trailers", &mut headers);
-        let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+/// The two frames of a poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PollFrames {
+    /// The stream of the poll.
+    pub stream: u32,
+    /// The HEADERS frame.
+    pub headers: Vec<u8>,
+    /// The DATA frame.
+    pub data: Vec<u8>,
+}
+
+/// Encodes the frames of one connection.
+pub struct FrameEncoder {
+    requests: SendRequest<Bytes>,
+    connection: Connection<DuplexStream, Bytes>,
+    encoded: DuplexStream,
+    /// A request without its answer would be cancelled.
+    answers: Vec<ResponseFuture>,
+}
+
+impl FrameEncoder {
+    /// Returns the frames, and the first bytes of a client: the preface and default settings.
+    pub async fn start() -> io::Result<(Self, Vec<u8>)> {
+        let (input, encoded) = tokio::io::duplex(BUFFER_BYTES);
+        let started = Builder::new().initial_max_send_streams(usize::MAX).handshake(input).await;
+        let (requests, connection) = started.map_err(io::Error::other)?;
+        let mut frames = Self { requests, connection, encoded, answers: Vec::new() };
+        let preface = frames.take_encoded()?;
+        Ok((frames, preface))
+    }
+
+    /// Encodes the next poll. `authorization` is the value of that header, `message` the encoded
+    /// request.
+    pub fn encode_poll(&mut self, authorization: &str, message: &[u8]) -> io::Result<PollFrames> {
+        let request = http::Request::post(POLL_URI)
+            .header(CONTENT_TYPE, "application/grpc")
+            .header(AUTHORIZATION, authorization)
+            .header(TE, "trailers")
+            .body(())
+            .map_err(io::Error::other)?;
+        let sent = self.requests.send_request(request, false);
+        let (answer, mut body) = sent.map_err(io::Error::other)?;
+        let stream = answer.stream_id().as_u32();
+        self.answers.push(answer);
+        let headers = self.take_encoded()?;
         // Prefix of a gRPC message: not compressed, length.
-        let message = [&[0][..], &length.to_be_bytes()[..], message].concat();
-        Self {
-            headers: encode_frame((HEADERS, END_HEADERS), stream, &headers),
-            data: encode_frame((DATA, END_STREAM), stream, &message),
+        let mut prefixed = vec![0];
+        prefixed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+        prefixed.put_slice(message);
+        body.send_data(prefixed.into(), true).map_err(io::Error::other)?;
+        Ok(PollFrames { stream, headers, data: self.take_encoded()? })
+    }
+
+    /// Takes the frames that were encoded since the last time. There is always room for them, so
+    /// nothing waits, unless the runtime makes the task yield.
+    fn take_encoded(&mut self) -> io::Result<Vec<u8>> {
+        if let Some(end) = unconstrained(&mut self.connection).now_or_never() {
+            end.map_err(io::Error::other)?;
         }
+        let mut frames = vec![0; BUFFER_BYTES];
+        let read = unconstrained(self.encoded.read(&mut frames)).now_or_never();
+        frames.truncate(read.transpose()?.unwrap_or(0));
+        Ok(frames)
     }
-
-    /// Both frames in one buffer.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        [&self.headers[..], &self.data[..]].concat()
-    }
-}
-
-/// The first bytes of a client: the preface and default settings.
-pub fn client_preface() -> Vec<u8> {
-    [CONNECTION_PREFACE, &encode_frame((SETTINGS, 0), 0, &[])].concat()
-}
-
-/// Acknowledges the settings of the peer.
-pub fn settings_acknowledgement() -> Vec<u8> {
-    encode_frame((SETTINGS, ACK), 0, &[])
-}
-
-/// Encodes a frame of a type with its flags.
-fn encode_frame((kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    let mut frame = length.to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// Encodes a header by the index of its name, without adding it to the dynamic table.
-fn encode_header(name: usize, value: &str, to: &mut Vec<u8>) {
-    encode_integer(name, 4, to);
-    encode_text(value, to);
-}
-
-fn encode_text(text: &str, to: &mut Vec<u8>) {
-    encode_integer(text.len(), 7, to);
-    to.extend(text.as_bytes());
-}
-
-/// Encodes an integer with a prefix of `bits` bits (RFC 7541, 5.1); the other bits are 0.
-fn encode_integer(number: usize, bits: u32, to: &mut Vec<u8>) {
-    let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
-    let prefix_max = (1 << bits) - 1;
-    if number < prefix_max {
-        to.push(byte(number));
-        return;
-    }
-    to.push(byte(prefix_max));
-    let mut rest = number - prefix_max;
-    while 128 <= rest {
-        to.push(byte(128 + rest % 128));
-        rest /= 128;
-    }
-    to.push(byte(rest));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn encoded(value: usize, bits: u32) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        encode_integer(value, bits, &mut bytes);
-        bytes
-    }
+    /// Flag of a HEADERS frame that no other frame continues.
+    const END_HEADERS: u8 = 4;
 
     fn parse_header(bytes: &[u8]) -> FrameHeader {
         FrameHeader::parse(bytes[..FRAME_HEADER_BYTES].try_into().expect("nine bytes"))
     }
 
-    #[test]
-    fn integers_are_encoded_as_in_the_examples_of_the_rfc() {
-        assert_eq!(encoded(10, 5), [0x0a]);
-        assert_eq!(encoded(1_337, 5), [0x1f, 0x9a, 0x0a]);
-        assert_eq!(encoded(42, 8), [0x2a]);
-        assert_eq!((encoded(126, 7), encoded(127, 7)), (vec![126], vec![127, 0]));
-    }
-
-    #[test]
-    fn a_poll_is_a_headers_frame_and_a_data_frame_on_its_stream() {
-        let poll = PollFrames::new(3, &"x".repeat(700), &[8, 1]);
-        let (first, second) = (parse_header(&poll.headers), parse_header(&poll.data));
-        assert_eq!((first.kind, first.flags, first.stream), (HEADERS, END_HEADERS, 3));
-        assert_eq!(first.length, poll.headers.len() - FRAME_HEADER_BYTES);
-        assert_eq!((second.kind, second.flags, second.stream), (DATA, END_STREAM, 3));
-        assert_eq!(poll.data[FRAME_HEADER_BYTES..], [0, 0, 0, 0, 2, 8, 1]);
-        assert_eq!(poll.to_bytes().len(), poll.headers.len() + poll.data.len());
-        let path = [&[4, 36][..], POLL_PATH.as_bytes()].concat();
-        assert!(poll.headers.windows(path.len()).any(|part| part == path));
+    #[tokio::test]
+    async fn a_poll_is_a_headers_frame_and_a_data_frame_on_its_stream() {
+        let (mut encoder, preface) = FrameEncoder::start().await.expect("a connection");
+        let settings = preface.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        assert_eq!(parse_header(settings.expect("the preface comes first")).kind, SETTINGS);
+        for number in 0..200 {
+            let poll = encoder.encode_poll(&"x".repeat(700), &[8, 1]).expect("a poll");
+            assert_eq!(poll.stream, 1 + 2 * number);
+            let (first, second) = (parse_header(&poll.headers), parse_header(&poll.data));
+            assert_eq!(
+                (first.kind, first.flags, first.stream),
+                (HEADERS, END_HEADERS, poll.stream)
+            );
+            assert_eq!(first.length, poll.headers.len() - FRAME_HEADER_BYTES);
+            assert_eq!((second.kind, second.flags, second.stream), (DATA, END_STREAM, poll.stream));
+            assert_eq!(poll.data[FRAME_HEADER_BYTES..], [0, 0, 0, 0, 2, 8, 1]);
+        }
     }
 
     #[test]
     fn answers_and_refusals_are_distinguished() {
         let means = |kind, flags, stream| {
-            parse_header(&encode_frame((kind, flags), stream, &[0])).meaning_for(5)
+            FrameHeader::parse([0, 0, 1, kind, flags, 0, 0, 0, stream]).meaning_for(5)
         };
         assert_eq!(means(DATA, 0, 5), FrameMeaning::Answer);
         assert_eq!(means(DATA, 0, 3), FrameMeaning::Other, "a frame of another call");
@@ -205,13 +193,7 @@ mod tests {
         assert_eq!(means(RST_STREAM, 0, 5), FrameMeaning::Refusal);
         assert_eq!(means(GOAWAY, 0, 0), FrameMeaning::Refusal);
         assert_eq!(means(SETTINGS, 0, 0), FrameMeaning::Settings);
-        assert_eq!(parse_header(&settings_acknowledgement()).meaning_for(5), FrameMeaning::Other);
-    }
-
-    #[test]
-    fn the_preface_ends_with_settings() {
-        let preface = client_preface();
-        let settings = preface.strip_prefix(CONNECTION_PREFACE).expect("the preface comes first");
-        assert_eq!((parse_header(settings).kind, parse_header(settings).length), (SETTINGS, 0));
+        let acknowledged = FrameHeader::parse(SETTINGS_ACKNOWLEDGEMENT);
+        assert_eq!(acknowledged.meaning_for(5), FrameMeaning::Other);
     }
 }

@@ -16,7 +16,10 @@ use tokio_rustls::client::TlsStream;
 
 use super::super::connect::TlsDialer;
 use super::super::node_list::SEEDED_FACTS_DIGEST;
-use super::frames::{self, FRAME_HEADER_BYTES, FrameHeader, FrameMeaning, PollFrames};
+use super::frames::{
+    FRAME_HEADER_BYTES, FrameEncoder, FrameHeader, FrameMeaning, PollFrames,
+    SETTINGS_ACKNOWLEDGEMENT,
+};
 use crate::histogram::Histogram;
 use crate::report::{print_status, round_figure};
 
@@ -226,9 +229,9 @@ impl UnknownClient {
             return Ok(ClientState::Silent(stream.into_inner().0));
         }
         let mut client = RawPollClient::start(stream, &self.authorization).await?;
-        client.send_poll().await?;
-        client.wait_for_answer().await?;
-        let next = client.next_poll_frames();
+        let stream = client.send_poll().await?;
+        client.wait_for_answer(stream).await?;
+        let next = client.next_poll_frames()?;
         let half = match self.behaviour {
             ClientBehaviour::HalfHeaders => next.headers[..next.headers.len() / 2].to_vec(),
             ClientBehaviour::HalfMessage => {
@@ -236,7 +239,7 @@ impl UnknownClient {
                 [&next.headers[..], &next.data[..end]].concat()
             }
             _ => {
-                client.write(&next.to_bytes()).await?;
+                client.write(&[next.headers, next.data].concat()).await?;
                 for _ in 1..INITIAL_POLLS {
                     client.send_poll().await?;
                 }
@@ -253,18 +256,18 @@ impl UnknownClient {
     }
 }
 
-/// A client that polls like an own node, with hand-made frames.
+/// A client that polls like an own node, and decides itself which bytes are sent and read.
 struct RawPollClient {
     stream: TlsStream<TcpStream>,
+    encoder: FrameEncoder,
     authorization: String,
-    /// The stream of the last call.
-    last_stream: u32,
 }
 
 impl RawPollClient {
     async fn start(stream: TlsStream<TcpStream>, authorization: &str) -> io::Result<Self> {
-        let mut client = Self { stream, authorization: authorization.to_owned(), last_stream: 0 };
-        client.write(&frames::client_preface()).await?;
+        let (encoder, preface) = FrameEncoder::start().await?;
+        let mut client = Self { stream, encoder, authorization: authorization.to_owned() };
+        client.write(&preface).await?;
         Ok(client)
     }
 
@@ -274,20 +277,21 @@ impl RawPollClient {
     }
 
     /// Creates the frames of the next poll.
-    fn next_poll_frames(&mut self) -> PollFrames {
-        self.last_stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
+    fn next_poll_frames(&mut self) -> io::Result<PollFrames> {
         let message =
             PollRequest { facts_digest: SEEDED_FACTS_DIGEST.to_vec(), ..PollRequest::default() };
-        PollFrames::new(self.last_stream, &self.authorization, &message.encode_to_vec())
+        self.encoder.encode_poll(&self.authorization, &message.encode_to_vec())
     }
 
-    async fn send_poll(&mut self) -> io::Result<()> {
-        let poll = self.next_poll_frames();
-        self.write(&poll.to_bytes()).await
+    /// Polls. Returns the stream of the poll.
+    async fn send_poll(&mut self) -> io::Result<u32> {
+        let poll = self.next_poll_frames()?;
+        self.write(&[poll.headers, poll.data].concat()).await?;
+        Ok(poll.stream)
     }
 
-    /// Waits for the answer to the last poll.
-    async fn wait_for_answer(&mut self) -> io::Result<()> {
+    /// Waits for the answer on a stream.
+    async fn wait_for_answer(&mut self, stream: u32) -> io::Result<()> {
         loop {
             let mut header = [0; FRAME_HEADER_BYTES];
             self.stream.read_exact(&mut header).await?;
@@ -296,12 +300,12 @@ impl RawPollClient {
                 return Err(io::Error::other("the server sent a frame that is too long"));
             }
             self.stream.read_exact(&mut vec![0; header.length]).await?;
-            match header.meaning_for(self.last_stream) {
+            match header.meaning_for(stream) {
                 FrameMeaning::Answer => return Ok(()),
                 FrameMeaning::Refusal => {
                     return Err(io::Error::other("the server refused the poll"));
                 }
-                FrameMeaning::Settings => self.write(&frames::settings_acknowledgement()).await?,
+                FrameMeaning::Settings => self.write(&SETTINGS_ACKNOWLEDGEMENT).await?,
                 FrameMeaning::Other => {}
             }
         }
@@ -314,7 +318,7 @@ impl RawPollClient {
             tokio::time::sleep(POLL_INTERVAL).await;
             if is_writable {
                 match timeout(POLL_INTERVAL, self.send_poll()).await {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(_)) => {}
                     Ok(Err(_)) => return,
                     // The server reads no more, and a partly sent poll cannot be taken back.
                     Err(_) => is_writable = false,

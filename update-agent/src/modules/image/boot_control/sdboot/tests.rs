@@ -73,7 +73,6 @@ async fn an_unreadable_entries_folder_is_an_error_and_an_absent_one_is_empty() {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one story")]
 async fn an_image_goes_from_its_file_to_a_blessed_slot() {
     let machine = BootMachine::new();
     machine.write_entry("rescue.conf", RESCUE_ENTRY);
