@@ -29,8 +29,7 @@ struct BadInputFixture {
 
 impl BadInputFixture {
     async fn new() -> Self {
-        let server = TestServer::new().await;
-        let resources = server.seed_resources().await;
+        let (server, resources) = TestServer::with_resources().await;
         let mut deep = resources.region.clone();
         for n in 2..=5 {
             let inner = json!({"name": format!("level {n}"), "parentId": deep});
@@ -108,7 +107,7 @@ impl BadInputFixture {
 }
 
 async fn create(server: &TestServer, list: &str, body: Value) -> String {
-    resource_id(&server.expect_ok(&format!("POST {list}"), Some(body)).await)
+    resource_id(&server.post(list, body).await)
 }
 
 /// Bodies of the resources for provisioning, all with this name.
@@ -158,7 +157,7 @@ async fn read_all(server: &TestServer) -> Vec<(String, Value)> {
         if path.contains('{') || path == "locations" {
             continue;
         }
-        let answer = server.expect_ok(&format!("GET {path}"), None).await;
+        let answer = server.get(path).await;
         all.push((path.to_owned(), answer));
     }
     assert!(all.len() > 20, "only {} lists were read", all.len());

@@ -1,6 +1,5 @@
 //! A partial change keeps all other fields, and each operation does one thing.
 
-use axum::http::StatusCode;
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::run::{
@@ -41,11 +40,11 @@ impl TestServer {
 
     /// Assigns the policy to the project with `stopAfterFailures: 1`, and lets a run fail.
     async fn stop_assignment(&self, resources: &ResourceIds) -> Value {
-        self.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
+        self.delete(&format!("assignments/{}", resources.instance)).await;
         let body = json!({"osUpdatePolicyId": resources.policy, "stopAfterFailures": 1});
-        self.expect_ok("PUT assignments/project", Some(body)).await;
+        self.put("assignments/project", body).await;
         self.fail_run(resources).await;
-        let assignment = self.expect_ok("GET assignments/project", None).await;
+        let assignment = self.get("assignments/project").await;
         assert_eq!(assignment["failures"], 1);
         self.clock.advance(TimeDelta::minutes(1));
         assignment
@@ -54,54 +53,48 @@ impl TestServer {
 
 #[tokio::test]
 async fn removing_a_pause_keeps_an_assignment_that_stopped_after_failures() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let stopped = server.stop_assignment(&resources).await;
     for scope in ["project", &resources.site, &resources.policy] {
         let pause = format!("pauses/{scope}");
         let reason = Some(json!({"reason": "a storm"}));
         let created = server.expect_ok(&format!("PUT {pause}"), reason).await;
-        assert_eq!(server.expect_ok(&format!("GET {pause}"), None).await, created);
-        server.expect_ok(&format!("DELETE {pause}"), None).await;
-        assert_eq!(server.expect_ok("GET assignments/project", None).await, stopped);
+        assert_eq!(server.get(&pause).await, created);
+        server.delete(&pause).await;
+        assert_eq!(server.get("assignments/project").await, stopped);
     }
 }
 
 #[tokio::test]
 async fn a_missing_pause_is_not_found() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let stopped = server.stop_assignment(&resources).await;
     for scope in ["project", &resources.site, &resources.policy, "site-00000000"] {
         for method in ["GET", "DELETE"] {
             let what = format!("{method} pauses/{scope}");
-            let (status, problem) = server.request_as_writer(&what, None).await;
-            assert_eq!(status, StatusCode::NOT_FOUND, "{what}: {problem}");
-            assert_eq!(problem["message"], "pause not found", "{what}");
+            server.expect_problem(&what, None, 404, json!({"message": "pause not found"})).await;
         }
     }
-    assert_eq!(server.expect_ok("GET assignments/project", None).await, stopped);
+    assert_eq!(server.get("assignments/project").await, stopped);
 }
 
 #[tokio::test]
 async fn pauses_are_listed_page_by_page() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     for scope in ["project", &resources.site, &resources.policy] {
-        server.expect_ok(&format!("PUT pauses/{scope}"), Some(json!({}))).await;
+        server.put(&format!("pauses/{scope}"), json!({})).await;
         server.clock.advance(TimeDelta::seconds(1));
     }
-    let page = server.expect_ok("GET pauses?pageSize=1&offset=1", None).await;
+    let page = server.get("pauses?pageSize=1&offset=1").await;
     assert_eq!(page["pauses"][0]["scope"], resources.site.as_str());
     assert_eq!((&page["totalElements"], &page["hasNext"]), (&json!(3), &json!(true)));
-    let last = server.expect_ok("GET pauses?pageSize=1&offset=2", None).await;
+    let last = server.get("pauses?pageSize=1&offset=2").await;
     assert_eq!(last["hasNext"], false);
 }
 
 #[tokio::test]
 async fn a_stopped_assignment_continues_when_it_is_resumed_with_a_reason() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.stop_assignment(&resources).await;
     let path = format!("GET compute/instances/{}/decision", resources.instance);
     let decision = server.expect_ok(&path, None).await;
@@ -121,29 +114,26 @@ async fn a_stopped_assignment_continues_when_it_is_resumed_with_a_reason() {
     // A retry, because the client lost the response.
     server.clock.advance(TimeDelta::minutes(1));
     assert_eq!(server.expect_ok(resume, reason).await, resumed);
-    assert_eq!(server.expect_ok("GET assignments/project", None).await, resumed);
+    assert_eq!(server.get("assignments/project").await, resumed);
     // Writing the same values back starts the count again.
-    let replaced = server.expect_ok("PUT assignments/project", Some(resumed)).await;
+    let replaced = server.put("assignments/project", resumed).await;
     assert_eq!(replaced["resumption"], Value::Null);
 
     let missing = format!("PUT assignments/{}/resume", resources.site);
-    let (status, problem) = server.request_as_writer(&missing, Some(json!({}))).await;
-    assert_eq!(
-        (status, &problem["message"]),
-        (StatusCode::NOT_FOUND, &json!("assignment not found"))
-    );
+    server
+        .expect_problem(&missing, Some(json!({})), 404, json!({"message": "assignment not found"}))
+        .await;
 }
 
 #[tokio::test]
 async fn a_decision_explains_how_to_resume_a_stopped_assignment() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.stop_assignment(&resources).await;
     server.mark_node_connected(&resources).await;
     let path = format!("compute/instances/{}", resources.instance);
     let now = Some(json!({"kind": "now"}));
     server.expect_ok(&format!("PUT {path}/order"), now).await;
-    let decision = server.expect_ok(&format!("GET {path}/decision"), None).await;
+    let decision = server.get(&format!("{path}/decision")).await;
     assert_eq!(decision["reason"]["code"], "stopped");
     let text =
         "1 updates of project failed; no more start until `evenkeel assignment resume project`";
@@ -152,11 +142,10 @@ async fn a_decision_explains_how_to_resume_a_stopped_assignment() {
 
 #[tokio::test]
 async fn limits_stay_unless_they_are_named() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.stop_assignment(&resources).await;
     let patch_limits = async |body: Value| {
-        let assignment = server.expect_ok("PATCH assignments/project", Some(body)).await;
+        let assignment = server.patch("assignments/project", body).await;
         (
             assignment["maxConcurrent"].clone(),
             assignment["stopAfterFailures"].clone(),
@@ -168,7 +157,7 @@ async fn limits_stay_unless_they_are_named() {
     let raised = json!({"stopAfterFailures": 2});
     assert_eq!(patch_limits(raised).await, (json!(5), json!(2), json!(1)));
     let latest = json!({"name": "latest", "updatePolicy": "UPDATE_POLICY_LATEST"});
-    let latest = server.expect_ok("POST os-update-policies", Some(latest)).await;
+    let latest = server.post("os-update-policies", latest).await;
     let other = json!({"osUpdatePolicyId": latest["resourceId"]});
     assert_eq!(patch_limits(other).await, (json!(5), json!(2), json!(0)));
     let none = json!({"maxConcurrent": null, "stopAfterFailures": null});
@@ -176,8 +165,7 @@ async fn limits_stay_unless_they_are_named() {
 
     // A target without an assignment needs a policy first.
     let site = format!("PATCH assignments/{}", resources.site);
-    let (status, _) = server.request_as_writer(&site, Some(json!({"maxConcurrent": 1}))).await;
-    assert_eq!(status, StatusCode::NOT_FOUND);
+    server.expect_problem(&site, Some(json!({"maxConcurrent": 1})), 404, json!({})).await;
     let limited = json!({"osUpdatePolicyId": resources.policy, "maxConcurrent": 1});
     let created = server.expect_ok(&site, Some(limited)).await;
     assert_eq!(created["maxConcurrent"], 1);
@@ -186,26 +174,23 @@ async fn limits_stay_unless_they_are_named() {
         (json!({"maxConcurrent": 0}), "maxConcurrent"),
         (json!({"colour": 1}), "colour"),
     ] {
-        let (status, problem) = server.request_as_writer(&site, Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
-        assert_eq!(problem["field"], field);
+        server.expect_problem(&site, Some(body), 400, json!({"field": field})).await;
     }
 }
 
 /// A client of EIM assigns through the instance and does not know limits.
 #[tokio::test]
 async fn a_policy_that_is_assigned_by_the_instance_keeps_the_limits() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("assignments/{}", resources.instance);
     let limited = json!({"stopAfterFailures": 3});
-    server.expect_ok(&format!("PATCH {path}"), Some(limited)).await;
+    server.patch(&path, limited).await;
     let latest = json!({"name": "latest", "updatePolicy": "UPDATE_POLICY_LATEST"});
-    let latest = server.expect_ok("POST os-update-policies", Some(latest)).await;
+    let latest = server.post("os-update-policies", latest).await;
     let instance = format!("PATCH compute/instances/{}", resources.instance);
     let other = json!({"osUpdatePolicyID": latest["resourceId"]});
     server.expect_ok(&instance, Some(other)).await;
-    let assignment = server.expect_ok(&format!("GET {path}"), None).await;
+    let assignment = server.get(&path).await;
     assert_eq!(assignment["osUpdatePolicyId"], latest["resourceId"]);
     assert_eq!(assignment["stopAfterFailures"], 3);
 }
@@ -213,21 +198,20 @@ async fn a_policy_that_is_assigned_by_the_instance_keeps_the_limits() {
 #[tokio::test]
 async fn a_setting_is_changed_and_the_others_stay() {
     let server = TestServer::new().await;
-    let change = async |body: Value| server.expect_ok("PATCH settings", Some(body)).await;
+    let change = async |body: Value| server.patch("settings", body).await;
     let days = change(json!({"retentionDays": 90})).await;
     assert_eq!(days, json!({"retentionDays": 90, "anyScheduleStatus": false}));
     let both = change(json!({"anyScheduleStatus": true})).await;
     assert_eq!(both, json!({"retentionDays": 90, "anyScheduleStatus": true}));
     let cleared = change(json!({"retentionDays": null})).await;
     assert_eq!(cleared, json!({"retentionDays": null, "anyScheduleStatus": true}));
-    assert_eq!(server.expect_ok("GET settings", None).await, cleared);
+    assert_eq!(server.get("settings").await, cleared);
     for (body, field) in [
         (json!({"retentionDays": 36_501}), "retentionDays"),
         (json!({"anyScheduleStatus": 1}), "anyScheduleStatus"),
         (json!({"colour": 1}), "colour"),
     ] {
-        let (status, problem) = server.request_as_writer("PATCH settings", Some(body)).await;
-        assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!(field)));
+        server.expect_problem("PATCH settings", Some(body), 400, json!({"field": field})).await;
     }
 }
 
@@ -239,10 +223,10 @@ async fn no_change_of_settings_is_lost() {
         let one = json!({"retentionDays": days});
         let other = json!({"anyScheduleStatus": days % 2 == 0});
         tokio::join!(
-            server.expect_ok("PATCH settings", Some(one.clone())),
-            server.expect_ok("PATCH settings", Some(other.clone())),
+            server.patch("settings", one.clone()),
+            server.patch("settings", other.clone()),
         );
-        let settings = server.expect_ok("GET settings", None).await;
+        let settings = server.get("settings").await;
         assert_eq!(settings["retentionDays"], one["retentionDays"]);
         assert_eq!(settings["anyScheduleStatus"], other["anyScheduleStatus"]);
     }
@@ -251,8 +235,7 @@ async fn no_change_of_settings_is_lost() {
 /// A client of EIM reads a schedule, changes it and writes back the fields that it knows.
 #[tokio::test]
 async fn replacing_a_schedule_keeps_its_time_zone_unless_the_request_names_one() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("PUT schedules/repeated/{}", resources.repeated);
     let put = async |zone: Option<Value>| {
         let mut body = nightly(&resources.site);
@@ -270,14 +253,13 @@ async fn replacing_a_schedule_keeps_its_time_zone_unless_the_request_names_one()
     assert_eq!(put(None).await, "UTC");
     let mut new = nightly(&resources.site);
     new["timeZone"] = Value::Null;
-    let created = server.expect_ok("POST schedules/repeated", Some(new)).await;
+    let created = server.post("schedules/repeated", new).await;
     assert_eq!(created["timeZone"], "UTC");
 }
 
 #[tokio::test]
 async fn unsupported_host_fields_are_rejected_and_read_only_fields_are_ignored() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("compute/hosts/{}", resources.host);
     for (field, value) in [
         ("desiredPowerState", "POWER_STATE_ON"),
@@ -290,21 +272,19 @@ async fn unsupported_host_fields_are_rejected_and_read_only_fields_are_ignored()
     ] {
         for method in ["PUT", "PATCH"] {
             let body = Some(json!({"name": "other", field: value}));
-            let (status, problem) =
-                server.request_as_writer(&format!("{method} {path}"), body).await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{field}: {problem}");
-            assert_eq!(problem["field"], field);
+            server
+                .expect_problem(&format!("{method} {path}"), body, 400, json!({"field": field}))
+                .await;
         }
         let bad = Some(json!({field: "nonsense?"}));
-        let (status, problem) = server.request_as_writer(&format!("PATCH {path}"), bad).await;
-        assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!(field)));
+        server.expect_problem(&format!("PATCH {path}"), bad, 400, json!({"field": field})).await;
     }
     // A client may write back what it read, read-only fields included.
-    let mut replacement = server.expect_ok(&format!("GET {path}"), None).await;
+    let mut replacement = server.get(&path).await;
     replacement["currentPowerState"] = json!("POWER_STATE_ON");
     replacement["desiredPowerState"] = Value::Null;
     replacement["name"] = json!("edge-02");
-    let put = server.expect_ok(&format!("PUT {path}"), Some(replacement)).await;
+    let put = server.put(&path, replacement).await;
     assert_eq!(put["name"], "edge-02");
     assert_eq!(put["currentPowerState"], "POWER_STATE_UNSPECIFIED");
 }

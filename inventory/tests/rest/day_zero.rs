@@ -37,7 +37,7 @@ fn kinds() -> [(&'static str, Value, Option<&'static str>, &'static str); 3] {
 async fn each_kind_can_be_created_read_listed_and_deleted_but_not_changed() {
     let server = TestServer::new().await;
     for (list, body, alias, what) in kinds() {
-        let created = server.expect_ok(&format!("POST {list}"), Some(body.clone())).await;
+        let created = server.post(list, body.clone()).await;
         let id = created["resourceId"].as_str().expect("an id").to_owned();
         let mut expected = body.clone();
         expected["resourceId"] = json!(id);
@@ -48,28 +48,26 @@ async fn each_kind_can_be_created_read_listed_and_deleted_but_not_changed() {
         }
         assert_eq!(created, expected);
         let item = format!("{list}/{id}");
-        assert_eq!(server.expect_ok(&format!("GET {item}"), None).await, created);
+        assert_eq!(server.get(&item).await, created);
         let all =
             json!({list: [created], "totalElements": 1, "hasNext": false, "nextPageToken": ""});
-        assert_eq!(server.expect_ok(&format!("GET {list}"), None).await, all);
-        let page = server.expect_ok(&format!("GET {list}?pageSize=5"), None).await;
+        assert_eq!(server.get(list).await, all);
+        let page = server.get(&format!("{list}?pageSize=5")).await;
         assert_eq!(page, all);
 
         for method in ["PUT", "PATCH"] {
-            let (status, _) =
-                server.request_as_writer(&format!("{method} {item}"), Some(json!({}))).await;
-            assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {item}");
+            server
+                .expect_problem(&format!("{method} {item}"), Some(json!({})), 405, json!({}))
+                .await;
         }
-        let (status, problem) = server.request_as_writer(&format!("POST {list}"), Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{list}: {problem}");
-        assert_eq!(problem["code"], "FailedPrecondition", "{list}: {problem}");
+        let expected = json!({"code": "FailedPrecondition"});
+        server.expect_problem(&format!("POST {list}"), Some(body), 400, expected).await;
 
         let delete = format!("DELETE {item}");
         assert_eq!(server.expect_ok(&delete, None).await, json!({}));
         for request in [delete, format!("GET {item}")] {
-            let (status, problem) = server.request_as_writer(&request, None).await;
-            assert_eq!(status, StatusCode::NOT_FOUND, "{request}");
-            assert_eq!(problem["message"], format!("{what} not found"), "{request}");
+            let expected = json!({"message": format!("{what} not found")});
+            server.expect_problem(&request, None, 404, expected).await;
         }
     }
 }
@@ -78,10 +76,10 @@ async fn each_kind_can_be_created_read_listed_and_deleted_but_not_changed() {
 async fn a_client_may_send_back_the_resource_that_it_received() {
     let server = TestServer::new().await;
     for (list, body, _, _) in kinds() {
-        let created = server.expect_ok(&format!("POST {list}"), Some(body)).await;
+        let created = server.post(list, body).await;
         let id = created["resourceId"].as_str().expect("an id");
-        server.expect_ok(&format!("DELETE {list}/{id}"), None).await;
-        let again = server.expect_ok(&format!("POST {list}"), Some(created.clone())).await;
+        server.delete(&format!("{list}/{id}")).await;
+        let again = server.post(list, created.clone()).await;
         assert_ne!(again["resourceId"], created["resourceId"], "{list}");
     }
 }
@@ -91,7 +89,7 @@ async fn the_legacy_form_serves_the_same_lists() {
     let server = TestServer::new().await;
     let token = server.token(Caller::Reader).expect("a token");
     for (list, body, _, _) in kinds() {
-        let created = server.expect_ok(&format!("POST {list}"), Some(body)).await;
+        let created = server.post(list, body).await;
         let request = Request::get(format!("/edge-infra.orchestrator.apis/v2/{list}"))
             .header("authorization", format!("Bearer {token}"))
             .header("ActiveProjectID", server.ours.to_string());
@@ -129,14 +127,11 @@ async fn an_invalid_body_is_rejected_with_its_field() {
         (2, json!({"username": "ann"}), "sshKey"),
     ] {
         let list = kinds()[list].0;
-        let input = body.to_string();
-        let (status, problem) = server.request_as_writer(&format!("POST {list}"), Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{input}: {problem}");
-        assert_eq!(problem["code"], "InvalidArgument", "{input}: {problem}");
-        assert_eq!(problem["field"], field, "{input}: {problem}");
+        let expected = json!({"code": "InvalidArgument", "field": field});
+        server.expect_problem(&format!("POST {list}"), Some(body), 400, expected).await;
     }
     for (list, ..) in kinds() {
-        let answer = server.expect_ok(&format!("GET {list}"), None).await;
+        let answer = server.get(list).await;
         assert_eq!(answer["totalElements"], 0, "something was written");
     }
 }
@@ -146,11 +141,10 @@ async fn lists_are_filtered_and_ordered() {
     let server = TestServer::new().await;
     for name in ["ann", "bob", "bobby"] {
         let body = json!({"username": name, "sshKey": SSH_KEY});
-        server.expect_ok("POST localAccounts", Some(body)).await;
+        server.post("localAccounts", body).await;
     }
-    let answer = server
-        .expect_ok("GET localAccounts?filter=username=%22BOB%22&orderBy=username%20desc", None)
-        .await;
+    let answer =
+        server.get("localAccounts?filter=username=%22BOB%22&orderBy=username%20desc").await;
     let names: Vec<_> = answer["localAccounts"]
         .as_array()
         .expect("a list")
@@ -158,29 +152,28 @@ async fn lists_are_filtered_and_ordered() {
         .map(|account| &account["username"])
         .collect();
     assert_eq!(names, ["bobby", "bob"]);
-    let (status, problem) = server.request_as_writer("GET providers?filter=colour=red", None).await;
-    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("filter")));
+    server
+        .expect_problem("GET providers?filter=colour=red", None, 400, json!({"field": "filter"}))
+        .await;
 }
 
 #[tokio::test]
 async fn resources_used_by_an_instance_cannot_be_deleted() {
     let server = TestServer::new().await;
     let id = |answer: &Value| answer["resourceId"].as_str().expect("an id").to_owned();
-    let config = id(&server.expect_ok("POST customConfigs", Some(config())).await);
-    let account = id(&server.expect_ok("POST localAccounts", Some(account())).await);
+    let config = id(&server.post("customConfigs", config()).await);
+    let account = id(&server.post("localAccounts", account()).await);
     let host = json!({"name": "edge-01", "uuid": UUID, "autoOnboard": true});
-    let host = id(&server.expect_ok("POST compute/hosts/register", Some(host)).await);
-    let os = id(&server.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await);
+    let host = id(&server.post("compute/hosts/register", host).await);
+    let os = id(&server.post("compute/os", os_body("Debian 12")).await);
     let instance = json!({
         "hostID": host, "osID": os, "localAccountID": account, "customConfigID": [config],
     });
-    let instance = id(&server.expect_ok("POST compute/instances", Some(instance)).await);
+    let instance = id(&server.post("compute/instances", instance).await);
     let in_use =
         [format!("DELETE customConfigs/{config}"), format!("DELETE localAccounts/{account}")];
     for delete in &in_use {
-        let (status, problem) = server.request_as_writer(delete, None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{delete}: {problem}");
-        assert_eq!(problem["code"], "FailedPrecondition", "{delete}: {problem}");
+        server.expect_problem(delete, None, 400, json!({"code": "FailedPrecondition"})).await;
     }
     let delete = format!("DELETE compute/instances/{instance}");
     server.expect_ok(&delete, None).await;
@@ -204,7 +197,7 @@ async fn absent_features_have_empty_lists() {
         ("telemetry/profiles/metrics", "telemetryMetricsProfiles"),
     ] {
         for query in ["", "?pageSize=20&offset=0&filter=kind=WORKLOAD_KIND_CLUSTER"] {
-            let answer = server.expect_ok(&format!("GET {path}{query}"), None).await;
+            let answer = server.get(&format!("{path}{query}")).await;
             let empty_list =
                 json!({key: [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
             assert_eq!(answer, empty_list, "{path}{query}");
@@ -215,11 +208,10 @@ async fn absent_features_have_empty_lists() {
             (Caller::Foreigner, StatusCode::FORBIDDEN),
             (Caller::Reader, StatusCode::OK),
         ] {
-            let (status, answer) = server.request_as(caller, &what, None).await;
+            let (status, answer) = server.client_of(caller).request(&what, None).await;
             assert_eq!(status, expected, "{what} as {caller:?}: {answer}");
         }
-        let (status, problem) =
-            server.request_as_writer(&format!("GET {path}?pageSize=0"), None).await;
-        assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("pageSize")));
+        let expected = json!({"field": "pageSize"});
+        server.expect_problem(&format!("GET {path}?pageSize=0"), None, 400, expected).await;
     }
 }

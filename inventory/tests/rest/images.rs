@@ -29,14 +29,6 @@ fn image(version: &str) -> Value {
 }
 
 impl TestServer {
-    async fn post(&self, list: &str, body: Value) -> Value {
-        self.expect_ok(&format!("POST {list}"), Some(body)).await
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        self.expect_ok(&format!("GET {path}"), None).await
-    }
-
     /// Creates a host and an instance with this image, and returns their ids.
     async fn create_edge_host(&self, os: &str) -> (String, String) {
         let host = json!({"name": "edge-02", "serialNumber": "EDGE12345"});
@@ -85,21 +77,20 @@ async fn image_signatures_stay_until_a_request_changes_them() {
 
     // One change of the architecture and the signatures.
     let change = json!({"architecture": "aarch64", "imageSignatures": [second]});
-    let updated = server.expect_ok(&format!("PATCH {path}"), Some(change)).await;
+    let updated = server.patch(&path, change).await;
     assert_eq!(
         (&updated["architecture"], &updated["imageSignatures"]),
         (&json!("aarch64"), &json!([second]))
     );
     let none = json!({"architecture": "aarch64", "imageSignatures": []});
-    let updated = server.expect_ok(&format!("PUT {path}"), Some(none)).await;
+    let updated = server.put(&path, none).await;
     assert_eq!(updated["imageSignatures"], json!([]));
     assert_eq!(server.get(&path).await, updated);
 }
 
 #[tokio::test]
 async fn a_policy_has_rules_for_fetching_images() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let default_rules = json!({"downloadBytesPerSecond": 0, "maxBytes": 0, "attempts": 0});
     let rules =
         json!({"downloadBytesPerSecond": 4_096, "maxBytes": 1_073_741_824_u64, "attempts": 3});
@@ -131,7 +122,7 @@ async fn a_policy_has_rules_for_fetching_images() {
     }
     let (_, instance) = server.create_edge_host(&image).await;
     let body = json!({"osUpdatePolicyId": exactly["resourceId"]});
-    server.expect_ok("PUT assignments/project", Some(body)).await;
+    server.put("assignments/project", body).await;
     let fetched = server.get(&format!("compute/instances/{instance}")).await;
     assert_eq!(fetched["effectiveUpdatePolicy"]["target"]["imageRules"], rules);
 }
@@ -145,7 +136,7 @@ async fn an_image_that_failed_on_a_node_is_reported_and_no_longer_desired() {
     let policy = json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": new});
     let policy = server.post("os-update-policies", policy).await;
     let body = json!({"osUpdatePolicyId": policy["resourceId"]});
-    server.expect_ok("PUT assignments/project", Some(body)).await;
+    server.put("assignments/project", body).await;
     let path = format!("compute/instances/{instance}");
     let decision = format!("{path}/decision");
     let report_node = async |bad: Vec<QuarantinedImage>, facts: Value| {
@@ -193,8 +184,7 @@ async fn an_image_that_failed_on_a_node_is_reported_and_no_longer_desired() {
 
 #[tokio::test]
 async fn a_run_shows_the_image_before_and_after_it() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let os = resource_id(&server.post("compute/os", image("1.0")).await);
     let (_, instance) = server.create_edge_host(&os).await;
     let opening = RunOpening {

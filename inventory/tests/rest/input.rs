@@ -12,13 +12,10 @@ use crate::test_server::{Caller, TestServer, nightly, os_body, read_json};
 /// Sends each body. Each must be rejected with the name of its field, and nothing may be written.
 async fn assert_rejected(server: &TestServer, path: &str, list: &str, cases: Vec<(Value, &str)>) {
     for (body, field) in cases {
-        let input = body.to_string();
-        let (status, problem) = server.request_as_writer(&format!("POST {path}"), Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{input}: {problem}");
-        assert_eq!(problem["code"], "InvalidArgument", "{input}: {problem}");
-        assert_eq!(problem["field"], field, "{input}: {problem}");
+        let expected = json!({"code": "InvalidArgument", "field": field});
+        server.expect_problem(&format!("POST {path}"), Some(body), 400, expected).await;
     }
-    let answer = server.expect_ok(&format!("GET {list}"), None).await;
+    let answer = server.get(list).await;
     assert_eq!(answer["totalElements"], 0, "something was written");
 }
 
@@ -182,8 +179,7 @@ async fn a_bad_location_is_rejected_with_its_field() {
 
 #[tokio::test]
 async fn a_bad_assignment_pause_order_or_setting_is_rejected_with_its_field() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let assign = format!("PUT assignments/{}", resources.region);
     let order = format!("PUT compute/instances/{}/order", resources.instance);
     let policy = |field: &str, value: Value| {
@@ -212,30 +208,25 @@ async fn a_bad_assignment_pause_order_or_setting_is_rejected_with_its_field() {
         ("PUT settings", json!({"retentionDays": -1}), "retentionDays"),
         ("PUT settings", json!({"anyScheduleStatus": "yes"}), "anyScheduleStatus"),
     ] {
-        let (status, problem) = server.request_as_writer(what, Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
-        assert_eq!(problem["field"], field, "{what}: {problem}");
+        let expected = json!({"code": "InvalidArgument", "field": field});
+        server.expect_problem(what, Some(body), 400, expected).await;
     }
 }
 
 #[tokio::test]
 async fn a_limit_that_does_not_fit_the_database_is_rejected_with_its_field() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("assignments/{}", resources.region);
     for field in ["maxConcurrent", "stopAfterFailures"] {
         let mut body = json!({"osUpdatePolicyId": resources.policy});
         body[field] = json!(i32::MAX);
-        let stored = server.expect_ok(&format!("PUT {path}"), Some(body.clone())).await;
+        let stored = server.put(&path, body.clone()).await;
         assert_eq!(stored[field], i32::MAX);
         body[field] = json!(2_147_483_648_u32);
         for method in ["PUT", "PATCH"] {
             let what = format!("{method} {path}");
-            let (status, problem) = server.request_as_writer(&what, Some(body.clone())).await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-            assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
-            assert_eq!(problem["field"], field, "{what}: {problem}");
+            let expected = json!({"code": "InvalidArgument", "field": field});
+            server.expect_problem(&what, Some(body.clone()), 400, expected).await;
         }
     }
 }
@@ -281,10 +272,8 @@ async fn a_body_above_the_limit_is_rejected() {
     let server =
         TestServer::with_settings(Settings { body_limit: 1_000, ..Settings::default() }).await;
     let body = json!({"name": "x".repeat(2_000)});
-    let (status, problem) =
-        server.request_as_writer("POST compute/hosts/register", Some(body)).await;
-    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-    assert_eq!(problem["code"], "ResourceExhausted");
+    let expected = json!({"code": "ResourceExhausted"});
+    server.expect_problem("POST compute/hosts/register", Some(body), 413, expected).await;
 }
 
 #[tokio::test]
@@ -306,22 +295,20 @@ async fn a_slow_client_gets_a_timeout() {
 async fn an_unreachable_database_is_reported_as_unavailable() {
     let server = TestServer::new().await;
     server.store.close().await;
-    let (status, problem) = server.request_as_writer("GET compute/hosts", None).await;
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(problem["code"], "Unavailable");
+    server.expect_problem("GET compute/hosts", None, 503, json!({"code": "Unavailable"})).await;
 }
 
 #[tokio::test]
 async fn the_form_of_a_request_is_checked_before_the_caller() {
     let server = TestServer::new().await;
     let bad = Some(json!({"colour": "red"}));
-    let (status, _) = server
-        .request_as(Caller::Anonymous, "POST /v1/projects/ours/compute/hosts/register", bad)
+    server
+        .client_of(Caller::Anonymous)
+        .expect_problem("POST /v1/projects/ours/compute/hosts/register", bad, 400, json!({}))
         .await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
     let rule = Some(json!({"name": "x"}));
-    let (status, _) = server
-        .request_as(Caller::Reader, "POST /v1/projects/ours/compute/hosts/register", rule)
+    server
+        .client_of(Caller::Reader)
+        .expect_problem("POST /v1/projects/ours/compute/hosts/register", rule, 403, json!({}))
         .await;
-    assert_eq!(status, StatusCode::FORBIDDEN);
 }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::statuses::{operations, request_body, required_query};
 use crate::test_server::{
-    Caller, ResourceIds, TestServer, has_id_placeholder, legacy_path, nightly, os_body, read_json,
+    Caller, ResourceIds, TestServer, has_id_placeholder, legacy_path, nightly, os_body,
 };
 use attack_context::AttackContext;
 use attempts::random_attempt;
@@ -69,8 +69,7 @@ async fn no_attempt_reads_or_changes_another_project() {
 
 #[tokio::test]
 async fn a_foreigner_gets_nothing_through_any_path() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.seed_update_controls(&resources).await;
     let before = tenant_rows(&server.store, server.ours).await;
     let mut tried = 0;
@@ -82,13 +81,11 @@ async fn a_foreigner_gets_nothing_through_any_path() {
         let query = required_query(&operation);
         // With the name of the project that owns the resources.
         let what = format!("{method} {}{query}", resources.fill(&path, "ours"));
-        let (status, answer) = server.request_as(Caller::Foreigner, &what, body()).await;
-        assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
+        server.client_of(Caller::Foreigner).expect_problem(&what, body(), 403, json!({})).await;
         // With the name of the foreigner's own project and the ids of the resources.
         if has_id_placeholder(&path) {
             let what = format!("{method} {}{query}", resources.fill(&path, "theirs"));
-            let (status, answer) = server.request_as(Caller::Foreigner, &what, body()).await;
-            assert_eq!(status, StatusCode::NOT_FOUND, "{what}: {answer}");
+            server.client_of(Caller::Foreigner).expect_problem(&what, body(), 404, json!({})).await;
         }
         tried += 1;
     }
@@ -104,17 +101,18 @@ async fn an_impossible_project_name_is_an_unknown_project() {
         for path in ["", "/compute/hosts", "/os-update-runs"] {
             let what = format!("GET /v1/projects/{name}{path}");
             for caller in [Caller::Foreigner, Caller::Writer, Caller::Administrator] {
-                let (status, answer) = server.request_as(caller, &what, None).await;
-                assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
+                server.client_of(caller).expect_problem(&what, None, 403, json!({})).await;
             }
         }
     }
     let bodies = [("PUT", Some(json!({"description": "x"}))), ("DELETE", None)];
     for (method, body) in bodies {
         let what = format!("{method} /v1/projects/%00");
-        let (status, answer) = server.request_as(Caller::Foreigner, &what, body.clone()).await;
-        assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
-        let (status, answer) = server.request_as(Caller::Administrator, &what, body).await;
+        server
+            .client_of(Caller::Foreigner)
+            .expect_problem(&what, body.clone(), 403, json!({}))
+            .await;
+        let (status, answer) = server.client_of(Caller::Administrator).request(&what, body).await;
         let expected = match method {
             "PUT" => StatusCode::BAD_REQUEST,
             _ => StatusCode::NOT_FOUND,
@@ -125,8 +123,7 @@ async fn an_impossible_project_name_is_an_unknown_project() {
 
 #[tokio::test]
 async fn the_legacy_form_does_not_bypass_isolation() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.seed_update_controls(&resources).await;
     let token = server.token(Caller::Foreigner);
     for (method, path, operation) in operations() {
@@ -143,9 +140,8 @@ async fn the_legacy_form_does_not_bypass_isolation() {
             }
             let (project, body) =
                 (project.to_string(), request_body(&operation, &resources, &server));
-            let answer =
-                server.request_with_token(token.as_deref(), Some(&project), &what, body).await;
-            let (status, answer) = read_json(answer).await;
+            let client = server.client(token.as_deref(), Some(&project));
+            let (status, answer) = client.request(&what, body).await;
             assert_eq!(status, expected, "{what}: {answer}");
             let is_about_the_path = answer["type"] == "urn:evenkeel:problem:no-such-path";
             assert!(!is_about_the_path, "{what}: {answer}");
@@ -157,7 +153,7 @@ async fn the_legacy_form_does_not_bypass_isolation() {
 async fn request_as_foreigner(server: &TestServer, what: &str, body: Value) -> (StatusCode, Value) {
     let (method, path) = what.split_once(' ').expect("a method and a path");
     let what = format!("{method} /v1/projects/theirs/{path}");
-    server.request_as(Caller::Foreigner, &what, Some(body)).await
+    server.client_of(Caller::Foreigner).request(&what, Some(body)).await
 }
 
 /// Creates a resource as the foreigner in their own project, and returns its id.
@@ -235,7 +231,7 @@ async fn filters_by_ids_of_another_project_find_nothing() {
         format!("GET /v1/projects/theirs/schedules/repeated?regionId={}", ours.region),
         format!("GET /v1/projects/theirs/os-update-runs?filter={by_instance}"),
     ] {
-        let (status, answer) = server.request_as(Caller::Foreigner, &list, None).await;
+        let (status, answer) = server.client_of(Caller::Foreigner).request(&list, None).await;
         assert_eq!((status, &answer["totalElements"]), (StatusCode::OK, &json!(0)), "{list}");
     }
 }

@@ -155,12 +155,11 @@ async fn headers_and_bodies_must_be_printable_text() {
 async fn a_problem_names_the_location_of_the_error() {
     let server = TestServer::new().await;
     let label = json!({"metadata": [{"key": "a"}]});
-    let (_, problem) = server.request_as_writer("POST regions", Some(label)).await;
-    assert_eq!(problem["field"], "metadata[0]", "{problem}");
-    assert_eq!(problem["pointer"], "#/metadata/0");
+    let expected = json!({"field": "metadata[0]", "pointer": "#/metadata/0"});
+    let problem = server.expect_problem("POST regions", Some(label), 400, expected).await;
     assert_eq!(problem.get("parameter"), None);
-    let (_, problem) = server.request_as_writer("GET regions/site-00000001", None).await;
-    assert_eq!(problem["parameter"], "resourceId", "{problem}");
+    let expected = json!({"parameter": "resourceId"});
+    let problem = server.expect_problem("GET regions/site-00000001", None, 400, expected).await;
     assert_eq!(problem.get("pointer"), None);
 }
 
@@ -168,14 +167,12 @@ async fn a_problem_names_the_location_of_the_error() {
 async fn a_mask_may_name_only_existing_fields() {
     let server = TestServer::new().await;
     let region = json!({"name": "south", "metadata": [{"key": "a", "value": "b"}]});
-    let region = server.expect_ok("POST regions", Some(region)).await;
+    let region = server.post("regions", region).await;
     let id = region["resourceId"].as_str().expect("an id");
     let patch = |mask: &str| format!("PATCH regions/{id}?fieldMask={mask}");
-    let (status, problem) =
-        server.request_as_writer(&patch("name,colour"), Some(json!({"name": "north"}))).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert_eq!(problem["parameter"], "fieldMask", "{problem}");
-    let after = server.expect_ok(&format!("GET regions/{id}"), None).await;
+    let (what, expected) = (patch("name,colour"), json!({"parameter": "fieldMask"}));
+    server.expect_problem(&what, Some(json!({"name": "north"})), 400, expected).await;
+    let after = server.get(&format!("regions/{id}")).await;
     assert_eq!(after["name"], "south", "a part of the change was written");
     // Read-only fields are ignored, and so are fields that the mask does not name.
     let body = json!({"name": "north", "metadata": []});

@@ -1,14 +1,13 @@
 //! Lists: pages, complete lists, filters and orders.
 
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use evenkeel_domain::location::{Metadata, RegionSpec};
 use evenkeel_domain::text::Name;
-use evenkeel_inventory::{Inventory, Settings, router};
+use evenkeel_inventory::Settings;
 use evenkeel_store::testing::counting_store;
 use evenkeel_store::{Tx, regions};
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ use crate::test_server::{Caller, TestServer, noon, read_json, resource_id};
 async fn register_hosts(server: &TestServer, count: usize) {
     for n in 0..count {
         let body = json!({"name": format!("edge-{n}"), "serialNumber": format!("SERIAL{n:04}")});
-        server.expect_ok("POST compute/hosts/register", Some(body)).await;
+        server.post("compute/hosts/register", body).await;
     }
 }
 
@@ -67,7 +66,7 @@ fn member_values(answer: &Value, key: &str, member: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_list_is_returned_in_pages_or_completely() {
     let server = TestServer::new().await;
-    let empty = server.expect_ok("GET compute/hosts", None).await;
+    let empty = server.get("compute/hosts").await;
     let expected = json!({"hosts": [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
     assert_eq!(empty, expected);
     register_hosts(&server, 25).await;
@@ -81,7 +80,7 @@ async fn a_list_is_returned_in_pages_or_completely() {
         ("?offset=20000", (0, 25, false)),
         ("?pageSize=1&offset=4294967295", (0, 25, false)),
     ] {
-        let answer = server.expect_ok(&format!("GET compute/hosts{query}"), None).await;
+        let answer = server.get(&format!("compute/hosts{query}")).await;
         assert_eq!(shape(&answer), expected, "{query}");
         let has_token = answer["nextPageToken"] != "";
         assert_eq!(has_token, expected.2, "{query}");
@@ -93,7 +92,7 @@ async fn pages_neither_repeat_nor_omit_items() {
     let server = TestServer::new().await;
     register_hosts(&server, 12).await;
     let ids = |answer: &Value| member_values(answer, "hosts", "resourceId");
-    let all_ids = ids(&server.expect_ok("GET compute/hosts", None).await);
+    let all_ids = ids(&server.get("compute/hosts").await);
     let mut sorted = all_ids.clone();
     sorted.sort();
     assert_eq!(all_ids, sorted, "by id");
@@ -106,8 +105,7 @@ async fn pages_neither_repeat_nor_omit_items() {
     assert_eq!(by_offset, all_ids);
 
     for order in ["", "&orderBy=name%20desc"] {
-        let all_ids =
-            ids(&server.expect_ok(&format!("GET compute/hosts?offset=0{order}"), None).await);
+        let all_ids = ids(&server.get(&format!("compute/hosts?offset=0{order}")).await);
         let (mut by_token, mut token) = (Vec::new(), String::new());
         loop {
             let list = format!("GET compute/hosts?pageSize=5{order}{token}");
@@ -128,7 +126,7 @@ async fn pages_neither_repeat_nor_omit_items() {
 async fn a_page_token_belongs_to_its_list() {
     let server = TestServer::new().await;
     register_hosts(&server, 3).await;
-    let page = server.expect_ok("GET compute/hosts?pageSize=1", None).await;
+    let page = server.get("compute/hosts?pageSize=1").await;
     let token = page["nextPageToken"].as_str().expect("a token");
     for query in [
         format!("compute/hosts?pageSize=1&orderBy=name&pageToken={token}"),
@@ -141,9 +139,9 @@ async fn a_page_token_belongs_to_its_list() {
         "compute/hosts?pageSize=1&pageToken=abc".to_owned(),
         "compute/hosts?pageSize=1&pageToken=from-1".to_owned(),
     ] {
-        let (status, problem) = server.request_as_writer(&format!("GET {query}"), None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {problem}");
-        assert_eq!(problem["parameter"], "pageToken", "{query}: {problem}");
+        server
+            .expect_problem(&format!("GET {query}"), None, 400, json!({"parameter": "pageToken"}))
+            .await;
     }
 }
 
@@ -151,9 +149,9 @@ async fn a_page_token_belongs_to_its_list() {
 async fn short_lists_are_paged_as_well() {
     let server = TestServer::new().await;
     for name in ["a", "b", "c"] {
-        server.expect_ok("POST join-tokens", Some(json!({"name": name}))).await;
+        server.post("join-tokens", json!({"name": name})).await;
     }
-    let first = server.expect_ok("GET join-tokens?pageSize=2", None).await;
+    let first = server.get("join-tokens?pageSize=2").await;
     assert_eq!((&first["totalElements"], &first["hasNext"]), (&json!(3), &json!(true)));
     let token = first["nextPageToken"].as_str().expect("a token");
     let list = format!("GET join-tokens?pageSize=2&pageToken={token}");
@@ -169,7 +167,7 @@ async fn short_lists_are_paged_as_well() {
 async fn a_long_list_is_returned_completely() {
     let server = TestServer::new().await;
     create_regions(&server, 600).await;
-    let full_list = server.expect_ok("GET regions?orderBy=name", None).await;
+    let full_list = server.get("regions?orderBy=name").await;
     let expected: Vec<_> = (0..600).map(|n| format!("r{n:04}")).collect();
     assert_eq!(member_values(&full_list, "regions", "name"), expected);
     assert_eq!((&full_list["totalElements"], &full_list["hasNext"]), (&json!(600), &json!(false)));
@@ -195,16 +193,14 @@ async fn the_number_of_concurrent_long_lists_is_limited() {
     assert_eq!(slow.status(), StatusCode::OK);
     assert_eq!(slow.headers()["content-type"], "application/json");
 
-    let (status, problem) = server.request_as_writer("GET regions", None).await;
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(problem["code"], "Unavailable");
+    server.expect_problem("GET regions", None, 503, json!({"code": "Unavailable"})).await;
     // Short lists and pages never wait for the readers of long lists.
-    server.expect_ok("GET regions?pageSize=100", None).await;
-    server.expect_ok("GET regions?offset=500", None).await;
+    server.get("regions?pageSize=100").await;
+    server.get("regions?offset=500").await;
 
     let (_, full_list) = read_json(slow).await;
     assert_eq!(full_list["regions"].as_array().map(Vec::len), Some(600));
-    server.expect_ok("GET regions", None).await;
+    server.get("regions").await;
 }
 
 #[tokio::test]
@@ -218,7 +214,7 @@ async fn a_list_that_fits_into_one_chunk_is_never_limited() {
     let bare = format!("GET compute/hosts?filter={bare}&pageSize=20");
     for host in member_values(&server.expect_ok(&bare, None).await, "hosts", "resourceId") {
         let instance = json!({"hostID": host, "osID": resources.os});
-        let instance = server.expect_ok("POST compute/instances", Some(instance)).await;
+        let instance = server.post("compute/instances", instance).await;
         server.create_run(&resource_id(&instance), &resources.policy).await;
     }
     for (list, key, total, piece) in [
@@ -231,8 +227,7 @@ async fn a_list_that_fits_into_one_chunk_is_never_limited() {
         assert_eq!(fetched[key].as_array().map(Vec::len), Some(piece), "{list}");
         assert_eq!(fetched["totalElements"], total, "{list}");
         let longer = format!("GET {list}?offset={}", total - piece - 1);
-        let (status, _) = server.request_as_writer(&longer, None).await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{list}");
+        server.expect_problem(&longer, None, 503, json!({})).await;
     }
 }
 
@@ -241,20 +236,14 @@ async fn a_rejected_list_is_not_read() {
     let mut server = TestServer::new().await;
     create_regions(&server, 600).await;
     let (store, sent) = counting_store(&server.store);
-    server.router = router(Inventory {
-        store,
-        clock: Arc::new(server.clock.clone()),
-        authority: Arc::clone(&server.authority),
-        ca_digest: None,
-        settings: Settings { max_streamed_lists: 0, ..Settings::default() },
-    });
+    server.use_store(store, Settings { max_streamed_lists: 0, ..Settings::default() });
     let mut costs = Vec::new();
     for (list, expected) in [
         ("GET regions", StatusCode::SERVICE_UNAVAILABLE),
         ("GET regions?offset=600", StatusCode::OK),
     ] {
         let before = sent.statements.load(Ordering::Relaxed);
-        let (status, answer) = server.request_as_writer(list, None).await;
+        let (status, answer) = server.request(list, None).await;
         assert_eq!(status, expected, "{list}: {answer}");
         costs.push(sent.statements.load(Ordering::Relaxed) - before);
     }
@@ -311,9 +300,9 @@ async fn a_list_is_filtered_and_ordered() {
 async fn an_invalid_filter_reports_its_position_and_a_hint() {
     let server = TestServer::new().await;
     let filter = percent_encode(r#"uuid = "1" AND nam = "x""#);
-    let (status, problem) =
-        server.request_as_writer(&format!("GET compute/hosts?filter={filter}"), None).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let problem = server
+        .expect_problem(&format!("GET compute/hosts?filter={filter}"), None, 400, json!({}))
+        .await;
     for (member, expected) in [
         ("code", json!("InvalidArgument")),
         ("type", json!("urn:evenkeel:problem:invalid-argument")),
@@ -326,10 +315,8 @@ async fn an_invalid_filter_reports_its_position_and_a_hint() {
     }
     assert_eq!(problem.get("pointer"), None);
 
-    let (status, problem) =
-        server.request_as_writer("GET compute/hosts?orderBy=site.name", None).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert_eq!(problem["parameter"], "orderBy", "{problem}");
+    let expected = json!({"parameter": "orderBy"});
+    server.expect_problem("GET compute/hosts?orderBy=site.name", None, 400, expected).await;
 }
 
 #[tokio::test]
@@ -354,18 +341,14 @@ async fn a_parameter_that_would_change_the_answer_is_understood_or_rejected() {
         ("pauses?filter=scope%3Dproject", "filter"),
         ("join-tokens?orderBy=name", "orderBy"),
     ] {
-        let (status, problem) = server.request_as_writer(&format!("GET {query}"), None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
-        assert_eq!(problem["code"], "InvalidArgument", "{query}");
-        assert_eq!(problem["field"], field, "{query}");
-        assert_eq!(problem["parameter"], field, "{query}");
+        let expected = json!({"code": "InvalidArgument", "field": field, "parameter": field});
+        server.expect_problem(&format!("GET {query}"), None, 400, expected).await;
     }
 }
 
 #[tokio::test]
 async fn runs_are_filtered_by_their_instance() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let list = |instance: &str| {
         let filter = percent_encode(&format!("instance.resourceId=\"{instance}\""));
         format!("GET os-update-runs?filter={filter}&orderBy=startTime%20desc&pageSize=10")

@@ -1,12 +1,12 @@
 //! Regions, sites, and the hosts at a site.
 
-use axum::http::StatusCode;
+use evenkeel_test_support::redact;
 use serde_json::{Value, json};
 
 use crate::test_server::TestServer;
 
 async fn create(server: &TestServer, list: &str, body: Value) -> String {
-    let created = server.expect_ok(&format!("POST {list}"), Some(body)).await;
+    let created = server.post(list, body).await;
     created["resourceId"].as_str().expect("an id").to_owned()
 }
 
@@ -40,23 +40,14 @@ async fn labels_are_inherited_and_the_nearest_wins() {
     let host = json!({"serialNumber": "ABC12345", "siteId": site});
     let host = create(&server, "compute/hosts/register", host).await;
 
-    let outer = server.expect_ok(&format!("GET regions/{land}"), None).await;
-    assert_eq!(outer["regionID"], land.as_str());
-    assert_eq!(outer["parentRegion"]["resourceId"], "");
-    assert_eq!(outer["inheritedMetadata"], json!([]));
-    let inner = server.expect_ok(&format!("GET regions/{city}"), None).await;
-    assert_eq!(inner["parentId"], land.as_str());
-    assert_eq!(inner["parentRegion"]["name"], "land");
-    assert_eq!(inner["inheritedMetadata"], labels(&[("country", "de")]));
-    let hall = server.expect_ok(&format!("GET sites/{site}"), None).await;
-    assert_eq!(hall["siteID"], site.as_str());
-    assert_eq!(hall["region"]["name"], "city");
-    assert_eq!(hall["inheritedMetadata"], labels(&[("zone", "b"), ("country", "de")]));
-    let host = server.expect_ok(&format!("GET compute/hosts/{host}"), None).await;
-    assert_eq!(
-        host["inheritedMetadata"],
-        labels(&[("city", "neu-ulm"), ("zone", "b"), ("country", "de")])
-    );
+    insta::assert_json_snapshot!(redact(&json!([
+        server.get(&format!("regions/{land}")).await,
+        server.get(&format!("regions/{city}")).await,
+        server.get(&format!("sites/{site}")).await,
+    ])));
+    let host = server.get(&format!("compute/hosts/{host}")).await;
+    let inherited = labels(&[("city", "neu-ulm"), ("zone", "b"), ("country", "de")]);
+    assert_eq!(host["inheritedMetadata"], inherited);
 }
 
 #[tokio::test]
@@ -76,9 +67,9 @@ async fn sites_are_counted_in_all_regions_above_them_on_request() {
         totals.sort();
         totals.into_iter().map(|(_, total)| total).collect::<Vec<_>>()
     };
-    let counted = server.expect_ok("GET regions?showTotalSites=true", None).await;
+    let counted = server.get("regions?showTotalSites=true").await;
     assert_eq!(totals(&counted), [3, 2, 2]);
-    assert_eq!(totals(&server.expect_ok("GET regions", None).await), [0, 0, 0]);
+    assert_eq!(totals(&server.get("regions").await), [0, 0, 0]);
 }
 
 #[tokio::test]
@@ -86,7 +77,7 @@ async fn regions_nest_five_deep_and_never_in_a_cycle() {
     let server = TestServer::new().await;
     let ids = create_nested_regions(&server, 5).await;
     let single = create(&server, "regions", json!({"name": "single"})).await;
-    let before = server.expect_ok("GET regions", None).await;
+    let before = server.get("regions").await;
     let patch = |region: &str| format!("PATCH regions/{region}");
     for (what, parent) in [
         ("POST regions".to_owned(), &ids[4]),
@@ -95,11 +86,9 @@ async fn regions_nest_five_deep_and_never_in_a_cycle() {
         (patch(&ids[0]), &single),
     ] {
         let body = Some(json!({"parentId": parent}));
-        let (status, problem) = server.request_as_writer(&what, body).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["field"], "parentId", "{what}: {problem}");
+        server.expect_problem(&what, body, 400, json!({"field": "parentId"})).await;
     }
-    assert_eq!(server.expect_ok("GET regions", None).await, before);
+    assert_eq!(server.get("regions").await, before);
     let moved = server.expect_ok(&patch(&single), Some(json!({"parentId": ids[3]}))).await;
     assert_eq!(moved["parentRegion"]["name"], "r3");
 }
@@ -118,14 +107,11 @@ async fn a_location_with_children_cannot_be_deleted() {
         format!("DELETE regions/{}", ids[0]),
     ];
     for used in &steps[1..] {
-        let (status, problem) = server.request_as_writer(used, None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{used}: {problem}");
-        assert_eq!(problem["code"], "FailedPrecondition", "{used}");
+        server.expect_problem(used, None, 400, json!({"code": "FailedPrecondition"})).await;
     }
     for step in &steps {
         assert_eq!(server.expect_ok(step, None).await, json!({}), "{step}");
-        let (status, problem) = server.request_as_writer(step, None).await;
-        assert_eq!(status, StatusCode::NOT_FOUND, "{step}: {problem}");
+        server.expect_problem(step, None, 404, json!({})).await;
     }
 }
 
@@ -155,12 +141,11 @@ async fn a_patch_changes_the_named_fields_and_a_put_all_fields() {
         let path = format!("{method} regions/*/sites/{site}{query}");
         let answer = server.expect_ok(&path, Some(body)).await;
         assert_eq!(shape(&answer), expected, "{what}");
-        let read = server.expect_ok(&format!("GET sites/{site}"), None).await;
+        let read = server.get(&format!("sites/{site}")).await;
         assert_eq!(read, answer, "{what}");
     }
-    let (status, problem) =
-        server.request_as_writer(&format!("PATCH sites/{site}"), Some(json!({"colour": 1}))).await;
-    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("colour")));
+    let (what, expected) = (format!("PATCH sites/{site}"), json!({"field": "colour"}));
+    server.expect_problem(&what, Some(json!({"colour": 1})), 400, expected).await;
 }
 
 #[tokio::test]
@@ -168,7 +153,7 @@ async fn a_host_is_moved_and_renamed() {
     let server = TestServer::new().await;
     let site = create(&server, "sites", json!({"name": "ulm"})).await;
     let host = json!({"serialNumber": "ABC12345", "name": "edge-01"});
-    let host = server.expect_ok("POST compute/hosts/register", Some(host)).await;
+    let host = server.post("compute/hosts/register", host).await;
     assert_eq!(host["site"], Value::Null);
     let id = host["resourceId"].as_str().expect("an id");
     let shape = |host: &Value| json!([host["name"], host["siteId"], host["site"]["name"]]);
@@ -190,15 +175,13 @@ async fn a_host_is_moved_and_renamed() {
         (json!({"name": "a;b"}), "name"),
         (json!({"colour": "red"}), "colour"),
     ] {
-        let (status, problem) =
-            server.request_as_writer(&format!("PATCH compute/hosts/{id}"), Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
-        assert_eq!(problem["field"], field, "{problem}");
+        let (what, expected) = (format!("PATCH compute/hosts/{id}"), json!({"field": field}));
+        server.expect_problem(&what, Some(body), 400, expected).await;
     }
     let body = Some(json!({"siteId": "site-00000000"}));
-    let (status, problem) =
-        server.request_as_writer(&format!("PATCH compute/hosts/{id}"), body).await;
-    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("siteId")));
+    server
+        .expect_problem(&format!("PATCH compute/hosts/{id}"), body, 400, json!({"field": "siteId"}))
+        .await;
 }
 
 /// A query parameter with a percent-encoded value.
@@ -231,7 +214,7 @@ fn names(list: &Value) -> Vec<String> {
 async fn locations_are_found_by_a_part_of_their_name_with_the_regions_above_them() {
     let server = TestServer::new().await;
     let [south, swabia, city] = create_locations(&server).await;
-    let find = async |what: &str| server.expect_ok(&format!("GET locations?{what}"), None).await;
+    let find = async |what: &str| server.get(&format!("locations?{what}")).await;
 
     let regions = find("name=ulm&showRegions=true&showSites=false").await;
     let node = |id: &str, parent: &str, name: &str| json!({"resourceId": id, "parentId": parent, "name": name, "type": "RESOURCE_KIND_REGION"});
@@ -265,7 +248,7 @@ async fn at_most_fifty_locations_of_a_kind_are_returned_and_all_are_counted() {
     for n in 0..52 {
         create(&server, "sites", json!({"name": format!("shop {n:02}")})).await;
     }
-    let answer = server.expect_ok("GET locations?name=shop&showSites=true", None).await;
+    let answer = server.get("locations?name=shop&showSites=true").await;
     let listed = names(&answer["nodes"]);
     assert_eq!((listed.len(), listed[49].as_str()), (50, "shop 49"));
     assert_eq!((&answer["totalElements"], &answer["outputElements"]), (&json!(52), &json!(50)));
@@ -282,11 +265,8 @@ async fn a_location_search_needs_a_name_and_a_kind() {
         ("name=ulm&showSites=false&showRegions=false", "showSites"),
         ("name=ulm&showRegions=1", "showRegions"),
     ] {
-        let (status, problem) =
-            server.request_as_writer(&format!("GET locations?{what}"), None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["code"], "InvalidArgument", "{what}");
-        assert_eq!(problem["field"], parameter, "{what}: {problem}");
+        let expected = json!({"code": "InvalidArgument", "field": parameter});
+        server.expect_problem(&format!("GET locations?{what}"), None, 400, expected).await;
     }
 }
 
@@ -316,9 +296,9 @@ async fn locations_are_filtered_by_their_region_and_ordered() {
         assert_eq!(answer["totalElements"], expected.len(), "{filter}");
     }
     let by_id = encode_parameter("filter", &format!("resource_id='{south}'"));
-    let counted = server.expect_ok(&format!("GET regions?showTotalSites=true&{by_id}"), None).await;
+    let counted = server.get(&format!("regions?showTotalSites=true&{by_id}")).await;
     assert_eq!(counted["regions"][0]["totalSites"], 2);
-    let last = server.expect_ok("GET sites?orderBy=name%20desc&pageSize=1", None).await;
+    let last = server.get("sites?orderBy=name%20desc&pageSize=1").await;
     assert_eq!(names(&last["sites"]), ["ulm hall"]);
     assert_eq!((&last["totalElements"], &last["hasNext"]), (&json!(3), &json!(true)));
 }

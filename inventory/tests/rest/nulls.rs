@@ -11,7 +11,7 @@ use evenkeel_store::runs::{self, RunOpening, Subject};
 use serde_json::{Value, json};
 
 use crate::statuses::{operations, required_query};
-use crate::test_server::{Caller, SSH_KEY, TestServer, has_id_placeholder, read_json, resource_id};
+use crate::test_server::{Caller, SSH_KEY, TestServer, has_id_placeholder, resource_id};
 
 /// The kind of a value, as far as clients distinguish it.
 fn kind(value: &Value) -> String {
@@ -63,9 +63,9 @@ async fn create(server: &TestServer, (list, key): (&str, &str), body: Value) -> 
         "compute/hosts" => "compute/hosts/register",
         list => list,
     };
-    let id = resource_id(&server.expect_ok(&format!("POST {path}"), Some(body)).await);
-    let fetched = server.expect_ok(&format!("GET {list}/{id}"), None).await;
-    let all = server.expect_ok(&format!("GET {list}"), None).await;
+    let id = resource_id(&server.post(path, body).await);
+    let fetched = server.get(&format!("{list}/{id}")).await;
+    let all = server.get(list).await;
     let mut all = all[key].as_array().expect("a list").iter();
     let listed = all.find(|item| item["resourceId"] == id.as_str());
     assert_eq!(kinds(listed.expect("it is listed")), kinds(&fetched), "{list}");
@@ -132,8 +132,8 @@ async fn add_running_instance(server: &TestServer, minimal: &mut BTreeMap<&'stat
     let instances = ("compute/instances", "instances");
     let instance = create(server, instances, instance).await;
     let id = resource_id(&instance);
-    let get = async |path: &str| server.expect_ok(&format!("GET {path}"), None).await;
-    let put = async |path: &str, body| server.expect_ok(&format!("PUT {path}"), Some(body)).await;
+    let get = async |path: &str| server.get(path).await;
+    let put = async |path: &str, body| server.put(path, body).await;
     let run = open_run(server, &id).await;
 
     minimal.insert("instance", instance);
@@ -156,9 +156,7 @@ async fn add_running_instance(server: &TestServer, minimal: &mut BTreeMap<&'stat
     minimal.insert("pause", put("pauses/project", json!({})).await);
     minimal.insert("order", put(&order, json!({"kind": "cancel"})).await);
     for (name, path) in [("project", "/v1/projects/ours"), ("orchestrator", "/v1/orchestrator")] {
-        let (status, answer) =
-            server.request_as(Caller::Reader, &format!("GET {path}"), None).await;
-        assert_eq!(status, StatusCode::OK, "{path}");
+        let answer = server.client_of(Caller::Reader).get(path).await;
         minimal.insert(name, answer);
     }
 }
@@ -270,12 +268,11 @@ async fn absent_values_are_null_or_empty_as_clients_expect() {
 
 #[tokio::test]
 async fn related_resources_are_nested_as_deep_as_clients_expect() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let image = json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": resources.os});
-    let image = resource_id(&server.expect_ok("POST os-update-policies", Some(image)).await);
+    let image = resource_id(&server.post("os-update-policies", image).await);
     let inner = json!({"parentId": resources.region});
-    let inner = resource_id(&server.expect_ok("POST regions", Some(inner)).await);
+    let inner = resource_id(&server.post("regions", inner).await);
     let site = format!("sites/{}", resources.site);
     let region = format!("regions/{inner}");
     let policy = format!("os-update-policies/{image}");
@@ -307,7 +304,7 @@ async fn related_resources_are_nested_as_deep_as_clients_expect() {
         (&single, "/targetSite", "null"),
         (&repeated, "/targetSite", "object"),
     ] {
-        let value = server.expect_ok(&format!("GET {path}"), None).await;
+        let value = server.get(path).await;
         let value = value.pointer(pointer).map(kind);
         assert_eq!(value.as_deref(), Some(expected), "{path}{pointer}");
     }
@@ -315,19 +312,18 @@ async fn related_resources_are_nested_as_deep_as_clients_expect() {
 
 #[tokio::test]
 async fn every_response_is_json_and_every_list_has_its_total() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.seed_update_controls(&resources).await;
-    let token = server.token(Caller::Reader);
+    let client = server.client_of(Caller::Reader);
     let mut lists = 0;
     for (method, path, operation) in operations() {
         if method != "GET" {
             continue;
         }
         let what = format!("GET {}{}", resources.fill(&path, "ours"), required_query(&operation));
-        let answer = server.request_with_token(token.as_deref(), None, &what, None).await;
-        assert_eq!(answer.headers()["content-type"], "application/json", "{what}");
-        let (status, answer) = read_json(answer).await;
+        let answer = client.call(&what, None).await;
+        assert_eq!(answer.headers["content-type"], "application/json", "{what}");
+        let (status, answer) = answer.json();
         assert_eq!(status, StatusCode::OK, "{what}: {answer}");
         let is_list = answer.get("totalElements").is_some() && answer.get("nodes").is_none();
         if has_id_placeholder(&path) || !is_list {

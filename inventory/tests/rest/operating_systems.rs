@@ -1,12 +1,10 @@
 //! Operating systems: what can be changed, and which references prevent deletion.
 
-use axum::http::StatusCode;
 use chrono::TimeDelta;
+use evenkeel_test_support::redact;
 use serde_json::{Value, json};
 
-use crate::test_server::{
-    TestServer, cve_list, image_signature, os_body, package_list, resource_id,
-};
+use crate::test_server::{TestServer, cve_list, os_body, package_list, resource_id};
 
 const LABELS: &str = r#"{"ring":"1"}"#;
 
@@ -15,7 +13,7 @@ async fn only_the_architecture_and_the_labels_of_an_operating_system_change() {
     let server = TestServer::new().await;
     let mut body = os_body("Debian 12");
     body["imageUrl"] = json!("https://example.org/a.img");
-    let created = server.expect_ok("POST compute/os", Some(body)).await;
+    let created = server.post("compute/os", body).await;
     let id = created["resourceId"].as_str().expect("an id");
     let path = format!("compute/os/{id}");
     assert_eq!(created["osResourceID"], created["resourceId"]);
@@ -31,31 +29,25 @@ async fn only_the_architecture_and_the_labels_of_an_operating_system_change() {
     expected["architecture"] = json!("x86_64");
     expected["metadata"] = json!(LABELS);
     expected["timestamps"]["updatedAt"] = json!("2026-03-01T12:01:00Z");
-    let put = server.expect_ok(&format!("PUT {path}"), Some(changed)).await;
+    let put = server.put(&path, changed).await;
     assert_eq!(put, expected);
-    assert_eq!(server.expect_ok(&format!("GET {path}"), None).await, expected);
+    assert_eq!(server.get(&path).await, expected);
 
     // Without a name it keeps its own; other omitted fields are cleared.
-    let put = server.expect_ok(&format!("PUT {path}"), Some(json!({"metadata": LABELS}))).await;
+    let put = server.put(&path, json!({"metadata": LABELS})).await;
     assert_eq!(
         (&put["name"], &put["architecture"], &put["metadata"]),
         (&json!("Debian 12"), &json!(""), &json!(LABELS))
     );
     let patched = server
-        .expect_ok(
-            &format!("PATCH {path}"),
-            Some(json!({"architecture": "aarch64", "name": "", "sha256": "0".repeat(64)})),
-        )
+        .patch(&path, json!({"architecture": "aarch64", "name": "", "sha256": "0".repeat(64)}))
         .await;
     assert_eq!(
         (&patched["name"], &patched["architecture"], &patched["metadata"]),
         (&json!("Debian 12"), &json!("aarch64"), &json!(LABELS))
     );
     let masked = server
-        .expect_ok(
-            &format!("PATCH {path}?fieldMask=metadata,sha256"),
-            Some(json!({"architecture": "not meant"})),
-        )
+        .patch(&format!("{path}?fieldMask=metadata,sha256"), json!({"architecture": "not meant"}))
         .await;
     assert_eq!((&masked["architecture"], &masked["metadata"]), (&json!("aarch64"), &json!("")));
 }
@@ -63,7 +55,7 @@ async fn only_the_architecture_and_the_labels_of_an_operating_system_change() {
 #[tokio::test]
 async fn an_impossible_change_of_an_operating_system_is_rejected_with_its_field() {
     let server = TestServer::new().await;
-    let created = server.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await;
+    let created = server.post("compute/os", os_body("Debian 12")).await;
     let id = created["resourceId"].as_str().expect("an id");
     for (body, field) in [
         (json!({"name": "Debian 13"}), "name"),
@@ -74,28 +66,22 @@ async fn an_impossible_change_of_an_operating_system_is_rejected_with_its_field(
     ] {
         for method in ["PUT", "PATCH"] {
             let what = format!("{method} compute/os/{id}");
-            let (status, problem) = server.request_as_writer(&what, Some(body.clone())).await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-            assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
-            assert_eq!(problem["field"], field, "{what}: {problem}");
+            let expected = json!({"code": "InvalidArgument", "field": field});
+            server.expect_problem(&what, Some(body.clone()), 400, expected).await;
         }
     }
     let masked = format!("PATCH compute/os/{id}?fieldMask=colour");
-    let (status, problem) = server.request_as_writer(&masked, Some(json!({}))).await;
-    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("fieldMask")));
-    assert_eq!(server.expect_ok(&format!("GET compute/os/{id}"), None).await, created);
+    server.expect_problem(&masked, Some(json!({})), 400, json!({"field": "fieldMask"})).await;
+    assert_eq!(server.get(&format!("compute/os/{id}")).await, created);
     let missing = "PUT compute/os/os-00000000";
-    let (status, problem) = server.request_as_writer(missing, Some(json!({}))).await;
-    assert_eq!(
-        (status, &problem["message"]),
-        (StatusCode::NOT_FOUND, &json!("operating_system_resource not found"))
-    );
+    let expected = json!({"message": "operating_system_resource not found"});
+    server.expect_problem(missing, Some(json!({})), 404, expected).await;
 }
 
 #[tokio::test]
 async fn names_and_images_in_the_catalogue_are_unique() {
     let server = TestServer::new().await;
-    server.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await;
+    server.post("compute/os", os_body("Debian 12")).await;
     let mut same_name = os_body("Debian 12");
     same_name["profileName"] = json!("another");
     let mut same_image = os_body("Debian 12");
@@ -104,29 +90,25 @@ async fn names_and_images_in_the_catalogue_are_unique() {
         (same_name, "operating_system_resource with this name exists already"),
         (same_image, "operating_system_resource with this profileName and imageId exists already"),
     ] {
-        let (status, problem) = server.request_as_writer("POST compute/os", Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
-        assert_eq!(problem["code"], "FailedPrecondition");
-        assert_eq!(problem["message"], message);
+        let expected = json!({"code": "FailedPrecondition", "message": message});
+        server.expect_problem("POST compute/os", Some(body), 400, expected).await;
     }
 }
 
 #[tokio::test]
 async fn an_operating_system_in_use_cannot_be_deleted() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let mut image = os_body("Edge 3");
     image["osType"] = json!("OS_TYPE_IMMUTABLE");
-    let image = server.expect_ok("POST compute/os", Some(image)).await;
+    let image = server.post("compute/os", image).await;
     let image = image["resourceId"].as_str().expect("an id");
     let policy =
         json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image});
-    server.expect_ok("POST os-update-policies", Some(policy)).await;
+    server.post("os-update-policies", policy).await;
     for (os, by) in [(resources.os.as_str(), "an instance"), (image, "an update policy")] {
-        let (status, problem) =
-            server.request_as_writer(&format!("DELETE compute/os/{os}"), None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
-        assert_eq!(problem["code"], "FailedPrecondition");
+        let what = format!("DELETE compute/os/{os}");
+        let expected = json!({"code": "FailedPrecondition"});
+        let problem = server.expect_problem(&what, None, 400, expected).await;
         let message = format!("operating_system_resource is in use by {by}");
         assert_eq!(problem["message"], message);
     }
@@ -136,10 +118,10 @@ async fn an_operating_system_in_use_cannot_be_deleted() {
 async fn operating_systems_are_listed_under_the_key_of_eim() {
     let server = TestServer::new().await;
     for name in ["Debian 12", "Debian 13", "Edge 3"] {
-        server.expect_ok("POST compute/os", Some(os_body(name))).await;
+        server.post("compute/os", os_body(name)).await;
     }
     let query = "filter=name%3D%22debian%22&orderBy=name%20desc&pageSize=1";
-    let list = server.expect_ok(&format!("GET compute/os?{query}"), None).await;
+    let list = server.get(&format!("compute/os?{query}")).await;
     let names: Vec<_> = list["OperatingSystemResources"]
         .as_array()
         .expect("a list")
@@ -149,7 +131,7 @@ async fn operating_systems_are_listed_under_the_key_of_eim() {
     assert_eq!(names, [&json!("Debian 13")]);
     assert_eq!((&list["totalElements"], &list["hasNext"]), (&json!(2), &json!(true)));
     assert!(list["nextPageToken"].is_string());
-    let all = server.expect_ok("GET compute/os", None).await;
+    let all = server.get("compute/os").await;
     assert_eq!((&all["totalElements"], &all["nextPageToken"]), (&json!(3), &Value::from("")));
 }
 
@@ -158,28 +140,9 @@ async fn an_operating_system_from_a_registry_is_shown_with_its_contents() {
     let server = TestServer::new().await;
     let os = server.create_synced_os(server.ours, "walrus").await.to_string();
     let path = format!("compute/os/{os}");
-    let fetched = server.expect_ok(&format!("GET {path}"), None).await;
-    for (field, expected) in [
-        ("profileVersion", json!("0.8.11")),
-        ("revision", json!("0.8.11")),
-        ("registry", json!("release")),
-        ("artifactDigest", json!(format!("sha256:{}", "ef".repeat(32)))),
-        ("platformBundle", json!(r#"{"artifact":"walrus"}"#)),
-        ("installedPackages", json!(package_list("walrus"))),
-        ("existingCves", json!(cve_list("walrus", "open"))),
-        ("fixedCves", json!(cve_list("walrus", "fixed"))),
-        ("imageSignatures", json!([image_signature("walrus")])),
-        (
-            "signature",
-            json!({
-                "payload": "cA==", "signature": "c2ln", "key": "cd".repeat(32), "manifest": "{}",
-                "profile": "name: walrus",
-            }),
-        ),
-    ] {
-        assert_eq!(fetched[field], expected, "{field}");
-    }
-    let list = server.expect_ok("GET compute/os", None).await;
+    let fetched = server.get(&path).await;
+    insta::assert_json_snapshot!(redact(&fetched));
+    let list = server.get("compute/os").await;
     assert_eq!(list["OperatingSystemResources"], json!([fetched]));
 
     // Writing back what was read changes none of these fields.
@@ -198,17 +161,17 @@ async fn nested_operating_systems_omit_their_contents() {
     let server = TestServer::new().await;
     let os = server.create_synced_os(server.ours, "walrus").await.to_string();
     let host = json!({"serialNumber": "ABC12345"});
-    let host = resource_id(&server.expect_ok("POST compute/hosts/register", Some(host)).await);
+    let host = resource_id(&server.post("compute/hosts/register", host).await);
     let instance = json!({"hostID": host, "osID": os});
-    let instance = resource_id(&server.expect_ok("POST compute/instances", Some(instance)).await);
-    let fetched = server.expect_ok(&format!("GET compute/instances/{instance}"), None).await;
+    let instance = resource_id(&server.post("compute/instances", instance).await);
+    let fetched = server.get(&format!("compute/instances/{instance}")).await;
     // An instance shows the vulnerabilities of its operating system.
     assert_eq!(fetched["existingCves"], cve_list("walrus", "open"));
     assert_eq!(fetched["os"]["resourceId"], os);
     for field in ["installedPackages", "existingCves", "registry"] {
         assert_eq!(fetched["os"][field], "", "{field}");
     }
-    let list = server.expect_ok("GET compute/instances", None).await;
+    let list = server.get("compute/instances").await;
     assert_eq!(list["instances"][0]["existingCves"], "");
 }
 
@@ -220,10 +183,10 @@ async fn a_list_omits_package_lists_above_the_limit() {
     let (long, longer) = (list_of(500_000), list_of(500_001));
     for (version, packages) in [("1.0", &long), ("2.0", &longer)] {
         let os = server.create_synced_os_with(server.ours, "walrus", version, packages).await;
-        let fetched = server.expect_ok(&format!("GET compute/os/{os}"), None).await;
+        let fetched = server.get(&format!("compute/os/{os}")).await;
         assert_eq!(fetched["installedPackages"], packages.as_str(), "{version}");
     }
-    let list = server.expect_ok("GET compute/os?orderBy=imageId", None).await;
+    let list = server.get("compute/os?orderBy=imageId").await;
     let listed = &list["OperatingSystemResources"];
     assert_eq!(listed[0]["installedPackages"], long.as_str());
     assert_eq!(listed[1]["installedPackages"], "");
@@ -243,7 +206,7 @@ async fn a_long_page_divides_its_limit_among_its_items() {
         server.create_synced_os_with(server.ours, "walrus", &version, packages).await;
     }
     let package_list_lengths = async |query: &str| -> Vec<usize> {
-        let list = server.expect_ok(&format!("GET compute/os?orderBy=imageId{query}"), None).await;
+        let list = server.get(&format!("compute/os?orderBy=imageId{query}")).await;
         let listed = list["OperatingSystemResources"].as_array();
         let lengths = listed.expect("a list").iter();
         let length = |os: &Value| os["installedPackages"].as_str().map(str::len);

@@ -5,9 +5,8 @@ use chrono::TimeDelta;
 use evenkeel_domain::os::catalogue::{CatalogSelection, CycleOutcome, CycleStep};
 use evenkeel_inventory::{OsDefaults, Settings};
 use evenkeel_kit::Clock;
+use evenkeel_store::StoreOptions;
 use evenkeel_store::os_catalogue::{self, CycleClaim, CycleResult, Progress};
-use evenkeel_store::testing::fresh_database;
-use evenkeel_store::{Store, StoreOptions};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -48,7 +47,7 @@ impl TestServer {
     /// Changes the selection and returns the effective one.
     async fn change_selection(&self, what: &str, body: Value) -> Value {
         let settings = self.expect_ok(&format!("{what} {SETTINGS}"), Some(body)).await;
-        assert_eq!(self.expect_ok(&format!("GET {SETTINGS}"), None).await, settings);
+        assert_eq!(self.get(SETTINGS).await, settings);
         settings["effective"].clone()
     }
 }
@@ -60,7 +59,7 @@ async fn a_project_uses_the_defaults_of_the_server_for_unset_values() {
         "registry": "release", "revision": "~0.8.11", "enabledProfiles": ["edge", "edge-rt"],
         "defaultProfile": "edge",
     });
-    let settings = server.expect_ok(&format!("GET {SETTINGS}"), None).await;
+    let settings = server.get(SETTINGS).await;
     let expected = json!({
         "registry": null, "revision": null, "enabledProfiles": null, "defaultProfile": null,
         "effective": defaults, "defaultOsID": "", "registries": ["lab", "release"],
@@ -87,7 +86,7 @@ async fn a_project_uses_the_defaults_of_the_server_for_unset_values() {
     let masked = server.expect_ok(&masked, Some(json!({"registry": "lab"}))).await;
     assert_eq!(masked["revision"], Value::Null);
     // A client may write back what it read.
-    let replaced = server.expect_ok(&format!("PUT {SETTINGS}"), Some(masked.clone())).await;
+    let replaced = server.put(SETTINGS, masked.clone()).await;
     assert_eq!(replaced, masked);
     let none = json!({"registry": null, "enabledProfiles": null, "defaultProfile": ""});
     let none = server.change_selection("PATCH", none).await;
@@ -99,7 +98,7 @@ async fn a_project_uses_the_defaults_of_the_server_for_unset_values() {
 async fn an_invalid_selection_is_rejected_with_its_field() {
     let server = TestServer::with_settings(with_registries()).await;
     let valid = json!({"revision": "~0.8.12"});
-    let stored = server.expect_ok(&format!("PUT {SETTINGS}"), Some(valid)).await;
+    let stored = server.put(SETTINGS, valid).await;
     for (body, field) in [
         (json!({"registry": "elsewhere"}), "registry"),
         (json!({"registry": ""}), "registry"),
@@ -117,24 +116,23 @@ async fn an_invalid_selection_is_rejected_with_its_field() {
     ] {
         for method in ["PUT", "PATCH"] {
             let what = format!("{method} {SETTINGS}");
-            let (status, problem) = server.request_as_writer(&what, Some(body.clone())).await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{what} {body}: {problem}");
-            assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
+            let problem = server
+                .expect_problem(&what, Some(body.clone()), 400, json!({"code": "InvalidArgument"}))
+                .await;
             let reported_field = problem["field"].as_str().unwrap_or_default();
             assert_eq!(reported_field.split('[').next(), Some(field), "{what}: {problem}");
         }
     }
     let elsewhere = Some(json!({"registry": "elsewhere"}));
-    let (_, problem) = server.request_as_writer(&format!("PUT {SETTINGS}"), elsewhere).await;
-    assert_eq!(problem["message"], "registry: the server knows only lab, release");
-    assert_eq!(server.expect_ok(&format!("GET {SETTINGS}"), None).await, stored);
+    let expected = json!({"message": "registry: the server knows only lab, release"});
+    server.expect_problem(&format!("PUT {SETTINGS}"), elsewhere, 400, expected).await;
+    assert_eq!(server.get(SETTINGS).await, stored);
 }
 
 #[tokio::test]
 async fn the_default_operating_system_is_the_newest_of_the_default_profile() {
     let server = TestServer::with_settings(with_registries()).await;
-    let now =
-        async || server.expect_ok(&format!("GET {SETTINGS}"), None).await["defaultOsID"].clone();
+    let now = async || server.get(SETTINGS).await["defaultOsID"].clone();
     let sync_version = async |version: &str| {
         let list = json!({"repo": version}).to_string();
         let os = server.create_synced_os_with(server.ours, "edge", version, &list).await;
@@ -154,7 +152,7 @@ async fn the_default_operating_system_is_the_newest_of_the_default_profile() {
 #[tokio::test]
 async fn a_sync_is_requested_and_followed_to_its_end() {
     let server = TestServer::with_settings(with_registries()).await;
-    let get = async || server.expect_ok(&format!("GET {SYNC}"), None).await;
+    let get = async || server.get(SYNC).await;
     let post = async || server.expect_ok(&format!("POST {SYNC}"), None).await;
     let initial = get().await;
     assert_eq!(initial["registry"], "release");
@@ -197,7 +195,8 @@ async fn a_sync_is_requested_and_followed_to_its_end() {
     // The message may be about another project, so it is not shown.
     assert!(!ended.to_string().contains("walrus"), "{ended}");
     let (status, theirs) = server
-        .request_as(Caller::Foreigner, &format!("GET /v1/projects/theirs/{SYNC}"), None)
+        .client_of(Caller::Foreigner)
+        .request(&format!("GET /v1/projects/theirs/{SYNC}"), None)
         .await;
     assert_eq!((status, theirs), (StatusCode::OK, ended));
 }
@@ -218,13 +217,12 @@ async fn a_project_without_a_selection_cannot_request_a_sync() {
     ] {
         let server =
             TestServer::with_settings(Settings { os_defaults: os, ..Settings::default() }).await;
-        let (status, problem) = server.request_as_writer(&format!("POST {SYNC}"), None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
+        let problem = server.expect_problem(&format!("POST {SYNC}"), None, 400, json!({})).await;
         assert_eq!(
             (&problem["code"], &problem["message"]),
             (&json!("FailedPrecondition"), &json!(why))
         );
-        let sync = server.expect_ok(&format!("GET {SYNC}"), None).await;
+        let sync = server.get(SYNC).await;
         assert_eq!((&sync["registry"], &sync["request"]), (&json!(registry), &json!("0")));
     }
 }
@@ -232,7 +230,7 @@ async fn a_project_without_a_selection_cannot_request_a_sync() {
 #[tokio::test]
 async fn the_report_shows_the_findings_until_the_selection_changes() {
     let server = TestServer::with_settings(with_registries()).await;
-    let get = async || server.expect_ok(&format!("GET {REPORT}"), None).await;
+    let get = async || server.get(REPORT).await;
     let initial = get().await;
     assert_eq!((&initial["outcome"], &initial["findings"]), (&Value::Null, &json!([])));
     let os = server.create_synced_os(server.ours, "walrus").await;
@@ -270,7 +268,7 @@ async fn no_change_of_the_selection_is_lost() {
             server.expect_ok(&what, Some(one.clone())),
             server.expect_ok(&what, Some(other.clone())),
         );
-        let settings = server.expect_ok(&format!("GET {SETTINGS}"), None).await;
+        let settings = server.get(SETTINGS).await;
         assert_eq!(settings["revision"], one["revision"]);
         assert_eq!(settings["enabledProfiles"], other["enabledProfiles"]);
     }
@@ -281,13 +279,12 @@ async fn no_change_of_the_selection_is_lost() {
 #[tokio::test]
 async fn a_server_with_a_single_connection_answers_every_request() {
     let options = StoreOptions { max_connections: 1, ..StoreOptions::default() };
-    let store = Store::connect(&fresh_database().await, options).await;
-    let server = TestServer::with_store(store.expect("connected"), with_registries()).await;
+    let server = TestServer::with_options(options, with_registries()).await;
     server.change_selection("PUT", json!({"revision": "0.8.12"})).await;
     server.change_selection("PATCH", json!({"registry": "lab"})).await;
     for (what, request) in [("POST", "1"), ("GET", "1"), ("POST", "1")] {
         let sync = server.expect_ok(&format!("{what} {SYNC}"), None).await;
         assert_eq!((&sync["registry"], &sync["request"]), (&json!("lab"), &json!(request)));
     }
-    server.expect_ok(&format!("GET {REPORT}"), None).await;
+    server.get(REPORT).await;
 }

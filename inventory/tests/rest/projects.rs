@@ -9,47 +9,36 @@ const DELETE: &str = "DELETE /v1/projects/ours";
 
 #[tokio::test]
 async fn a_project_with_hosts_is_deleted_only_with_force() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.seed_update_controls(&resources).await;
+    let administrator = server.client_of(Caller::Administrator);
+    let why = "project is in use by hosts; delete it with force to delete the hosts as well";
     for query in ["", "?force=false"] {
-        let what = format!("{DELETE}{query}");
-        let (status, problem) = server.request_as(Caller::Administrator, &what, None).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["code"], "FailedPrecondition", "{what}: {problem}");
-        let why = "project is in use by hosts; delete it with force to delete the hosts as well";
-        assert_eq!(problem["message"], why, "{what}");
+        let expected = json!({"code": "FailedPrecondition", "message": why});
+        administrator.expect_problem(&format!("{DELETE}{query}"), None, 400, expected).await;
     }
-    server.expect_ok(&format!("GET compute/hosts/{}", resources.host), None).await;
+    server.get(&format!("compute/hosts/{}", resources.host)).await;
 
     let what = format!("{DELETE}?force=true");
-    let (status, answer) = server.request_as(Caller::Administrator, &what, None).await;
-    assert_eq!((status, answer), (StatusCode::OK, json!({})));
-    let (status, _) = server.request_as(Caller::Administrator, &what, None).await;
-    assert_eq!(status, StatusCode::NOT_FOUND);
-    let (status, _) = server.request_as_writer("GET compute/hosts", None).await;
-    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert_eq!(administrator.expect_ok(&what, None).await, json!({}));
+    administrator.expect_problem(&what, None, 404, json!({})).await;
+    server.expect_problem("GET compute/hosts", None, 403, json!({})).await;
 
-    let put = "PUT /v1/projects/ours";
-    let (status, _) = server.request_as(Caller::Administrator, put, Some(json!({}))).await;
-    assert_eq!(status, StatusCode::OK, "the name is free again");
+    administrator.put("", json!({})).await;
     for list in ["compute/hosts", "regions", "os-update-runs"] {
-        let what = format!("GET /v1/projects/ours/{list}");
-        let (status, answer) = server.request_as(Caller::Administrator, &what, None).await;
-        assert_eq!((status, &answer["totalElements"]), (StatusCode::OK, &json!(0)), "{list}");
+        assert_eq!(administrator.get(list).await["totalElements"], 0, "{list}");
     }
 }
 
 #[tokio::test]
 async fn a_project_without_hosts_is_deleted_with_its_contents() {
     let server = TestServer::new().await;
-    let region = server.expect_ok("POST regions", Some(json!({"name": "south"}))).await;
+    let region = server.post("regions", json!({"name": "south"})).await;
     let site = json!({"name": "ulm", "regionId": region["resourceId"]});
-    server.expect_ok("POST sites", Some(site)).await;
+    server.post("sites", site).await;
     let policy = json!({"name": "all", "updatePolicy": "UPDATE_POLICY_LATEST"});
-    server.expect_ok("POST os-update-policies", Some(policy)).await;
-    let (status, answer) = server.request_as(Caller::Administrator, DELETE, None).await;
-    assert_eq!((status, answer), (StatusCode::OK, json!({})));
+    server.post("os-update-policies", policy).await;
+    server.client_of(Caller::Administrator).delete("").await;
 }
 
 #[tokio::test]
@@ -63,17 +52,12 @@ async fn only_administrators_delete_projects_and_force_must_be_true_or_false() {
         (Caller::Writer, StatusCode::FORBIDDEN),
         (Caller::Foreigner, StatusCode::FORBIDDEN),
     ] {
-        let (status, problem) = server.request_as(caller, &force, None).await;
+        let (status, problem) = server.client_of(caller).request(&force, None).await;
         assert_eq!(status, expected, "{caller:?}: {problem}");
     }
     for query in ["?force=yes", "?force="] {
-        let what = format!("{DELETE}{query}");
-        let (status, problem) = server.request_as(Caller::Administrator, &what, None).await;
-        assert_eq!(
-            (status, &problem["field"]),
-            (StatusCode::BAD_REQUEST, &json!("force")),
-            "{what}"
-        );
+        let (what, expected) = (format!("{DELETE}{query}"), json!({"field": "force"}));
+        server.client_of(Caller::Administrator).expect_problem(&what, None, 400, expected).await;
     }
-    server.expect_ok("GET regions", None).await;
+    server.get("regions").await;
 }

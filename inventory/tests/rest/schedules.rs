@@ -1,7 +1,6 @@
 //! Lists of schedules: inherited from regions, open at an instant, filtered, and both kinds in one
 //! response.
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::lists::percent_encode;
@@ -23,16 +22,15 @@ async fn names(server: &TestServer, query: &str) -> String {
 
 #[tokio::test]
 async fn schedules_are_listed_by_target_and_inherited_from_the_regions_above() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let inner = json!({"name": "swabia", "parentId": resources.region});
-    let inner = server.expect_ok("POST regions", Some(inner)).await["resourceId"].clone();
+    let inner = server.post("regions", inner).await["resourceId"].clone();
     let other = json!({"name": "bonn", "regionId": inner});
-    let other = server.expect_ok("POST sites", Some(other)).await["resourceId"].clone();
+    let other = server.post("sites", other).await["resourceId"].clone();
     let mut of_region = nightly("");
     of_region["targetRegionId"] = json!(resources.region);
     of_region["name"] = json!("of the region");
-    server.expect_ok("POST schedules/repeated", Some(of_region)).await;
+    server.post("schedules/repeated", of_region).await;
 
     let (host, site, region) = (&resources.host, &resources.site, &resources.region);
     let (other, inner) = (other.as_str().expect("an id"), inner.as_str().expect("an id"));
@@ -57,8 +55,7 @@ async fn schedules_are_listed_by_target_and_inherited_from_the_regions_above() {
 
 #[tokio::test]
 async fn schedules_are_filtered_by_the_instant_at_which_they_are_open() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     // `tonight` is open from 13:00 to 14:00 UTC. 02:00 in Berlin is 01:00 UTC.
     for (from_now, expected) in [
         (0, ""),
@@ -86,8 +83,7 @@ async fn schedules_are_filtered_by_the_instant_at_which_they_are_open() {
 /// Each page evaluates again which schedules are open and which regions contain the site.
 #[tokio::test]
 async fn paging_of_open_schedules_survives_changes() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let night = |name: &str| {
         let mut more = nightly(&resources.site);
         more["name"] = json!(name);
@@ -114,7 +110,7 @@ async fn paging_of_open_schedules_survives_changes() {
     server.expect_ok(&delete, None).await;
     server.expect_ok("POST schedules/repeated", night("night 2")).await;
     let inner = json!({"name": "swabia", "parentId": resources.region});
-    let inner = server.expect_ok("POST regions", Some(inner)).await["resourceId"].clone();
+    let inner = server.post("regions", inner).await["resourceId"].clone();
     let moved = Some(json!({"regionId": inner}));
     let site = format!("PATCH sites/{}", resources.site);
     server.expect_ok(&site, moved).await;
@@ -127,13 +123,12 @@ async fn paging_of_open_schedules_survives_changes() {
 
 #[tokio::test]
 async fn schedules_are_filtered_and_ordered() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let open_ended = json!({
         "name": "another night", "scheduleStatus": "SCHEDULE_STATUS_MAINTENANCE",
         "startSeconds": server.seconds(60), "targetSiteId": resources.site,
     });
-    server.expect_ok("POST schedules/single", Some(open_ended)).await;
+    server.post("schedules/single", open_ended).await;
     let of_host = format!("&hostId={}&orderBy=name", resources.host);
     let night = r#"name = "NIGHT""#;
     for (filter, more, expected) in [
@@ -153,25 +148,22 @@ async fn schedules_are_filtered_and_ordered() {
     let single = format!("GET schedules/single?{starts}");
     assert_eq!(server.expect_ok(&single, None).await["totalElements"], 2);
     let joint = format!("GET compute/schedules?{starts}");
-    let (status, problem) = server.request_as_writer(&joint, None).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert_eq!(problem["parameter"], "filter");
+    server.expect_problem(&joint, None, 400, json!({"parameter": "filter"})).await;
 }
 
 #[tokio::test]
 async fn a_page_of_both_kinds_counts_each_kind_separately() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     for n in 0..3 {
         let mut more = nightly(&resources.site);
         more["name"] = json!(format!("night {n}"));
-        server.expect_ok("POST schedules/repeated", Some(more)).await;
+        server.post("schedules/repeated", more).await;
     }
     let summarize = |page: &Value| {
         let length = |key: &str| page[key].as_array().map_or(0, Vec::len);
         (length("singleSchedules"), length("repeatedSchedules"))
     };
-    let first = server.expect_ok("GET compute/schedules?pageSize=2", None).await;
+    let first = server.get("compute/schedules?pageSize=2").await;
     assert_eq!(summarize(&first), (1, 2));
     assert_eq!((&first["totalElements"], &first["hasNext"]), (&json!(5), &json!(true)));
     let token = first["nextPageToken"].as_str().expect("a token");
@@ -179,6 +171,6 @@ async fn a_page_of_both_kinds_counts_each_kind_separately() {
     let second = server.expect_ok(&list, None).await;
     assert_eq!(summarize(&second), (0, 2));
     assert_eq!((&second["totalElements"], &second["hasNext"]), (&json!(5), &json!(false)));
-    let all = server.expect_ok("GET schedules", None).await;
+    let all = server.get("schedules").await;
     assert_eq!(summarize(&all), (1, 4));
 }

@@ -1,12 +1,10 @@
 //! SQL statements per request. A read takes the same number however many resources a project has.
 
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
 use evenkeel_domain::hardware::{Address, Hardware, Nic};
-use evenkeel_inventory::{Inventory, router};
 use evenkeel_kit::Clock;
 use evenkeel_store::hardware;
 use evenkeel_store::testing::counting_store;
@@ -45,7 +43,7 @@ const MAX_ROUND_TRIPS: [(&str, u64); 6] = [
 ];
 
 async fn create(server: &TestServer, list: &str, body: Value) -> String {
-    resource_id(&server.expect_ok(&format!("POST {list}"), Some(body)).await)
+    resource_id(&server.post(list, body).await)
 }
 
 /// Creates a region, below the previous one unless that would be too deep, and a site in it.
@@ -207,18 +205,12 @@ async fn count_statements(resources: usize) -> Vec<(String, u64)> {
         outer = region.map(|(_, id)| id.clone()).unwrap_or_default();
     }
     let (store, sent) = counting_store(&server.store);
-    server.router = router(Inventory {
-        store,
-        clock: Arc::new(server.clock.clone()),
-        authority: Arc::clone(&server.authority),
-        ca_digest: None,
-        settings: with_registries(),
-    });
+    server.use_store(store, with_registries());
     let mut costs = Vec::new();
     for request in read_requests() {
         let what = format!("GET {}", fill_ids(&request, &ids));
         let before = sent.statements.load(Ordering::Relaxed);
-        let (status, answer) = server.request_as(Caller::Writer, &what, None).await;
+        let (status, answer) = server.client_of(Caller::Writer).request(&what, None).await;
         let cost = sent.statements.load(Ordering::Relaxed) - before;
         assert_eq!(status, StatusCode::OK, "{what}: {answer}");
         // Otherwise the number of statements would prove nothing.

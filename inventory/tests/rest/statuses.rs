@@ -164,8 +164,8 @@ async fn status_rows(is_legacy: bool) -> Vec<StatusRow> {
         let mut statuses = Vec::new();
         for (caller, token) in ALL_CALLERS.iter().zip(&tokens) {
             let body = request_body(&operation, &resources, &server);
-            let answer = server.request_with_token(token.as_deref(), active, &what, body).await;
-            let (status, answer) = read_json(answer).await;
+            let client = server.client(token.as_deref(), active);
+            let (status, answer) = client.request(&what, body).await;
             assert!(!status.is_server_error(), "{what} as {caller:?}: {answer}");
             statuses.push(status.as_u16());
         }
@@ -257,8 +257,8 @@ async fn the_legacy_form_needs_the_uuid_of_an_accessible_project() {
         (Some(ours.as_str()), 200),
     ] {
         let what = "GET /edge-infra.orchestrator.apis/v2/hosts";
-        let answer = server.request_with_token(token.as_deref(), project, what, None).await;
-        assert_eq!(answer.status().as_u16(), expected, "{project:?}");
+        let (status, _) = server.client(token.as_deref(), project).request(what, None).await;
+        assert_eq!(status.as_u16(), expected, "{project:?}");
     }
 }
 
@@ -281,8 +281,7 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_id_is_not_found()
         ),
         ("nonsense", 400, "resourceId: `nonsense` is not an id of the form host-0a1b2c3d"),
     ] {
-        let (got, problem) =
-            server.request_as_writer(&format!("GET compute/hosts/{id}"), None).await;
+        let (got, problem) = server.request(&format!("GET compute/hosts/{id}"), None).await;
         assert_eq!(got.as_u16(), status, "{id}");
         assert_eq!(problem["message"], message);
     }
@@ -307,7 +306,7 @@ async fn not_found_messages_use_the_names_of_eim() {
         ("compute/instances/inst-00000000/order", "instance_resource not found"),
         ("join-tokens/jointoken-00000000", "join_token_resource not found"),
     ] {
-        let (got, problem) = server.request_as_writer(&format!("GET {path}"), None).await;
+        let (got, problem) = server.request(&format!("GET {path}"), None).await;
         assert_eq!((got, &problem["message"]), (StatusCode::NOT_FOUND, &json!(message)), "{path}");
     }
 }
@@ -315,11 +314,12 @@ async fn not_found_messages_use_the_names_of_eim() {
 #[tokio::test]
 async fn an_unknown_path_or_method_is_a_problem() {
     let server = TestServer::new().await;
-    let (status, problem) = server.request_as(Caller::Writer, "GET /v1/nothing", None).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::NOT_FOUND, &json!("NotFound")));
-    let (status, problem) = server.request_as_writer("DELETE compute/hosts", None).await;
-    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(problem["type"], "urn:evenkeel:problem:no-such-method");
+    server
+        .client_of(Caller::Writer)
+        .expect_problem("GET /v1/nothing", None, 404, json!({"code": "NotFound"}))
+        .await;
+    let expected = json!({"type": "urn:evenkeel:problem:no-such-method"});
+    server.expect_problem("DELETE compute/hosts", None, 405, expected).await;
 }
 
 #[tokio::test]
@@ -360,7 +360,7 @@ async fn unknown_and_foreign_projects_look_the_same() {
     let server = TestServer::new().await;
     let request_hosts = async |project: &str| {
         let path = format!("GET /v1/projects/{project}/compute/hosts");
-        let (status, mut problem) = server.request_as(Caller::Writer, &path, None).await;
+        let (status, mut problem) = server.client_of(Caller::Writer).request(&path, None).await;
         problem["instance"] = json!("");
         (status, problem)
     };

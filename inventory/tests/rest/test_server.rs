@@ -3,13 +3,14 @@
 mod catalogue;
 mod resource_ids;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{Authority, Keys, Role, Settings as AuthSettings};
+use evenkeel_auth::{Authority, Role};
 use evenkeel_domain::decide::{Target, TargetKind};
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::package::{ObservedPackage, PackageChange, PackageResult};
@@ -17,16 +18,19 @@ use evenkeel_domain::policy::{ImageRules, PackageRules};
 use evenkeel_domain::run::{
     AttemptId, Evidence, Origin, PhaseSpan, RunEvent, RunEventRecord, RunReport, RunTimeouts,
 };
-use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_domain::tenant::TenantId;
 use evenkeel_inventory::{Inventory, Settings, router};
-use evenkeel_kit::{Clock, TestClock};
+use evenkeel_kit::Clock;
 use evenkeel_store::runs::{RunOpening, Subject, advance};
-use evenkeel_store::{Store, policies, projects};
+use evenkeel_store::{Store, StoreOptions, policies};
+use evenkeel_test_support::RestClient;
 use http_body_util::BodyExt;
+use serde::Serialize;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tower::ServiceExt;
 use uuid::Uuid;
+
+pub use evenkeel_test_support::resource_id;
 
 pub use catalogue::{cve_list, image_signature, package_list, with_registries};
 pub use resource_ids::{ID_PLACEHOLDERS, ResourceIds, has_id_placeholder, legacy_path};
@@ -34,12 +38,17 @@ pub use resource_ids::{ID_PLACEHOLDERS, ResourceIds, has_id_placeholder, legacy_
 /// A server with the projects `ours` and `theirs`.
 pub struct TestServer {
     pub router: Router,
-    pub store: Store,
-    pub clock: TestClock,
-    pub authority: Arc<Authority>,
     pub ours: TenantId,
     pub theirs: TenantId,
-    _keys: TempDir,
+    base: evenkeel_test_support::TestServer,
+}
+
+impl Deref for TestServer {
+    type Target = evenkeel_test_support::TestServer;
+
+    fn deref(&self) -> &Self::Target {
+        &self.base
+    }
 }
 
 /// The sender of a request.
@@ -66,25 +75,35 @@ impl TestServer {
         Self::with_settings(Settings::default()).await
     }
 
+    /// A server with one resource of each kind in `ours`.
+    pub async fn with_resources() -> (Self, ResourceIds) {
+        let server = Self::new().await;
+        let resources = server.seed_resources().await;
+        (server, resources)
+    }
+
     pub async fn with_settings(settings: Settings) -> Self {
-        Self::with_store(evenkeel_store::testing::fresh_store().await, settings).await
+        let options = StoreOptions { max_connections: 10, ..StoreOptions::default() };
+        Self::with_options(options, settings).await
     }
 
-    /// A server on this store, which must be empty.
-    pub async fn with_store(store: Store, settings: Settings) -> Self {
-        let keys = tempfile::tempdir().expect("a folder");
-        let clock = TestClock::new(noon());
-        let signing = Keys::open(keys.path()).expect("a key");
-        let authority = Arc::new(Authority::new(signing, AuthSettings::default()));
-        let router = build_router(&store, &clock, &authority, settings);
-        let ours = create_project(&store, "ours").await;
-        let theirs = create_project(&store, "theirs").await;
-        Self { router, store, clock, authority, ours, theirs, _keys: keys }
+    pub async fn with_options(options: StoreOptions, settings: Settings) -> Self {
+        let base = evenkeel_test_support::TestServer::with_options(noon(), options).await;
+        let router = build_router(&base, base.store.clone(), settings);
+        let ours = base.create_project("ours").await;
+        let theirs = base.create_project("theirs").await;
+        Self { router, ours, theirs, base }
     }
 
-    /// The router of the same server on another store.
-    pub fn router_with_store(&self, store: &Store) -> Router {
-        build_router(store, &self.clock, &self.authority, Settings::default())
+    /// Lets the router use another store.
+    pub fn use_store(&mut self, store: Store, settings: Settings) {
+        self.router = build_router(&self.base, store, settings);
+    }
+
+    /// Lets the router use another authority.
+    pub fn use_authority(&mut self, authority: Arc<Authority>) {
+        self.base.authority = authority;
+        self.use_store(self.base.store.clone(), Settings::default());
     }
 
     /// The token of a caller.
@@ -99,66 +118,66 @@ impl TestServer {
             Caller::Node => &[Role::Node(ours)],
             Caller::Administrator => &[Role::Administrator],
         };
-        let name = format!("{caller:?}").to_lowercase();
-        let issued =
-            self.authority.issue_operator(&name, roles, TimeDelta::hours(1), self.clock.now());
-        Some(issued.expect("a token").token.reveal().to_owned())
+        Some(self.base.token(&format!("{caller:?}").to_lowercase(), roles))
     }
 
-    /// Sends a request and returns the complete response.
+    /// Sends any request and returns the response.
     pub async fn send(&self, request: Request<Body>) -> Response<Body> {
         self.router.clone().oneshot(request).await.expect("a router never fails")
     }
 
-    /// Sends a request of a caller; `what` is the method and the path.
-    pub async fn request_as(
-        &self,
-        caller: Caller,
-        what: &str,
-        body: Option<Value>,
-    ) -> (StatusCode, Value) {
-        let token = self.token(caller);
-        read_json(self.request_with_token(token.as_deref(), None, what, body).await).await
+    /// A session in `ours` with any token. `project` is the UUID in the header `ActiveProjectID`,
+    /// for the legacy form.
+    pub fn client(&self, token: Option<&str>, project: Option<&str>) -> RestClient {
+        let client = RestClient::with_router(&self.router, "ours");
+        let client = token.into_iter().fold(client, RestClient::with_token);
+        project.into_iter().fold(client, |client, id| client.with_header("activeprojectid", id))
     }
 
-    /// Sends a request with any token. `project` is the UUID in the header `ActiveProjectID`, for
-    /// the legacy form.
-    pub async fn request_with_token(
-        &self,
-        token: Option<&str>,
-        project: Option<&str>,
-        what: &str,
-        body: Option<Value>,
-    ) -> Response<Body> {
-        let (method, path) = what.split_once(' ').expect("a method and a path");
-        let mut request = Request::builder().method(method).uri(path);
-        if let Some(token) = token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        if let Some(project) = project {
-            request = request.header("ActiveProjectID", project);
-        }
-        let body = match body {
-            None => Body::empty(),
-            Some(body) => {
-                request = request.header("content-type", "application/json");
-                Body::from(body.to_string())
-            }
-        };
-        self.send(request.body(body).expect("a request")).await
+    /// A session of a caller in `ours`.
+    pub fn client_of(&self, caller: Caller) -> RestClient {
+        self.client(self.token(caller).as_deref(), None)
     }
 
-    /// Like [`Self::request_as_writer`]; the response must be a success.
+    /// Sends a request of the writer; `what` is the method and the path.
+    pub async fn request(&self, what: &str, body: Option<Value>) -> (StatusCode, Value) {
+        self.client_of(Caller::Writer).request(what, body).await
+    }
+
+    /// Sends a request of the writer that must succeed.
     pub async fn expect_ok(&self, what: &str, body: Option<Value>) -> Value {
-        let (status, answer) = self.request_as_writer(what, body).await;
-        assert_eq!(status, StatusCode::OK, "{what}: {answer}");
-        answer
+        self.client_of(Caller::Writer).expect_ok(what, body).await
     }
 
-    /// Sends a request of the writer; `what` is the method and the path in `ours`.
-    pub async fn request_as_writer(&self, what: &str, body: Option<Value>) -> (StatusCode, Value) {
-        let (method, path) = what.split_once(' ').expect("a method and a path");
-        self.request_as(Caller::Writer, &format!("{method} /v1/projects/ours/{path}"), body).await
+    /// Sends a request of the writer that must be refused with these members in the problem.
+    pub async fn expect_problem(
+        &self,
+        what: &str,
+        body: Option<Value>,
+        status: u16,
+        expected: Value,
+    ) -> Value {
+        self.client_of(Caller::Writer).expect_problem(what, body, status, expected).await
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        self.client_of(Caller::Writer).get(path).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl Serialize) -> Value {
+        self.client_of(Caller::Writer).post(path, body).await
+    }
+
+    pub async fn put(&self, path: &str, body: impl Serialize) -> Value {
+        self.client_of(Caller::Writer).put(path, body).await
+    }
+
+    pub async fn patch(&self, path: &str, body: impl Serialize) -> Value {
+        self.client_of(Caller::Writer).patch(path, body).await
+    }
+
+    pub async fn delete(&self, path: &str) {
+        self.client_of(Caller::Writer).delete(path).await;
     }
 
     /// A Unix time relative to now.
@@ -169,26 +188,26 @@ impl TestServer {
     /// Creates one resource of each kind in `ours`.
     pub async fn seed_resources(&self) -> ResourceIds {
         let region = json!({"name": "south", "metadata": [{"key": "country", "value": "de"}]});
-        let region = resource_id(&self.expect_ok("POST regions", Some(region)).await);
+        let region = resource_id(&self.post("regions", region).await);
         let site = json!({"name": "ulm", "regionId": region, "siteLat": 483_000_000, "siteLng": 99_000_000});
-        let site = resource_id(&self.expect_ok("POST sites", Some(site)).await);
+        let site = resource_id(&self.post("sites", site).await);
         let host = json!({
             "name": "edge-01", "uuid": UUID, "serialNumber": "ABC12345", "autoOnboard": true, "siteId": site,
         });
-        let host = resource_id(&self.expect_ok("POST compute/hosts/register", Some(host)).await);
-        let os = resource_id(&self.expect_ok("POST compute/os", Some(os_body("Debian 12"))).await);
+        let host = resource_id(&self.post("compute/hosts/register", host).await);
+        let os = resource_id(&self.post("compute/os", os_body("Debian 12")).await);
         let policy = json!({
             "name": "security", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl\njq=1.7",
         });
-        let policy = resource_id(&self.expect_ok("POST os-update-policies", Some(policy)).await);
+        let policy = resource_id(&self.post("os-update-policies", policy).await);
         let instance =
             json!({"hostID": host, "osID": os, "osUpdatePolicyID": policy, "name": "on-edge-01"});
-        let instance = resource_id(&self.expect_ok("POST compute/instances", Some(instance)).await);
+        let instance = resource_id(&self.post("compute/instances", instance).await);
         let schedule = json!({
             "name": "tonight", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "targetHostId": host,
             "startSeconds": self.seconds(3_600), "endSeconds": self.seconds(7_200),
         });
-        let schedule = resource_id(&self.expect_ok("POST schedules/single", Some(schedule)).await);
+        let schedule = resource_id(&self.post("schedules/single", schedule).await);
         let repeated = Some(nightly(&site));
         let repeated = resource_id(&self.expect_ok("POST schedules/repeated", repeated).await);
         let token = Some(json!({"name": "racks"}));
@@ -220,9 +239,9 @@ impl TestServer {
         let config = json!({"name": "motd", "config": "#cloud-config"});
         let account = json!({"username": "operator", "sshKey": SSH_KEY});
         [
-            resource_id(&self.expect_ok("POST providers", Some(provider)).await),
-            resource_id(&self.expect_ok("POST customConfigs", Some(config)).await),
-            resource_id(&self.expect_ok("POST localAccounts", Some(account)).await),
+            resource_id(&self.post("providers", provider).await),
+            resource_id(&self.post("customConfigs", config).await),
+            resource_id(&self.post("localAccounts", account).await),
         ]
     }
 
@@ -356,31 +375,17 @@ fn run_event_record(sequence: u32, event: RunEvent, evidence: Evidence) -> RunEv
 }
 
 fn build_router(
-    store: &Store,
-    clock: &TestClock,
-    authority: &Arc<Authority>,
+    base: &evenkeel_test_support::TestServer,
+    store: Store,
     settings: Settings,
 ) -> Router {
     router(Inventory {
-        store: store.clone(),
-        clock: Arc::new(clock.clone()),
-        authority: Arc::clone(authority),
+        store,
+        clock: base.shared_clock(),
+        authority: Arc::clone(&base.authority),
         ca_digest: Some("ab".repeat(32)),
         settings,
     })
-}
-
-async fn create_project(store: &Store, name: &str) -> TenantId {
-    let tx = store.fleet().await.expect("a transaction");
-    let name = ProjectName::parse("name", name).expect("a name");
-    let project = projects::create(&tx, &name, "", noon()).await.expect("a project");
-    tx.commit().await.expect("committed");
-    project.id
-}
-
-/// The id of the resource in a response.
-pub fn resource_id(answer: &Value) -> String {
-    answer["resourceId"].as_str().expect("an id").to_owned()
 }
 
 /// Status and JSON of a response.

@@ -2,11 +2,11 @@
 
 mod node_reports;
 
-use axum::http::StatusCode;
 use chrono::TimeDelta;
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_store::nodes;
 use evenkeel_store::nodes::NodeState;
+use evenkeel_test_support::redact;
 use serde_json::{Value, json};
 
 use crate::test_server::{ResourceIds, TestServer, nightly, os_body};
@@ -40,13 +40,13 @@ impl TestServer {
 
     async fn create_policy(&self, name: &str) -> String {
         let body = json!({"name": name, "updatePolicy": "UPDATE_POLICY_LATEST"});
-        let created = self.expect_ok("POST os-update-policies", Some(body)).await;
+        let created = self.post("os-update-policies", body).await;
         created["resourceId"].as_str().expect("an id").to_owned()
     }
 
     async fn assign(&self, target: &str, policy: &str) -> Value {
         let body = json!({"osUpdatePolicyId": policy});
-        self.expect_ok(&format!("PUT assignments/{target}"), Some(body)).await
+        self.put(&format!("assignments/{target}"), body).await
     }
 }
 
@@ -60,8 +60,7 @@ fn reason_and_may_start(decision: &Value) -> (&str, bool) {
 
 #[tokio::test]
 async fn the_nearest_policy_that_fits_applies() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let instance = format!("compute/instances/{}", resources.instance);
     let targets = [
         ("project", "project"),
@@ -70,76 +69,62 @@ async fn the_nearest_policy_that_fits_applies() {
         ("host", &resources.host),
         ("instance", &resources.instance),
     ];
-    server.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
+    server.delete(&format!("assignments/{}", resources.instance)).await;
     for (level, target) in targets {
         let policy = server.create_policy(level).await;
         let created = server.assign(target, &policy).await;
         assert_eq!((&created["target"], &created["targetKind"]), (&json!(target), &json!(level)));
-        let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
+        let fetched = server.get(&instance).await;
         let effective = &fetched["effectiveUpdatePolicy"];
         assert_eq!(effective["resourceId"], policy.as_str());
         assert_eq!(effective["level"], level);
         assert_eq!(effective["assignedTo"], target);
         assert_eq!(server.get_decision(&resources).await["policy"], *effective);
     }
-    let listed = server.expect_ok("GET assignments?pageSize=4", None).await;
+    let listed = server.get("assignments?pageSize=4").await;
     assert_eq!((&listed["totalElements"], &listed["hasNext"]), (&json!(5), &json!(true)));
     assert_eq!(listed["assignments"][0]["targetKind"], "site");
     for (level, target) in targets.iter().rev() {
-        let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
+        let fetched = server.get(&instance).await;
         assert_eq!(fetched["effectiveUpdatePolicy"]["level"], *level);
-        server.expect_ok(&format!("DELETE assignments/{target}"), None).await;
-        let (status, _) =
-            server.request_as_writer(&format!("DELETE assignments/{target}"), None).await;
-        assert_eq!(status, StatusCode::NOT_FOUND);
+        server.delete(&format!("assignments/{target}")).await;
+        server.expect_problem(&format!("DELETE assignments/{target}"), None, 404, json!({})).await;
     }
-    let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
+    let fetched = server.get(&instance).await;
     assert_eq!(fetched["effectiveUpdatePolicy"], Value::Null);
 }
 
 #[tokio::test]
 async fn a_policy_that_does_not_fit_is_skipped_and_named() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let mut image = os_body("Edge 3");
     image["osType"] = json!("OS_TYPE_IMMUTABLE");
-    let image = server.expect_ok("POST compute/os", Some(image)).await;
+    let image = server.post("compute/os", image).await;
     let policy = json!({
         "name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"],
         "allowDowngrade": true, "offlineDays": 0,
     });
-    let policy = server.expect_ok("POST os-update-policies", Some(policy)).await;
+    let policy = server.post("os-update-policies", policy).await;
     assert_eq!((&policy["allowDowngrade"], &policy["offlineDays"]), (&json!(true), &json!(0)));
     let policy = policy["resourceId"].as_str().expect("an id");
     let latest = server.create_policy("latest").await;
     server.assign(&resources.site, policy).await;
     server.assign("project", &latest).await;
 
-    let (status, problem) = server
-        .request_as_writer(
-            &format!("PUT assignments/{}", resources.instance),
-            Some(json!({"osUpdatePolicyId": policy})),
-        )
-        .await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert_eq!(problem["field"], "osUpdatePolicyId");
+    let what = format!("PUT assignments/{}", resources.instance);
+    let expected = json!({"field": "osUpdatePolicyId"});
+    server.expect_problem(&what, Some(json!({"osUpdatePolicyId": policy})), 400, expected).await;
 
-    server.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
+    server.delete(&format!("assignments/{}", resources.instance)).await;
     let decision = server.get_decision(&resources).await;
-    assert_eq!(decision["policy"]["resourceId"], latest.as_str());
-    assert_eq!(decision["policy"]["level"], "project");
-    let skipped = &decision["skippedPolicies"][0];
-    assert_eq!(skipped["resourceId"], policy);
-    assert_eq!(skipped["assignedTo"], resources.site.as_str());
-    assert_eq!(skipped["reason"], "it installs an image, and the instance is updated by packages");
+    insta::assert_json_snapshot!(redact(&decision));
 }
 
 #[tokio::test]
 async fn a_policy_has_rules_for_packages() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let latest = |rules: Value| json!({"name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
-    let defaults = server.expect_ok("POST os-update-policies", Some(latest(Value::Null))).await;
+    let defaults = server.post("os-update-policies", latest(Value::Null)).await;
     let none = json!({
         "suites": [], "exclude": [], "minAgeDays": 0, "allowRemovals": false, "reboot": "IF_REQUIRED",
         "services": "KEEP_RUNNING", "downloadBytesPerSecond": 0,
@@ -151,7 +136,7 @@ async fn a_policy_has_rules_for_packages() {
         "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 1_048_576,
     });
     let body = latest(rules.clone());
-    let created = server.expect_ok("POST os-update-policies", Some(body)).await;
+    let created = server.post("os-update-policies", body).await;
     assert_eq!(created["packageRules"], rules);
     let id = created["resourceId"].as_str().expect("an id");
     server.assign(&resources.instance, id).await;
@@ -160,24 +145,22 @@ async fn a_policy_has_rules_for_packages() {
 
     let mut image = os_body("Edge 3");
     image["osType"] = json!("OS_TYPE_IMMUTABLE");
-    let image = server.expect_ok("POST compute/os", Some(image)).await;
+    let image = server.post("compute/os", image).await;
     let body = |rules: &Value| {
         json!({
             "name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"],
             "packageRules": rules,
         })
     };
-    let refused = server.request_as_writer("POST os-update-policies", Some(body(&rules))).await;
-    assert_eq!(refused.0, StatusCode::BAD_REQUEST);
-    assert_eq!(refused.1["field"], "packageRules");
-    server.expect_ok("POST os-update-policies", Some(body(&none))).await;
+    let expected = json!({"field": "packageRules"});
+    server.expect_problem("POST os-update-policies", Some(body(&rules)), 400, expected).await;
+    server.post("os-update-policies", body(&none)).await;
 }
 
 #[tokio::test]
 async fn an_assignment_with_limits_shows_their_usage() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
-    server.expect_ok(&format!("DELETE assignments/{}", resources.instance), None).await;
+    let (server, resources) = TestServer::with_resources().await;
+    server.delete(&format!("assignments/{}", resources.instance)).await;
     let put = format!("PUT assignments/{}", resources.region);
     let body =
         json!({"osUpdatePolicyId": resources.policy, "maxConcurrent": 3, "stopAfterFailures": 1});
@@ -204,79 +187,53 @@ async fn an_assignment_with_limits_shows_their_usage() {
 async fn check_pauses(server: &TestServer, resources: &ResourceIds) {
     for scope in ["project", &resources.site, &resources.policy] {
         let pause = format!("pauses/{scope}");
-        let created =
-            server.expect_ok(&format!("PUT {pause}"), Some(json!({"reason": "a storm"}))).await;
+        let created = server.put(&pause, json!({"reason": "a storm"})).await;
         assert_eq!((&created["scope"], &created["by"]), (&json!(scope), &json!("writer")));
         let decision = server.get_decision(resources).await;
         assert_eq!(reason_and_may_start(&decision), ("paused", false), "{scope}");
         assert_eq!(decision["pauses"], json!([created]));
-        assert_eq!(server.expect_ok("GET pauses", None).await["pauses"], json!([created]));
-        server.expect_ok(&format!("DELETE {pause}"), None).await;
+        assert_eq!(server.get("pauses").await["pauses"], json!([created]));
+        server.delete(&pause).await;
         assert!(reason_and_may_start(&server.get_decision(resources).await).1, "{scope}");
     }
 }
 
 #[tokio::test]
 async fn a_decision_shows_pauses_orders_and_offline_grants() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.mark_node_connected(&resources).await;
     let order = format!("compute/instances/{}/order", resources.instance);
 
-    let decision = server.get_decision(&resources).await;
-    assert_eq!(reason_and_may_start(&decision), ("window_closed", false));
-    assert_eq!(decision["act"], "fetch");
-    assert_eq!(decision["grant"]["expiresAt"], "2026-03-08T12:00:00Z");
-    assert_eq!(decision["grant"]["windows"][0]["start"], "2026-03-01T13:00:00Z");
-    let nights = decision["windows"].as_array().expect("windows");
-    assert_eq!(nights[0]["openedBy"], "single_schedule");
-    assert_eq!(nights[1]["openedBy"], "repeated_schedule");
-    assert_eq!(nights[1]["scheduleId"], resources.repeated.as_str());
-    // 02:00 in Berlin, in winter.
-    assert_eq!(nights[1]["start"], "2026-03-02T01:00:00Z");
-
+    // The repeated schedule opens at 02:00 in Berlin, in winter.
+    let waiting = server.get_decision(&resources).await;
     let now = json!({"kind": "now", "seconds": 600, "reason": "a hole"});
-    let created_order = server.expect_ok(&format!("PUT {order}"), Some(now)).await;
-    assert_eq!(
-        (&created_order["by"], &created_order["reason"]),
-        (&json!("writer"), &json!("a hole"))
-    );
-    assert_eq!(created_order["until"], "2026-03-01T12:10:00Z");
-    let decision = server.get_decision(&resources).await;
-    assert_eq!(reason_and_may_start(&decision), ("window_open", true));
-    assert_eq!(
-        (&decision["act"], &decision["startDeadline"]),
-        (&json!("apply"), &created_order["until"])
-    );
-    assert_eq!(decision["order"], created_order);
-    assert_eq!(decision["windows"][0]["openedBy"], "order");
+    let created_order = server.put(&order, now).await;
+    let ordered = server.get_decision(&resources).await;
+    assert_eq!(ordered["order"], created_order);
 
     check_pauses(&server, &resources).await;
 
     let cancel = json!({"kind": "cancel", "reason": "not now"});
-    server.expect_ok(&format!("PUT {order}"), Some(cancel)).await;
-    let decision = server.get_decision(&resources).await;
-    assert_eq!(reason_and_may_start(&decision), ("window_closed", false));
-    assert_eq!(decision["order"]["kind"], "cancel");
-    assert_eq!(server.expect_ok(&format!("DELETE {order}"), None).await, json!({}));
+    server.put(&order, cancel).await;
+    let cancelled = server.get_decision(&resources).await;
+    insta::assert_json_snapshot!(redact(&json!([waiting, ordered, cancelled])));
+    server.delete(&order).await;
     for method in ["GET", "DELETE"] {
-        let (status, problem) = server.request_as_writer(&format!("{method} {order}"), None).await;
-        assert_eq!(status, StatusCode::NOT_FOUND);
-        assert_eq!(problem["message"], "order not found");
+        let expected = json!({"message": "order not found"});
+        server.expect_problem(&format!("{method} {order}"), None, 404, expected).await;
     }
     assert_eq!(server.get_decision(&resources).await["order"], Value::Null);
 }
 
 #[tokio::test]
 async fn project_settings_choose_the_schedules_that_open_windows_and_the_retention_of_runs() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let defaults = json!({"retentionDays": null, "anyScheduleStatus": false});
-    assert_eq!(server.expect_ok("GET settings", None).await, defaults);
+    assert_eq!(server.get("settings").await, defaults);
     let mut maintenance = nightly(&resources.site);
     maintenance["scheduleStatus"] = json!("SCHEDULE_STATUS_MAINTENANCE");
     let path = format!("schedules/repeated/{}", resources.repeated);
-    server.expect_ok(&format!("PUT {path}"), Some(maintenance)).await;
+    server.put(&path, maintenance).await;
 
     let opens = |decision: &Value| {
         let windows = decision["windows"].as_array().expect("windows").iter();
@@ -284,53 +241,47 @@ async fn project_settings_choose_the_schedules_that_open_windows_and_the_retenti
     };
     assert_eq!(opens(&server.get_decision(&resources).await), 0);
     let other = json!({"retentionDays": 0, "anyScheduleStatus": true});
-    assert_eq!(server.expect_ok("PUT settings", Some(other.clone())).await, other);
-    assert_eq!(server.expect_ok("GET settings", None).await, other);
+    assert_eq!(server.put("settings", other.clone()).await, other);
+    assert_eq!(server.get("settings").await, other);
     assert!(opens(&server.get_decision(&resources).await) > 0);
-    assert_eq!(server.expect_ok("PUT settings", Some(json!({}))).await, defaults);
+    assert_eq!(server.put("settings", json!({})).await, defaults);
 }
 
 #[tokio::test]
 async fn a_schedule_is_patched_and_replaced() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("schedules/repeated/{}", resources.repeated);
-    let changed = server
-        .expect_ok(&format!("PATCH {path}"), Some(json!({"cronHours": "3", "timeZone": null})))
-        .await;
+    let changed = server.patch(&path, json!({"cronHours": "3", "timeZone": null})).await;
     assert_eq!((&changed["cronHours"], &changed["timeZone"]), (&json!("3"), &json!("UTC")));
     assert_eq!(changed["targetSiteId"], resources.site.as_str());
     let moved = json!({"targetSiteId": "", "targetRegionId": resources.region});
-    let moved = server.expect_ok(&format!("PATCH {path}"), Some(moved)).await;
+    let moved = server.patch(&path, moved).await;
     assert_eq!(moved["targetSite"], Value::Null);
     assert_eq!(moved["targetRegion"]["name"], "south");
-    let (status, problem) =
-        server.request_as_writer(&format!("PATCH {path}"), Some(json!({"cronHours": null}))).await;
-    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("cronHours")));
+    let (what, expected) = (format!("PATCH {path}"), json!({"field": "cronHours"}));
+    server.expect_problem(&what, Some(json!({"cronHours": null})), 400, expected).await;
     let both = Some(json!({"targetHostId": resources.host}));
-    let (status, problem) = server.request_as_writer(&format!("PATCH {path}"), both).await;
-    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("targetRegionId")));
+    server
+        .expect_problem(&format!("PATCH {path}"), both, 400, json!({"field": "targetRegionId"}))
+        .await;
 
     // An open window can be extended, but its start cannot be moved to another time in the past.
     let path = format!("schedules/single/{}", resources.schedule);
     server.clock.advance(TimeDelta::seconds(5_000));
     let later = server.seconds(9_000);
-    let longer =
-        server.expect_ok(&format!("PATCH {path}"), Some(json!({"endSeconds": later}))).await;
+    let longer = server.patch(&path, json!({"endSeconds": later})).await;
     assert_eq!(longer["endSeconds"], later);
-    let open_ended =
-        server.expect_ok(&format!("PATCH {path}?fieldMask=endSeconds"), Some(json!({}))).await;
+    let open_ended = server.patch(&format!("{path}?fieldMask=endSeconds"), json!({})).await;
     assert_eq!(open_ended["endSeconds"], 0);
     let mut replacement = open_ended.clone();
     replacement["name"] = json!("tonight, and longer");
     replacement["endSeconds"] = json!(later);
-    let (status, problem) =
-        server.request_as_writer(&format!("PUT {path}"), Some(replacement.clone())).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "a comma: {problem}");
+    server.expect_problem(&format!("PUT {path}"), Some(replacement.clone()), 400, json!({})).await;
     replacement["name"] = json!("tonight and longer");
-    let put = server.expect_ok(&format!("PUT {path}"), Some(replacement)).await;
+    let put = server.put(&path, replacement).await;
     assert_eq!(put["startSeconds"], open_ended["startSeconds"]);
     let past = Some(json!({"startSeconds": server.seconds(-10)}));
-    let (status, problem) = server.request_as_writer(&format!("PATCH {path}"), past).await;
-    assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("startSeconds")));
+    server
+        .expect_problem(&format!("PATCH {path}"), past, 400, json!({"field": "startSeconds"}))
+        .await;
 }

@@ -22,6 +22,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("simulator", &["kit", "proto"]),
     ("store", &["domain", "kit", "migrations"]),
+    ("test-support", &["auth", "domain", "kit", "store"]),
     ("update-agent", &["kit", "proto"]),
 ];
 

@@ -43,14 +43,26 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
             "registry/src/testing/",
             "cli/tests/",
             "bench/",
+            "test-support/",
             "tests/",
         ],
     ),
     restricted(
         "reqwest",
-        &["auth/src/provider.rs", "registry/src/oci/", "cli/", "server/tests/", "bench/", "tests/"],
+        &[
+            "auth/src/provider.rs",
+            "registry/src/oci/",
+            "cli/",
+            "server/tests/",
+            "bench/",
+            "test-support/",
+            "tests/",
+        ],
     ),
-    restricted("process::Command", &["pg/src/", "update-agent/src/runner", "bench/", "tests/"]),
+    restricted(
+        "process::Command",
+        &["pg/src/", "update-agent/src/runner", "bench/", "test-support/", "tests/"],
+    ),
     restricted("tokio_cron_scheduler", &["kit/src/job_schedule"]),
     // The cache announces changes; who waits for them subscribes.
     restricted(

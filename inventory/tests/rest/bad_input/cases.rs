@@ -227,7 +227,7 @@ async fn a_broken_rule_is_rejected_with_its_code_and_its_field() {
                 serde_json::from_str(&fixture.fill_placeholders(members)).expect("JSON");
             fixture.body_with(what, &members)
         });
-        let answer = fixture.server.request_as_writer(&fixture.fill_placeholders(what), body).await;
+        let answer = fixture.server.request(&fixture.fill_placeholders(what), body).await;
         results.check(case, &describe_response(&answer), expected, &answer.1);
     }
     results.assert_all_passed(150);

@@ -58,7 +58,7 @@ async fn check_position(
 ) {
     let [list, parameter, text] = input;
     let what = format!("GET {list}?{parameter}={}", percent_encode(text));
-    let (status, problem) = fixture.server.request_as_writer(&what, None).await;
+    let (status, problem) = fixture.server.request(&what, None).await;
     let hint = problem["hint"].as_str().unwrap_or("-");
     let of = |member: &str| problem[member].as_str().unwrap_or("-").to_owned();
     let (code, parameter_name) = (of("code"), of("parameter"));
@@ -99,6 +99,6 @@ async fn an_invalid_filter_or_order_reports_its_position_and_a_hint() {
 async fn a_filter_is_checked_before_the_caller_is_authenticated() {
     let fixture = BadInputFixture::new().await;
     let what = "GET /v1/projects/ours/compute/hosts?filter=nam%3D%22x%22";
-    let (status, problem) = fixture.server.request_as(Caller::Anonymous, what, None).await;
+    let (status, problem) = fixture.server.client_of(Caller::Anonymous).request(what, None).await;
     assert_eq!((status.as_u16(), &problem["position"]), (400, &Value::from(0)));
 }

@@ -76,7 +76,8 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_id_is_not_found_e
         let body = takes_a_body.then(|| valid_body(&fixture.server, &path));
         for (id, expected) in unknown_ids(prefix, name) {
             let what = format!("{method} {}", fill_id(&path, &id));
-            let answer = fixture.server.request_as(Caller::Writer, &what, body.clone()).await;
+            let answer =
+                fixture.server.client_of(Caller::Writer).request(&what, body.clone()).await;
             results.check(&what, &describe_response(&answer), &expected, &answer.1);
             let message = answer.1["message"].as_str().unwrap_or_default();
             let is_named = !expected.starts_with("404") || message.ends_with(" not found");
@@ -84,7 +85,7 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_id_is_not_found_e
         }
         // These bytes are not text.
         let what = format!("{method} {}", fill_id(&path, "%FF"));
-        let answer = fixture.server.request_as(Caller::Writer, &what, body).await;
+        let answer = fixture.server.client_of(Caller::Writer).request(&what, body).await;
         results.check(&what, &describe_response(&answer), "400 InvalidArgument -", &answer.1);
     }
     results.assert_all_passed(400);
@@ -133,7 +134,7 @@ async fn a_list_parameter_that_is_empty_or_out_of_bounds_is_rejected_everywhere(
         let full: &[(&str, &str)] = if is_absent { &[] } else { &INVALID_FULL_LIST_QUERIES };
         for (query, parameter) in INVALID_LIST_QUERIES.iter().chain(full) {
             let what = format!("{method} {list}?{query}");
-            let answer = fixture.server.request_as_writer(&what, None).await;
+            let answer = fixture.server.request(&what, None).await;
             let expected = format!("400 InvalidArgument {parameter}");
             results.check(&what, &describe_response(&answer), &expected, &answer.1);
         }

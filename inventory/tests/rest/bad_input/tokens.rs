@@ -7,7 +7,6 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use chrono::TimeDelta;
 use evenkeel_auth::{Authority, Keys, Role, Settings as AuthSettings};
-use evenkeel_inventory::{Inventory, Settings, router};
 use evenkeel_kit::Clock;
 use serde_json::json;
 
@@ -36,15 +35,7 @@ impl BadInputFixture {
 
     /// Makes the API trust this authority.
     fn trust(&mut self, authority: Authority) {
-        let server = &mut self.server;
-        server.authority = Arc::new(authority);
-        server.router = router(Inventory {
-            store: server.store.clone(),
-            clock: Arc::new(server.clock.clone()),
-            authority: Arc::clone(&server.authority),
-            ca_digest: None,
-            settings: Settings::default(),
-        });
+        self.server.use_authority(Arc::new(authority));
     }
 }
 

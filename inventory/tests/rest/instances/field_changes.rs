@@ -1,6 +1,5 @@
 //! Which fields of an instance can be changed until when.
 
-use axum::http::StatusCode;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 
@@ -8,42 +7,34 @@ use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn the_operating_system_can_be_chosen_until_the_node_has_reported() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("compute/instances/{}", resources.instance);
     let other = server.create_os("Debian 13").await;
-    let changed = server.expect_ok(&format!("PATCH {path}"), Some(json!({"osID": other}))).await;
+    let changed = server.patch(&path, json!({"osID": other})).await;
     assert_eq!((&changed["osID"], &changed["os"]["name"]), (&json!(other), &json!("Debian 13")));
     assert_eq!(changed["updatePolicy"]["name"], "security");
 
     server.mark_node_connected(&resources).await;
-    let before = server.expect_ok(&format!("GET {path}"), None).await;
+    let before = server.get(&path).await;
     assert_eq!(before["currentState"], "INSTANCE_STATE_RUNNING");
     let back = json!({"osID": resources.os, "name": "x", "osUpdatePolicyID": resources.policy});
     for method in ["PUT", "PATCH"] {
         let what = format!("{method} {path}");
-        let (status, problem) = server.request_as_writer(&what, Some(back.clone())).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["field"], "osID", "{what}: {problem}");
-        assert_eq!(
-            problem["message"],
-            format!(
+        server.expect_problem(&what, Some(back.clone()), 400, json!({"field": "osID", "message": format!(
                 "osID: the instance is provisioned with {other}; only its node can change the operating system"
-            )
-        );
+            )})).await;
     }
-    assert_eq!(server.expect_ok(&format!("GET {path}"), None).await, before);
+    assert_eq!(server.get(&path).await, before);
     let same = json!({"osID": other, "name": "renamed"});
-    let renamed = server.expect_ok(&format!("PATCH {path}"), Some(same)).await;
+    let renamed = server.patch(&path, same).await;
     assert_eq!(renamed["name"], "renamed");
 }
 
 #[tokio::test]
 async fn fields_set_at_creation_accept_only_their_current_value() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("compute/instances/{}", resources.instance);
-    let before = server.expect_ok(&format!("GET {path}"), None).await;
+    let before = server.get(&path).await;
     for (query, body, field) in [
         ("", json!({"hostID": "host-00000001", "name": "x"}), "hostID"),
         ("", json!({"hostID": null}), "hostID"),
@@ -54,13 +45,7 @@ async fn fields_set_at_creation_accept_only_their_current_value() {
         ("", json!({"customConfigID": ["customconfig-00000001"]}), "customConfigID"),
     ] {
         let what = format!("PATCH {path}{query}");
-        let (status, problem) = server.request_as_writer(&what, Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["field"], field, "{what}: {problem}");
-        assert_eq!(
-            problem["message"],
-            format!("{field}: it is set when the instance is created, and cannot be changed")
-        );
+        server.expect_problem(&what, Some(body), 400, json!({"field": field, "message": format!("{field}: it is set when the instance is created, and cannot be changed")})).await;
     }
     for (query, body, field) in [
         ("", json!({"kind": 7}), "kind"),
@@ -71,11 +56,9 @@ async fn fields_set_at_creation_accept_only_their_current_value() {
         ("?fieldMask=name,colour", json!({"name": "red"}), "fieldMask"),
     ] {
         let what = format!("PATCH {path}{query}");
-        let (status, problem) = server.request_as_writer(&what, Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["field"], field, "{what}: {problem}");
+        server.expect_problem(&what, Some(body), 400, json!({"field": field})).await;
     }
-    assert_eq!(server.expect_ok(&format!("GET {path}"), None).await, before);
+    assert_eq!(server.get(&path).await, before);
 
     let mut body = before.clone();
     body["name"] = json!("renamed");
@@ -94,8 +77,7 @@ async fn fields_set_at_creation_accept_only_their_current_value() {
 
 #[tokio::test]
 async fn a_change_affects_only_the_fields_of_its_mask() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = |query: &str| format!("PATCH compute/instances/{}{query}", resources.instance);
 
     let renamed = server
@@ -140,34 +122,29 @@ async fn a_change_affects_only_the_fields_of_its_mask() {
 
 #[tokio::test]
 async fn replacing_an_instance_clears_omitted_fields_but_not_its_identity() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("compute/instances/{}", resources.instance);
     let body = json!({"kind": "INSTANCE_KIND_METAL", "osUpdatePolicyID": resources.policy});
-    let put = server.expect_ok(&format!("PUT {path}"), Some(body)).await;
+    let put = server.put(&path, body).await;
     assert_eq!((&put["kind"], &put["name"]), (&json!("INSTANCE_KIND_METAL"), &json!("")));
     assert_eq!(put["updatePolicy"]["name"], "security");
 
-    let put = server.expect_ok(&format!("PUT {path}"), Some(json!({"name": "replaced"}))).await;
+    let put = server.put(&path, json!({"name": "replaced"})).await;
     assert_eq!(
         (&put["kind"], &put["name"]),
         (&json!("INSTANCE_KIND_UNSPECIFIED"), &json!("replaced"))
     );
     assert_eq!(put["updatePolicy"], Value::Null);
     assert_eq!((&put["hostID"], &put["osID"]), (&json!(resources.host), &json!(resources.os)));
-    let (status, problem) =
-        server.request_as_writer("PUT compute/instances/inst-00000000", Some(json!({}))).await;
-    assert_eq!(
-        (status, &problem["message"]),
-        (StatusCode::NOT_FOUND, &json!("instance_resource not found"))
-    );
+    let what = "PUT compute/instances/inst-00000000";
+    let expected = json!({"message": "instance_resource not found"});
+    server.expect_problem(what, Some(json!({})), 404, expected).await;
 }
 
 /// Two requests change two fields at the same time.
 #[tokio::test]
 async fn no_change_of_an_instance_is_lost() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let path = format!("PATCH compute/instances/{}", resources.instance);
     for n in 0..5 {
         let kind = ["INSTANCE_KIND_METAL", "INSTANCE_KIND_UNSPECIFIED"][n % 2];
@@ -176,8 +153,7 @@ async fn no_change_of_an_instance_is_lost() {
             server.expect_ok(&path, Some(json!({"name": name}))),
             server.expect_ok(&path, Some(json!({"kind": kind}))),
         );
-        let instance =
-            server.expect_ok(&format!("GET compute/instances/{}", resources.instance), None).await;
+        let instance = server.get(&format!("compute/instances/{}", resources.instance)).await;
         assert_eq!((&instance["name"], &instance["kind"]), (&json!(name), &json!(kind)));
     }
 }

@@ -12,7 +12,7 @@ use super::rng::Rng;
 use super::secrets::Secrets;
 use super::test_project::TestProject;
 use crate::statuses::operations;
-use crate::test_server::{ResourceIds, TestServer, read_json, read_text};
+use crate::test_server::{ResourceIds, TestServer};
 
 /// Requests that run at the same time.
 pub const MAX_CONCURRENT_REQUESTS: usize = 6;
@@ -47,7 +47,7 @@ impl<'a> AttackContext<'a> {
         operations.retain(|(_, path, _)| path.contains("{projectName}"));
         let (mut totals, mut tokens) = (BTreeMap::new(), Vec::new());
         for (list, _) in LISTS {
-            let page = read_page(server, attacker, &format!("{list}?pageSize=1")).await;
+            let page = attacker.client(server).get(&format!("{list}?pageSize=1")).await;
             totals.insert(list, page["totalElements"].as_u64().expect("a number"));
             for order in ["", "&orderBy=resourceId%20desc", "&orderBy=createdAt"] {
                 tokens.push((format!("{list}?pageSize=1{order}"), false));
@@ -58,7 +58,7 @@ impl<'a> AttackContext<'a> {
         }
         let mut ended = Vec::new();
         for (list, is_numbered) in tokens {
-            let page = read_page(server, victim, &list).await;
+            let page = victim.client(server).get(&list).await;
             let token = page["nextPageToken"].as_str().expect("a text");
             assert!(!token.is_empty(), "{list} is too short");
             ended.push((list, token.to_owned(), is_numbered));
@@ -113,15 +113,9 @@ impl<'a> AttackContext<'a> {
     }
 
     async fn request(&self, attempt: &Attempt) -> (StatusCode, String) {
-        let token = self.attacker.token.as_str();
-        let project = attempt.project.as_deref();
-        let answer = self.server.request_with_token(
-            Some(token),
-            project,
-            &attempt.request,
-            attempt.body.clone(),
-        );
-        read_text(answer.await).await
+        let client = self.server.client(Some(&self.attacker.token), attempt.project.as_deref());
+        let answer = client.call(&attempt.request, attempt.body.clone()).await;
+        (answer.status, answer.text)
     }
 
     /// Describes what is wrong with a response.
@@ -175,16 +169,6 @@ fn unused_id(id: &str) -> String {
     let (prefix, digits) = id.rsplit_once('-').expect("an id");
     let bits = u32::from_str_radix(digits, 16).expect("digits");
     format!("{prefix}-{:08x}", bits ^ 0x5a5a_5a5a)
-}
-
-/// A page of a list, as the members of its project see it.
-async fn read_page(server: &TestServer, project: &TestProject, list: &str) -> Value {
-    let what = format!("GET /v1/projects/{}/{list}", project.name);
-    let token = Some(project.token.as_str());
-    let answer = server.request_with_token(token, None, &what, None).await;
-    let (status, page) = read_json(answer).await;
-    assert_eq!(status, StatusCode::OK, "{what}: {page}");
-    page
 }
 
 /// A response without the id of its request.

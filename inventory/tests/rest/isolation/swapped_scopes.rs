@@ -4,10 +4,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use chrono::TimeDelta;
 use evenkeel_auth::Role;
-use evenkeel_kit::Clock;
+use evenkeel_inventory::Settings;
 use evenkeel_store::testing::{TenantMixup, mixed_up_store, tenant_rows};
+use evenkeel_test_support::Answer;
 use futures_util::{StreamExt, stream};
 
 use super::attack_context::{AttackContext, MAX_CONCURRENT_REQUESTS};
@@ -16,7 +16,7 @@ use super::rng::Rng;
 use super::secrets::Secrets;
 use super::test_project::TestProject;
 use super::{ATTEMPTS_PER_PROJECT, rng_seed};
-use crate::test_server::{Caller, TestServer, read_text};
+use crate::test_server::{Caller, TestServer};
 
 /// Attempts per project without row-level security: enough to show that it was the protection.
 const ATTEMPTS_WITHOUT_RLS: usize = 300;
@@ -50,13 +50,10 @@ impl SwappedProjects {
             Secrets::collect(&penguins, &walruses, &server).await,
         ];
         let roles = [Role::Write(server.ours.uuid()), Role::Write(server.theirs.uuid())];
-        let token = server
-            .authority
-            .issue_operator("both", &roles, TimeDelta::hours(1), server.clock.now())
-            .expect("a token");
         let mistake = TenantMixup { between: [server.ours, server.theirs], bypasses_rls };
-        server.router = server.router_with_store(&mixed_up_store(&server.store, mistake));
-        Self { token: token.token.reveal().to_owned(), server, secrets, attempts }
+        server.use_store(mixed_up_store(&server.store, mistake), Settings::default());
+        let token = evenkeel_test_support::TestServer::token(&server, "both", &roles);
+        Self { server, token, secrets, attempts }
     }
 
     /// All rows of both projects.
@@ -78,14 +75,8 @@ impl SwappedProjects {
     }
 
     async fn try_one(&self, attempt: &Attempt, succeeded: &AtomicUsize) -> Option<String> {
-        let project = attempt.project.as_deref();
-        let answer = self.server.request_with_token(
-            Some(&self.token),
-            project,
-            &attempt.request,
-            attempt.body.clone(),
-        );
-        let (status, text) = read_text(answer.await).await;
+        let client = self.server.client(Some(&self.token), attempt.project.as_deref());
+        let Answer { status, text, .. } = client.call(&attempt.request, attempt.body.clone()).await;
         if status.is_success() {
             succeeded.fetch_add(1, Ordering::Relaxed);
         }

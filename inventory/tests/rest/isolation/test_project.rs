@@ -6,13 +6,13 @@ use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Clock;
 use evenkeel_store::hardware;
+use evenkeel_test_support::RestClient;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::statuses::{operations, required_query};
 use crate::test_server::{
-    Caller, ResourceIds, SSH_KEY, TestServer, has_id_placeholder, nightly, os_body, read_json,
-    read_text, resource_id,
+    Caller, ResourceIds, SSH_KEY, TestServer, has_id_placeholder, nightly, os_body, resource_id,
 };
 
 /// Number of resources of each kind in a project.
@@ -61,15 +61,14 @@ impl TestProject {
         project
     }
 
+    /// A session in the project.
+    pub fn client(&self, server: &TestServer) -> RestClient {
+        RestClient::with_router(&server.router, self.name).with_token(&self.token)
+    }
+
     /// Sends a request in the project; it must succeed.
     async fn expect_ok(&self, server: &TestServer, what: &str, body: Value) -> Value {
-        let (method, path) = what.split_once(' ').expect("a method and a path");
-        let what = format!("{method} /v1/projects/{}/{path}", self.name);
-        let token = Some(self.token.as_str());
-        let answer = server.request_with_token(token, None, &what, Some(body));
-        let (status, answer) = read_json(answer.await).await;
-        assert_eq!(status, StatusCode::OK, "{what}: {answer}");
-        answer
+        self.client(server).expect_ok(what, Some(body)).await
     }
 
     /// Creates a resource and returns its id.
@@ -218,11 +217,9 @@ impl TestProject {
             for resources in self.resources.iter().take(each) {
                 let path = resources.fill(&path, self.name);
                 let what = format!("GET {path}{}", required_query(&operation));
-                let token = Some(self.token.as_str());
-                let answer = server.request_with_token(token, None, &what, None);
-                let (status, text) = read_text(answer.await).await;
-                assert_eq!(status, StatusCode::OK, "{what}: {text}");
-                all.push_str(&text);
+                let answer = self.client(server).call(&what, None).await;
+                assert_eq!(answer.status, StatusCode::OK, "{what}: {}", answer.text);
+                all.push_str(&answer.text);
             }
         }
         all

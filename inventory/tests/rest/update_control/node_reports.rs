@@ -11,8 +11,7 @@ use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn an_instance_shows_its_conditions_and_its_installed_packages() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let now = server.clock.now();
     let installed = r#"[{"name":"curl","version":"8.5","architecture":"amd64"}]"#;
     let digest = [7; 32];
@@ -36,15 +35,14 @@ async fn an_instance_shows_its_conditions_and_its_installed_packages() {
         "type": "not_newer", "message": "the image is not newer", "since": "2026-03-01T12:00:00Z",
     });
     assert_eq!(fetched["conditions"], json!([condition]));
-    let listed = server.expect_ok("GET compute/instances", None).await["instances"][0].clone();
+    let listed = server.get("compute/instances").await["instances"][0].clone();
     assert_eq!(listed["conditions"], json!([condition]));
     assert_eq!(listed["runtimePackages"], "");
 }
 
 #[tokio::test]
 async fn a_node_that_holds_back_an_update_reports_the_reason() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     server.mark_node_connected(&resources).await;
     server
         .edit_node(&resources.host, |node| {
@@ -71,12 +69,11 @@ async fn a_node_that_holds_back_an_update_reports_the_reason() {
 /// EIM's agents do not support rules.
 #[tokio::test]
 async fn updates_excluded_by_rules_are_marked_only_for_nodes_that_support_rules() {
-    let server = TestServer::new().await;
-    let resources = server.seed_resources().await;
+    let (server, resources) = TestServer::with_resources().await;
     let body = json!({
         "name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": {"exclude": ["ba*"]},
     });
-    let created = server.expect_ok("POST os-update-policies", Some(body)).await;
+    let created = server.post("os-update-policies", body).await;
     let id = created["resourceId"].as_str().expect("an id");
     server.assign(&resources.instance, id).await;
     let available =

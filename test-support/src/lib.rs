@@ -1,0 +1,11 @@
+//! What the tests of several crates need. No program contains this crate.
+
+mod redaction;
+mod rest_client;
+mod server_process;
+mod test_server;
+
+pub use redaction::redact;
+pub use rest_client::{Answer, RestClient, resource_id};
+pub use server_process::ServerProcess;
+pub use test_server::TestServer;

@@ -1,0 +1,84 @@
+//! What every service in a test process needs: a database, a clock and keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_auth::{Authority, Keys, Role, Settings};
+use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_kit::{Clock, TestClock};
+use evenkeel_store::testing::fresh_database;
+use evenkeel_store::{Store, StoreOptions, projects};
+use tempfile::TempDir;
+
+/// A private database with the current schema, a clock that a test moves, and new keys. A test adds
+/// the service that it is about.
+#[derive(Clone, Debug)]
+pub struct TestServer {
+    pub store: Store,
+    /// URL of the database.
+    pub url: String,
+    pub clock: TestClock,
+    pub authority: Arc<Authority>,
+    _keys: Arc<TempDir>,
+}
+
+impl TestServer {
+    /// A server whose clock shows `now`.
+    pub async fn new(now: DateTime<Utc>) -> Self {
+        Self::with_options(now, store_options()).await
+    }
+
+    /// The same with these options for the connections to the database.
+    pub async fn with_options(now: DateTime<Utc>, options: StoreOptions) -> Self {
+        let url = fresh_database().await;
+        let keys = tempfile::tempdir().expect("a folder");
+        let authority = Authority::new(Keys::open(keys.path()).expect("keys"), Settings::default());
+        Self {
+            store: Store::connect(&url, options).await.expect("the database"),
+            url,
+            clock: TestClock::new(now),
+            authority: Arc::new(authority),
+            _keys: Arc::new(keys),
+        }
+    }
+
+    /// Another pool of connections to the same database, as another process has it.
+    pub async fn connect(&self) -> Store {
+        Store::connect(&self.url, store_options()).await.expect("the database")
+    }
+
+    /// The clock as the services take it.
+    pub fn shared_clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clock.clone())
+    }
+
+    pub fn now(&self) -> DateTime<Utc> {
+        self.clock.now()
+    }
+
+    pub async fn create_project(&self, name: &str) -> TenantId {
+        let tx = self.store.fleet().await.expect("a transaction");
+        let name = ProjectName::parse("name", name).expect("a name");
+        let project = projects::create(&tx, &name, "", self.now()).await.expect("a project");
+        tx.commit().await.expect("committed");
+        project.id
+    }
+
+    /// A token for one hour from now.
+    pub fn token(&self, subject: &str, roles: &[Role]) -> String {
+        let hour = TimeDelta::hours(1);
+        let issued = self.authority.issue_operator(subject, roles, hour, self.now());
+        issued.expect("a token").token.reveal().to_owned()
+    }
+}
+
+/// On a busy machine, nothing may fail because it waits a little.
+fn store_options() -> StoreOptions {
+    StoreOptions {
+        max_connections: 10,
+        acquire_timeout: Duration::from_secs(30),
+        lock_timeout: Duration::from_secs(20),
+        statement_timeout: Duration::from_secs(30),
+    }
+}
