@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use evenkeel_test_support::RestClient;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -92,7 +93,7 @@ async fn measure(
 ) -> anyhow::Result<AgentFigures> {
     let operator = OperatorSession::open(harness)?;
     let node = RealNode::create(harness.folder(), agent, &PACKAGES).await?;
-    let token = operator.post("/join-tokens", &json!({})).await?;
+    let token = operator.post("join-tokens", &json!({})).await?;
     let server = format!("https://{}", harness.address("southbound")?);
     let token = token["token"].as_str().context("no token")?;
     let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
@@ -123,32 +124,27 @@ async fn measure(
 
 /// REST session of an operator.
 struct OperatorSession {
-    client: reqwest::Client,
-    base: String,
-    token: String,
+    client: RestClient,
 }
 
 impl OperatorSession {
     fn open(harness: &BenchHarness) -> anyhow::Result<Self> {
         let token = std::fs::read_to_string(harness.data_dir().join("operator-token"))?;
-        Ok(Self {
-            client: reqwest::Client::new(),
-            base: format!("http://{}/v1/projects/default", harness.address("rest")?),
-            token: token.trim().to_owned(),
-        })
+        let client = RestClient::connect(harness.address("rest")?, "default", token.trim());
+        Ok(Self { client })
     }
 
     /// Updates the only node to the latest versions, and waits for the end of the run. Returns the
     /// total duration of its phases, in seconds.
     async fn update_node(&self) -> anyhow::Result<f64> {
         let body = json!({"name": "newest", "updatePolicy": "UPDATE_POLICY_LATEST"});
-        let policy = self.post("/os-update-policies", &body).await?;
-        let instances = self.get("/compute/instances").await?;
+        let policy = self.post("os-update-policies", &body).await?;
+        let instances = self.get("compute/instances").await?;
         let instance = &instances["instances"][0];
-        let path = format!("/compute/instances/{}", require_str(&instance["resourceId"])?);
+        let path = format!("compute/instances/{}", require_str(&instance["resourceId"])?);
         let body = json!({"osUpdatePolicyID": require_str(&policy["resourceId"])?});
         self.send(reqwest::Method::PATCH, &path, Some(&body)).await?;
-        let hosts = self.get("/compute/hosts").await?;
+        let hosts = self.get("compute/hosts").await?;
         let now = self.get(&format!("{path}/decision")).await?;
         let now: chrono::DateTime<chrono::Utc> = require_str(&now["time"])?.parse()?;
         let window = json!({
@@ -158,14 +154,14 @@ impl OperatorSession {
             "endSeconds": now.timestamp() + 3_600,
             "targetHostId": require_str(&hosts["hosts"][0]["resourceId"])?,
         });
-        self.post("/schedules/single", &window).await?;
+        self.post("schedules/single", &window).await?;
         for _ in 0..300 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let runs = self.get("/os-update-runs").await?;
+            let runs = self.get("os-update-runs").await?;
             let Some(run) = runs["osUpdateRuns"].get(0) else {
                 continue;
             };
-            let path = format!("/os-update-runs/{}", require_str(&run["resourceId"])?);
+            let path = format!("os-update-runs/{}", require_str(&run["resourceId"])?);
             let run = self.get(&path).await?;
             if run["endTime"].as_u64() > Some(0) {
                 ensure!(run["state"] == "succeeded", "the update did not succeed: {run:#}");
@@ -191,16 +187,9 @@ impl OperatorSession {
         path: &str,
         body: Option<&Value>,
     ) -> anyhow::Result<Value> {
-        let url = format!("{}{path}", self.base);
-        let mut request = self.client.request(method, &url).bearer_auth(&self.token);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let answer = request.send().await?;
-        let status = answer.status();
-        let text = answer.text().await?;
-        ensure!(status.is_success(), "{path}: {status} {text}");
-        Ok(serde_json::from_str(&text)?)
+        let answer = self.client.send(method, path, body).await?;
+        ensure!(answer.status.is_success(), "{path}: {} {}", answer.status, answer.text);
+        Ok(answer.json().1)
     }
 }
 

@@ -25,7 +25,7 @@ pub use operator_log::{
     Scope, SimulatedMember, Validity, WindowRecord,
 };
 pub use registrar::NodeRegistrar;
-pub use replicas::{Replicas, machine_time};
+pub use replicas::{Replicas, machine_time, server_program};
 pub use run_records::{Run, RunEntry, read_runs};
 pub use scripted_node::ScriptedNode;
 pub use simulated_fleet::{FleetSettings, GroundTruth, SimulatedFleet};

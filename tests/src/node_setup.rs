@@ -17,17 +17,17 @@ pub fn server_url(fleet: &Fleet) -> String {
 
 /// Creates a join token for any number of nodes.
 pub fn join_token(fleet: &Fleet) -> String {
-    let created = fleet.rest.post("/join-tokens", &json!({}));
+    let created = fleet.rest.post("join-tokens", &json!({}));
     created["token"].as_str().expect("a token").to_owned()
 }
 
 /// Creates a site with a window of a day and waits until the window is open. Returns the ID of the site.
 pub fn open_site(fleet: &Fleet) -> String {
-    let site = fleet.rest.post("/sites", &json!({ "name": "open" }));
+    let site = fleet.rest.post("sites", &json!({ "name": "open" }));
     let site = site["resourceId"].as_str().expect("an id").to_owned();
     let start = machine_time().timestamp() + 5;
     fleet.rest.post(
-        "/schedules/single",
+        "schedules/single",
         &json!({
             "name": "open",
             "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE",
@@ -44,7 +44,7 @@ pub fn open_site(fleet: &Fleet) -> String {
 
 /// Moves a node to a site.
 pub fn move_to_site(member: &Member<'_>, site: &str) {
-    let path = format!("/compute/hosts/{}", member.host);
+    let path = format!("compute/hosts/{}", member.host);
     let body = json!({ "siteId": site });
     member.fleet.rest.patch(&path, &body);
 }

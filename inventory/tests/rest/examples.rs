@@ -203,7 +203,8 @@ async fn no_example_is_an_invalid_argument() {
         let schema = operation.pointer("/requestBody/content/application~1json/schema");
         let body = schema.map(|schema| schemas.example(schema));
         let what = format!("{method} {path}?{}", query.join("&"));
-        let (status, answer) = server.request_as(Caller::Administrator, &what, body.clone()).await;
+        let administrator = server.client_of(Caller::Administrator);
+        let (status, answer) = administrator.request(&what, body.clone()).await;
         assert_ne!(answer["code"], "InvalidArgument", "{what} {body:?}: {answer}");
         assert!(!status.is_server_error(), "{what}: {answer}");
         accepted += usize::from(status == StatusCode::OK);

@@ -21,9 +21,7 @@ async fn a_node_that_has_only_enrolled_has_a_decision() {
 
 #[tokio::test]
 async fn an_update_from_the_window_to_the_end() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 600, 660).await;
 
     assert_eq!(act(&server.poll(&node).await), "idle");
@@ -53,9 +51,7 @@ async fn an_update_from_the_window_to_the_end() {
 
 #[tokio::test]
 async fn a_repeated_report_changes_nothing() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
     let all = [(1, downloading()), (2, downloaded()), (3, began()), (4, finished())];
@@ -73,9 +69,7 @@ async fn a_repeated_report_changes_nothing() {
 
 #[tokio::test]
 async fn a_missing_event_is_requested_again() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     assert_eq!(server.report(&node, 1, policy, &[(2, downloaded())]).await.acknowledged, 0);
     assert!(server.runs(&node).await.is_empty());
     assert_eq!(server.report(&node, 1, policy, &[(1, downloading())]).await.acknowledged, 1);
@@ -86,9 +80,7 @@ async fn a_missing_event_is_requested_again() {
 
 #[tokio::test]
 async fn a_window_that_ends_before_an_update_began_creates_no_run() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, _) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 10, 20).await;
     server.advance_minutes(30);
     let answer = server.poll(&node).await;
@@ -134,9 +126,7 @@ async fn a_node_gives_up_an_attempt_that_the_server_cancelled_and_starts_the_nex
 /// The server must not cancel an attempt that may have begun: the report may still be on its way.
 #[tokio::test]
 async fn a_permitted_start_is_not_cancelled() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 20).await;
     server.advance_minutes(2);
     server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
@@ -149,9 +139,7 @@ async fn a_permitted_start_is_not_cancelled() {
 
 #[tokio::test]
 async fn a_withdrawn_update_never_begins() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
     server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
@@ -164,9 +152,7 @@ async fn a_withdrawn_update_never_begins() {
 
 #[tokio::test]
 async fn no_attempt_begins_with_unreported_events() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
     for reported in [0, 1] {
@@ -180,9 +166,7 @@ async fn no_attempt_begins_with_unreported_events() {
 
 #[tokio::test]
 async fn a_failed_update_is_not_retried_in_its_window() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-bad=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-bad=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
     let failed = Kind::Failed(Failed {
@@ -205,9 +189,7 @@ async fn a_failed_update_is_not_retried_in_its_window() {
 
 #[tokio::test]
 async fn an_update_that_changes_nothing_has_its_run() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "").await;
+    let (server, node, policy) = TestServer::with_policy("").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
     server.report(&node, 1, policy, &[(1, Kind::NothingToDo(NothingToDo {}))]).await;
@@ -217,9 +199,7 @@ async fn an_update_that_changes_nothing_has_its_run() {
 
 #[tokio::test]
 async fn a_new_attempt_ends_the_one_before_it() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.report(&node, 1, policy, &[(1, downloading())]).await;
     server.report(&node, 2, policy, &[(1, downloading())]).await;
@@ -233,9 +213,7 @@ async fn a_new_attempt_ends_the_one_before_it() {
 
 #[tokio::test]
 async fn a_silent_run_is_abandoned_and_its_late_end_is_recorded() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
     server.report(&node, 1, policy, &[(1, downloading()), (2, downloaded())]).await;
@@ -310,10 +288,8 @@ async fn only_nodes_may_poll() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let role = evenkeel_auth::Role::Write(server.tenant.uuid());
-    let (now, hour) = (crate::test_server::NOON, chrono::TimeDelta::hours(1));
-    let operator = server.authority.issue_operator("alice", &[role], hour, now).expect("a token");
     let poll = |token: String| server.manager.poll(with_credential(&token, PollRequest::default()));
-    let refused = poll(operator.token.reveal().to_owned()).await.expect_err("an operator");
+    let refused = poll(server.token("alice", &[role])).await.expect_err("an operator");
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert_eq!(poll("x".repeat(10_000)).await.expect_err("noise").code(), Code::Unauthenticated);
     server.advance_minutes(91 * 24 * 60);
@@ -334,11 +310,9 @@ async fn a_credential_is_replaced_before_it_expires() {
 async fn a_node_of_another_project_is_not_found() {
     let server = TestServer::new().await;
     let node = server.node().await;
-    let theirs = crate::test_server::create_project(&server.store, "theirs").await;
-    let now = crate::test_server::NOON;
-    let hour = chrono::TimeDelta::hours(1);
-    let host = node.host.to_string();
-    let foreign = server.authority.issue_node(theirs.uuid(), &host, hour, now).expect("a token");
-    let request = with_credential(foreign.token.reveal(), PollRequest::default());
+    let theirs = server.create_project("theirs").await;
+    let role = evenkeel_auth::Role::Node(theirs.uuid());
+    let foreign = server.token(&node.host.to_string(), &[role]);
+    let request = with_credential(&foreign, PollRequest::default());
     assert_eq!(server.manager.poll(request).await.expect_err("foreign").code(), Code::NotFound);
 }

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use chrono::TimeDelta;
 use evenkeel_maintenance_manager::{RateLimitSettings, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::event::Kind;
@@ -19,8 +18,8 @@ use uuid::Uuid;
 
 use crate::fleet::sample;
 use crate::test_server::{
-    TestServer, act, began, create_project, downloaded, downloading, facts, finished,
-    report_request, with_credential,
+    TestServer, act, began, downloaded, downloading, facts, finished, report_request,
+    with_credential,
 };
 
 #[tokio::test]
@@ -63,9 +62,7 @@ async fn an_unknown_status_is_shown_as_unknown_and_changes_no_run() {
 
 #[tokio::test]
 async fn an_event_with_unknown_values_is_stored_as_the_nearest_known_one() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     let failed = Kind::Failed(Failed { kind: 4_711, ..Failed::default() });
     server.report(&node, 1, policy, &[(1, downloading()), (2, failed)]).await;
     assert_eq!(server.runs(&node).await[0].state.name(), "failed");
@@ -111,9 +108,7 @@ async fn a_hundred_thousand_packages_are_accepted_and_one_more_is_refused() {
 /// A node reports events without end, and then the end of the run.
 #[tokio::test]
 async fn the_history_of_a_run_is_bounded_and_its_end_is_stored() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     let restart = || Kind::RebootBegun(RebootBegun {});
     let look = || Kind::VerifyBegun(VerifyBegun {});
     let mut events = vec![(1, downloading()), (2, began())];
@@ -148,9 +143,7 @@ async fn a_malformed_package_list_is_refused() {
 /// The node's clock is stored next to the server's and decides nothing.
 #[tokio::test]
 async fn any_node_time_is_stored_and_changes_nothing() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     let years = [-62_135_596_800, 0, 253_402_300_799, i64::MAX, i64::MIN];
     let event = |(n, seconds): (usize, i64)| Event {
         sequence: u32::try_from(n + 1).expect("small"),
@@ -169,9 +162,7 @@ async fn any_node_time_is_stored_and_changes_nothing() {
 
 #[tokio::test]
 async fn replayed_and_reordered_reports_do_not_change_the_history() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     let all = [(1, downloading()), (2, downloaded()), (3, began()), (4, finished())];
     for order in [[3, 2], [1, 3], [0, 3], [2, 0], [1, 1], [2, 3], [3, 0]] {
         for n in order {
@@ -188,9 +179,7 @@ async fn replayed_and_reordered_reports_do_not_change_the_history() {
 
 #[tokio::test]
 async fn a_report_for_an_ended_run_is_acknowledged_and_changes_nothing() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     let all = [(1, downloading()), (2, began()), (3, finished())];
     server.report(&node, 1, policy, &all).await;
     let late = server.report(&node, 1, policy, &[(4, began()), (5, downloading())]).await;
@@ -216,18 +205,14 @@ async fn attempt_ids_are_scoped_to_their_node() {
 async fn an_eim_node_of_another_project_is_not_found() {
     let server = TestServer::new().await;
     let node = server.eim_node(1).await;
-    let theirs = create_project(&server.store, "theirs").await;
-    let role = [evenkeel_auth::Role::Node(theirs.uuid())];
-    let token = server
-        .authority
-        .issue_operator("agent", &role, TimeDelta::hours(1), crate::test_server::NOON)
-        .expect("a token");
+    let theirs = server.create_project("theirs").await;
+    let token = server.token("agent", &[evenkeel_auth::Role::Node(theirs.uuid())]);
     for guid in [node.guid.clone(), Uuid::from_u128(7).to_string()] {
         let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
             host_guid: guid,
             update_status: Some(sample(S::UpToDate)),
         };
-        let request = with_credential(token.token.reveal(), request);
+        let request = with_credential(&token, request);
         let refused = server.manager.platform_update_status(request).await;
         assert_eq!(refused.expect_err("foreign").code(), Code::NotFound);
     }
@@ -276,13 +261,11 @@ async fn a_caller_over_its_limit_does_not_block_the_node_that_it_names() {
     let victim = server.eim_node(1).await;
     let role = [evenkeel_auth::Role::Node(server.tenant.uuid())];
     let say = async |agent: &str| {
-        let hour = TimeDelta::hours(1);
-        let issued = server.authority.issue_operator(agent, &role, hour, server.now());
         let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
             host_guid: victim.guid.clone(),
             update_status: Some(sample(S::UpToDate)),
         };
-        let request = with_credential(issued.expect("a token").token.reveal(), request);
+        let request = with_credential(&server.token(agent, &role), request);
         server.manager.platform_update_status(request).await
     };
     say("its own").await.expect("an answer");

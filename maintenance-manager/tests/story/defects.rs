@@ -207,15 +207,11 @@ async fn a_policy_that_does_not_fit_is_a_condition_and_no_error() {
 #[tokio::test]
 async fn no_header_overrides_the_token() {
     let server = TestServer::new().await;
-    let theirs = crate::test_server::create_project(&server.store, "theirs").await;
+    let theirs = server.create_project("theirs").await;
     let node = server.eim_node(1).await;
     let say = async |tenant: TenantId, header: TenantId| {
-        let role = [evenkeel_auth::Role::Node(tenant.uuid())];
-        let hour = chrono::TimeDelta::hours(1);
-        let now = server.clock.now();
-        let token = server.authority.issue_operator("agent", &role, hour, now);
         let mut request = with_credential(
-            token.expect("a token").token.reveal(),
+            &server.token("agent", &[evenkeel_auth::Role::Node(tenant.uuid())]),
             PlatformUpdateStatusRequest {
                 host_guid: node.guid.clone(),
                 update_status: Some(sample(S::UpToDate)),

@@ -185,9 +185,7 @@ async fn the_delivered_policy_is_the_one_that_began() {
 
 #[tokio::test]
 async fn an_eim_agent_next_to_an_own_agent_changes_nothing_and_gets_no_window() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.advance_minutes(2);
     let begun = [(1, crate::test_server::downloading()), (2, crate::test_server::began())];

@@ -124,9 +124,7 @@ async fn two_machines_with_one_identity_are_a_condition() {
 
 #[tokio::test]
 async fn offline_grants_are_given_for_uncounted_updates() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 60, 120).await;
     server.window(node.host, 30 * 24 * 60, 30 * 24 * 60 + 60).await;
     let grant = |answer: PollResponse| answer.decision.and_then(|decision| decision.offline_grant);

@@ -1,7 +1,5 @@
 //! Methods of the test server for EIM nodes, images, policies and orders.
 
-use std::sync::Arc;
-
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::condition::ConditionKind;
@@ -193,10 +191,7 @@ impl TestServer {
 
     /// The token of all EIM nodes of the project.
     pub fn eim_token(&self) -> String {
-        let role = evenkeel_auth::Role::Node(self.tenant.uuid());
-        let hour = TimeDelta::hours(1);
-        let issued = self.authority.issue_operator("agent", &[role], hour, self.clock.now());
-        issued.expect("a token").token.reveal().to_owned()
+        self.token("agent", &[evenkeel_auth::Role::Node(self.tenant.uuid())])
     }
 
     pub async fn send_heartbeat(&self, guid: &str) -> Result<(), Status> {
@@ -247,8 +242,8 @@ impl TestServer {
         contacts::record_contacts(&tx, vec![heard]).await.expect("noted");
         tx.commit().await.expect("committed");
         self.advance_minutes(minutes);
-        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let watch = SilentNodeWatch::new(self.store.clone(), clock, &Settings::default());
+        let watch =
+            SilentNodeWatch::new(self.store.clone(), self.shared_clock(), &Settings::default());
         watch.pass().await.expect("a pass")
     }
 

@@ -1,10 +1,9 @@
 //! Heartbeats of EIM nodes, one every ten seconds for each: their cost, and that no change is
 //! missed.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_kit::{Clock, Lifecycle};
+use evenkeel_kit::Lifecycle;
 use evenkeel_maintenance_manager::{MaintenanceManager, Settings, SilentNodeWatch};
 use evenkeel_proto::hostmgr::UpdateInstanceStateStatusByHostGuidRequest;
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr as _;
@@ -114,8 +113,8 @@ async fn a_cached_heartbeat_is_a_sign_of_life() {
     life.run_until_stopped(Duration::from_secs(20)).await;
 
     server.advance_minutes(4);
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
-    let watch = SilentNodeWatch::new(server.store.clone(), clock, &Settings::default());
+    let watch =
+        SilentNodeWatch::new(server.store.clone(), server.shared_clock(), &Settings::default());
     assert_eq!(watch.pass().await.expect("a pass"), 0, "it was heard");
     server.advance_minutes(4);
     assert_eq!(watch.pass().await.expect("a pass"), 1);

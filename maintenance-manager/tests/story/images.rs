@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use evenkeel_domain::id::{InstanceId, OsId};
 use evenkeel_kit::Lifecycle;
-use evenkeel_kit::clock::Clock;
-use evenkeel_maintenance_manager::{ImageWatch, MaintenanceManager, Settings};
+use evenkeel_maintenance_manager::{ImageWatch, Settings};
 use evenkeel_proto::agent::{BootedImage, Facts};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::testing::{StatementCounts, counting_store};
@@ -217,12 +216,7 @@ async fn a_server_updates_its_nodes_without_a_call() {
     let running = server.add_image("3.0.1").await;
     let node = server.eim_node_with_os(1, running).await;
     let life = Lifecycle::new();
-    let replica = MaintenanceManager::new(
-        server.store.clone(),
-        Arc::clone(&server.clock) as Arc<dyn Clock>,
-        Arc::clone(&server.authority),
-        Settings::default(),
-    );
+    let replica = server.new_manager(server.store.clone(), Settings::default());
     replica.start_tasks(&life);
     server.add_image("3.0.2").await;
     server.wait_for_available_update(&node, "edge 3.0.2").await;

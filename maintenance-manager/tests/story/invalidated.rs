@@ -25,9 +25,7 @@ impl TestServer {
 
 #[tokio::test]
 async fn an_invalidated_own_node_is_refused() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 0, 60).await;
     server.poll(&node).await;
     server.invalidate(node.instance).await;

@@ -1,7 +1,6 @@
 //! Long polls: polls that wait until their answer changes.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -11,7 +10,6 @@ use evenkeel_domain::location::SiteSpec;
 use evenkeel_domain::order::OrderKind;
 use evenkeel_domain::policy::DesiredUpdate;
 use evenkeel_kit::Lifecycle;
-use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::{
     ConnectionState, LongPollSettings, MaintenanceManager, Settings, SilentNodeWatch,
 };
@@ -88,12 +86,7 @@ pub fn unwrap_answer(answer: Result<Response<PollResponse>, Status>) -> PollResp
 
 /// Starts another server on the same database, with all its background tasks.
 pub fn start_replica(server: &TestServer, life: &Lifecycle) -> MaintenanceManager {
-    let replica = MaintenanceManager::new(
-        server.store.clone(),
-        Arc::clone(&server.clock) as Arc<dyn Clock>,
-        Arc::clone(&server.authority),
-        Settings::default(),
-    );
+    let replica = server.new_manager(server.store.clone(), Settings::default());
     replica.start_tasks(life);
     replica
 }
@@ -112,9 +105,7 @@ async fn move_to_new_site(server: &TestServer, node: &TestNode) -> SiteId {
 
 /// A node that may apply an update has a long poll. The poll ends when the update is withdrawn.
 async fn assert_withdrawal_ends_long_poll(withdraw: impl AsyncFnOnce(&TestServer)) {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, _) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, -10, 600).await;
     let previous = current_answer(&server, &node).await;
     assert_eq!(act(&previous), "apply");
@@ -187,9 +178,7 @@ async fn a_long_poll_of_an_idle_node_lasts_its_full_time() {
 
 #[tokio::test]
 async fn a_long_poll_ends_when_the_window_opens() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, _) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 1, 60).await;
     server.clock.advance(TimeDelta::milliseconds(59_500));
     let previous = current_answer(&server, &node).await;
@@ -374,9 +363,7 @@ async fn a_truncated_change_log_during_an_outage_ends_a_long_poll() {
 /// ended.
 #[tokio::test]
 async fn a_stop_answers_long_polls_with_the_current_decision() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, _) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 60, 120).await;
     let previous = current_answer(&server, &node).await;
     assert_eq!(act(&previous), "fetch");
@@ -414,8 +401,8 @@ async fn a_stop_ends_long_polls_and_restores_their_usual_deadline() {
     unwrap_answer(with_timeout(replica.poll(request)).await);
     life.run_until_stopped(TEST_TIMEOUT).await;
 
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
-    let watch = SilentNodeWatch::new(server.store.clone(), clock, &Settings::default());
+    let watch =
+        SilentNodeWatch::new(server.store.clone(), server.shared_clock(), &Settings::default());
     server.advance_minutes(4);
     assert_eq!(watch.pass().await.expect("a pass"), 0);
     server.advance_minutes(2);

@@ -1,11 +1,9 @@
 //! Background tasks: silent nodes and housekeeping; and the signs of life that end a silence.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::Lifecycle;
-use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::{
     Housekeeping, RemovedRows, RunReaper, Settings, SilentNodeWatch,
 };
@@ -22,8 +20,7 @@ use crate::test_server::{TestServer, downloading, facts, finished, with_credenti
 
 impl TestServer {
     pub async fn run_housekeeping(&self, settings: Settings) -> RemovedRows {
-        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let housekeeping = Housekeeping::new(self.store.clone(), clock, &settings);
+        let housekeeping = Housekeeping::new(self.store.clone(), self.shared_clock(), &settings);
         housekeeping.pass().await.expect("a pass")
     }
 }
@@ -51,8 +48,8 @@ async fn a_node_that_falls_silent_is_shown_so_and_comes_back_by_itself() {
 async fn a_node_that_comes_and_goes_is_marked_silent_once_each_time() {
     let server = TestServer::new().await;
     let node = server.node().await;
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
-    let watch = SilentNodeWatch::new(server.store.clone(), clock, &Settings::default());
+    let watch =
+        SilentNodeWatch::new(server.store.clone(), server.shared_clock(), &Settings::default());
     for _ in 0..3 {
         assert_eq!(server.silent_for(node.instance, 6).await, 1);
         assert_eq!(watch.pass().await.expect("a pass"), 0, "it is shown");
@@ -78,8 +75,8 @@ async fn two_replicas_mark_a_node_silent_once() {
     server.silent_for(nodes[0].instance, 0).await;
     server.silent_for(nodes[1].instance, 0).await;
     server.advance_minutes(10);
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
-    let watch = SilentNodeWatch::new(server.store.clone(), clock, &Settings::default());
+    let watch =
+        SilentNodeWatch::new(server.store.clone(), server.shared_clock(), &Settings::default());
     let marked = join_all((0..4).map(|_| watch.pass())).await;
     let marked: usize = marked.into_iter().map(|marked| marked.expect("a pass")).sum();
     assert_eq!(marked, 2);
@@ -88,16 +85,13 @@ async fn two_replicas_mark_a_node_silent_once() {
 /// The reaper checks every open run every half minute, and must not block the reports of the nodes.
 #[tokio::test]
 async fn the_reaper_locks_no_node_whose_run_is_not_due() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 0, 600).await;
     let begun = [(1, downloading()), (2, crate::test_server::began())];
     server.report(&node, 1, policy, &begun).await;
     server.advance_minutes(60);
     let (_, impatient) = server.replica_with_short_lock_timeout().await;
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
-    let reaper = RunReaper::new(impatient, clock, &Settings::default());
+    let reaper = RunReaper::new(impatient, server.shared_clock(), &Settings::default());
     let busy = server.tx().await;
     nodes::lock(&busy, node.host).await.expect("a lock");
     assert_eq!(reaper.pass().await.expect("nothing is due"), 0);
@@ -119,8 +113,7 @@ async fn a_locked_node_blocks_only_its_own_run() {
     }
     server.advance_minutes(25 * 60);
     let (away, impatient) = server.replica_with_short_lock_timeout().await;
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
-    let reaper = RunReaper::new(impatient.clone(), clock, &Settings::default());
+    let reaper = RunReaper::new(impatient.clone(), server.shared_clock(), &Settings::default());
     let busy = server.tx().await;
     nodes::lock(&busy, one.host).await.expect("a lock");
     assert_eq!(reaper.pass().await.expect("a pass"), 1);
@@ -161,9 +154,7 @@ async fn a_heartbeat_of_the_host_manager_is_a_sign_of_life() {
 
 #[tokio::test]
 async fn runs_are_retained_as_their_project_or_else_the_server_configures() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     let ends = async |attempt| {
         let events = [(1, downloading()), (2, crate::test_server::began()), (3, finished())];
         server.report(&node, attempt, policy, &events).await;

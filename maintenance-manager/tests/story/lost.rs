@@ -1,10 +1,9 @@
 //! Long polls that no change wakes, and nodes whose connection is lost during a long poll.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_kit::{Clock, Lifecycle};
+use evenkeel_kit::Lifecycle;
 use evenkeel_maintenance_manager::{
     LongPollSettings, MaintenanceManager, Settings, SilentNodeWatch,
 };
@@ -41,8 +40,8 @@ async fn start_long_poll<'a>(
 }
 
 async fn mark_silent_nodes(server: &TestServer) -> usize {
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
-    let watch = SilentNodeWatch::new(server.store.clone(), clock, &Settings::default());
+    let watch =
+        SilentNodeWatch::new(server.store.clone(), server.shared_clock(), &Settings::default());
     watch.pass().await.expect("a pass")
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use evenkeel_auth::{Authority, ExternalIssuer, Keys, Role};
-use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::{MaintenanceManager, Settings};
 use evenkeel_proto::hostmgr::UpdateInstanceStateStatusByHostGuidRequest;
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
@@ -79,7 +78,7 @@ fn new_manager(
     let issuer = ExternalIssuer::open(issuer, None, &path).expect("an issuer");
     let ours = Keys::open(&folder.path().join("ours")).expect("keys");
     let authority = Authority::new(ours, evenkeel_auth::Settings::default()).accept(issuer);
-    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
+    let clock = server.shared_clock();
     let settings = with_full_audit(Settings::default());
     MaintenanceManager::new(store, clock, Arc::new(authority), settings)
 }
@@ -164,20 +163,10 @@ async fn a_known_token_binding_costs_no_query() {
     let (second, third) = (statements().await, statements().await);
     assert!(first > second, "{first} {second}");
     // A token that names its host costs as many.
-    let bound_token = fixture.server.authority.issue_node(
-        fixture.server.tenant.uuid(),
-        &node.host.to_string(),
-        HOUR,
-        fixture.server.now(),
-    );
-    let bound_token = bound_token.expect("a token").token.reveal().to_owned();
+    let role = Role::Node(fixture.server.tenant.uuid());
+    let bound_token = fixture.server.token(&node.host.to_string(), &[role]);
     let (store, counts) = counting_store(&fixture.server.store);
-    let plain = MaintenanceManager::new(
-        store,
-        Arc::clone(&fixture.server.clock) as Arc<dyn Clock>,
-        Arc::clone(&fixture.server.authority),
-        Settings::default(),
-    );
+    let plain = fixture.server.new_manager(store, Settings::default());
     send_status(&plain, &bound_token, &node).await.expect("answered");
     assert_eq!(third, counts.totals().0);
 }

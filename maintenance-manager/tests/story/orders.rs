@@ -11,9 +11,7 @@ use crate::test_server::{TestServer, act, began, downloaded, downloading, finish
 
 #[tokio::test]
 async fn an_ordered_update_needs_no_window_and_stores_its_reason() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     assert_eq!(act(&server.poll(&node).await), "idle");
     server.order(node.instance, OrderKind::Now).await;
     server.advance_minutes(1);
@@ -32,9 +30,7 @@ async fn an_ordered_update_needs_no_window_and_stores_its_reason() {
 
 #[tokio::test]
 async fn an_unused_order_expires() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, _) = TestServer::with_policy("demo-hello=1.1").await;
     server.order(node.instance, OrderKind::Now).await;
     server.advance_minutes(61);
     let answer = server.poll(&node).await;
@@ -44,9 +40,7 @@ async fn an_unused_order_expires() {
 
 #[tokio::test]
 async fn a_cancelled_update_waits_for_the_next_window() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 0, 60).await;
     let fetched = [(1, downloading()), (2, downloaded())];
     server.report(&node, 1, policy, &fetched).await;
@@ -66,9 +60,7 @@ async fn a_cancelled_update_waits_for_the_next_window() {
 
 #[tokio::test]
 async fn a_begun_update_is_not_cancelled() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, 0, 60).await;
     server.report(&node, 1, policy, &[(1, downloading())]).await;
     server.begin(&node, 1, policy, 1).await;

@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_kit::Lifecycle;
-use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::{AnswerCacheSettings, MaintenanceManager, Settings};
 use evenkeel_store::{Store, StoreOptions};
 
-use crate::test_server::{TestServer, connect};
+use crate::test_server::TestServer;
 
 /// The managers of a test server that follow the change log. Each cached answer is audited, and at
 /// the end no audit may have found a mismatch.
@@ -55,7 +54,7 @@ impl TestServer {
     /// Another replica: like another process it has its own connection pool, and shares everything
     /// else.
     pub async fn replica(&self) -> (MaintenanceManager, Store) {
-        self.replica_on(connect(&self.url).await).await
+        self.replica_on(self.connect().await).await
     }
 
     /// A replica with a very short lock timeout.
@@ -74,11 +73,6 @@ impl TestServer {
 
     /// Another manager, which does not follow the change log.
     pub fn new_manager(&self, store: Store, settings: Settings) -> MaintenanceManager {
-        MaintenanceManager::new(
-            store,
-            Arc::clone(&self.clock) as Arc<dyn Clock>,
-            Arc::clone(&self.authority),
-            settings,
-        )
+        MaintenanceManager::new(store, self.shared_clock(), Arc::clone(&self.authority), settings)
     }
 }

@@ -5,7 +5,7 @@ use evenkeel_domain::assignment::Scope;
 use evenkeel_maintenance_manager::Settings;
 use evenkeel_store::assignments;
 
-use crate::test_server::{TestNode, TestServer, act, create_project};
+use crate::test_server::{TestNode, TestServer, act};
 
 impl TestServer {
     /// A node in an open window.
@@ -69,7 +69,7 @@ async fn a_change_that_is_committed_late_is_not_missed() {
     let slow = server.tx().await;
     assignments::assign(&slow, scope, policy, server.now()).await.expect("assigned");
     // Later transactions are not read before the slow one has ended.
-    create_project(&server.store, "other").await;
+    server.create_project("other").await;
     assert!(!server.manager.wait_until_caught_up().await);
     assert_eq!(act(&server.poll(&node).await), "idle");
     slow.commit().await.expect("committed");

@@ -209,9 +209,7 @@ async fn a_late_end_of_the_eim_agent_belongs_to_its_run_even_after_an_own_run() 
 /// The decision depends on the facts, which may just have changed.
 #[tokio::test]
 async fn a_node_with_outdated_facts_begins_nothing_before_it_reports_them() {
-    let server = TestServer::new().await;
-    let node = server.node().await;
-    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
     server.window(node.host, -10, 600).await;
     assert_eq!(act(&server.poll(&node).await), "apply");
     let new_facts = Facts { kernel_release: "6.12".into(), ..facts() };

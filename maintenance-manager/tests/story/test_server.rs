@@ -1,10 +1,10 @@
 //! A maintenance manager on a database of its own, with methods for the tests.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{Authority, JoinToken, Keys};
+use evenkeel_auth::JoinToken;
 use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::filter::{self, Resource};
 use evenkeel_domain::id::{HostId, InstanceId, PolicyId, RunId};
@@ -12,9 +12,9 @@ use evenkeel_domain::join_token::JoinTokenSpec;
 use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
-use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
-use evenkeel_kit::clock::{Clock, TestClock};
+use evenkeel_kit::Clock;
 use evenkeel_maintenance_manager::{MaintenanceManager, RunReaper, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
@@ -26,11 +26,7 @@ use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
 };
 use evenkeel_store::listing::{self, Listing};
-use evenkeel_store::testing::fresh_database;
-use evenkeel_store::{
-    Store, StoreOptions, assignments, instances, join_tokens, nodes, policies, projects, runs,
-    schedules,
-};
+use evenkeel_store::{assignments, instances, join_tokens, nodes, policies, runs, schedules};
 use tonic::{Request, Status};
 use uuid::Uuid;
 
@@ -41,13 +37,17 @@ pub const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_800_000_000_000
 
 pub struct TestServer {
     pub manager: MaintenanceManager,
-    pub store: Store,
-    pub url: String,
-    pub clock: Arc<TestClock>,
-    pub authority: Arc<Authority>,
     pub tenant: TenantId,
     pub replicas: Arc<Replicas>,
-    keys: Arc<tempfile::TempDir>,
+    base: evenkeel_test_support::TestServer,
+}
+
+impl Deref for TestServer {
+    type Target = evenkeel_test_support::TestServer;
+
+    fn deref(&self) -> &Self::Target {
+        &self.base
+    }
 }
 
 /// A node with our own agent, played by the test.
@@ -73,6 +73,14 @@ impl TestServer {
         Self::with_settings(Settings::default()).await
     }
 
+    /// A server with a node, and with a policy for these packages that is assigned to the node.
+    pub async fn with_policy(packages: &str) -> (Self, TestNode, PolicyId) {
+        let server = Self::new().await;
+        let node = server.node().await;
+        let policy = server.policy(&node, packages).await;
+        (server, node, policy)
+    }
+
     pub async fn with_settings(settings: Settings) -> Self {
         let server = Self::without_log_follower(settings).await;
         server.follow(&server.manager).await;
@@ -81,29 +89,15 @@ impl TestServer {
 
     /// A server whose manager does not follow the change log, so it caches nothing.
     pub async fn without_log_follower(settings: Settings) -> Self {
-        let url = fresh_database().await;
-        let store = connect(&url).await;
-        let clock = Arc::new(TestClock::new(NOON));
-        let keys = tempfile::tempdir().expect("a folder");
-        let authority = Keys::open(keys.path()).expect("keys");
-        let authority = Arc::new(Authority::new(authority, evenkeel_auth::Settings::default()));
+        let base = evenkeel_test_support::TestServer::new(NOON).await;
         let manager = MaintenanceManager::new(
-            store.clone(),
-            Arc::clone(&clock) as Arc<dyn Clock>,
-            Arc::clone(&authority),
+            base.store.clone(),
+            base.shared_clock(),
+            Arc::clone(&base.authority),
             with_full_audit(settings),
         );
-        let tenant = create_project(&store, "default").await;
-        Self {
-            manager,
-            store,
-            url,
-            clock,
-            authority,
-            tenant,
-            keys: Arc::new(keys),
-            replicas: Arc::default(),
-        }
+        let tenant = base.create_project("default").await;
+        Self { manager, tenant, replicas: Arc::default(), base }
     }
 
     /// The same server with a project of its own. The clock is shared and set back.
@@ -111,18 +105,10 @@ impl TestServer {
         self.clock.set(NOON);
         Self {
             manager: self.manager.clone(),
-            store: self.store.clone(),
-            url: self.url.clone(),
-            clock: Arc::clone(&self.clock),
-            authority: Arc::clone(&self.authority),
-            tenant: create_project(&self.store, name).await,
-            keys: Arc::clone(&self.keys),
+            tenant: self.create_project(name).await,
             replicas: Arc::clone(&self.replicas),
+            base: self.base.clone(),
         }
-    }
-
-    pub fn now(&self) -> DateTime<Utc> {
-        self.clock.now()
     }
 
     pub async fn join_token(&self, one_time: bool, may_create_hosts: bool) -> String {
@@ -133,7 +119,7 @@ impl TestServer {
             one_time,
             may_create_hosts,
         };
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         let digest = *token.secret_hash().as_bytes();
         join_tokens::create(&tx, &spec, digest, self.clock.now()).await.expect("a token");
         tx.commit().await.expect("committed");
@@ -205,14 +191,14 @@ impl TestServer {
         failures: Option<u32>,
     ) {
         let limits = UpdateLimits::parse(at_once, failures).expect("limits");
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         assignments::set(&tx, scope, policy, limits, self.clock.now()).await.expect("assigned");
         tx.commit().await.expect("committed");
     }
 
     /// Creates a policy without an assignment.
     pub async fn create_policy(&self, packages: &str) -> PolicyId {
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         let desired = match packages {
             "" => DesiredUpdate::Latest,
             packages => {
@@ -226,7 +212,7 @@ impl TestServer {
     }
 
     pub async fn withdraw(&self, node: &TestNode) {
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         assignments::clear(&tx, Scope::Instance(node.instance)).await.expect("taken back");
         tx.commit().await.expect("committed");
     }
@@ -241,7 +227,7 @@ impl TestServer {
             end: Some(now + TimeDelta::minutes(closes)),
             target: Some(ScheduleTarget::Host(host)),
         };
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         schedules::create(&tx, &spec, now).await.expect("scheduled");
         tx.commit().await.expect("committed");
     }
@@ -345,7 +331,7 @@ impl TestServer {
     }
 
     pub async fn runs(&self, node: &TestNode) -> Vec<UpdateRun> {
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         let mine = format!("instance.resourceId == '{}'", node.instance);
         let mine = Listing {
             resource: Resource::Run,
@@ -368,7 +354,7 @@ impl TestServer {
     }
 
     pub async fn history(&self, run: RunId) -> String {
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         let events = runs::events(&tx, run).await.expect("a history");
         let transitions: Vec<_> =
             events.iter().map(|e| format!("{}->{}", e.event, e.state)).collect();
@@ -376,19 +362,18 @@ impl TestServer {
     }
 
     pub async fn update_status(&self, node: &TestNode) -> String {
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         let instance = instances::find(&tx, node.instance).await.expect("an instance");
         instance.summary.update_status.text
     }
 
     pub async fn node_state(&self, node: &TestNode) -> nodes::NodeState {
-        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let tx = self.tx().await;
         nodes::find(&tx, node.instance).await.expect("a state")
     }
 
     pub async fn reap_runs(&self) -> usize {
-        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let reaper = RunReaper::new(self.store.clone(), clock, &Settings::default());
+        let reaper = RunReaper::new(self.store.clone(), self.shared_clock(), &Settings::default());
         reaper.pass().await.expect("a pass")
     }
 
@@ -399,11 +384,7 @@ impl TestServer {
         kind: StatusType,
         detail: &str,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
-        let role = evenkeel_auth::Role::Node(self.tenant.uuid());
-        let token = self
-            .authority
-            .issue_operator("agent", &[role], TimeDelta::hours(1), self.clock.now())
-            .expect("a token");
+        let token = self.eim_token();
         let request = PlatformUpdateStatusRequest {
             host_guid: guid.to_owned(),
             update_status: Some(UpdateStatus {
@@ -413,28 +394,7 @@ impl TestServer {
             }),
         };
         self.read_changes().await;
-        let answer = self
-            .manager
-            .platform_update_status(with_credential(token.token.reveal(), request))
-            .await;
+        let answer = self.manager.platform_update_status(with_credential(&token, request)).await;
         answer.map(tonic::Response::into_inner)
     }
-}
-
-pub async fn connect(url: &str) -> Store {
-    let options = StoreOptions {
-        max_connections: 10,
-        acquire_timeout: Duration::from_secs(30),
-        lock_timeout: Duration::from_secs(20),
-        statement_timeout: Duration::from_secs(30),
-    };
-    Store::connect(url, options).await.expect("the database")
-}
-
-pub async fn create_project(store: &Store, name: &str) -> TenantId {
-    let tx = store.fleet().await.expect("a transaction");
-    let name = ProjectName::parse("name", name).expect("a name");
-    let project = projects::create(&tx, &name, "", NOON).await.expect("a project");
-    tx.commit().await.expect("committed");
-    project.id
 }

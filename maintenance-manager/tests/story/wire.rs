@@ -88,16 +88,13 @@ async fn a_token_for_another_project_finds_no_host_of_this_one() {
     let server = TestServer::new().await;
     server.node().await;
     let foreign_tenant = TenantId::new(uuid::Uuid::from_u128(99));
-    let (now, hour) = (crate::test_server::NOON, chrono::TimeDelta::hours(1));
-    let role = [evenkeel_auth::Role::Node(foreign_tenant.uuid())];
-    let token = server.authority.issue_operator("agent", &role, hour, now).expect("a token");
+    let token = server.token("agent", &[evenkeel_auth::Role::Node(foreign_tenant.uuid())]);
     let mut client = MaintmgrServiceClient::new(channel(&server).await);
     let request = PlatformUpdateStatusRequest {
         host_guid: uuid::Uuid::from_u128(1).to_string(),
         ..status_request(0)
     };
-    let answer =
-        client.platform_update_status(with_credential(token.token.reveal(), request)).await;
+    let answer = client.platform_update_status(with_credential(&token, request)).await;
     assert_eq!(answer.expect_err("foreign").code(), Code::NotFound);
 }
 

@@ -14,7 +14,7 @@ use axum::http::header::{AUTHORIZATION, RETRY_AFTER};
 use axum::http::{HeaderName, Method, Request, StatusCode};
 use axum::response::Response;
 use chrono::TimeDelta;
-use evenkeel_auth::{Authority, Keys, Role};
+use evenkeel_auth::Role;
 use evenkeel_domain::id::{HostId, OsId};
 use evenkeel_domain::os::catalogue::{CatalogFile, FileRole};
 use evenkeel_domain::os::{OsKind, OsRelease, OsSpec, Sha256};
@@ -40,7 +40,6 @@ const CONTENT_BYTES: usize = 300_000;
 struct FileFixture {
     server: TestServer,
     settings: FileSettings,
-    authority: Arc<Authority>,
     nodes: Vec<HostId>,
     _folder: TempDir,
 }
@@ -64,8 +63,6 @@ impl FileFixture {
 
     async fn with_server(server: TestServer) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let keys = Keys::open(&folder.path().join("keys")).expect("keys");
-        let authority = Authority::new(keys, evenkeel_auth::Settings::default());
         let size = fill::ProjectSize { hosts: 3, sites: 1 };
         let filled = fill::seed_nodes(&server.store, server.tenant, size, server.clock.now()).await;
         Self {
@@ -79,7 +76,6 @@ impl FileFixture {
                 wait_timeout: Duration::from_mins(1),
                 ..FileSettings::default()
             },
-            authority: Arc::new(authority),
             nodes: filled.expect("nodes").hosts,
             server,
             _folder: folder,
@@ -91,8 +87,8 @@ impl FileFixture {
         let sources = Sources::open(&self.server.settings.registries).expect("registries");
         FileServer::open(
             self.server.store.clone(),
-            Arc::clone(&self.authority),
-            Arc::clone(&self.server.clock) as Arc<dyn Clock>,
+            Arc::clone(&self.server.authority),
+            self.server.shared_clock(),
             self.settings.clone(),
             Arc::new(sources),
         )
@@ -136,17 +132,7 @@ impl FileFixture {
     /// A node token.
     fn node_token(&self, which: usize) -> String {
         let host = self.nodes[which].to_string();
-        let (now, hour) = (self.server.clock.now(), TimeDelta::hours(1));
-        let project = self.server.tenant.uuid();
-        let issued = self.authority.issue_node(project, &host, hour, now);
-        issued.expect("a token").token.reveal().to_owned()
-    }
-
-    /// A token of a user with these roles.
-    fn operator_token(&self, roles: &[Role]) -> String {
-        let (now, hour) = (self.server.clock.now(), TimeDelta::hours(1));
-        let issued = self.authority.issue_operator("somebody", roles, hour, now);
-        issued.expect("a token").token.reveal().to_owned()
+        self.server.token(&host, &[Role::Node(self.server.tenant.uuid())])
     }
 
     /// Requests a path as the first node.

@@ -3,9 +3,7 @@
 use evenkeel_domain::os::catalogue::CycleOutcome;
 use evenkeel_registry::testing::{Fault, FaultKind};
 
-use crate::test_server::{
-    PROFILE_PREFIX, TestServer, create_project, list_systems, report_text, select_profiles,
-};
+use crate::test_server::{PROFILE_PREFIX, TestServer, list_systems, report_text, select_profiles};
 
 #[tokio::test]
 async fn a_new_project_gets_known_profiles_while_the_registry_is_down() {
@@ -13,7 +11,7 @@ async fn a_new_project_gets_known_profiles_while_the_registry_is_down() {
     server.publish("edge", "0.3.1", "3.0.1");
     server.sync().await;
     server.registry.add_fault(Fault::always("/v2/", FaultKind::Status(500)));
-    let late = create_project(&server.store, "late").await;
+    let late = server.create_project("late").await;
     select_profiles(&server.store, late, "~0.3", &["edge"]).await;
     let requested = server.cycle_state().await.requested;
     server.manager.run_pass().await.expect("a pass");
@@ -73,7 +71,7 @@ async fn a_failing_project_does_not_affect_others_and_causes_no_requests() {
     let names = ["zero", "first", "second"];
     let mut others = Vec::new();
     for name in names {
-        let other = create_project(&server.store, name).await;
+        let other = server.create_project(name).await;
         select_profiles(&server.store, other, "~0.3", &["edge"]).await;
         others.push(other);
     }

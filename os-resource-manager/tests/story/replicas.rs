@@ -7,9 +7,7 @@ use evenkeel_store::os_catalogue::{self, CycleClaim, Progress};
 use evenkeel_store::testing::tenant_rows;
 use uuid::Uuid;
 
-use crate::test_server::{
-    PROFILE_PREFIX, REGISTRY_NAME, TestServer, create_project, report_text, select_profiles,
-};
+use crate::test_server::{PROFILE_PREFIX, REGISTRY_NAME, TestServer, report_text, select_profiles};
 
 const ROUNDS: usize = 20;
 
@@ -28,7 +26,7 @@ fn manifest_requests(server: &TestServer, tag: &str) -> Vec<usize> {
 async fn concurrent_replicas_fetch_once_and_create_one_set_of_rows() {
     let server = TestServer::new("~0.3", &PROFILES).await;
     let other = server.replica().await;
-    let second = create_project(&server.store, "second").await;
+    let second = server.create_project("second").await;
     select_profiles(&server.store, second, "~0.3", &PROFILES).await;
     for round in 0..ROUNDS {
         let tag = format!("0.3.{round}");

@@ -9,8 +9,8 @@ use evenkeel_registry::testing::{AccessRule, Fault, FaultKind, RegistryOptions, 
 use evenkeel_store::os_details;
 
 use crate::test_server::{
-    PROFILE_PREFIX, REGISTRY_NAME, TestServer, create_project, finding_kinds, list_systems,
-    profile_yaml, report_text, select_profiles,
+    PROFILE_PREFIX, REGISTRY_NAME, TestServer, finding_kinds, list_systems, profile_yaml,
+    report_text, select_profiles,
 };
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_gone_tag_is_reported_and_its_os_profile_stays() {
     assert_eq!((report.unchanged, report.outcome), (1, CycleOutcome::Good));
     assert_eq!(server.list_systems().await, before);
     // A project that comes later neither gets the revision nor a finding about it.
-    let other = create_project(&server.store, "other").await;
+    let other = server.create_project("other").await;
     select_profiles(&server.store, other, "~0.3", &["edge"]).await;
     server.manager.run_pass().await.expect("a pass");
     let tx = server.store.tenant(other).await.expect("a transaction");

@@ -1,23 +1,20 @@
 //! A test server: an OS resource manager with its own database and an in-memory registry.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Deref;
 
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::OsProfile;
 use evenkeel_domain::os::catalogue::CatalogSelection;
-use evenkeel_domain::tenant::{ProjectName, TenantId};
-use evenkeel_kit::Secret;
-use evenkeel_kit::clock::{Clock, SystemClock, TestClock};
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::{Clock, Secret, SystemClock};
 use evenkeel_os_resource_manager::{OsResourceManager, RegistrySettings, Settings};
 use evenkeel_registry::testing::{TestRegistry, short_limits};
 use evenkeel_registry::{Manifest, SignaturePolicy};
 use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::os_catalogue::{self, CycleState};
 use evenkeel_store::os_reports::{self, SyncReport};
-use evenkeel_store::testing::fresh_database;
-use evenkeel_store::{Store, StoreOptions, os_profiles, os_settings, projects};
+use evenkeel_store::{Store, os_profiles, os_settings};
 
 /// Prefix of the profiles' repositories.
 pub const PROFILE_PREFIX: &str = "os-profile/";
@@ -30,12 +27,18 @@ const MAX_PASSES: usize = 10;
 
 pub struct TestServer {
     pub registry: TestRegistry,
-    pub store: Store,
-    pub url: String,
-    pub clock: Arc<TestClock>,
     pub settings: Settings,
     pub manager: OsResourceManager,
     pub tenant: TenantId,
+    base: evenkeel_test_support::TestServer,
+}
+
+impl Deref for TestServer {
+    type Target = evenkeel_test_support::TestServer;
+
+    fn deref(&self) -> &Self::Target {
+        &self.base
+    }
 }
 
 impl TestServer {
@@ -66,17 +69,22 @@ impl TestServer {
             registries: [(REGISTRY_NAME.to_owned(), registry_settings)].into(),
             ..Settings::default()
         };
-        let url = fresh_database().await;
-        let store = connect(&url).await;
-        let clock = Arc::new(TestClock::new(SystemClock.now()));
-        let manager = new_manager(&store, &clock, &settings);
-        let tenant = create_project(&store, "default").await;
-        Self { registry, store, url, clock, settings, manager, tenant }
+        let base = evenkeel_test_support::TestServer::new(SystemClock.now()).await;
+        let manager =
+            OsResourceManager::new(base.store.clone(), base.shared_clock(), settings.clone());
+        Self {
+            registry,
+            settings,
+            manager: manager.expect("good settings"),
+            tenant: base.create_project("default").await,
+            base,
+        }
     }
 
     /// Another replica. It has its own connection pool, like another process, and shares everything else.
     pub async fn replica(&self) -> OsResourceManager {
-        new_manager(&connect(&self.url).await, &self.clock, &self.settings)
+        let (store, clock) = (self.connect().await, self.shared_clock());
+        OsResourceManager::new(store, clock, self.settings.clone()).expect("good settings")
     }
 
     /// Sets the selection of the project.
@@ -208,28 +216,4 @@ pub async fn list_systems(store: &Store, tenant: TenantId) -> Vec<OsProfile> {
     let sort_key = |os: &OsProfile| (os.spec.profile_name.clone(), os.spec.image_id.clone());
     profiles.sort_by_key(sort_key);
     profiles
-}
-
-/// Creates a project.
-pub async fn create_project(store: &Store, name: &str) -> TenantId {
-    let tx = store.fleet().await.expect("a transaction");
-    let name = ProjectName::parse("name", name).expect("a name");
-    let project = projects::create(&tx, &name, "", SystemClock.now()).await;
-    tx.commit().await.expect("committed");
-    project.expect("a project").id
-}
-
-async fn connect(url: &str) -> Store {
-    let options = StoreOptions {
-        max_connections: 10,
-        acquire_timeout: Duration::from_secs(30),
-        lock_timeout: Duration::from_secs(20),
-        statement_timeout: Duration::from_secs(30),
-    };
-    Store::connect(url, options).await.expect("the database")
-}
-
-fn new_manager(store: &Store, clock: &Arc<TestClock>, settings: &Settings) -> OsResourceManager {
-    let clock = Arc::clone(clock) as Arc<dyn Clock>;
-    OsResourceManager::new(store.clone(), clock, settings.clone()).expect("good settings")
 }

@@ -33,8 +33,7 @@ fn a_user_logs_in_with_a_password_and_refreshes_without_it() {
     let harness = harness
         .with_env("EVENKEELD_AUTH__LOGIN__USERS", &users)
         .with_env("EVENKEELD_AUTH__LOGIN__ACCESS_TOKEN_TTL", "5m");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
 
     let (status, answer) = server.post_form(TOKEN, &login("open+sesame"));
     assert_eq!(status, 200, "{answer}");
@@ -64,8 +63,7 @@ fn a_user_logs_in_with_a_password_and_refreshes_without_it() {
 
 #[test]
 fn login_is_off_by_default() {
-    let mut server = TestServer::new().start(&["all"]);
-    server.wait_until_ready();
+    let server = TestServer::new().start_and_wait(&["all"]);
     assert_eq!(server.post_form(TOKEN, &login("open+sesame")).0, 404);
     server.stop();
 }
@@ -98,8 +96,7 @@ fn auth_can_be_disabled_only_explicitly_and_only_for_loopback() {
     assert!(stderr.contains("auth.disabled"), "{stderr}");
     assert!(!harness.data_dir().exists(), "nothing was created");
 
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     for token in [None, Some("dev")] {
         assert_eq!(server.get("rest", "/v1/projects", token).0, 200);
         let hosts = "/v1/projects/default/compute/hosts";
@@ -143,8 +140,7 @@ fn tokens_of_an_identity_provider_are_verified_with_a_key_file() {
     let issued =
         login.issue_operator("alice", &[Role::Administrator], hour, SystemClock.now()).unwrap();
     for (audience, status) in [("evenkeel", 200), ("somebody-else", 401)] {
-        let mut server = harness.start(&["all", "--config", &config(audience)]);
-        server.wait_until_ready();
+        let server = harness.start_and_wait(&["all", "--config", &config(audience)]);
         let token = Some(issued.token.reveal());
         assert_eq!(server.get("rest", "/v1/projects", token).0, status);
         server.stop();
@@ -172,8 +168,7 @@ fn an_unreachable_provider_does_not_prevent_startup() {
         "evenkeeld.toml",
         "[[auth.issuers]]\nissuer = 'http://127.0.0.1:1/realms/master'\ndiscovery = true\n",
     );
-    let mut server = harness.start(&["all", "--config", &file]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all", "--config", &file]);
     let token = fs::read_to_string(harness.data_dir().join("operator-token")).unwrap();
     assert_eq!(server.get("rest", "/v1/projects", Some(token.trim())).0, 200);
     let log = server.stop();

@@ -15,8 +15,7 @@ fn files_are_served_over_tls_to_authenticated_clients() {
     let harness = TestServer::new();
     let config = harness.write_file("evenkeeld.toml", &registry(&harness));
     let harness = harness.with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0");
-    let mut server = harness.start(&["all", "--config", &config]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all", "--config", &config]);
     let ca = harness.data_dir().join("ca/ca.pem");
 
     let shaken = server.handshake_with("files", b"http/1.1", &ca, "localhost");
@@ -55,8 +54,7 @@ fn a_connection_for_files_has_a_maximum_age() {
         .with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0")
         .with_env("EVENKEELD_FILES__HEADER_TIMEOUT", "1h")
         .with_env("EVENKEELD_FILES__MAX_CONNECTION_AGE", "1s");
-    let mut server = harness.start(&["all", "--config", &config]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all", "--config", &config]);
     let ca = harness.data_dir().join("ca/ca.pem");
     assert!(server.is_closed_by("files", b"http/1.1", &ca));
     server.stop();
@@ -65,15 +63,13 @@ fn a_connection_for_files_has_a_maximum_age() {
 #[test]
 fn without_a_registry_no_listener_for_files_is_opened() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     assert_eq!(server.listeners(), ["admin", "rest", "southbound"]);
     server.stop();
     assert!(!harness.data_dir().join("files").exists());
 
     let harness = harness.with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     assert_eq!(server.listeners(), ["admin", "rest", "southbound"]);
     let log = server.stop();
     assert!(log.contains("files.listen is set, but there is no registry"), "{log}");
@@ -113,8 +109,7 @@ fn a_files_folder_of_another_process_is_named() {
     let harness = harness
         .with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0")
         .with_env("EVENKEELD_FILES__DIR", &folder.to_string_lossy());
-    let mut first = harness.start(&["all", "--config", &config]);
-    first.wait_until_ready();
+    let first = harness.start_and_wait(&["all", "--config", &config]);
     let other = TestServer::new();
     let config = other.write_file("evenkeeld.toml", &registry(&other));
     let stderr = other

@@ -11,8 +11,7 @@ use crate::test_server::{TestServer, eventually, is_alive, signal};
 #[test]
 fn the_first_start_creates_a_project_and_a_token_and_logs_how_to_log_in() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
 
     let file = harness.data_dir().join("operator-token");
     let mode = fs::metadata(&file).unwrap().permissions().mode();
@@ -33,8 +32,7 @@ fn the_first_start_creates_a_project_and_a_token_and_logs_how_to_log_in() {
 #[test]
 fn a_stop_is_graceful_and_stops_the_private_postgres() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let postgres = harness.postmaster_pid();
     assert!(is_alive(postgres));
 
@@ -48,8 +46,7 @@ fn a_stop_is_graceful_and_stops_the_private_postgres() {
 #[test]
 fn a_stop_does_not_wait_for_silent_clients() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let silent: Vec<TcpStream> = ["rest", "southbound", "admin"]
         .iter()
         .map(|listener| TcpStream::connect(server.address(listener)).unwrap())
@@ -68,8 +65,7 @@ fn a_stop_does_not_wait_for_silent_clients() {
 #[test]
 fn a_stop_does_not_wait_for_a_client_that_does_not_read_its_list() {
     let harness = TestServer::new().with_env("EVENKEELD_SHUTDOWN_TIMEOUT", "100ms");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let (token, postgres) = (harness.operator_token(), harness.postmaster_pid());
     let build_request = |method: &str, protocol: &str, more: &str| {
         format!(
@@ -106,13 +102,11 @@ fn a_stop_does_not_wait_for_a_client_that_does_not_read_its_list() {
 #[test]
 fn a_killed_server_restarts_with_its_data() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let token = harness.operator_token();
     server.kill();
 
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
 
     assert_eq!(harness.operator_token(), token, "the second start is not a first start");
     assert_eq!(server.get("rest", "/v1/projects", Some(&token)).0, 200);
@@ -123,8 +117,7 @@ fn a_killed_server_restarts_with_its_data() {
 #[test]
 fn the_admin_listener_serves_health_readiness_and_metrics() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     assert_eq!(server.get("admin", "/livez", None), (200, "alive\n".to_owned()));
     assert_eq!(server.get("admin", "/readyz", None), (200, "ready\n".to_owned()));
     server.get("rest", "/v1/no/such/thing", None);
@@ -152,8 +145,7 @@ fn the_admin_listener_serves_health_readiness_and_metrics() {
 #[test]
 fn agents_get_a_certificate_of_the_authority_and_http_2() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let ca = harness.data_dir().join("ca/ca.pem");
 
     let (protocol, chain) = server.handshake(&ca, "localhost").unwrap();
@@ -169,8 +161,7 @@ fn agents_get_a_certificate_of_the_authority_and_http_2() {
 #[test]
 fn the_log_can_be_json() {
     let harness = TestServer::new().with_env("EVENKEELD_LOG__FORMAT", "json");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let log = server.stop();
     for line in log.lines() {
         let line: serde_json::Value = serde_json::from_str(line).expect("each line is JSON");
@@ -190,8 +181,7 @@ async fn a_database_outage_is_survived() {
     let harness = TestServer::new();
     let postgres = harness.start_postgres().await;
     let harness = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     postgres.stop().await;
 
     let (status, _) = server.get("admin", "/readyz", None);
@@ -210,8 +200,7 @@ async fn a_database_outage_is_survived() {
 #[test]
 fn the_end_of_the_private_postgres_ends_the_server() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     signal(harness.postmaster_pid(), "QUIT");
     let stderr = server.expect_failure();
     assert!(stderr.contains("the private Postgres ended unexpectedly"), "{stderr}");
@@ -220,8 +209,7 @@ fn the_end_of_the_private_postgres_ends_the_server() {
 #[test]
 fn tokens_are_created_with_and_without_a_running_server() {
     let harness = TestServer::new();
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let make = |role: &str| {
         let arguments =
             ["token", "operator", "--project", "default", "--role", role, "--ttl", "5m"];
@@ -261,8 +249,7 @@ fn an_unfinished_request_is_cut_off() {
     let harness = TestServer::new()
         .with_env("EVENKEELD_REST__HEADER_TIMEOUT", "300ms")
         .with_env("EVENKEELD_REST__REQUEST_TIMEOUT", "300ms");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let token = harness.operator_token();
     let half_a_head = "GET /v1/projects HTTP/1.1\r\nhost: x\r\n".to_owned();
     let half_a_body = format!(

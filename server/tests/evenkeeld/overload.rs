@@ -105,8 +105,7 @@ async fn a_node_above_its_rate_gets_a_retry_delay_and_others_are_served() {
     let harness = TestServer::new()
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "1")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "5");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let mut loud = Node::enroll(&harness, &server, 1).await;
     let mut calm = Node::enroll(&harness, &server, 2).await;
 
@@ -128,8 +127,7 @@ async fn a_node_above_its_rate_gets_a_retry_delay_and_others_are_served() {
 async fn unfinished_handshakes_do_not_block_other_clients() {
     let many = connection_budget(2_000);
     let harness = TestServer::new().with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "2m");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let ca = harness.data_dir().join("ca/ca.pem");
     let silent = || TcpStream::connect(server.address("southbound"));
     let half: Vec<TcpStream> = (0..many)
@@ -154,8 +152,7 @@ fn an_address_has_a_connection_limit() {
     let harness = TestServer::new()
         .with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "2m")
         .with_env("EVENKEELD_SOUTHBOUND__MAX_CONNECTIONS_PER_ADDRESS", "2");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let ca = harness.data_dir().join("ca/ca.pem");
     let connect = || server.connect_tls(&ca, "localhost");
     let first = connect().unwrap();
@@ -172,8 +169,7 @@ async fn an_unauthenticated_connection_is_closed_and_that_of_a_node_is_not() {
     const OPEN: &str = "evenkeel_connections{listener=\"southbound\"}";
     const HANDSHAKES_OK: &str = "evenkeel_handshakes_total{outcome=\"ok\"}";
     let harness = TestServer::new().with_env("EVENKEELD_SOUTHBOUND__AUTHENTICATION_TIMEOUT", "5s");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let mut node = Node::enroll(&harness, &server, 1).await;
     node.poll().await.unwrap();
     let mut unauthenticated =
@@ -211,16 +207,14 @@ async fn when_memory_is_short_new_connections_are_refused_and_others_are_served(
     let harness = TestServer::new()
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "10000")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "10000");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     drop(Node::enroll(&harness, &server, 1).await);
     let needed = metric(&server, "process_resident_memory_bytes");
     server.stop();
 
     let limit = format!("{:.0}", (needed + HEADROOM_BYTES) / 0.9);
     let harness = harness.with_env("EVENKEELD_SOUTHBOUND__MEMORY_LIMIT", &limit);
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let mut calm = Node::enroll(&harness, &server, 2).await;
     let mut newcomers = Vec::new();
     let refused = loop {
@@ -254,8 +248,7 @@ async fn clients_that_read_no_answer_do_not_block_others() {
         // the limit of calls that query the database.
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__LOAD__QUERY_CALL_LIMIT", "80")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__LOAD__TOTAL_CALL_LIMIT", "80");
-    let mut server = harness.start(&["all"]);
-    server.wait_until_ready();
+    let server = harness.start_and_wait(&["all"]);
     let mut node = Node::enroll(&harness, &server, 1).await;
     node.poll().await.unwrap();
     let mut calls = JoinSet::new();

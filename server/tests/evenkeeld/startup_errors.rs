@@ -64,8 +64,7 @@ fn a_data_directory_of_another_user_is_rejected() {
 #[test]
 fn a_second_server_on_the_same_data_names_the_first() {
     let harness = TestServer::new();
-    let mut first = harness.start(&["all"]);
-    first.wait_until_ready();
+    let first = harness.start_and_wait(&["all"]);
     let stderr = harness.start(&["all"]).expect_failure();
     assert!(stderr.contains(&format!("process {} runs a Postgres there", first.pid())), "{stderr}");
     first.stop();
@@ -121,14 +120,11 @@ async fn single_services_need_a_migrated_schema() {
     harness.start(&["migrate"]).expect_success();
     harness.start(&["migrate"]).expect_success();
 
-    let mut inventory = harness.start(&["inventory"]);
-    inventory.wait_until_ready();
-    let mut manager = harness.start(&["maintenance-manager"]);
-    manager.wait_until_ready();
+    let inventory = harness.start_and_wait(&["inventory"]);
+    let manager = harness.start_and_wait(&["maintenance-manager"]);
     let config = harness.write_file("evenkeeld.toml", &registry(&harness));
     let systems = harness.with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0");
-    let mut systems = systems.start(&["os-resource-manager", "--config", &config]);
-    systems.wait_until_ready();
+    let systems = systems.start_and_wait(&["os-resource-manager", "--config", &config]);
 
     assert_eq!(inventory.listeners(), ["admin", "rest"]);
     assert_eq!(manager.listeners(), ["admin", "southbound"]);

@@ -58,6 +58,13 @@ impl TestServer {
         self.start_with_input(arguments, "")
     }
 
+    /// Starts a server and waits until it is ready.
+    pub fn start_and_wait(&self, arguments: &[&str]) -> ServerProcess {
+        let mut server = self.start(arguments);
+        server.wait_until_ready();
+        server
+    }
+
     /// Starts the executable with data on its standard input.
     pub fn start_with_input(&self, arguments: &[&str], input: &str) -> ServerProcess {
         let name = format!("ready-{}.json", arguments[0]);

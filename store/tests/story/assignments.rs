@@ -19,21 +19,20 @@ use evenkeel_domain::window::Opener;
 use evenkeel_store::decisions::ReadMode;
 use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
-use evenkeel_store::testing::{counting_store, fresh_store};
+use evenkeel_store::testing::counting_store;
 use evenkeel_store::{
     StoreError, assignments, instances, nodes, os_profiles, policies, regions, settings, sites,
 };
 
 use crate::fixtures::{
-    NOON, assign, bookworm, count, create_latest_policy, create_node, create_project,
-    create_region, create_site, move_to_site, read_decision_input, save_as_own_agent, window,
+    NOON, assign, bookworm, count, create_latest_policy, create_node, create_region, create_site,
+    move_to_site, read_decision_input, save_as_own_agent, store_with_project, window,
 };
 use crate::os_details::signature;
 
 #[tokio::test]
 async fn the_nearest_assignment_applies() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let outer = create_region(&store, tenant, "outer", None).await;
     let inner = create_region(&store, tenant, "inner", Some(outer.id)).await;
@@ -64,8 +63,7 @@ async fn the_nearest_assignment_applies() {
 
 #[tokio::test]
 async fn an_assignment_to_another_site_does_not_apply() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let (own_site, other_site) =
         (create_site(&store, tenant, None).await, create_site(&store, tenant, None).await);
@@ -79,8 +77,7 @@ async fn an_assignment_to_another_site_does_not_apply() {
 
 #[tokio::test]
 async fn the_policy_and_the_limits_are_set_independently() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (policy, other) =
         (create_latest_policy(&store, tenant).await, create_latest_policy(&store, tenant).await);
     assign(&store, tenant, Scope::Project, policy.id, (Some(2), None)).await;
@@ -107,8 +104,7 @@ async fn the_policy_and_the_limits_are_set_independently() {
 
 #[tokio::test]
 async fn assignments_are_listed_with_their_limits() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let site = create_site(&store, tenant, None).await;
     let policy = create_latest_policy(&store, tenant).await;
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
@@ -131,8 +127,7 @@ async fn assignments_are_listed_with_their_limits() {
 
 #[tokio::test]
 async fn an_assignment_to_a_missing_scope_or_policy_is_rejected() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let policy = create_latest_policy(&store, tenant).await;
     let limits = UpdateLimits::default();
     for scope in [
@@ -152,8 +147,7 @@ async fn an_assignment_to_a_missing_scope_or_policy_is_rejected() {
 
 #[tokio::test]
 async fn assignments_and_schedules_of_a_location_are_deleted_with_it() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let region = create_region(&store, tenant, "europe", None).await;
     let site = create_site(&store, tenant, None).await;
     let policy = create_latest_policy(&store, tenant).await;
@@ -183,8 +177,7 @@ fn nightly_schedule(target: ScheduleTarget, status: ScheduleStatus) -> RepeatedS
 
 #[tokio::test]
 async fn a_repeated_schedule_reads_as_it_was_written() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let site = create_site(&store, tenant, None).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let target = ScheduleTarget::Site(site.id);
@@ -208,8 +201,7 @@ async fn a_repeated_schedule_reads_as_it_was_written() {
 
 #[tokio::test]
 async fn windows_of_all_scopes_in_the_chain_apply() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let (other, _) = create_node(&store, tenant, 2).await;
     let outer = create_region(&store, tenant, "outer", None).await;
@@ -248,8 +240,7 @@ async fn windows_of_all_scopes_in_the_chain_apply() {
 
 #[tokio::test]
 async fn a_project_may_let_any_schedule_open_windows() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let target = ScheduleTarget::Host(host.id);
@@ -280,8 +271,7 @@ fn image(version: &str) -> OsSpec {
 
 #[tokio::test]
 async fn an_image_node_is_decided_by_the_images_of_its_profile() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let mut created = Vec::new();
@@ -326,8 +316,7 @@ async fn an_image_node_is_decided_by_the_images_of_its_profile() {
 async fn policy_rules_are_stored_and_have_defaults_in_rows_of_an_older_release() {
     const COLUMNS: &str = "name, description, mode, packages, sources, kernel_command, created_at, \
                            allow_downgrade, offline_days";
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let rules = PackageRules {
         suites: vec!["bookworm-security".into()],

@@ -7,13 +7,12 @@ use evenkeel_domain::instance::Instance;
 use evenkeel_domain::local_account::LocalAccountSpec;
 use evenkeel_domain::provider::{ProviderKind, ProviderSpec, ProviderVendor};
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
     Actor, Conflict, Store, StoreError, changes, custom_configs, hosts, instances, local_accounts,
     providers,
 };
 
-use crate::fixtures::{NOON, create_node, create_project};
+use crate::fixtures::{NOON, create_node, store_with_project, store_with_two_projects};
 
 fn loca() -> ProviderSpec {
     ProviderSpec::parse(
@@ -62,8 +61,7 @@ pub async fn create_in_use(
 
 #[tokio::test]
 async fn credentials_of_a_provider_are_not_in_the_log() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let actor = Actor { name: "ann".to_owned(), request_id: "one".to_owned() };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
     let provider = providers::create(&tx, &loca(), NOON).await.expect("created");
@@ -80,8 +78,7 @@ async fn credentials_of_a_provider_are_not_in_the_log() {
 
 #[tokio::test]
 async fn resources_read_as_they_were_written() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let provider = providers::create(&tx, &loca(), NOON).await.expect("created");
     let config = custom_configs::create(&tx, &ntp(), NOON).await.expect("created");
@@ -105,9 +102,7 @@ async fn resources_read_as_they_were_written() {
 
 #[tokio::test]
 async fn a_name_is_unique_in_a_project() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let make = async |tenant: TenantId, which: &str| {
         let tx = store.tenant(tenant).await?;
         match which {
@@ -135,8 +130,7 @@ async fn a_name_is_unique_in_a_project() {
 
 #[tokio::test]
 async fn a_resource_in_use_cannot_be_deleted() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let (provider, config, account) = create_in_use(&store, tenant, &host, &instance).await;
     let refused = async |which: &str| {
@@ -170,9 +164,7 @@ async fn a_resource_in_use_cannot_be_deleted() {
 
 #[tokio::test]
 async fn resources_of_another_project_are_not_visible() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let (host, instance) = create_node(&store, ours, 1).await;
     let (provider, config, account) = create_in_use(&store, ours, &host, &instance).await;
     let tx = store.tenant(theirs).await.expect("a transaction");

@@ -34,7 +34,7 @@ use evenkeel_store::{
 use crate::fixtures::{
     NOON, assign, bookworm, create_latest_policy, create_node, create_project, create_region,
     create_site, move_to_site, new_attempt, numbered_record, read_decision_input,
-    save_as_own_agent, window,
+    save_as_own_agent, store_with_project, window,
 };
 
 /// Hosts with their stored node states.
@@ -345,8 +345,7 @@ async fn a_batch_reads_each_node_as_alone() {
 /// Regardless of how many nodes there are and which resources they have.
 #[tokio::test]
 async fn a_batch_takes_as_many_statements_as_one_node() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let size = ProjectSize { hosts: 200, sites: 20 };
     let filled = fill::seed_project(&store, tenant, size, NOON).await;
     let filled = filled.expect("a project");
@@ -375,8 +374,7 @@ async fn a_batch_takes_as_many_statements_as_one_node() {
 
 #[tokio::test]
 async fn an_empty_batch_sends_no_statement() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (counted, sent) = counting_store(&store);
     let tx = counted.tenant(tenant).await.expect("a transaction");
     let before = sent.statements.load(Ordering::Relaxed);
@@ -386,8 +384,7 @@ async fn an_empty_batch_sends_no_statement() {
 
 #[tokio::test]
 async fn a_node_with_an_unknown_operating_system_has_no_decision_input() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let mut read_back = read_nodes(&tx, [host.id]).await;

@@ -1,12 +1,12 @@
 //! Deletion of projects.
 
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Conflict, Store, StoreError, hosts, os_details, projects};
 use futures_util::future::join;
 
 use crate::fixtures::{
     NOON, create_latest_policy, create_project, create_region, create_site, registration,
+    store_with_project, store_with_two_projects,
 };
 use crate::isolation::create_everything;
 use crate::os_details::{edge, wait_for_blocked_transaction};
@@ -36,9 +36,7 @@ async fn assert_rows_only_of(store: &Store, left: TenantId, deleted: TenantId) {
 
 #[tokio::test]
 async fn a_project_with_hosts_is_deleted_only_by_force_and_completely() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     create_everything(&store, ours).await;
     create_everything(&store, theirs).await;
     match delete_project(&store, ours, false).await {
@@ -56,8 +54,7 @@ async fn a_project_with_hosts_is_deleted_only_by_force_and_completely() {
 
 #[tokio::test]
 async fn a_project_without_hosts_is_deleted_with_its_resources() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let outer = create_region(&store, tenant, "outer", None).await;
     let inner = create_region(&store, tenant, "inner", Some(outer.id)).await;
     create_site(&store, tenant, Some(inner.id)).await;
@@ -92,8 +89,7 @@ async fn assert_rejected_by_deletion(
 
 #[tokio::test]
 async fn a_write_during_the_deletion_of_its_project_is_rejected() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let write = async {
         let tx = store.tenant(tenant).await?;
         hosts::register(&tx, &registration(1), NOON).await?;
@@ -104,8 +100,7 @@ async fn a_write_during_the_deletion_of_its_project_is_rejected() {
 
 #[tokio::test]
 async fn an_import_during_the_deletion_of_its_project_is_rejected() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let import = Box::pin(async {
         let tx = store.tenant(tenant).await?;
         os_details::import(&tx, &edge("3.0.1"), NOON).await?;

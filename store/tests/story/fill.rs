@@ -4,15 +4,13 @@ use std::collections::HashSet;
 
 use evenkeel_domain::filter::Resource;
 use evenkeel_store::testing::fill::{self, ProjectSize};
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{hardware, hosts, instances, runs, sites};
 
-use crate::fixtures::{NOON, count, create_project};
+use crate::fixtures::{NOON, count, store_with_project};
 
 #[tokio::test]
 async fn seeded_copies_are_complete_and_distinct() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let size = ProjectSize { hosts: 25, sites: 4 };
     let filled = fill::seed_project(&store, tenant, size, NOON).await;
     let filled = filled.expect("a project");
@@ -41,8 +39,7 @@ async fn seeded_copies_are_complete_and_distinct() {
 
 #[tokio::test]
 async fn each_instance_has_its_own_runs() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let size = ProjectSize { hosts: 6, sites: 1 };
     let filled = fill::seed_project(&store, tenant, size, NOON).await;
     let filled = filled.expect("a project");

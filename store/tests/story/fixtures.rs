@@ -20,6 +20,7 @@ use evenkeel_store::decisions::{self, DecisionInput, PlanningLimits, ReadMode};
 use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::nodes::{self, MachineKey};
 use evenkeel_store::runs::{RunOpening, Subject};
+use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
     Store, Tx, assignments, hosts, instances, os_profiles, policies, projects, regions, sites,
 };
@@ -33,6 +34,20 @@ pub async fn create_project(store: &Store, name: &str) -> TenantId {
     let project = projects::create(&tx, &name, "", NOON).await.expect("a project");
     tx.commit().await.expect("committed");
     project.id
+}
+
+/// A store on a database of its own, and its project `ours`.
+pub async fn store_with_project() -> (Store, TenantId) {
+    let store = fresh_store().await;
+    let ours = create_project(&store, "ours").await;
+    (store, ours)
+}
+
+/// A store with the projects `ours` and `theirs`.
+pub async fn store_with_two_projects() -> (Store, TenantId, TenantId) {
+    let (store, ours) = store_with_project().await;
+    let theirs = create_project(&store, "theirs").await;
+    (store, ours, theirs)
 }
 
 pub fn registration(n: u128) -> Registration {

@@ -10,10 +10,12 @@ use evenkeel_domain::location::Metadata;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::hosts::{HostChange, HostSummary};
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Conflict, Store, StoreError, changes, hardware, hosts, nodes};
 
-use crate::fixtures::{NOON, create_node, create_project, create_site, move_to_site, registration};
+use crate::fixtures::{
+    NOON, create_node, create_project, create_site, move_to_site, registration, store_with_project,
+    store_with_two_projects,
+};
 
 async fn register_host(store: &Store, tenant: TenantId, n: u128) -> Host {
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -24,8 +26,7 @@ async fn register_host(store: &Store, tenant: TenantId, n: u128) -> Host {
 
 #[tokio::test]
 async fn a_host_reads_as_it_was_written() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let announced = Registration::parse("edge", "", "ABC12345", false)
         .and_then(|machine| machine.with_user_lvm_size(60))
@@ -45,8 +46,7 @@ async fn a_host_reads_as_it_was_written() {
 
 #[tokio::test]
 async fn a_desired_state_must_be_reachable_from_the_current_state() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let host = register_host(&store, tenant, 1).await.id;
     let tx = store.tenant(tenant).await.expect("a transaction");
     for desired in [HostState::Registered, HostState::Onboarded, HostState::Registered] {
@@ -64,8 +64,7 @@ async fn a_desired_state_must_be_reachable_from_the_current_state() {
 
 #[tokio::test]
 async fn an_invalidated_host_stays_invalidated() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let running = Status::new("Running", Indication::Idle, NOON);
@@ -136,8 +135,7 @@ async fn load_hardware(store: &Store, host: &Host, tenant: TenantId) -> Hardware
 
 #[tokio::test]
 async fn hardware_is_written_only_when_it_changes() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let host = register_host(&store, tenant, 1).await;
     let later = NOON + TimeDelta::hours(1);
     let reported = hardware_with_nics(vec![nic("eth0", &["10.0.0.1/24", "fe80::1/64"])]);
@@ -176,8 +174,7 @@ async fn hardware_is_written_only_when_it_changes() {
 
 #[tokio::test]
 async fn address_ids_start_again_after_the_last_number() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let host = register_host(&store, tenant, 1).await;
     let nearly_all = "SELECT setval('ip_address_numbers', 4294967294)";
     store.execute_unprepared(nearly_all).await.expect("set");
@@ -190,8 +187,7 @@ async fn address_ids_start_again_after_the_last_number() {
 
 #[tokio::test]
 async fn a_registered_serial_number_stays_and_an_invalid_one_is_ignored() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let uuid = uuid::Uuid::from_u128(1).to_string();
     let announced = Registration::parse("edge", &uuid, "ABC12345", false);
@@ -213,9 +209,7 @@ async fn a_registered_serial_number_stays_and_an_invalid_one_is_ignored() {
 
 #[tokio::test]
 async fn hardware_of_a_missing_host_is_rejected() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let host = register_host(&store, theirs, 1).await;
     let tx = store.tenant(ours).await.expect("a transaction");
     let result =
@@ -242,8 +236,7 @@ async fn set_running(store: &Store, tenant: TenantId, host: &Host, status: Statu
 
 #[tokio::test]
 async fn hosts_are_counted_by_state() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let nothing = HostSummary::default();
     assert_eq!(host_summary(&store, tenant, None).await, nothing);
     let site = create_site(&store, tenant, None).await;

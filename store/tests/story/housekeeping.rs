@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 
 use crate::fixtures::{
     NOON, bookworm, contact, create_node, create_project, new_attempt, numbered_record,
-    save_as_own_agent,
+    save_as_own_agent, store_with_project, store_with_two_projects,
 };
 
 const DAY: TimeDelta = TimeDelta::days(1);
@@ -97,8 +97,7 @@ async fn runs_are_retained_as_long_as_their_project_sets() {
 
 #[tokio::test]
 async fn runs_expire_in_batches_on_several_replicas_at_once() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     for n in 0..10 {
         create_ended_run(&store, tenant, &instance, n, NOON).await;
@@ -145,8 +144,7 @@ async fn delete_unused_contents(store: &Store, unused_since: Time) -> u64 {
 
 #[tokio::test]
 async fn a_content_stays_while_an_instance_or_a_run_refers_to_it() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let (other, _) = create_node(&store, tenant, 2).await;
     let (old, new) = ([1; 32], [2; 32]);
@@ -218,8 +216,7 @@ async fn import_os(store: &Store, tenant: TenantId, lists: [Option<ContentDigest
 
 #[tokio::test]
 async fn a_content_stays_while_an_operating_system_refers_to_it() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (one, two, three, four) = ([1; 32], [2; 32], [3; 32], [4; 32]);
     let os = import_os(&store, tenant, [Some(one), Some(two), Some(three)]).await;
     let later = NOON + DAY * 30;
@@ -239,9 +236,7 @@ async fn a_content_stays_while_an_operating_system_refers_to_it() {
 
 #[tokio::test]
 async fn a_content_is_visible_only_in_its_project() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let (host, _) = create_node(&store, ours, 1).await;
     report_packages(&store, ours, &host, Some([1; 32]), NOON).await;
     let tx = store.tenant(theirs).await.expect("a transaction");
@@ -252,8 +247,7 @@ async fn a_content_is_visible_only_in_its_project() {
 
 #[tokio::test]
 async fn silent_nodes_are_found_once() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut heard = Vec::new();
     for n in 1..=6 {
         let (host, instance) = create_node(&store, tenant, n).await;
@@ -308,8 +302,7 @@ async fn count_silent_at(store: &Store, minutes: i64) -> usize {
 
 #[tokio::test]
 async fn a_node_with_a_due_time_is_not_silent_before_it() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     save_as_own_agent(&store, tenant, &host).await;
     let heard = async |minutes: i64, due: Option<i64>| {

@@ -6,11 +6,13 @@ use evenkeel_domain::os::{OsKind, OsSpec};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::image_series::{self, ImageSeries, SeriesUpdate};
 use evenkeel_store::nodes::MachineKey;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Store, nodes, os_profiles, projects};
 use futures_util::future::join;
 
-use crate::fixtures::{NOON, bookworm, create_node, create_project, execute_sql};
+use crate::fixtures::{
+    NOON, bookworm, create_node, create_project, execute_sql, store_with_project,
+    store_with_two_projects,
+};
 use crate::os_details::wait_for_blocked_transaction;
 
 /// Creates an image of a series.
@@ -108,8 +110,7 @@ async fn available_update(store: &Store, tenant: TenantId, instance: &Instance) 
 
 #[tokio::test]
 async fn a_newer_image_is_available_to_all_nodes_of_its_series_and_an_older_one_to_none() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let edge = create_image(&store, tenant, "edge", "3.0.9").await;
     let other = create_image(&store, tenant, "other", "3.0.9").await;
     let mut edges = Vec::new();
@@ -140,8 +141,7 @@ async fn a_newer_image_is_available_to_all_nodes_of_its_series_and_an_older_one_
 
 #[tokio::test]
 async fn each_node_gets_the_newest_image_for_its_architecture() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut nodes = Vec::new();
     for (n, version, architecture) in [(1, "1", "x86_64"), (2, "1.1", "arm64"), (3, "1.2", "")] {
         let os = create_image_for(&store, tenant, ("edge", version), architecture).await;
@@ -164,8 +164,7 @@ async fn each_node_gets_the_newest_image_for_its_architecture() {
 
 #[tokio::test]
 async fn an_image_changed_to_another_architecture_is_no_longer_available() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let old = create_image(&store, tenant, "edge", "1").await;
     let new = create_image(&store, tenant, "edge", "2").await;
     let instance = create_node_with_image(&store, tenant, 1, old).await;
@@ -186,8 +185,7 @@ async fn an_image_changed_to_another_architecture_is_no_longer_available() {
 
 #[tokio::test]
 async fn nodes_of_a_series_are_updated_in_batches() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let old = create_image(&store, tenant, "edge", "1").await;
     let mut nodes = Vec::new();
     for n in 1..=5 {
@@ -221,8 +219,7 @@ async fn nodes_of_a_series_are_updated_in_batches() {
 
 #[tokio::test]
 async fn a_series_that_changes_while_it_is_followed_is_outdated_again() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let old = create_image(&store, tenant, "edge", "1").await;
     let instance = create_node_with_image(&store, tenant, 1, old).await;
     let first = only_outdated(&store).await;
@@ -239,8 +236,7 @@ async fn a_series_that_changes_while_it_is_followed_is_outdated_again() {
 
 #[tokio::test]
 async fn two_replicas_follow_different_series() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_image(&store, tenant, "edge", "1").await;
     create_image(&store, tenant, "other", "1").await;
     let theirs = create_project(&store, "theirs").await;
@@ -263,8 +259,7 @@ async fn two_replicas_follow_different_series() {
 
 #[tokio::test]
 async fn a_deleted_image_is_no_longer_available() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let old = create_image(&store, tenant, "edge", "1").await;
     let new = create_image(&store, tenant, "edge", "2").await;
     let lonely = create_image(&store, tenant, "other", "1").await;
@@ -287,17 +282,14 @@ async fn a_deleted_image_is_no_longer_available() {
 
 #[tokio::test]
 async fn a_profile_updated_by_packages_is_no_series() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_node(&store, tenant, 1).await;
     assert_eq!(list_outdated(&store).await, []);
 }
 
 #[tokio::test]
 async fn series_of_a_project_are_deleted_with_it() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     for tenant in [ours, theirs] {
         let os = create_image(&store, tenant, "edge", "1").await;
         create_node_with_image(&store, tenant, 1, os).await;
@@ -319,8 +311,7 @@ async fn series_of_a_project_are_deleted_with_it() {
 
 #[tokio::test]
 async fn the_available_update_is_computed_after_the_row_is_locked() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let old = create_image(&store, tenant, "edge", "1").await;
     let instance = create_node_with_image(&store, tenant, 1, old).await;
     create_image(&store, tenant, "edge", "2").await;

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{
     NOON, bookworm, contact, create_node, create_project, read_decision_input, registration,
-    save_as_own_agent,
+    save_as_own_agent, store_with_project,
 };
 use crate::os_details::signature;
 
@@ -76,8 +76,7 @@ async fn create_instance_with(
 
 #[tokio::test]
 async fn an_account_and_configs_in_use_cannot_be_deleted() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (ann, [ntp, proxy]) = create_account_and_configs(&store, tenant).await;
     let (_, plain) = create_node(&store, tenant, 1).await;
     let created = create_instance_with(&store, tenant, Some(ann), vec![proxy, ntp, proxy]).await;
@@ -126,8 +125,7 @@ async fn an_instance_cannot_use_resources_of_another_project() {
 
 #[tokio::test]
 async fn a_change_of_an_instance_affects_only_the_given_fields() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, before) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let other = OsSpec { name: "Debian 13".into(), image_id: "13".into(), ..bookworm() };
@@ -157,8 +155,7 @@ async fn a_change_of_an_instance_affects_only_the_given_fields() {
 
 #[tokio::test]
 async fn a_profile_changes_only_its_architecture_labels_and_signatures() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let created = os_profiles::create(&tx, &bookworm(), NOON).await.expect("created");
     let later = NOON + TimeDelta::hours(1);
@@ -179,8 +176,7 @@ async fn a_profile_changes_only_its_architecture_labels_and_signatures() {
 
 #[tokio::test]
 async fn the_state_of_a_node_is_saved_in_one_statement() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let (counting, sent) = counting_store(&store);
     let tx = counting.tenant(tenant).await.expect("a transaction");
@@ -205,8 +201,7 @@ async fn the_state_of_a_node_is_saved_in_one_statement() {
 
 #[tokio::test]
 async fn the_details_of_an_instance_have_its_slots_and_failed_images() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let load_images = async |facts: Value| {
         let tx = store.tenant(tenant).await.expect("a transaction");
@@ -242,8 +237,7 @@ async fn the_details_of_an_instance_have_its_slots_and_failed_images() {
 
 #[tokio::test]
 async fn an_invalidated_instance_stays_invalidated() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     save_as_own_agent(&store, tenant, &host).await;
     let tx = store.tenant(tenant).await.expect("a transaction");

@@ -18,7 +18,6 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
     Store, contacts, contents, hardware, join_tokens, limit_usage, node_tokens, orders, os_details,
     os_reports, os_settings, package_versions, pauses, runs, settings,
@@ -26,8 +25,8 @@ use evenkeel_store::{
 
 use crate::day_zero;
 use crate::fixtures::{
-    NOON, assign, contact, create_latest_policy, create_node, create_project, create_region,
-    create_site, new_attempt, numbered_record, window,
+    NOON, assign, contact, create_latest_policy, create_node, create_region, create_site,
+    new_attempt, numbered_record, store_with_two_projects, window,
 };
 use crate::os_details::{edge, finding, report, selection};
 
@@ -126,9 +125,7 @@ async fn create_schedules_and_orders(
 /// nothing.
 #[tokio::test]
 async fn no_table_shows_one_project_to_another() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     create_everything(&store, ours).await;
     create_everything(&store, theirs).await;
     let sql = format!(

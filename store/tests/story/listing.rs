@@ -6,11 +6,11 @@ use evenkeel_domain::filter::{
 };
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::listing::{self, Listing, PageKey};
+use evenkeel_store::testing::counting_store;
 use evenkeel_store::testing::fill::{self, ProjectSize};
-use evenkeel_store::testing::{counting_store, fresh_store};
 use evenkeel_store::{Conflict, Store, StoreError, Tx};
 
-use crate::fixtures::{NOON, count, create_node, create_project, create_region, parse_listing};
+use crate::fixtures::{NOON, count, create_node, create_region, parse_listing, store_with_project};
 use crate::listing_fixture::LISTED_RESOURCES;
 
 /// Every condition that a field of this kind can have.
@@ -84,8 +84,7 @@ async fn assert_accepted(tx: &Tx, resource: Resource, filters: Vec<Filter>) {
 
 #[tokio::test]
 async fn every_field_and_edge_is_accepted_by_the_database() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     for resource in LISTED_RESOURCES {
@@ -101,8 +100,7 @@ async fn every_field_and_edge_is_accepted_by_the_database() {
 
 #[tokio::test]
 async fn every_field_orders_up_and_down() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     for resource in LISTED_RESOURCES {
@@ -160,8 +158,7 @@ const CLIENT_FILTERS: &[(Resource, &str)] = &[
 
 #[tokio::test]
 async fn filters_of_clients_are_answered() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_region(&store, tenant, "europe", None).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     for (resource, filter) in CLIENT_FILTERS {
@@ -173,8 +170,7 @@ async fn filters_of_clients_are_answered() {
 /// One statement counts and one finds; a search for a part of a text does both in one.
 #[tokio::test]
 async fn a_page_takes_as_many_statements_at_any_length() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     for n in 0..5 {
         create_region(&store, tenant, &format!("region {n}"), None).await;
     }
@@ -195,8 +191,7 @@ async fn a_page_takes_as_many_statements_at_any_length() {
 
 #[tokio::test]
 async fn a_key_is_valid_only_for_its_list() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     for n in 0..3 {
         create_region(&store, tenant, &format!("region {n}"), None).await;
     }
@@ -217,8 +212,7 @@ async fn a_key_is_valid_only_for_its_list() {
 
 #[tokio::test]
 async fn a_key_does_not_depend_on_the_enclosing_filter() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     for n in 0..4 {
         create_region(&store, tenant, &format!("region {n}"), None).await;
     }
@@ -244,8 +238,7 @@ async fn a_key_does_not_depend_on_the_enclosing_filter() {
 
 #[tokio::test]
 async fn a_snapshot_is_read_only_and_sees_no_later_changes() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     assert_eq!(count(&tx, Resource::Region, "").await, 0);
     create_region(&store, tenant, "europe", None).await;
@@ -276,8 +269,7 @@ async fn create_many_hosts(store: &Store, tenant: TenantId) {
 
 #[tokio::test]
 async fn an_exact_filter_uses_an_index() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_many_hosts(&store, tenant).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     let start = listing::PageStart::Offset(0);
@@ -314,8 +306,7 @@ async fn an_exact_filter_uses_an_index() {
 /// but the index. This test only shows that such a plan exists; the planner may choose another one.
 #[tokio::test]
 async fn a_part_of_the_name_of_a_run_is_found_in_an_index_alone() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let size = ProjectSize { hosts: 20, sites: 1 };
     fill::seed_project(&store, tenant, size, NOON).await.expect("a project");
     // Without VACUUM, Postgres visits each row to check its visibility.
@@ -341,8 +332,7 @@ async fn a_part_of_the_name_of_a_run_is_found_in_an_index_alone() {
 /// Rows of resources at a site are not read before the page is known.
 #[tokio::test]
 async fn resources_at_a_site_are_found_in_indexes_alone() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let project_size = ProjectSize { hosts: 200, sites: 20 };
     let filled = fill::seed_project(&store, tenant, project_size, NOON).await;
     let site = filled.expect("a project").sites[0];

@@ -4,12 +4,12 @@ use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::{RegionId, SiteId};
 use evenkeel_domain::location::{Metadata, RegionSpec, SiteSpec};
 use evenkeel_domain::text::Name;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Conflict, StoreError, hosts, regions, sites};
 use futures_util::future::join_all;
 
 use crate::fixtures::{
-    NOON, count, create_node, create_project, create_region, create_site, move_to_site, site_change,
+    NOON, count, create_node, create_region, create_site, move_to_site, site_change,
+    store_with_project, store_with_two_projects,
 };
 
 fn region_spec(name: &str, parent: Option<RegionId>) -> RegionSpec {
@@ -30,8 +30,7 @@ fn expect_conflict<T: std::fmt::Debug>(result: Result<T, StoreError>) -> Conflic
 
 #[tokio::test]
 async fn a_region_reads_as_it_was_written() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let parent = create_region(&store, tenant, "world", None).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let spec = region_spec("europe", Some(parent.id));
@@ -46,8 +45,7 @@ async fn a_region_reads_as_it_was_written() {
 
 #[tokio::test]
 async fn a_site_reads_as_it_was_written() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let region = create_region(&store, tenant, "europe", None).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let spec = SiteSpec {
@@ -66,8 +64,7 @@ async fn a_site_reads_as_it_was_written() {
 
 #[tokio::test]
 async fn a_region_cannot_contain_itself() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let outer = create_region(&store, tenant, "outer", None).await;
     let middle = create_region(&store, tenant, "middle", Some(outer.id)).await;
     let inner = create_region(&store, tenant, "inner", Some(middle.id)).await;
@@ -83,8 +80,7 @@ async fn a_region_cannot_contain_itself() {
 /// Each move is valid alone; together they would form a cycle.
 #[tokio::test]
 async fn two_concurrent_moves_cannot_create_a_cycle() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let one = create_region(&store, tenant, "one", None).await;
     let other = create_region(&store, tenant, "other", None).await;
     let moves = [(one.id, other.id), (other.id, one.id)].map(|(id, parent)| {
@@ -102,8 +98,7 @@ async fn two_concurrent_moves_cannot_create_a_cycle() {
 
 #[tokio::test]
 async fn regions_nest_at_most_five_levels() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut chain = vec![create_region(&store, tenant, "1", None).await];
     for depth in 2..=5 {
         let parent = chain.last().map(|region| region.id);
@@ -130,8 +125,7 @@ async fn regions_nest_at_most_five_levels() {
 
 #[tokio::test]
 async fn a_location_in_use_cannot_be_deleted() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let outer = create_region(&store, tenant, "outer", None).await;
     let inner = create_region(&store, tenant, "inner", Some(outer.id)).await;
     let site = create_site(&store, tenant, Some(inner.id)).await;
@@ -159,9 +153,7 @@ async fn a_location_in_use_cannot_be_deleted() {
 
 #[tokio::test]
 async fn a_location_belongs_to_its_project() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let region = create_region(&store, ours, "ours", None).await;
     let site = create_site(&store, ours, None).await;
     let (host, _) = create_node(&store, theirs, 1).await;
@@ -191,8 +183,7 @@ async fn a_location_belongs_to_its_project() {
 
 #[tokio::test]
 async fn sites_are_counted_in_all_nested_regions() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let outer = create_region(&store, tenant, "outer", None).await;
     let inner = create_region(&store, tenant, "inner", Some(outer.id)).await;
     let empty = create_region(&store, tenant, "empty", None).await;

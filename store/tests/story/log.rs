@@ -22,7 +22,7 @@ use evenkeel_store::{IncompatibleDatabase, Store, StoreError, StoreOptions, host
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::{NOON, create_project, execute_sql, registration};
+use crate::fixtures::{NOON, create_project, execute_sql, registration, store_with_project};
 use crate::isolation::create_everything;
 
 /// Later than all times that a test writes: the log uses the clock of the database.
@@ -133,8 +133,7 @@ async fn every_change_of_many_writers_is_read_once_and_in_order() {
 
 #[tokio::test]
 async fn changes_after_an_open_transaction_are_read_when_it_ends() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut reader = open_reader(&store).await;
     let slow = store.tenant(tenant).await.expect("a transaction");
     let first = hosts::register(&slow, &registration(1), NOON).await;
@@ -197,8 +196,7 @@ async fn an_open_transaction_in_another_database_blocks_nothing() {
 
 #[tokio::test]
 async fn a_reader_starts_at_the_end_and_reads_in_batches() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     register_host(&store, tenant, 1).await;
     let mut reader = open_reader(&store).await;
     assert_eq!(created_hosts(&catch_up(&mut reader).await), []);
@@ -225,8 +223,7 @@ fn scopes_of(changes: &[LoggedChange], kind: ChangeKind) -> Vec<Option<Scope>> {
 
 #[tokio::test]
 async fn a_change_has_the_scope_that_it_concerns() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut reader = open_reader(&store).await;
     create_everything(&store, tenant).await;
     let read = catch_up(&mut reader).await;
@@ -275,8 +272,7 @@ async fn a_change_has_the_scope_that_it_concerns() {
 
 #[tokio::test]
 async fn a_removed_failure_concerns_the_whole_assignment() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_everything(&store, tenant).await;
     let mut reader = open_reader(&store).await;
     let runs = "UPDATE update_runs SET";
@@ -297,8 +293,7 @@ async fn a_removed_failure_concerns_the_whole_assignment() {
 
 #[tokio::test]
 async fn an_update_that_changes_nothing_is_not_logged() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_everything(&store, tenant).await;
     let mut reader = open_reader(&store).await;
     catch_up(&mut reader).await;
@@ -316,8 +311,7 @@ async fn an_update_that_changes_nothing_is_not_logged() {
 
 #[tokio::test]
 async fn changes_deleted_by_hand_are_detected() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     register_host(&store, tenant, 1).await;
     for sql in [
         "DELETE FROM change_log WHERE seq = (SELECT min(seq) FROM change_log)",
@@ -341,8 +335,7 @@ async fn changes_deleted_by_hand_are_detected() {
 
 #[tokio::test]
 async fn pruned_changes_are_missed_only_by_readers_that_have_not_read_them() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (mut quick, mut late) = (open_reader(&store).await, open_reader(&store).await);
     register_host(&store, tenant, 1).await;
     catch_up(&mut quick).await;

@@ -3,11 +3,10 @@
 use chrono::TimeDelta;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Store, StoreError, hosts, node_tokens};
 use futures_util::future::join_all;
 
-use crate::fixtures::{NOON, create_project, registration};
+use crate::fixtures::{NOON, create_project, registration, store_with_project};
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 
@@ -27,8 +26,7 @@ async fn bind(store: &Store, tenant: TenantId, token: u8, host: HostId) -> HostI
 
 #[tokio::test]
 async fn a_token_belongs_to_the_host_that_used_it_first() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (one, another) =
         (register_host(&store, tenant, 1).await, register_host(&store, tenant, 2).await);
     assert_eq!(bind(&store, tenant, 7, one).await, one);
@@ -43,8 +41,7 @@ async fn a_token_belongs_to_the_host_that_used_it_first() {
 
 #[tokio::test]
 async fn concurrent_uses_bind_a_token_to_one_host() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut hosts = Vec::new();
     for n in 1..=6 {
         hosts.push(register_host(&store, tenant, n).await);
@@ -55,8 +52,7 @@ async fn concurrent_uses_bind_a_token_to_one_host() {
 
 #[tokio::test]
 async fn a_binding_is_deleted_with_its_host_and_after_its_expiry() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (one, another) =
         (register_host(&store, tenant, 1).await, register_host(&store, tenant, 2).await);
     bind(&store, tenant, 7, one).await;
@@ -80,8 +76,7 @@ async fn a_binding_is_deleted_with_its_host_and_after_its_expiry() {
 
 #[tokio::test]
 async fn a_binding_needs_a_host() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let missing = HostId::nth(1);
     let refused = node_tokens::bind(&tx, &[7; 32], missing, NOON + HOUR, NOON).await;

@@ -8,12 +8,11 @@ use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::pause::{Pause, PauseScope};
 use evenkeel_domain::schedule::ScheduleTarget;
 use evenkeel_store::decisions::ReadMode;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Actor, StoreError, changes, orders, pauses, policies, schedules, sites};
 
 use crate::fixtures::{
     NOON, assign, create_latest_policy, create_node, create_project, create_site, move_to_site,
-    read_decision_input, save_as_own_agent, window,
+    read_decision_input, save_as_own_agent, store_with_project, window,
 };
 
 fn order(kind: OrderKind) -> Order {
@@ -32,8 +31,7 @@ fn pause(scope: PauseScope) -> Pause {
 
 #[tokio::test]
 async fn many_instances_are_ordered_at_once() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let theirs = create_project(&store, "theirs").await;
     let (_, one) = create_node(&store, tenant, 1).await;
     let (_, other) = create_node(&store, tenant, 2).await;
@@ -56,8 +54,7 @@ async fn many_instances_are_ordered_at_once() {
 
 #[tokio::test]
 async fn an_ordered_update_needs_no_window() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     save_as_own_agent(&store, tenant, &host).await;
     let policy = create_latest_policy(&store, tenant).await;
@@ -74,8 +71,7 @@ async fn an_ordered_update_needs_no_window() {
 
 #[tokio::test]
 async fn a_pause_applies_only_to_its_scope() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     save_as_own_agent(&store, tenant, &host).await;
     let (own_site, other_site) =
@@ -110,8 +106,7 @@ async fn a_pause_applies_only_to_its_scope() {
 
 #[tokio::test]
 async fn a_pause_is_deleted_with_its_scope() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let site = create_site(&store, tenant, None).await;
     let policy = create_latest_policy(&store, tenant).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -129,8 +124,7 @@ async fn a_pause_is_deleted_with_its_scope() {
 
 #[tokio::test]
 async fn the_change_log_names_who_paused_and_ordered() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::fixtures::{NOON, create_project};
+use crate::fixtures::{NOON, store_with_project};
 
 const REGISTRY: &str = "release";
 const LEASE: TimeDelta = TimeDelta::minutes(1);
@@ -355,8 +355,7 @@ async fn an_unseen_tag_is_gone_until_it_is_seen_again() {
 
 #[tokio::test]
 async fn the_catalogue_is_visible_only_to_the_fleet() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mine = begin_cycle(&store).await;
     in_transaction!(store, store_artifact(&mine, &artifact("edge", "1")));
     in_transaction!(store, store_attachment(&mine, &attachment("here"), Some("[]")));

@@ -13,12 +13,12 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::contents::ContentDigest;
 use evenkeel_store::os_details::{ImportOutcome, ImportedOs, OsDetails};
 use evenkeel_store::os_reports::{SyncFinding, SyncReport};
-use evenkeel_store::testing::{fresh_store, tenant_rows};
+use evenkeel_store::testing::tenant_rows;
 use evenkeel_store::{Conflict, Store, StoreError, Tx, changes, contents, os_details, os_profiles};
 use futures_util::future::join;
 use serde_json::json;
 
-use crate::fixtures::{NOON, bookworm, create_project};
+use crate::fixtures::{NOON, bookworm, store_with_project};
 
 /// A signature of an image by one key.
 pub fn signature(digit: &str) -> String {
@@ -158,8 +158,7 @@ async fn load_profile(store: &Store, tenant: TenantId, os: OsId) -> (OsProfile, 
 
 #[tokio::test]
 async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let first = edge("3.0.1");
     let os = import_new(&store, tenant, &first).await;
     let (profile, details) = load_profile(&store, tenant, os).await;
@@ -199,8 +198,7 @@ async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
 
 #[tokio::test]
 async fn a_manual_change_stays_until_the_profile_changes() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut imported = edge("3.0.1");
     let os = import_new(&store, tenant, &imported).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -224,8 +222,7 @@ async fn a_manual_change_stays_until_the_profile_changes() {
 
 #[tokio::test]
 async fn an_image_is_never_replaced_by_another() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let imported = edge("3.0.1");
     let os = import_new(&store, tenant, &imported).await;
     let before = tenant_rows(&store, tenant).await;
@@ -242,8 +239,7 @@ async fn an_image_is_never_replaced_by_another() {
 
 #[tokio::test]
 async fn an_entry_created_by_hand_is_adopted() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let imported = edge("3.0.1");
     let by_hand =
         OsSpec { name: "ours".into(), description: "By hand.".into(), ..imported.spec.clone() };
@@ -271,8 +267,7 @@ async fn an_entry_created_by_hand_is_adopted() {
 
 #[tokio::test]
 async fn concurrent_imports_create_one_entry() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let imported = edge("3.0.1");
     let (one, other) =
         join(import(&store, tenant, &imported), import(&store, tenant, &imported)).await;
@@ -286,8 +281,7 @@ async fn concurrent_imports_create_one_entry() {
 
 #[tokio::test]
 async fn a_name_in_use_is_extended_by_profile_and_version() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     import_new(&store, tenant, &edge("3.0.1")).await;
     let with_name = |version: &str, name: &str| {
         let mut imported = edge(version);
@@ -371,8 +365,7 @@ fn invalid_imports() -> Vec<(ImportedOs, &'static str)> {
 
 #[tokio::test]
 async fn an_invalid_import_does_not_disturb_its_transaction() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let try_import = async |imported: &ImportedOs| os_details::import(&tx, imported, NOON).await;
     let before = try_import(&edge("3.0.2")).await.expect("stored");
@@ -400,8 +393,7 @@ async fn an_invalid_import_does_not_disturb_its_transaction() {
 /// The longest values that are accepted.
 #[tokio::test]
 async fn values_at_their_limits_are_stored() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut imported = edge("3.0.1");
     imported.details.platform_bundle = "ä".repeat(5_000);
     imported.spec.image_signatures = vec![format!("{}:{}", "1".repeat(64), "x".repeat(191)); 8];
@@ -413,8 +405,7 @@ async fn values_at_their_limits_are_stored() {
 
 #[tokio::test]
 async fn details_are_deleted_with_their_operating_system() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut imported = edge("3.0.1");
     imported.details.packages = store_list(&store, tenant, 7, "{}").await;
     let os = import_new(&store, tenant, &imported).await;

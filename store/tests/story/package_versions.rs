@@ -6,11 +6,10 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Store, package_versions};
 use futures_util::future::join_all;
 
-use crate::fixtures::{NOON, create_project};
+use crate::fixtures::{NOON, store_with_project, store_with_two_projects};
 
 const DAY: TimeDelta = TimeDelta::days(1);
 
@@ -46,8 +45,7 @@ async fn delete_expired(store: &Store, now: Time, limit: u32) -> u64 {
 
 #[tokio::test]
 async fn the_age_of_a_version_counts_from_its_first_report() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (old, new) = (package_version("curl", "1"), package_version("curl", "2"));
     assert_eq!(record_versions(&store, tenant, from_ref(&old), NOON).await, 1);
     let both = [old, new.clone(), new, package_version("jq", "1")];
@@ -65,8 +63,7 @@ async fn the_age_of_a_version_counts_from_its_first_report() {
 
 #[tokio::test]
 async fn the_ages_of_versions_are_constant_until_a_known_instant() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let week = DAY * 7;
     let of = async |name: &str, now| {
         let tx = store.tenant(tenant).await.expect("a transaction");
@@ -89,8 +86,7 @@ async fn the_ages_of_versions_are_constant_until_a_known_instant() {
 
 #[tokio::test]
 async fn a_repeated_report_of_a_version_is_recorded_once_a_day() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let all = [package_version("curl", "1"), package_version("jq", "1")];
     assert_eq!(record_versions(&store, tenant, &all, NOON).await, 2);
     let soon = NOON + TimeDelta::hours(23);
@@ -106,8 +102,7 @@ async fn a_repeated_report_of_a_version_is_recorded_once_a_day() {
 
 #[tokio::test]
 async fn a_version_is_recorded_again_before_it_expires() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let has_unrecorded = async |all: &[ObservedVersion], at| {
         let tx = store.tenant(tenant).await.expect("a transaction");
         package_versions::has_unrecorded(&tx, all, at).await.expect("an answer")
@@ -128,8 +123,7 @@ async fn a_version_is_recorded_again_before_it_expires() {
 
 #[tokio::test]
 async fn invalid_versions_are_skipped_and_the_rest_is_recorded() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut all = vec![
         package_version("", "1"),
         package_version("curl", ""),
@@ -149,8 +143,7 @@ async fn invalid_versions_are_skipped_and_the_rest_is_recorded() {
 
 #[tokio::test]
 async fn concurrent_reports_of_the_same_versions_do_not_block_each_other() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut all: Vec<_> = (0..200).map(|n| package_version(&format!("p{n}"), "1")).collect();
     let mut at_once = async |at: Time| -> u64 {
         let recorded = join_all((0..4).map(|n| {
@@ -167,9 +160,7 @@ async fn concurrent_reports_of_the_same_versions_do_not_block_each_other() {
 
 #[tokio::test]
 async fn a_version_is_visible_only_in_its_project() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     record_versions(&store, ours, &[package_version("curl", "1")], NOON).await;
     let later = NOON + DAY * 30;
     record_versions(&store, theirs, &[package_version("curl", "1")], later).await;
@@ -183,8 +174,7 @@ async fn a_version_is_visible_only_in_its_project() {
 
 #[tokio::test]
 async fn versions_that_are_no_longer_reported_are_deleted_in_batches() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let old: Vec<_> = (0..10).map(|n| package_version("old", &n.to_string())).collect();
     let reported = package_version("recent", "1");
     record_versions(&store, tenant, &old, NOON).await;

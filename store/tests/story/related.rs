@@ -21,7 +21,7 @@ use evenkeel_store::decisions::{self, ReadMode};
 use evenkeel_store::hosts::HostDetails;
 use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::runs::RunDetails;
-use evenkeel_store::testing::{counting_store, fresh_store};
+use evenkeel_store::testing::counting_store;
 use evenkeel_store::{
     Store, StoreError, Tx, custom_configs, hardware, hosts, instances, local_accounts, os_profiles,
     policies, providers, regions, runs, sites,
@@ -29,8 +29,9 @@ use evenkeel_store::{
 
 use crate::day_zero;
 use crate::fixtures::{
-    NOON, assign, bookworm, create_latest_policy, create_node, create_project, create_region,
-    create_site, move_to_site, new_attempt, numbered_record, read_decision_input, registration,
+    NOON, assign, bookworm, create_latest_policy, create_node, create_region, create_site,
+    move_to_site, new_attempt, numbered_record, read_decision_input, registration,
+    store_with_project,
 };
 
 /// A time between two seconds.
@@ -90,8 +91,7 @@ async fn create_policies(store: &Store, tenant: TenantId) -> (OsProfile, [Update
 
 #[tokio::test]
 async fn related_resources_are_read_in_one_statement() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let (provider, config, account) =
         day_zero::create_in_use(&store, tenant, &host, &instance).await;
@@ -132,8 +132,7 @@ async fn related_resources_are_read_in_one_statement() {
 
 #[tokio::test]
 async fn a_region_is_read_with_its_enclosing_regions_only() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (nowhere, (_, [outer, inner])) =
         (create_site(&store, tenant, None).await, create_locations(&store, tenant).await);
     let sibling = create_region(&store, tenant, "sibling", Some(outer.id)).await;
@@ -163,8 +162,7 @@ async fn a_region_is_read_with_its_enclosing_regions_only() {
 
 #[tokio::test]
 async fn an_empty_request_sends_no_statement() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (counted, sent) = counting_store(&store);
     let tx = counted.tenant(tenant).await.expect("a transaction");
     let before = sent.statements.load(Ordering::Relaxed);
@@ -193,8 +191,7 @@ async fn store_large_hardware(tx: &Tx, host: HostId) {
 
 #[tokio::test]
 async fn the_details_of_hosts_are_read_in_one_statement() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     day_zero::create_in_use(&store, tenant, &host, &instance).await;
     let policy = create_latest_policy(&store, tenant).await;
@@ -245,8 +242,7 @@ async fn the_details_of_hosts_are_read_in_one_statement() {
 
 #[tokio::test]
 async fn an_instance_and_a_run_are_read_with_their_host() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     create_node(&store, tenant, 2).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -277,8 +273,7 @@ async fn an_instance_and_a_run_are_read_with_their_host() {
 
 #[tokio::test]
 async fn the_applicable_policy_is_that_of_decisions() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let (site, _) = create_locations(&store, tenant).await;
     move_to_site(&store, tenant, &host, site.id).await;

@@ -8,21 +8,19 @@ use evenkeel_domain::run::{AttemptId, ImageChange, Origin, RunEvent, RunTimeouts
 use evenkeel_domain::schedule::ScheduleTarget;
 use evenkeel_store::decisions::ReadMode;
 use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{contacts, policies, schedules};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::fixtures::{
-    NOON, assign, contact, create_latest_policy, create_node, create_project, new_attempt,
-    numbered_record, read_decision_input, save_as_own_agent, window,
+    NOON, assign, contact, create_latest_policy, create_node, new_attempt, numbered_record,
+    read_decision_input, save_as_own_agent, store_with_project, window,
 };
 use crate::limit_usage::failed_event;
 
 #[tokio::test]
 async fn a_run_advances_and_its_history_is_stored() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     let timeouts = RunTimeouts::default();
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -71,8 +69,7 @@ async fn a_run_advances_and_its_history_is_stored() {
 
 #[tokio::test]
 async fn a_run_records_the_image_before_and_after_it() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let planned = ImageChange {
         profile_name: "edge".into(),
         before: "1.0".into(),
@@ -112,8 +109,7 @@ async fn a_run_records_the_image_before_and_after_it() {
 
 #[tokio::test]
 async fn a_new_plan_replaces_the_previous_one() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let (mut subject, timeouts) = (new_attempt(&instance, 1), RunTimeouts::default());
@@ -131,8 +127,7 @@ async fn a_new_plan_replaces_the_previous_one() {
 /// The thousandth entry says that the history is full, unless it is the end itself.
 #[tokio::test]
 async fn a_batch_of_events_equals_single_events() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let timeouts = RunTimeouts::default();
     let reported = [
         numbered_record(RunEvent::Downloading, 1),
@@ -188,8 +183,7 @@ async fn a_batch_of_events_equals_single_events() {
 
 #[tokio::test]
 async fn the_end_of_a_run_has_its_detail_at_any_length_of_the_history() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let timeouts = RunTimeouts::default();
     for end in [3, 1_000] {
         let (_, instance) = create_node(&store, tenant, u128::from(end)).await;
@@ -215,8 +209,7 @@ async fn the_end_of_a_run_has_its_detail_at_any_length_of_the_history() {
 
 #[tokio::test]
 async fn a_run_outlives_its_policy() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let spec = PolicySpec::parse("all", "", DesiredUpdate::Latest).expect("a policy");
@@ -242,8 +235,7 @@ async fn a_run_outlives_its_policy() {
 
 #[tokio::test]
 async fn an_instance_has_one_open_run() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     let opened = join_all((0..8).map(|n| {
         let (store, instance) = (store.clone(), instance.clone());
@@ -261,8 +253,7 @@ async fn an_instance_has_one_open_run() {
 
 #[tokio::test]
 async fn a_decision_reads_the_policies_and_windows_of_its_chain() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let policy = create_latest_policy(&store, tenant).await;
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
@@ -284,8 +275,7 @@ async fn a_decision_reads_the_policies_and_windows_of_its_chain() {
 
 #[tokio::test]
 async fn contacts_are_written_in_batches_and_only_forward() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     let unknown = evenkeel_domain::id::InstanceId::nth(4_000_000);
     for minutes in [5, 3] {

@@ -13,8 +13,8 @@ use evenkeel_store::{Store, Tx, schedules};
 use uuid::Uuid;
 
 use crate::fixtures::{
-    NOON, assign, create_latest_policy, create_node, create_project, create_region, create_site,
-    move_to_site, new_attempt, numbered_record, window,
+    NOON, assign, create_latest_policy, create_node, create_region, create_site, move_to_site,
+    new_attempt, numbered_record, store_with_project, window,
 };
 
 /// Creates a node and one of each resource that its decision depends on.
@@ -70,8 +70,7 @@ async fn send_report(tx: &Tx, machine: MachineKey, instance: &Instance, number: 
 /// would stay in use while thousands of nodes report for the first time.
 #[tokio::test]
 async fn a_report_never_scans_a_table_even_if_it_is_short() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (machine, instance) = create_one_of_each(&store, tenant).await;
     store.analyze().await.expect("analyzed");
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -90,8 +89,7 @@ async fn a_report_never_scans_a_table_even_if_it_is_short() {
 /// One node had runs when the plan was made; a hundred have when the node reports again.
 #[tokio::test]
 async fn a_report_reads_no_more_rows_when_other_nodes_have_runs() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (machine, instance) = create_one_of_each(&store, tenant).await;
     let mut others = Vec::new();
     for number in 2..=100 {

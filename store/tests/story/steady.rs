@@ -13,8 +13,8 @@ use evenkeel_store::{StoreError, Tx, limit_usage, nodes, runs};
 
 use crate::decision_inputs::{Fleet, load_inputs, read_nodes, subjects};
 use crate::fixtures::{
-    NOON, assign, create_latest_policy, create_node, create_project, execute_sql, new_attempt,
-    numbered_record, read_decision_input, save_as_own_agent,
+    NOON, assign, create_latest_policy, create_node, execute_sql, new_attempt, numbered_record,
+    read_decision_input, save_as_own_agent, store_with_project,
 };
 
 /// Number of instants that each node is followed through.
@@ -64,8 +64,7 @@ async fn a_decision_is_constant_until_its_steady_instant() {
 
 #[tokio::test]
 async fn the_first_slot_to_end_is_known_for_any_holder() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let policy = create_latest_policy(&store, tenant).await;
     assign(&store, tenant, Scope::Project, policy.id, (Some(5), None)).await;
     let (host, instance) = create_node(&store, tenant, 1).await;
@@ -102,8 +101,7 @@ async fn the_first_slot_to_end_is_known_for_any_holder() {
 
 #[tokio::test]
 async fn a_run_expires_or_is_superseded_at_a_known_instant() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     let (replaced, sampled) =
         (create_node(&store, tenant, 2).await, create_node(&store, tenant, 3).await);

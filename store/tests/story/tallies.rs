@@ -6,12 +6,12 @@ use evenkeel_domain::instance::Instance;
 use evenkeel_domain::run::{RunEvent, RunTimeouts, UpdateRun};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::listing::{self, Listing};
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Store, Tx, hosts, instances, projects, runs, tallies};
 use futures_util::future::{join, join_all};
 
 use crate::fixtures::{
-    NOON, create_node, create_project, new_attempt, numbered_record, parse_listing, registration,
+    NOON, create_node, new_attempt, numbered_record, parse_listing, registration,
+    store_with_project, store_with_two_projects,
 };
 
 /// Number of hosts, instances and runs. Fails unless the tally equals a count of the rows.
@@ -42,9 +42,7 @@ async fn create_ended_run(tx: &Tx, instance: &Instance, n: u128) -> UpdateRun {
 
 #[tokio::test]
 async fn the_length_of_a_list_is_inserts_minus_deletes() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     assert_eq!(lengths(&store, ours).await, [0, 0, 0]);
     create_node(&store, theirs, 1).await;
     let (host, first) = create_node(&store, ours, 1).await;
@@ -85,8 +83,7 @@ async fn the_length_of_a_list_is_inserts_minus_deletes() {
 
 #[tokio::test]
 async fn uncommitted_rows_are_not_counted() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     hosts::register(&tx, &registration(2), NOON).await.expect("a host");
@@ -114,9 +111,7 @@ async fn fold(store: &Store) -> u64 {
 
 #[tokio::test]
 async fn concurrent_folds_and_inserts_preserve_the_length() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     register_hosts(&store, theirs, 1..4).await;
     register_hosts(&store, ours, 1..151).await;
     let folds = join_all((0..4).map(|_| fold(&store)));
@@ -131,8 +126,7 @@ async fn concurrent_folds_and_inserts_preserve_the_length() {
 
 #[tokio::test]
 async fn a_snapshot_has_the_same_length_before_and_after_a_fold() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     register_hosts(&store, tenant, 1..151).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     assert_eq!(lengths_in(&tx).await, [150, 0, 0]);
@@ -144,8 +138,7 @@ async fn a_snapshot_has_the_same_length_before_and_after_a_fold() {
 /// Otherwise the deletion and the fold would wait for each other.
 #[tokio::test]
 async fn tallies_of_a_project_being_deleted_are_not_folded() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     register_hosts(&store, tenant, 1..151).await;
     let going = store.fleet().await.expect("a transaction");
     projects::delete(&going, tenant, true).await.expect("deleted");
@@ -158,9 +151,7 @@ async fn tallies_of_a_project_being_deleted_are_not_folded() {
 
 #[tokio::test]
 async fn an_emptied_table_has_the_length_zero() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     create_node(&store, ours, 1).await;
     create_node(&store, theirs, 1).await;
     let empty = "TRUNCATE instances CASCADE";

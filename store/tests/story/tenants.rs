@@ -14,13 +14,14 @@ use evenkeel_store::{
 };
 use uuid::Uuid;
 
-use crate::fixtures::{NOON, bookworm, count, create_node, create_project, registration};
+use crate::fixtures::{
+    NOON, bookworm, count, create_node, create_project, registration, store_with_project,
+    store_with_two_projects,
+};
 
 #[tokio::test]
 async fn resources_of_one_project_are_invisible_to_another() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let (host, instance) = create_node(&store, ours, 1).await;
 
     let tx = store.tenant(theirs).await.expect("a transaction");
@@ -37,9 +38,7 @@ async fn resources_of_one_project_are_invisible_to_another() {
 /// first one, and without a scope nothing is visible.
 #[tokio::test]
 async fn row_level_security_is_sufficient_alone() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let (_, instance) = create_node(&store, ours, 1).await;
 
     let counts = |scope: Option<TenantId>| {
@@ -83,8 +82,7 @@ async fn every_table_has_forced_row_level_security() {
 
 #[tokio::test]
 async fn a_machine_is_registered_once_in_a_project() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let twice = hosts::register(&tx, &registration(1), NOON).await;
@@ -97,8 +95,7 @@ async fn a_machine_is_registered_once_in_a_project() {
 /// A statement takes at most 65,535 parameters; a project may have more of everything.
 #[tokio::test]
 async fn any_number_of_ids_is_looked_up_at_once() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let mut ids: Vec<_> = (1_000_000..1_070_000).map(evenkeel_domain::id::HostId::nth).collect();
@@ -111,8 +108,7 @@ async fn any_number_of_ids_is_looked_up_at_once() {
 
 #[tokio::test]
 async fn a_policy_in_use_cannot_be_deleted() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let spec = PolicySpec::parse("all", "", DesiredUpdate::Latest).expect("a policy");
@@ -138,8 +134,7 @@ async fn a_policy_in_use_cannot_be_deleted() {
 /// The catalogue may already have an entry of that name in another image series.
 #[tokio::test]
 async fn a_release_whose_name_is_in_use_gets_a_profile() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let other = OsSpec { profile_name: "debian-lts".into(), ..bookworm() };
     os_profiles::create(&tx, &other, NOON).await.expect("a profile");
@@ -155,8 +150,7 @@ fn key_by_name(name: &str) -> ProjectKey {
 
 #[tokio::test]
 async fn a_project_is_entered_in_one_statement_by_its_name_or_its_id() {
-    let store = fresh_store().await;
-    let ours = create_project(&store, "ours").await;
+    let (store, ours) = store_with_project().await;
     let theirs = create_project(&store, "theirs").await;
     create_node(&store, ours, 1).await;
     let (counted, sent) = counting_store(&store);
@@ -181,8 +175,7 @@ async fn a_project_is_entered_in_one_statement_by_its_name_or_its_id() {
 
 #[tokio::test]
 async fn a_reader_cannot_write_and_a_writer_is_logged() {
-    let store = fresh_store().await;
-    let ours = create_project(&store, "ours").await;
+    let (store, ours) = store_with_project().await;
     let enter = async |how: TransactionMode| {
         let entered = store.enter(&key_by_name("ours"), &how).await;
         entered.expect("an answer").expect("a project")
@@ -230,8 +223,7 @@ async fn a_dropped_transaction_does_not_affect_its_connection() {
 
 #[tokio::test]
 async fn the_change_log_names_the_actor() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
     let host = hosts::register(&tx, &registration(1), NOON).await.expect("a host");
@@ -249,8 +241,7 @@ async fn the_change_log_names_the_actor() {
 
 #[tokio::test]
 async fn a_failed_transaction_cannot_be_committed() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     // The host has an instance.
@@ -261,8 +252,7 @@ async fn a_failed_transaction_cannot_be_committed() {
 
 #[tokio::test]
 async fn a_policy_for_packages_has_no_rules_for_images() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let desired = DesiredUpdate::parse_target(None, "curl", &[], "").expect("a desired update");
     let spec = PolicySpec {

@@ -42,7 +42,7 @@ impl ImageCatalog {
         let mut ids = Vec::new();
         for number in 1..=INITIAL_IMAGES {
             let requested_at = machine_time();
-            ids.push(client.create("/compute/os", &os_body(number)).await);
+            ids.push(client.create("compute/os", &os_body(number)).await);
             let done = Some(machine_time());
             catalog.record_image(number, Action { requested_at, done_at: done });
         }
@@ -77,12 +77,12 @@ impl ImageCatalog {
         self.last_number += 1;
         let number = self.last_number;
         let requested_at = machine_time();
-        let created = create(client, server, "/compute/os", &os_body(number)).await;
+        let created = create(client, server, "compute/os", &os_body(number)).await;
         let done = created.is_some().then(machine_time);
         log.images.push(image_record(number, Action { requested_at, done_at: done }));
         let Some(os) = created else { return };
         let policy = policy_body(&version(number), &os, false);
-        if let Some(policy) = create(client, server, "/os-update-policies", &policy).await {
+        if let Some(policy) = create(client, server, "os-update-policies", &policy).await {
             log.desired_images.insert(policy.clone(), DesiredImage::NewerImage(version(number)));
             self.policies.push(policy);
         }
@@ -99,7 +99,7 @@ impl ImageCatalog {
         body: &Value,
         desired: DesiredImage,
     ) {
-        let policy = client.create("/os-update-policies", body).await;
+        let policy = client.create("os-update-policies", body).await;
         self.initial_log.desired_images.insert(policy.clone(), desired);
         self.policies.push(policy);
     }

@@ -55,7 +55,7 @@ impl Operator {
                 "updatePolicy": "UPDATE_POLICY_TARGET",
                 "updatePackages": format!("demo-{n}"),
             });
-            policies.push(client.create("/os-update-policies", &policy).await);
+            policies.push(client.create("os-update-policies", &policy).await);
         }
         let mut wide = vec!["project".to_owned()];
         for member in &members {
@@ -158,7 +158,7 @@ impl Operator {
     async fn quarantined_member(&mut self) -> SimulatedMember {
         let any = self.rng.pick(&self.image_members).clone();
         for member in &self.image_members {
-            let path = format!("/compute/instances/{}", member.instance);
+            let path = format!("compute/instances/{}", member.instance);
             let instance = self.client.get(&path).await;
             let mut conditions = instance["conditions"].as_array().into_iter().flatten();
             // Not always the first one: its image may fail again and again.
@@ -226,8 +226,7 @@ impl Operator {
         body[target_field(&scope)] = Value::from(scope.clone());
         let server = usize::from(self.rng.happens(500));
         let requested_at = machine_time();
-        let created =
-            self.client.send(server, Method::POST, "/schedules/single", Some(&body)).await;
+        let created = self.client.send(server, Method::POST, "schedules/single", Some(&body)).await;
         let done = created.is_ok().then(machine_time);
         if let Err(CallError::Refused(status, text)) = &created {
             // The request took so long that the start had passed.
@@ -255,7 +254,7 @@ impl Operator {
         let last = self.single_schedules.len() - 1;
         let at = usize::try_from(self.rng.between(0, last as u64)).unwrap_or(0);
         let (id, window) = self.single_schedules.swap_remove(at);
-        let path = format!("/schedules/single/{id}");
+        let path = format!("schedules/single/{id}");
         let (_, action) = self.client.until_done(Method::DELETE, &path, None).await;
         self.log.windows[window].validity.removed = Some(action);
     }
@@ -280,7 +279,7 @@ impl Operator {
         if self.rng.happens(50) {
             body["stopAfterFailures"] = Value::from(self.rng.between(2, 6));
         }
-        let path = format!("/assignments/{scope}");
+        let path = format!("assignments/{scope}");
         let (answer, action) = self.client.until_done(Method::PUT, &path, Some(&body)).await;
         answer.unwrap_or_else(|error| panic!("PUT {path} {body}: {error:?}"));
         self.log.end_assignment(&scope, action);
@@ -310,7 +309,7 @@ impl Operator {
     }
 
     async fn unassign(&mut self, scope: &str) {
-        let path = format!("/assignments/{scope}");
+        let path = format!("assignments/{scope}");
         let (_, action) = self.client.until_done(Method::DELETE, &path, None).await;
         self.log.end_assignment(scope, action);
     }
@@ -324,7 +323,7 @@ impl Operator {
         {
             return;
         }
-        let path = format!("/pauses/{scope}");
+        let path = format!("pauses/{scope}");
         let body = json!({ "reason": "random" });
         let (answer, action) = self.client.until_done(Method::PUT, &path, Some(&body)).await;
         answer.unwrap_or_else(|error| panic!("PUT {path}: {error:?}"));
@@ -336,7 +335,7 @@ impl Operator {
     async fn resume(&mut self) {
         for paused in self.log.pauses.iter_mut().filter(|paused| paused.validity.removed.is_none())
         {
-            let path = format!("/pauses/{}", paused.scope);
+            let path = format!("pauses/{}", paused.scope);
             let (_, action) = self.client.until_done(Method::DELETE, &path, None).await;
             paused.validity.removed = Some(action);
         }
@@ -344,7 +343,7 @@ impl Operator {
 
     /// Orders an update of a node now, or cancels everything that has not started.
     async fn order(&mut self, member: SimulatedMember, is_now: bool) {
-        let path = format!("/compute/instances/{}/order", member.instance);
+        let path = format!("compute/instances/{}/order", member.instance);
         let seconds = self.rng.between_signed(3, 20);
         let body = if is_now {
             json!({ "kind": "now", "seconds": seconds, "reason": "random" })

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use evenkeel_simulator::clock::Time;
-use reqwest::{Client, Method};
+use evenkeel_test_support::RestClient;
+use reqwest::Method;
 use serde_json::Value;
 
 use super::operator_log::Action;
@@ -12,12 +13,13 @@ use super::replicas::machine_time;
 /// How long a request is repeated before the test fails.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// How long one server may take for an answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// A session of an operator in the project `default`.
 #[derive(Clone, Debug)]
 pub struct OperatorClient {
-    client: Client,
-    base_urls: Vec<String>,
-    token: String,
+    servers: Vec<RestClient>,
 }
 
 /// Why a request has no result.
@@ -32,16 +34,8 @@ pub enum CallError {
 impl OperatorClient {
     /// Creates a session with these servers.
     pub fn new(addresses: &[String], token: &str) -> Self {
-        let _already_installed = rustls::crypto::ring::default_provider().install_default();
-        // No idle connections: the next request must not use a connection to a server that was killed.
-        let client =
-            Client::builder().pool_max_idle_per_host(0).timeout(Duration::from_secs(20)).build();
-        let base = |address: &String| format!("http://{address}/v1/projects/default");
-        Self {
-            client: client.expect("a client"),
-            base_urls: addresses.iter().map(base).collect(),
-            token: token.to_owned(),
-        }
+        let connect = |address: &String| RestClient::connect(address, "default", token);
+        Self { servers: addresses.iter().map(connect).collect() }
     }
 
     /// Sends a request to one server, once.
@@ -55,19 +49,14 @@ impl OperatorClient {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, CallError> {
-        let url = format!("{}{path}", self.base_urls[server % self.base_urls.len()]);
-        let mut request = self.client.request(method, &url).bearer_auth(&self.token);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let answer = request.send().await.map_err(|_| CallError::Unknown)?;
-        let status = answer.status().as_u16();
-        let text = answer.text().await.map_err(|_| CallError::Unknown)?;
-        match status {
-            200 => Ok(serde_json::from_str(&text).unwrap_or(Value::Null)),
+        let server = &self.servers[server % self.servers.len()];
+        let sent = tokio::time::timeout(REQUEST_TIMEOUT, server.send(method, path, body)).await;
+        let Ok(Ok(answer)) = sent else { return Err(CallError::Unknown) };
+        match answer.status.as_u16() {
+            200 => Ok(answer.json().1),
             // The request may have taken effect all the same.
             500.. => Err(CallError::Unknown),
-            _ => Err(CallError::Refused(status, text)),
+            status => Err(CallError::Refused(status, answer.text)),
         }
     }
 

@@ -32,7 +32,7 @@ impl NodeRegistrar {
     /// # Panics
     /// A join token or an operating system cannot be created.
     pub async fn open(replicas: &Replicas, client: &OperatorClient) -> Self {
-        let token = client.send(0, Method::POST, "/join-tokens", Some(&json!({}))).await;
+        let token = client.send(0, Method::POST, "join-tokens", Some(&json!({}))).await;
         let token = token.expect("a join token");
         let project = client.get("").await;
         let os = json!({
@@ -47,7 +47,7 @@ impl NodeRegistrar {
                 .as_str()
                 .and_then(|id| id.parse().ok())
                 .expect("a project"),
-            os: client.create("/compute/os", &os).await,
+            os: client.create("compute/os", &os).await,
             authority: replicas.authority(),
         }
     }
@@ -114,9 +114,9 @@ impl NodeRegistrar {
         os: &str,
     ) -> (SimulatedMember, String) {
         let host = json!({ "name": "edge", "uuid": uuid.to_string(), "autoOnboard": true });
-        let host = client.create("/compute/hosts/register", &host).await;
+        let host = client.create("compute/hosts/register", &host).await;
         let instance = json!({ "hostID": host, "osID": os, "name": "edge" });
-        let instance = client.create("/compute/instances", &instance).await;
+        let instance = client.create("compute/instances", &instance).await;
         let lifetime = TimeDelta::days(1);
         let issued = self.authority.issue_node(self.project, &host, lifetime, machine_time());
         let credential = issued.expect("a token").token.reveal().to_owned();

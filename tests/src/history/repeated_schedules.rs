@@ -46,7 +46,7 @@ impl Operator {
         body[target_field(&scope)] = Value::from(scope.clone());
         let server = usize::from(self.rng.happens(500));
         let requested_at = machine_time();
-        let path = "/schedules/repeated";
+        let path = "schedules/repeated";
         let created = self.client.send(server, Method::POST, path, Some(&body)).await;
         let done = created.is_ok().then(machine_time);
         match created {
@@ -71,7 +71,7 @@ impl Operator {
         };
         let at = usize::try_from(self.rng.between(0, last as u64)).unwrap_or(0);
         let (id, repeated) = self.repeated_schedules.swap_remove(at);
-        let path = format!("/schedules/repeated/{id}");
+        let path = format!("schedules/repeated/{id}");
         let (_, action) = self.client.until_done(Method::DELETE, &path, None).await;
         self.log.repeated_schedules[repeated].validity.removed = Some(action);
     }

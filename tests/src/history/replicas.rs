@@ -1,26 +1,20 @@
 //! Servers on one Postgres that are killed and restarted.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
 use evenkeel_auth::{Authority, CertificateAuthority, Keys};
 use evenkeel_kit::{Clock as _, SystemClock};
 use evenkeel_pg::PrivatePostgres;
 use evenkeel_simulator::clock::Time;
-use serde_json::Value;
+use evenkeel_test_support::{RestClient, ServerProcess};
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
 
 use crate::lab::Binaries;
 
 /// Settings of Postgres. As in production, it must collect statistics of its tables: without them it takes a project
 /// with hundreds of nodes for a small one, and scans whole tables for each node.
 const POSTGRES_SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
-
-/// How long a server may take to start on a busy machine.
-const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The clock of this machine, which is the servers' clock as well.
 pub fn machine_time() -> Time {
@@ -30,21 +24,9 @@ pub fn machine_time() -> Time {
 /// Several servers with one database, one set of keys and one certificate authority.
 #[derive(Debug)]
 pub struct Replicas {
-    servers: Vec<Replica>,
+    servers: Vec<ServerProcess>,
     postgres: Option<PrivatePostgres>,
     folder: TempDir,
-}
-
-/// One server.
-#[derive(Debug)]
-pub struct Replica {
-    number: usize,
-    program: PathBuf,
-    folder: PathBuf,
-    child: Option<Child>,
-    rest: String,
-    southbound: String,
-    admin: String,
 }
 
 impl Replicas {
@@ -65,36 +47,29 @@ impl Replicas {
         let folder = folder.expect("a temporary folder");
         let postgres = PrivatePostgres::throwaway_with(&POSTGRES_SETTINGS).await;
         let postgres = postgres.expect("a Postgres");
-        let program = program().await;
+        let program = server_program().await;
         let mut servers = Vec::new();
         for (number, settings) in settings.iter().enumerate() {
             let config = folder.path().join(format!("{number}.toml"));
             fs::write(&config, configuration(folder.path(), number, &postgres.url(), settings))
                 .expect("a configuration can be written");
-            let mut replica = Replica {
-                number,
-                program: program.clone(),
-                folder: folder.path().to_owned(),
-                child: None,
-                rest: "127.0.0.1:0".to_owned(),
-                southbound: "127.0.0.1:0".to_owned(),
-                admin: String::new(),
-            };
+            let server = ServerProcess::new(&program, folder.path(), &format!("server-{number}"));
+            let mut server = server.option("--config", &config);
             // Sequentially: the first server creates the schema, the keys and the project.
-            replica.start().await;
-            servers.push(replica);
+            server.start_and_wait().await;
+            servers.push(server);
         }
         Self { servers, postgres: Some(postgres), folder }
     }
 
     /// REST address of each server.
     pub fn rest_addresses(&self) -> Vec<String> {
-        self.servers.iter().map(|server| server.rest.clone()).collect()
+        self.servers.iter().map(|server| server.address("rest")).collect()
     }
 
     /// Southbound address of each server.
     pub fn southbound_addresses(&self) -> Vec<String> {
-        self.servers.iter().map(|server| server.southbound.clone()).collect()
+        self.servers.iter().map(|server| server.address("southbound")).collect()
     }
 
     /// The token of the first operator.
@@ -125,7 +100,7 @@ impl Replicas {
     }
 
     /// The servers one by one, so that a test can stop some while others run.
-    pub const fn servers(&mut self) -> &mut Vec<Replica> {
+    pub const fn servers(&mut self) -> &mut Vec<ServerProcess> {
         &mut self.servers
     }
 
@@ -134,107 +109,34 @@ impl Replicas {
     /// # Panics
     /// A running server does not answer.
     pub async fn metric_lines(&self, name: &str) -> Vec<String> {
-        let _already_installed = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::new();
+        let token = self.operator_token();
         let mut lines = Vec::new();
-        for server in self.servers.iter().filter(|server| server.is_running()) {
-            let url = format!("http://{}/metrics", server.admin);
-            let answer = client.get(url).send().await.expect("an answer");
-            let text = answer.text().await.expect("metrics");
+        for server in self.servers.iter().filter(|server| server.is_started()) {
+            let admin = RestClient::connect(&server.address("admin"), "default", &token);
+            let metrics = admin.call("GET /metrics", None).await.text;
             let of = |line: &&str| {
                 let rest = line.strip_prefix(name);
                 rest.is_some_and(|rest| rest.starts_with([' ', '{']))
             };
-            lines.extend(text.lines().filter(of).map(str::to_owned));
+            lines.extend(metrics.lines().filter(of).map(str::to_owned));
         }
         lines
     }
 
     /// Logs of all servers.
     pub fn logs(&self) -> String {
-        let of = |server: &Replica| {
-            let text = fs::read_to_string(server.log()).unwrap_or_default();
-            format!("-- server {}\n{text}", server.number)
+        let of = |(number, server): (usize, &ServerProcess)| {
+            format!("-- server {number}\n{}", server.log())
         };
-        self.servers.iter().map(of).collect()
+        self.servers.iter().enumerate().map(of).collect()
     }
 
     /// Stops the servers and Postgres.
     pub async fn stop(mut self) {
-        for server in &mut self.servers {
-            server.kill().await;
-        }
+        self.servers.iter_mut().for_each(ServerProcess::kill);
         if let Some(postgres) = self.postgres.take() {
             postgres.stop().await;
         }
-    }
-}
-
-impl Replica {
-    /// Whether it was started and not killed since then.
-    pub const fn is_running(&self) -> bool {
-        self.child.is_some()
-    }
-
-    /// Kills the server (SIGKILL) and waits for its end.
-    ///
-    /// # Panics
-    /// It cannot be killed.
-    pub async fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().await.expect("a child of ours");
-        }
-    }
-
-    /// Starts the server on the same ports as before and waits until it is ready.
-    ///
-    /// # Panics
-    /// It does not start.
-    pub async fn start(&mut self) {
-        let ready = self.folder.join(format!("ready-{}.json", self.number));
-        let _not_there = fs::remove_file(&ready);
-        let mut child = self.spawn(&ready);
-        let begun = std::time::Instant::now();
-        while !ready.exists() {
-            if let Some(status) = child.try_wait().expect("a child of ours") {
-                let log = fs::read_to_string(self.log()).unwrap_or_default();
-                panic!("server {} ended with {status}:\n{log}", self.number);
-            }
-            assert!(begun.elapsed() < START_TIMEOUT, "server {} does not start", self.number);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        let text = fs::read_to_string(&ready).expect("a file with the addresses");
-        let addresses: Value = serde_json::from_str(&text).expect("JSON");
-        let address = |listener: &str| addresses[listener].as_str().expect("an address").to_owned();
-        self.rest = address("rest");
-        self.southbound = address("southbound");
-        self.admin = address("admin");
-        self.child = Some(child);
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "the servers are other programs")]
-    fn spawn(&self, ready: &Path) -> Child {
-        let out = File::options().create(true).append(true).open(self.log());
-        let out = out.expect("a log can be written");
-        Command::new(&self.program)
-            .arg("all")
-            .arg("--config")
-            .arg(self.folder.join(format!("{}.toml", self.number)))
-            .arg("--ready-file")
-            .arg(ready)
-            .env("EVENKEELD_REST__LISTEN", &self.rest)
-            .env("EVENKEELD_SOUTHBOUND__LISTEN", &self.southbound)
-            .env("EVENKEELD_ADMIN__LISTEN", "127.0.0.1:0")
-            .stdin(Stdio::null())
-            .stderr(out.try_clone().expect("a second handle"))
-            .stdout(out)
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the server starts")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join(format!("log-{}", self.number))
     }
 }
 
@@ -251,7 +153,7 @@ fn configuration(folder: &Path, number: usize, database: &str, settings: &str) -
 
 /// The server of this workspace, or the build at the path in `EVENKEEL_TEST_SERVER`.
 #[expect(clippy::disallowed_methods, reason = "a switch of these tests")]
-async fn program() -> PathBuf {
+pub async fn server_program() -> PathBuf {
     if let Some(path) = std::env::var_os("EVENKEEL_TEST_SERVER") {
         return path.into();
     }

@@ -95,7 +95,7 @@ impl Run {
 pub async fn read_runs(client: &OperatorClient) -> Vec<Run> {
     let mut ids = Vec::new();
     loop {
-        let page = client.get(&format!("/os-update-runs?pageSize=100&offset={}", ids.len())).await;
+        let page = client.get(&format!("os-update-runs?pageSize=100&offset={}", ids.len())).await;
         let runs = page["osUpdateRuns"].as_array().cloned().unwrap_or_default();
         if runs.is_empty() {
             break;
@@ -111,7 +111,7 @@ pub async fn read_runs(client: &OperatorClient) -> Vec<Run> {
         tasks.spawn(async move {
             let mut runs = Vec::new();
             for (at, id) in ids.iter().enumerate().skip(reader).step_by(CONCURRENT_READERS) {
-                let run = client.get(&format!("/os-update-runs/{id}")).await;
+                let run = client.get(&format!("os-update-runs/{id}")).await;
                 runs.push((at, Run::from_json(&run)));
             }
             runs

@@ -118,7 +118,7 @@ impl SimulatedFleet {
             let (mut member, credential) =
                 join_node(&registrar, client, (uuid, kind.0, os), &mut rng).await;
             member.site.clone_from(sites.for_member(&member, n));
-            let path = format!("/compute/hosts/{}", member.host);
+            let path = format!("compute/hosts/{}", member.host);
             let body = json!({ "siteId": member.site });
             let patched = client.send(0, Method::PATCH, &path, Some(&body)).await;
             patched.expect("a host can be moved to a site");
@@ -258,7 +258,7 @@ impl FleetSites {
         let mut all = Vec::new();
         for n in 0..count + 2 {
             let site = json!({ "name": format!("site-{n}") });
-            all.push(client.create("/sites", &site).await);
+            all.push(client.create("sites", &site).await);
         }
         let calm_images = all.pop().expect("a site");
         let busy_images = all.pop().expect("a site");

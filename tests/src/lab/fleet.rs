@@ -102,7 +102,7 @@ impl Fleet {
 
     fn token(&self) -> &str {
         self.token.get_or_init(|| {
-            let created = self.rest.post("/join-tokens", &json!({}));
+            let created = self.rest.post("join-tokens", &json!({}));
             created["token"].as_str().expect("a token").to_owned()
         })
     }

@@ -68,7 +68,7 @@ impl Member<'_> {
         let mut policy = json!({ "name": "test" });
         let members = policy.as_object_mut().expect("an object");
         members.extend(fields.as_object().expect("an object").clone());
-        let policy = self.fleet.rest.post("/os-update-policies", &policy);
+        let policy = self.fleet.rest.post("os-update-policies", &policy);
         let id = policy["resourceId"].as_str().expect("an id").to_owned();
         self.assign(&id);
         id
@@ -77,7 +77,7 @@ impl Member<'_> {
     /// Assigns a policy to the node.
     pub fn assign(&self, policy: &str) {
         self.fleet.rest.patch(
-            &format!("/compute/instances/{}", self.instance),
+            &format!("compute/instances/{}", self.instance),
             &json!({ "osUpdatePolicyID": policy }),
         );
     }
@@ -86,7 +86,13 @@ impl Member<'_> {
     pub fn order_now(&self) {
         self.fleet
             .rest
-            .put(&format!("/compute/instances/{}/order", self.instance), &json!({ "kind": "now" }));
+            .put(&format!("compute/instances/{}/order", self.instance), &json!({ "kind": "now" }));
+    }
+
+    /// Assigns these packages like [`Member::assign_packages`], and orders the update now.
+    pub fn order_packages(&self, packages: &str) {
+        self.assign_packages(packages);
+        self.order_now();
     }
 
     /// Creates a window for the node. Start and end are in seconds from now. Returns the start.
@@ -94,7 +100,7 @@ impl Member<'_> {
         let now = self.server_time();
         let at = |seconds| (now + TimeDelta::seconds(seconds)).timestamp();
         self.fleet.rest.post(
-            "/schedules/single",
+            "schedules/single",
             &json!({
                 "name": "window",
                 "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE",
@@ -128,12 +134,12 @@ impl Member<'_> {
 
     /// The server's decision for the node, with reasons.
     pub fn decision(&self) -> Value {
-        self.fleet.rest.get(&format!("/compute/instances/{}/decision", self.instance))
+        self.fleet.rest.get(&format!("compute/instances/{}/decision", self.instance))
     }
 
     /// Message of the instance's condition of this type; empty if there is none.
     pub fn condition_message(&self, kind: &str) -> String {
-        let path = format!("/compute/instances/{}", self.instance);
+        let path = format!("compute/instances/{}", self.instance);
         let instance = self.fleet.rest.get(&path);
         let mut all = instance["conditions"].as_array().into_iter().flatten();
         let matching = all.find(|condition| condition["type"] == kind);
@@ -144,10 +150,10 @@ impl Member<'_> {
     /// All runs of this node, with details.
     pub fn runs(&self) -> Vec<Value> {
         let filter = format!("instance.resourceId%3D%22{}%22", self.instance);
-        let list = self.fleet.rest.get(&format!("/os-update-runs?filter={filter}"));
+        let list = self.fleet.rest.get(&format!("os-update-runs?filter={filter}"));
         let runs = list["osUpdateRuns"].as_array().expect("a list");
         let ids = runs.iter().filter_map(|run| run["resourceId"].as_str());
-        ids.map(|id| self.fleet.rest.get(&format!("/os-update-runs/{id}"))).collect()
+        ids.map(|id| self.fleet.rest.get(&format!("os-update-runs/{id}"))).collect()
     }
 
     /// The only run of this node, with details.

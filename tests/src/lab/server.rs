@@ -1,24 +1,19 @@
 //! A real server: `evenkeeld all` with its own Postgres.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use serde_json::Value;
+use evenkeel_test_support::ServerProcess;
 
-use super::machine::{command, succeed, until};
+use super::machine::{command, succeed};
 use super::{Binaries, Lab, Rest};
 
 /// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    child: Mutex<Child>,
+    process: Mutex<ServerProcess>,
     data: PathBuf,
-    ready: PathBuf,
-    log: PathBuf,
-    settings: Vec<(String, String)>,
 }
 
 impl Server {
@@ -36,46 +31,28 @@ impl Server {
     /// Postgres must be able to reach although it is not root.
     pub(super) fn start_in(folder: &Path, settings: &[(&str, &str)]) -> Self {
         let data = folder.join("server");
-        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let settings: Vec<_> = settings.iter().map(own).collect();
-        let (ready, log) = (folder.join("ready.json"), folder.join("server.log"));
-        let server = Self {
-            child: Mutex::new(spawn(&data, &ready, &log, &settings)),
-            data,
-            ready,
-            log,
-            settings,
-        };
-        server.wait();
-        server
+        let process = ServerProcess::new(&Binaries::get().server, folder, "server");
+        let process = process.option("--data-dir", &data);
+        let with =
+            |process: ServerProcess, (name, value): &(&str, &str)| process.variable(name, value);
+        let mut process = settings.iter().fold(process, with);
+        process.start();
+        Self { process: Mutex::new(process), data }
     }
 
     /// Kills the server (SIGKILL).
     pub fn kill(&self) {
-        let mut child = self.child();
-        child.kill().expect("a child of ours");
-        child.wait().expect("a child of ours");
+        self.lock().kill();
     }
 
     /// Starts a killed server again with the same data and ports.
     pub fn restart(&self) {
-        let southbound = self.address("southbound");
-        let rest = self.address("rest");
-        fs::remove_file(&self.ready).expect("the ready file of the server");
-        let fixed =
-            [("EVENKEELD_SOUTHBOUND__LISTEN", southbound), ("EVENKEELD_REST__LISTEN", rest)];
-        let fixed = fixed.map(|(name, value)| (name.to_owned(), value));
-        let settings: Vec<_> = self.settings.iter().cloned().chain(fixed).collect();
-        *self.child() = spawn(&self.data, &self.ready, &self.log, &settings);
-        self.wait();
+        self.lock().start();
     }
 
     /// The address of a listener: `rest`, `southbound` or `admin`.
     pub fn address(&self, listener: &str) -> String {
-        let text = fs::read_to_string(&self.ready).expect("a server that is ready");
-        let addresses: Value = serde_json::from_str(&text).expect("JSON");
-        let address = addresses[listener].as_str().expect("an address");
-        address.replace("0.0.0.0", "127.0.0.1")
+        self.lock().address(listener)
     }
 
     /// Session of an operator who may read and write in the project `default`.
@@ -115,7 +92,7 @@ impl Server {
 
     /// Process ID.
     pub(super) fn process(&self) -> u32 {
-        self.child().id()
+        self.lock().id()
     }
 
     fn token(&self) -> String {
@@ -125,54 +102,18 @@ impl Server {
 
     /// Log of the server.
     pub fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    fn wait(&self) {
-        until("the server is ready", Duration::from_mins(1), || {
-            if let Some(status) = self.child().try_wait().expect("a child of ours") {
-                panic!("the server ended with {status}:\n{}", self.log());
-            }
-            self.ready.exists().then_some(())
-        });
+        self.lock().log()
     }
 
     /// The lock of the process. A panic of another test does not affect the process, so poisoning is ignored.
-    fn child(&self) -> MutexGuard<'_, Child> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ServerProcess> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Server {
     /// Stops the server gracefully, so that its Postgres stops as well.
     fn drop(&mut self) {
-        let mut child = self.child();
-        // After a killed process was waited for, its ID may belong to another process.
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        let pid = child.id().to_string();
-        let _sent = command("kill").args(["-TERM", &pid]).status();
-        let _ended = child.wait();
+        self.lock().stop();
     }
-}
-
-fn spawn(data: &Path, ready: &Path, log: &Path, settings: &[(String, String)]) -> Child {
-    let out = File::options().create(true).append(true).open(log);
-    let out = out.expect("a log can be written");
-    command(&Binaries::get().server)
-        .arg("all")
-        .arg("--data-dir")
-        .arg(data)
-        .arg("--ready-file")
-        .arg(ready)
-        .env("EVENKEELD_REST__LISTEN", "127.0.0.1:0")
-        .env("EVENKEELD_SOUTHBOUND__LISTEN", "127.0.0.1:0")
-        .env("EVENKEELD_ADMIN__LISTEN", "127.0.0.1:0")
-        .envs(settings.iter().cloned())
-        .stdin(Stdio::null())
-        .stderr(out.try_clone().expect("a second handle"))
-        .stdout(out)
-        .spawn()
-        .expect("the server starts")
 }

@@ -55,7 +55,7 @@ impl Course {
         template.sh(&format!("apt-get -q -y install {exact}; echo 'value=mine' > /etc/demo/conf"));
         let packages = PACKAGES.map(|name| format!("{name}=1.1")).join("\n");
         let policy = fleet.rest.post(
-            "/os-update-policies",
+            "os-update-policies",
             &json!({
                 "name": "test",
                 "updatePolicy": "UPDATE_POLICY_TARGET",

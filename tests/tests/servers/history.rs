@@ -301,21 +301,21 @@ async fn kill_repeatedly(
         let servers = replicas.servers();
         let at = usize::from(rng.happens(500)) % servers.len();
         let both = rng.happens(100);
-        servers[at].kill().await;
+        servers[at].kill();
         if both {
             let other = (at + 1) % servers.len();
-            servers[other].kill().await;
+            servers[other].kill();
         }
         kills += 1;
         // All servers ran, and each has the same metrics.
         let share = counted.len() / servers.len();
         let each = servers.iter().zip(counted.chunks(share));
-        for (_, counted) in each.filter(|(server, _)| !server.is_running()) {
+        for (_, counted) in each.filter(|(server, _)| !server.is_started()) {
             answered.add(counted);
         }
         tokio::time::sleep(Duration::from_millis(rng.between(0, 800))).await;
-        for server in servers.iter_mut().filter(|server| !server.is_running()) {
-            server.start().await;
+        for server in servers.iter_mut().filter(|server| !server.is_started()) {
+            server.start_and_wait().await;
         }
     }
 }

@@ -153,7 +153,7 @@ fn a_new_image_reaches_ten_thousand_nodes_and_an_older_one_changes_nothing() {
     site.wait_until_followed();
     assert_eq!(site.count_notified_nodes("3.0.10"), u64::from(NODES), "the other image is older");
     let newest =
-        "/compute/instances?pageSize=1&filter=osUpdateAvailable%20%3D%20%22edge%203.0.10%22";
+        "compute/instances?pageSize=1&filter=osUpdateAvailable%20%3D%20%22edge%203.0.10%22";
     let listed = site.server.rest().get(newest);
     assert_eq!(listed["totalElements"], NODES);
 }

@@ -87,9 +87,9 @@ impl RegistryTest {
 
     /// Requests a sync and returns its report.
     fn sync(&self) -> Value {
-        let request = read_number(&self.rest.post("/os-catalogue/sync", &json!({})), "request");
+        let request = read_number(&self.rest.post("os-catalogue/sync", &json!({})), "request");
         until("the sync has ended", WAIT_TIMEOUT, || {
-            let report = self.rest.get("/os-catalogue/report");
+            let report = self.rest.get("os-catalogue/report");
             (!report["outcome"].is_null() && read_number(&report, "request") >= request)
                 .then_some(report)
         })
@@ -97,7 +97,7 @@ impl RegistryTest {
 
     /// Operating systems of the project, each as `profile image revision`.
     fn list_systems(&self) -> Vec<String> {
-        let all = self.rest.get("/compute/os?pageSize=100&orderBy=name");
+        let all = self.rest.get("compute/os?pageSize=100&orderBy=name");
         let all = all["OperatingSystemResources"].as_array().expect("a list").iter();
         let text = |os: &Value, key: &str| os[key].as_str().unwrap_or_default().to_owned();
         all.map(|os| ["profileName", "imageId", "revision"].map(|key| text(os, key)).join(" "))
@@ -196,9 +196,9 @@ fn two_hundred_profiles_are_synced_although_the_server_is_killed_meanwhile() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let test = RegistryTest::new(lab, &names);
     test.publish(&names, "0.3.1", "3.0.1", &[]);
-    test.rest.post("/os-catalogue/sync", &json!({}));
+    test.rest.post("os-catalogue/sync", &json!({}));
     until("profiles are being fetched", WAIT_TIMEOUT, || {
-        let sync = test.rest.get("/os-catalogue/sync");
+        let sync = test.rest.get("os-catalogue/sync");
         (sync["step"] == "fetching" && sync["finished"].as_u64() > Some(0)).then_some(())
     });
     test.server.kill();

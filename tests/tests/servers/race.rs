@@ -43,7 +43,7 @@ async fn open_window(client: &OperatorClient, site: &str) {
             "name": "open", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE",
             "startSeconds": start, "endSeconds": start + 86_400, "targetSiteId": site,
         });
-        let path = "/schedules/single";
+        let path = "schedules/single";
         if client.send(0, Method::POST, path, Some(&window)).await.is_ok() {
             while machine_time().timestamp() < start {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -60,13 +60,13 @@ impl Course {
         print_progress(&format!("EVENKEEL_RACE_SEED={seed}"));
         let replicas = Replicas::start(2, "").await;
         let client = OperatorClient::new(&replicas.rest_addresses(), &replicas.operator_token());
-        let site = client.create("/sites", &json!({ "name": "course" })).await;
+        let site = client.create("sites", &json!({ "name": "course" })).await;
         open_window(&client, &site).await;
         Self { replicas, client, rng: Rng::new(seed, 0), site }
     }
 
     async fn move_to_site(&self, member: &SimulatedMember) {
-        let path = format!("/compute/hosts/{}", member.host);
+        let path = format!("compute/hosts/{}", member.host);
         let body = json!({ "siteId": self.site });
         let patched = self.client.send(0, Method::PATCH, &path, Some(&body)).await;
         patched.expect("the host is moved to the site");
@@ -76,18 +76,18 @@ impl Course {
         let policy = json!({
             "name": name, "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "demo-hello",
         });
-        self.client.create("/os-update-policies", &policy).await
+        self.client.create("os-update-policies", &policy).await
     }
 
     async fn set_limit(&self, policy: &str, limit: usize) {
         let body = json!({ "osUpdatePolicyId": policy, "maxConcurrent": limit });
         let (answer, _) =
-            self.client.until_done(Method::PUT, "/assignments/project", Some(&body)).await;
+            self.client.until_done(Method::PUT, "assignments/project", Some(&body)).await;
         answer.expect("an assignment");
     }
 
     async fn slots_in_use(&self) -> Value {
-        self.client.get("/assignments/project").await["slotsInUse"].clone()
+        self.client.get("assignments/project").await["slotsInUse"].clone()
     }
 
     async fn runs_of(&self, member: &SimulatedMember) -> Vec<Run> {
@@ -172,8 +172,8 @@ async fn run_race(
         tokio::time::sleep(Duration::from_millis(course.rng.between(0, 300))).await;
         let at = usize::from(course.rng.happens(500));
         let server = &mut course.replicas.servers()[at];
-        server.kill().await;
-        server.start().await;
+        server.kill();
+        server.start_and_wait().await;
     }
     let answers = tasks.join_all().await;
     let mut granted: Vec<_> = answers.into_iter().filter(|(_, is)| *is).map(|(at, _)| at).collect();

@@ -171,8 +171,8 @@ fn kill_during_download(fixture: &FileFixture, url: &str, path: &str, edge: &[u8
         let sources = Sources::open(&fixture.server.settings.registries).expect("registries");
         let files = FileServer::open(
             store.expect("the database"),
-            Arc::clone(&fixture.authority),
-            Arc::clone(&fixture.server.clock) as Arc<dyn Clock>,
+            Arc::clone(&fixture.server.authority),
+            fixture.server.shared_clock(),
             fixture.settings.clone(),
             Arc::new(sources),
         );

@@ -142,8 +142,7 @@ async fn prefetched_images_do_not_evict_each_other() {
     fixture.settings.max_bytes = FILE_SIZE + 10;
     let image = content(42);
     let os = fixture.offer_blob(fixture.server.tenant, "1.0", &image).await;
-    let (other, second) =
-        (crate::test_server::create_project(&fixture.server.store, "other").await, content(43));
+    let (other, second) = (fixture.server.create_project("other").await, content(43));
     let small = fill::ProjectSize { hosts: 1, sites: 1 };
     let filled =
         fill::seed_nodes(&fixture.server.store, other, small, fixture.server.clock.now()).await;

@@ -8,7 +8,6 @@ use evenkeel_domain::host::InvalidationNote;
 use evenkeel_store::hosts;
 
 use super::*;
-use crate::test_server::create_project;
 
 #[tokio::test]
 async fn a_node_gets_an_image_by_digest_and_by_path() {
@@ -111,17 +110,17 @@ async fn conditional_requests_return_the_rest_or_nothing() {
 #[tokio::test]
 async fn a_caller_gets_only_files_that_profiles_of_its_projects_name() {
     let fixture = FileFixture::new().await;
-    let other = create_project(&fixture.server.store, "other").await;
+    let other = fixture.server.create_project("other").await;
     let (edge, foreign) = (content(5), content(6));
     fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
     fixture.offer_blob(other, "2.0", &foreign).await;
     fixture.server.registry.put_blob(FILES_REPOSITORY, content(7));
     let files = fixture.open();
     let (tenant, other) = (fixture.server.tenant.uuid(), other.uuid());
-    let reader = fixture.operator_token(&[Role::Read(other)]);
-    let administrator = fixture.operator_token(&[Role::Administrator]);
-    let no_roles = fixture.operator_token(&[]);
-    let both = fixture.operator_token(&[Role::Read(other), Role::Write(tenant)]);
+    let reader = fixture.server.token("somebody", &[Role::Read(other)]);
+    let administrator = fixture.server.token("somebody", &[Role::Administrator]);
+    let no_roles = fixture.server.token("somebody", &[]);
+    let both = fixture.server.token("somebody", &[Role::Read(other), Role::Write(tenant)]);
     let node = fixture.node_token(0);
     // Access does not depend on whether a file is cached.
     for (who, what, status) in [
@@ -191,7 +190,7 @@ async fn files_are_public_only_if_admission_is_open() {
 #[tokio::test]
 async fn an_ambiguous_path_needs_the_digest() {
     let fixture = FileFixture::new().await;
-    let other = create_project(&fixture.server.store, "other").await;
+    let other = fixture.server.create_project("other").await;
     let (one, two) = (content(10), content(11));
     fixture.offer_blob(fixture.server.tenant, "1.0", &one).await;
     fixture.offer_blob(other, "1.0", &two).await;
@@ -199,7 +198,7 @@ async fn an_ambiguous_path_needs_the_digest() {
     let path = "/images/edge-1.0.raw";
     let own = fixture.get(&files, path, &[]).await;
     assert!(own.body == one, "{}", own.status);
-    let token = fixture.operator_token(&[Role::Administrator]);
+    let token = fixture.server.token("somebody", &[Role::Administrator]);
     let both = send_request(&files.router(), Method::GET, path, Some(&token), &[]).await;
     assert_eq!(both.status(), StatusCode::CONFLICT);
     for content in [one, two] {

@@ -5,8 +5,7 @@ use super::*;
 #[tokio::test]
 async fn the_state_of_a_node_is_stored() {
     use evenkeel_domain::condition::{Condition, ConditionKind};
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
     save_as_own_agent(&store, tenant, &host).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -40,8 +39,7 @@ async fn the_state_of_a_node_is_stored() {
 /// With the begin and the end of the transaction, a poll sends six statements.
 #[tokio::test]
 async fn an_unchanged_poll_takes_four_statements() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let (host, _) = create_node(&store, tenant, 1).await;
     save_as_own_agent(&store, tenant, &host).await;
     let region = create_region(&store, tenant, "europe", None).await;

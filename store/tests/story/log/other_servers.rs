@@ -4,8 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_database_that_went_back_in_time_is_detected() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut reader = open_reader(&store).await;
     for n in 1..=3 {
         register_host(&store, tenant, n).await;
@@ -19,8 +18,7 @@ async fn a_database_that_went_back_in_time_is_detected() {
 /// A backup restored on another server contains transaction ids that this server has not reached.
 #[tokio::test]
 async fn a_log_from_another_server_can_be_followed_from_its_end() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut reader = open_reader(&store).await;
     let ahead = "UPDATE log_state SET floor_xid = '9000000000000', floor_seq = 1";
     execute_sql(&store, ahead).await;

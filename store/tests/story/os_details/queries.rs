@@ -7,11 +7,10 @@ use evenkeel_domain::os::{Image, OsKind, Sha256};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::instances::InstanceChange;
 use evenkeel_store::os_details::{ImportOutcome, ImportedOs, Offer};
-use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Store, instances, os_details};
 
 use super::{edge, import, import_new, store_list};
-use crate::fixtures::{NOON, create_node, create_project};
+use crate::fixtures::{NOON, create_node, store_with_project, store_with_two_projects};
 
 /// A document attached to a profile.
 fn attachment_file(role: FileRole, sha256: Option<Sha256>) -> CatalogFile {
@@ -50,8 +49,7 @@ async fn create_running_node(
 
 #[tokio::test]
 async fn lists_are_loaded_up_to_a_length() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut imported = edge("3.0.1");
     imported.details.packages = store_list(&store, tenant, 1, "12345678").await;
     imported.details.existing_cves = store_list(&store, tenant, 2, "äöü").await;
@@ -80,8 +78,7 @@ async fn lists_are_loaded_up_to_a_length() {
 
 #[tokio::test]
 async fn the_default_is_the_newest_of_its_series() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let default = os_details::find_default(&tx, "edge").await.expect("an answer");
     assert_eq!(default, None);
@@ -98,9 +95,7 @@ async fn the_default_is_the_newest_of_its_series() {
 
 #[tokio::test]
 async fn files_with_a_digest_are_offered_to_their_project() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let mut imported = edge("3.0.1");
     let packages = attachment_file(FileRole::Packages, Some(imported.spec.sha256.clone()));
     let cves = attachment_file(FileRole::ExistingCves, None);
@@ -127,9 +122,7 @@ async fn files_with_a_digest_are_offered_to_their_project() {
 
 #[tokio::test]
 async fn images_of_a_series_are_in_use_while_a_node_runs_one() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let in_use = async || {
         let tx = store.fleet().await.expect("a transaction");
         let used = os_details::list_images_in_use(&tx).await.expect("an answer");
@@ -167,8 +160,7 @@ async fn images_of_a_series_are_in_use_while_a_node_runs_one() {
 
 #[tokio::test]
 async fn an_instance_has_the_current_cves_of_its_operating_system() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let mut imported = edge("3.0.1");
     let os = import_new(&store, tenant, &imported).await;
     let (_, instance) = create_running_node(&store, tenant, 1, &imported).await;

@@ -8,7 +8,7 @@ use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Conflict, Store, StoreError, os_reports, os_settings};
 
 use super::{finding, report, selection};
-use crate::fixtures::{NOON, create_project};
+use crate::fixtures::{NOON, create_project, store_with_project, store_with_two_projects};
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 
@@ -30,9 +30,7 @@ async fn replace_report(store: &Store, tenant: TenantId, report: &SyncReport) ->
 
 #[tokio::test]
 async fn the_last_selection_of_a_project_is_stored() {
-    let store = fresh_store().await;
-    let (ours, theirs) =
-        (create_project(&store, "ours").await, create_project(&store, "theirs").await);
+    let (store, ours, theirs) = store_with_two_projects().await;
     let tx = store.tenant(ours).await.expect("a transaction");
     assert_eq!(os_settings::find(&tx).await.expect("an answer"), None);
     drop(tx);
@@ -82,8 +80,7 @@ async fn projects_without_a_report_or_with_a_new_selection_are_listed() {
 
 #[tokio::test]
 async fn a_report_replaces_the_previous_one() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let first = report(vec![finding("gone", NOON), finding("yaml", NOON)]);
     assert_eq!(replace_report(&store, tenant, &first).await, first);
     let second = SyncReport {
@@ -105,8 +102,7 @@ async fn a_report_replaces_the_previous_one() {
 
 #[tokio::test]
 async fn a_finding_retains_its_first_time() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     replace_report(&store, tenant, &report(vec![finding("gone", NOON)])).await;
     let later = NOON + HOUR;
     let same = finding("gone", later);
@@ -133,8 +129,7 @@ async fn a_finding_retains_its_first_time() {
 /// Unusual contents of a registry must not prevent the report.
 #[tokio::test]
 async fn any_finding_fits_into_a_report() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     let strange = SyncFinding {
         repository: "a\0b".into(),
         tag: "\0".into(),
@@ -160,8 +155,7 @@ async fn any_finding_fits_into_a_report() {
 
 #[tokio::test]
 async fn an_invalid_selection_is_rejected() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
+    let (store, tenant) = store_with_project().await;
     for bad in [selection(""), selection(&"x".repeat(129))] {
         let tx = store.tenant(tenant).await.expect("a transaction");
         let refused = os_settings::set(&tx, &bad).await;

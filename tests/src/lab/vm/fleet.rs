@@ -53,7 +53,7 @@ impl VmFleet {
         let server = Server::start_in(folder.path(), &[&usual[..], settings].concat());
         let has_files = settings.iter().any(|(name, _)| *name == FILES_LISTEN_VARIABLE);
         let rest = server.rest();
-        let token = rest.post("/join-tokens", &json!({}));
+        let token = rest.post("join-tokens", &json!({}));
         let images = folder.path().join("images");
         fs::create_dir(&images).expect("a folder");
         Self {
@@ -125,7 +125,7 @@ impl VmFleet {
         });
         let fields = os.as_object_mut().expect("an object");
         fields.extend(otherwise.as_object().expect("an object").clone());
-        let created = self.rest.post("/compute/os", &os);
+        let created = self.rest.post("compute/os", &os);
         self.record_catalog_id(&release.version, text(&created, "resourceId"))
     }
 
@@ -148,13 +148,13 @@ impl VmFleet {
     #[track_caller]
     pub fn join(&self, vm: &mut Vm) {
         vm.start();
-        let path = format!("/compute/instances?filter=host.uuid%3D%22{}%22", vm.uuid());
+        let path = format!("compute/instances?filter=host.uuid%3D%22{}%22", vm.uuid());
         vm.instance = vm.until("the machine joins", JOIN_TIMEOUT, || {
             let list = self.rest.get(&path);
             let id = list["instances"][0]["resourceId"].as_str();
             id.map(str::to_owned)
         });
-        let path = format!("/compute/instances/{}", vm.instance);
+        let path = format!("compute/instances/{}", vm.instance);
         vm.until("the server knows its slots", JOIN_TIMEOUT, || {
             let node = self.rest.get(&path);
             let slots = node["slots"].as_array().map_or(0, Vec::len);
@@ -165,7 +165,7 @@ impl VmFleet {
     /// Instance of a machine, as the server returns it.
     #[track_caller]
     pub fn node(&self, vm: &Vm) -> Value {
-        let path = format!("/compute/instances/{}", vm.instance());
+        let path = format!("compute/instances/{}", vm.instance());
         self.rest.get(&path)
     }
 
@@ -185,9 +185,9 @@ impl VmFleet {
         let mut policy = json!({ "name": "test" });
         let members = policy.as_object_mut().expect("an object");
         members.extend(fields.as_object().expect("an object").clone());
-        let policy = self.rest.post("/os-update-policies", &policy);
+        let policy = self.rest.post("os-update-policies", &policy);
         self.rest.patch(
-            &format!("/compute/instances/{}", vm.instance()),
+            &format!("compute/instances/{}", vm.instance()),
             &json!({ "osUpdatePolicyID": text(&policy, "resourceId") }),
         );
     }
@@ -195,7 +195,7 @@ impl VmFleet {
     /// Orders an update now: a window of this machine is open at once, for an hour.
     #[track_caller]
     pub fn order_update(&self, vm: &Vm) {
-        let path = format!("/compute/instances/{}/order", vm.instance());
+        let path = format!("compute/instances/{}/order", vm.instance());
         self.rest.put(&path, &json!({ "kind": "now" }));
     }
 
@@ -211,12 +211,12 @@ impl VmFleet {
     #[track_caller]
     pub fn runs(&self, vm: &Vm) -> Vec<Value> {
         let filter = format!("instance.resourceId%3D%22{}%22", vm.instance());
-        let path = format!("/os-update-runs?pageSize=100&filter={filter}");
+        let path = format!("os-update-runs?pageSize=100&filter={filter}");
         let list = self.rest.get(&path);
         let runs = list["osUpdateRuns"].as_array().expect("a list").iter();
         let ids = runs.map(|run| text(run, "resourceId").to_owned());
         let mut runs: Vec<Value> =
-            ids.map(|id| self.rest.get(&format!("/os-update-runs/{id}"))).collect();
+            ids.map(|id| self.rest.get(&format!("os-update-runs/{id}"))).collect();
         runs.sort_by_key(|run| text(&run["timestamps"], "createdAt").to_owned());
         runs
     }
@@ -226,7 +226,7 @@ impl VmFleet {
     pub fn wait_for_run_end(&self, vm: &mut Vm, version: &str, limit: Duration) -> Value {
         let (what, instance) = (format!("the run for {version} ends"), vm.instance.clone());
         let filter = format!("instance.resourceId%3D%22{instance}%22");
-        let path = format!("/os-update-runs?pageSize=100&filter={filter}");
+        let path = format!("os-update-runs?pageSize=100&filter={filter}");
         let id = vm.until(&what, limit, || {
             let answer = self.rest.get(&path);
             let runs = answer["osUpdateRuns"].as_array().expect("a list").iter();
@@ -235,7 +235,7 @@ impl VmFleet {
             let is_over = last["endTime"].as_u64() > Some(0);
             is_over.then(|| text(last, "resourceId").to_owned())
         });
-        self.rest.get(&format!("/os-update-runs/{id}"))
+        self.rest.get(&format!("os-update-runs/{id}"))
     }
 }
 

@@ -66,7 +66,7 @@ impl VmFleet {
         let mut difference = String::new();
         let instance = vm.instance().to_owned();
         let agreed = vm.until_settled(SETTLE_TIMEOUT, |booted| {
-            let node = self.rest.get(&format!("/compute/instances/{instance}"));
+            let node = self.rest.get(&format!("compute/instances/{instance}"));
             match self.find_difference(&node, booted, may_run) {
                 None => true,
                 Some(what) => {
@@ -119,7 +119,7 @@ impl VmFleet {
         }
         let instance = text(node, "resourceId");
         let filter = format!("instance.resourceId%3D%22{instance}%22");
-        let list = self.rest.get(&format!("/os-update-runs?pageSize=100&filter={filter}"));
+        let list = self.rest.get(&format!("os-update-runs?pageSize=100&filter={filter}"));
         let mut runs = list["osUpdateRuns"].as_array().into_iter().flatten();
         let open = runs.find(|run| run["endTime"].as_u64() == Some(0));
         open.map(|run| format!("a run is {}", run["state"]))

@@ -40,7 +40,7 @@ fn create_policy(stage: &Stage, fields: &Value) -> (u16, String) {
     let mut policy = json!({ "name": "test", "updatePolicy": "UPDATE_POLICY_TARGET" });
     let members = policy.as_object_mut().expect("an object");
     members.extend(fields.as_object().expect("an object").clone());
-    let path = "/os-update-policies";
+    let path = "os-update-policies";
     stage.fleet.rest.send(Method::POST, path, Some(&policy))
 }
 
@@ -124,7 +124,7 @@ fn a_window_in_the_past_is_refused_and_opens_nothing(stage: &Stage) {
         "endSeconds": now + 3_600,
         "targetHostId": member.host,
     });
-    let path = "/schedules/single";
+    let path = "schedules/single";
     let (status, message) = stage.fleet.rest.send(Method::POST, path, Some(&window));
     assert_eq!(status, 400, "{message}");
     assert!(message.contains("startSeconds"), "{message}");
@@ -138,8 +138,7 @@ fn a_policy_that_contradicts_a_prepared_update_cancels_it(stage: &Stage) {
     let member = stage.member();
     let inhibit = "/etc/evenkeel/inhibit";
     write_file(&member.node, inhibit, "not yet\n");
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     assert_waits(&member, "not yet");
 
     // Another policy requests the installed version, and another package.

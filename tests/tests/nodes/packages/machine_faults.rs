@@ -54,16 +54,14 @@ fn without_room_to_unpack_everything_stays_as_it_was(stage: &Stage) {
 fn a_node_with_too_little_room_left_waits(stage: &Stage) {
     let node = stage.node("node").with_variable("EVENKEEL_AGENT_GATE__MIN_FREE", "1000000GiB");
     let member = stage.join(node);
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     assert_waits(&member, "MiB free");
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 
 fn a_read_only_system_waits(stage: &Stage) {
     let mut member = stage.member();
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     member.node = member.node.with_readonly("/usr");
     assert_waits(&member, "is read-only");
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
@@ -91,8 +89,7 @@ fn a_read_only_folder_is_reported_with_the_command_that_repairs_it(stage: &Stage
 
 fn an_agent_that_cannot_write_its_state_changes_nothing_and_fails(stage: &Stage) {
     let mut member = stage.member();
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     member.node = member.node.with_readonly("/var/lib/evenkeel-agent");
     let output = member.agent_once();
     let text = describe_output(&output);
@@ -105,8 +102,7 @@ fn an_agent_that_cannot_write_its_state_changes_nothing_and_fails(stage: &Stage)
 fn another_apt_is_waited_for(stage: &Stage) {
     let member = stage.member();
     member.install_files(&["demo-slow_1.0"]);
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     let other = start_another_apt(&member.node);
     start_agent_in_background(&member.node);
     // Everything is downloaded, and only the other apt keeps the agent from starting.
@@ -122,8 +118,7 @@ fn another_apt_is_waited_for(stage: &Stage) {
 fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
     let member = stage.member();
     member.install_files(&["demo-slow_1.0"]);
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     let other = start_another_apt(&member.node);
     let impatient = "EVENKEEL_AGENT_PACKAGES__LOCK_TIMEOUT=1s";
     let output = member.node.run_inside(&["env", impatient, AGENT_PATH, "run", "--once"]);
@@ -145,8 +140,7 @@ fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
 fn an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart(stage: &Stage) {
     let member = stage.member();
     member.install_files(&["demo-slow_1.0"]);
-    member.assign_packages("demo-slow=1.1");
-    member.order_now();
+    member.order_packages("demo-slow=1.1");
     let script = "touch /opt/demo/slow; /srv/evenkeel-agent run & echo $! > /run/agent; wait; exec sleep 1000";
     let boot = member.node.start(&["sh", "-c", script]);
     wait_until_dpkg_is_blocked(&member.node);
@@ -166,8 +160,7 @@ fn an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart(stage: &Stage)
 fn prepare_member(stage: &Stage) -> Member<'static> {
     let member = stage.member();
     write_file(&member.node, "/etc/evenkeel/inhibit", "not yet\n");
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     assert_waits(&member, "not yet");
     member
 }
@@ -229,8 +222,7 @@ fn a_machine_copied_from_the_disk_of_a_node_must_enroll(stage: &Stage) {
     // A container has no firmware UUID, so the machine ID decides.
     let node = stage.node("node").with_variable("container", "lab");
     let member = stage.join(node);
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     let other = "fedcba9876543210fedcba9876543210\n";
     write_file(&member.node, "/etc/machine-id", other);
     let output = member.agent_once();
@@ -243,7 +235,7 @@ fn a_machine_copied_from_the_disk_of_a_node_must_enroll(stage: &Stage) {
 
 fn a_second_machine_with_the_same_identity_is_rejected(stage: &Stage) {
     let member = stage.member();
-    let path = format!("/compute/hosts/{}", member.host);
+    let path = format!("compute/hosts/{}", member.host);
     let host = stage.fleet.rest.get(&path);
     let uuid = host["uuid"].as_str().expect("a uuid");
     let second = stage.node("second");

@@ -96,8 +96,7 @@ fn outside_the_owners_hours_the_node_waits(stage: &Stage) {
     let at = |hours: i64| -> DateTime<Utc> { now + TimeDelta::hours(hours) };
     let hours = format!("{}-{}", at(3).format("%H:00"), at(5).format("%H:00"));
     write_file(&member.node, LIMITS, &format!("hours = [\"{hours}\"]\n"));
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     assert_waits(&member, "outside the owner's hours");
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 
@@ -139,8 +138,7 @@ fn a_file_that_inhibits_updates_blocks_them_until_it_is_removed(stage: &Stage) {
     let member = stage.member();
     let file = "/etc/evenkeel/inhibit";
     write_file(&member.node, file, "the line is producing\n");
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
     assert_waits(&member, "the line is producing");
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 
@@ -155,8 +153,7 @@ fn a_hook_can_block_an_update_and_its_output_reaches_the_operator(stage: &Stage)
     let text = "#!/bin/sh\ntest ! -e /run/busy || { echo the oven is on; exit 75; }\n";
     write_file(&member.node, hook, text);
     member.node.sh(&format!("chmod 755 {hook}"));
-    member.assign_packages("demo-hello=1.1");
-    member.order_now();
+    member.order_packages("demo-hello=1.1");
 
     let script = "touch /run/busy; exec /srv/evenkeel-agent run";
     let agent = member.node.start(&["sh", "-c", script]);

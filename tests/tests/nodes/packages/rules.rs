@@ -108,7 +108,7 @@ fn available_updates_of_a_node_are_listed_with_their_suites(stage: &Stage) {
     for name in ["demo-app", "demo-conf", "demo-held", "demo-hello", "demo-lib"] {
         assert!(names.contains(&name), "{decision:#}");
     }
-    let path = format!("/compute/instances/{}", member.instance);
+    let path = format!("compute/instances/{}", member.instance);
     let instance = stage.fleet.rest.get(&path);
     let updates = instance["osUpdateAvailable"].as_str().expect("a text");
     assert!(updates.contains("\"suites\":[\"stable\""), "{updates}");

@@ -140,8 +140,8 @@ fn an_invalid_image_is_never_armed_and_a_good_one_works_directly_after_it() {
     let architecture = json!({ "architecture": "aarch64" });
     let os = node.fleet.publish_with(&other, &architecture);
     let policy = json!({ "name": "arm", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": os });
-    let policy = node.fleet.rest.post("/os-update-policies", &policy);
-    let path = format!("/compute/instances/{}", node.vm.instance());
+    let policy = node.fleet.rest.post("os-update-policies", &policy);
+    let path = format!("compute/instances/{}", node.vm.instance());
     let body = json!({ "osUpdatePolicyID": policy["resourceId"] });
     let (status, answer) = node.fleet.rest.send(Method::PATCH, &path, Some(&body));
     assert_eq!(status, 400, "{answer}");

@@ -69,7 +69,7 @@ fn publish(vms: &Vms, fleet: &VmFleet, release: &Release, registry: &str) {
     let called = ["--revision", "1.0.1", "--prefix", PREFIX];
     fleet.server.cli(&[&arguments[..], &called, &["--image-key", &key]].concat());
     fleet.server.cli(&["os", "sync"]);
-    let response = fleet.rest.get(&format!("/compute/os?filter=imageId%3D%22{version}%22"));
+    let response = fleet.rest.get(&format!("compute/os?filter=imageId%3D%22{version}%22"));
     let os = &response["OperatingSystemResources"][0];
     assert_eq!(os["sha256"], release.sha256.as_str(), "{response:#}");
     assert_eq!(os["imageSignatures"], json!([release.signature]));
@@ -94,14 +94,14 @@ impl PackageNode {
              apt-get -q -y install demo-hello=1.0",
             Repository::INSIDE
         ));
-        let created = fleet.rest.post("/join-tokens", &json!({}));
+        let created = fleet.rest.post("join-tokens", &json!({}));
         let token = created["token"].as_str().expect("a token");
         let server = format!("https://{}", fleet.server.address("southbound"));
         let uuid = Uuid::new_v4().to_string();
         node.succeed(&[
             AGENT_PATH, "enroll", "--server", &server, "--token", token, "--uuid", &uuid,
         ]);
-        let path = format!("/compute/instances?filter=host.uuid%3D%22{uuid}%22");
+        let path = format!("compute/instances?filter=host.uuid%3D%22{uuid}%22");
         let response = fleet.rest.get(&path);
         let instance = response["instances"][0]["resourceId"].as_str();
         Self {
@@ -114,17 +114,17 @@ impl PackageNode {
 
 /// Creates a site with these instances and one schedule. Returns the start of its window.
 fn create_schedule(fleet: &VmFleet, instances: &[&str]) -> DateTime<Utc> {
-    let site = fleet.rest.post("/sites", &json!({ "name": "one" }));
+    let site = fleet.rest.post("sites", &json!({ "name": "one" }));
     let site = site["resourceId"].as_str().expect("an id");
     for instance in instances {
-        let instance = fleet.rest.get(&format!("/compute/instances/{instance}"));
+        let instance = fleet.rest.get(&format!("compute/instances/{instance}"));
         let host = instance["host"]["resourceId"].as_str().expect("a host");
-        let path = format!("/compute/hosts/{host}");
+        let path = format!("compute/hosts/{host}");
         fleet.rest.patch(&path, &json!({ "siteId": site }));
     }
     let start = machine_time().timestamp() + WINDOW_DELAY_SECONDS;
     fleet.rest.post(
-        "/schedules/single",
+        "schedules/single",
         &json!({
             "name": "one",
             "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE",
@@ -138,9 +138,9 @@ fn create_schedule(fleet: &VmFleet, instances: &[&str]) -> DateTime<Utc> {
 
 /// Creates a policy and assigns it to an instance.
 fn assign_policy(fleet: &VmFleet, instance: &str, policy: &Value) -> String {
-    let created = fleet.rest.post("/os-update-policies", policy);
+    let created = fleet.rest.post("os-update-policies", policy);
     let id = created["resourceId"].as_str().expect("an id").to_owned();
-    let path = format!("/compute/instances/{instance}");
+    let path = format!("compute/instances/{instance}");
     fleet.rest.patch(&path, &json!({ "osUpdatePolicyID": id }));
     id
 }
@@ -148,14 +148,14 @@ fn assign_policy(fleet: &VmFleet, instance: &str, policy: &Value) -> String {
 /// All runs with their events, after all of them have ended. Image runs come before package runs.
 fn finished_runs(fleet: &VmFleet, vm: &mut Vm) -> Vec<Value> {
     let list = vm.until("both runs end", UPDATE_TIMEOUT, || {
-        let list = fleet.rest.get("/os-update-runs");
+        let list = fleet.rest.get("os-update-runs");
         let runs = list["osUpdateRuns"].as_array().expect("a list").clone();
         let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
         (runs.len() == 2 && runs.iter().all(is_over)).then_some(runs)
     });
     let ids = list.iter().filter_map(|run| run["resourceId"].as_str());
     let mut runs: Vec<Value> =
-        ids.map(|id| fleet.rest.get(&format!("/os-update-runs/{id}"))).collect();
+        ids.map(|id| fleet.rest.get(&format!("os-update-runs/{id}"))).collect();
     runs.sort_by_key(|run| run["target"]["kind"].to_string());
     runs
 }

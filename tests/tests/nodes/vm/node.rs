@@ -110,7 +110,7 @@ impl Node {
     pub fn wait_for_runs(&mut self, count: u64) {
         let (vm, rest) = (&mut self.vm, &self.fleet.rest);
         let instance = vm.instance();
-        let path = format!("/os-update-runs?filter=instance.resourceId%3D%22{instance}%22");
+        let path = format!("os-update-runs?filter=instance.resourceId%3D%22{instance}%22");
         vm.until("another run", STEP_TIMEOUT, || {
             let list = rest.get(&path);
             (list["totalElements"] == count).then_some(())
@@ -120,7 +120,7 @@ impl Node {
     /// Waits until the server has recorded that a release failed on the machine.
     #[track_caller]
     pub fn wait_until_bad(&mut self, release: &Release) {
-        let (fleet, path) = (&self.fleet, format!("/compute/instances/{}", self.vm.instance()));
+        let (fleet, path) = (&self.fleet, format!("compute/instances/{}", self.vm.instance()));
         self.vm.until("the failure is recorded", STEP_TIMEOUT, || {
             has_bad_image(&fleet.rest.get(&path), release).then_some(())
         });
@@ -135,7 +135,7 @@ impl Node {
     /// Decision of the server for the machine.
     #[track_caller]
     pub fn decision(&self) -> Value {
-        let path = format!("/compute/instances/{}/decision", self.vm.instance());
+        let path = format!("compute/instances/{}/decision", self.vm.instance());
         self.fleet.rest.get(&path)
     }
 }

@@ -72,12 +72,12 @@ impl Node {
             "name": "Ubuntu 24.04", "osType": "OS_TYPE_MUTABLE", "profileName": "ubuntu-24.04",
             "sha256": "0".repeat(64),
         });
-        let os = server.client.create("/compute/os", &os).await;
+        let os = server.client.create("compute/os", &os).await;
         let host =
             json!({ "name": "edge", "uuid": node_uuid(nth).to_string(), "autoOnboard": true });
-        let host = server.client.create("/compute/hosts/register", &host).await;
+        let host = server.client.create("compute/hosts/register", &host).await;
         let instance = json!({ "hostID": host, "osID": os, "name": "edge" });
-        let instance = server.client.create("/compute/instances", &instance).await;
+        let instance = server.client.create("compute/instances", &instance).await;
         let (project, day) = (server.project_id().await, TimeDelta::days(1));
         let issued = server.authority.issue_node(project, &host, day, machine_time());
         let node = Self {

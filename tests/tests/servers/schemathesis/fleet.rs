@@ -41,12 +41,12 @@ async fn put_resource(client: &OperatorClient, path: &str, body: &Value) {
 async fn create_locations(client: &OperatorClient) -> Locations {
     let labels = json!([{ "key": "country", "value": "de" }]);
     let outer = json!({ "name": "emea", "metadata": labels });
-    let outer = client.create("/regions", &outer).await;
+    let outer = client.create("regions", &outer).await;
     let region = json!({ "name": "germany", "parentId": outer, "metadata": labels });
-    let region = client.create("/regions", &region).await;
+    let region = client.create("regions", &region).await;
     let site =
         json!({ "name": "bonn", "regionId": region, "siteLat": 507_374_000, "metadata": labels });
-    let site = client.create("/sites", &site).await;
+    let site = client.create("sites", &site).await;
     Locations { region, site }
 }
 
@@ -56,14 +56,14 @@ async fn create_policies(client: &OperatorClient, locations: &Locations) -> Stri
         "name": "edge 3.0", "osType": "OS_TYPE_IMMUTABLE", "profileName": "edge", "imageId": "3.0",
         "imageUrl": "files/edge.raw", "sha256": "a".repeat(64),
     });
-    let image = client.create("/compute/os", &image).await;
+    let image = client.create("compute/os", &image).await;
     let newest =
         json!({ "name": "newest", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image });
-    client.create("/os-update-policies", &newest).await;
+    client.create("os-update-policies", &newest).await;
     let tools = json!({ "name": "tools", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl" });
-    let tools = client.create("/os-update-policies", &tools).await;
+    let tools = client.create("os-update-policies", &tools).await;
     let assigned = json!({ "osUpdatePolicyId": tools, "maxConcurrent": 5, "stopAfterFailures": 2 });
-    put_resource(client, &format!("/assignments/{}", locations.region), &assigned).await;
+    put_resource(client, &format!("assignments/{}", locations.region), &assigned).await;
     tools
 }
 
@@ -76,9 +76,9 @@ async fn join_machine(
     let announced = json!({
         "name": "edge-01", "uuid": uuid(1), "serialNumber": serial(1), "siteId": locations.site, "autoOnboard": true,
     });
-    let host = client.create("/compute/hosts/register", &announced).await;
+    let host = client.create("compute/hosts/register", &announced).await;
     let nothing = json!({});
-    let token = client.send(0, Method::POST, "/join-tokens", Some(&nothing));
+    let token = client.send(0, Method::POST, "join-tokens", Some(&nothing));
     let token = token.await.expect("a join token");
     let token = token["token"].as_str().expect("a token");
     let channel =
@@ -101,7 +101,7 @@ async fn open_window(client: &OperatorClient, site: &str) {
             "name": "open", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": start,
             "endSeconds": start + 86_400, "targetSiteId": site,
         });
-        let path = "/schedules/single";
+        let path = "schedules/single";
         if client.send(0, Method::POST, path, Some(&window)).await.is_ok() {
             while machine_time().timestamp() < start {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -116,24 +116,24 @@ async fn open_window(client: &OperatorClient, site: &str) {
 async fn create_instance(client: &OperatorClient, locations: &Locations, policy: &str) {
     let provider =
         json!({ "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "racks", "apiEndpoint": "" });
-    client.create("/providers", &provider).await;
+    client.create("providers", &provider).await;
     let config = json!({ "name": "setup", "config": "#cloud-config\npackages: [jq]\n" });
-    let config = client.create("/customConfigs", &config).await;
+    let config = client.create("customConfigs", &config).await;
     let account = json!({ "username": "alice", "sshKey": SSH_KEY });
-    let account = client.create("/localAccounts", &account).await;
+    let account = client.create("localAccounts", &account).await;
     let os = json!({
         "name": "Ubuntu 24.04", "osType": "OS_TYPE_MUTABLE", "profileName": "ubuntu-24.04", "sha256": "0".repeat(64),
     });
-    let os = client.create("/compute/os", &os).await;
+    let os = client.create("compute/os", &os).await;
     let host = json!({
         "name": "edge-02", "uuid": uuid(2), "siteId": locations.site, "metadata": [{ "key": "rack", "value": "7" }],
     });
-    let host = client.create("/compute/hosts", &host).await;
+    let host = client.create("compute/hosts", &host).await;
     let instance = json!({
         "name": "edge-02", "hostID": host, "osID": os, "localAccountID": account, "customConfigID": [config],
         "osUpdatePolicyID": policy, "kind": "INSTANCE_KIND_METAL",
     });
-    client.create("/compute/instances", &instance).await;
+    client.create("compute/instances", &instance).await;
 }
 
 async fn create_plans(client: &OperatorClient, locations: &Locations, host: &str) {
@@ -141,16 +141,16 @@ async fn create_plans(client: &OperatorClient, locations: &Locations, host: &str
         "name": "once", "scheduleStatus": "SCHEDULE_STATUS_SHIPPING", "targetHostId": host,
         "startSeconds": machine_time().timestamp() + 86_400,
     });
-    client.create("/schedules/single", &once).await;
+    client.create("schedules/single", &once).await;
     let sundays = json!({
         "name": "sundays", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "durationSeconds": 7_200, "cronMinutes": "0",
         "cronHours": "2", "cronDayMonth": "*", "cronMonth": "*", "cronDayWeek": "0", "targetRegionId": locations.region,
     });
-    client.create("/schedules/repeated", &sundays).await;
+    client.create("schedules/repeated", &sundays).await;
     let why = json!({ "reason": "the roof leaks" });
-    put_resource(client, &format!("/pauses/{}", locations.site), &why).await;
-    let host = client.get(&format!("/compute/hosts/{host}")).await;
+    put_resource(client, &format!("pauses/{}", locations.site), &why).await;
+    let host = client.get(&format!("compute/hosts/{host}")).await;
     let instance = host["instance"]["resourceId"].as_str().expect("an instance");
     let order = json!({ "kind": "cancel", "reason": "not today" });
-    put_resource(client, &format!("/compute/instances/{instance}/order"), &order).await;
+    put_resource(client, &format!("compute/instances/{instance}/order"), &order).await;
 }
