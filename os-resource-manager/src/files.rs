@@ -37,13 +37,14 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use axum::response::Response;
 use evenkeel_auth::Authority;
+use evenkeel_fetch::run_blocking;
 use evenkeel_kit::{Clock, Lifecycle};
 use evenkeel_registry::Digest;
 use evenkeel_store::Store;
 
 use crate::Sources;
 use access::AccessError;
-use cache::{CacheLimits, FileCache, OpenFile, run_blocking};
+use cache::{CacheLimits, FileCache, OpenFile};
 use downloads::Downloads;
 use offers::{FileName, OfferLookup, OfferedFile, Offers, normalize_path};
 use partial_download::DownloadError;
@@ -90,7 +91,6 @@ impl FileServer {
             cache.clone(),
             sources,
             Arc::clone(&clock),
-            settings.retry_delay,
             settings.bad_file_retry_interval,
         );
         Ok(Self(Arc::new(FileServerInner {
@@ -182,8 +182,7 @@ impl FileServer {
     async fn open_cached(&self, digest: Digest) -> Result<Option<OpenFile>, FileError> {
         let (cache, now) = (self.0.cache.clone(), self.0.clock.now());
         let open = run_blocking(move || cache.open_file(&digest, now)).await;
-        let open = open.and_then(|open| open);
-        open.map_err(|error| FileError::Download(DownloadError::from_disk_error(&error)))
+        open.map_err(|error| FileError::Download(error.into()))
     }
 }
 

@@ -11,12 +11,11 @@ use std::io::{self, BufReader, BufWriter, Read, Seek as _, SeekFrom};
 use std::path::Path;
 
 use bytes::Bytes;
+use evenkeel_fetch::{CHUNK_BYTES, Digest, Hasher, sync_parent_folder, write_atomically};
 
 use crate::copy::CopyError;
-use crate::digest::{Digest, Hasher};
 use crate::layout::blob_path;
 use crate::layout::index::{INDEX_FILE, Index, LAYOUT_FILE, MAX_INDEX_BYTES, create_layout};
-use crate::layout::partial_file::{CHUNK_BYTES, sync_parent_folder, write_atomically};
 use crate::limits::Limits;
 use crate::source::{Blob, Manifest};
 

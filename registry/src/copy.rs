@@ -11,9 +11,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use evenkeel_domain::os::revision::RevisionSelector;
+use evenkeel_fetch::Digest;
 use url::Url;
 
-use crate::digest::Digest;
 use crate::error::{ErrorClass, RegistryError, RegistryResult};
 use crate::finding::{Finding, FindingKind};
 use crate::layout::Layout;

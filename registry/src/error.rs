@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::digest::Digest;
+use evenkeel_fetch::{BadDigest, Digest, FillError, SourceError, Stalled};
 
 /// Result of a request to a registry.
 pub type RegistryResult<T> = Result<T, RegistryError>;
@@ -95,6 +95,37 @@ impl RegistryError {
             Self::Unreachable(_) | Self::Busy { .. } => true,
             _ => self.class() == ErrorClass::Transient,
         }
+    }
+}
+
+impl From<BadDigest> for RegistryError {
+    fn from(BadDigest(why): BadDigest) -> Self {
+        malformed("digest", why)
+    }
+}
+
+impl From<Stalled> for RegistryError {
+    fn from(_: Stalled) -> Self {
+        Self::Stalled
+    }
+}
+
+impl From<FillError<RegistryError>> for RegistryError {
+    fn from(error: FillError<RegistryError>) -> Self {
+        match error {
+            FillError::Disk(error) => Self::Io(error),
+            FillError::Source(error) => error,
+            FillError::Incomplete => Self::Stalled,
+            FillError::TooLarge { limit } => Self::TooLarge { limit },
+            FillError::WrongSize => malformed("blob", "its size differs from the declared one"),
+            FillError::WrongDigest { expected, actual } => Self::WrongDigest { expected, actual },
+        }
+    }
+}
+
+impl SourceError for RegistryError {
+    fn is_wrong_content(&self) -> bool {
+        matches!(self, Self::WrongDigest { .. } | Self::TooLarge { .. } | Self::Malformed { .. })
     }
 }
 

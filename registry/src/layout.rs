@@ -7,7 +7,6 @@
 
 pub(crate) mod index;
 mod index_cache;
-pub(crate) mod partial_file;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,10 +15,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use evenkeel_fetch::{Digest, Download, ExpectedContent, run_blocking};
 use tokio::io::AsyncReadExt as _;
 
 use crate::copy::origin::FileOrigin;
-use crate::digest::Digest;
 use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::limits::Limits;
 use crate::source::{
@@ -27,7 +26,6 @@ use crate::source::{
 };
 use index::{TagMap, TagUpdate};
 use index_cache::IndexCache;
-use partial_file::{ExpectedContent, PartialFile, run_blocking};
 
 /// A registry in a folder in OCI image layout.
 #[derive(Clone, Debug)]
@@ -143,16 +141,16 @@ impl Layout {
         let target = self.path_of_blob(&expected.digest);
         let folder = self.folder.clone();
         run_blocking(move || index::create_layout(&folder)).await?;
-        let mut part = PartialFile::lock(target.with_extension("part")).await?;
+        let mut part = Download::lock(target.with_extension("part")).await?;
         // Another writer may have finished while this one waited for the lock.
         if tokio::fs::try_exists(&target).await? {
-            return part.discard().await;
+            return Ok(part.discard().await?);
         }
-        match part.fill(expected, from).await {
-            Ok(_) => part.persist_as(&target).await,
+        match part.fill(expected, |at| from.open(at)).await {
+            Ok(()) => Ok(part.persist_as(&target).await?),
             Err(error) => {
                 part.release().await;
-                Err(error)
+                Err(error.into())
             }
         }
     }

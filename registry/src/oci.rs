@@ -12,17 +12,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use evenkeel_fetch::Digest;
 use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use url::Url;
 
 use crate::address::{Access, Address, check_base};
-use crate::digest::Digest;
 use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::source::{Blob, BlobStream, Manifest, ManifestRef, Origin, Registry, Repository, Tag};
 
 use auth::RegistryAuth;
-pub(crate) use pull::RETRY_RESET_BYTES;
 use send::{HttpRequest, HttpSender, check_status};
 
 /// A registry in the network.

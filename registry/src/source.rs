@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use evenkeel_fetch::Digest;
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::digest::Digest;
 use crate::error::{RegistryError, RegistryResult, malformed};
 
 /// Media type of an OCI manifest.

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
+use evenkeel_fetch::Digest;
 use tokio::sync::oneshot;
 
 use crate::address::{Access, Address, Credentials, Proxy};
-use crate::digest::Digest;
 use crate::limits::Limits;
 use crate::source::{Blob, Layer, Manifest};
 

@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use evenkeel_domain::os::revision;
+use evenkeel_fetch::Digest;
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
 use p256::ecdsa::{DerSignature, VerifyingKey};
 use p256::elliptic_curve::rand_core::OsRng;
@@ -20,7 +21,6 @@ use p256::pkcs8::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::digest::Digest;
 use crate::error::{ErrorClass, RegistryResult, malformed};
 use crate::finding::{Finding, FindingKind};
 use crate::source::{Blob, Layer, MANIFEST_TYPE, Manifest, ManifestRef, Registry, Repository, Tag};

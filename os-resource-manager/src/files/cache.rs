@@ -2,7 +2,7 @@
 //!
 //! A file gets its final name only when it is completely on the disk and has its digest. A killed process therefore
 //! leaves either a complete file or a part that can be resumed. All functions here block on the disk: call them in
-//! [`run_blocking`].
+//! [`evenkeel_fetch::run_blocking`].
 
 mod folder;
 
@@ -15,10 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use evenkeel_domain::Time;
-use evenkeel_registry::{Digest, Hasher};
+use evenkeel_fetch::{Digest, FileHash, PartialFile};
 
 use folder::CacheFolder;
-pub(super) use folder::hash_rest;
 
 /// Size limits of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +62,7 @@ struct CacheInner {
 #[derive(Debug, Default)]
 struct CacheState {
     files: HashMap<Digest, StoredFile>,
-    parts: HashMap<Digest, PartialFile>,
+    parts: HashMap<Digest, CachedPart>,
     /// Increases with each use of a file.
     use_counter: u64,
 }
@@ -80,7 +79,7 @@ struct StoredFile {
 
 /// A file that is not complete yet.
 #[derive(Debug, Default)]
-struct PartialFile {
+struct CachedPart {
     /// Bytes reserved for it.
     reserved: u64,
     /// Bytes written so far.
@@ -98,14 +97,6 @@ pub(super) struct OpenFile {
     digest: Digest,
 }
 
-/// Runs blocking disk work on a thread for it.
-pub(super) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(io::Error::other)
-}
-
 impl FileCache {
     /// Opens the folder and locks it for this process. Evicts the least recently used files if the cache is too large.
     ///
@@ -121,7 +112,7 @@ impl FileCache {
             state.files.insert(digest, stored);
         }
         for (digest, size) in folder.list_parts()? {
-            let partial = PartialFile {
+            let partial = CachedPart {
                 reserved: size,
                 written: Arc::new(AtomicU64::new(size)),
                 is_being_filled: false,
@@ -189,19 +180,19 @@ impl FileCache {
     /// The disk fails.
     pub fn verify(&self, digest: &Digest) -> io::Result<bool> {
         let path = self.0.folder.file_path(digest);
-        let Some(mut file) = folder::open_if_present(&path)? else {
+        let Some(file) = folder::open_if_present(&path)? else {
             self.lock().files.remove(digest);
             return Ok(false);
         };
-        let mut hasher = Hasher::default();
-        let size = hash_rest(&mut file, &mut hasher)?;
+        let mut hash = FileHash::default();
+        hash.read(&file, u64::MAX)?;
         let mut state = self.lock();
-        if hasher.finish() == *digest {
+        if hash.digest() == *digest {
             let Some(stored) = state.files.get_mut(digest) else {
                 return Ok(false);
             };
             stored.is_verified = true;
-            stored.size = size;
+            stored.size = hash.length();
             return Ok(true);
         }
         tracing::warn!(%digest, "a cached file has a wrong digest and is downloaded again");
@@ -211,19 +202,19 @@ impl FileCache {
         Ok(false)
     }
 
-    /// Opens the part of a file for writing. Returns the file and the number of bytes written so far. The part has one
-    /// writer until it is committed, discarded or released.
+    /// Opens the part of a file for writing. Returns it and the number of bytes written so far. The
+    /// part has one writer until it is committed, discarded or released.
     ///
     /// # Errors
     /// The disk fails, or another download is writing the part.
-    pub fn open_part(&self, digest: &Digest) -> io::Result<(File, Arc<AtomicU64>)> {
+    pub fn open_part(&self, digest: &Digest) -> io::Result<(PartialFile, Arc<AtomicU64>)> {
         let mut state = self.lock();
         let partial = state.parts.entry(*digest).or_default();
         if partial.is_being_filled {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let file = self.0.folder.open_part(digest)?;
-        let there = file.metadata()?.len();
+        let there = file.length();
         partial.written.store(there, Ordering::Relaxed);
         partial.reserved = partial.reserved.max(there);
         partial.is_being_filled = true;

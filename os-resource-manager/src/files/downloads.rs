@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
+use evenkeel_fetch::{Digest, run_blocking};
 use evenkeel_kit::{Clock, Lifecycle};
-use evenkeel_registry::Digest;
 use tokio::sync::{Semaphore, watch};
 
-use super::cache::{FileCache, FilePresence, run_blocking};
+use super::cache::{FileCache, FilePresence};
 use super::offers::{FileSource, OfferedFile};
-use super::partial_download::{DownloadError, FetchOptions, PartialDownload};
+use super::partial_download::{DownloadError, PartialDownload};
 use super::upstream;
 use crate::Sources;
 
@@ -34,8 +34,6 @@ struct DownloadsInner {
     cache: FileCache,
     sources: Arc<Sources>,
     clock: Arc<dyn Clock>,
-    /// First delay before an interrupted download is resumed.
-    retry_delay: Duration,
     /// How long a file with wrong content is not downloaded again.
     bad_file_retry_interval: TimeDelta,
     running: Mutex<HashMap<Digest, watch::Receiver<DownloadResult>>>,
@@ -64,14 +62,12 @@ impl Downloads {
         cache: FileCache,
         sources: Arc<Sources>,
         clock: Arc<dyn Clock>,
-        retry_delay: Duration,
         retry_interval: Duration,
     ) -> Self {
         Self(Arc::new(DownloadsInner {
             cache,
             sources,
             clock,
-            retry_delay,
             bad_file_retry_interval: TimeDelta::from_std(retry_interval).unwrap_or(TimeDelta::MAX),
             running: Mutex::default(),
             failures: Mutex::default(),
@@ -118,9 +114,7 @@ impl Downloads {
                 let cache = self.0.cache.clone();
                 // The semaphore is never closed. A verification does not wait for downloads.
                 let _verification = self.0.verification_slots.acquire().await;
-                let verified = run_blocking(move || cache.verify(&digest)).await;
-                let verified = verified.and_then(|verified| verified);
-                if verified.map_err(|error| DownloadError::from_disk_error(&error))? {
+                if run_blocking(move || cache.verify(&digest)).await? {
                     return Ok(());
                 }
             }
@@ -175,11 +169,9 @@ impl Downloads {
             let why = format!("the registry {} is not configured", source.registry);
             return Err(DownloadError::Unavailable(why));
         };
-        let failed = |error: std::io::Error| DownloadError::from_disk_error(&error);
-        let mut part = PartialDownload::open(&self.0.cache, digest).await.map_err(failed)?;
-        let options = FetchOptions { size: source.size, spared, retry_delay: self.0.retry_delay };
-        match part.fetch(&origin, options).await {
-            Ok(()) => part.commit().await.map_err(failed),
+        let mut part = PartialDownload::open(&self.0.cache, digest).await?;
+        match part.fetch(&origin, source.size, spared).await {
+            Ok(()) => Ok(part.commit().await?),
             Err(failure) => {
                 // Wrong content is of no use, and a full disk needs the space.
                 if matches!(
@@ -188,7 +180,7 @@ impl Downloads {
                         | DownloadError::NoSpace
                         | DownloadError::TooLarge
                 ) {
-                    part.discard().await.map_err(failed)?;
+                    part.discard().await?;
                 }
                 Err(failure)
             }

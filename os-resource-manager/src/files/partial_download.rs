@@ -1,26 +1,20 @@
-//! The download of one file. It can be resumed after an interruption.
+//! The download of one file into the cache. It can be resumed after an interruption.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, Seek as _, SeekFrom};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use evenkeel_registry::{Digest, Hasher, Origin, RegistryError};
+use bytes::Bytes;
+use evenkeel_fetch::{Digest, Download, ExpectedContent, FillError, SourceError, run_blocking};
+use evenkeel_registry::{Origin, RegistryError};
 use futures_util::StreamExt as _;
-use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
+use futures_util::stream::BoxStream;
 
-use super::cache::{CacheSpaceError, FileCache, hash_rest, run_blocking};
+use super::cache::{CacheSpaceError, FileCache};
 
 /// How much more space is reserved at once if the size of the file is not known.
 const RESERVATION_STEP_BYTES: u64 = 16 * 1024 * 1024;
-
-/// How many attempts are made without enough progress in between.
-const MAX_ATTEMPTS: u32 = 4;
-
-/// How much progress resets the number of attempts.
-const MIN_PROGRESS_BYTES: u64 = 1024 * 1024;
 
 /// Why a download failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,9 +36,8 @@ pub(super) enum DownloadError {
     Disk(String),
 }
 
-impl DownloadError {
-    /// The download error for a disk error.
-    pub fn from_disk_error(error: &io::Error) -> Self {
+impl From<io::Error> for DownloadError {
+    fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
             _ => Self::Disk(error.to_string()),
@@ -52,12 +45,28 @@ impl DownloadError {
     }
 }
 
-/// Result of one attempt to append the rest.
-enum AppendResult {
-    /// The file is complete.
-    Complete,
-    /// The attempt was interrupted; another one may continue.
-    Interrupted(RegistryError),
+impl From<RegistryError> for DownloadError {
+    fn from(error: RegistryError) -> Self {
+        let make = if error.is_wrong_content() { Self::WrongContent } else { Self::Unavailable };
+        make(error.to_string())
+    }
+}
+
+impl From<FillError<DownloadError>> for DownloadError {
+    fn from(error: FillError<DownloadError>) -> Self {
+        match error {
+            FillError::Disk(error) => error.into(),
+            FillError::Source(error) => error,
+            FillError::Incomplete => Self::Unavailable(error.to_string()),
+            error => Self::WrongContent(error.to_string()),
+        }
+    }
+}
+
+impl SourceError for DownloadError {
+    fn is_wrong_content(&self) -> bool {
+        matches!(self, Self::WrongContent(_))
+    }
 }
 
 /// A file that is being downloaded. When dropped, its part stays in the cache and can be resumed.
@@ -65,210 +74,66 @@ enum AppendResult {
 pub(super) struct PartialDownload {
     cache: FileCache,
     digest: Digest,
-    file: tokio::fs::File,
-    hasher: Hasher,
-    length: u64,
-    /// The length, shared with the cache for its space accounting.
+    download: Download,
+    /// Number of written bytes, shared with the cache for its space accounting.
     written: Arc<AtomicU64>,
-    reserved: u64,
-    /// Whether the part was started by an earlier download.
-    is_resumed: bool,
 }
 
-/// Options of a download.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FetchOptions<'a> {
-    /// Size in bytes, if known.
-    pub size: Option<u64>,
-    /// Files that must not be evicted for it.
-    pub spared: &'a HashSet<Digest>,
-    /// Delay before the second attempt; it doubles with each further one.
-    pub retry_delay: Duration,
+/// The space in the cache for one download.
+struct SpaceReservation<'a> {
+    cache: &'a FileCache,
+    digest: Digest,
+    spared: &'a HashSet<Digest>,
+    written: &'a AtomicU64,
+    reserved: AtomicU64,
+    /// Maximum size of the file. Longer content is refused without space for it.
+    limit: u64,
 }
 
 impl PartialDownload {
-    /// Opens the part of a file and hashes its content.
+    /// Opens the part of a file.
     pub async fn open(cache: &FileCache, digest: Digest) -> io::Result<Self> {
-        let (own, begun) = (cache.clone(), digest);
-        let opened = run_blocking(move || {
-            let (mut file, written) = own.open_part(&begun)?;
-            let hashed = hash_existing(&mut file);
-            if hashed.is_err() {
-                own.release(&begun);
-            }
-            hashed.map(|(hasher, length)| (file, written, hasher, length))
-        });
-        let (file, written, hasher, length) = opened.await??;
-        Ok(Self {
-            cache: cache.clone(),
-            digest,
-            file: tokio::fs::File::from_std(file),
-            hasher,
-            length,
-            written,
-            reserved: length,
-            is_resumed: length > 0,
-        })
+        let own = cache.clone();
+        let (part, written) = run_blocking(move || own.open_part(&digest)).await?;
+        Ok(Self { cache: cache.clone(), digest, download: Download::new(part), written })
     }
 
-    /// Downloads the rest of the file and flushes it to the disk.
+    /// Downloads the rest of the file and flushes it to the disk. No file in `spared` is evicted
+    /// for it.
     pub async fn fetch(
         &mut self,
         from: &dyn Origin,
-        options: FetchOptions<'_>,
+        size: Option<u64>,
+        spared: &HashSet<Digest>,
     ) -> Result<(), DownloadError> {
-        if let Some(size) = options.size {
-            self.reserve(size, options.spared).await?;
-        }
-        let (mut attempts, mut counted_from, mut retry_delay) =
-            (1, self.length, options.retry_delay);
-        loop {
-            match self.append(from, options).await? {
-                AppendResult::Complete => return self.sync_to_disk().await,
-                AppendResult::Interrupted(error) => {
-                    if self.length.saturating_sub(counted_from) >= MIN_PROGRESS_BYTES {
-                        (attempts, counted_from, retry_delay) =
-                            (1, self.length, options.retry_delay);
-                    }
-                    if attempts >= MAX_ATTEMPTS {
-                        return Err(DownloadError::Unavailable(error.to_string()));
-                    }
-                    tracing::debug!(digest = %self.digest, %error, "a download was interrupted and is resumed");
-                    tokio::time::sleep(retry_delay).await;
-                    (attempts, retry_delay) = (attempts + 1, retry_delay * 2);
-                }
-            }
-        }
-    }
-
-    /// Appends as much of the rest as one attempt provides.
-    async fn append(
-        &mut self,
-        from: &dyn Origin,
-        options: FetchOptions<'_>,
-    ) -> Result<AppendResult, DownloadError> {
-        if self.is_complete() {
-            return Ok(AppendResult::Complete);
-        }
-        if options.size.is_some_and(|size| self.length >= size) {
-            // The part has its full length but not the digest, so it is wrong.
-            self.restart("the existing part is of another file").await?;
-        }
-        let mut chunks = match from.open(self.length).await {
-            Ok(chunks) => chunks,
-            Err(error) => return self.open_failed(error).await,
+        let limit = size.unwrap_or(u64::MAX);
+        let space = SpaceReservation {
+            cache: &self.cache,
+            digest: self.digest,
+            spared,
+            written: &self.written,
+            reserved: AtomicU64::new(self.download.length()),
+            limit,
         };
-        while let Some(chunk) = chunks.next().await {
-            let chunk = match chunk {
-                Ok(chunk) => chunk,
-                Err(error) => {
-                    self.flush_buffer().await?;
-                    if is_wrong_content(&error) {
-                        return self.restart(&error.to_string()).await;
-                    }
-                    return Ok(AppendResult::Interrupted(error));
-                }
-            };
-            if !self.write_chunk(&chunk, options).await? {
-                return self.restart("it is longer than expected").await;
-            }
+        if let Some(size) = size {
+            space.reserve(size).await?;
         }
-        self.flush_buffer().await?;
-        if self.is_complete() {
-            return Ok(AppendResult::Complete);
-        }
-        if options.size.is_some_and(|size| self.length < size) {
-            return Ok(AppendResult::Interrupted(RegistryError::Stalled));
-        }
-        let actual = self.hasher.clone().finish();
-        self.restart(&format!("its digest is {actual}")).await
-    }
-
-    /// Handles a source that refused the request. The client below has already retried.
-    async fn open_failed(&mut self, error: RegistryError) -> Result<AppendResult, DownloadError> {
-        if is_wrong_content(&error) {
-            return self.restart(&error.to_string()).await;
-        }
-        Err(DownloadError::Unavailable(error.to_string()))
-    }
-
-    /// Discards the content. A resumed part may have been of another file, so it is downloaded once more from the first
-    /// byte. Otherwise the content is wrong.
-    async fn restart(&mut self, why: &str) -> Result<AppendResult, DownloadError> {
-        let failed = |error: io::Error| DownloadError::from_disk_error(&error);
-        self.file.set_len(0).await.map_err(failed)?;
-        self.file.seek(SeekFrom::Start(0)).await.map_err(failed)?;
-        (self.hasher, self.length) = (Hasher::default(), 0);
-        self.written.store(0, Ordering::Relaxed);
-        if !std::mem::take(&mut self.is_resumed) {
-            return Err(DownloadError::WrongContent(why.to_owned()));
-        }
-        Ok(AppendResult::Interrupted(RegistryError::Stalled))
-    }
-
-    /// Writes the next chunk. Returns false if the file would become longer than expected.
-    async fn write_chunk(
-        &mut self,
-        chunk: &[u8],
-        options: FetchOptions<'_>,
-    ) -> Result<bool, DownloadError> {
-        let length = self.length + chunk.len() as u64;
-        if options.size.is_some_and(|size| length > size) {
-            return Ok(false);
-        }
-        if length > self.reserved {
-            let more = self.reserve(length + RESERVATION_STEP_BYTES, options.spared).await;
-            if more.is_err() {
-                self.reserve(length, options.spared).await?;
-            }
-        }
-        let written = self.file.write_all(chunk).await;
-        written.map_err(|error| DownloadError::from_disk_error(&error))?;
-        self.hasher.update(chunk);
-        self.length = length;
-        self.written.store(length, Ordering::Relaxed);
-        Ok(true)
-    }
-
-    async fn reserve(&mut self, bytes: u64, spared: &HashSet<Digest>) -> Result<(), DownloadError> {
-        let (cache, digest, spared) = (self.cache.clone(), self.digest, spared.clone());
-        let reserved = run_blocking(move || cache.reserve(&digest, bytes, &spared)).await;
-        let reserved = reserved.and_then(|reserved| reserved);
-        match reserved.map_err(|error| DownloadError::from_disk_error(&error))? {
-            Ok(()) => {
-                self.reserved = bytes;
-                Ok(())
-            }
-            Err(CacheSpaceError::TooLarge) => Err(DownloadError::TooLarge),
-            Err(CacheSpaceError::Full) => Err(DownloadError::NoSpace),
-        }
-    }
-
-    fn is_complete(&self) -> bool {
-        self.hasher.clone().finish() == self.digest
-    }
-
-    /// Waits until all written bytes have reached the kernel.
-    async fn flush_buffer(&mut self) -> Result<(), DownloadError> {
-        let flushed = self.file.flush().await;
-        flushed.map_err(|error| DownloadError::from_disk_error(&error))
-    }
-
-    async fn sync_to_disk(&mut self) -> Result<(), DownloadError> {
-        let flushed = self.file.sync_all().await;
-        flushed.map_err(|error| DownloadError::from_disk_error(&error))
+        let expected = ExpectedContent { digest: self.digest, size, limit };
+        let filled = self.download.fill(&expected, |at| space.open(from, at)).await;
+        self.written.store(self.download.length(), Ordering::Relaxed);
+        Ok(filled?)
     }
 
     /// Moves the file into the cache. It is durable when this returns.
     pub async fn commit(self) -> io::Result<()> {
-        let (cache, digest, length) = (self.cache.clone(), self.digest, self.length);
-        run_blocking(move || cache.commit(&digest, length)).await?
+        let (cache, digest, length) = (self.cache.clone(), self.digest, self.download.length());
+        run_blocking(move || cache.commit(&digest, length)).await
     }
 
     /// Deletes the part.
     pub async fn discard(self) -> io::Result<()> {
         let (cache, digest) = (self.cache.clone(), self.digest);
-        run_blocking(move || cache.discard(&digest)).await?
+        run_blocking(move || cache.discard(&digest)).await
     }
 }
 
@@ -278,20 +143,50 @@ impl Drop for PartialDownload {
     }
 }
 
-/// Whether the source provides other content than requested.
-fn is_wrong_content(error: &RegistryError) -> bool {
-    matches!(
-        error,
-        RegistryError::WrongDigest { .. }
-            | RegistryError::TooLarge { .. }
-            | RegistryError::Malformed { .. }
-    )
-}
+impl<'a> SpaceReservation<'a> {
+    /// Opens a source at an offset. The stream gets space for each chunk before it returns it.
+    async fn open(
+        &'a self,
+        from: &dyn Origin,
+        at: u64,
+    ) -> Result<BoxStream<'a, Result<Bytes, DownloadError>>, DownloadError> {
+        let chunks = from.open(at).await?;
+        let mut length = at;
+        let chunks = chunks.then(move |chunk| {
+            let before = length;
+            length += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+            async move {
+                // All earlier chunks are written now.
+                self.written.store(before, Ordering::Relaxed);
+                let is_reserved = length <= self.reserved.load(Ordering::Relaxed);
+                let reserved = if is_reserved || length > self.limit {
+                    Ok(())
+                } else {
+                    self.reserve_more(length).await
+                };
+                reserved.and(chunk.map_err(DownloadError::from))
+            }
+        });
+        Ok(chunks.boxed())
+    }
 
-/// Hash and length of the existing content.
-fn hash_existing(file: &mut File) -> io::Result<(Hasher, u64)> {
-    let mut hasher = Hasher::default();
-    file.seek(SeekFrom::Start(0))?;
-    let length = hash_rest(file, &mut hasher)?;
-    Ok((hasher, length))
+    async fn reserve_more(&self, bytes: u64) -> Result<(), DownloadError> {
+        if self.reserve(bytes + RESERVATION_STEP_BYTES).await.is_ok() {
+            return Ok(());
+        }
+        self.reserve(bytes).await
+    }
+
+    /// Reserves this many bytes in all.
+    async fn reserve(&self, bytes: u64) -> Result<(), DownloadError> {
+        let (cache, digest, spared) = (self.cache.clone(), self.digest, self.spared.clone());
+        match run_blocking(move || cache.reserve(&digest, bytes, &spared)).await? {
+            Ok(()) => {
+                self.reserved.store(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(CacheSpaceError::TooLarge) => Err(DownloadError::TooLarge),
+            Err(CacheSpaceError::Full) => Err(DownloadError::NoSpace),
+        }
+    }
 }

@@ -200,7 +200,7 @@ pub(super) async fn file_response(
         Body::empty()
     } else {
         let body = file_body(open, transfer, from, to).await;
-        body.map_err(|error| FileError::Download(DownloadError::from_disk_error(&error)))?
+        body.map_err(|error| FileError::Download(error.into()))?
     };
     let is_part = status == StatusCode::PARTIAL_CONTENT;
     count_request(if is_part { "partial" } else { "full" });

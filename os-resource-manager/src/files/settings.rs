@@ -53,8 +53,6 @@ pub struct FileSettings {
     pub lookup_timeout: Duration,
     /// How long a file with wrong content is not downloaded again.
     pub bad_file_retry_interval: Duration,
-    /// Delay before an interrupted download is resumed; it doubles with each further attempt.
-    pub retry_delay: Duration,
 }
 
 impl Default for FileSettings {
@@ -70,7 +68,6 @@ impl Default for FileSettings {
             wait_timeout: Duration::from_mins(1),
             lookup_timeout: Duration::from_secs(20),
             bad_file_retry_interval: Duration::from_mins(10),
-            retry_delay: Duration::from_millis(500),
         }
     }
 }

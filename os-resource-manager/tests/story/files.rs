@@ -72,7 +72,6 @@ impl FileFixture {
                 max_bytes: 10 * CONTENT_BYTES as u64,
                 prefetch: Prefetch::Off,
                 max_transfers_per_node: 0,
-                retry_delay: Duration::from_millis(1),
                 wait_timeout: Duration::from_mins(1),
                 ..FileSettings::default()
             },

@@ -6,22 +6,19 @@
 use std::sync::Arc;
 
 use evenkeel_domain::os::Sha256;
+use evenkeel_fetch::{Digest, ExpectedContent, FillError};
 use url::Url;
 
 use crate::cves::read_cves;
-use crate::digest::Digest;
 use crate::error::{ErrorClass, RegistryError, RegistryResult, malformed};
 use crate::finding::{Finding, FindingKind};
-use crate::layout::partial_file::ExpectedContent;
 use crate::limits::Limits;
-use crate::oci::RETRY_RESET_BYTES;
 use crate::oci::web::{FetchResult, WebClient};
 use crate::packages::read_packages;
 use crate::profile::{Profile, read_profile};
 use crate::source::{Blob, EMPTY_CONFIG, Layer, Manifest, ManifestRef, Repository, TagAssignment};
 
-use super::origin::WebOrigin;
-use super::transfer::Transfer;
+use super::transfer::{StagedBlob, Transfer};
 use super::{CopyError, Revision, Upstream, or_finding, to_finding};
 
 /// Artifact type of the artifact that holds files.
@@ -410,27 +407,17 @@ impl Transfer<'_> {
             size: None,
             limit: Role::Image.max_bytes(&Limits::default()),
         };
-        let (mut tries, mut received) = (web.retries(), 0);
-        let staged = loop {
-            let origin = WebOrigin::new(web, url);
-            let error = match self.stage(&expected, &origin).await {
-                Ok(staged) => break staged,
-                Err(error) => error,
+        let mut part = self.lock_part(&digest).await?;
+        if let Err(error) = part.fill(&expected, |at| web.open(url, at)).await {
+            part.release().await;
+            return match error {
+                FillError::Disk(error) => Err(error.into()),
+                error => Ok(Err(error.into())),
             };
-            if !origin.broke_off() {
-                let is_its_own = origin.was_refused() || error.class() == ErrorClass::Permanent;
-                return if is_its_own { Ok(Err(error)) } else { Err(error) };
-            }
-            received += origin.received_bytes();
-            if received >= RETRY_RESET_BYTES {
-                (tries, received) = (web.retries(), 0);
-            }
-            if let Err(error) = tries.wait_or_fail(error).await {
-                return Ok(Err(error));
-            }
-        };
-        self.record_image_size(staged.blob()).await?;
-        self.push_staged(repository, staged).await.map(Ok)
+        }
+        let blob = Blob { digest, size: part.length() };
+        self.record_image_size(&blob).await?;
+        self.push_staged(repository, StagedBlob { part, blob }).await.map(Ok)
     }
 
     async fn fetch_doc(

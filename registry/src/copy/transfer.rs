@@ -1,12 +1,13 @@
 //! State of a copy from one registry to another.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::digest::Digest;
+use evenkeel_fetch::{Digest, Download, ExpectedContent, run_blocking, write_atomically};
+
 use crate::error::{ErrorClass, RegistryError, RegistryResult};
-use crate::layout::partial_file::{ExpectedContent, PartialFile, run_blocking, write_atomically};
 use crate::limits::Limits;
 use crate::source::{
     Blob, Manifest, ManifestRef, Origin, Registry, Repository, Tag, TagAssignment,
@@ -23,14 +24,8 @@ const STAGING_THRESHOLD_BYTES: u64 = 8 * 1024 * 1024;
 /// A complete blob in the work folder. Its file is locked until the blob is in the target.
 #[derive(Debug)]
 pub(super) struct StagedBlob {
-    part: PartialFile,
-    blob: Blob,
-}
-
-impl StagedBlob {
-    pub fn blob(&self) -> &Blob {
-        &self.blob
-    }
+    pub part: Download,
+    pub blob: Blob,
 }
 
 /// State of a copy from one registry to another.
@@ -180,40 +175,33 @@ impl Transfer<'_> {
                     self.count_existing(blob.digest);
                     return Ok(());
                 }
-                let part = self.lock_part(&blob.digest).await?;
+                let mut part = self.lock_part(&blob.digest).await?;
                 // Another mirror may have pushed the blob while this one waited for the lock.
                 match self.to.has_blob(repository, &blob.digest).await {
                     Ok(false) => {}
                     Ok(true) => {
                         self.count_existing(blob.digest);
-                        return part.discard().await;
+                        return Ok(part.discard().await?);
                     }
                     Err(error) => {
                         part.release().await;
                         return Err(error);
                     }
                 }
-                let staged = fill_part(part, &expected, &from).await?;
-                self.push_staged(repository, staged).await.map(drop)
+                if let Err(error) = part.fill(&expected, |at| from.open(at)).await {
+                    part.release().await;
+                    return Err(error.into());
+                }
+                self.push_staged(repository, StagedBlob { part, blob: *blob }).await.map(drop)
             }
             _ => self.push_if_missing(repository, blob, &from).await,
         }
     }
 
-    /// Downloads a blob into the work folder.
-    pub async fn stage(
-        &self,
-        expected: &ExpectedContent,
-        from: &dyn Origin,
-    ) -> RegistryResult<StagedBlob> {
-        let part = self.lock_part(&expected.digest).await?;
-        fill_part(part, expected, from).await
-    }
-
     /// Locks the partial file of a blob. Waits while another process holds it.
-    async fn lock_part(&self, digest: &Digest) -> RegistryResult<PartialFile> {
+    pub async fn lock_part(&self, digest: &Digest) -> io::Result<Download> {
         let work = self.work_dir.unwrap_or(Path::new("."));
-        PartialFile::lock(work.join(format!("{}.part", digest.hex()))).await
+        Download::lock(work.join(format!("{}.part", digest.hex()))).await
     }
 
     /// Pushes a staged blob to the target, then removes it from the work folder.
@@ -232,7 +220,7 @@ impl Transfer<'_> {
     /// Records the size of an image in the work folder. A later run needs it if this one is
     /// interrupted after the image was pushed and before its tag is set: it would know only the
     /// digest.
-    pub async fn record_image_size(&self, image: &Blob) -> RegistryResult<()> {
+    pub async fn record_image_size(&self, image: &Blob) -> io::Result<()> {
         let (note, size) = (self.size_file(&image.digest), image.size.to_string());
         run_blocking(move || write_atomically(&note, size.as_bytes())).await
     }
@@ -280,25 +268,6 @@ impl Transfer<'_> {
     fn count_existing(&mut self, digest: Digest) {
         if self.counted.insert(digest) {
             self.report.present += 1;
-        }
-    }
-}
-
-/// Fills a partial file. If the transfer is interrupted, the content so far is preserved.
-async fn fill_part(
-    mut part: PartialFile,
-    expected: &ExpectedContent,
-    from: &dyn Origin,
-) -> RegistryResult<StagedBlob> {
-    let digest = expected.digest;
-    match part.fill(expected, from).await {
-        Ok(size) => {
-            let blob = Blob { digest, size };
-            Ok(StagedBlob { part, blob })
-        }
-        Err(error) => {
-            part.release().await;
-            Err(error)
         }
     }
 }

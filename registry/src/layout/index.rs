@@ -6,16 +6,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use evenkeel_fetch::{Digest, sync_parent_folder, write_atomically};
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::digest::Digest;
 use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::source::{Blob, Repository, Tag};
 
 use super::blob_path;
-use super::partial_file::{sync_parent_folder, write_atomically};
 
 /// File name of the index.
 pub(crate) const INDEX_FILE: &str = "index.json";

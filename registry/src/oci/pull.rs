@@ -1,19 +1,18 @@
 //! Reads manifests and blobs from a registry.
 
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use evenkeel_fetch::{Digest, Hasher, RangeRequest};
 use futures_util::{StreamExt as _, stream};
-use reqwest::header::{ACCEPT, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValue, RANGE};
-use reqwest::{Method, Response, StatusCode};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Method, Response};
 use url::Url;
 
-use super::body::{ChunkSource, ResponseBody, into_stream};
-use super::send::{HttpRequest, Retries};
+use super::body::{RangeSource, ResumingBody};
+use super::send::HttpRequest;
 use super::{RegistryClient, pull_scope};
-use crate::digest::{Digest, Hasher};
-use crate::error::{RegistryError, RegistryResult, malformed};
+use crate::error::{RegistryError, RegistryResult};
 use crate::source::{Blob, BlobStream, Manifest, ManifestRef, Repository};
 
 /// Accepted media types of manifests. Manifest lists are included so the error can name them.
@@ -24,9 +23,6 @@ const ACCEPTED_MEDIA_TYPES: &str = "application/vnd.oci.image.manifest.v1+json, 
 
 /// Header with the digest of a manifest.
 pub(super) const DIGEST_HEADER: &str = "docker-content-digest";
-
-/// Number of bytes to receive before the retries of an interrupted transfer are reset.
-pub(crate) const RETRY_RESET_BYTES: u64 = 1024 * 1024;
 
 impl RegistryClient {
     /// Reads a manifest; `None` if it does not exist.
@@ -123,119 +119,25 @@ pub(super) async fn open_blob(
     if from >= blob.size {
         return Ok(Box::pin(stream::empty()));
     }
-    let mut reading = BlobReader {
+    let source = BlobSource {
         url: client.url(repository, &["blobs", &blob.digest.to_string()])?,
         scope: pull_scope(repository),
-        retries: client.sender.retries(),
         client: Arc::clone(client),
-        position: from,
-        size: blob.size,
-        retries_counted_from: from,
-        response: None,
     };
-    // Send the first request now, so a missing blob is reported at once.
-    loop {
-        match reading.send_request().await {
-            Ok(()) => break,
-            Err(error) => reading.retries.wait_or_fail(error).await?,
-        }
-    }
-    Ok(into_stream(reading))
+    ResumingBody::open(source, &client.sender, from, Some(blob.size)).await
 }
 
-/// Reads a blob with retries.
-struct BlobReader {
+/// A blob at its registry.
+struct BlobSource {
     client: Arc<RegistryClient>,
     url: Url,
     scope: String,
-    /// Offset of the next byte.
-    position: u64,
-    size: u64,
-    /// Offset at which the retries were last reset.
-    retries_counted_from: u64,
-    retries: Retries,
-    /// The current response.
-    response: Option<ResponseBody>,
 }
 
-impl ChunkSource for BlobReader {
-    async fn next_chunk(&mut self) -> RegistryResult<Option<Bytes>> {
-        while self.position < self.size {
-            match self.receive_chunk().await {
-                Ok(chunk) => return Ok(Some(chunk)),
-                Err(error) => {
-                    self.response = None;
-                    if self.position.saturating_sub(self.retries_counted_from) >= RETRY_RESET_BYTES
-                    {
-                        self.retries_counted_from = self.position;
-                        self.retries = self.client.sender.retries();
-                    }
-                    self.retries.wait_or_fail(error).await?;
-                }
-            }
-        }
-        Ok(None)
-    }
-}
-
-impl BlobReader {
-    async fn receive_chunk(&mut self) -> RegistryResult<Bytes> {
-        if self.response.is_none() {
-            self.send_request().await?;
-        }
-        let Some(coming) = &mut self.response else {
-            return Err(RegistryError::Stalled);
-        };
-        let Some(chunk) = coming.next_chunk().await? else {
-            let why = format!("it ended after {} of {} bytes", self.position, self.size);
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into());
-        };
-        self.position = self.position.saturating_add(chunk.len() as u64);
-        if self.position > self.size {
-            let limit = self.size;
-            return Err(RegistryError::TooLarge { limit });
-        }
-        Ok(chunk)
-    }
-
-    /// Requests the rest of the blob.
-    async fn send_request(&mut self) -> RegistryResult<()> {
+impl RangeSource for BlobSource {
+    async fn request(&self, range: &RangeRequest) -> RegistryResult<Option<Response>> {
         let mut request = HttpRequest::new(Method::GET, self.url.clone());
-        if self.position > 0 {
-            let range = HeaderValue::from_str(&format!("bytes={}-", self.position));
-            let range = range.map_err(|_| malformed("range", "it cannot be written"))?;
-            request.headers.insert(RANGE, range);
-        }
-        let answer = self.client.send(&request, &self.scope).await?;
-        let skip = bytes_to_skip(&answer, self.position)?;
-        let left = self.size - self.position;
-        let content_length = answer.content_length();
-        if let Some(content_length) =
-            content_length.filter(|content_length| *content_length != left.saturating_add(skip))
-        {
-            let why = format!("the response has {content_length} bytes, but {left} are missing");
-            return Err(malformed("blob", why));
-        }
-        self.response = Some(ResponseBody::new(answer, &self.client.sender.limits, skip));
-        Ok(())
-    }
-}
-
-/// Number of bytes of a response before `from`: zero if the server supports ranges.
-pub(super) fn bytes_to_skip(answer: &Response, from: u64) -> RegistryResult<u64> {
-    match answer.status() {
-        StatusCode::OK => Ok(from),
-        StatusCode::PARTIAL_CONTENT => {
-            let content_range = answer.headers().get(CONTENT_RANGE);
-            let content_range = content_range
-                .and_then(|content_range| content_range.to_str().ok())
-                .unwrap_or_default();
-            if content_range.starts_with(&format!("bytes {from}-")) {
-                Ok(0)
-            } else {
-                Err(malformed("range", format!("{content_range:?} was not requested")))
-            }
-        }
-        status => Err(RegistryError::Status(status.as_u16())),
+        range.add_headers(&mut request.headers);
+        self.client.send(&request, &self.scope).await.map(Some)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use evenkeel_fetch::Hasher;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
@@ -13,7 +14,6 @@ use super::body::{ChunkSource, into_stream};
 use super::pull::digest_from_header;
 use super::send::{HttpRequest, check_status, parse_location};
 use super::{RegistryClient, push_scope};
-use crate::digest::Hasher;
 use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::source::{Blob, BlobStream, Manifest, Origin, Repository, Tag};
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use bytes::Bytes;
+use evenkeel_fetch::PROGRESS_BYTES;
 use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use reqwest::{Certificate, Client, ClientBuilder, Method, Response, StatusCode};
 use tokio::time::{sleep, timeout};
@@ -94,9 +95,13 @@ impl HttpSender {
             .with_min_delay(self.limits.initial_backoff)
             .with_max_delay(self.limits.max_backoff)
             .with_max_times(times.saturating_sub(1))
-            .with_jitter()
-            .build();
-        Retries { backoff: pauses, max_retry_after: self.limits.max_retry_after }
+            .with_jitter();
+        Retries {
+            builder: pauses,
+            backoff: pauses.build(),
+            counted_from: 0,
+            max_retry_after: self.limits.max_retry_after,
+        }
     }
 
     /// Checks that an address is allowed.
@@ -202,14 +207,27 @@ impl HttpSender {
 
 /// Retries of a request.
 #[derive(Debug)]
-pub(crate) struct Retries {
+pub(super) struct Retries {
+    builder: ExponentialBuilder,
     backoff: ExponentialBackoff,
+    /// Number of received bytes at which the attempts were last reset.
+    counted_from: u64,
     max_retry_after: Duration,
 }
 
 impl Retries {
     /// Waits until the next attempt. Returns the error if there is none or a retry is useless.
     pub async fn wait_or_fail(&mut self, error: RegistryError) -> RegistryResult<()> {
+        self.wait_or_fail_at(0, error).await
+    }
+
+    /// The same for a transfer that failed after so many bytes in all. Enough progress resets the
+    /// attempts.
+    pub async fn wait_or_fail_at(
+        &mut self,
+        received_bytes: u64,
+        error: RegistryError,
+    ) -> RegistryResult<()> {
         if !error.is_retryable() {
             return Err(error);
         }
@@ -217,6 +235,10 @@ impl Retries {
             RegistryError::Busy { retry_after } => *retry_after,
             _ => None,
         };
+        if received_bytes.saturating_sub(self.counted_from) >= PROGRESS_BYTES {
+            self.counted_from = received_bytes;
+            self.backoff = self.builder.build();
+        }
         let Some(pause) = self.backoff.next() else {
             return Err(error);
         };

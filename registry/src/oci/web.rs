@@ -1,17 +1,18 @@
 //! Files outside of a registry.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use futures_util::stream;
-use reqwest::header::{ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, RANGE};
-use reqwest::{Method, StatusCode};
+use evenkeel_fetch::RangeRequest;
+use reqwest::header::{ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH};
+use reqwest::{Method, Response, StatusCode};
 use url::{Origin, Url};
 
 use super::auth;
-use super::body::{ResponseBody, into_stream};
-use super::pull::bytes_to_skip;
-use super::send::{HttpRequest, HttpSender, Retries, check_status, host_names};
+use super::body::{RangeSource, ResumingBody};
+use super::send::{HttpRequest, HttpSender, check_status, host_names};
 use crate::address::{Access, Address};
-use crate::error::{RegistryError, RegistryResult, malformed};
+use crate::error::{RegistryError, RegistryResult};
 use crate::source::BlobStream;
 
 /// Longest `ETag` that is stored, in bytes.
@@ -35,7 +36,7 @@ pub enum FetchResult {
 /// follows redirects.
 #[derive(Debug)]
 pub struct WebClient {
-    sender: HttpSender,
+    sender: Arc<HttpSender>,
     registry_origin: Option<Origin>,
     credentials: Option<HeaderValue>,
 }
@@ -53,7 +54,7 @@ impl WebClient {
             Address::Layout(_) => None,
         };
         Ok(Self {
-            sender: HttpSender::new(access)?.with_allowed_hosts(hosts),
+            sender: Arc::new(HttpSender::new(access)?.with_allowed_hosts(hosts)),
             registry_origin: own,
             credentials: auth::preemptive_header(&access.credentials),
         })
@@ -96,38 +97,40 @@ impl WebClient {
         Ok(FetchResult::New { bytes, etag })
     }
 
-    /// Opens a file at an offset. A missing file is reported at once. The caller must resume
-    /// interrupted transfers, because only the digest shows whether the file is still the same.
+    /// Opens a file at an offset. A missing file is reported at once. Interrupted transfers are
+    /// resumed. Only the digest shows whether the file was still the same.
     pub async fn open(&self, url: &Url, from: u64) -> RegistryResult<BlobStream> {
-        let mut request = HttpRequest::new(Method::GET, url.clone());
-        if from > 0 {
-            let range = HeaderValue::from_str(&format!("bytes={from}-"));
-            let range = range.map_err(|_| malformed("range", "it cannot be written"))?;
-            request.headers.insert(RANGE, range);
-        }
-        let mut tries = self.sender.retries();
-        let answer = loop {
-            let answer = self.sender.send_once(&request, self.credentials_for(url)).await;
-            match answer.and_then(check_status) {
-                Ok(answer) => break answer,
-                // The offset is at or after the end of the file.
-                Err(RegistryError::Status(416)) => return Ok(Box::pin(stream::empty())),
-                Err(error) => tries.wait_or_fail(error).await?,
-            }
+        let source = WebFile {
+            sender: Arc::clone(&self.sender),
+            url: url.clone(),
+            credentials: self.credentials_for(url).cloned(),
         };
-        let skip = bytes_to_skip(&answer, from)?;
-        Ok(into_stream(ResponseBody::new(answer, &self.sender.limits, skip)))
-    }
-
-    /// Retries for interrupted transfers of a file.
-    pub(crate) fn retries(&self) -> Retries {
-        self.sender.retries()
+        ResumingBody::open(source, &self.sender, from, None).await
     }
 
     /// Credentials, if the URL is on the host of the registry.
     fn credentials_for(&self, url: &Url) -> Option<&HeaderValue> {
         let is_own = self.registry_origin.as_ref() == Some(&url.origin());
         self.credentials.as_ref().filter(|_| is_own)
+    }
+}
+
+/// A file at its server.
+struct WebFile {
+    sender: Arc<HttpSender>,
+    url: Url,
+    credentials: Option<HeaderValue>,
+}
+
+impl RangeSource for WebFile {
+    async fn request(&self, range: &RangeRequest) -> RegistryResult<Option<Response>> {
+        let mut request = HttpRequest::new(Method::GET, self.url.clone());
+        range.add_headers(&mut request.headers);
+        let answer = self.sender.send_once(&request, self.credentials.as_ref()).await?;
+        if answer.status() == StatusCode::RANGE_NOT_SATISFIABLE {
+            return Ok(None);
+        }
+        check_status(answer).map(Some)
     }
 }
 

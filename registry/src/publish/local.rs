@@ -4,33 +4,18 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::digest::Hasher;
+use evenkeel_fetch::FileHash;
+
 use crate::finding::{Finding, FindingKind};
-use crate::layout::partial_file::CHUNK_BYTES;
 use crate::source::Blob;
 
 /// Digest and size of a file.
 pub(super) fn hash_file(path: &Path) -> Result<Blob, Finding> {
-    try_hash_file(path).map_err(|error| unreadable(path, &error))
-}
-
-fn try_hash_file(path: &Path) -> io::Result<Blob> {
-    let mut file = File::open(path)?;
-    let mut hasher = Hasher::default();
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let mut size = 0;
-    loop {
-        match file.read(&mut chunk)? {
-            0 => {
-                let digest = hasher.finish();
-                return Ok(Blob { digest, size });
-            }
-            count => {
-                hasher.update(chunk.get(..count).unwrap_or_default());
-                size += count as u64;
-            }
-        }
-    }
+    let mut hash = FileHash::default();
+    File::open(path)
+        .and_then(|file| hash.read(&file, u64::MAX))
+        .map_err(|error| unreadable(path, &error))?;
+    Ok(Blob { digest: hash.digest(), size: hash.length() })
 }
 
 /// Reads a file of at most `limit` bytes.

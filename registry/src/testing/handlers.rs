@@ -10,11 +10,11 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use evenkeel_fetch::Digest;
 use serde_json::json;
 use url::form_urlencoded;
 
 use super::{TestRegistryState, faults, tokens};
-use crate::digest::Digest;
 use crate::source::Manifest;
 
 /// Answers a request and applies a matching fault.

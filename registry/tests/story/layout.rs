@@ -166,23 +166,6 @@ async fn an_interrupted_blob_is_resumed_and_stays_invisible() {
 }
 
 #[tokio::test]
-async fn invalid_partial_content_is_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let layout = layout(folder.path());
-    push_blob(&layout, &Bytes::from_static(b"{}")).await;
-    let content = Bytes::from_static(b"0123456789");
-    let blob = Blob::new(&content);
-    let part = blob_file(folder.path(), &blob).with_extension("part");
-    for left in ["01x", "012345678x", "0123456789 and more", "0123456789"] {
-        std::fs::write(&part, left).unwrap();
-        push_blob(&layout, &content).await;
-        let path = blob_file(folder.path(), &blob);
-        assert_eq!(std::fs::read(&path).unwrap(), content, "{left}");
-        std::fs::remove_file(path).unwrap();
-    }
-}
-
-#[tokio::test]
 async fn invalid_content_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
@@ -272,17 +255,4 @@ async fn a_failed_start_removes_its_partial_file() {
     assert_eq!(all, [blob; 8]);
     push_blob(&layout, &content).await;
     assert!(partial_files(folder.path()).is_empty());
-}
-
-#[tokio::test]
-async fn partial_content_is_preserved_when_the_rest_is_missing() {
-    let folder = tempfile::tempdir().unwrap();
-    let (layout, repository) = (layout(folder.path()), repository());
-    push_blob(&layout, &Bytes::from_static(b"{}")).await;
-    let blob = Blob::new(b"0123456789");
-    let part = blob_file(folder.path(), &blob).with_extension("part");
-    std::fs::write(&part, "0123").unwrap();
-    let pushed = layout.push_blob(&repository, &blob, &MissingOrigin).await;
-    assert!(matches!(pushed, Err(RegistryError::NotFound)), "{pushed:?}");
-    assert_eq!(std::fs::read(&part).unwrap(), b"0123");
 }

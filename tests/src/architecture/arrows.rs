@@ -8,14 +8,15 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("auth", &["kit"]),
     ("cli", &["api", "kit", "registry"]),
     ("domain", &[]),
+    ("fetch", &[]),
     ("inventory", &["api", "auth", "domain", "kit", "store"]),
     ("kit", &[]),
     ("maintenance-manager", &["auth", "domain", "kit", "proto", "store"]),
     ("migrations", &[]),
-    ("os-resource-manager", &["auth", "domain", "kit", "registry", "store"]),
+    ("os-resource-manager", &["auth", "domain", "fetch", "kit", "registry", "store"]),
     ("pg", &[]),
     ("proto", &[]),
-    ("registry", &["domain"]),
+    ("registry", &["domain", "fetch"]),
     (
         "server",
         &["auth", "inventory", "kit", "maintenance-manager", "os-resource-manager", "pg", "store"],
@@ -23,7 +24,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("simulator", &["kit", "proto"]),
     ("store", &["domain", "kit", "migrations"]),
     ("test-support", &["auth", "domain", "kit", "store"]),
-    ("update-agent", &["kit", "proto"]),
+    ("update-agent", &["fetch", "kit", "proto"]),
 ];
 
 /// Arrows that only a test feature of a crate may add.

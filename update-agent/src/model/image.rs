@@ -1,15 +1,15 @@
 //! The spec of an image update, and the image before and after.
 
-use std::fmt::{self, Write};
+use std::fmt;
 use std::str::FromStr;
 
+use evenkeel_fetch::Digest;
 use serde::{Deserialize, Serialize};
-use sha2::Digest as _;
 
 /// A SHA-256, written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Sha256([u8; 32]);
+pub struct Sha256(Digest);
 
 /// A text is not a SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,24 +19,30 @@ pub struct BadSha256(String);
 impl Sha256 {
     /// Hashes bytes.
     pub fn hash(bytes: &[u8]) -> Self {
-        Self(sha2::Sha256::digest(bytes).into())
+        Self(Digest::compute(bytes))
     }
 
     /// The digest itself.
     pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
+        self.0.bytes()
+    }
+}
+
+impl From<Digest> for Sha256 {
+    fn from(digest: Digest) -> Self {
+        Self(digest)
     }
 }
 
 impl From<[u8; 32]> for Sha256 {
     fn from(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        Self(bytes.into())
     }
 }
 
 impl fmt::Display for Sha256 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&self.0.hex())
     }
 }
 
@@ -50,37 +56,14 @@ impl FromStr for Sha256 {
     type Err = BadSha256;
 
     fn from_str(text: &str) -> Result<Self, BadSha256> {
-        let bad = || {
+        Digest::from_hex(text).map(Self).map_err(|_| {
             // The text comes from outside and may be long.
             let mut excerpt: String = text.chars().take(80).collect();
             if excerpt.len() < text.len() {
                 excerpt.push('…');
             }
             BadSha256(excerpt)
-        };
-        let digits = text.as_bytes();
-        if digits.len() != 64 {
-            return Err(bad());
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let [high, low] = pair else {
-                return Err(bad());
-            };
-            let (Some(high), Some(low)) = (digit(*high), digit(*low)) else {
-                return Err(bad());
-            };
-            *byte = (high << 4) | low;
-        }
-        Ok(Self(bytes))
-    }
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
+        })
     }
 }
 
@@ -94,10 +77,7 @@ impl TryFrom<String> for Sha256 {
 
 impl From<Sha256> for String {
     fn from(digest: Sha256) -> Self {
-        let mut text = Self::with_capacity(64);
-        // Writing to a String does not fail.
-        write!(text, "{digest}").ok();
-        text
+        digest.0.hex()
     }
 }
 

@@ -1,14 +1,11 @@
 //! Layout of the cache folder: `sha256/ab/<digits>` for complete files, `partial/<digits>` for parts.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use evenkeel_registry::{Digest, Hasher};
-
-/// How much is read from a file at once.
-const CHUNK_BYTES: usize = 128 * 1024;
+use evenkeel_fetch::{Digest, PartialFile, sync_parent_folder};
 
 /// The folder of the cache, locked by one process.
 #[derive(Debug)]
@@ -73,13 +70,8 @@ impl CacheFolder {
     }
 
     /// Opens a part. Creates it if it does not exist.
-    pub fn open_part(&self, digest: &Digest) -> io::Result<File> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(self.part_path(digest))
+    pub fn open_part(&self, digest: &Digest) -> io::Result<PartialFile> {
+        PartialFile::open(&self.part_path(digest), 0o666)
     }
 
     /// Moves a part to its final path, and flushes the folders.
@@ -88,10 +80,10 @@ impl CacheFolder {
         let subfolder = to.parent().unwrap_or(&self.complete);
         if !subfolder.is_dir() {
             DirBuilder::new().recursive(true).mode(0o700).create(subfolder)?;
-            sync_folder(&self.complete)?;
+            sync_parent_folder(subfolder)?;
         }
         fs::rename(self.part_path(digest), &to)?;
-        sync_folder(subfolder)
+        sync_parent_folder(&to)
     }
 
     /// Bytes that this process may still write to the disk.
@@ -131,25 +123,4 @@ pub(super) fn remove_if_present(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-/// Hashes the rest of a file. Returns its length.
-pub(in crate::files) fn hash_rest(file: &mut File, hasher: &mut Hasher) -> io::Result<u64> {
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let mut length = 0;
-    loop {
-        match file.read(&mut chunk) {
-            Ok(0) => return Ok(length),
-            Ok(count) => {
-                hasher.update(chunk.get(..count).unwrap_or_default());
-                length += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }

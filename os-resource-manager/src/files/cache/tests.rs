@@ -1,5 +1,4 @@
 use std::fs;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use chrono::DateTime;
@@ -25,7 +24,7 @@ fn store_content(cache: &FileCache, content: &[u8]) -> Result<Digest, CacheSpace
         cache.discard(&digest).expect("a disk");
         return Err(error);
     }
-    file.write_all(content).expect("a disk");
+    file.append(content).expect("a disk");
     written.store(size, Ordering::Relaxed);
     cache.commit(&digest, size).expect("a disk");
     Ok(digest)
@@ -104,14 +103,14 @@ fn an_idle_part_is_evicted_first_and_can_be_resumed_until_then() {
         let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
         let (mut file, _) = cache.open_part(&digest).expect("a part");
         assert!(cache.open_part(&digest).is_err(), "a part has one writer");
-        file.write_all(&[7; 500]).expect("a disk");
+        file.append(&[7; 500]).expect("a disk");
         // The process is killed here.
     }
     let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
     let complete = store_content(&cache, &[1; 500]).expect("space");
     let (file, written) = cache.open_part(&digest).expect("a part");
     assert_eq!(written.load(Ordering::Relaxed), 500);
-    assert_eq!(file.metadata().expect("a file").len(), 500);
+    assert_eq!(file.length(), 500);
     assert_eq!(store_content(&cache, &[2; 501]), Err(CacheSpaceError::Full), "it is being written");
     cache.release(&digest);
     store_content(&cache, &[2; 500]).expect("space");

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_fetch::RangeRequest;
 use evenkeel_kit::Clock;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -27,7 +28,7 @@ use self::limits::{DEFAULT_LIMITS, DownloadLimits, TransferEnd, check_size};
 use self::record::SpoolRecord;
 use self::work::{DownloadWork, OpenTransfer, SpoolState};
 use super::unpack::ImageFormat;
-use super::web::{BodyEvent, DownloadError, OpenedFile, RangeRequest, ResponseBody, WebClient};
+use super::web::{BodyEvent, DownloadError, OpenedFile, ResponseBody, WebClient};
 use crate::model::{Failure, FailureKind, ImageSpec, Sha256};
 
 /// Bytes that are collected before they are written.
@@ -161,7 +162,7 @@ impl Spool {
         let opened = run_blocking(move || DownloadWork::open(state, &folder, sha256, limits, now));
         let mut work = opened.await?;
         // The limit may be lower than when the download began.
-        check_size(spec, work.record.total.unwrap_or(work.bytes))?;
+        check_size(spec, work.record.total.unwrap_or(work.bytes()))?;
         loop {
             let next = if work.is_complete() {
                 self.verify_digest(work, &task).await?
@@ -198,7 +199,7 @@ impl Spool {
         task: &DownloadTask<'_>,
     ) -> Result<SliceFlow, Failure> {
         let requested = RangeRequest {
-            from: work.bytes,
+            from: work.bytes(),
             total: work.record.total,
             etag: work.record.etag.clone(),
         };
@@ -220,17 +221,17 @@ impl Spool {
         if let Some(total) = total {
             check_size(task.spec, total)?;
         }
-        if from < work.bytes {
+        if from < work.bytes() {
             // The server does not support ranges, or the file changed. The broken connection was
             // counted before.
-            tracing::info!(lost = work.bytes, "the server sends the image from its first byte");
+            tracing::info!(lost = work.bytes(), "the server sends the image from its first byte");
             work = run_on_disk(work, DownloadWork::restart).await?.0;
         }
         // Saved together with the first bytes that are synced.
         work.record.total = total;
         work.record.is_guessed = false;
         work.record.etag = etag;
-        let left = total.map_or(0, |total| total.saturating_sub(work.bytes));
+        let left = total.map_or(0, |total| total.saturating_sub(work.bytes()));
         let (mut work, ()) = run_on_disk(work, move |work| work.check_space(left)).await?;
         work.state.transfer = Some(OpenTransfer { at: from, is_resumed: from > 0, body });
         Ok(SliceFlow::Continue(work))
@@ -253,7 +254,7 @@ impl Spool {
                 BodyEvent::Idle => {}
                 BodyEvent::Broken(why) => break TransferEnd::Broken(why),
             }
-            let bytes = work.bytes.saturating_add(block.len() as u64);
+            let bytes = work.bytes().saturating_add(block.len() as u64);
             let end = limits::end_after(bytes, work.record.total, task.spec.rules.max_bytes);
             if let Some(end) =
                 end.or_else(|| task.is_expired().then_some(TransferEnd::SliceExpired))
@@ -276,7 +277,7 @@ impl Spool {
             TransferEnd::SliceExpired => {
                 let (work, _) = write_block(work, block).await?;
                 let (mut work, ()) = run_on_disk(work, |work| work.sync(false)).await?;
-                let bytes = work.bytes;
+                let bytes = work.bytes();
                 transfer.at = bytes;
                 work.state.transfer = Some(transfer);
                 Ok(SliceFlow::Break(SpoolProgress::Partial { bytes }))
@@ -291,7 +292,7 @@ impl Spool {
                 self.defer(work, task, why, None).await
             }
             TransferEnd::TooLarge => {
-                let received = work.bytes.saturating_add(block.len() as u64);
+                let received = work.bytes().saturating_add(block.len() as u64);
                 run_on_disk(work, DownloadWork::discard).await?;
                 Err(limits::too_large_failure(task.spec, &format!("at least {received}")))
             }
@@ -306,14 +307,14 @@ impl Spool {
         task: &DownloadTask<'_>,
     ) -> Result<SliceFlow, Failure> {
         match work.record.total {
-            Some(total) if work.bytes < total => {
-                let why = format!("the server sent {} of {total} bytes", work.bytes);
+            Some(total) if work.bytes() < total => {
+                let why = format!("the server sent {} of {total} bytes", work.bytes());
                 return self.defer(work, task, why, None).await;
             }
             Some(_) => {}
             // Only the digest can show whether the file is complete.
             None => {
-                work.record.total = Some(work.bytes);
+                work.record.total = Some(work.bytes());
                 work.record.is_guessed = true;
             }
         }
@@ -356,7 +357,7 @@ impl Spool {
         let expected = task.spec.sha256;
         match digest {
             None if task.is_expired() => {
-                Ok(SliceFlow::Break(SpoolProgress::Partial { bytes: work.bytes }))
+                Ok(SliceFlow::Break(SpoolProgress::Partial { bytes: work.bytes() }))
             }
             None => Ok(SliceFlow::Continue(work)),
             Some(digest) if digest == expected => {
@@ -370,7 +371,7 @@ impl Spool {
                 let why = format!(
                     "the server does not say how long the image's file is, and the {} bytes that it sent have the \
                      SHA-256 {digest} and should have {expected}",
-                    work.bytes
+                    work.bytes()
                 );
                 self.defer(work, task, why, None).await
             }

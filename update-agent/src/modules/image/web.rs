@@ -16,6 +16,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use evenkeel_fetch::body::format_duration;
+use evenkeel_fetch::{RangeRequest, RangeResponse};
 use evenkeel_kit::{Secret, chain};
 use http::header::{self, HeaderValue};
 use http::{Method, Request, StatusCode};
@@ -27,14 +29,13 @@ use tokio_rustls::TlsConnector;
 use url::{ParseError, Position, Url};
 
 use self::address::{check_permitted, has_authority, has_host, host_and_port, redact_address};
-use self::connection::{HttpResponse, format_duration};
+use self::connection::HttpResponse;
 use self::response::ResponseKind;
 use crate::link::proxy::{connect, unbracketed};
 use crate::link::{Proxy, TimeFloor};
 use crate::model::{Failure, FailureKind};
 
-pub(super) use self::connection::{BodyEvent, ResponseBody, StallLimits};
-pub(super) use self::response::RangeRequest;
+pub(super) use self::connection::{BodyEvent, ResponseBody};
 
 /// Maximum number of redirects for one file.
 const MAX_REDIRECTS: usize = 5;
@@ -203,7 +204,7 @@ impl WebClient {
             Err(_) => return Ok(None),
         };
         match kind {
-            ResponseKind::WholeFile { total, .. } => Ok(total),
+            ResponseKind::Content(RangeResponse::WholeFile { total, .. }) => Ok(total),
             // For example a server without HEAD, or an address that is signed for GET only.
             ResponseKind::Refused if !is_gone(reply.status) => Ok(None),
             ResponseKind::Refused => Err(refusal_failure(url, reply.status)),
@@ -229,17 +230,16 @@ impl WebClient {
         };
         let (kind, reply) = answer?;
         match kind {
-            ResponseKind::WholeFile { total, etag } => {
-                Ok(OpenedFile::Body { body: reply.body, from: 0, total, etag })
-            }
-            ResponseKind::RestOfFile { total, etag } => Ok(OpenedFile::Body {
-                body: reply.body,
-                from: requested.from,
-                total: Some(total),
-                etag,
+            ResponseKind::Content(content) => Ok(match content {
+                RangeResponse::WholeFile { total, etag } => {
+                    OpenedFile::Body { body: reply.body, from: 0, total, etag }
+                }
+                RangeResponse::RestOfFile { total, etag } => {
+                    OpenedFile::Body { body: reply.body, from: requested.from, total, etag }
+                }
+                RangeResponse::WrongPart(why) => OpenedFile::WrongPart(why),
+                RangeResponse::NotSatisfiable => OpenedFile::RangeNotSatisfiable,
             }),
-            ResponseKind::WrongPart(why) => Ok(OpenedFile::WrongPart(why)),
-            ResponseKind::RangeNotSatisfiable => Ok(OpenedFile::RangeNotSatisfiable),
             ResponseKind::Busy { retry_after } => Err(DownloadError::Transient {
                 why: format!("{} responds {}", host_and_port(url), reply.status),
                 retry_after,
@@ -261,7 +261,8 @@ impl WebClient {
         let mut url = first.clone();
         for _ in 0..=MAX_REDIRECTS {
             let reply = self.send_request(&url, requested, method).await?;
-            match response::classify_response(&reply.head(), requested, now) {
+            let HttpResponse { status, headers, length, .. } = &reply;
+            match response::classify_response(*status, headers, *length, requested, now) {
                 ResponseKind::Redirect(to) => url = self.redirect_target(first, &url, &to)?,
                 kind => return Ok((kind, reply)),
             }
@@ -343,11 +344,8 @@ impl WebClient {
             // The digest is that of the file as it is stored at the server.
             .header(header::ACCEPT_ENCODING, "identity")
             .header(header::CONNECTION, "close");
-        if requested.from > 0 {
-            request = request.header(header::RANGE, format!("bytes={}-", requested.from));
-            if let Some(etag) = &requested.etag {
-                request = request.header(header::IF_RANGE, etag);
-            }
+        if let Some(headers) = request.headers_mut() {
+            requested.add_headers(headers);
         }
         if let Some(token) = self.token_for(url) {
             request = request.header(header::AUTHORIZATION, token);

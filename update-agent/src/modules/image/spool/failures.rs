@@ -34,7 +34,8 @@ impl Spool {
         } else {
             format!("the image cannot be fetched for now: {why}")
         };
-        tracing::info!(why = message, wait = ?wait, bytes = work.bytes, "the download is delayed");
+        let bytes = work.bytes();
+        tracing::info!(why = message, ?wait, bytes, "the download is delayed");
         let now = self.clock.now();
         work.state.set_wait(now + wait, message.clone());
         Ok(SliceFlow::Break(SpoolProgress::Deferred(message)))
@@ -86,5 +87,5 @@ async fn give_up(mut work: DownloadWork, how_and_why: &str) -> Result<SliceFlow,
     }
     work.record.reset_failures();
     let (work, ()) = run_on_disk(work, |work| work.sync(false)).await?;
-    Err(download_failure(format!("{reason}; {} bytes are kept for the next attempt", work.bytes)))
+    Err(download_failure(format!("{reason}; {} bytes are kept for the next attempt", work.bytes())))
 }

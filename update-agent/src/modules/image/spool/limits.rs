@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use evenkeel_fetch::StallLimits;
+
 use super::download_failure;
 use super::record::SpoolRecord;
 use crate::model::{Failure, ImageSpec};
-use crate::modules::image::web::StallLimits;
 
 /// Failed attempts in a row that are allowed if the policy names no number.
 const DEFAULT_ATTEMPTS: u32 = 5;

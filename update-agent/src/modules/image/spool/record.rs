@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_fetch::PROGRESS_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::durable::{self, FileError};
@@ -10,9 +11,6 @@ use crate::model::Sha256;
 
 /// File name in the folder of the spool.
 pub const FILE_NAME: &str = "spool.json";
-
-/// Progress in bytes that resets the count of failures.
-const PROGRESS_BYTES: u64 = 1 << 20;
 
 /// Number of retry times in a row, named by the server, that counts as one failure.
 const MAX_CONSECUTIVE_WAITS: u32 = 20;

@@ -6,14 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 
 use chrono::{DateTime, TimeDelta};
+use evenkeel_fetch::StallLimits;
 use evenkeel_kit::TestClock;
 use tempfile::TempDir;
 
 use super::*;
 use crate::link::TimeFloor;
 use crate::model::ImageRules;
+use crate::modules::image::web::WebSettings;
 use crate::modules::image::web::testing::{AfterBody, TestFileServer, TestReply, TestRequest};
-use crate::modules::image::web::{StallLimits, WebSettings};
 
 /// Longer than any operation without a delay takes.
 const SLICE: Duration = Duration::from_secs(20);

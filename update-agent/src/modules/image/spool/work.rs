@@ -1,13 +1,12 @@
 //! The disk side of a download: the file and its record. All functions block.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_fetch::{FileHash, PartialFile};
 use rustix::fs::{Advice, fadvise, statvfs};
-use sha2::Digest as _;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use url::Url;
@@ -20,9 +19,6 @@ use crate::model::{Failure, FailureKind, Sha256};
 use crate::modules::image::unpack::{self, HEAD_BYTES};
 use crate::modules::image::web::ResponseBody;
 use crate::modules::image::web::pacing::TokenBucket;
-
-/// Bytes that are read at once for the hash.
-const HASH_CHUNK_BYTES: usize = 1 << 20;
 
 /// Bytes that are hashed in one call.
 const MAX_HASH_BYTES_PER_CALL: u64 = 16 << 20;
@@ -42,7 +38,7 @@ pub struct SpoolState {
     /// The open response.
     pub transfer: Option<OpenTransfer>,
     /// Hash of the bytes that were hashed so far.
-    partial_hash: Option<PartialHash>,
+    partial_hash: Option<FileHash>,
     /// Until when no request is sent.
     wait: Option<DownloadWait>,
     bucket: Option<TokenBucket>,
@@ -56,11 +52,6 @@ pub struct OpenTransfer {
     pub is_resumed: bool,
     /// The body.
     pub body: ResponseBody,
-}
-
-struct PartialHash {
-    hasher: sha2::Sha256,
-    at: u64,
 }
 
 struct DownloadWait {
@@ -108,8 +99,6 @@ impl SpoolState {
 pub struct DownloadWork {
     pub state: OwnedMutexGuard<SpoolState>,
     pub record: SpoolRecord,
-    /// Bytes in the file.
-    pub bytes: u64,
     /// Whether the current response is one to a range request.
     pub is_resumed: bool,
     /// Why the file cannot be unpacked, once that is known. It is found again in the next slice if
@@ -118,8 +107,7 @@ pub struct DownloadWork {
     /// The record on the disk.
     saved: Option<SpoolRecord>,
     folder: PathBuf,
-    path: PathBuf,
-    file: File,
+    part: PartialFile,
     synced_at: Instant,
     head_checked: bool,
     limits: DownloadLimits,
@@ -140,24 +128,16 @@ impl DownloadWork {
         durable::create_folder(folder, 0o700).map_err(|error| storage_failure(folder, &error))?;
         let stored = clean_up(folder, Some(&sha256), now)?;
         let path = folder.join(sha256.to_string());
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
+        let part = PartialFile::open(&path, 0o600)
             .map_err(|error| io_failure(folder, "open", &path, error))?;
         let mut work = Self {
             state,
             record: stored.clone().unwrap_or_else(|| SpoolRecord::new(sha256)),
-            bytes: 0,
             is_resumed: false,
             unpack_failure: None,
             saved: stored,
             folder: folder.to_owned(),
-            path,
-            file,
+            part,
             synced_at: Instant::now(),
             head_checked: false,
             limits,
@@ -167,11 +147,15 @@ impl DownloadWork {
         Ok(work)
     }
 
+    /// Bytes in the file.
+    pub fn bytes(&self) -> u64 {
+        self.part.length()
+    }
+
     /// Truncates the file to its synced length. A shorter file is damaged and restarts from the
     /// first byte.
     fn truncate_to_synced(&mut self) -> Result<(), Failure> {
-        let metadata = self.file.metadata();
-        let length = metadata.map_err(|error| self.io_failure("inspect", error))?.len();
+        let length = self.bytes();
         if length < self.record.synced {
             tracing::warn!(
                 length,
@@ -181,25 +165,22 @@ impl DownloadWork {
             return self.restart();
         }
         self.truncate(self.record.synced)?;
-        let bytes = self.bytes;
+        let bytes = self.bytes();
         self.state.transfer.take_if(|transfer| transfer.at != bytes);
-        self.state.partial_hash.take_if(|hashed| hashed.at > bytes);
+        self.state.partial_hash.take_if(|hashed| hashed.length() > bytes);
         Ok(())
     }
 
     /// Appends bytes and syncs them from time to time.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.state.partial_hash = None;
-        self.file
-            .write_all_at(bytes, self.bytes)
-            .map_err(|error| self.io_failure("write", error))?;
-        self.bytes += bytes.len() as u64;
-        if !self.head_checked && self.bytes >= HEAD_BYTES as u64 {
+        self.part.append(bytes).map_err(|error| self.io_failure("write", error))?;
+        if !self.head_checked && self.bytes() >= HEAD_BYTES as u64 {
             let head = self.read_head()?;
             self.unpack_failure = unpack::check_head(unpack::detect_format(&head), &head).err();
             self.head_checked = true;
         }
-        let due = self.bytes - self.record.synced >= self.limits.sync_bytes
+        let due = self.bytes() - self.record.synced >= self.limits.sync_bytes
             || self.synced_at.elapsed() >= self.limits.sync_interval;
         if due { self.sync(false) } else { Ok(()) }
     }
@@ -207,10 +188,10 @@ impl DownloadWork {
     /// Syncs the written bytes and saves the record, with a failure if there was one.
     pub fn sync(&mut self, failed: bool) -> Result<(), Failure> {
         // Bytes first: after a power cut the record must not name more bytes than are on the disk.
-        if self.bytes != self.record.synced {
-            self.file.sync_data().map_err(|error| self.io_failure("flush", error))?;
+        if self.bytes() != self.record.synced {
+            self.part.sync().map_err(|error| self.io_failure("flush", error))?;
         }
-        self.record.record_progress(self.bytes, self.is_resumed);
+        self.record.record_progress(self.part.length(), self.is_resumed);
         if failed {
             self.record.record_failure();
         }
@@ -222,7 +203,7 @@ impl DownloadWork {
             return Ok(());
         }
         let total = self.record.total.unwrap_or_default();
-        self.check_space(total.saturating_sub(self.bytes))
+        self.check_space(total.saturating_sub(self.bytes()))
     }
 
     /// Restarts from the first byte.
@@ -245,7 +226,7 @@ impl DownloadWork {
 
     /// Whether the file is complete and synced.
     pub fn is_complete(&self) -> bool {
-        self.record.is_complete() && self.bytes == self.record.synced
+        self.record.is_complete() && self.bytes() == self.record.synced
     }
 
     /// Hashes the next bytes of the complete file on the disk; returns the digest after the last
@@ -254,31 +235,20 @@ impl DownloadWork {
         let mut hashed = self.state.partial_hash.take().unwrap_or_else(|| {
             // Drop cached pages, so that the disk is read. If the kernel refuses, the cache is
             // hashed.
-            fadvise(&self.file, 0, None, Advice::DontNeed).ok();
-            PartialHash { hasher: sha2::Sha256::new(), at: 0 }
+            fadvise(self.part.file(), 0, None, Advice::DontNeed).ok();
+            FileHash::default()
         });
-        let end = self.bytes.min(hashed.at.saturating_add(MAX_HASH_BYTES_PER_CALL));
-        let mut chunk = vec![0; HASH_CHUNK_BYTES];
-        while hashed.at < end {
-            let most =
-                usize::try_from(end - hashed.at).unwrap_or(HASH_CHUNK_BYTES).min(HASH_CHUNK_BYTES);
-            let read = self.file.read_at(&mut chunk[..most], hashed.at);
-            match read {
-                Ok(0) => return Err(self.io_failure("read", ErrorKind::UnexpectedEof.into())),
-                Ok(count) => {
-                    hashed.hasher.update(&chunk[..count]);
-                    hashed.at += count as u64;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.io_failure("read", error)),
-            }
+        let end = self.bytes().min(hashed.length().saturating_add(MAX_HASH_BYTES_PER_CALL));
+        let read = hashed.read(self.part.file(), end);
+        read.map_err(|error| self.io_failure("read", error))?;
+        if hashed.length() < end {
+            return Err(self.io_failure("read", ErrorKind::UnexpectedEof.into()));
         }
-        if hashed.at < self.bytes {
+        if end < self.bytes() {
             self.state.partial_hash = Some(hashed);
             return Ok(None);
         }
-        let digest: [u8; 32] = hashed.hasher.finalize().into();
-        Ok(Some(Sha256::from(digest)))
+        Ok(Some(hashed.digest().into()))
     }
 
     /// Returns the verified file. Fails if it cannot be unpacked: another download would not help.
@@ -290,8 +260,8 @@ impl DownloadWork {
             return Err(failure);
         }
         Ok(SpooledImage {
-            path: self.path.clone(),
-            bytes: self.bytes,
+            path: self.part.path().to_owned(),
+            bytes: self.bytes(),
             format,
             sha256: self.record.file,
         })
@@ -300,7 +270,7 @@ impl DownloadWork {
     /// The first bytes of the file, which show how the image is packed.
     fn read_head(&self) -> Result<Vec<u8>, Failure> {
         let mut head = Vec::with_capacity(HEAD_BYTES);
-        File::open(&self.path)
+        File::open(self.part.path())
             .and_then(|file| file.take(HEAD_BYTES as u64).read_to_end(&mut head))
             .map_err(|error| self.io_failure("read", error))?;
         Ok(head)
@@ -334,9 +304,7 @@ impl DownloadWork {
     }
 
     fn truncate(&mut self, bytes: u64) -> Result<(), Failure> {
-        self.file.set_len(bytes).map_err(|error| self.io_failure("truncate", error))?;
-        self.bytes = bytes;
-        Ok(())
+        self.part.truncate(bytes).map_err(|error| self.io_failure("truncate", error))
     }
 
     /// Saves the record if it changed.
@@ -353,7 +321,7 @@ impl DownloadWork {
     }
 
     fn io_failure(&self, doing: &'static str, error: io::Error) -> Failure {
-        io_failure(&self.folder, doing, &self.path, error)
+        io_failure(&self.folder, doing, self.part.path(), error)
     }
 }
 

@@ -1,3 +1,5 @@
+use evenkeel_fetch::StallLimits;
+
 use super::testing::{AfterBody, TestFileServer, TestReply, TestRequest};
 use super::*;
 

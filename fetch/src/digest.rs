@@ -6,7 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{RegistryError, malformed};
+/// Why a text is not a digest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the digest is invalid: {0}")]
+pub struct BadDigest(pub &'static str);
 
 /// SHA-256 of content. It is written as `sha256:` and 64 lowercase hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,8 +23,8 @@ impl Digest {
     }
 
     /// Parses 64 lowercase hexadecimal digits, without the prefix `sha256:`.
-    pub fn from_hex(hex: &str) -> Result<Self, RegistryError> {
-        let bad = || malformed("digest", "it is not 64 lowercase hexadecimal digits");
+    pub fn from_hex(hex: &str) -> Result<Self, BadDigest> {
+        let bad = || BadDigest("it is not 64 lowercase hexadecimal digits");
         let digits = hex.as_bytes();
         if digits.len() != 64 {
             return Err(bad());
@@ -69,16 +72,16 @@ impl From<[u8; 32]> for Digest {
 }
 
 impl FromStr for Digest {
-    type Err = RegistryError;
+    type Err = BadDigest;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let hex = text.strip_prefix("sha256:");
-        Self::from_hex(hex.ok_or_else(|| malformed("digest", "it does not begin with sha256:"))?)
+        Self::from_hex(hex.ok_or(BadDigest("it does not begin with sha256:"))?)
     }
 }
 
 impl TryFrom<String> for Digest {
-    type Error = RegistryError;
+    type Error = BadDigest;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
