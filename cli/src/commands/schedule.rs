@@ -126,7 +126,7 @@ impl Resource for Schedule {
     }
 
     fn add_details(&self, page: &mut DetailPage) {
-        page.field("id", self.id()).field("name", self.name()).field("for", self.purpose());
+        page.field("for", self.purpose());
         let timestamps = match self {
             Self::Single(schedule) => {
                 page.field("start", format_unix_seconds(schedule.start_seconds))
