@@ -1,7 +1,7 @@
 //! Test doubles, and helpers for the real machine.
 
 // A file server with exact control over its responses, shared with the unit tests of the agent's HTTP client.
-#[path = "../../../src/modules/image/web/testing.rs"]
+#[path = "../../src/modules/image/web/testing.rs"]
 pub mod file_server;
 pub mod image_files;
 pub mod image_node;
