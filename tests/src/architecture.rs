@@ -3,6 +3,7 @@
 //! A rule is a pure function from text to findings, so that it can be tested with a bad sample.
 //! `tests/architecture.rs` applies the rules to the repository.
 
+pub mod agent_modules;
 pub mod arrows;
 pub mod code;
 pub mod cycles;

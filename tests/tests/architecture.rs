@@ -6,7 +6,7 @@ use std::process::Command;
 use clap::CommandFactory as _;
 use evenkeel_tests::architecture::naming::{self, RetiredWords};
 use evenkeel_tests::architecture::{
-    arrows, cycles, documents, markdown, restricted_names, shape, tree,
+    agent_modules, arrows, cycles, documents, markdown, restricted_names, shape, tree,
 };
 use serde_json::Value;
 
@@ -57,6 +57,11 @@ fn the_domain_is_pure() {
     let files = tree::rust_files();
     assert!(files.iter().any(|file| file.path.starts_with("domain/src/")));
     assert_none(restricted_names::effects_in_the_domain(&files));
+}
+
+#[test]
+fn the_agent_runs_modules_that_it_does_not_know() {
+    assert_none(agent_modules::imports_of_modules(&tree::rust_files()));
 }
 
 #[test]

@@ -46,10 +46,11 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mi
 /// Intervals of the agent's own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
-    /// Maximum age of the package lists.
+    /// Maximum age of what the modules know about the outside.
     pub refresh_interval: TimeDelta,
     /// Minimum time between two preparations of the same target ahead of its window if there was
-    /// nothing to download, and between two downloads of an image if the first one failed.
+    /// nothing to download, and between two attempts whose preparation causes much work if the
+    /// first one failed.
     pub fetch_retry_interval: TimeDelta,
     /// Minimum time between two attempts for the same target.
     pub retry_interval: TimeDelta,
@@ -119,7 +120,7 @@ impl std::fmt::Debug for Agent {
 struct LoopState {
     /// Digest of the facts that the server has.
     sent_facts_digest: Option<[u8; 32]>,
-    /// Last refresh of the package lists, successful or not.
+    /// Last refresh of what the modules know about the outside, successful or not.
     refreshed: Option<DateTime<Utc>>,
     /// Key of the target that was last prepared without an attempt, and when.
     last_prepared: Option<(String, DateTime<Utc>)>,

@@ -4,13 +4,8 @@ mod completion;
 pub mod doctor;
 mod enroll;
 mod history;
-mod image;
-pub mod images;
-pub mod module_registry;
-pub mod plan;
 mod run;
 mod status;
-mod text;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -19,6 +14,7 @@ use anyhow::Context;
 
 use crate::cli::{AgentCommand, Cli, PathArgs};
 use crate::config::Config;
+use crate::modules::MODULES;
 use crate::paths::AgentPaths;
 
 /// Runs the command and prints its error.
@@ -39,19 +35,21 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
         AgentCommand::Enroll(arguments) => enroll::enroll(&arguments),
         AgentCommand::Run(arguments) => run::run_agent(&arguments),
         AgentCommand::Status(arguments) => status::print_status(&arguments, &mut out()),
-        AgentCommand::Plan(arguments) => plan::print_plan(&arguments, &mut out()),
         AgentCommand::History(arguments) => history::print_history(&arguments, &mut out()),
         AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, &mut out()),
-        AgentCommand::Image(arguments) => image::run_image_command(&arguments, &mut out()),
-        AgentCommand::Trial(arguments) => image::run_trial_command(&arguments),
         AgentCommand::Completion(arguments) => completion::print_completion(&arguments, &mut out()),
         #[cfg(feature = "halt-points")]
         AgentCommand::Steps => run::print_steps(&mut out()),
+        own_command => {
+            let mut kinds = MODULES.iter();
+            let end = kinds.find_map(|kind| (kind.run_command)(&own_command, &mut out()));
+            end.context("no module has this command")?
+        }
     }
 }
 
 /// Loads the configuration and the paths. Options on the command line take precedence.
-fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths)> {
+pub(crate) fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths)> {
     let config = Config::load(args.config.as_deref()).context("read the configuration")?;
     let root = args.root.as_ref().unwrap_or(&config.root);
     let root =
@@ -62,6 +60,6 @@ fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths)> {
     Ok((config, paths))
 }
 
-fn build_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub(crate) fn build_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
 }

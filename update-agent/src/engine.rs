@@ -6,19 +6,21 @@
 
 mod apply;
 mod post_apply;
+mod specs;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_kit::Clock;
+use evenkeel_kit::{Clock, Secret};
 
 use crate::identity;
 use crate::journal::{Journal, JournalEntry, JournalError, JournalPoint, JournalStep, Phase};
-use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, UpdateTarget};
-use crate::modules::{AnyModule, AnyStep, Draft, FetchProgress, Readiness};
+use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
+use crate::modules::{
+    AnyDraft, AnyModule, AnyStep, FetchProgress, KeptDownloads, ModuleKind, Readiness,
+};
 use crate::reboot::RebootControl;
 
 /// Default time that services get to start after a boot before they are reported as missing.
@@ -88,18 +90,22 @@ impl Engine {
 
     /// The names of the modules, sorted.
     pub fn module_names(&self) -> Vec<String> {
-        let modules = self.parts.modules.iter();
-        let mut names: Vec<_> = modules.map(|module| module.name().to_owned()).collect();
+        let mut names: Vec<_> = self.kinds().map(|kind| kind.name.to_owned()).collect();
         names.sort_unstable();
         names
+    }
+
+    /// The kinds of the modules.
+    pub fn kinds(&self) -> impl Iterator<Item = ModuleKind> {
+        self.parts.modules.iter().map(|module| module.kind())
     }
 
     /// The points at which the journal is written, in the order of an attempt.
     pub fn journal_points(&self) -> Vec<JournalPoint> {
         let (before, after) = JournalPoint::FIXED.split_at(3);
-        let steps = self.parts.modules.iter().flat_map(|module| {
-            let names = module.step_names().iter();
-            names.map(|step| JournalPoint::step_done(module.name(), step))
+        let steps = self.kinds().flat_map(|kind| {
+            let names = kind.step_names.iter();
+            names.map(move |step| JournalPoint::step_done(kind.name, step))
         });
         let fixed =
             |names: &'static [&'static str]| names.iter().map(|name| JournalPoint::fixed(name));
@@ -126,74 +132,79 @@ impl Engine {
     pub async fn cancel_pending_changes(&self) {
         for module in &self.parts.modules {
             if let Err(failure) = module.cancel_pending_change().await {
-                tracing::error!(module = module.name(), error = %failure, "cannot cancel a prepared change that belongs to no attempt");
+                tracing::error!(module = module.kind().name, error = %failure, "cannot cancel a prepared change that belongs to no attempt");
             }
         }
     }
 
-    /// Removes files that ended attempts have left behind. Call it only if no attempt is open.
-    pub fn clean_up(&self) {
+    /// Removes files that ended attempts have left behind, except those that are kept. Call it only
+    /// if no attempt is open.
+    pub async fn clean_up(&self, keep: KeptDownloads<&ModuleParts>) {
         for module in &self.parts.modules {
-            if let Err(failure) = module.clean_up() {
-                tracing::warn!(module = module.name(), error = %failure, "cannot clean up");
+            let name = module.kind().name;
+            let own = match keep {
+                KeptDownloads::Long => KeptDownloads::Long,
+                KeptDownloads::Needed(spec) => {
+                    KeptDownloads::Needed(spec.and_then(|spec| spec.get(name)))
+                }
+            };
+            if let Err(failure) = module.clean_up(own).await {
+                tracing::warn!(module = name, error = %failure, "cannot clean up; the files stay for now");
             }
+        }
+    }
+
+    /// Passes the node's new credential to the modules.
+    pub fn set_credential(&self, credential: &Secret) {
+        for module in &self.parts.modules {
+            module.set_credential(credential);
         }
     }
 
     /// Refreshes what the modules know about the outside, without an update.
     pub async fn refresh(&self) -> Result<(), Failure> {
         for module in &self.parts.modules {
-            module.refresh(None).await?;
+            module.refresh().await?;
         }
         Ok(())
     }
 
     /// Plans the whole change. Opens no attempt and changes nothing on the node except the modules' caches.
-    pub async fn plan(&self, target: &UpdateTarget) -> Result<Draft<AnyStep>, Failure> {
+    pub async fn plan(&self, target: &UpdateTarget) -> Result<AnyDraft, Failure> {
         let begun = self.now();
-        let planned = self.plan_modules(target).await;
+        let planned = self.plan_modules(&target.spec).await;
         let elapsed = self.now().signed_duration_since(begun);
         let millis = u64::try_from(elapsed.num_milliseconds()).unwrap_or(0);
         self.planning_millis.store(millis, Ordering::Relaxed);
         planned
     }
 
-    async fn plan_modules(&self, target: &UpdateTarget) -> Result<Draft<AnyStep>, Failure> {
-        let mut combined = Draft::default();
-        let mut spoken_of = false;
-        for module in &self.parts.modules {
-            module.refresh(Some(&target.spec)).await?;
-            let Some(draft) = module.plan(&target.spec).await? else {
-                continue;
-            };
-            spoken_of = true;
-            combined.changes.extend(draft.changes);
+    async fn plan_modules(&self, spec: &ModuleParts) -> Result<AnyDraft, Failure> {
+        if spec.is_empty() || self.addressed_modules(spec).count() < spec.len() {
+            let reason = "this agent does not support this kind of update";
+            return Err(Failure::new(FailureKind::Unsupported, reason));
+        }
+        let mut combined = AnyDraft::default();
+        for (module, part) in self.addressed_modules(spec) {
+            let draft = module.plan(part).await?;
+            combined.plan.add(draft.plan);
+            combined.report.insert(module.kind().name, draft.report);
             combined.steps.extend(draft.steps);
-            combined.held_back.extend(draft.held_back);
-            combined.image = combined.image.or(draft.image);
-            combined.download_bytes += draft.download_bytes;
-            combined.disk_bytes += draft.disk_bytes;
-            combined.reboot_expected |= draft.reboot_expected;
         }
-        if spoken_of {
-            return Ok(combined);
-        }
-        let reason = "this agent does not support this kind of update";
-        Err(Failure::new(FailureKind::Unsupported, reason))
+        Ok(combined)
     }
 
     /// Opens an attempt with its plan.
     pub fn start(
         &self,
         target: UpdateTarget,
-        draft: Draft<AnyStep>,
+        draft: AnyDraft,
     ) -> Result<JournalEntry, JournalError> {
         let step = |step| JournalStep { step, done: false };
         let mut entry = self.new_entry(target);
-        entry.plan = draft.to_plan();
+        (entry.plan, entry.reports) = (draft.plan, draft.report);
         entry.steps = draft.steps.into_iter().map(step).collect();
-        let plan = entry.plan.clone();
-        self.record_event(&mut entry, EventKind::Downloading(plan));
+        self.record_event(&mut entry, EventKind::Downloading);
         self.write_journal("opened", &entry)?;
         Ok(entry)
     }
@@ -237,23 +248,31 @@ impl Engine {
         }
     }
 
-    /// Replaces the target of an open attempt by a newer description of the same change. The caller ensures that it is the
-    /// same change. Call it only before anything was changed.
+    /// Replaces the target of an open attempt by a newer description of the same change, if a
+    /// module updates its steps for it. The caller ensures that it is the same change. Call it only
+    /// before anything was changed.
     pub fn update_target(
         &self,
         mut entry: JournalEntry,
         target: UpdateTarget,
     ) -> Result<JournalEntry, JournalError> {
+        let mut is_updated = false;
         for step in &mut entry.steps {
+            let Some(spec) = target.spec.get(&step.step.module) else { continue };
             let module = self.module(&step.step);
-            match module.and_then(|module| module.update_step(&step.step, &target.spec)) {
-                Ok(renewed) => step.step = renewed,
+            match module.and_then(|module| (module.kind().update_step)(&step.step, spec)) {
+                Ok(None) => {}
+                Ok(Some(renewed)) => (step.step, is_updated) = (renewed, true),
                 // Taking the step reports the same error.
                 Err(failure) => {
                     tracing::warn!(error = %failure, "cannot update a step; it stays as it is");
                 }
             }
         }
+        if !is_updated {
+            return Ok(entry);
+        }
+        tracing::info!(attempt = %entry.attempt, "the server sent a newer description of the same change");
         entry.target = target;
         let point = match entry.phase {
             Phase::Downloading => "opened",
@@ -265,10 +284,13 @@ impl Engine {
 
     /// Whether the change may begin, as far as the node is concerned. Downloads are checked again, and fetched again if needed.
     pub async fn check_ready(&self, entry: &JournalEntry) -> Result<Readiness, Failure> {
-        // An image is applied by a reboot. If the node cannot reboot, do not prepare the image only to cancel it again.
-        let hindrance = || self.parts.reboot.obstacle();
-        if let Some(why) = entry.plan.image.as_ref().and_then(|_| hindrance()) {
-            let why = format!("the node cannot be rebooted into its image: {why}");
+        // If the node cannot reboot, do not prepare a change that only a reboot applies, only to
+        // cancel it again.
+        let mut involved = self.involved_modules(entry).into_iter();
+        if involved.any(|module| module.kind().applies_on_reboot)
+            && let Some(why) = self.parts.reboot.obstacle()
+        {
+            let why = format!("the node cannot be rebooted to apply the change: {why}");
             return Ok(Readiness::NotYet(why));
         }
         match self.fetch_steps(entry).await? {
@@ -291,7 +313,7 @@ impl Engine {
     /// Fetches what the steps need. Stops at the first step whose files are not complete.
     async fn fetch_steps(&self, entry: &JournalEntry) -> Result<FetchProgress, Failure> {
         for step in &entry.steps {
-            match self.module(&step.step)?.fetch(&step.step).await? {
+            match self.module(&step.step)?.prepare(&step.step).await? {
                 FetchProgress::Complete => {}
                 unfinished => return Ok(unfinished),
             }
@@ -303,7 +325,7 @@ impl Engine {
     fn involved_modules(&self, entry: &JournalEntry) -> Vec<&dyn AnyModule> {
         let has_steps = |name: &str| entry.steps.iter().any(|step| step.step.module == name);
         let modules = self.parts.modules.iter().map(AsRef::as_ref);
-        modules.filter(|module| has_steps(module.name())).collect()
+        modules.filter(|module| has_steps(module.kind().name)).collect()
     }
 
     /// Records the baseline and marks the node as being changed. The server permits the start until `before`. If the
@@ -314,12 +336,10 @@ impl Engine {
         before: Option<DateTime<Utc>>,
     ) -> Result<JournalEntry, JournalError> {
         let steps = all_steps(&entry);
-        let mut baselines = BTreeMap::new();
+        let mut baselines = ModuleParts::default();
         for module in self.involved_modules(&entry) {
             match module.take_baseline(&steps).await {
-                Ok(baseline) => {
-                    baselines.insert(module.name().to_owned(), baseline);
-                }
+                Ok(baseline) => baselines.insert(module.kind().name, baseline),
                 Err(failure) => return self.fail(entry, failure),
             }
         }
@@ -343,8 +363,7 @@ impl Engine {
         entry: JournalEntry,
         failure: Failure,
     ) -> Result<JournalEntry, JournalError> {
-        let booted = image_before(&entry);
-        self.end(entry, EventKind::failed_unchanged(failure, booted))
+        self.end(entry, EventKind::Failed { failure })
     }
 
     /// Records up to which sequence number the server has stored the events.
@@ -358,19 +377,14 @@ impl Engine {
 
     /// Removes an attempt whose events are all stored by the server. Keeps the downloads that a retry can use.
     pub async fn close(&self, entry: &JournalEntry) -> Result<(), JournalError> {
-        self.clean_up();
         let spec_to_retry = may_be_retried(entry).then_some(&entry.target.spec);
-        for module in &self.parts.modules {
-            if let Err(failure) = module.discard_downloads_except(spec_to_retry).await {
-                tracing::warn!(module = module.name(), error = %failure, "cannot discard downloads; they stay for now");
-            }
-        }
+        self.clean_up(KeptDownloads::Needed(spec_to_retry)).await;
         self.parts.journal.clear()
     }
 
     fn module(&self, step: &AnyStep) -> Result<&dyn AnyModule, Failure> {
         let mut modules = self.parts.modules.iter();
-        let own = modules.find(|own| own.name() == step.module);
+        let own = modules.find(|own| own.kind().name == step.module);
         own.map(AsRef::as_ref).ok_or_else(|| {
             let reason = format!(
                 "the module {}, which made this change, is not loaded: a program that it needs was not found when the agent \
@@ -441,12 +455,6 @@ impl Engine {
         entry.add_phase_time("plan", (begun, now), 0);
         entry
     }
-}
-
-/// The image version of a node on which nothing was changed; `None` if the attempt is not for an image.
-fn image_before(entry: &JournalEntry) -> Option<String> {
-    let before = &entry.plan.image.as_ref()?.before;
-    (!before.is_empty()).then(|| before.clone())
 }
 
 /// Whether an ended attempt may be followed by another one for the same target.

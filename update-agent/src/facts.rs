@@ -1,5 +1,6 @@
 //! Facts: what the node reports about itself, for the decisions of the server.
 
+mod enrolment;
 mod image;
 mod manifest;
 pub(crate) mod reboot;
@@ -25,6 +26,7 @@ use crate::owner::Owner;
 use crate::paths::AgentPaths;
 use crate::trial;
 
+pub use self::enrolment::{detect_architecture, detect_booted_image};
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
 pub use self::updates::AvailablePackage;

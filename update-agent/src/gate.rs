@@ -85,7 +85,6 @@ impl Gate {
     async fn run_checks(&self, plan: &UpdatePlan) -> Result<(), String> {
         let GateParts { owner, runner, paths, settings } = &self.parts;
         owner.may_begin()?;
-        owner.check_plan(plan)?;
         inhibit::check_inhibit_files(paths)?;
         // Power and logind belong to this machine, not to another root.
         if paths.is_own_system() {
@@ -95,7 +94,7 @@ impl Gate {
                 settings.min_battery_percent,
             )?;
         }
-        disk::check_disk_space(paths, plan, settings.min_free)?;
+        disk::check_disk_space(paths, &plan.space, settings.min_free)?;
         let deadline = settings.hook_timeout;
         hooks::run_hooks(HookPoint::BeforeUpdate, paths, runner.as_ref(), deadline).await
     }

@@ -9,14 +9,15 @@ use uuid::Uuid;
 
 use crate::durable::{self, FileError};
 use crate::journal::JournalEntry;
-use crate::model::{EventKind, FailureKind, ImageChange, PackageChange, RunReport, tail};
+use crate::model::{EventKind, FailureKind, RunReport, tail};
+use crate::modules::ReportText;
 
 /// Number of attempts that are stored; older ones are removed.
 const MAX_ATTEMPTS: usize = 100;
 /// Maximum size of the file in bytes. A larger file loses its oldest attempts.
 const MAX_FILE_BYTES: usize = 1 << 20;
-/// Maximum number of changes that are stored per attempt.
-const MAX_CHANGES: usize = 1_000;
+/// Maximum length of each list in what the modules report about an attempt.
+const MAX_ITEMS: usize = 1_000;
 /// Maximum number of bytes that are stored of the output of a failed tool.
 const MAX_LOG_BYTES: usize = 4 << 10;
 
@@ -41,32 +42,30 @@ pub struct AttemptRecord {
     pub began: Option<DateTime<Utc>>,
     /// When the attempt ended.
     pub ended: DateTime<Utc>,
-    /// Planned changes; only the first ones if there are many.
-    pub changes: Vec<PackageChange>,
-    /// Number of packages in the plan.
-    pub changed: usize,
+    /// The planned change in a few words.
+    #[serde(default)]
+    pub change: String,
+    /// The results of the modules, for people.
+    #[serde(default)]
+    pub results: Vec<String>,
     /// Planned download size in bytes.
     pub download_bytes: u64,
-    /// Durations and details of the run.
+    /// Durations and details of the run. Only the first items of long lists are stored.
     pub report: RunReport,
-    /// The image before and after, if a new image was to be booted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<ImageChange>,
-    /// Version of the image that ran afterwards, if the image was to be changed and this is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub booted: Option<String>,
 }
 
 impl AttemptRecord {
-    /// Creates the record of an attempt; `None` if the attempt has not ended.
-    pub fn from_entry(entry: &JournalEntry) -> Option<Self> {
+    /// Creates the record of an attempt with the description of its change; `None` if the attempt
+    /// has not ended.
+    pub fn from_entry(entry: &JournalEntry, text: ReportText) -> Option<Self> {
         let last = entry.events.last()?;
         if !last.kind.is_terminal() {
             return None;
         }
         let failure = last.kind.failure();
         let began = entry.events.iter().find(|event| event.kind == EventKind::Began);
-        let changes = entry.plan.changes.iter();
+        let mut report = last.report.clone().unwrap_or_default();
+        report.modules.truncate_lists(MAX_ITEMS);
         Some(Self {
             attempt: entry.attempt,
             target: entry.target.digest.clone(),
@@ -78,12 +77,10 @@ impl AttemptRecord {
             opened: entry.events.first().map(|event| event.at),
             began: began.map(|event| event.at),
             ended: last.at,
-            changes: changes.take(MAX_CHANGES).cloned().collect(),
-            changed: entry.plan.changes.len(),
+            change: text.change,
+            results: text.results,
             download_bytes: entry.plan.download_bytes,
-            report: last.report.clone().unwrap_or_default(),
-            image: entry.plan.image.clone(),
-            booted: last.kind.booted().map(str::to_owned),
+            report,
         })
     }
 }
@@ -156,10 +153,10 @@ fn encode_within_limit(mut attempts: Vec<AttemptRecord>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AttemptEvent, Failure, UpdateSpec, UpdateTarget};
+    use crate::model::{AttemptEvent, Failure, ModuleParts, UpdateTarget};
 
     fn ended_entry(number: u128, kind: EventKind) -> JournalEntry {
-        let target = UpdateTarget { digest: "d".into(), spec: UpdateSpec::Unknown };
+        let target = UpdateTarget { digest: "d".into(), spec: ModuleParts::default() };
         let mut entry = JournalEntry::new(Uuid::from_u128(number), target);
         for (sequence, kind) in (1..).zip([EventKind::Began, kind]) {
             entry.events.push(AttemptEvent {
@@ -174,9 +171,11 @@ mod tests {
     }
 
     fn finished_record(number: u128) -> AttemptRecord {
-        let (results, booted) = (Vec::new(), None);
-        AttemptRecord::from_entry(&ended_entry(number, EventKind::Finished { results, booted }))
-            .unwrap()
+        ended_record(number, EventKind::Finished).unwrap()
+    }
+
+    fn ended_record(number: u128, kind: EventKind) -> Option<AttemptRecord> {
+        AttemptRecord::from_entry(&ended_entry(number, kind), ReportText::default())
     }
 
     fn test_file() -> (tempfile::TempDir, PathBuf) {
@@ -190,8 +189,7 @@ mod tests {
         let (_folder, path) = test_file();
         assert!(read_history(&path).unwrap().is_empty());
         let failure = Failure::with_log(FailureKind::Apply, "no", "output");
-        let kind = EventKind::Failed { failure, results: Vec::new(), booted: None };
-        let failed = AttemptRecord::from_entry(&ended_entry(1, kind)).unwrap();
+        let failed = ended_record(1, EventKind::Failed { failure }).unwrap();
         assert_eq!(failed.kind, Some(FailureKind::Apply));
         assert_eq!((failed.reason.as_str(), failed.log.as_str()), ("no", "output"));
         assert_eq!(failed.began.unwrap().timestamp(), 1);
@@ -202,7 +200,7 @@ mod tests {
         history.add(failed.clone()).unwrap();
         HistoryFile::new(&path).add(failed.clone()).unwrap();
         assert_eq!(read_history(&path).unwrap(), [failed]);
-        assert_eq!(AttemptRecord::from_entry(&ended_entry(2, EventKind::VerifyBegun)), None);
+        assert_eq!(ended_record(2, EventKind::VerifyBegun), None);
     }
 
     #[test]

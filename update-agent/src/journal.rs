@@ -3,30 +3,30 @@
 //! One file, replaced as a whole. Events are numbered once, when they are written here, and are sent from here. So a
 //! report is the same before and after a power cut.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
-use crate::model::{AttemptEvent, PhaseSpan, RunReport, UpdatePlan, UpdateTarget};
+use crate::model::{AttemptEvent, ModuleParts, PhaseSpan, RunReport, UpdatePlan, UpdateTarget};
 use crate::modules::AnyStep;
 
 /// Version of the file format. A file with another version is not read.
 ///
-/// An older agent may read the journal of a newer one, for example after a node has returned to its previous image.
-/// Purely informational parts (an event with its plan and its report) may get further optional fields within this
-/// version: an older agent ignores them and does not report them. Parts that instruct the agent (the update spec, the
-/// steps and the entry itself) are read completely or not at all: half of an instruction means something else.
-const FORMAT_VERSION: u32 = 1;
+/// An older agent may read the journal of a newer one, for example after a node has returned to its
+/// previous image. Purely informational parts (the totals of the plan, an event with its report)
+/// may get further optional fields within this version: an older agent ignores them and does not
+/// report them. Parts that instruct the agent (the entry itself, and the modules' specs and steps)
+/// are read completely or not at all: half of an instruction means something else. The modules read
+/// their own parts, when they use them.
+const FORMAT_VERSION: u32 = 2;
 
-/// Longest list in a run report.
-const MAX_REPORT_ITEMS: usize = 500;
+/// Most remarks in a run report.
+const MAX_REMARKS: usize = 500;
 
 /// The open attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,8 +38,11 @@ pub struct JournalEntry {
     pub target: UpdateTarget,
     /// Progress of the attempt.
     pub phase: Phase,
-    /// The whole change.
+    /// Totals of the whole change.
     pub plan: UpdatePlan,
+    /// What each module reports about the change.
+    #[serde(default)]
+    pub reports: ModuleParts,
     /// The steps of the plan.
     pub steps: Vec<JournalStep>,
     /// All events, in ascending order of the sequence numbers, without gaps.
@@ -51,18 +54,12 @@ pub struct JournalEntry {
     /// Problems that did not change the outcome, for a person.
     #[serde(default)]
     pub remarks: Vec<String>,
-    /// What each module recorded right before the change, by the module's name.
+    /// What each module recorded right before the change.
     #[serde(default)]
-    pub baselines: BTreeMap<String, Value>,
+    pub baselines: ModuleParts,
     /// Duration of the completed phases.
     #[serde(default)]
     pub spans: Vec<PhaseSpan>,
-    /// Configuration files with local changes that were not replaced.
-    #[serde(default)]
-    pub retained_conffiles: Vec<String>,
-    /// Units that were restarted because they used replaced files.
-    #[serde(default)]
-    pub restarted: Vec<String>,
     /// How often the agent requested a reboot.
     #[serde(default)]
     pub reboot_requests: u32,
@@ -130,15 +127,14 @@ impl JournalEntry {
             target,
             phase: Phase::Downloading,
             plan: UpdatePlan::default(),
+            reports: ModuleParts::default(),
             steps: Vec::new(),
             events: Vec::new(),
             acknowledged: 0,
             start_deadline: None,
             remarks: Vec::new(),
-            baselines: BTreeMap::new(),
+            baselines: ModuleParts::default(),
             spans: Vec::new(),
-            retained_conffiles: Vec::new(),
-            restarted: Vec::new(),
             reboot_requests: 0,
             last_reboot_request: None,
             boot_id: String::new(),
@@ -188,13 +184,11 @@ impl JournalEntry {
 
     /// The report of the run so far; `None` if it is empty.
     pub fn run_report(&self) -> Option<RunReport> {
-        let some = |list: &[String]| list.iter().take(MAX_REPORT_ITEMS).cloned().collect();
         let account = RunReport {
             phases: self.spans.clone(),
-            remarks: some(&self.remarks),
-            retained_conffiles: some(&self.retained_conffiles),
-            restarted_services: some(&self.restarted),
+            remarks: self.remarks.iter().take(MAX_REMARKS).cloned().collect(),
             reboot_required: self.reboot_required,
+            modules: self.reports.clone(),
         };
         (account != RunReport::default()).then_some(account)
     }
@@ -307,7 +301,7 @@ impl FileJournal {
             .map(|path| {
                 format!(
                     "a journal could not be read and was moved to {}: the result of its update is not known; check the \
-                     node with `dpkg --audit`, then remove the file",
+                     node with `evenkeel-agent doctor`, then remove the file",
                     path.display()
                 )
             })

@@ -22,7 +22,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Failure, FailureKind, PackageSpec, UpdatePlan};
+use crate::model::{Failure, FailureKind, PackageChange, PackageSpec};
 use crate::paths::AgentPaths;
 
 pub use self::hours::{BadHours, Hours};
@@ -256,12 +256,14 @@ impl Owner {
             .map_err(refuse)
     }
 
-    /// Checks a plan against the current limits, which may have changed since it was made. The
-    /// error says why not.
-    pub fn check_plan(&self, plan: &UpdatePlan) -> Result<(), String> {
+    /// Checks planned changes against the current limits, which may have changed since the plan was
+    /// made. The error says why not.
+    pub fn check_removals<'a>(
+        &self,
+        mut changes: impl Iterator<Item = &'a PackageChange>,
+    ) -> Result<(), String> {
         let limits = self.limits().map_err(|error| error.to_string())?;
-        let removed = plan.changes.iter().find(|change| change.after.is_none());
-        match removed {
+        match changes.find(|change| change.after.is_none()) {
             Some(change) if !limits.removals => Err(format!(
                 "the machine's owner does not allow removals, but {} would be removed",
                 change.name

@@ -33,7 +33,7 @@ pub struct AgentStatus {
     pub limits: String,
     /// How far the machine's clock was ahead of the server's at the last contact.
     pub clock_ahead_seconds: Option<i64>,
-    /// When the agent last refreshed the package lists.
+    /// When the modules last refreshed what they know about the outside.
     pub refreshed: Option<DateTime<Utc>>,
     /// Error of the last refresh; empty if it succeeded.
     pub refresh_error: String,

@@ -33,8 +33,10 @@ mod changes;
 mod failure_log;
 mod guard;
 mod health;
+mod reconcile;
 mod reset;
 mod running;
+pub mod startup;
 #[cfg(test)]
 mod tests;
 pub(crate) mod watchdog;
@@ -64,6 +66,7 @@ use crate::runner::Runner;
 pub(crate) use self::changes::read_slots;
 pub use self::failure_log::collect_kernel_records;
 pub use self::guard::{GuardOutcome, is_watched, run_guard};
+pub use self::reconcile::reconcile_slots;
 pub use self::reset::{Reset, SysRq};
 
 /// Interval of the health checks, and of repeated writes.

@@ -119,7 +119,7 @@ pub fn type_names_used_twice(files: &[SourceFile]) -> Vec<String> {
 }
 
 /// The parts of a name: `BytesInFlight` and `bytes_in_flight` are both `bytes`, `in`, `flight`.
-fn parts(identifier: &str) -> Vec<String> {
+pub(super) fn parts(identifier: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let chars: Vec<char> = identifier.chars().collect();
     for (at, c) in chars.iter().enumerate() {
@@ -138,7 +138,7 @@ fn parts(identifier: &str) -> Vec<String> {
     parts
 }
 
-fn identifiers(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn identifiers(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| c != '_' && !c.is_ascii_alphanumeric())
         .filter(|name| name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic()))
 }

@@ -9,8 +9,8 @@ use super::{Agent, AgentError, PlanningLock, RoundOutcome};
 use crate::engine::WITHDRAWN;
 use crate::journal::{JournalEntry, JournalError, Phase};
 use crate::link::StartPermit;
-use crate::model::{Action, EventKind, Failure, FailureKind, UpdateSpec, UpdateTarget};
-use crate::modules::{AnyStep, Draft, FetchProgress, Readiness, TryKind};
+use crate::model::{Action, EventKind, Failure, UpdateTarget};
+use crate::modules::{AnyDraft, FetchProgress, Readiness, RetryRule, TryKind};
 
 /// Time limit for reporting that a change has begun. After it the change starts without an
 /// acknowledgement.
@@ -45,7 +45,7 @@ impl Agent {
             }
             (Action::Cancel { cause }, Some(entry)) => self.cancel_attempt(entry, &cause).await,
             (Action::Fetch(target) | Action::Apply { target, .. }, Some(entry))
-                if is_other_change(&target, &entry.target) =>
+                if self.is_other_change(&target, &entry.target) =>
             {
                 self.cancel_attempt(entry, WITHDRAWN).await
             }
@@ -58,13 +58,14 @@ impl Agent {
         }
     }
 
-    /// Stores a newer description of the image of an open attempt that has not begun.
+    /// Stores a newer description of the change of an open attempt that has not begun.
     fn refresh_spec(&self, act: &Action, open: JournalEntry) -> Result<JournalEntry, JournalError> {
         match act {
             Action::Fetch(target) | Action::Apply { target, .. }
-                if !open.has_begun() && has_updated_spec(target, &open.target) =>
+                if !open.has_begun()
+                    && *target != open.target
+                    && !self.is_other_change(target, &open.target) =>
             {
-                tracing::info!(attempt = %open.attempt, "the server sent a newer description of the same image");
                 self.engine.update_target(open, target.clone())
             }
             _ => Ok(open),
@@ -120,7 +121,7 @@ impl Agent {
         once: bool,
     ) -> Result<RoundOutcome, AgentError> {
         let recent = self.loop_state.last_prepared.as_ref().is_some_and(|(key, at)| {
-            *key == spec_key(&target)
+            *key == self.spec_key(&target)
                 && !self.has_elapsed(Some(*at), self.intervals.fetch_retry_interval)
         });
         if recent || self.ended_recently(&target, once) {
@@ -130,7 +131,10 @@ impl Agent {
             return Ok(RoundOutcome::Wait);
         };
         match self.plan_target(&target).await? {
-            Ok(draft) if needs_preparation(&draft) || self.has_offline_grant(&target, &draft) => {
+            Ok(draft)
+                if self.engine.needs_preparation(&draft)
+                    || self.has_offline_grant(&target, &draft) =>
+            {
                 let mut entry = self.engine.start(target, draft)?;
                 drop(planning);
                 self.report_events(&mut entry).await?;
@@ -138,9 +142,10 @@ impl Agent {
             }
             // A later try would fail too, so the server need not wait for the window to learn of
             // it.
-            Err(failure) if is_permanent(&target.spec, &failure) => {
-                let kind = EventKind::failed_unchanged(failure, None);
-                let ended = self.engine.start_and_end(target, kind)?;
+            Err(failure)
+                if self.engine.retry_rule(&target.spec, failure.kind) == RetryRule::Never =>
+            {
+                let ended = self.engine.start_and_end(target, EventKind::Failed { failure })?;
                 self.report_and_close(ended).await?;
                 Ok(RoundOutcome::PollAgain)
             }
@@ -151,7 +156,7 @@ impl Agent {
                         tracing::warn!(error = %failure, "the update cannot be prepared yet");
                     }
                 }
-                self.loop_state.last_prepared = Some((spec_key(&target), self.clock.now()));
+                self.loop_state.last_prepared = Some((self.spec_key(&target), self.clock.now()));
                 Ok(RoundOutcome::Wait)
             }
         }
@@ -170,16 +175,14 @@ impl Agent {
     async fn plan_target(
         &self,
         target: &UpdateTarget,
-    ) -> Result<Result<Draft<AnyStep>, Failure>, AgentError> {
-        if let UpdateSpec::Packages(spec) = &target.spec
-            && let Err(failure) = self.owner.check_spec(spec)
-        {
+    ) -> Result<Result<AnyDraft, Failure>, AgentError> {
+        if let Err(failure) = self.engine.check_allowed(&target.spec) {
             return Ok(Err(failure));
         }
         self.unless_stopped(self.engine.plan(target)).await
     }
 
-    fn has_offline_grant(&self, target: &UpdateTarget, draft: &Draft<AnyStep>) -> bool {
+    fn has_offline_grant(&self, target: &UpdateTarget, draft: &AnyDraft) -> bool {
         let granted = self.grants.get();
         granted.is_some_and(|grant| grant.target_digest == target.digest) && !draft.steps.is_empty()
     }
@@ -204,10 +207,7 @@ impl Agent {
                 return self.apply_attempt(entry).await;
             }
             Ok(_) => self.engine.start_and_end(target, EventKind::NothingToDo)?,
-            Err(failure) => {
-                let kind = EventKind::failed_unchanged(failure, None);
-                self.engine.start_and_end(target, kind)?
-            }
+            Err(failure) => self.engine.start_and_end(target, EventKind::Failed { failure })?,
         };
         self.report_and_close(ended).await?;
         Ok(RoundOutcome::PollAgain)
@@ -216,7 +216,7 @@ impl Agent {
     /// Whether an attempt for the target has just ended. Keeps the node from repeating an update
     /// endlessly if the server has lost the result.
     fn ended_recently(&self, target: &UpdateTarget, once: bool) -> bool {
-        let ended = self.loop_state.ended.get(&spec_key(target));
+        let ended = self.loop_state.ended.get(&self.spec_key(target));
         ended.is_some_and(|ended| once || !self.has_elapsed(Some(ended.at), ended.retry_after))
     }
 
@@ -285,9 +285,7 @@ impl Agent {
         entry: &JournalEntry,
     ) -> Result<Result<bool, Failure>, AgentError> {
         // The owner may have changed the limits since the plan was made.
-        if let UpdateSpec::Packages(spec) = &entry.target.spec
-            && let Err(failure) = self.owner.check_spec(spec)
-        {
+        if let Err(failure) = self.engine.check_allowed(&entry.target.spec) {
             return Ok(Err(failure));
         }
         let mut ready = self.unless_stopped(self.engine.check_ready(entry)).await?;
@@ -323,15 +321,18 @@ impl Agent {
         }
         self.loop_state.waiting_reason = why;
     }
-}
 
-/// Whether a retry cannot succeed. A missing signature or a wrong checksum is permanent for an
-/// image spec.
-fn is_permanent(spec: &UpdateSpec, failure: &Failure) -> bool {
-    match failure.kind {
-        FailureKind::Unsupported | FailureKind::Limits => true,
-        FailureKind::Signature | FailureKind::Verify => matches!(spec, UpdateSpec::Image(_)),
-        _ => false,
+    /// Whether the desired target is another change than that of an open attempt. Two changes may
+    /// have the same digest.
+    fn is_other_change(&self, desired: &UpdateTarget, open: &UpdateTarget) -> bool {
+        let change = |target: &UpdateTarget| self.engine.identify(&target.spec).change;
+        desired.digest != open.digest || change(desired) != change(open)
+    }
+
+    /// Key under which the result of a target is remembered: its digest, and what else
+    /// distinguishes attempts.
+    pub(super) fn spec_key(&self, target: &UpdateTarget) -> String {
+        format!("{} {}", target.digest, self.engine.identify(&target.spec).attempt)
     }
 }
 
@@ -339,63 +340,4 @@ fn is_permanent(spec: &UpdateSpec, failure: &Failure) -> bool {
 fn continues_download(act: &Action, entry: Option<&JournalEntry>) -> bool {
     let is_open = entry.is_some_and(|entry| entry.phase == Phase::Downloading);
     is_open && matches!(act, Action::Fetch(_) | Action::Continue)
-}
-
-/// Whether a change is prepared ahead of its window: if there is something to download, or an image
-/// to write.
-fn needs_preparation(draft: &Draft<AnyStep>) -> bool {
-    draft.download_bytes > 0 || (draft.image.is_some() && !draft.steps.is_empty())
-}
-
-/// Whether the desired target is another change than that of an open attempt. The digest of a
-/// target names the release, but not the image file, which may have been replaced.
-fn is_other_change(desired: &UpdateTarget, open: &UpdateTarget) -> bool {
-    let file = match (&desired.spec, &open.spec) {
-        (UpdateSpec::Image(desired), UpdateSpec::Image(open)) => !desired.is_same_image(open),
-        _ => false,
-    };
-    file || desired.digest != open.digest
-}
-
-/// Whether the same image is described in another way, for example with another signature, rule or
-/// order.
-fn has_updated_spec(desired: &UpdateTarget, open: &UpdateTarget) -> bool {
-    matches!(desired.spec, UpdateSpec::Image(_))
-        && !is_other_change(desired, open)
-        && desired != open
-}
-
-/// Key under which the result of a target is remembered: its digest, and for an image also the
-/// digest of the file. An ordered retry of a failed image has another key, so it does not wait for
-/// the retry interval.
-pub(super) fn spec_key(target: &UpdateTarget) -> String {
-    match &target.spec {
-        UpdateSpec::Image(image) => {
-            let again = if image.allow_retry { " again" } else { "" };
-            format!("{} {}{again}", target.digest, image.sha256)
-        }
-        UpdateSpec::Packages(_) | UpdateSpec::Unknown => target.digest.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{ImageSpec, Sha256};
-
-    fn target(spec: ImageSpec) -> UpdateTarget {
-        UpdateTarget { digest: "os".into(), spec: UpdateSpec::Image(spec) }
-    }
-
-    #[test]
-    fn the_key_differs_for_a_retry_and_for_another_file() {
-        let spec = ImageSpec::sample("1.1");
-        let ordered = ImageSpec { allow_retry: true, ..spec.clone() };
-        let rebuilt = ImageSpec { sha256: Sha256::hash(b"rebuilt"), ..spec.clone() };
-        let signed = ImageSpec { signatures: vec!["k:s".into()], ..spec.clone() };
-        let name = spec_key(&target(spec));
-        assert_ne!(spec_key(&target(ordered)), name);
-        assert_ne!(spec_key(&target(rebuilt)), name);
-        assert_eq!(spec_key(&target(signed)), name);
-    }
 }

@@ -9,7 +9,6 @@ use backon::{BackoffBuilder, ConstantBuilder};
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::actions::spec_key;
 use super::{Agent, AgentError, BACKOFF};
 use crate::link::{LinkError, PollAnswer, PollQuery, facts_digest};
 use crate::model::Action;
@@ -163,7 +162,7 @@ impl Agent {
         let again = match act {
             Action::Idle | Action::Continue => None,
             Action::Fetch(_) if is_prepared => None,
-            Action::Fetch(target) => Some(self.retry_at(&spec_key(target))?),
+            Action::Fetch(target) => Some(self.retry_at(&self.spec_key(target))?),
             // The agent must check again whether the node is ready.
             Action::Apply { .. } | Action::Cancel { .. } => return None,
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::chain;
 
-use super::actions::{BRIEF_REPORT_TIMEOUT, spec_key};
+use super::actions::BRIEF_REPORT_TIMEOUT;
 use super::long_poll::{AnswerTiming, IdlePeriod, PollResult};
 use super::warnings::to_short_line;
 use super::{Agent, AgentError, EndedAttempt, Intervals, run_unless_stopped};
@@ -13,8 +13,8 @@ use crate::facts::Facts;
 use crate::history::AttemptRecord;
 use crate::journal::{JournalEntry, JournalError, Phase};
 use crate::link::{PollAnswer, PollQuery, facts_digest};
-use crate::model::{EventKind, FailureKind, UpdateSpec};
-use crate::modules::TryKind;
+use crate::model::{EventKind, FailureKind};
+use crate::modules::{RetryRule, TryKind};
 use crate::node::save_credential;
 use crate::status::AttemptEnd;
 
@@ -74,13 +74,14 @@ impl Agent {
         let ended = EndedAttempt {
             at: end.at,
             problem: failed.map(|failure| failure.reason.clone()),
-            retry_after: min_retry_delay(&self.intervals, entry),
+            retry_after: min_retry_delay(&self.intervals, entry, |kind| {
+                self.engine.retry_rule(&entry.target.spec, kind)
+            }),
         };
-        self.loop_state.ended.insert(spec_key(&entry.target), ended);
+        self.loop_state.ended.insert(self.spec_key(&entry.target), ended);
         self.status.update(|status| status.last_end = Some(end));
-        if let Err(error) =
-            AttemptRecord::from_entry(entry).map_or(Ok(()), |record| self.history.add(record))
-        {
+        let record = AttemptRecord::from_entry(entry, self.engine.describe(entry));
+        if let Err(error) = record.map_or(Ok(()), |record| self.history.add(record)) {
             tracing::warn!(error = %chain(&error), "cannot add the attempt to the history");
         }
     }
@@ -115,8 +116,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Refreshes the package lists at regular intervals, so that the facts contain the available
-    /// updates.
+    /// Refreshes what the modules know about the outside at regular intervals, so that the facts
+    /// contain the available updates.
     pub(super) async fn refresh_if_due(&mut self, once: bool) -> Result<(), AgentError> {
         let now = self.clock.now();
         let due = match self.loop_state.refreshed {
@@ -136,7 +137,7 @@ impl Agent {
                 status.refresh_error.clear();
             }),
             Err(failure) => {
-                tracing::warn!(error = %failure, "cannot refresh the package lists");
+                tracing::warn!(error = %failure, "cannot refresh what is known about the available updates");
                 self.status.update(|status| status.refresh_error = failure.reason);
             }
         }
@@ -239,23 +240,25 @@ impl Agent {
         if let Some(credential) = &answer.credential {
             save_credential(&self.paths, credential).map_err(JournalError::from)?;
             self.link.set_credential(credential)?;
+            self.engine.set_credential(credential);
             tracing::info!("the server issued a new credential");
         }
         Ok(())
     }
 }
 
-/// Minimum time between an ended attempt and the next one for the same target. An image that could
-/// not be downloaded or written waits longer: it would cause some GB of traffic at each try.
-fn min_retry_delay(pace: &Intervals, entry: &JournalEntry) -> TimeDelta {
-    let is_image = matches!(entry.target.spec, UpdateSpec::Image(_));
+/// Minimum time between an ended attempt and the next one for the same target. It is longer if a
+/// preparation failed that causes much work, such as some GB of traffic at each try.
+fn min_retry_delay(
+    pace: &Intervals,
+    entry: &JournalEntry,
+    rule: impl Fn(FailureKind) -> RetryRule,
+) -> TimeDelta {
     let mut events = entry.events.iter();
     let had_begun = events.any(|event| event.kind == EventKind::Began);
     let failed = entry.events.last().and_then(|event| event.kind.failure());
-    match failed.map(|failure| failure.kind) {
-        Some(FailureKind::Download | FailureKind::Storage) if is_image && !had_begun => {
-            pace.retry_interval.max(pace.fetch_retry_interval)
-        }
+    match failed.map(|failure| rule(failure.kind)) {
+        Some(RetryRule::Later) if !had_begun => pace.retry_interval.max(pace.fetch_retry_interval),
         _ => pace.retry_interval,
     }
 }
@@ -265,7 +268,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::model::{AttemptEvent, Failure, ImageSpec, PackageMode, PackageSpec, UpdateTarget};
+    use crate::model::{AttemptEvent, Failure, ModuleParts, UpdateTarget};
 
     const INTERVALS: Intervals = Intervals {
         refresh_interval: TimeDelta::hours(4),
@@ -274,13 +277,9 @@ mod tests {
         max_poll_interval: Duration::from_hours(1),
     };
 
-    fn image() -> UpdateSpec {
-        UpdateSpec::Image(ImageSpec::sample("1.1"))
-    }
-
     /// The retry delay after an attempt with these events.
-    fn retry_delay_after(spec: UpdateSpec, kinds: &[EventKind]) -> TimeDelta {
-        let target = UpdateTarget { digest: "os".into(), spec };
+    fn retry_delay_after(rule: RetryRule, kinds: &[EventKind]) -> TimeDelta {
+        let target = UpdateTarget { digest: "os".into(), spec: ModuleParts::default() };
         let mut entry = JournalEntry::new(Uuid::from_u128(1), target);
         entry.events = (1..)
             .zip(kinds)
@@ -292,21 +291,25 @@ mod tests {
                 report: None,
             })
             .collect();
-        min_retry_delay(&INTERVALS, &entry)
+        min_retry_delay(&INTERVALS, &entry, |kind| {
+            assert_eq!(kind, FailureKind::Download);
+            rule
+        })
     }
 
     #[test]
-    fn an_image_that_could_not_be_fetched_is_not_retried_at_once() {
-        let failed = |kind| EventKind::failed_unchanged(Failure::new(kind, "no"), None);
-        for kind in [FailureKind::Download, FailureKind::Storage] {
-            assert_eq!(retry_delay_after(image(), &[failed(kind)]), INTERVALS.fetch_retry_interval);
-            let begun = [EventKind::Began, failed(kind)];
-            assert_eq!(retry_delay_after(image(), &begun), INTERVALS.retry_interval);
-            let packages = UpdateSpec::Packages(PackageSpec::new(PackageMode::Latest));
-            assert_eq!(retry_delay_after(packages, &[failed(kind)]), INTERVALS.retry_interval);
+    fn only_a_costly_preparation_is_not_retried_at_once() {
+        let failed = EventKind::Failed { failure: Failure::new(FailureKind::Download, "no") };
+        let preparation = [failed.clone()];
+        let costly = retry_delay_after(RetryRule::Later, &preparation);
+        assert_eq!(costly, INTERVALS.fetch_retry_interval);
+        for (rule, events) in [
+            (RetryRule::Later, &[EventKind::Began, failed][..]),
+            (RetryRule::Soon, &preparation[..]),
+            (RetryRule::Never, &preparation[..]),
+            (RetryRule::Later, &[EventKind::NothingToDo][..]),
+        ] {
+            assert_eq!(retry_delay_after(rule, events), INTERVALS.retry_interval);
         }
-        let unsigned = failed(FailureKind::Signature);
-        assert_eq!(retry_delay_after(image(), &[unsigned]), INTERVALS.retry_interval);
-        assert_eq!(retry_delay_after(image(), &[EventKind::NothingToDo]), INTERVALS.retry_interval);
     }
 }

@@ -1,9 +1,7 @@
 //! `evenkeel-agent doctor`: checks everything that an update needs and suggests fixes. It changes
 //! nothing and may run while the agent runs.
 
-mod boot;
 mod machine;
-mod packages;
 mod server;
 mod setup;
 
@@ -12,9 +10,11 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::module_registry::ModuleRegistry;
-use super::{build_runtime, load_config, text};
+use super::{build_runtime, load_config};
 use crate::cli::{self, OutputFormat};
+use crate::module_registry::ModuleRegistry;
+use crate::modules::MODULES;
+use crate::text;
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,15 +42,23 @@ pub struct DoctorFinding {
 }
 
 impl DoctorFinding {
-    fn passed(check: &'static str, result: impl Into<String>) -> Self {
+    pub(crate) fn passed(check: &'static str, result: impl Into<String>) -> Self {
         Self { check, outcome: CheckOutcome::Passed, result: result.into(), advice: String::new() }
     }
 
-    fn warning(check: &'static str, result: impl Into<String>, advice: impl Into<String>) -> Self {
+    pub(crate) fn warning(
+        check: &'static str,
+        result: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
         Self { check, outcome: CheckOutcome::Warning, result: result.into(), advice: advice.into() }
     }
 
-    fn failed(check: &'static str, result: impl Into<String>, advice: impl Into<String>) -> Self {
+    pub(crate) fn failed(
+        check: &'static str,
+        result: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
         Self { check, outcome: CheckOutcome::Failed, result: result.into(), advice: advice.into() }
     }
 }
@@ -83,8 +91,9 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
 pub async fn run_checks(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     let mut findings = setup::check_setup(registry);
     findings.extend(server::check_server(registry).await);
-    findings.extend(packages::check_packages(registry).await);
-    findings.extend(boot::check_boot(registry).await);
+    for kind in MODULES {
+        findings.extend((kind.diagnose)(registry).await);
+    }
     findings.extend(machine::check_machine(registry).await);
     findings
 }

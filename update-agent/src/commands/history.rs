@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use super::{load_config, text};
+use super::load_config;
 use crate::cli::{self, OutputFormat};
 use crate::history::{self, AttemptRecord};
+use crate::text;
 
 /// Prints the ended updates.
 pub fn print_history(
@@ -27,13 +28,13 @@ pub fn print_history(
 
 fn print_records(records: &[AttemptRecord], out: &mut impl Write) -> std::io::Result<()> {
     for record in records {
-        let changed = match &record.image {
-            Some(image) => text::format_image(image),
-            None => text::pluralize(record.changed, "package", "packages"),
+        let change = match record.change.as_str() {
+            "" => String::new(),
+            change => format!(", {change}"),
         };
         writeln!(
             out,
-            "{}  {}, {changed}  {}",
+            "{}  {}{change}  {}",
             text::format_instant(Some(record.ended)),
             record.outcome,
             record.attempt
@@ -51,9 +52,6 @@ fn detail_lines(record: &AttemptRecord) -> Vec<String> {
     if !record.reason.is_empty() {
         lines.push(record.reason.clone());
     }
-    if let Some(booted) = &record.booted {
-        lines.push(format!("image after the update: {booted}"));
-    }
     let phases = account.phases.iter().map(|span| {
         let fetched = match span.bytes {
             0 => String::new(),
@@ -65,12 +63,7 @@ fn detail_lines(record: &AttemptRecord) -> Vec<String> {
     if !phases.is_empty() {
         lines.push(phases.join(", "));
     }
-    let retained = account.retained_conffiles.iter();
-    lines.extend(retained.map(|file| format!("locally changed file kept: {file}")));
-    if !account.restarted_services.is_empty() {
-        let services = account.restarted_services.join(", ");
-        lines.push(format!("restarted: {services}"));
-    }
+    lines.extend(record.results.iter().cloned());
     if account.reboot_required {
         lines.push("reboot still required".to_owned());
     }
@@ -88,7 +81,7 @@ mod tests {
     use super::*;
     use crate::cli::PathArgs;
     use crate::history::HistoryFile;
-    use crate::model::{FailureKind, ImageChange, PhaseSpan, RunReport};
+    use crate::model::{FailureKind, PhaseSpan, RunReport};
     use crate::paths::AgentPaths;
 
     fn run_history(root: &std::path::Path, output: OutputFormat) -> String {
@@ -116,18 +109,15 @@ mod tests {
             opened: None,
             began: None,
             ended: DateTime::UNIX_EPOCH,
-            changes: Vec::new(),
-            changed: 2,
+            change: "2 packages".into(),
+            results: vec!["restarted: app.service".into()],
             download_bytes: 1_500_000,
             report: RunReport {
                 phases: vec![span("download", 61_000, 1_500_000), span("apply", 90, 0)],
                 remarks: vec!["mark:\nno".into()],
-                retained_conffiles: vec!["/etc/app.conf".into()],
-                restarted_services: vec!["app.service".into()],
                 reboot_required: true,
+                ..RunReport::default()
             },
-            image: None,
-            booted: None,
         };
         HistoryFile::new(paths.history()).add(record).unwrap();
         assert_eq!(
@@ -135,7 +125,6 @@ mod tests {
             "1970-01-01T00:00:00Z  failed, 2 packages  00000000-0000-0000-0000-000000000007\n    \
              app is half-configured\n    \
              download 1 min 1 s (1.5 MB), apply 90 ms\n    \
-             locally changed file kept: /etc/app.conf\n    \
              restarted: app.service\n    \
              reboot still required\n    \
              mark:\n    \
@@ -144,39 +133,5 @@ mod tests {
         let json: serde_json::Value =
             serde_json::from_str(&run_history(root.path(), OutputFormat::Json)).unwrap();
         assert_eq!(json[0]["kind"], "apply");
-        assert_eq!(json[0].get("image"), None);
-    }
-
-    #[test]
-    fn an_image_update_is_printed_with_the_image_that_ran_afterwards() {
-        let record = AttemptRecord {
-            attempt: Uuid::from_u128(7),
-            target: "d".into(),
-            outcome: "reverted".into(),
-            kind: Some(FailureKind::Verify),
-            reason: "it hung".into(),
-            log: String::new(),
-            opened: None,
-            began: None,
-            ended: DateTime::UNIX_EPOCH,
-            changes: Vec::new(),
-            changed: 0,
-            download_bytes: 0,
-            report: RunReport::default(),
-            image: Some(ImageChange {
-                profile_name: "demo".into(),
-                before: "1.0".into(),
-                after: "1.1".into(),
-            }),
-            booted: Some("1.0".into()),
-        };
-        let mut out = Vec::new();
-        print_records(&[record], &mut out).unwrap();
-        assert_eq!(
-            String::from_utf8(out).unwrap(),
-            "1970-01-01T00:00:00Z  reverted, demo 1.0 -> 1.1  00000000-0000-0000-0000-000000000007\n    \
-             it hung\n    \
-             image after the update: 1.0\n"
-        );
     }
 }

@@ -8,14 +8,15 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::load_config;
-use super::text::{self, format_instant};
 use crate::cli::{self, OutputFormat};
 use crate::grants::{GrantFile, OfflineGrant};
 use crate::journal::{FileJournal, JournalEntry};
-use crate::model::{ImageChange, PackageChange};
+use crate::model::{ModuleParts, UpdatePlan};
+use crate::modules::{self, MODULES};
 use crate::node::{Node, NodeError};
 use crate::paths::AgentPaths;
 use crate::status::{self, AgentStatus};
+use crate::text::{self, format_instant};
 
 /// Output of `status`.
 #[derive(Debug, Serialize)]
@@ -38,20 +39,15 @@ struct OpenAttempt {
     id: Uuid,
     target: String,
     phase: &'static str,
-    changes: Vec<PackageChange>,
-    /// The image before and after, if a new image is to be booted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    image: Option<ImageChange>,
     steps_done: usize,
     steps: usize,
     last_sequence: u32,
     acknowledged: u32,
     start_deadline: Option<DateTime<Utc>>,
-    download_bytes: u64,
-    disk_bytes: i64,
-    reboot_expected: bool,
-    /// Number of packages that are held back from a newer version.
-    held_back: usize,
+    #[serde(flatten)]
+    plan: UpdatePlan,
+    /// What each module reports about the change.
+    modules: ModuleParts,
     /// How often the agent requested a reboot.
     reboot_requests: u32,
     remarks: Vec<String>,
@@ -97,15 +93,11 @@ fn describe_attempt(entry: JournalEntry) -> OpenAttempt {
         last_sequence: entry.last_sequence(),
         acknowledged: entry.acknowledged,
         start_deadline: entry.start_deadline,
-        download_bytes: entry.plan.download_bytes,
-        disk_bytes: entry.plan.disk_bytes,
-        reboot_expected: entry.plan.reboot_expected,
-        held_back: entry.plan.held_back.len(),
+        plan: entry.plan,
+        modules: entry.reports,
         reboot_requests: entry.reboot_requests,
         remarks: entry.remarks,
         target: entry.target.digest,
-        changes: entry.plan.changes,
-        image: entry.plan.image,
     }
 }
 
@@ -180,22 +172,11 @@ fn print_attempt(attempt: Option<&OpenAttempt>, line: LineWriter<'_>) -> io::Res
         attempt.last_sequence
     );
     line("attempt", &summary)?;
-    let fetched = text::format_bytes(attempt.download_bytes);
-    let held_back = text::pluralize(attempt.held_back, "package", "packages");
-    let reboot = if attempt.reboot_expected { ", reboot likely" } else { "" };
-    line("", &format!("{fetched} to download, {held_back} held back{reboot}"))?;
-    if let Some(image) = &attempt.image {
-        line("", &text::format_image(image))?;
-    }
-    for change in &attempt.changes {
-        let before = change.before.as_deref().unwrap_or("-");
-        let after = change.after.as_deref().unwrap_or("-");
-        line("", &format!("{} {before} -> {after}", change.name))?;
-    }
-    for remark in &attempt.remarks {
-        line("", remark)?;
-    }
-    Ok(())
+    let fetched = text::format_bytes(attempt.plan.download_bytes);
+    let reboot = if attempt.plan.reboot_expected { ", reboot likely" } else { "" };
+    line("", &format!("{fetched} to download{reboot}"))?;
+    let planned = modules::describe(MODULES.iter().copied(), &attempt.modules).planned;
+    planned.iter().chain(&attempt.remarks).try_for_each(|text| line("", text))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Engine, all_steps, image_before, last_event};
+use super::{Engine, all_steps, last_event};
 use crate::journal::{JournalEntry, JournalError, JournalPoint, Phase};
 use crate::model::{EventKind, Failure, FailureKind};
 use crate::modules::{AnyStep, TryKind, UndoOutcome, Verdict};
@@ -106,7 +106,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         let module = self.module(step)?;
         // Also on the first try: time has passed since the start was permitted.
-        if module.applies_on_reboot()
+        if module.kind().applies_on_reboot
             && self.is_past_deadline(entry)
             && module.is_untouched(&all_steps(entry)).await?
         {
@@ -126,8 +126,7 @@ impl Engine {
     fn revert_before_start(&self, entry: JournalEntry) -> Result<JournalEntry, JournalError> {
         let reason = "interrupted before anything was changed, and the start deadline has passed";
         let failure = Failure::new(FailureKind::Interrupted, reason);
-        let booted = image_before(&entry);
-        self.end(entry, EventKind::Reverted { failure, booted })
+        self.end(entry, EventKind::Reverted { failure })
     }
 
     /// Whether another program is changing the same things. If this is unknown, the answer is no.
@@ -158,7 +157,8 @@ impl Engine {
         let steps = all_steps(entry);
         for module in self.involved_modules(entry) {
             // A module whose change is applied by a reboot is checked before each step, and cancels a prepared change.
-            if module.applies_on_reboot() || !matches!(module.is_untouched(&steps).await, Ok(true))
+            if module.kind().applies_on_reboot
+                || !matches!(module.is_untouched(&steps).await, Ok(true))
             {
                 return false;
             }
@@ -172,7 +172,7 @@ impl Engine {
         let began = last_event(entry, &EventKind::Began);
         let booted = began.is_some_and(|began| began.boot_id != self.parts.boot_id);
         let until = booted.then(|| Instant::now() + self.settling_time);
-        let verdict = loop {
+        loop {
             let verdict = self.verify_modules_once(entry).await;
             let may_retry = until.is_some_and(|until| Instant::now() < until);
             match &verdict.problem {
@@ -180,27 +180,22 @@ impl Engine {
                     tracing::debug!(%problem, "the system has booted; verifying again");
                     tokio::time::sleep(VERIFY_RETRY_INTERVAL).await;
                 }
-                _ => break verdict,
+                _ => return verdict,
             }
-        };
-        add_missing(&mut entry.retained_conffiles, verdict.retained_conffiles.clone());
-        verdict
+        }
     }
 
-    async fn verify_modules_once(&self, entry: &JournalEntry) -> Verdict {
+    async fn verify_modules_once(&self, entry: &mut JournalEntry) -> Verdict {
         let steps = all_steps(entry);
         // Without the module of a step the result is a failure, and waiting does not change that.
         let missing = self.missing_module(entry);
-        let mut combined =
-            Verdict { is_final: missing.is_some(), problem: missing, ..Verdict::default() };
+        let mut combined = Verdict { is_final: missing.is_some(), problem: missing };
         for module in self.involved_modules(entry) {
-            match module.verify(&steps, baseline(entry, module.name())).await {
+            let (baseline, report) = baseline_and_report(entry, module.kind().name);
+            match module.verify(&steps, baseline, report).await {
                 Ok(verdict) => {
-                    combined.results.extend(verdict.results);
-                    combined.retained_conffiles.extend(verdict.retained_conffiles);
                     combined.problem = combined.problem.or(verdict.problem);
                     combined.is_final |= verdict.is_final;
-                    combined.booted = combined.booted.or(verdict.booted);
                 }
                 Err(failure) => combined.problem = combined.problem.or(Some(failure)),
             }
@@ -225,11 +220,8 @@ impl Engine {
         {
             failure.log.clone_from(&problem.log);
         }
-        let booted = verdict.booted;
         match self.undo_steps(&entry).await {
-            Ok(UndoOutcome::Entirely) => {
-                return self.end(entry, EventKind::Reverted { failure, booted });
-            }
+            Ok(UndoOutcome::Entirely) => return self.end(entry, EventKind::Reverted { failure }),
             Ok(UndoOutcome::Impossible) => {}
             Err(back) => {
                 let reason = failure.reason;
@@ -246,9 +238,7 @@ impl Engine {
             ),
             None => failure,
         };
-        let results = verdict.results;
-        let kind = EventKind::Failed { failure, results, booted };
-        self.end(entry, kind)
+        self.end(entry, EventKind::Failed { failure })
     }
 
     /// Undoes the steps of every module that took some. `Complete` only if each module verified that the node is as before.
@@ -262,9 +252,9 @@ impl Engine {
             match module.undo(&steps).await {
                 Ok(undone) => back &= undone == UndoOutcome::Entirely,
                 Err(failure) => {
-                    tracing::warn!(module = module.name(), error = %failure, "cannot revert the change");
+                    tracing::warn!(module = module.kind().name, error = %failure, "cannot revert the change");
                     back = false;
-                    if module.applies_on_reboot() {
+                    if module.kind().applies_on_reboot {
                         again = again.or(Some(failure));
                     }
                 }
@@ -278,9 +268,12 @@ impl Engine {
     }
 }
 
-/// The baseline that a module recorded before the change.
-pub(super) fn baseline<'a>(entry: &'a JournalEntry, module: &str) -> &'a Value {
-    entry.baselines.get(module).unwrap_or(&EMPTY_BASELINE)
+/// The baseline that a module recorded before the change, and its report.
+pub(super) fn baseline_and_report<'a>(
+    entry: &'a mut JournalEntry,
+    module: &str,
+) -> (&'a Value, &'a mut Value) {
+    (entry.baselines.get(module).unwrap_or(&EMPTY_BASELINE), entry.reports.entry(module))
 }
 
 /// Adds the texts that are not in the list yet. After a kill the same texts may be found again.

@@ -2,10 +2,10 @@
 
 use chrono::TimeDelta;
 
-use super::apply::{add_missing, baseline};
+use super::apply::{add_missing, baseline_and_report};
 use super::{Engine, all_steps, last_event};
 use crate::journal::{JournalEntry, JournalError, Phase};
-use crate::model::{EventKind, Failure, FailureKind, RebootRule, UpdateSpec};
+use crate::model::{EventKind, Failure, FailureKind, RebootRule};
 
 /// The agent requests a reboot of the node at most this often in one attempt.
 const MAX_REBOOT_REQUESTS: u32 = 3;
@@ -62,9 +62,9 @@ impl Engine {
         let mut reasons: Option<Vec<String>> = None;
         let mut first_failure = None;
         for module in self.involved_modules(entry) {
-            match module.post_apply(&steps, baseline(entry, module.name())).await {
+            let (baseline, report) = baseline_and_report(entry, module.kind().name);
+            match module.post_apply(&steps, baseline, report).await {
                 Ok(after) => {
-                    add_missing(&mut entry.restarted, after.restarted);
                     add_missing(&mut entry.remarks, after.remarks);
                     entry.reboot_is_the_change |= after.reboot_is_the_change;
                     if let Some(more) = after.reboot {
@@ -72,9 +72,9 @@ impl Engine {
                     }
                 }
                 Err(failure) => {
-                    tracing::warn!(module = module.name(), error = %failure, "the work after the change failed");
+                    tracing::warn!(module = module.kind().name, error = %failure, "the work after the change failed");
                     add_missing(&mut entry.remarks, [failure.remark("after the change")]);
-                    if module.applies_on_reboot() {
+                    if module.kind().applies_on_reboot {
                         first_failure = first_failure.or(Some(failure));
                     }
                 }
@@ -85,7 +85,7 @@ impl Engine {
 
     /// Why the node must not reboot now although the change needs it; `None` if it may.
     fn reboot_obstacle(&self, entry: &JournalEntry) -> Option<String> {
-        if reboot_rule(entry) == RebootRule::Never {
+        if entry.plan.reboot == RebootRule::Never {
             return Some("the policy does not allow the agent to reboot the node".to_owned());
         }
         if let Err(why) = (self.parts.may_reboot)() {
@@ -176,8 +176,7 @@ impl Engine {
             problem.log
         });
         let failure = Failure::with_log(FailureKind::Reboot, reason, &log);
-        let kind = EventKind::Failed { failure, results: verdict.results, booted: verdict.booted };
-        self.end(entry, kind)
+        self.end(entry, EventKind::Failed { failure })
     }
 
     /// The final verification, which decides the outcome.
@@ -198,8 +197,7 @@ impl Engine {
             // Post-apply work has a result only now, after the reboot. Its failures are recorded in the remarks.
             self.run_module_post_apply(&mut entry).await.ok();
         }
-        let kind = EventKind::Finished { results: verdict.results, booted: verdict.booted };
-        self.end(entry, kind)
+        self.end(entry, EventKind::Finished)
     }
 }
 
@@ -209,12 +207,4 @@ fn record_skipped_reboot(entry: &mut JournalEntry, why: &str) {
     entry.reboot_required = true;
     let remark = format!("the change needs a reboot, but the node does not reboot: {why}");
     add_missing(&mut entry.remarks, [remark]);
-}
-
-fn reboot_rule(entry: &JournalEntry) -> RebootRule {
-    match &entry.target.spec {
-        UpdateSpec::Packages(spec) => spec.rules.reboot,
-        UpdateSpec::Image(_) => RebootRule::IfRequired,
-        UpdateSpec::Unknown => RebootRule::Never,
-    }
 }

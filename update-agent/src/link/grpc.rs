@@ -23,6 +23,7 @@ use super::{
     Applicant, Enrollment, LinkError, PollAnswer, PollQuery, ServerLink, StartPermit, wire,
 };
 use crate::journal::JournalEntry;
+use crate::modules::{MODULES, ModuleKind};
 
 /// Time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +43,7 @@ pub struct GrpcLink {
     credential: RwLock<Option<AsciiMetadataValue>>,
     deadline: Duration,
     floor: Arc<TimeFloor>,
+    modules: Vec<ModuleKind>,
 }
 
 impl std::fmt::Debug for GrpcLink {
@@ -90,12 +92,20 @@ impl GrpcLink {
             credential: RwLock::new(None),
             deadline,
             floor,
+            modules: MODULES.to_vec(),
         })
+    }
+
+    /// Uses these modules to read specs and to write reports.
+    #[must_use]
+    pub fn with_modules(mut self, modules: Vec<ModuleKind>) -> Self {
+        self.modules = modules;
+        self
     }
 
     /// Converts the answer to a poll. The server has proved its identity, so its time updates the floor.
     fn accept_answer(&self, answer: PollResponse) -> Result<PollAnswer, LinkError> {
-        let answer = wire::parse_poll_answer(answer)?;
+        let answer = wire::parse_poll_answer(answer, &self.modules)?;
         if let Some(now) = answer.server_time {
             self.floor.record_server_time(now);
         }
@@ -210,7 +220,7 @@ impl ServerLink for GrpcLink {
     }
 
     async fn report(&self, entry: &JournalEntry) -> Result<u32, LinkError> {
-        let message = wire::report_request(entry);
+        let message = wire::report_request(entry, &self.modules);
         let answer = self
             .call(|| {
                 let request = self.request(message.clone());

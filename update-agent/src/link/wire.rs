@@ -1,7 +1,5 @@
 //! Converts the agent's types to protocol messages and back. Messages are not used outside of this folder.
 
-mod spec;
-
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -17,9 +15,10 @@ use crate::grants::{GrantWindow, OfflineGrant};
 use crate::identity;
 use crate::journal::JournalEntry;
 use crate::model::{
-    Action, AttemptEvent, Decision, EventKind, FailureKind, HeldBackCause, HeldBackPackage,
-    PackageResult, RunReport, UpdatePlan, UpdateSpec, UpdateTarget,
+    Action, AttemptEvent, Decision, EventKind, FailureKind, ModuleParts, RunReport, UpdateTarget,
 };
+use crate::modules::ModuleKind;
+use crate::modules::packages::held_back_message;
 use crate::os::{BootedImage, OsRelease};
 
 /// Shortest poll interval, whatever the server asks for.
@@ -73,14 +72,17 @@ pub(super) fn poll_request(question: PollQuery<'_>) -> pb::PollRequest {
     }
 }
 
-pub(super) fn parse_poll_answer(answer: pb::PollResponse) -> Result<PollAnswer, LinkError> {
+pub(super) fn parse_poll_answer(
+    answer: pb::PollResponse,
+    kinds: &[ModuleKind],
+) -> Result<PollAnswer, LinkError> {
     let millis = |millis: u32| Duration::from_millis(millis.into());
     Ok(PollAnswer {
         want_facts: answer.facts_required,
         want_packages: answer.packages_required,
         server_time: answer.now.and_then(parse_timestamp),
         next_poll: millis(answer.next_poll_millis).max(MIN_POLL_INTERVAL),
-        decision: parse_decision(answer.decision.unwrap_or_default())?,
+        decision: parse_decision(answer.decision.unwrap_or_default(), kinds)?,
         credential: Some(answer.credential).filter(|text| !text.is_empty()).map(Secret::new),
         decision_tag: answer.decision_tag,
         max_hold: millis(answer.next_long_poll_millis),
@@ -116,11 +118,11 @@ pub(super) fn parse_start_permit(answer: pb::BeginResponse) -> Result<StartPermi
     }
 }
 
-pub(super) fn report_request(entry: &JournalEntry) -> pb::ReportRequest {
+pub(super) fn report_request(entry: &JournalEntry, kinds: &[ModuleKind]) -> pb::ReportRequest {
     pb::ReportRequest {
         attempt_id: entry.attempt.to_string(),
         target_digest: entry.target.digest.clone(),
-        events: entry.unsent().iter().map(event_message).collect(),
+        events: entry.unsent().iter().map(|event| event_message(event, entry, kinds)).collect(),
     }
 }
 
@@ -189,25 +191,6 @@ fn booted_image_message(image: &BootedImage) -> pb::BootedImage {
     pb::BootedImage { profile_name: image.profile_name.clone(), image_id: image.image_id.clone() }
 }
 
-fn held_back_message(package: &HeldBackPackage) -> pb::HeldBackPackage {
-    let cause = match package.cause {
-        HeldBackCause::Hold => pb::HeldBackCause::Hold,
-        HeldBackCause::Dependencies => pb::HeldBackCause::Dependencies,
-        HeldBackCause::Phased => pb::HeldBackCause::Phased,
-        HeldBackCause::Pinned => pb::HeldBackCause::Pinned,
-        HeldBackCause::Limits => pb::HeldBackCause::Limits,
-        HeldBackCause::Policy => pb::HeldBackCause::Policy,
-    };
-    pb::HeldBackPackage {
-        name: package.name.clone(),
-        architecture: package.architecture.clone(),
-        installed_version: package.installed.clone(),
-        available_version: package.available.clone(),
-        cause: cause.into(),
-        detail: String::new(),
-    }
-}
-
 fn os_release_message(release: &OsRelease) -> pb::OsRelease {
     pb::OsRelease {
         id: release.id.clone(),
@@ -217,13 +200,13 @@ fn os_release_message(release: &OsRelease) -> pb::OsRelease {
     }
 }
 
-fn parse_decision(decision: pb::Decision) -> Result<Decision, LinkError> {
+fn parse_decision(decision: pb::Decision, kinds: &[ModuleKind]) -> Result<Decision, LinkError> {
     use pb::decision::Act as PbAct;
     let act = match decision.act {
         None | Some(PbAct::Idle(_)) => Action::Idle,
-        Some(PbAct::Fetch(fetch)) => Action::Fetch(parse_target(fetch.target)?),
+        Some(PbAct::Fetch(fetch)) => Action::Fetch(parse_target(fetch.target, kinds)?),
         Some(PbAct::Apply(apply)) => Action::Apply {
-            target: parse_target(apply.target)?,
+            target: parse_target(apply.target, kinds)?,
             start_deadline: apply.start_deadline.and_then(parse_timestamp),
         },
         Some(PbAct::Continue(_)) => Action::Continue,
@@ -252,57 +235,70 @@ fn parse_grant(grant: pb::OfflineGrant) -> Option<OfflineGrant> {
     })
 }
 
-fn parse_target(target: Option<pb::Target>) -> Result<UpdateTarget, LinkError> {
+/// A target that no module understands has an empty spec.
+fn parse_target(
+    target: Option<pb::Target>,
+    kinds: &[ModuleKind],
+) -> Result<UpdateTarget, LinkError> {
     let target = target.ok_or(LinkError::InvalidAnswer("it contains no target"))?;
     if target.digest.is_empty() {
         return Err(LinkError::InvalidAnswer("its target has no digest"));
     }
-    let spec = match target.spec {
-        Some(pb::target::Spec::Packages(packages)) => spec::parse_packages(packages),
-        Some(pb::target::Spec::Image(image)) => spec::parse_image(image),
-        // This agent has no module for kernels.
-        Some(pb::target::Spec::Kernel(_)) | None => UpdateSpec::Unknown,
-    };
+    let mut spec = ModuleParts::default();
+    for kind in kinds {
+        if let Some(part) = target.spec.as_ref().and_then(kind.parse_spec) {
+            spec.insert(kind.name, part);
+        }
+    }
     Ok(UpdateTarget { digest: target.digest, spec })
 }
 
-fn event_message(event: &AttemptEvent) -> pb::Event {
+/// The message of an event. The modules add their reports.
+fn event_message(event: &AttemptEvent, entry: &JournalEntry, kinds: &[ModuleKind]) -> pb::Event {
     use pb::event::Kind as PbKind;
     let message = match &event.kind {
-        EventKind::Downloading(plan) => {
-            PbKind::Downloading(pb::Downloading { plan: Some(plan_message(plan)) })
-        }
+        EventKind::Downloading => PbKind::Downloading(pb::Downloading {
+            plan: Some(pb::Plan {
+                download_bytes: entry.plan.download_bytes,
+                disk_bytes: entry.plan.disk_bytes,
+                reboot_expected: entry.plan.reboot_expected,
+                ..pb::Plan::default()
+            }),
+        }),
         EventKind::Downloaded => PbKind::Downloaded(pb::Downloaded {}),
         EventKind::Began => PbKind::Began(pb::Began {}),
         EventKind::RebootBegun => PbKind::RebootBegun(pb::RebootBegun {}),
         EventKind::VerifyBegun => PbKind::VerifyBegun(pb::VerifyBegun {}),
-        EventKind::Finished { results, booted } => PbKind::Finished(pb::Finished {
-            results: results_message(results),
-            booted_image_id: booted.clone().unwrap_or_default(),
-        }),
-        EventKind::Failed { failure, results, booted } => PbKind::Failed(pb::Failed {
+        EventKind::Finished => PbKind::Finished(pb::Finished::default()),
+        EventKind::Failed { failure } => PbKind::Failed(pb::Failed {
             kind: failure_kind_message(failure.kind).into(),
             reason: failure.reason.clone(),
             log: failure.log.clone(),
-            results: results_message(results),
-            booted_image_id: booted.clone().unwrap_or_default(),
+            ..pb::Failed::default()
         }),
-        EventKind::Reverted { failure, booted } => PbKind::Reverted(pb::Reverted {
+        EventKind::Reverted { failure } => PbKind::Reverted(pb::Reverted {
             kind: failure_kind_message(failure.kind).into(),
             reason: failure.reason.clone(),
             log: failure.log.clone(),
-            booted_image_id: booted.clone().unwrap_or_default(),
+            ..pb::Reverted::default()
         }),
         EventKind::NothingToDo => PbKind::NothingToDo(pb::NothingToDo {}),
         EventKind::Cancelled { cause } => PbKind::Cancelled(pb::Cancelled { cause: cause.clone() }),
     };
-    pb::Event {
+    let mut message = pb::Event {
         sequence: event.sequence,
         node_time: Some(timestamp_message(event.at)),
         boot_id: event.boot_id.clone(),
         kind: Some(message),
         report: event.report.as_ref().map(run_report_message),
+    };
+    let reports = event.report.as_ref().map_or(&entry.reports, |report| &report.modules);
+    for kind in kinds {
+        if let Some(report) = reports.get(kind.name) {
+            (kind.write_event)(report, &mut message);
+        }
     }
+    message
 }
 
 fn run_report_message(account: &RunReport) -> pb::RunReport {
@@ -314,43 +310,9 @@ fn run_report_message(account: &RunReport) -> pb::RunReport {
     pb::RunReport {
         phases: phases.collect(),
         remarks: account.remarks.clone(),
-        preserved_conffiles: account.retained_conffiles.clone(),
-        restarted_services: account.restarted_services.clone(),
         reboot_required: account.reboot_required,
+        ..pb::RunReport::default()
     }
-}
-
-fn plan_message(plan: &UpdatePlan) -> pb::Plan {
-    let changes = plan.changes.iter().map(|change| pb::PackageChange {
-        name: change.name.clone(),
-        architecture: change.architecture.clone(),
-        before: change.before.clone().unwrap_or_default(),
-        after: change.after.clone().unwrap_or_default(),
-        suite: change.suite.clone(),
-        download_bytes: change.download_bytes,
-    });
-    pb::Plan {
-        changes: changes.collect(),
-        download_bytes: plan.download_bytes,
-        disk_bytes: plan.disk_bytes,
-        reboot_expected: plan.reboot_expected,
-        held_back: plan.held_back.iter().map(held_back_message).collect(),
-        image: plan.image.as_ref().map(|image| pb::ImageChange {
-            profile_name: image.profile_name.clone(),
-            before: image.before.clone(),
-            desired: image.after.clone(),
-        }),
-    }
-}
-
-fn results_message(results: &[PackageResult]) -> Vec<pb::PackageResult> {
-    let results = results.iter().map(|result| pb::PackageResult {
-        name: result.name.clone(),
-        architecture: result.architecture.clone(),
-        version: result.version.clone(),
-        state: result.state.clone(),
-    });
-    results.collect()
 }
 
 fn failure_kind_message(kind: FailureKind) -> pb::FailureKind {

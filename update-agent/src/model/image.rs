@@ -111,14 +111,12 @@ pub struct ImageSpec {
 }
 
 impl ImageSpec {
-    /// Whether another spec means the same file of the same release. A change of the rules or signatures makes no other
-    /// image.
-    pub fn is_same_image(&self, other: &Self) -> bool {
-        self.sha256 == other.sha256
-            && self.url == other.url
-            && self.profile_name == other.profile_name
-            && self.image_id == other.image_id
-            && self.architecture == other.architecture
+    /// The file and its release as text. A change of the rules or signatures makes no other image.
+    pub fn image_identity(&self) -> String {
+        let digest = self.sha256.to_string();
+        [&digest, &self.url, &self.profile_name, &self.image_id, &self.architecture]
+            .map(String::as_str)
+            .join("\n")
     }
 }
 
@@ -149,6 +147,13 @@ pub struct ImageChange {
     pub before: String,
     /// The desired version.
     pub after: String,
+}
+
+impl fmt::Display for ImageChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let before = if self.before.is_empty() { "-" } else { &self.before };
+        write!(f, "{} {before} -> {}", self.profile_name, self.after)
+    }
 }
 
 #[cfg(test)]
@@ -214,14 +219,25 @@ mod tests {
         assert_eq!(serde_json::from_str::<ImageSpec>(&earlier).unwrap(), spec());
     }
 
+    /// The journal keeps the spec as JSON. Half of an instruction means something else.
+    #[test]
+    fn a_spec_with_an_unknown_field_is_rejected() {
+        for pointer in ["", "/rules"] {
+            let mut newer = serde_json::to_value(spec()).unwrap();
+            let object = newer.pointer_mut(pointer).unwrap().as_object_mut().unwrap();
+            object.insert("more".into(), 1.into());
+            serde_json::from_value::<ImageSpec>(newer).unwrap_err();
+        }
+    }
+
     #[test]
     fn another_file_is_another_image_but_a_retry_is_not() {
         let ordered = ImageSpec { allow_retry: true, signatures: vec!["k:s".into()], ..spec() };
-        assert!(spec().is_same_image(&ordered));
+        assert_eq!(spec().image_identity(), ordered.image_identity());
         let other = ImageSpec { sha256: Sha256::hash(b"other"), ..spec() };
-        assert!(!spec().is_same_image(&other));
+        assert_ne!(spec().image_identity(), other.image_identity());
         let moved =
             ImageSpec { url: "https://elsewhere.example/demo-1.1.raw.zst".into(), ..spec() };
-        assert!(!spec().is_same_image(&moved));
+        assert_ne!(spec().image_identity(), moved.image_identity());
     }
 }

@@ -2,31 +2,38 @@
 //! an image that fails its trial is abandoned.
 //!
 //! All slow work happens while the node is in use: the file is downloaded, verified, unpacked into
-//! the slot that does not run, and read back ([`Module::fetch`]). The window is only needed to arm
-//! the slot and to reset ([`arm`]). After the reset [`crate::trial`] decides before this module
+//! the slot that does not run, and read back ([`Module::prepare`]). The window is only needed to
+//! arm the slot and to reset ([`arm`]). After the reset [`crate::trial`] decides before this module
 //! runs; [`Module::verify`] only reads the result.
 //!
 //! The table in [`slots`] defines the order of the writes.
 
 pub mod arm;
 pub mod boot_control;
+mod command;
 pub mod device;
+mod doctor;
 pub mod plan;
 pub mod signature;
 mod slot_contents;
 pub mod slots;
 pub mod spool;
+mod system;
 pub mod uki;
 pub mod unpack;
 pub mod web;
+mod wire;
 
 use std::fmt;
 use std::future::ready;
+use std::io::Write;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use evenkeel_kit::Clock;
+use evenkeel_kit::{Clock, Secret};
+use evenkeel_proto::agent as pb;
 use serde::{Deserialize, Serialize};
 
 use self::arm::ImageStage;
@@ -36,14 +43,21 @@ use self::signature::ImageKeys;
 use self::slot_contents::VerifiedSlot;
 use self::slots::{Slot, SlotFile, SlotState};
 use self::spool::{Spool, SpoolProgress};
+use self::web::WebClient;
+use crate::cli::AgentCommand;
+use crate::commands::doctor::DoctorFinding;
 use crate::hooks::{self, HookPoint};
-use crate::model::{Failure, FailureKind, ImageSpec, Sha256, UpdateSpec};
+use crate::model::{Failure, FailureKind, ImageChange, ImageSpec, Sha256};
+use crate::module_registry::ModuleRegistry;
 use crate::modules::{
-    Draft, FetchProgress, Module, PostApplyResult, Readiness, TryKind, UndoOutcome, Verdict,
+    Draft, FetchProgress, KeptDownloads, Module, PostApplyResult, Readiness, ReportText, RetryRule,
+    SpecIdentity, TryKind, UndoOutcome, Verdict,
 };
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
 use crate::runner::Runner;
+
+pub use self::system::ImageSystem;
 
 /// Time after which a partial download is reported.
 const DOWNLOAD_SLICE: Duration = Duration::from_secs(30);
@@ -96,6 +110,8 @@ pub struct ImageParts {
     pub hook_timeout: Duration,
     /// How long hooks may delay the reset.
     pub max_reboot_delay: Duration,
+    /// Gets the node's credential; `None` if the files come from elsewhere.
+    pub web: Option<WebClient>,
 }
 
 impl fmt::Debug for ImageParts {
@@ -128,17 +144,19 @@ pub struct ImageBaseline {
     pub undecided: u8,
 }
 
+/// What is reported about an image update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageReport {
+    /// The image before and after, if one is to be booted.
+    pub change: Option<ImageChange>,
+    /// Version of the running image, if it is known: first before the change, later after it.
+    pub booted: Option<String>,
+}
+
 impl ImageModule {
     pub fn new(parts: ImageParts) -> Self {
         Self { parts, verified_slot: Mutex::new(None) }
-    }
-
-    /// The image part of an update spec.
-    pub fn select_spec(spec: &UpdateSpec) -> Option<&ImageSpec> {
-        match spec {
-            UpdateSpec::Image(image) => Some(image),
-            UpdateSpec::Packages(_) | UpdateSpec::Unknown => None,
-        }
     }
 
     /// Fails unless a trusted key signed the image or the owner allows unsigned images. Reads the
@@ -178,19 +196,30 @@ impl ImageModule {
 
 impl Module for ImageModule {
     const NAME: &'static str = "image";
-    const STEP_NAMES: &'static [&'static str] = ImageStep::NAMES;
+    const STEP_NAMES: &'static [&'static str] = &[ImageStep::NAME];
     const APPLIES_ON_REBOOT: bool = true;
     type Spec = ImageSpec;
     type Observation = ImageObservation;
     type Step = ImageStep;
     type Baseline = ImageBaseline;
+    type Report = ImageReport;
 
-    /// Nothing to refresh: the server selects the image.
-    fn refresh(
-        &self,
-        _spec: Option<&ImageSpec>,
-    ) -> impl Future<Output = Result<(), Failure>> + Send {
-        ready(Ok(()))
+    fn build(registry: &ModuleRegistry<'_>) -> Result<Option<Self>, Failure> {
+        Ok(registry.images()?.map(|images| images.build_module(registry)))
+    }
+
+    fn parse_spec(message: &pb::target::Spec) -> Option<ImageSpec> {
+        match message {
+            pb::target::Spec::Image(image) => wire::parse_image(image.clone()),
+            _ => None,
+        }
+    }
+
+    /// The digest of a target names the release, but not the image file, which may have been
+    /// replaced. An ordered retry of a failed image does not wait for the retry interval.
+    fn identify(spec: &ImageSpec) -> SpecIdentity {
+        let again = if spec.allow_retry { " again" } else { "" };
+        SpecIdentity { change: spec.image_identity(), attempt: format!("{}{again}", spec.sha256) }
     }
 
     async fn observe(&self, spec: &ImageSpec) -> Result<ImageObservation, Failure> {
@@ -217,19 +246,18 @@ impl Module for ImageModule {
         })
     }
 
-    fn plan(spec: &ImageSpec, observation: &ImageObservation) -> Result<Draft<ImageStep>, Failure> {
+    fn plan(
+        spec: &ImageSpec,
+        observation: &ImageObservation,
+    ) -> Result<Draft<ImageStep, ImageReport>, Failure> {
         plan::plan_image(spec, observation)
     }
 
-    fn step_name(_step: &ImageStep) -> &'static str {
-        ImageStep::NAME
+    fn update_step(step: &ImageStep, spec: &ImageSpec) -> Option<ImageStep> {
+        Some(ImageStep { spec: spec.clone(), ..step.clone() })
     }
 
-    fn update_step(step: ImageStep, spec: &ImageSpec) -> ImageStep {
-        ImageStep { spec: spec.clone(), ..step }
-    }
-
-    async fn fetch(&self, step: &ImageStep) -> Result<FetchProgress, Failure> {
+    async fn prepare(&self, step: &ImageStep) -> Result<FetchProgress, Failure> {
         let ImageParts { boot, slots, .. } = &self.parts;
         if matches!(slots.get().state(step.slot), SlotState::Armed { .. }) {
             // The journal of the attempt that armed it was lost. A slot without an attempt must not
@@ -317,11 +345,7 @@ impl Module for ImageModule {
     }
 
     /// The first try and later ones look up what was done already.
-    async fn apply(&self, step: &ImageStep, _trying: TryKind) -> Result<(), Failure> {
-        self.arm(step, None).await
-    }
-
-    async fn apply_until(
+    async fn apply(
         &self,
         step: &ImageStep,
         _trying: TryKind,
@@ -334,14 +358,16 @@ impl Module for ImageModule {
         &self,
         steps: &[ImageStep],
         baseline: &ImageBaseline,
+        report: &mut ImageReport,
     ) -> Result<Verdict, Failure> {
-        self.verify_image(steps, baseline).await
+        self.verify_image(steps, baseline, report).await
     }
 
     async fn post_apply(
         &self,
         steps: &[ImageStep],
         _baseline: &ImageBaseline,
+        _report: &mut ImageReport,
     ) -> Result<PostApplyResult, Failure> {
         self.post_apply_image(steps).await
     }
@@ -373,12 +399,97 @@ impl Module for ImageModule {
         Ok(())
     }
 
-    /// Nothing to do: there are only downloads, and removing them takes long.
-    fn clean_up(&self) -> Result<(), Failure> {
-        Ok(())
+    /// An image is a download that takes long.
+    async fn clean_up(&self, keep: KeptDownloads<&ImageSpec>) -> Result<(), Failure> {
+        match keep {
+            KeptDownloads::Long => Ok(()),
+            KeptDownloads::Needed(spec) => {
+                self.discard_downloads(spec.map(|image| image.sha256)).await
+            }
+        }
     }
 
-    async fn discard_downloads_except(&self, spec: Option<&ImageSpec>) -> Result<(), Failure> {
-        self.discard_downloads(spec.map(|image| image.sha256)).await
+    /// A missing signature or a wrong checksum is permanent. Downloading and writing an image again
+    /// causes some GB of traffic at each try.
+    fn retry_rule(kind: FailureKind) -> RetryRule {
+        match kind {
+            FailureKind::Signature | FailureKind::Verify => RetryRule::Never,
+            FailureKind::Download | FailureKind::Storage => RetryRule::Later,
+            _ => RetryRule::for_failure(kind),
+        }
+    }
+
+    fn set_credential(&self, credential: &Secret) {
+        if let Some(web) = &self.parts.web {
+            web.set_credential(credential);
+        }
+    }
+
+    fn write_event(report: &ImageReport, event: &mut pb::Event) {
+        wire::write_event(report, event);
+    }
+
+    fn describe(report: &ImageReport) -> ReportText {
+        let change = report.change.as_ref().map(ImageChange::to_string);
+        let booted = report.booted.iter();
+        ReportText {
+            change: change.clone().unwrap_or_default(),
+            planned: change.into_iter().collect(),
+            results: booted.map(|id| format!("image after the update: {id}")).collect(),
+        }
+    }
+
+    fn diagnose(registry: &ModuleRegistry<'_>) -> impl Future<Output = Vec<DoctorFinding>> {
+        doctor::check_boot(registry)
+    }
+
+    fn run_command(
+        command: &AgentCommand,
+        mut out: &mut dyn Write,
+    ) -> Option<anyhow::Result<ExitCode>> {
+        match command {
+            AgentCommand::Image(arguments) => Some(command::run_image_command(arguments, &mut out)),
+            AgentCommand::Trial(arguments) => Some(command::run_trial_command(arguments)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_attempt_differs_for_a_retry_and_for_another_file() {
+        let attempt = |spec: &ImageSpec| ImageModule::identify(spec).attempt;
+        let spec = ImageSpec::sample("1.1");
+        let ordered = ImageSpec { allow_retry: true, ..spec.clone() };
+        let rebuilt = ImageSpec { sha256: Sha256::hash(b"rebuilt"), ..spec.clone() };
+        let signed = ImageSpec { signatures: vec!["k:s".into()], ..spec.clone() };
+        assert_ne!(attempt(&ordered), attempt(&spec));
+        assert_ne!(attempt(&rebuilt), attempt(&spec));
+        assert_eq!(attempt(&signed), attempt(&spec));
+    }
+
+    #[test]
+    fn an_image_that_could_not_be_fetched_is_not_retried_at_once() {
+        for kind in [FailureKind::Download, FailureKind::Storage] {
+            assert_eq!(ImageModule::retry_rule(kind), RetryRule::Later);
+        }
+        for kind in [FailureKind::Signature, FailureKind::Verify, FailureKind::Unsupported] {
+            assert_eq!(ImageModule::retry_rule(kind), RetryRule::Never);
+        }
+        assert_eq!(ImageModule::retry_rule(FailureKind::Plan), RetryRule::Soon);
+    }
+
+    #[test]
+    fn a_report_is_described_by_the_image_before_and_after() {
+        let change =
+            ImageChange { profile_name: "demo".into(), before: "1.0".into(), after: "1.1".into() };
+        let booted = Some("1.0".to_owned());
+        let text = ImageModule::describe(&ImageReport { change: Some(change), booted });
+        assert_eq!(text.change, "demo 1.0 -> 1.1");
+        assert_eq!(text.results, ["image after the update: 1.0"]);
+        assert_eq!(ImageChange::default().to_string(), " - -> ");
     }
 }

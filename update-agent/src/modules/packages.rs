@@ -9,6 +9,8 @@ mod apt;
 mod apt_log;
 mod audit;
 mod baseline;
+mod command;
+mod doctor;
 mod dpkg;
 mod dpkg_lock;
 mod fetch;
@@ -21,23 +23,34 @@ mod parse;
 mod plan;
 mod refusals;
 mod repair;
+mod report;
 mod rules;
 mod services;
 mod sources;
 mod space;
 mod verify;
+mod wire;
 
+use std::future::ready;
+use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
+use chrono::{DateTime, Utc};
+use evenkeel_proto::agent as pb;
 
 use self::apt::{AptTransaction, storage_failure, tool_failure};
 use self::dpkg_lock::{DpkgLock, DpkgLockError};
 use self::files::Archives;
-use crate::model::{Failure, FailureKind, PackageMode, PackageSpec, UpdateSpec};
+use crate::cli::AgentCommand;
+use crate::commands::doctor::DoctorFinding;
+use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
+use crate::module_registry::ModuleRegistry;
 use crate::modules::{
-    Draft, FetchProgress, Module, PostApplyResult, Readiness, TryKind, UndoOutcome, Verdict,
+    Draft, FetchProgress, KeptDownloads, Module, PostApplyResult, Readiness, ReportText, TryKind,
+    Verdict,
 };
 use crate::owner::{Owner, OwnerLimits};
 use crate::paths::AgentPaths;
@@ -45,6 +58,7 @@ use crate::runner::Output;
 
 pub use self::apt::{PackageToolTimeouts, PackageTools};
 pub use self::baseline::{PackageBaseline, RebootRequests};
+pub use self::command::{PackagePlan, parse_packages, plan_packages};
 pub use self::files::{Deb, Digest, hex};
 pub use self::held_back::{SimulationSet, find_held_back};
 pub use self::index_targets::{IndexTarget, origin_suites};
@@ -52,8 +66,10 @@ pub use self::parse::{DpkgPackage, ExactVersion, HeldBackUpgrade, PlannedInstall
 pub use self::plan::{
     InstalledPackages, PackageObservation, PackageStep, StepItem, index_by_apt_name,
 };
+pub use self::report::PackageReport;
 pub use self::rules::matches_suites;
 pub use self::sources::{AptView, PreferenceScope, SourceScope, has_preferences};
+pub(crate) use self::wire::held_back_message;
 
 /// The module for updates of packages.
 #[derive(Debug)]
@@ -72,12 +88,26 @@ impl PackagesModule {
         Self { tools, paths, archives, owner, services }
     }
 
-    /// The package part of an update spec.
-    pub fn select_spec(spec: &UpdateSpec) -> Option<&PackageSpec> {
-        match spec {
-            UpdateSpec::Packages(packages) => Some(packages),
-            UpdateSpec::Image(_) | UpdateSpec::Unknown => None,
+    /// Refreshes the package lists, with a few retries.
+    async fn refresh_for(&self, spec: &PackageSpec, limits: &OwnerLimits) -> Result<(), Failure> {
+        (|| self.refresh_lists(spec, limits))
+            .retry(retry_backoff())
+            .sleep(tokio::time::sleep)
+            .when(is_transient)
+            .await
+    }
+
+    /// Removes the files of ended attempts.
+    fn remove_files(&self) -> Result<(), Failure> {
+        // A dpkg that is still running may need the files; they are removed the next time.
+        if self.archives.exists() && DpkgLock::is_held(&self.paths).map_err(storage_failure)? {
+            let reason = "the downloaded files are retained, because dpkg is still running";
+            return Err(Failure::new(FailureKind::Apply, reason));
         }
+        if !self.archives.is_retained() {
+            self.archives.remove_all().map_err(storage_failure)?;
+        }
+        sources::remove_folders(&self.paths).map_err(storage_failure)
     }
 
     async fn lock_dpkg(&self, wait: Duration) -> Result<DpkgLock, Failure> {
@@ -259,28 +289,39 @@ fn is_transient(failure: &Failure) -> bool {
 impl Module for PackagesModule {
     const NAME: &'static str = "packages";
     const STEP_NAMES: &'static [&'static str] = PackageStep::NAMES;
+    const WRITTEN_PATHS: &'static [&'static str] = &["/", "/usr", "/var", "/boot"];
     type Spec = PackageSpec;
     type Observation = PackageObservation;
     type Step = PackageStep;
     type Baseline = PackageBaseline;
+    type Report = PackageReport;
 
-    async fn refresh(&self, spec: Option<&PackageSpec>) -> Result<(), Failure> {
-        let (spec, limits) = match spec {
-            Some(spec) => {
-                names::validate(spec)?;
-                (spec.clone(), self.owner_limits()?)
-            }
-            None => (latest_spec(), OwnerLimits::default()),
-        };
-        (|| self.refresh_lists(&spec, &limits))
-            .retry(retry_backoff())
-            .sleep(tokio::time::sleep)
-            .when(is_transient)
-            .await
+    fn build(registry: &ModuleRegistry<'_>) -> Result<Option<Self>, Failure> {
+        Ok(registry.has_packages().then(|| {
+            let owner = Arc::clone(&registry.owner);
+            let (tools, paths) = (registry.package_tools(), registry.paths.clone());
+            Self::new(tools, paths, owner, registry.has_systemd())
+        }))
+    }
+
+    fn parse_spec(message: &pb::target::Spec) -> Option<PackageSpec> {
+        match message {
+            pb::target::Spec::Packages(packages) => wire::parse_packages(packages.clone()),
+            _ => None,
+        }
+    }
+
+    fn check_allowed(&self, spec: &PackageSpec) -> Result<(), Failure> {
+        self.owner.check_spec(spec)
+    }
+
+    async fn refresh(&self) -> Result<(), Failure> {
+        self.refresh_for(&latest_spec(), &OwnerLimits::default()).await
     }
 
     async fn observe(&self, spec: &PackageSpec) -> Result<PackageObservation, Failure> {
         names::validate(spec)?;
+        self.refresh_for(spec, &self.owner_limits()?).await?;
         let limits = self.owner_limits()?;
         self.observe_update(spec, limits).await
     }
@@ -288,7 +329,7 @@ impl Module for PackagesModule {
     fn plan(
         spec: &PackageSpec,
         observed: &PackageObservation,
-    ) -> Result<Draft<PackageStep>, Failure> {
+    ) -> Result<Draft<PackageStep, PackageReport>, Failure> {
         plan::plan(spec, observed)
     }
 
@@ -296,7 +337,7 @@ impl Module for PackagesModule {
         step.name()
     }
 
-    async fn fetch(&self, step: &PackageStep) -> Result<FetchProgress, Failure> {
+    async fn prepare(&self, step: &PackageStep) -> Result<FetchProgress, Failure> {
         let PackageStep::Install { debs, own_sources, bytes_per_second: pace, .. } = step else {
             return Ok(FetchProgress::Complete);
         };
@@ -323,7 +364,10 @@ impl Module for PackagesModule {
             }
             Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
         }
-        if let Err(why) = self.check_downgrades_allowed(steps) {
+        // The limits may have changed since the plan was made.
+        let changes = steps.iter().flat_map(PackageStep::items).map(|item| &item.change);
+        let allowed = self.check_downgrades_allowed(steps);
+        if let Err(why) = allowed.and_then(|()| self.owner.check_removals(changes)) {
             return Ok(Readiness::NotYet(why));
         }
         self.check_unchanged(steps).await?;
@@ -353,7 +397,12 @@ impl Module for PackagesModule {
         Ok(is_locked.then(|| "another program holds dpkg's lock".to_owned()))
     }
 
-    async fn apply(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
+    async fn apply(
+        &self,
+        step: &PackageStep,
+        trying: TryKind,
+        _start_deadline: Option<DateTime<Utc>>,
+    ) -> Result<(), Failure> {
         match step {
             PackageStep::Install { .. } => self.install(step, trying).await,
             PackageStep::Configure { .. } => self.configure_packages().await,
@@ -365,16 +414,18 @@ impl Module for PackagesModule {
         &self,
         steps: &[PackageStep],
         baseline: &PackageBaseline,
+        report: &mut PackageReport,
     ) -> Result<Verdict, Failure> {
-        self.verify_packages(steps, baseline).await
+        self.verify_packages(steps, baseline, report).await
     }
 
     async fn post_apply(
         &self,
         steps: &[PackageStep],
         baseline: &PackageBaseline,
+        report: &mut PackageReport,
     ) -> Result<PostApplyResult, Failure> {
-        Ok(self.post_apply_packages(steps, baseline).await)
+        Ok(self.post_apply_packages(steps, baseline, report).await)
     }
 
     async fn is_untouched(&self, steps: &[PackageStep]) -> Result<bool, Failure> {
@@ -393,25 +444,38 @@ impl Module for PackagesModule {
         Ok(steps.iter().flat_map(PackageStep::items).all(as_before))
     }
 
-    async fn undo(&self, steps: &[PackageStep]) -> Result<UndoOutcome, Failure> {
-        // Older versions are rarely still available, and maintainer scripts do not support the way back. But if a script
-        // failed before anything was unpacked, there is nothing to undo.
-        if self.is_untouched(steps).await? {
-            return Ok(UndoOutcome::Entirely);
-        }
-        Ok(UndoOutcome::Impossible)
+    // There is no `undo`: older versions are rarely still available, and maintainer scripts do not
+    // support the way back. But if a script failed before anything was unpacked, there is nothing
+    // to undo.
+
+    /// Removes all files: they are quickly fetched again.
+    fn clean_up(
+        &self,
+        _keep: KeptDownloads<&PackageSpec>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        ready(self.remove_files())
     }
 
-    fn clean_up(&self) -> Result<(), Failure> {
-        // A dpkg that is still running may need the files; they are removed the next time.
-        if self.archives.exists() && DpkgLock::is_held(&self.paths).map_err(storage_failure)? {
-            let reason = "the downloaded files are retained, because dpkg is still running";
-            return Err(Failure::new(FailureKind::Apply, reason));
+    fn write_event(report: &PackageReport, event: &mut pb::Event) {
+        wire::write_event(report, event);
+    }
+
+    fn describe(report: &PackageReport) -> ReportText {
+        report.describe()
+    }
+
+    fn diagnose(registry: &ModuleRegistry<'_>) -> impl Future<Output = Vec<DoctorFinding>> {
+        doctor::check_packages(registry)
+    }
+
+    fn run_command(
+        command: &AgentCommand,
+        mut out: &mut dyn Write,
+    ) -> Option<anyhow::Result<ExitCode>> {
+        match command {
+            AgentCommand::Plan(arguments) => Some(command::print_plan(arguments, &mut out)),
+            _ => None,
         }
-        if !self.archives.is_retained() {
-            self.archives.remove_all().map_err(storage_failure)?;
-        }
-        sources::remove_folders(&self.paths).map_err(storage_failure)
     }
 }
 

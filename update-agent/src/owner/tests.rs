@@ -107,7 +107,7 @@ fn invalid_or_untrusted_limits_allow_nothing() {
         assert!(problem.ends_with("; nothing is changed until this is fixed"));
         owner.may_begin().unwrap_err();
         owner.may_reboot().unwrap_err();
-        owner.check_plan(&UpdatePlan::default()).unwrap_err();
+        owner.check_removals([].iter()).unwrap_err();
         let failure = owner.check_spec(&package_spec(&[])).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Limits);
         assert!(owner.summary().contains(why), "{}", owner.summary());
@@ -209,23 +209,21 @@ fn a_spec_with_disallowed_sources_fails_with_that_reason() {
 
 #[test]
 fn a_planned_removal_does_not_begin_after_the_owner_forbids_it() {
-    let plan = UpdatePlan {
-        changes: vec![PackageChange {
-            name: "demo".to_owned(),
-            architecture: "amd64".to_owned(),
-            before: Some("1.0".to_owned()),
-            after: None,
-            suite: String::new(),
-            download_bytes: 0,
-        }],
-        ..UpdatePlan::default()
+    let removal = PackageChange {
+        name: "demo".to_owned(),
+        architecture: "amd64".to_owned(),
+        before: Some("1.0".to_owned()),
+        after: None,
+        suite: String::new(),
+        download_bytes: 0,
     };
+    let check = |machine: &Machine| machine.owner.check_removals([&removal].into_iter());
     let machine = Machine::with_limits("");
-    machine.owner.check_plan(&plan).unwrap();
+    check(&machine).unwrap();
     machine.write_limits("removals = false", 0o644);
-    let why = machine.owner.check_plan(&plan).unwrap_err();
+    let why = check(&machine).unwrap_err();
     assert!(why.ends_with("demo would be removed"), "{why}");
-    machine.owner.check_plan(&UpdatePlan::default()).unwrap();
+    machine.owner.check_removals([].iter()).unwrap();
 }
 
 #[test]

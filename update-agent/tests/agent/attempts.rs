@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_update_agent::agent::AgentError;
-use evenkeel_update_agent::model::{EventKind, Failure, FailureKind, UpdateSpec, UpdateTarget};
+use evenkeel_update_agent::model::{EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
 use evenkeel_update_agent::node::load_credential;
 use evenkeel_update_agent::status;
 
-use crate::support::node::{TestNode, package_target};
+use crate::support::node::{TestNode, package_report, package_target};
 
 fn last_event_kind(node: &TestNode) -> EventKind {
     node.server().only_attempt().last().unwrap().kind.clone()
@@ -122,9 +122,8 @@ async fn a_failing_package_script_ends_the_attempt_with_the_output_of_dpkg() {
     node.packages().broken.insert("app".into());
     let error = node.run_once().await.unwrap_err();
     assert!(matches!(error, AgentError::Attempt(_)), "{error}");
-    let EventKind::Failed { failure, results, .. } = last_event_kind(&node) else {
-        panic!("a failure")
-    };
+    let EventKind::Failed { failure } = last_event_kind(&node) else { panic!("a failure") };
+    let results = package_report(node.server().only_attempt().last().unwrap()).results;
     assert_eq!(failure.kind, FailureKind::Apply);
     assert!(failure.log.contains("app: postinst fails on purpose"), "{}", failure.log);
     assert!(failure.reason.contains("app is 2 and half-configured"), "{}", failure.reason);
@@ -190,7 +189,8 @@ async fn an_invalid_package_name_never_reaches_a_command_line() {
 #[tokio::test]
 async fn an_unknown_kind_of_update_is_unsupported() {
     let node = TestNode::in_window();
-    node.server().target = Some(UpdateTarget { digest: "image".into(), spec: UpdateSpec::Unknown });
+    node.server().target =
+        Some(UpdateTarget { digest: "image".into(), spec: ModuleParts::default() });
     node.run_once().await.unwrap_err();
     assert_eq!(failure(&node).kind, FailureKind::Unsupported);
 }
@@ -198,7 +198,8 @@ async fn an_unknown_kind_of_update_is_unsupported() {
 #[tokio::test]
 async fn an_unknown_kind_of_update_is_reported_before_its_window_opens() {
     let node = TestNode::new();
-    node.server().target = Some(UpdateTarget { digest: "image".into(), spec: UpdateSpec::Unknown });
+    node.server().target =
+        Some(UpdateTarget { digest: "image".into(), spec: ModuleParts::default() });
     let mut agent = node.agent();
     agent.run_once().await.unwrap_err();
     assert_eq!(node.server().story(), "failed");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use evenkeel_kit::{Secret, TestClock};
 use evenkeel_update_agent::commands::doctor::{CheckOutcome, DoctorFinding, run_checks};
-use evenkeel_update_agent::commands::module_registry::ModuleRegistry;
 use evenkeel_update_agent::config::Config;
 use evenkeel_update_agent::identity::MachineMarks;
+use evenkeel_update_agent::module_registry::ModuleRegistry;
 use evenkeel_update_agent::node::{self, Node as Enrolled};
 use uuid::Uuid;
 

@@ -2,6 +2,8 @@
 
 use evenkeel_update_agent::history::{self, AttemptRecord};
 use evenkeel_update_agent::model::FailureKind;
+use evenkeel_update_agent::modules::Module as _;
+use evenkeel_update_agent::modules::packages::{PackageReport, PackagesModule};
 
 use crate::support::journal::{BreakingJournal, WriteSide};
 use crate::support::node::TestNode;
@@ -17,8 +19,9 @@ async fn a_finished_attempt_is_recorded_with_its_changes() {
     let [record] = &records(&node)[..] else { panic!("one record") };
     assert_eq!(record.outcome, "finished");
     assert_eq!(record.target, "latest");
-    assert_eq!((record.changed, record.kind), (2, None));
-    let names: Vec<_> = record.changes.iter().map(|change| &change.name).collect();
+    assert_eq!((&*record.change, record.kind), ("2 packages", None));
+    let report: PackageReport = record.report.modules.read(PackagesModule::NAME).unwrap();
+    let names: Vec<_> = report.changes.iter().map(|change| &change.name).collect();
     assert_eq!(names, ["app", "lib"]);
     assert!(record.began.is_some());
     assert!(!record.report.phases.is_empty());

@@ -5,12 +5,12 @@ use std::fs;
 use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::journal::FileJournal;
-use evenkeel_update_agent::model::{FailureKind, Sha256, UpdateSpec};
+use evenkeel_update_agent::model::{FailureKind, Sha256};
 use evenkeel_update_agent::modules::image::slots::SlotState;
 use evenkeel_update_agent::status;
 
 use crate::image_steps::{STORY, assert_runs_new, assert_runs_old, revert_failure};
-use crate::support::image_node::{ImageNode, image_target};
+use crate::support::image_node::{ImageNode, change_spec, image_target};
 
 /// A node with a start permit for one hour that loses power at the write `at` and returns two hours later.
 fn node_back_after_window(at: usize) -> ImageNode {
@@ -211,9 +211,7 @@ async fn a_changed_spec_of_the_same_image_applies_to_an_open_attempt() {
     node.run_until_idle().await.unwrap_err();
     let signed = vec!["key:signature".to_owned()];
     let mut changed = image_target("1.1");
-    if let UpdateSpec::Image(spec) = &mut changed.spec {
-        spec.signatures.clone_from(&signed);
-    }
+    change_spec(&mut changed, |spec| spec.signatures.clone_from(&signed));
     node.server().target = Some(changed.clone());
     node.run_until_idle().await.unwrap_err();
     assert_eq!(node.machine.state().requested_signatures, signed);

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use evenkeel_update_agent::model::{FailureKind, Sha256, UpdateSpec, UpdateTarget};
+use evenkeel_update_agent::model::{FailureKind, Sha256, UpdateTarget};
 use evenkeel_update_agent::modules::image::signature::signed_statement;
 use evenkeel_update_agent::modules::image::slots::SlotState;
 use evenkeel_update_agent::status;
 use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
 
 use crate::image_steps::{STORY, assert_runs_new, assert_runs_old, revert_failure};
-use crate::support::image_node::{ImageNode, image_target};
+use crate::support::image_node::{ImageNode, change_spec, image_target};
 
 /// The exit status with which a hook reports "not ready".
 const STATUS_NOT_READY: i32 = 75;
@@ -83,11 +83,11 @@ async fn a_hook_that_fails_after_the_commit_is_a_remark_and_undoes_nothing() {
 fn signed_target() -> (UpdateTarget, String) {
     let key = KeyPair::generate().unwrap();
     let mut target = image_target("1.1");
-    let UpdateSpec::Image(spec) = &mut target.spec else { panic!("an image") };
     let id = Sha256::hash(&key.subject_public_key_info());
-    let signature = key.sign(signed_statement(spec).as_bytes()).unwrap();
-    let signature = format!("{id}:{}", STANDARD.encode(signature));
-    spec.signatures.push(signature);
+    change_spec(&mut target, |spec| {
+        let signature = key.sign(signed_statement(spec).as_bytes()).unwrap();
+        spec.signatures.push(format!("{id}:{}", STANDARD.encode(signature)));
+    });
     (target, key.public_key_pem())
 }
 

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use evenkeel_update_agent::commands::images::reconcile_slots;
-use evenkeel_update_agent::model::{
-    AttemptEvent, EventKind, Failure, FailureKind, Sha256, UpdateSpec,
-};
+use evenkeel_update_agent::model::{AttemptEvent, EventKind, Failure, FailureKind, Sha256};
 use evenkeel_update_agent::modules::image::boot_control::BootControl;
 use evenkeel_update_agent::modules::image::slots::{
     self, BootEntry, RawImage, Slot, SlotFile, SlotImage, SlotState,
 };
+use evenkeel_update_agent::trial::reconcile_slots;
 
-use crate::support::image_node::{ImageNode, image_target};
+use crate::support::image_node::{ImageNode, change_spec, image_report, image_target};
 
 pub const STORY: &str = "downloading, downloaded, began, reboot begun, verify begun, finished";
 const FALLBACK_STORY: &str = "downloading, downloaded, began, reboot begun, verify begun, reverted";
@@ -27,8 +25,8 @@ fn last_event(node: &ImageNode) -> AttemptEvent {
 #[track_caller]
 pub fn revert_failure(node: &ImageNode) -> Failure {
     let last = last_event(node);
-    let EventKind::Reverted { failure, booted } = last.kind else { panic!("{last:?}") };
-    assert_eq!(booted.as_deref(), Some("1.0"));
+    assert_eq!(image_report(&last).booted.as_deref(), Some("1.0"));
+    let EventKind::Reverted { failure } = last.kind else { panic!("{last:?}") };
     failure
 }
 
@@ -69,10 +67,11 @@ async fn a_healthy_image_is_downloaded_in_parts_armed_tried_and_blessed() {
     assert_eq!(log, ["withdraw", "begin to write", "write", "kernel", "arm", "bless"]);
     assert_eq!(node.machine.state().downloads, 2);
     let server = node.server();
-    let EventKind::Downloading(plan) = &server.only_attempt()[0].kind else { panic!("a plan") };
-    let change = plan.image.as_ref().unwrap();
+    assert_eq!(server.only_attempt()[0].kind, EventKind::Downloading);
+    let report = image_report(server.only_attempt().last().unwrap());
+    let change = report.change.unwrap();
     assert_eq!((change.before.as_str(), change.after.as_str()), ("1.0", "1.1"));
-    assert_eq!(server.only_attempt().last().unwrap().kind.booted(), Some("1.1"));
+    assert_eq!(report.booted.as_deref(), Some("1.1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,9 +214,7 @@ async fn another_file_of_the_same_name_is_another_image() {
     node.server().window_open = false;
     node.run_until_idle().await.unwrap();
     let mut rebuilt = image_target("1.1");
-    if let UpdateSpec::Image(spec) = &mut rebuilt.spec {
-        spec.sha256 = Sha256::hash(b"rebuilt");
-    }
+    change_spec(&mut rebuilt, |spec| spec.sha256 = Sha256::hash(b"rebuilt"));
     node.server().target = Some(rebuilt);
     // The server uses the same digest for both, so the node must notice the difference.
     node.server().forgetful = true;
@@ -250,9 +247,7 @@ async fn an_image_that_failed_is_retried_only_by_an_order() {
 
     node.server().reported_events.clear();
     let mut ordered = image_target("1.1");
-    if let UpdateSpec::Image(spec) = &mut ordered.spec {
-        spec.allow_retry = true;
-    }
+    change_spec(&mut ordered, |spec| spec.allow_retry = true);
     node.server().target = Some(ordered);
     node.clock.advance(TimeDelta::minutes(2));
     node.run_until_idle().await.unwrap();

@@ -37,7 +37,7 @@ fn applicant(token: &JoinToken) -> Applicant {
     }
 }
 
-fn poll_query(facts: &Facts, send_facts: bool) -> PollQuery<'_> {
+pub fn poll_query(facts: &Facts, send_facts: bool) -> PollQuery<'_> {
     PollQuery {
         facts,
         send_facts,
@@ -49,7 +49,7 @@ fn poll_query(facts: &Facts, send_facts: bool) -> PollQuery<'_> {
     }
 }
 
-async fn trusted_link(server: &TestServer) -> GrpcLink {
+pub async fn trusted_link(server: &TestServer) -> GrpcLink {
     let token = JoinToken::parse(&server.token()).unwrap();
     let trust = resolve_trust(&server.url(), &token).await.unwrap();
     open_link(&server.url(), &trust)

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use evenkeel_update_agent::agent::PlanningLock;
-use evenkeel_update_agent::commands::module_registry::ModuleRegistry;
-use evenkeel_update_agent::commands::plan::{parse_packages, plan_packages};
 use evenkeel_update_agent::config::Config;
-use evenkeel_update_agent::model::UpdatePlan;
+use evenkeel_update_agent::module_registry::ModuleRegistry;
+use evenkeel_update_agent::modules::packages::{PackagePlan, parse_packages, plan_packages};
 
 use crate::support::node::{TestNode, latest_target};
 
 const OLD: &str = "app 1 installed\nlib 1 installed";
 
-async fn plan(node: &TestNode, packages: &[&str]) -> anyhow::Result<UpdatePlan> {
+async fn plan(node: &TestNode, packages: &[&str]) -> anyhow::Result<PackagePlan> {
     let packages: Vec<_> = packages.iter().map(|&name| name.to_owned()).collect();
     let config = Config::default();
     let paths = node.paths();
@@ -26,12 +25,13 @@ async fn without_package_names_everything_is_planned_and_nothing_is_done() {
     let node = TestNode::new();
     let planned = plan(&node, &[]).await.unwrap();
     let changes: Vec<_> = planned
+        .report
         .changes
         .iter()
         .map(|change| (change.name.as_str(), change.before.as_deref(), change.after.as_deref()))
         .collect();
     assert_eq!(changes, [("app", Some("1"), Some("2")), ("lib", Some("1"), Some("2"))]);
-    assert!(planned.download_bytes > 0);
+    assert!(planned.plan.download_bytes > 0);
     assert_eq!(node.system.listing(), OLD);
     assert_eq!(node.state_files(), [""; 0]);
 }
@@ -40,8 +40,8 @@ async fn without_package_names_everything_is_planned_and_nothing_is_done() {
 async fn a_package_may_be_named_with_its_version() {
     let node = TestNode::new();
     let planned = plan(&node, &["lib=2"]).await.unwrap();
-    assert_eq!(planned.changes.len(), 1);
-    assert_eq!(planned.changes[0].name, "lib");
+    assert_eq!(planned.report.changes.len(), 1);
+    assert_eq!(planned.report.changes[0].name, "lib");
 }
 
 #[tokio::test]

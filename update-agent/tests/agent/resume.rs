@@ -1,5 +1,6 @@
 //! The agent is killed at any point, and the next one resumes.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -9,11 +10,12 @@ use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::journal::FileJournal;
-use evenkeel_update_agent::model::EventKind;
+use evenkeel_update_agent::model::{EventKind, FailureKind};
 use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
+use serde_json::Value;
 
 use crate::support::journal::{BreakingJournal, WriteSide};
-use crate::support::node::TestNode;
+use crate::support::node::{TestNode, latest_target, package_report};
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
 const STORY_WITH_REBOOT: &str =
@@ -170,10 +172,9 @@ async fn a_kill_during_a_failing_update_still_reports_the_failure() {
     kill_during_apt(&node).await;
     node.run_once().await.unwrap_err();
     let server = node.server();
-    let EventKind::Failed { failure, results, .. } = &server.only_attempt().last().unwrap().kind
-    else {
-        panic!("a failure")
-    };
+    let last = server.only_attempt().last().unwrap();
+    let EventKind::Failed { failure } = &last.kind else { panic!("a failure") };
+    let results = package_report(last).results;
     assert!(failure.log.contains("app: postinst fails on purpose"), "{failure:?}");
     assert_eq!(results[0].state, "half-configured");
     assert_eq!(results[1].version, "2");
@@ -295,4 +296,26 @@ async fn a_node_that_returns_after_its_window_does_not_start_a_change() {
         assert_eq!(node.state_files(), [""; 0]);
     }
     assert!(late > 0, "no kill hit the moment after the start");
+}
+
+/// Another agent may have written the journal. Half of an instruction means something else.
+#[tokio::test]
+async fn a_prepared_update_that_this_agent_reads_only_in_part_does_not_start() {
+    let node = TestNode::new();
+    node.server().target = Some(latest_target());
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), "downloading, downloaded");
+    let path = node.paths().journal();
+    let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    journal["attempt"]["target"]["spec"]["packages"]["rules"]["more"] = 1.into();
+    fs::write(&path, journal.to_string()).unwrap();
+
+    node.server().window_open = true;
+    node.run_once().await.unwrap_err();
+    assert_eq!(node.server().story(), "downloading, downloaded, failed");
+    let last = node.server().only_attempt().last().unwrap().kind.clone();
+    let EventKind::Failed { failure } = last else { panic!("a failure") };
+    assert_eq!(failure.kind, FailureKind::Unsupported);
+    assert_eq!(node.system.listing(), "app 1 installed\nlib 1 installed");
+    assert_eq!(node.server().start_requests, 0);
 }

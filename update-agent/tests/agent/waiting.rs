@@ -8,12 +8,12 @@ use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::grants::{GrantWindow, OfflineGrant};
 use evenkeel_update_agent::model::{
-    EventKind, FailureKind, PackageMode, PackageSpec, UpdateSpec, UpdateTarget,
+    EventKind, FailureKind, PackageMode, PackageRules, PackageSpec, UpdateTarget,
 };
 use evenkeel_update_agent::status;
 
 use crate::support::link::Presence;
-use crate::support::node::{TestNode, latest_target};
+use crate::support::node::{TestNode, latest_target, latest_target_with, packages_spec};
 
 const OLD: &str = "app 1 installed\nlib 1 installed";
 const NEW: &str = "app 2 installed\nlib 2 installed";
@@ -109,7 +109,7 @@ async fn an_update_that_the_owner_forbids_is_refused_before_planning() {
     write_limits(&node, "new_sources = false\n");
     node.server().target = Some(UpdateTarget {
         digest: "latest".into(),
-        spec: UpdateSpec::Packages(PackageSpec {
+        spec: packages_spec(&PackageSpec {
             sources: vec!["Types: deb\nURIs: http://x\nSuites: stable\nComponents: main".into()],
             ..PackageSpec::new(PackageMode::Latest)
         }),
@@ -121,6 +121,27 @@ async fn an_update_that_the_owner_forbids_is_refused_before_planning() {
     assert_eq!(failure.kind, FailureKind::Limits);
     let facts = server.facts.clone().unwrap();
     assert_eq!(facts.limits, "no new sources");
+}
+
+#[tokio::test]
+async fn a_planned_removal_waits_while_the_owner_forbids_it() {
+    let node = TestNode::new();
+    node.packages().offered.remove("lib");
+    node.packages().removals.push("lib".into());
+    let rules = PackageRules { allow_removals: true, ..PackageRules::default() };
+    node.server().target = Some(latest_target_with(rules));
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), "downloading, downloaded");
+    write_limits(&node, "removals = false\n");
+    node.server().window_open = true;
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap();
+    agent.run_once().await.unwrap();
+    let reason = last_waiting_reason(&node);
+    assert!(reason.ends_with("lib would be removed"), "{reason}");
+    assert_eq!(node.server().story(), "downloading, downloaded");
+    assert_eq!(node.server().start_requests, 0);
+    assert_eq!(node.system.listing(), OLD);
 }
 
 #[tokio::test]

@@ -4,16 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::DoctorFinding;
-use crate::commands::module_registry::ModuleRegistry;
-use crate::commands::text;
+use crate::module_registry::ModuleRegistry;
 use crate::runner::Command;
 use crate::status;
+use crate::text;
 
 /// Time limit for `systemctl`. The service manager answers at once or not at all.
 const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Paths that an update of packages writes to.
-const WRITTEN_PATHS: [&str; 4] = ["/", "/usr", "/var", "/boot"];
 
 const UNIT: &str = "evenkeel-agent.service";
 
@@ -30,14 +27,15 @@ pub async fn check_machine(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> 
 fn check_disk(registry: &ModuleRegistry<'_>) -> DoctorFinding {
     let least = registry.config.gate.min_free;
     let paths = registry.paths;
-    let folders: Vec<(String, PathBuf)> = if registry.has_packages() {
-        let inside = |folder: &&str| ((*folder).to_owned(), paths.inside(folder));
-        WRITTEN_PATHS.iter().map(inside).collect()
-    } else {
-        // The root of an image node is never written to.
+    let modules = registry.build_modules();
+    let written = modules.iter().flat_map(|module| module.kind().written_paths);
+    let mut folders: Vec<(String, PathBuf)> =
+        written.map(|path| ((*path).to_owned(), paths.inside(path))).collect();
+    if folders.is_empty() {
+        // The root may never be written to.
         let state = paths.state();
-        vec![(state.display().to_string(), state.to_owned())]
-    };
+        folders.push((state.display().to_string(), state.to_owned()));
+    }
     let full = folders.iter().filter_map(|(name, folder)| {
         let free = free_bytes(folder)?;
         (free < least).then(|| format!("{name} has {} free", text::format_bytes(free)))

@@ -4,9 +4,8 @@ use chrono::TimeDelta;
 
 use super::DoctorFinding;
 use crate::agent::clock_warning;
-use crate::commands::module_registry::ModuleRegistry;
-use crate::commands::run;
 use crate::link::LinkError;
+use crate::module_registry::ModuleRegistry;
 use crate::node::Node;
 use crate::status;
 
@@ -16,7 +15,7 @@ pub async fn check_server(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     let Ok(node) = Node::load(registry.paths) else {
         return Vec::new();
     };
-    let link = match run::connect(registry, &node) {
+    let link = match registry.connect(&node) {
         Ok(link) => link,
         Err(error) => {
             return vec![DoctorFinding::failed(

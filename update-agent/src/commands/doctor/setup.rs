@@ -1,10 +1,10 @@
 //! Checks of the configuration, the enrolment, the owner's limits and the state directory.
 
 use super::DoctorFinding;
-use crate::commands::module_registry::ModuleRegistry;
 use crate::durable;
 use crate::identity::MachineMarks;
 use crate::journal::FileJournal;
+use crate::module_registry::ModuleRegistry;
 use crate::node::{self, Node, NodeError};
 use crate::owner::LIMITS_FILE as LIMITS;
 

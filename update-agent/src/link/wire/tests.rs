@@ -1,6 +1,7 @@
 use super::*;
 use crate::facts::SlotFact;
-use crate::model::{Failure, ImageChange, Sha256};
+use crate::model::{Failure, Sha256};
+use crate::modules::MODULES;
 use crate::modules::image::slots::BadImage;
 
 #[test]
@@ -26,13 +27,14 @@ fn an_unknown_spec_differs_from_a_missing_target() {
         ..pb::Decision::default()
     };
     let unknown = pb::Target { digest: "d".into(), spec: None };
-    let Action::Fetch(target) = parse_decision(fetch(Some(unknown))).unwrap().action else {
+    let Action::Fetch(target) = parse_decision(fetch(Some(unknown)), MODULES).unwrap().action
+    else {
         panic!("a fetch")
     };
-    assert_eq!(target.spec, UpdateSpec::Unknown);
-    assert!(parse_decision(fetch(None)).is_err());
-    assert!(parse_decision(fetch(Some(pb::Target::default()))).is_err());
-    assert_eq!(parse_decision(pb::Decision::default()).unwrap().action, Action::Idle);
+    assert!(target.spec.is_empty());
+    assert!(parse_decision(fetch(None), MODULES).is_err());
+    assert!(parse_decision(fetch(Some(pb::Target::default())), MODULES).is_err());
+    assert_eq!(parse_decision(pb::Decision::default(), MODULES).unwrap().action, Action::Idle);
 }
 
 #[test]
@@ -41,57 +43,37 @@ fn a_kernel_is_an_unknown_spec() {
         digest: "d".into(),
         spec: Some(pb::target::Spec::Kernel(pb::Kernel::default())),
     };
-    assert_eq!(parse_target(Some(message)).unwrap().spec, UpdateSpec::Unknown);
+    assert!(parse_target(Some(message), MODULES).unwrap().spec.is_empty());
 }
 
 #[test]
-fn every_final_event_names_the_booted_image() {
+fn an_event_holds_the_totals_of_the_plan_or_the_failure() {
+    let target = UpdateTarget { digest: "d".into(), spec: ModuleParts::default() };
+    let mut entry = JournalEntry::new(uuid::Uuid::from_u128(1), target);
+    entry.plan.reboot_expected = true;
+    let message = |kind: EventKind| {
+        let event = AttemptEvent {
+            sequence: 7,
+            at: DateTime::UNIX_EPOCH,
+            boot_id: "boot-1".into(),
+            kind,
+            report: None,
+        };
+        event_message(&event, &entry, MODULES).kind.unwrap()
+    };
+    let pb::event::Kind::Downloading(downloading) = message(EventKind::Downloading) else {
+        panic!("a plan")
+    };
+    assert!(downloading.plan.unwrap().reboot_expected);
     let failure = || Failure::new(FailureKind::Verify, "it hung");
-    let ended = |booted: Option<&str>| {
-        let booted = booted.map(str::to_owned);
-        let results = Vec::new();
-        [
-            EventKind::Finished { results: results.clone(), booted: booted.clone() },
-            EventKind::Failed { failure: failure(), results, booted: booted.clone() },
-            EventKind::Reverted { failure: failure(), booted },
-        ]
+    let pb::event::Kind::Failed(end) = message(EventKind::Failed { failure: failure() }) else {
+        panic!("a failure")
     };
-    for (booted, expected) in [(Some("1.0"), "1.0"), (None, "")] {
-        for kind in ended(booted) {
-            let message = event_message(&AttemptEvent {
-                sequence: 7,
-                at: DateTime::UNIX_EPOCH,
-                boot_id: "boot-1".into(),
-                kind,
-                report: None,
-            });
-            let (image_id, why) = match message.kind.unwrap() {
-                pb::event::Kind::Finished(end) => (end.booted_image_id, None),
-                pb::event::Kind::Failed(end) => (end.booted_image_id, Some(end.reason)),
-                pb::event::Kind::Reverted(end) => (end.booted_image_id, Some(end.reason)),
-                other => panic!("{other:?}"),
-            };
-            assert_eq!(image_id, expected);
-            assert!(why.is_none_or(|why| why == "it hung"));
-        }
-    }
-}
-
-#[test]
-fn a_plan_names_the_image_before_and_after() {
-    let mut plan = UpdatePlan { reboot_expected: true, ..UpdatePlan::default() };
-    assert_eq!(plan_message(&plan).image, None);
-    plan.image = Some(ImageChange {
-        profile_name: "edge".into(),
-        before: "1.0".into(),
-        after: "1.1".into(),
-    });
-    let expected = pb::ImageChange {
-        profile_name: "edge".into(),
-        before: "1.0".into(),
-        desired: "1.1".into(),
+    assert_eq!(end.reason, "it hung");
+    let pb::event::Kind::Reverted(end) = message(EventKind::Reverted { failure: failure() }) else {
+        panic!("a failure")
     };
-    assert_eq!(plan_message(&plan).image, Some(expected));
+    assert_eq!(end.reason, "it hung");
 }
 
 #[test]
@@ -147,10 +129,10 @@ fn a_grant_and_its_windows_need_an_end() {
 
 #[test]
 fn the_poll_interval_has_a_minimum() {
-    let soon = parse_poll_answer(pb::PollResponse::default()).unwrap();
+    let soon = parse_poll_answer(pb::PollResponse::default(), MODULES).unwrap();
     assert_eq!(soon.next_poll, MIN_POLL_INTERVAL);
     let later = pb::PollResponse { next_poll_millis: 30_000, ..pb::PollResponse::default() };
-    assert_eq!(parse_poll_answer(later).unwrap().next_poll, Duration::from_secs(30));
+    assert_eq!(parse_poll_answer(later, MODULES).unwrap().next_poll, Duration::from_secs(30));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::plan::{ImageStep, is_written};
 use super::slots::{
     BootEntry, BootObservation, Slot, SlotEvent, SlotImage, SlotState, Slots, UndecidedReason,
 };
-use super::{ImageBaseline, ImageModule, ImageParts};
+use super::{ImageBaseline, ImageModule, ImageParts, ImageReport};
 use crate::hooks::HookPoint;
 use crate::model::{Failure, FailureKind};
 use crate::modules::{PostApplyResult, UndoOutcome, Verdict};
@@ -245,7 +245,9 @@ impl ImageModule {
         &self,
         steps: &[ImageStep],
         baseline: &ImageBaseline,
+        report: &mut ImageReport,
     ) -> Result<Verdict, Failure> {
+        report.booted = None;
         let Some(step) = steps.first() else {
             return Ok(Verdict::default());
         };
@@ -262,13 +264,9 @@ impl ImageModule {
             // The trial ended without a log; the firmware may have stored messages of the kernel.
             *log = trial::collect_kernel_records(&self.parts.paths, since);
         }
+        report.booted = observation.image.map(|(_, image_id)| image_id);
         let (problem, is_final) = stage.problem(step).unzip();
-        Ok(Verdict {
-            problem,
-            is_final: is_final.unwrap_or_default(),
-            booted: observation.image.map(|(_, image_id)| image_id),
-            ..Verdict::default()
-        })
+        Ok(Verdict { problem, is_final: is_final.unwrap_or_default() })
     }
 
     /// Requests the reboot that an armed slot needs. Runs the hooks for a committed image.

@@ -3,13 +3,19 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ImageReport;
 use super::slots::{BootObservation, Slot, SlotError, SlotState, Slots, find_write_obstacle};
-use crate::model::{Failure, FailureKind, ImageChange, ImageSpec, Sha256};
+use crate::model::{
+    Failure, FailureKind, ImageChange, ImageSpec, RebootRule, Sha256, SpaceNeed, UpdatePlan,
+};
 use crate::modules::Draft;
 use crate::os;
 
 /// Digest of an unknown file: the record was lost, and the slot counts as good because it runs.
 const UNKNOWN_DIGEST: [u8; 32] = [0; 32];
+
+/// Maximum size of the agent's own files while an image is armed and tried, in bytes.
+const RECORDS_BYTES: u64 = 4 << 20;
 
 /// Writes an image into a slot and arms the slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,8 +33,6 @@ pub struct ImageStep {
 impl ImageStep {
     /// Name of the only kind of step.
     pub const NAME: &'static str = "arm";
-    /// All step names.
-    pub const NAMES: &'static [&'static str] = &[Self::NAME];
 
     /// The spec for the download, which refuses a file that is larger than the slot, compressed or
     /// not. The size may have been unknown when the update was planned.
@@ -70,7 +74,7 @@ pub struct ImageObservation {
 pub fn plan_image(
     spec: &ImageSpec,
     observation: &ImageObservation,
-) -> Result<Draft<ImageStep>, Failure> {
+) -> Result<Draft<ImageStep, ImageReport>, Failure> {
     let ImageObservation { slots, boot, .. } = observation;
     let Some(booted) = boot.booted else {
         return Err(SlotError::RunningUnknown.into());
@@ -91,14 +95,24 @@ pub fn plan_image(
     if !is_there {
         check_size(spec, observation)?;
     }
+    let before = boot.image.as_ref().map(|(_, id)| id.clone());
     Ok(Draft {
-        download_bytes: if is_there { 0 } else { observation.size.unwrap_or(0) },
-        reboot_expected: true,
-        image: Some(ImageChange {
-            profile_name: spec.profile_name.clone(),
-            before: boot.image.as_ref().map_or_else(String::new, |(_, id)| id.clone()),
-            after: spec.image_id.clone(),
-        }),
+        plan: UpdatePlan {
+            download_bytes: if is_there { 0 } else { observation.size.unwrap_or(0) },
+            disk_bytes: 0,
+            reboot_expected: true,
+            reboot: RebootRule::IfRequired,
+            // The slot is already written, the root may be read-only, and no package is changed.
+            space: vec![SpaceNeed { max_free: Some(RECORDS_BYTES), ..SpaceNeed::default() }],
+        },
+        report: ImageReport {
+            change: Some(ImageChange {
+                profile_name: spec.profile_name.clone(),
+                before: before.clone().unwrap_or_default(),
+                after: spec.image_id.clone(),
+            }),
+            booted: before.filter(|id| !id.is_empty()),
+        },
         steps: vec![ImageStep {
             slot,
             spec: spec.clone(),
@@ -107,7 +121,6 @@ pub fn plan_image(
                 _ => None,
             },
         }],
-        ..Draft::default()
     })
 }
 

@@ -328,20 +328,24 @@ mod tests {
             architecture: "all".into(),
             version: "2".into(),
         }];
-        packages.refresh(Some(&spec)).await.unwrap();
+        refresh(&packages, &spec).await.unwrap();
         let observed = packages.observe(&spec).await.unwrap();
         let draft = PackagesModule::plan(&spec, &observed).unwrap();
-        assert_eq!(draft.changes[0].after.as_deref(), Some("2"));
-        assert_eq!(draft.changes[0].suite, "bookworm-security");
-        assert_eq!(draft.disk_bytes, 1 << 10);
-        let held_back = &draft.held_back[0];
+        assert_eq!(draft.report.changes[0].after.as_deref(), Some("2"));
+        assert_eq!(draft.report.changes[0].suite, "bookworm-security");
+        assert_eq!(draft.plan.disk_bytes, 1 << 10);
+        let held_back = &draft.report.held_back[0];
         assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::Policy));
 
         spec.settled.clear();
         let failure = packages.observe(&spec).await.unwrap_err();
         assert!(failure.reason.ends_with("such as those of demo"), "{}", failure.reason);
-        packages.clean_up().unwrap();
+        packages.remove_files().unwrap();
         assert!(!paths_of(&root).inside(PINS).exists());
+    }
+
+    async fn refresh(packages: &PackagesModule, spec: &PackageSpec) -> Result<(), Failure> {
+        packages.refresh_for(spec, &packages.owner_limits()?).await
     }
 
     fn paths_of(root: &tempfile::TempDir) -> AgentPaths {
@@ -358,7 +362,7 @@ mod tests {
         fs::write(folder.join("x.sources"), text).unwrap();
         let mut spec = PackageSpec::new(PackageMode::Latest);
         spec.rules.suites = vec!["bookworm-security".into()];
-        packages.refresh(Some(&spec)).await.unwrap();
+        refresh(&packages, &spec).await.unwrap();
         let updates = apt.updates.lock().unwrap().concat();
         assert!(updates.contains("Suites: stable-security other\n"), "{updates}");
         assert!(apt.allowed().contains("Suites: stable-security\n"));
@@ -369,7 +373,7 @@ mod tests {
         assert!(commands.contains("SourceParts=/var/lib/evenkeel-agent/sources "), "{commands}");
 
         spec.rules.suites = vec!["nowhere".into()];
-        let failure = packages.refresh(Some(&spec)).await.unwrap_err();
+        let failure = refresh(&packages, &spec).await.unwrap_err();
         assert_eq!(failure.reason, "no source has the suites that the policy names: nowhere");
     }
 }

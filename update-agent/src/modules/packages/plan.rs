@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::PackageReport;
 use super::files::Deb;
 use super::held_back::{SimulationSet, find_held_back};
 use super::index_targets::{self, IndexTarget};
@@ -12,12 +13,17 @@ use super::refusals::check_plan;
 use super::rules::{matches_pattern, matches_suites};
 use crate::model::{
     Failure, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec, ServiceRule,
+    SpaceNeed, UpdatePlan,
 };
 use crate::modules::Draft;
 use crate::owner::OwnerLimits;
 
 /// Most package names in a reason.
 const MAX_NAMES_IN_REASON: usize = 10;
+
+/// Maximum size of a kernel with its initramfs in `/boot`, which is often a small file system of
+/// its own, in bytes.
+const KERNEL_BYTES: u64 = 128 << 20;
 
 /// Packages after whose update the system must reboot: they are in use from the boot on, or by every program.
 const REBOOT_PACKAGES: [&str; 12] = [
@@ -148,7 +154,7 @@ impl PackageStep {
 pub fn plan(
     spec: &PackageSpec,
     observed: &PackageObservation,
-) -> Result<Draft<PackageStep>, Failure> {
+) -> Result<Draft<PackageStep, PackageReport>, Failure> {
     let installed = index_by_apt_name(&observed.packages, &observed.native_architecture);
     check_plan(spec, observed, &installed)?;
     let installs = install_items(observed);
@@ -159,13 +165,20 @@ pub fn plan(
     let items = installs.iter().chain(&removals).chain(&unfinished);
     let mut changes: Vec<PackageChange> = items.map(|item| item.change.clone()).collect();
     changes.sort();
+    let disk_bytes = disk_growth(observed, &installed);
     let mut draft = Draft {
-        reboot_expected: expects_reboot(&changes, &observed.reboot_requesters),
-        changes,
-        download_bytes: observed.debs.iter().map(|deb| deb.size).sum(),
-        disk_bytes: disk_growth(observed, &installed),
-        held_back: held_back_packages(spec, observed, &installed),
-        image: None,
+        plan: UpdatePlan {
+            download_bytes: observed.debs.iter().map(|deb| deb.size).sum(),
+            disk_bytes,
+            reboot_expected: expects_reboot(&changes, &observed.reboot_requesters),
+            reboot: spec.rules.reboot,
+            space: Vec::new(),
+        },
+        report: PackageReport {
+            changes,
+            held_back: held_back_packages(spec, observed, &installed),
+            ..PackageReport::default()
+        },
         steps: Vec::new(),
     };
     if !installs.is_empty() || !removals.is_empty() {
@@ -186,6 +199,9 @@ pub fn plan(
     }
     if !automatic.is_empty() {
         draft.steps.push(PackageStep::Mark { automatic });
+    }
+    if !draft.steps.is_empty() {
+        draft.plan.space = needed_space(&draft.report.changes, disk_bytes);
     }
     Ok(draft)
 }
@@ -309,6 +325,21 @@ fn disk_growth(observed: &PackageObservation, installed: &InstalledPackages<'_>)
     });
     let removals = observed.simulation.removals.iter();
     removals.fold(grown, |sum, package| sum.saturating_sub(signed(before(package))))
+}
+
+/// Space that a change needs. If several paths are on the same file system, the first one has the
+/// largest need. Packages are assumed to grow `/usr`; the configured minimum covers the other file
+/// systems.
+fn needed_space(changes: &[PackageChange], disk_bytes: i64) -> Vec<SpaceNeed> {
+    let need = |path: &str, bytes, max_free| SpaceNeed { path: path.to_owned(), bytes, max_free };
+    let grows = u64::try_from(disk_bytes).unwrap_or(0);
+    let mut needs = vec![need("/usr", grows, None), need("/var", 0, None), need("/", 0, None)];
+    let is_kernel =
+        |change: &PackageChange| change.name.starts_with("linux-image") && change.after.is_some();
+    if changes.iter().any(is_kernel) {
+        needs.push(need("/boot", 0, Some(KERNEL_BYTES)));
+    }
+    needs
 }
 
 /// Whether a change probably needs a reboot.

@@ -135,7 +135,7 @@ proptest! {
         };
         let mut of_steps: Vec<_> = draft.steps.iter().flat_map(PackageStep::items).map(|item| item.change.clone()).collect();
         of_steps.sort();
-        prop_assert_eq!(draft.changes, of_steps);
+        prop_assert_eq!(draft.report.changes, of_steps);
     }
 }
 
@@ -224,15 +224,15 @@ fn the_plan_contains_suites_and_sizes() {
         index_targets::parse_targets("http://x/\tbookworm\tstable\tbookworm\tDebian\t12\n")
             .unwrap();
     let draft = plan(&spec, &observed).unwrap();
-    assert_eq!(draft.changes[0].suite, "bookworm");
-    assert_eq!((draft.changes[0].download_bytes, draft.download_bytes), (10, 10));
+    assert_eq!(draft.report.changes[0].suite, "bookworm");
+    assert_eq!((draft.report.changes[0].download_bytes, draft.plan.download_bytes), (10, 10));
     // The version declares no size: the size of its file counts, minus the size of the replaced version.
-    assert_eq!(draft.disk_bytes, 10 - (100 << 10));
+    assert_eq!(draft.plan.disk_bytes, 10 - (100 << 10));
 
     let exact = ("pa".to_owned(), "2".to_owned(), "all".to_owned());
     observed.sizes = [(exact, 130 << 10)].into();
     let draft = plan(&spec, &observed).unwrap();
-    assert_eq!(draft.disk_bytes, 30 << 10);
+    assert_eq!(draft.plan.disk_bytes, 30 << 10);
 }
 
 #[test]
@@ -244,14 +244,14 @@ fn removals_are_planned_and_free_disk_space() {
     let mut observed = model.observe(&spec);
     observed.simulation.removals = vec!["pb".into()];
     let draft = plan(&spec, &observed).unwrap();
-    assert_eq!(draft.disk_bytes, 10 - 4 - 4);
+    assert_eq!(draft.plan.disk_bytes, 10 - 4 - 4);
     let [PackageStep::Install { removals, .. }] = &draft.steps[..] else {
         panic!("{:?}", draft.steps);
     };
     assert_eq!(removals.len(), 1);
     assert_eq!(removals[0].change.before.as_deref(), Some("1"));
     assert_eq!(removals[0].change.after, None);
-    assert!(draft.changes.contains(&removals[0].change));
+    assert!(draft.report.changes.contains(&removals[0].change));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn packages_that_run_from_boot_expect_a_reboot() {
             ..PackageObservation::default()
         };
         let spec = PackageSpec::new(PackageMode::Latest);
-        plan(&spec, &observed).unwrap().reboot_expected
+        plan(&spec, &observed).unwrap().plan.reboot_expected
     };
     assert!(expects("linux-image-6.1.0-41-amd64", None, &[]));
     assert!(expects("libc6:i386", Some("1"), &[]));
@@ -316,4 +316,28 @@ fn a_step_of_an_older_agent_is_read() {
         panic!("another step");
     };
     assert!(removals.is_empty() && debs[0].uri.is_empty() && pace == 0);
+}
+
+#[test]
+fn boot_needs_space_for_a_kernel_only() {
+    let change = |name: &str| PackageChange {
+        name: name.to_owned(),
+        architecture: "amd64".to_owned(),
+        before: None,
+        after: Some("6.1".to_owned()),
+        suite: String::new(),
+        download_bytes: 0,
+    };
+    let needs = |name: &str, min_free: u64| {
+        let needs = needed_space(&[change(name)], -1).into_iter();
+        needs.map(|need| (need.required_bytes(min_free), need.path)).collect::<Vec<_>>()
+    };
+    let path = |path: &str, bytes: u64| (bytes, path.to_owned());
+    let min_free = 1 << 40;
+    let without = [path("/usr", min_free), path("/var", min_free), path("/", min_free)];
+    assert_eq!(needs("demo", min_free), without);
+    assert_eq!(needs("linux-image-amd64", min_free).last(), Some(&path("/boot", KERNEL_BYTES)));
+    assert_eq!(needs("linux-image-amd64", 5).last(), Some(&path("/boot", 5)));
+    assert_eq!(needed_space(&[change("demo")], 7)[0].required_bytes(5), 12);
+    assert_eq!(needed_space(&[], i64::MIN)[0].required_bytes(5), 5);
 }

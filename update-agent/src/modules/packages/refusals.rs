@@ -249,7 +249,7 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
             ..PackageObservation::default()
         };
         let draft = plan(&latest(PackageRules::default()), &observed).unwrap();
-        assert_eq!(draft.changes[0].suite, "trixie");
+        assert_eq!(draft.report.changes[0].suite, "trixie");
     }
 
     #[test]

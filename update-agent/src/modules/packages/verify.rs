@@ -6,6 +6,7 @@ use super::advice::advice;
 use super::baseline::{PackageBaseline, reboot_reasons_since};
 use super::parse::DpkgPackage;
 use super::plan::{PackageStep, StepItem, join_names};
+use super::report::{PackageReport, add_missing};
 use super::{Deb, PackagesModule, apt_log, audit};
 use crate::facts::find_stale_services;
 use crate::model::{Failure, FailureKind, PackageResult, ServiceRule};
@@ -27,7 +28,9 @@ impl PackagesModule {
         &self,
         steps: &[PackageStep],
         baseline: &PackageBaseline,
+        report: &mut PackageReport,
     ) -> Result<Verdict, Failure> {
+        report.results.clear();
         let installed = self.list_installed().await?;
         let items: Vec<_> = steps.iter().flat_map(PackageStep::items).collect();
         let results = items.iter().map(|item| package_result(item, &installed)).collect();
@@ -36,12 +39,10 @@ impl PackagesModule {
         if problem.is_none() && self.services && !baseline.services.is_empty() {
             problem = self.find_service_problem(baseline).await?;
         }
-        Ok(Verdict {
-            results,
-            problem,
-            retained_conffiles: self.find_retained_conffiles(steps, baseline).await?,
-            ..Verdict::default()
-        })
+        let retained = self.find_retained_conffiles(steps, baseline).await?;
+        add_missing(&mut report.retained_conffiles, retained);
+        report.results = results;
+        Ok(Verdict { problem, is_final: false })
     }
 
     /// Describes the problems of packages, with advice for a person.
@@ -133,6 +134,7 @@ impl PackagesModule {
         &self,
         steps: &[PackageStep],
         baseline: &PackageBaseline,
+        report: &mut PackageReport,
     ) -> PostApplyResult {
         let reasons = reboot_reasons_since(&self.paths, &baseline.reboot_requests);
         let mut after = PostApplyResult {
@@ -146,7 +148,7 @@ impl PackagesModule {
             let stale = find_stale_services(&self.paths).into_iter();
             let stale: Vec<_> = stale.map(|service| service.name).collect();
             let restarted = self.tools.restart_services(&stale).await;
-            after.restarted = restarted.restarted;
+            add_missing(&mut report.restarted_services, restarted.restarted);
             after.remarks = restarted.remarks;
         }
         after

@@ -9,7 +9,6 @@ use evenkeel_kit::{Secret, TestClock};
 use tokio::sync::Notify;
 
 use super::super::*;
-use crate::commands::images::reconcile_slots;
 use crate::hooks::fake;
 use crate::journal;
 use crate::link::{Applicant, Enrollment, LinkError, PollAnswer, PollQuery, StartPermit};

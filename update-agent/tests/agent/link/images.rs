@@ -7,10 +7,12 @@ use evenkeel_update_agent::facts::{Facts, SlotFact};
 use evenkeel_update_agent::journal::JournalEntry;
 use evenkeel_update_agent::link::ServerLink;
 use evenkeel_update_agent::model::{
-    Action, AttemptEvent, EventKind, ImageChange, ImageRules, ImageSpec, Sha256 as Digest256,
-    UpdatePlan, UpdateSpec, UpdateTarget,
+    Action, AttemptEvent, EventKind, ImageChange, ImageRules, ImageSpec, ModuleParts,
+    Sha256 as Digest256, UpdateTarget,
 };
+use evenkeel_update_agent::modules::Module as _;
 use evenkeel_update_agent::modules::image::slots::BadImage;
+use evenkeel_update_agent::modules::image::{ImageModule, ImageReport};
 use uuid::Uuid;
 
 use super::{poll_query, trusted_link};
@@ -78,7 +80,7 @@ async fn an_image_spec_and_the_facts_of_images_cross_the_wire() {
 
     assert!(!answer.want_facts, "the digests agree");
     let Action::Fetch(target) = answer.decision.action else { panic!("{:?}", answer.decision) };
-    assert_eq!(target.spec, UpdateSpec::Image(understood));
+    assert_eq!(target.spec.read(ImageModule::NAME), Some(understood));
     let state = server.state.lock().unwrap();
     let facts_received = state.facts.as_ref().unwrap();
     let bad = &facts_received.bad_images[0];
@@ -94,19 +96,17 @@ async fn the_images_before_and_after_cross_the_wire() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
     link.set_credential(&Secret::new("first-credential")).unwrap();
-    let spec = UpdateSpec::Image(image_spec().1);
+    let spec = ModuleParts::of(ImageModule::NAME, &image_spec().1).unwrap();
     let digest = "d".to_owned();
     let mut entry = JournalEntry::new(Uuid::from_u128(1), UpdateTarget { digest, spec });
-    let plan = UpdatePlan {
-        image: Some(ImageChange {
-            profile_name: "edge".into(),
-            before: "1.0".into(),
-            after: "1.1".into(),
-        }),
-        ..UpdatePlan::default()
-    };
-    let finished = EventKind::Finished { results: Vec::new(), booted: Some("1.1".into()) };
-    for (sequence, kind) in (1..).zip([EventKind::Downloading(plan), finished]) {
+    let change = Some(ImageChange {
+        profile_name: "edge".into(),
+        before: "1.0".into(),
+        after: "1.1".into(),
+    });
+    let report = ImageReport { change, booted: Some("1.1".into()) };
+    entry.reports = ModuleParts::of(ImageModule::NAME, &report).unwrap();
+    for (sequence, kind) in (1..).zip([EventKind::Downloading, EventKind::Finished]) {
         entry.events.push(AttemptEvent {
             sequence,
             at: DateTime::UNIX_EPOCH,

@@ -9,7 +9,6 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta};
 use evenkeel_kit::TestClock;
 use evenkeel_update_agent::agent::{Agent, AgentError, AgentParts, Intervals, ShutdownGuard};
-use evenkeel_update_agent::commands::images::reconcile_slots;
 use evenkeel_update_agent::config::{HealthConfig, WatchdogPolicy};
 use evenkeel_update_agent::durable::FileError;
 use evenkeel_update_agent::engine::{self, Engine};
@@ -18,14 +17,16 @@ use evenkeel_update_agent::gate::{Gate, GateParts, GateSettings};
 use evenkeel_update_agent::journal::{
     FileJournal, Journal, JournalEntry as Attempt, JournalError, JournalPoint,
 };
-use evenkeel_update_agent::model::{ImageRules, ImageSpec, Sha256, UpdateSpec, UpdateTarget};
+use evenkeel_update_agent::model::{
+    AttemptEvent, ImageRules, ImageSpec, ModuleParts, Sha256, UpdateTarget,
+};
 use evenkeel_update_agent::modules::image::slots::{BootEntry, Slot, SlotFile, Slots};
-use evenkeel_update_agent::modules::image::{ImageModule, ImageParts};
+use evenkeel_update_agent::modules::image::{ImageModule, ImageParts, ImageReport};
 use evenkeel_update_agent::modules::packages::{PackageToolTimeouts, PackageTools};
-use evenkeel_update_agent::modules::{AnyModule, ModuleAdapter};
+use evenkeel_update_agent::modules::{AnyModule, Module as _};
 use evenkeel_update_agent::owner::Owner;
 use evenkeel_update_agent::paths::AgentPaths;
-use evenkeel_update_agent::trial::{TrialOutcome, TrialParts, run_trial};
+use evenkeel_update_agent::trial::{TrialOutcome, TrialParts, reconcile_slots, run_trial};
 use tokio_util::sync::CancellationToken;
 
 use super::link::{FakeLink, FakeServer, Presence};
@@ -98,7 +99,7 @@ pub struct ImageNode {
 pub fn image_target(version: &str) -> UpdateTarget {
     UpdateTarget {
         digest: "os".into(),
-        spec: UpdateSpec::Image(ImageSpec {
+        spec: image_spec(&ImageSpec {
             os_id: "os-2".into(),
             name: format!("Demo {version}"),
             profile_name: "demo".into(),
@@ -111,6 +112,23 @@ pub fn image_target(version: &str) -> UpdateTarget {
             allow_retry: false,
         }),
     }
+}
+
+/// A spec for the module of images.
+pub fn image_spec(spec: &ImageSpec) -> ModuleParts {
+    ModuleParts::of(ImageModule::NAME, spec).unwrap()
+}
+
+/// Changes the image spec of a target.
+pub fn change_spec(target: &mut UpdateTarget, change: impl FnOnce(&mut ImageSpec)) {
+    let mut spec = target.spec.read(ImageModule::NAME).expect("an image");
+    change(&mut spec);
+    target.spec = image_spec(&spec);
+}
+
+/// What the module of images reports with the last event of an attempt.
+pub fn image_report(event: &AttemptEvent) -> ImageReport {
+    event.report.as_ref().unwrap().modules.read(ImageModule::NAME).unwrap()
 }
 
 impl ImageNode {
@@ -274,11 +292,12 @@ impl ImageNode {
             architecture: "x86_64".to_owned(),
             hook_timeout: Duration::from_mins(1),
             max_reboot_delay: Duration::from_mins(30),
+            web: None,
         });
         let (engine_machine, boots) = (self.machine.clone(), self.machine.state().boots);
         let mut modules: Vec<Box<dyn AnyModule>> = Vec::new();
         if !self.machine.state().hides_slots {
-            modules.push(Box::new(ModuleAdapter { module, select_spec: ImageModule::select_spec }));
+            modules.push(Box::new(module));
         }
         let engine = Engine::new(engine::EngineParts {
             modules,

@@ -13,12 +13,12 @@ use evenkeel_update_agent::journal::JournalEntry;
 use evenkeel_update_agent::link::{
     Applicant, Enrollment, LinkError, PollAnswer, PollQuery, ServerLink, StartPermit,
 };
-use evenkeel_update_agent::model::{
-    Action, AttemptEvent, Decision, EventKind, UpdateSpec, UpdateTarget,
-};
+use evenkeel_update_agent::model::{Action, AttemptEvent, Decision, EventKind, UpdateTarget};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use uuid::Uuid;
+
+use super::image_node::change_spec;
 
 /// Whether the server can be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,8 +201,8 @@ impl FakeServer {
 
     /// Orders a retry of the failed image.
     fn order_retry(&mut self) {
-        if let Some(UpdateTarget { spec: UpdateSpec::Image(spec), .. }) = &mut self.target {
-            spec.allow_retry = true;
+        if let Some(target) = &mut self.target {
+            change_spec(target, |spec| spec.allow_retry = true);
         }
         self.forgetful = true;
     }

@@ -11,10 +11,13 @@ use evenkeel_update_agent::facts::FactsReader;
 use evenkeel_update_agent::gate::{Gate, GateParts, GateSettings};
 use evenkeel_update_agent::journal::{FileJournal, Journal};
 use evenkeel_update_agent::model::{
-    PackageMode, PackageRequirement, PackageRules, PackageSpec, UpdateSpec, UpdateTarget,
+    AttemptEvent, ModuleParts, PackageMode, PackageRequirement, PackageRules, PackageSpec,
+    UpdateTarget,
 };
-use evenkeel_update_agent::modules::packages::{PackageToolTimeouts, PackageTools, PackagesModule};
-use evenkeel_update_agent::modules::{AnyModule, ModuleAdapter};
+use evenkeel_update_agent::modules::packages::{
+    PackageReport, PackageToolTimeouts, PackageTools, PackagesModule,
+};
+use evenkeel_update_agent::modules::{AnyModule, Module as _};
 use evenkeel_update_agent::owner::Owner;
 use evenkeel_update_agent::paths::AgentPaths;
 use tokio_util::sync::CancellationToken;
@@ -54,8 +57,18 @@ pub fn package_target(name: &str, version: Option<&str>) -> UpdateTarget {
 fn packages_target(digest: &str, mode: PackageMode, rules: PackageRules) -> UpdateTarget {
     UpdateTarget {
         digest: digest.into(),
-        spec: UpdateSpec::Packages(PackageSpec { rules, ..PackageSpec::new(mode) }),
+        spec: packages_spec(&PackageSpec { rules, ..PackageSpec::new(mode) }),
     }
+}
+
+/// A spec for the module of packages.
+pub fn packages_spec(spec: &PackageSpec) -> ModuleParts {
+    ModuleParts::of(PackagesModule::NAME, spec).unwrap()
+}
+
+/// What the module of packages reports with the last event of an attempt.
+pub fn package_report(event: &AttemptEvent) -> PackageReport {
+    event.report.as_ref().unwrap().modules.read(PackagesModule::NAME).unwrap()
 }
 
 impl TestNode {
@@ -135,6 +148,15 @@ impl TestNode {
     }
 
     pub fn agent_with_journal(&self, journal: Box<dyn Journal>) -> Agent {
+        self.agent_with_modules(journal, Vec::new())
+    }
+
+    /// An agent with further modules.
+    pub fn agent_with_modules(
+        &self,
+        journal: Box<dyn Journal>,
+        mut modules: Vec<Box<dyn AnyModule>>,
+    ) -> Agent {
         let tools = || {
             let limits = PackageToolTimeouts {
                 query: Duration::from_mins(1),
@@ -147,10 +169,8 @@ impl TestNode {
         };
         let clock = Arc::new(self.clock.clone());
         let owner = Arc::new(Owner::new(self.paths(), clock.clone()));
-        let modules: Vec<Box<dyn AnyModule>> = vec![Box::new(ModuleAdapter {
-            module: PackagesModule::new(tools(), self.paths(), Arc::clone(&owner), false),
-            select_spec: PackagesModule::select_spec,
-        })];
+        let packages = PackagesModule::new(tools(), self.paths(), Arc::clone(&owner), false);
+        modules.push(Box::new(packages));
         let machine = self.machine.clone();
         let engine = Engine::new(engine::EngineParts {
             modules,

@@ -62,7 +62,7 @@ fn plan_summary(spec: &ImageSpec, observation: &ImageObservation) -> String {
     match plan_image(spec, observation) {
         Ok(draft) => match draft.steps.as_slice() {
             [] => "nothing to do".to_owned(),
-            [step] => format!("{} {}", step.slot.label(), draft.download_bytes),
+            [step] => format!("{} {}", step.slot.label(), draft.plan.download_bytes),
             more => panic!("{more:?}"),
         },
         Err(failure) => format!("{:?}: {}", failure.kind, failure.reason),
@@ -259,11 +259,11 @@ fn the_download_limit_is_the_smaller_of_policy_limit_and_slot_capacity() {
 #[test]
 fn a_plan_contains_the_image_before_and_after_and_the_reboot() {
     let draft = plan_image(&image_spec(), &node()).unwrap();
-    assert!(draft.reboot_expected);
-    let image = draft.to_plan().image.unwrap();
+    assert!(draft.plan.reboot_expected);
+    let image = draft.report.change.clone().unwrap();
     assert_eq!(image.profile_name, "demo");
     assert_eq!((image.before.as_str(), image.after.as_str()), ("1.0", "1.1"));
-    assert!(draft.changes.is_empty());
+    assert_eq!(draft.report.booted.as_deref(), Some(&*image.before).filter(|id| !id.is_empty()));
     let step = &draft.steps[0];
     let written = serde_json::to_value(step).unwrap();
     let read: ImageStep = serde_json::from_value(written).unwrap();

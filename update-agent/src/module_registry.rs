@@ -4,20 +4,22 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use anyhow::Context;
 use evenkeel_kit::{Clock, SystemClock};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-use super::images::ImageSystem;
 use crate::agent::ShutdownGuard;
 use crate::config::Config;
 use crate::engine::{self, Engine};
+use crate::facts::FactsReader;
 use crate::gate::{Gate, GateParts};
 use crate::journal::Journal;
-use crate::link::TimeFloor;
+use crate::link::{GrpcLink, ServerLink, TimeFloor, Trust};
 use crate::model::Failure;
-use crate::modules::image::ImageModule;
-use crate::modules::packages::{PackageTools, PackagesModule};
-use crate::modules::{AnyModule, ModuleAdapter};
+use crate::modules::image::ImageSystem;
+use crate::modules::packages::PackageTools;
+use crate::modules::{AnyModule, MODULES};
+use crate::node::{self, Node};
 use crate::os;
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
@@ -103,33 +105,35 @@ impl<'a> ModuleRegistry<'a> {
         self.paths.is_own_system() && Path::new(SYSTEMD_MARKER).is_dir()
     }
 
-    /// Builds all modules of this agent.
+    /// Builds all modules of this node.
     pub fn build_modules(&self) -> Vec<Box<dyn AnyModule>> {
-        let mut modules: Vec<Box<dyn AnyModule>> = Vec::new();
-        if self.has_packages() {
-            let owner = Arc::clone(&self.owner);
-            let services = self.has_systemd();
-            modules.push(Box::new(ModuleAdapter {
-                module: PackagesModule::new(
-                    self.package_tools(),
-                    self.paths.clone(),
-                    owner,
-                    services,
-                ),
-                select_spec: PackagesModule::select_spec,
-            }));
-        }
-        match self.images() {
-            Ok(None) => {}
-            Ok(Some(images)) => modules.push(Box::new(ModuleAdapter {
-                module: images.image_module(self),
-                select_spec: ImageModule::select_spec,
-            })),
-            Err(failure) => {
-                tracing::error!(%failure, "there are image slots, but they cannot be used");
-            }
-        }
-        modules
+        let modules = MODULES.iter().filter_map(|kind| {
+            (kind.build)(self).unwrap_or_else(|failure| {
+                tracing::error!(module = kind.name, %failure, "the module cannot be used");
+                None
+            })
+        });
+        modules.collect()
+    }
+
+    /// Creates the link to the node's server, with the node's credential.
+    pub fn connect(&self, node: &Node) -> anyhow::Result<GrpcLink> {
+        let trust = node::load_ca(self.paths)?.map_or(Trust::System, Trust::Ca);
+        let proxy = self.config.proxy().context("read the configuration")?;
+        let deadline = self.config.call_timeout;
+        let floor = self.time_floor();
+        let link = GrpcLink::with_floor(floor, &node.server, &trust, proxy.as_ref(), deadline)?;
+        link.set_credential(&node::load_credential(self.paths)?)?;
+        Ok(link)
+    }
+
+    /// Builds the reader of the node's facts, with warnings that apply until the agent restarts.
+    pub fn build_facts_reader(&self, modules: Vec<String>, warnings: Vec<String>) -> FactsReader {
+        let images = self.images().ok().flatten();
+        let owner = Arc::clone(&self.owner);
+        FactsReader::new(self.package_tools(), self.paths.clone(), modules, owner)
+            .with_images(images.map(|images| Arc::clone(&images.slots)), warnings)
+            .with_boot_control(images.map(|images| Arc::clone(&images.boot)))
     }
 
     /// Whether packages can be changed: always, except in an image that has no dpkg or is

@@ -4,8 +4,6 @@ use std::io::{self, Write};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use crate::model::ImageChange;
-
 /// Units of sizes; each is a thousand times the one before.
 const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
 
@@ -43,15 +41,6 @@ pub fn format_duration(millis: u64) -> String {
         60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
         _ => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
     }
-}
-
-/// Formats the image before and after an update.
-pub fn format_image(image: &ImageChange) -> String {
-    let before = match image.before.as_str() {
-        "" => "-",
-        before => before,
-    };
-    format!("{} {before} -> {}", image.profile_name, image.after)
 }
 
 /// Formats a number with the singular or the plural of a noun.

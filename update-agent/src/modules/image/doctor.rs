@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use super::DoctorFinding;
-use crate::commands::images::ImageSystem;
-use crate::commands::module_registry::ModuleRegistry;
-use crate::commands::text;
-use crate::modules::image::signature::ImageKeys;
-use crate::modules::image::slots::{BootObservation, Slot, SlotState, Slots, find_write_obstacle};
+use super::ImageSystem;
+use super::signature::ImageKeys;
+use super::slots::{BootObservation, Slot, SlotState, Slots, find_write_obstacle};
+use crate::commands::doctor::DoctorFinding;
+use crate::module_registry::ModuleRegistry;
+use crate::text;
 
 /// Runs the checks. A system without a second slot has none of them.
 pub async fn check_boot(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {

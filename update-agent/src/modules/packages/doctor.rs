@@ -2,10 +2,10 @@
 
 use chrono::TimeDelta;
 
-use super::DoctorFinding;
-use crate::commands::module_registry::ModuleRegistry;
+use super::PackagesModule;
+use crate::commands::doctor::DoctorFinding;
 use crate::model::Failure;
-use crate::modules::packages::PackagesModule;
+use crate::module_registry::ModuleRegistry;
 use crate::modules::{Module as _, TryKind};
 use crate::status::{self, AgentStatus};
 
@@ -14,14 +14,13 @@ const MAX_REFRESH_INTERVALS: i32 = 3;
 
 /// Checks apt and dpkg. A node whose image contains neither has none of these checks.
 pub async fn check_packages(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
-    if !registry.has_packages() {
+    let Ok(Some(module)) = PackagesModule::build(registry) else {
         return Vec::new();
-    }
-    let mut findings = vec![check_audit(registry.package_tools().audit().await)];
-    let modules = registry.build_modules();
-    for module in modules.iter().filter(|module| module.name() == PackagesModule::NAME) {
-        findings.push(check_lock(module.find_concurrent_change(TryKind::First).await));
-    }
+    };
+    let mut findings = vec![
+        check_audit(module.tools.audit().await),
+        check_lock(module.find_concurrent_change(TryKind::First).await),
+    ];
     let last = status::read_status(&registry.paths.status()).unwrap_or_default();
     findings.push(check_lists(registry, &last));
     findings

@@ -6,16 +6,31 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use evenkeel_kit::telemetry;
+use serde::Serialize;
 
-use super::module_registry::ModuleRegistry;
-use super::{build_runtime, load_config, text};
+use super::{PackageReport, PackagesModule};
 use crate::agent::PlanningLock;
 use crate::cli::{self, OutputFormat};
+use crate::commands::{build_runtime, load_config};
 use crate::journal::FileJournal;
 use crate::model::{
-    Failure, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageRequirement,
-    PackageSpec, UpdatePlan, UpdateSpec, UpdateTarget,
+    Failure, HeldBackCause, HeldBackPackage, ModuleParts, PackageChange, PackageMode,
+    PackageRequirement, PackageSpec, UpdatePlan, UpdateTarget,
 };
+use crate::module_registry::ModuleRegistry;
+use crate::modules::{KeptDownloads, Module as _};
+use crate::text;
+
+/// A plan for packages. Output of `plan`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PackagePlan {
+    /// Totals of the change.
+    #[serde(flatten)]
+    pub plan: UpdatePlan,
+    /// The changes, and the packages that are held back.
+    #[serde(flatten)]
+    pub report: PackageReport,
+}
 
 /// Prints what an update would change now.
 pub fn print_plan(arguments: &cli::PlanArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -58,7 +73,7 @@ pub fn parse_packages(packages: &[String]) -> anyhow::Result<PackageSpec> {
 pub async fn plan_packages(
     registry: &ModuleRegistry<'_>,
     spec: PackageSpec,
-) -> anyhow::Result<UpdatePlan> {
+) -> anyhow::Result<PackagePlan> {
     let paths = registry.paths;
     let planning = PlanningLock::acquire(paths)?;
     let _planning = planning.context("the agent is planning an update; try again in a minute")?;
@@ -71,12 +86,16 @@ pub async fn plan_packages(
     if let Err(failure) = registry.owner.check_spec(&spec) {
         bail!(failure_text(&failure));
     }
-    let target = UpdateTarget { digest: String::new(), spec: UpdateSpec::Packages(spec) };
+    let spec = ModuleParts::of(PackagesModule::NAME, &spec)?;
+    let target = UpdateTarget { digest: String::new(), spec };
     let engine = registry.build_engine(Box::new(FileJournal::new(journal)));
     let planned = engine.plan(&target).await;
-    engine.clean_up();
+    engine.clean_up(KeptDownloads::Long).await;
     match planned {
-        Ok(draft) => Ok(draft.to_plan()),
+        Ok(draft) => Ok(PackagePlan {
+            plan: draft.plan,
+            report: draft.report.read(PackagesModule::NAME).unwrap_or_default(),
+        }),
         Err(failure) => bail!(failure_text(&failure)),
     }
 }
@@ -87,19 +106,20 @@ fn failure_text(failure: &Failure) -> String {
     format!("{}{colon}{log}", failure.reason)
 }
 
-fn write_plan(plan: &UpdatePlan, out: &mut impl Write) -> io::Result<()> {
-    if plan.changes.is_empty() {
+fn write_plan(planned: &PackagePlan, out: &mut impl Write) -> io::Result<()> {
+    let PackageReport { changes, held_back, .. } = &planned.report;
+    if changes.is_empty() {
         writeln!(out, "nothing to change")?;
     } else {
         let heading = ["", "PACKAGE", "INSTALLED", "NEW", "SUITE", "DOWNLOAD"].map(str::to_owned);
-        let rows = plan.changes.iter().map(|change| change_row(change).to_vec());
+        let rows = changes.iter().map(|change| change_row(change).to_vec());
         let rows: Vec<_> = std::iter::once(heading.to_vec()).chain(rows).collect();
         text::print_table(&rows, out)?;
-        writeln!(out, "{}", plan_summary(plan))?;
+        writeln!(out, "{}", plan_summary(&planned.plan, changes.len()))?;
     }
-    if !plan.held_back.is_empty() {
+    if !held_back.is_empty() {
         writeln!(out, "\nheld back:")?;
-        let rows = plan.held_back.iter().map(|package| held_back_row(package).to_vec());
+        let rows = held_back.iter().map(|package| held_back_row(package).to_vec());
         text::print_table(&rows.collect::<Vec<_>>(), out)?;
     }
     Ok(())
@@ -127,8 +147,8 @@ fn change_row(change: &PackageChange) -> [String; 6] {
     ]
 }
 
-fn plan_summary(plan: &UpdatePlan) -> String {
-    let changed = text::pluralize(plan.changes.len(), "package", "packages");
+fn plan_summary(plan: &UpdatePlan, packages: usize) -> String {
+    let changed = text::pluralize(packages, "package", "packages");
     let fetched = text::format_bytes(plan.download_bytes);
     let disk = text::format_bytes(plan.disk_bytes.unsigned_abs());
     let disk = match plan.disk_bytes {
@@ -174,23 +194,28 @@ mod tests {
 
     #[test]
     fn the_plan_is_a_table_with_sizes_and_held_back_packages() {
-        let plan = UpdatePlan {
-            changes: vec![
-                package_change("app", Some("1"), Some("2")),
-                package_change("lib", None, Some("1")),
-                package_change("old", Some("1"), None),
-            ],
-            download_bytes: 3_000,
-            disk_bytes: -2_000,
-            reboot_expected: true,
-            held_back: vec![HeldBackPackage {
-                name: "x".into(),
-                architecture: "all".into(),
-                installed: "1".into(),
-                available: "2".into(),
-                cause: HeldBackCause::Hold,
-            }],
-            image: None,
+        let plan = PackagePlan {
+            plan: UpdatePlan {
+                download_bytes: 3_000,
+                disk_bytes: -2_000,
+                reboot_expected: true,
+                ..UpdatePlan::default()
+            },
+            report: PackageReport {
+                changes: vec![
+                    package_change("app", Some("1"), Some("2")),
+                    package_change("lib", None, Some("1")),
+                    package_change("old", Some("1"), None),
+                ],
+                held_back: vec![HeldBackPackage {
+                    name: "x".into(),
+                    architecture: "all".into(),
+                    installed: "1".into(),
+                    available: "2".into(),
+                    cause: HeldBackCause::Hold,
+                }],
+                ..PackageReport::default()
+            },
         };
         let mut out = Vec::new();
         write_plan(&plan, &mut out).unwrap();
@@ -206,7 +231,7 @@ mod tests {
              x:all  1  (2)  marked as held\n"
         );
         let mut out = Vec::new();
-        write_plan(&UpdatePlan::default(), &mut out).unwrap();
+        write_plan(&PackagePlan::default(), &mut out).unwrap();
         assert_eq!(out, b"nothing to change\n");
     }
 

@@ -8,18 +8,19 @@ use anyhow::{Context, bail};
 use evenkeel_kit::telemetry::{self, LogConfig};
 use serde::Serialize;
 
-use super::module_registry::ModuleRegistry;
-use super::{build_runtime, load_config, text};
+use super::slots::{BootObservation, Slot, SlotState, Slots};
 use crate::agent_lock::AgentLock;
 use crate::cli::{self, ImageCommand, OutputFormat, TrialCommand};
+use crate::commands::{build_runtime, load_config};
 use crate::config::{Config, HealthConfig};
-use crate::modules::image::slots::{BootObservation, Slot, SlotState, Slots};
+use crate::module_registry::ModuleRegistry;
 use crate::paths::AgentPaths;
+use crate::text;
 use crate::trial::{self, GuardOutcome, SysRq};
 
 /// Output of `image show`.
 #[derive(Debug, Serialize)]
-struct ImageReport {
+struct SlotsReport {
     /// The boot control, such as `systemd-boot`.
     boot_control: &'static str,
     /// The running slot, such as `root-a`; `None` if it is unknown.
@@ -89,7 +90,7 @@ fn show_slots(arguments: &cli::ImageShowArgs, out: &mut impl Write) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-fn build_report(boot_control: &'static str, slots: &Slots, seen: &BootObservation) -> ImageReport {
+fn build_report(boot_control: &'static str, slots: &Slots, seen: &BootObservation) -> SlotsReport {
     let slot_entry = |slot: Slot| {
         let state = slots.state(slot);
         let what = state.image();
@@ -117,7 +118,7 @@ fn build_report(boot_control: &'static str, slots: &Slots, seen: &BootObservatio
         times: left.times,
         why: left.reason.why.clone(),
     });
-    ImageReport {
+    SlotsReport {
         boot_control,
         booted: seen.booted.map(Slot::label),
         slots: Slot::ALL.map(slot_entry).to_vec(),
@@ -126,7 +127,7 @@ fn build_report(boot_control: &'static str, slots: &Slots, seen: &BootObservatio
     }
 }
 
-fn print_report(report: &ImageReport, out: &mut impl Write) -> io::Result<()> {
+fn print_report(report: &SlotsReport, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "boot control: {}", report.boot_control)?;
     let mut rows = vec![["", "SLOT", "STATE", "PROFILE", "IMAGE"].map(str::to_owned).to_vec()];
     for entry in &report.slots {
