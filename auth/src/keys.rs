@@ -111,7 +111,6 @@ impl Keys {
         Ok(())
     }
 
-    /// Id of the signing key.
     #[must_use]
     pub fn signing_id(&self) -> &str {
         &self.signing_id

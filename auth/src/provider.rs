@@ -185,7 +185,6 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Fetches the keys of an issuer.
 async fn fetch_keys(client: &Client, issuer: &str) -> Result<Vec<VerificationKey>, KeyFetchError> {
     let description = discovery_url(issuer)?;
     let is_secret = description.scheme() == "https";

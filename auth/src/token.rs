@@ -70,13 +70,11 @@ pub enum AuthError {
     /// The signature is invalid.
     #[error("the token's signature is wrong")]
     BadSignature,
-    /// The token has expired.
     #[error("the token expired at {at}")]
     Expired {
         /// End of the token's validity.
         at: DateTime<Utc>,
     },
-    /// The token is not valid yet.
     #[error("the token is not valid before {from}")]
     NotYetValid {
         /// Start of the token's validity.

@@ -43,7 +43,6 @@ impl VerifiedTokenCache {
         self.tokens.remove(digest);
     }
 
-    /// Removes the expired tokens.
     pub(crate) fn remove_expired(&self, now: DateTime<Utc>) {
         let lasts = |_: &TokenDigest, token: &VerifiedToken| now < token.caller.expires_at;
         self.tokens.retain(lasts);

@@ -30,17 +30,14 @@ const MAX_PARALLELISM: u32 = 16;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UsersFile {
-    /// One entry for each user.
     pub users: Vec<UserEntry>,
 }
 
-/// A user in a users file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UserEntry {
     /// Name to log in with.
     pub name: String,
-    /// Hash of the password.
     pub password_hash: Secret,
     /// Roles of the user, as in a token.
     pub roles: Vec<String>,
@@ -58,10 +55,8 @@ pub struct BadUser {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadPassword {
-    /// The password is empty.
     #[error("the password is empty")]
     Empty,
-    /// The password is too long.
     #[error("a password has at most {} bytes", MAX_PASSWORD_BYTES)]
     TooLong,
     /// The system returned no random numbers, or not enough memory.
@@ -130,7 +125,6 @@ impl Users {
         Ok(Self { by_name: all, decoy })
     }
 
-    /// The user of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&User> {
         self.by_name.get(name)

@@ -15,12 +15,10 @@ use tonic::transport::Channel;
 
 use crate::histogram::Histogram;
 
-/// A node that polls.
 #[derive(Clone, Debug)]
 pub struct PollingNode {
     /// The value of the `authorization` header.
     pub authorization: MetadataValue<Ascii>,
-    /// The poll of the node.
     pub request: PollRequest,
 }
 
@@ -29,7 +27,6 @@ pub struct PollingNode {
 pub struct LoadShape {
     /// Concurrent polls per connection.
     pub at_once: usize,
-    /// Duration of the load.
     pub length: Duration,
 }
 

@@ -107,7 +107,6 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts to measure.
     pub fn start(pids: Vec<u32>) -> Self {
         let before = total_cpu_time(&pids);
         Self { pids, parent: None, before }

@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use crate::children::{MeasuredProcess, command_output};
 use crate::measure::family;
 
-/// Path of the agent on the node.
 const AGENT_PATH: &str = "/srv/evenkeel-agent";
 /// Name of the agent process in `/proc/PID/comm`.
 const AGENT_PROCESS_NAME: &str = "evenkeel-agent\n";
@@ -109,7 +108,6 @@ fn find_agent_below(process: u32) -> Option<u32> {
     family.iter().copied().find(is_agent).or_else(|| children().find_map(find_agent_below))
 }
 
-/// Path of a lab script.
 fn lab_script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab").join(name)
 }

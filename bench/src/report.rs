@@ -13,7 +13,6 @@ use crate::measure::{Meter, as_f64};
 pub struct PollFigures {
     /// Registered hosts.
     pub hosts: usize,
-    /// Connections.
     pub connections: usize,
     /// Answered polls per second.
     pub polls_per_second: f64,

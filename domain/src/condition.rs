@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::Time;
 
 named! {
-    /// Kind of a condition.
     ConditionKind {
         /// The assigned policy does not fit the instance.
         PolicyDoesNotFit = "policy_does_not_fit",

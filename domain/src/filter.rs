@@ -49,7 +49,6 @@ pub enum Filter {
         path: EdgePath,
         /// Name of the label, with its prefix if it has one.
         key: String,
-        /// Condition for the label.
         condition: LabelCondition,
     },
 }
@@ -64,7 +63,6 @@ pub struct FieldTest {
     pub path: EdgePath,
     /// Field of that resource.
     pub field: &'static FilterField,
-    /// Condition for the field.
     pub condition: FieldCondition,
 }
 
@@ -109,7 +107,6 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// All comparisons.
     pub const ALL: &[Self] = &[
         Self::Equal,
         Self::NotEqual,
@@ -133,7 +130,6 @@ impl Comparison {
     }
 }
 
-/// A condition for a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelCondition {
     /// The label exists.

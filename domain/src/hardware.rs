@@ -130,7 +130,6 @@ pub struct Nic {
     pub device_name: String,
     /// PCI address.
     pub pci_identifier: String,
-    /// MAC address.
     pub mac_addr: String,
     /// Whether single-root I/O virtualisation is enabled.
     pub sriov_enabled: bool,
@@ -150,7 +149,6 @@ pub struct Nic {
 /// Link state of a network interface, and since when.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkState {
-    /// The state.
     #[serde(rename = "type")]
     pub kind: Link,
     pub timestamps: Option<Lifetime>,
@@ -215,9 +213,7 @@ pub enum ConfigMethod {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usb {
-    /// Vendor id.
     pub id_vendor: String,
-    /// Product id.
     pub id_product: String,
     /// Bus number.
     pub bus: u32,
@@ -257,7 +253,6 @@ trait HardwarePart: PartialEq {
     /// Copies what the server knows of the part and the machine does not report.
     fn copy_identity(&mut self, previous: &Self);
 
-    /// Carries the times of nested parts over.
     fn carry_over_nested(&mut self, _before: Option<&Self>, _now: Time) {}
 }
 

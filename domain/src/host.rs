@@ -163,7 +163,6 @@ impl Registration {
         Ok(Self { user_lvm_size, ..self })
     }
 
-    /// Desired state of the host.
     #[must_use]
     pub const fn desired(&self) -> HostState {
         Self::desired_if(self.auto_onboard)

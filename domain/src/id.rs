@@ -62,7 +62,6 @@ macro_rules! id {
 }
 
 id! {
-    /// Id of a host.
     HostId, "host"
 }
 id! {
@@ -94,7 +93,6 @@ id! {
     RegionId, "region"
 }
 id! {
-    /// Id of a site.
     SiteId, "site"
 }
 id! {
@@ -106,7 +104,6 @@ id! {
     CustomConfigId, "customconfig"
 }
 id! {
-    /// Id of a local account.
     LocalAccountId, "localaccount"
 }
 id! {
@@ -114,7 +111,6 @@ id! {
     IpAddressId, "ipaddr"
 }
 id! {
-    /// Id of a join token.
     JoinTokenId, "jointoken"
 }
 

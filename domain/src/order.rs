@@ -6,7 +6,6 @@ use crate::Time;
 use crate::invalid::Invalid;
 
 named! {
-    /// Kind of an order.
     OrderKind {
         /// Update now: opens a window of its own.
         Now = "now",

@@ -40,7 +40,6 @@ named! {
         Unspecified = "unspecified",
         /// No protection.
         None = "none",
-        /// Secure boot and full disk encryption.
         SecureBootAndFullDiskEncryption = "secure_boot_and_full_disk_encryption",
     }
 }

@@ -222,7 +222,6 @@ pub struct ObservedPackage {
 /// A package version as nodes report it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObservedVersion {
-    /// Name of the package.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
@@ -233,7 +232,6 @@ pub struct ObservedVersion {
 /// Result of one package after a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackageResult {
-    /// Name of the package.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,

@@ -11,9 +11,7 @@ use crate::id::{BadId, PolicyId, SiteId};
 pub enum PauseScope {
     /// The whole project.
     Project,
-    /// A site.
     Site(SiteId),
-    /// A policy.
     Policy(PolicyId),
 }
 

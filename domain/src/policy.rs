@@ -30,7 +30,6 @@ pub struct PolicySpec {
     pub name: Name,
     /// For users.
     pub description: String,
-    /// The desired update.
     pub desired: DesiredUpdate,
     /// Whether a node may be downgraded to an older version.
     #[serde(default)]
@@ -126,7 +125,6 @@ impl PolicySpec {
     }
 }
 
-/// Desired update of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DesiredUpdate {

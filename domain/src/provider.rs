@@ -44,7 +44,6 @@ pub struct ProviderSpec {
     pub name: Name,
     /// URL of its API; may be empty.
     pub api_endpoint: String,
-    /// Credentials for its API.
     pub api_credentials: Vec<String>,
     /// Configuration for its tools, usually JSON; may be empty.
     pub config: String,

@@ -91,7 +91,6 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Id of the policy.
     #[must_use]
     pub fn policy_id(&self) -> Option<PolicyId> {
         self.policy.as_ref().map(|policy| policy.id)
@@ -161,7 +160,6 @@ pub struct Evidence {
     pub report: Option<RunReport>,
 }
 
-/// An entry in the history of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunHistoryEntry {
     /// Position, from 1.

@@ -13,13 +13,11 @@ use crate::invalid::Invalid;
 pub struct TenantId(Uuid);
 
 impl TenantId {
-    /// The tenant with this UUID.
     #[must_use]
     pub const fn new(uuid: Uuid) -> Self {
         Self(uuid)
     }
 
-    /// The UUID.
     #[must_use]
     pub const fn uuid(self) -> Uuid {
         self.0
@@ -40,10 +38,8 @@ impl FromStr for TenantId {
     }
 }
 
-/// A project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// Its tenant id.
     pub id: TenantId,
     /// Unique in the fleet.
     pub name: ProjectName,

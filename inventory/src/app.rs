@@ -16,7 +16,6 @@ use tokio::sync::Semaphore;
 pub struct Inventory {
     /// The database.
     pub store: Store,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Verifies the tokens.
     pub authority: Arc<Authority>,
@@ -32,7 +31,6 @@ pub struct Inventory {
 pub struct Settings {
     /// Largest body, in bytes.
     pub body_limit: usize,
-    /// Timeout of a request.
     pub request_timeout: Duration,
     /// Planning limits of decisions; must be the same as in the maintenance manager.
     pub planning_limits: PlanningLimits,

@@ -43,7 +43,6 @@ enum ProjectRef {
 }
 
 impl Call {
-    /// Id of the request.
     pub fn request_id(&self) -> &str {
         &self.request_id
     }

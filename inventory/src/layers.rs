@@ -85,7 +85,6 @@ async fn set_security_headers(mut response: Response) -> Response {
     response
 }
 
-/// Message of a panic.
 fn panic_message(panic: &Box<dyn std::any::Any + Send>) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("nothing")

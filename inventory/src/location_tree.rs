@@ -54,7 +54,6 @@ impl<'a> LocationTree<'a> {
         labels(&host.metadata.inherited_from(metadata_chain))
     }
 
-    /// The region of a site.
     pub fn region_of(self, site: SiteId) -> Option<RegionId> {
         self.sites.get(&site)?.spec.region
     }

@@ -140,7 +140,6 @@ impl Problem {
         }
     }
 
-    /// The response to a request with this id.
     pub fn to_response(&self, request_id: &str) -> Response {
         let body = axum::Json(self.body(request_id));
         let mut response = (self.kind.status(), body).into_response();

@@ -17,7 +17,6 @@ use tonic::Status;
 /// The payload of a poll of our own agent without facts and packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPayload {
-    /// The digest of its facts.
     pub facts_digest: Vec<u8>,
     /// Its open attempt.
     pub attempt: Option<AttemptId>,
@@ -30,12 +29,10 @@ pub struct OwnPayload {
 pub enum Evaluation {
     /// No write is needed.
     Unchanged {
-        /// The answer.
         answer: Box<Answer>,
         /// When the answer may change by time alone; `None` if never.
         valid_until: Option<Time>,
     },
-    /// A write is needed.
     NeedsWrite,
     /// The evaluation needs data that a batch does not load.
     NeedsSingleRead,
@@ -46,7 +43,6 @@ pub enum Evaluation {
 /// The answer for our own agent, without times and the credential.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnAnswer {
-    /// The decision.
     pub decision: Decision,
     /// When the decision may change by time alone.
     pub next: Option<Time>,
@@ -56,7 +52,6 @@ pub struct OwnAnswer {
     pub want_packages: bool,
 }
 
-/// The payload of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AnswerPayload {
     /// For our own agent.
@@ -68,7 +63,6 @@ pub enum AnswerPayload {
 /// An answer that can be sent again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The payload.
     pub payload: AnswerPayload,
     /// Identifies the decision, equally on all replicas.
     pub tag: u64,

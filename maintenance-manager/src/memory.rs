@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct MemoryPressure(Arc<AtomicBool>);
 
 impl MemoryPressure {
-    /// Whether memory is short.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.0.load(Ordering::Relaxed)

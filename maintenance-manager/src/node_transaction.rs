@@ -85,7 +85,6 @@ impl<'a> NodeTransaction<'a> {
         })
     }
 
-    /// The run of an attempt.
     pub async fn find_run(&self, attempt: AttemptId) -> Result<Option<UpdateRun>, StoreError> {
         runs::find_attempt(&self.tx, self.node.instance, attempt).await
     }

@@ -49,7 +49,6 @@ enum FetchState {
 /// The stored variants of a document.
 #[derive(Debug, Default)]
 struct StoredVariants {
-    /// Digest of each variant.
     variants: Vec<(AttachmentKey, contents::ContentDigest)>,
     is_missing: bool,
 }

@@ -23,7 +23,6 @@ const UNKNOWN_ARTIFACT_TYPE: &str = "application/vnd.unknown.artifact.v1";
 /// Maximum length of a stored file name, in bytes.
 const MAX_TITLE_BYTES: usize = 255;
 
-/// A revision to fetch.
 #[derive(Debug)]
 pub(crate) struct Revision {
     pub repository: Repository,

@@ -50,7 +50,6 @@ pub(crate) struct Engine {
     sources: Arc<Sources>,
 }
 
-/// Result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassResult {
     /// Projects without a report to which known content was applied.

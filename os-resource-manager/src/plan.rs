@@ -379,7 +379,6 @@ fn to_gone_revision(artifact: &Artifact) -> Option<GoneRevision> {
     })
 }
 
-/// The stored findings.
 fn parse_findings(stored: &[Value]) -> impl Iterator<Item = Finding> {
     // Only this crate writes them, so none is skipped.
     stored.iter().filter_map(|one| Finding::deserialize(one).ok())

@@ -80,7 +80,6 @@ pub enum Error {
     File {
         /// The operation.
         action: &'static str,
-        /// The path.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -88,7 +87,6 @@ pub enum Error {
     /// A program could not be started.
     #[error("cannot start `{program}`")]
     Program {
-        /// The program.
         program: String,
         /// Why it failed.
         source: io::Error,
@@ -96,7 +94,6 @@ pub enum Error {
     /// A program ran and failed.
     #[error("`{program}` failed: {output}")]
     Failed {
-        /// The program.
         program: String,
         /// The end of its error output.
         output: String,

@@ -102,7 +102,6 @@ impl PostgresProcess {
         self.log_tail.text()
     }
 
-    /// Whether Postgres has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.end.borrow().is_some() || self.end.has_changed().is_err()
     }
@@ -119,7 +118,6 @@ impl PostgresProcess {
         }
     }
 
-    /// Waits for the end of Postgres.
     pub(crate) fn wait_for_end(&self) -> impl Future<Output = Option<ExitStatus>> + use<> {
         let mut end = self.end.clone();
         async move { end.wait_for(Option::is_some).await.ok().and_then(|status| *status) }

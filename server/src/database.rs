@@ -37,7 +37,6 @@ pub(crate) enum PrivatePostgresMode {
 /// What to do if the schema is older than the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SchemaPolicy {
-    /// Migrate it.
     Migrate,
     /// Fail, and name the command that migrates it.
     Refuse,

@@ -5,7 +5,6 @@ use std::time::Duration;
 use evenkeel_kit::{Lifecycle, tick};
 use evenkeel_maintenance_manager::MemoryPressure;
 
-/// Interval of the memory checks.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Memory counts as short from this percentage of the limit on.

@@ -121,7 +121,6 @@ impl Listeners {
         }
     }
 
-    /// Serves all listeners.
     pub(crate) fn serve(
         self,
         config: Config,

@@ -200,7 +200,6 @@ impl EimNode {
             && is_reported
     }
 
-    /// The ground truth of the node.
     #[must_use]
     pub fn into_ground_truth(self) -> EimGroundTruth {
         self.ground_truth

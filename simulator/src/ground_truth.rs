@@ -20,7 +20,6 @@ pub struct OwnGroundTruth {
 /// One attempt of a node.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Its id.
     pub id: Uuid,
     /// The digest of its target: the policy, and for an image a slash and the image.
     pub digest: String,
@@ -51,7 +50,6 @@ pub struct ImageReplacement {
     pub to: String,
 }
 
-/// An event of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptEvent {
     /// Its name, as a run records it.
@@ -118,14 +116,12 @@ pub struct EimGroundTruth {
 pub enum EimSchedule {
     /// In one window.
     Single(Span),
-    /// In repeated windows.
     Repeated(RepeatedWindows),
 }
 
 /// A schedule in consecutive answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveredSchedule {
-    /// The schedule as delivered.
     pub schedule: EimSchedule,
     /// For each answer with the schedule: when the node sent the call, and when it had the answer.
     /// The answers before the first and after the last of them had another schedule.
@@ -145,7 +141,6 @@ impl DeliveredSchedule {
 /// An image in consecutive answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveredImage {
-    /// Its version.
     pub version: String,
     /// The version that ran when it was delivered first.
     pub running_version: String,
@@ -186,7 +181,6 @@ pub struct StatusReport {
     pub kind: &'static str,
     /// The detail in the state file.
     pub detail: String,
-    /// The version of the reported image.
     pub image_version: String,
     /// The index of the update that it is about; `None` before the first.
     pub update: Option<usize>,

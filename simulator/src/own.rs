@@ -167,7 +167,6 @@ impl OwnNode {
             && self.memory.reported_facts.as_ref() == Some(&wire::digest(&self.facts))
     }
 
-    /// The ground truth of the node.
     #[must_use]
     pub fn into_ground_truth(mut self) -> OwnGroundTruth {
         if let Some(entry) = self.journal.entry.take() {

@@ -62,18 +62,14 @@ pub struct PreparedPoll {
     pub long_poll_millis: u32,
 }
 
-/// The end of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallEnd {
-    /// The instant of the end.
     pub at: Instant,
-    /// Duration of the call.
     pub took: Duration,
     /// Requested long-poll duration, in milliseconds.
     pub long_poll_millis: u32,
 }
 
-/// Outcome of a call.
 #[derive(Clone, Debug)]
 pub enum CallOutcome {
     /// Answer to an own node.
@@ -184,7 +180,6 @@ impl PollingNode {
         }
     }
 
-    /// An EIM node.
     #[must_use]
     pub fn new_eim(uuid: &str, planned_at: Instant) -> Self {
         Self {

@@ -8,7 +8,6 @@ use crate::error::StoreError;
 use crate::rows::change::{Column, Entity};
 use crate::tx::Tx;
 
-/// One change of one resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceChange {
     pub at: Time,

@@ -12,7 +12,6 @@ use crate::tx::{query_all, query_one};
 /// Why the program refuses to use a database. The message says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IncompatibleDatabase {
-    /// The server is too old.
     #[error("the database server is Postgres {found}, and 15 or newer is needed")]
     ServerTooOld {
         /// The version as the server reports it.
@@ -150,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_step_asks_for_a_newer_program() {
+    fn a_newer_step_requires_a_newer_program() {
         let newer = compare(&[KNOWN[0], KNOWN[1], "20280101_000001_later"]).expect_err("newer");
         assert!(newer.contains("newer than this program"), "{newer}");
         assert!(newer.contains("20280101_000001_later"), "{newer}");
     }
 
     #[test]
-    fn a_step_before_the_baseline_asks_for_a_new_database() {
+    fn a_step_before_the_baseline_requires_a_new_database() {
         let development = ["20261121_000001_tenants_and_ids", "20261121_000002_inventory"];
         let older = compare(&development).expect_err("older");
         assert!(!older.contains("newer"), "{older}");

@@ -76,7 +76,6 @@ pub struct DecisionSubject<'a> {
     pub os: OsId,
     /// Whether the node has reported since its instance was created.
     pub provisioned: bool,
-    /// The protocol of its agent.
     pub protocol: &'a AgentProtocol,
     /// How its last attempt ended.
     pub last_end: Option<&'a LastRun>,

@@ -169,7 +169,6 @@ async fn write_row(
     Ok(())
 }
 
-/// Assigns ids to addresses.
 async fn assign_address_ids(tx: &Tx, addresses: Vec<&mut Address>) -> Result<(), StoreError> {
     if addresses.is_empty() {
         return Ok(());

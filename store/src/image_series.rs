@@ -17,7 +17,6 @@ use crate::tx::{FleetTx, Tx, execute, query_all, query_one};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSeries {
     pub tenant: TenantId,
-    /// The profile name of its images.
     pub profile_name: String,
     /// Counts the changes of the series.
     pub version: i64,

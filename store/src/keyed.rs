@@ -7,7 +7,6 @@ use crate::tx::{Scoped, Tx, is_any_of};
 
 /// A table with an id column.
 pub(crate) trait KeyedEntity: Scoped {
-    /// The id column.
     const ID: Self::Column;
     /// The resource kind in the singular, as EIM names it in its errors.
     const RESOURCE: &'static str;

@@ -152,7 +152,6 @@ pub async fn take_slot(
     Ok(())
 }
 
-/// Releases all slots of an instance.
 pub async fn release_slots(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
     let sql = "DELETE FROM update_slots WHERE tenant_id = $1 AND instance_id = $2";
     let values = [tx.tenant().uuid().into(), instance.bits().cast_signed().into()];

@@ -45,7 +45,6 @@ pub enum PageStart {
     After(PageKey),
 }
 
-/// A page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListPage {
     /// The ids, in the order of the list.

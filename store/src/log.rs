@@ -61,7 +61,6 @@ pub struct LoggedChange {
     pub operation: Operation,
     /// The affected scope; none if it may be any scope of the project.
     pub scope: Option<Scope>,
-    /// Its position in the log.
     pub at: Position,
 }
 
@@ -72,7 +71,6 @@ pub enum ChangeKind {
     Project,
     /// The settings of a project.
     Settings,
-    /// A host.
     Host,
     /// An instance, or a report of its node.
     Instance,
@@ -86,13 +84,9 @@ pub enum ChangeKind {
     Single,
     /// A repeated schedule.
     Repeated,
-    /// A run.
     Run,
-    /// A region.
     Region,
-    /// A site.
     Site,
-    /// A pause.
     Pause,
     /// An order to update now or not to update.
     Order,
@@ -102,14 +96,12 @@ pub enum ChangeKind {
     Other,
 }
 
-/// The operation of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Created.
     Insert,
     /// Changed.
     Update,
-    /// Deleted.
     Delete,
 }
 
@@ -201,7 +193,6 @@ struct CaughtUp {
     server: Time,
 }
 
-/// The state of the log.
 #[derive(Clone, Copy, Debug)]
 struct LogState {
     /// No transaction from this id on has ended.

@@ -36,7 +36,6 @@ pub use machine::{MachineKey, find_by_host, find_with_host, lock, lock_with_host
 pub use silence::{NO_CONNECTION_STATUS, SilentNode, mark_silent_nodes};
 pub(crate) use summary::SummaryRow;
 
-/// The state of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeState {
     pub instance: InstanceId,
@@ -44,7 +43,6 @@ pub struct NodeState {
     pub os: OsId,
     /// Whether it has reported since its instance was created.
     pub provisioned: bool,
-    /// The protocol of its agent.
     pub protocol: AgentProtocol,
     /// The version of its agent; empty if unknown.
     pub agent_version: String,
@@ -56,7 +54,6 @@ pub struct NodeState {
     pub facts: Value,
     /// Its current activity.
     pub status: Status,
-    /// The state of its updates.
     pub update_status: Status,
     /// Its conditions, shown to operators.
     pub conditions: Vec<Condition>,

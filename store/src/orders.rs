@@ -50,7 +50,6 @@ pub async fn clear(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The order of an instance.
 pub async fn find(tx: &Tx, instance: InstanceId) -> Result<Option<Order>, StoreError> {
     let row = tx
         .scope::<Entity>()

@@ -26,10 +26,8 @@ pub use attachments::{
 };
 pub use cycle::{claim, finish, report_progress, request, request_if_due, state};
 
-/// A claimed cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CycleClaim {
-    /// The registry.
     pub registry: String,
     /// The server that holds the claim.
     pub holder: Uuid,
@@ -37,7 +35,6 @@ pub struct CycleClaim {
     pub number: i64,
 }
 
-/// The progress of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The current step.
@@ -48,7 +45,6 @@ pub struct Progress {
     pub total: u32,
 }
 
-/// The result of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CycleResult {
     pub outcome: CycleOutcome,
@@ -104,7 +100,6 @@ pub struct Artifact {
     pub trust: SignatureStatus,
     /// The signature and the data that a node needs to verify it; none without a valid signature.
     pub signature: Option<Value>,
-    /// Its files.
     pub files: Vec<CatalogFile>,
     /// Since when the tag no longer exists; none if it exists.
     pub gone_at: Option<Time>,

@@ -19,7 +19,6 @@ pub const MAX_FINDINGS: usize = 1_000;
 /// The length limit of a message, in bytes. Longer messages are cut.
 const MAX_MESSAGE_BYTES: usize = 1_000;
 
-/// The report of a sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncReport {
     /// The configured name of the registry.
@@ -47,7 +46,6 @@ pub struct SyncReport {
     pub findings: Vec<SyncFinding>,
 }
 
-/// A finding of a sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncFinding {
     /// The repository; empty if it concerns no repository.

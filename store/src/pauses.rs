@@ -50,7 +50,6 @@ pub async fn clear(tx: &Tx, scope: PauseScope) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The pause of a scope.
 pub async fn find(tx: &Tx, scope: PauseScope) -> Result<Option<Pause>, StoreError> {
     let row = tx.scope::<Entity>().filter(scope_condition(scope)).one(tx.conn()).await?;
     row.map(Pause::try_from).transpose()

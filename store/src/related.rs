@@ -28,7 +28,6 @@ use crate::tx::{Tx, ids_in, query_one};
 pub struct RelatedIds {
     /// Operating systems.
     pub oses: BTreeSet<OsId>,
-    /// Policies.
     pub policies: BTreeSet<PolicyId>,
     /// Policies to load together with the operating systems that they target.
     pub policies_with_os: BTreeSet<PolicyId>,
@@ -36,9 +35,7 @@ pub struct RelatedIds {
     pub sites: BTreeSet<SiteId>,
     /// Regions to load with all regions that contain them.
     pub regions: BTreeSet<RegionId>,
-    /// Providers.
     pub providers: BTreeSet<ProviderId>,
-    /// Local accounts.
     pub local_accounts: BTreeSet<LocalAccountId>,
     /// Configurations for the first start.
     pub custom_configs: BTreeSet<CustomConfigId>,
@@ -63,15 +60,10 @@ impl RelatedIds {
 pub struct Related {
     /// Operating systems.
     pub oses: HashMap<OsId, OsProfile>,
-    /// Policies.
     pub policies: HashMap<PolicyId, UpdatePolicy>,
-    /// Sites.
     pub sites: HashMap<SiteId, Site>,
-    /// Regions.
     pub regions: HashMap<RegionId, Region>,
-    /// Providers.
     pub providers: HashMap<ProviderId, Provider>,
-    /// Local accounts.
     pub local_accounts: HashMap<LocalAccountId, LocalAccount>,
     /// Configurations for the first start.
     pub custom_configs: HashMap<CustomConfigId, CustomConfig>,
@@ -104,9 +96,7 @@ pub(crate) struct RelatedIdsSql {
     pub sites: Option<String>,
     /// Regions, with the regions that contain them.
     pub regions: Option<String>,
-    /// Providers.
     pub providers: Option<String>,
-    /// Local accounts.
     pub local_accounts: Option<String>,
     /// Configurations for the first start.
     pub custom_configs: Option<String>,

@@ -41,7 +41,6 @@ pub enum Subject {
     New(Box<RunOpening>),
 }
 
-/// A run to be opened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOpening {
     pub instance: InstanceId,
@@ -62,7 +61,6 @@ pub struct RunOpening {
 /// Events of one report that are applied to a run in order.
 #[derive(Clone, Copy, Debug)]
 pub struct EventBatch<'a> {
-    /// The first event.
     pub first: &'a RunEventRecord,
     /// The following events.
     pub rest: &'a [RunEventRecord],
@@ -264,7 +262,6 @@ impl RunStart {
     }
 }
 
-/// The sequence of run numbers.
 const RUN_NUMBERS_SEQUENCE: &str = "run_numbers";
 
 /// Reads what a new run starts with and assigns its number. A slot with an expiry is now held until

@@ -78,7 +78,6 @@ impl StatementCounts {
     }
 }
 
-/// A store that counts its statements.
 #[must_use]
 pub fn counting_store(store: &Store) -> (Store, Arc<StatementCounts>) {
     let mut counting = store.clone();

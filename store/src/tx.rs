@@ -26,7 +26,6 @@ const SNAPSHOT_IDLE_TIMEOUT_MS: &str = "150000";
 pub struct Actor {
     /// The subject of the credential.
     pub name: String,
-    /// Id of the request.
     pub request_id: String,
 }
 
@@ -68,7 +67,6 @@ pub struct FleetTx {
 
 /// A table whose rows belong to a tenant.
 pub(crate) trait Scoped: EntityTrait {
-    /// The tenant column.
     const TENANT: Self::Column;
 }
 

@@ -142,7 +142,6 @@ impl ServerProcess {
         }
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.as_ref().map(Child::id).expect("a server that was started")
     }

@@ -42,7 +42,6 @@ pub fn open_site(fleet: &Fleet) -> String {
     site
 }
 
-/// Moves a node to a site.
 pub fn move_to_site(member: &Member<'_>, site: &str) {
     let path = format!("compute/hosts/{}", member.host);
     let body = json!({ "siteId": site });

@@ -154,7 +154,6 @@ struct EndedAttempt {
     retry_after: TimeDelta,
 }
 
-/// The parts of an agent.
 #[derive(Debug)]
 pub struct AgentParts<L> {
     /// Runs attempts.

@@ -32,7 +32,6 @@ pub const WITHDRAWN: &str = "withdrawn";
 /// Asks the machine's owner whether the node may reboot now. The error says why not.
 pub type RebootPermission = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// The parts of an engine.
 pub struct EngineParts {
     /// The modules that change the node.
     pub modules: Vec<Box<dyn AnyModule>>,
@@ -95,7 +94,6 @@ impl Engine {
         names
     }
 
-    /// The kinds of the modules.
     pub fn kinds(&self) -> impl Iterator<Item = ModuleKind> {
         self.parts.modules.iter().map(|module| module.kind())
     }
@@ -470,7 +468,6 @@ fn all_steps(entry: &JournalEntry) -> Vec<AnyStep> {
     entry.steps.iter().map(|step| step.step.clone()).collect()
 }
 
-/// The last event of a kind.
 fn last_event<'a>(entry: &'a JournalEntry, kind: &EventKind) -> Option<&'a AttemptEvent> {
     entry.events.iter().rev().find(|event| event.kind == *kind)
 }

@@ -61,7 +61,6 @@ const WATCHED_FILES: [&str; 12] = [
 /// Facts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Version of this agent.
     pub agent_version: String,
     /// os-release of the managed root.
     pub os_release: OsRelease,
@@ -159,7 +158,6 @@ pub struct FactsReader {
     last: Option<LastRead>,
 }
 
-/// The facts of the last reading.
 #[derive(Debug)]
 struct LastRead {
     file_stamps: Vec<FileStamp>,

@@ -22,7 +22,6 @@ use crate::owner::Owner;
 use crate::paths::AgentPaths;
 use crate::runner::Runner;
 
-/// The parts of a gate.
 pub struct GateParts {
     /// Limits of the machine's owner.
     pub owner: Arc<Owner>,

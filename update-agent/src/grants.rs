@@ -30,7 +30,6 @@ pub struct OfflineGrant {
     pub expires: DateTime<Utc>,
 }
 
-/// A window of a grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantWindow {
@@ -55,7 +54,6 @@ struct GrantDocument {
 pub struct GrantFile {
     path: PathBuf,
     stored: Option<GrantDocument>,
-    /// Whether the file may exist.
     may_exist: bool,
 }
 

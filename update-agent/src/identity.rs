@@ -48,7 +48,6 @@ pub struct Identity {
     pub uuid: Uuid,
     /// Serial number of the vendor; empty if there is none.
     pub serial_number: String,
-    /// Host name.
     pub host_name: String,
 }
 

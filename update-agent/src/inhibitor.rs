@@ -8,7 +8,6 @@ use crate::runner::{Command, HeldProgram, Runner};
 /// Owner of the lock in logind's list.
 pub const LOCK_OWNER: &str = "evenkeel-agent";
 
-/// Inhibited actions.
 const INHIBITED_ACTIONS: &str = "shutdown:sleep:idle";
 
 /// Time limit for releasing the lock. logind notices at once; a reboot before that would be

@@ -63,7 +63,6 @@ pub struct JournalEntry {
     /// How often the agent requested a reboot.
     #[serde(default)]
     pub reboot_requests: u32,
-    /// Time of the last reboot request.
     #[serde(default)]
     pub last_reboot_request: Option<DateTime<Utc>>,
     /// The boot that a pending reboot ends; empty if none is pending.
@@ -113,7 +112,6 @@ impl Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalStep {
-    /// The step.
     pub step: AnyStep,
     /// Whether the step is done. A done step is never taken again.
     pub done: bool,
@@ -224,7 +222,6 @@ impl JournalPoint {
         Self(format!("done-{module}-{step}"))
     }
 
-    /// Name of the point.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -257,7 +254,6 @@ pub trait Journal: Send + Sync {
     fn clear(&self) -> Result<(), JournalError>;
 }
 
-/// The journal as a file.
 #[derive(Debug)]
 pub struct FileJournal {
     path: PathBuf,

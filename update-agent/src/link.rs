@@ -48,7 +48,6 @@ pub enum LinkError {
     /// The server does not accept the request.
     #[error("the server refuses the request: {0}")]
     Refused(String),
-    /// The answer is invalid.
     #[error("the server's answer is invalid: {0}")]
     InvalidAnswer(&'static str),
     /// The server's address or a certificate cannot be used.
@@ -108,7 +107,6 @@ pub struct PollQuery<'a> {
     pub max_hold: Duration,
 }
 
-/// The answer to a poll.
 #[derive(Clone, Debug)]
 pub struct PollAnswer {
     /// The server requests the facts, at once.

@@ -62,7 +62,6 @@ pub enum Action {
     Fetch(UpdateTarget),
     /// Prepare what is missing, then request the start.
     Apply {
-        /// The update.
         target: UpdateTarget,
         /// End of the window.
         start_deadline: Option<DateTime<Utc>>,
@@ -79,7 +78,6 @@ pub enum Action {
 /// Totals of the whole change, known before anything is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdatePlan {
-    /// Bytes to download.
     pub download_bytes: u64,
     /// Growth of the installed size in bytes; negative if it shrinks.
     #[serde(default)]
@@ -152,7 +150,6 @@ pub struct RunReport {
     pub remarks: Vec<String>,
     /// Whether the node still needs a reboot.
     pub reboot_required: bool,
-    /// The report of each module.
     pub modules: ModuleParts,
 }
 

@@ -147,7 +147,6 @@ impl<'a> ModuleRegistry<'a> {
         os::has_dpkg(self.paths) && !is_fixed
     }
 
-    /// Builds the engine with a journal.
     pub fn build_engine(&self, journal: Box<dyn Journal>) -> Engine {
         let owner = Arc::clone(&self.owner);
         let parts = engine::EngineParts {

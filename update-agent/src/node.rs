@@ -54,7 +54,6 @@ pub enum NodeError {
 }
 
 impl Node {
-    /// Loads the node.
     pub fn load(paths: &AgentPaths) -> Result<Self, NodeError> {
         let content = durable::read_file(&paths.node())?.ok_or(NodeError::NotEnrolled)?;
         serde_json::from_slice(&content).map_err(|error| corrupt_file("node.json", error))

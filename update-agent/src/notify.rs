@@ -21,7 +21,6 @@ pub enum ServiceState<'a> {
     Stopping,
 }
 
-/// A service manager.
 pub trait ServiceManager: Debug + Send + Sync {
     /// Notifies the manager. Errors are ignored, because they must not stop the agent.
     fn notify(&self, service_state: ServiceState<'_>);

@@ -19,7 +19,6 @@ pub struct OsRelease {
     pub version_codename: String,
     /// Profile name of the running image; empty if the system is not an image.
     pub image_id: String,
-    /// Version of the image.
     pub image_version: String,
 }
 

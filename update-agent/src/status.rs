@@ -13,7 +13,6 @@ use uuid::Uuid;
 use crate::durable::{self, FileError};
 use crate::journal::JournalEntry;
 
-/// Status of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentStatus {

@@ -32,7 +32,6 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// Formats a duration.
 pub fn format_duration(millis: u64) -> String {
     let seconds = millis / 1_000;
     match seconds {

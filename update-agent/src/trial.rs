@@ -99,7 +99,6 @@ pub enum TrialOutcome {
     },
 }
 
-/// The parts of a trial.
 pub struct TrialParts {
     /// Reads the boot state, and blesses or withdraws the image.
     pub boot: Arc<dyn BootControl>,
@@ -217,7 +216,6 @@ impl TrialTimer {
         self.deadline.saturating_sub(elapsed)
     }
 
-    /// Describes the deadline.
     fn describe_deadline(&self) -> String {
         let from = if self.is_from_boot { "boot" } else { "the agent's start" };
         format!("{} s after {from}", self.deadline.as_secs())

@@ -6,7 +6,6 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
-/// An RSA key in PEM.
 pub const RSA: &str = include_str!("../keys/rsa.pem");
 
 /// A key pair of a provider: the algorithm, the private key, and the public key that is published.

@@ -11,10 +11,8 @@ use tonic::{Response, Status};
 
 use super::connect::Dialer;
 
-/// The connection of a call.
 #[derive(Debug)]
 pub enum CallConnection {
-    /// An open connection.
     Open(Channel),
     /// A connection that is opened for the call: its dialer and its number.
     Dial(Box<Dialer>, u32),
@@ -36,10 +34,8 @@ pub struct OutgoingCall {
     pub fault_injection: Option<(Network, Rng)>,
 }
 
-/// Result of a call.
 #[derive(Debug)]
 pub struct CallResult {
-    /// The answer.
     pub answer: Result<CallOutcome, Status>,
     /// Effect of fault injection.
     pub fate: Fate,

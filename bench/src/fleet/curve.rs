@@ -88,7 +88,6 @@ pub async fn wait_for_recovery(
     }
 }
 
-/// Result of a restart.
 #[derive(Clone, Debug)]
 pub struct RestartResult {
     /// Figures second by second.
@@ -126,7 +125,6 @@ pub const fn has_failures(second: &SecondCounts) -> bool {
     second.calls.has_failures() || second.returned.has_failures()
 }
 
-/// The last bad second.
 fn last_bad_second<'a>(
     seconds: impl Iterator<Item = (u32, &'a SecondCounts)>,
     is_bad: impl Fn(&SecondCounts) -> bool,

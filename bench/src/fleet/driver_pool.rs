@@ -109,7 +109,6 @@ impl DriverPool {
         self.wait_until_opened().await
     }
 
-    /// Sends a command to all drivers.
     pub async fn send_command(&mut self, command: &DriverCommand) -> anyhow::Result<()> {
         for driver_number in self.driver_numbers() {
             self.send_command_to(driver_number, command).await?;
@@ -117,7 +116,6 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Sends a command to one driver.
     pub async fn send_command_to(
         &mut self,
         driver_number: u32,
@@ -224,7 +222,6 @@ impl DriverPool {
         self.handles.iter().map(|driver| driver.open_long_polls).sum()
     }
 
-    /// The numbers of the drivers.
     pub fn driver_numbers(&self) -> Range<u32> {
         0..u32::try_from(self.handles.len()).unwrap_or(0)
     }
@@ -293,7 +290,6 @@ async fn forward_messages(
     }
 }
 
-/// The connections of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionShare {
     /// Connections that nodes share.

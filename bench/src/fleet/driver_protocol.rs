@@ -32,7 +32,6 @@ pub struct DriverPlan {
     pub follow_server_interval: bool,
 }
 
-/// A command to a driver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriverCommand {
@@ -94,7 +93,6 @@ pub enum DriverCommand {
     },
 }
 
-/// A message of a driver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriverMessage {
@@ -106,7 +104,6 @@ pub enum DriverMessage {
         number: u32,
         /// Long polls in flight at the end of the second.
         open_long_polls: u32,
-        /// The counts.
         counts: Box<SecondCounts>,
     },
 }
@@ -118,7 +115,6 @@ pub struct CallCounts {
     pub ok: u64,
     /// Calls that were refused with a retry hint.
     pub refused: u64,
-    /// Failed calls.
     pub failed: u64,
     /// Latencies of answered calls, from the planned instant on. Long polls do not count.
     pub latencies: Histogram,
@@ -139,7 +135,6 @@ impl CallCounts {
     }
 }
 
-/// Counts of calls with injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InjectedFaults {
     /// The request or its answer was lost. Such a call is not counted elsewhere.
@@ -151,7 +146,6 @@ pub struct InjectedFaults {
     pub late: u64,
 }
 
-/// Counts of a second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SecondCounts {
     /// Calls of nodes that have not been disconnected.

@@ -14,7 +14,6 @@ use crate::echo::{self, EchoAnswers};
 use crate::measure::{Meter, as_f64};
 use crate::report::{EchoFigures, micros_each, millis, round_figure};
 
-/// Duration of a turn.
 const TURN_DURATION: Duration = Duration::from_secs(5);
 
 /// Minimum and maximum number of turns.
@@ -58,7 +57,6 @@ impl TurnTotals {
 pub struct EchoComparison {
     /// Processor time of the servers per unchanged poll, in microseconds.
     pub micros_per_unchanged_poll: f64,
-    /// Figures of the echo.
     pub echo: EchoFigures,
 }
 

@@ -15,7 +15,6 @@ use super::node_list::NodeEntry;
 use crate::bench_harness::BenchHarness;
 use crate::echo::EchoAnswers;
 
-/// Timeout for the first answer.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Polls without changes.

@@ -20,7 +20,6 @@ pub struct FleetReport {
     pub servers: u16,
     /// Nodes that call.
     pub nodes: u32,
-    /// Connections.
     pub connections: u32,
     /// Connections that are dedicated to one node each.
     pub dedicated_connections: u32,
@@ -209,7 +208,6 @@ impl FleetReport {
         ]
     }
 
-    /// Figures of memory.
     fn memory_lines(&self) -> Vec<FigureLine> {
         let shared = Some(self.vm_rss_mib_server_multiplexed);
         let dedicated = self.kib_per_dedicated_connection;

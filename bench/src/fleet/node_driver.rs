@@ -62,14 +62,12 @@ pub async fn run() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A task that has finished.
 enum FinishedTask {
     Call(FinishedCall),
     /// Duration of a report; `None` if the node gave it up.
     Report(Option<Duration>),
 }
 
-/// A call that has finished.
 struct FinishedCall {
     node: usize,
     end: CallEnd,

@@ -51,14 +51,11 @@ pub struct NodeList {
     spare: Vec<ListedNode>,
 }
 
-/// A node of the list.
 #[derive(Clone, Debug)]
 pub struct ListedNode {
     /// Number among all nodes.
     pub number: u32,
-    /// The host.
     pub host: HostId,
-    /// The instance.
     pub instance: InstanceId,
     /// UUID that EIM's agent sends; `None` for own nodes.
     pub uuid: Option<String>,
@@ -189,7 +186,6 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// Reads the nodes of a file.
     pub fn read_file(path: &Path) -> anyhow::Result<Vec<Self>> {
         let text = std::fs::read_to_string(path)?;
         text.lines().map(Self::parse).collect()

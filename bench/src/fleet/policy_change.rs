@@ -18,7 +18,6 @@ const PROJECT_ASSIGNMENT_PATH: &str = "/assignments/project";
 /// How long it takes until all nodes that received a change have a long poll again.
 const LONG_POLL_REOPEN_TIME: Duration = Duration::from_secs(12);
 
-/// Result of policy changes.
 #[derive(Clone, Debug)]
 pub struct PolicyChangeResult {
     /// Time from the operator's request until a node had its new decision.

@@ -51,7 +51,6 @@ const MAX_TIME_ERROR: TimeDelta = TimeDelta::hours(1);
 const CLOCK_ERROR_HOURS: [i64; 5] =
     [-3, 5, -7 * HOURS_PER_YEAR, 30 * HOURS_PER_YEAR, -55 * HOURS_PER_YEAR];
 
-/// A year, in hours.
 const HOURS_PER_YEAR: i64 = 8_766;
 
 /// The parameters of a storm.
@@ -71,10 +70,8 @@ impl StormSpec {
     }
 }
 
-/// Result of a storm.
 #[derive(Clone, Debug)]
 pub struct StormResult {
-    /// Latencies of the reports.
     pub report_latencies: Histogram,
     /// The attempts in the database.
     pub records: AttemptRecords,
@@ -89,7 +86,6 @@ pub struct AttemptRecords {
     pub misdated: u64,
 }
 
-/// Starts a storm.
 pub async fn start(
     harness: &BenchHarness,
     drivers: &mut DriverPool,
@@ -193,12 +189,10 @@ fn clock_error(number: u32) -> TimeDelta {
     TimeDelta::hours(CLOCK_ERROR_HOURS.get(index).copied().unwrap_or(1))
 }
 
-/// A node that reports an attempt.
 #[derive(Clone, Debug)]
 pub struct ReportingNode {
     /// Number among all nodes.
     pub number: u32,
-    /// Whether the clock of the node is wrong.
     pub wrong_clock: bool,
     /// The value of the `authorization` header.
     pub authorization: MetadataValue<Ascii>,

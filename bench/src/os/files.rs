@@ -14,7 +14,6 @@ use crate::children;
 use crate::measure::as_f64;
 use crate::report::round_figure;
 
-/// Timeout of a download.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Speed of a download.

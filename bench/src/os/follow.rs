@@ -15,7 +15,6 @@ use crate::bench_harness::BenchHarness;
 use crate::report::{millis, round_figure};
 use crate::seed;
 
-/// Hosts per site.
 const HOSTS_PER_SITE: u32 = 100;
 
 /// Timeout for the notification of all nodes.

@@ -12,7 +12,6 @@ use super::registry::{PublishedRegistry, REGISTRY_NAME};
 use crate::bench_harness::BenchHarness;
 use crate::report::{millis, round_figure};
 
-/// Timeout of a sync.
 const SYNC_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Cost of a sync.

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::bench_harness::BenchHarness;
 
-/// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Timeout of a request for a full list.
@@ -24,27 +23,22 @@ pub struct RequestSpec {
 }
 
 impl RequestSpec {
-    /// A GET request.
     pub fn get(path: impl Into<String>) -> Self {
         Self { method: Method::GET, path: path.into(), query: Vec::new(), body: None }
     }
 
-    /// A POST request.
     pub fn post(path: impl Into<String>, body: Value) -> Self {
         Self { method: Method::POST, body: Some(body), ..Self::get(path) }
     }
 
-    /// A PATCH request.
     pub fn patch(path: impl Into<String>, body: Value) -> Self {
         Self { method: Method::PATCH, body: Some(body), ..Self::get(path) }
     }
 
-    /// A PUT request.
     pub fn put(path: impl Into<String>, body: Value) -> Self {
         Self { method: Method::PUT, body: Some(body), ..Self::get(path) }
     }
 
-    /// A DELETE request.
     pub fn delete(path: impl Into<String>) -> Self {
         Self { method: Method::DELETE, ..Self::get(path) }
     }

@@ -16,7 +16,6 @@ const BYTES_PER_MIB: f64 = 1_048_576.0;
 /// Number of bytes at the end of an answer that are checked: more than the text after its items.
 const TAIL_BYTES: usize = 256;
 
-/// Figures of a full list.
 #[derive(Clone, Debug, Serialize)]
 pub struct FullListFigures {
     /// Name of the list.

@@ -35,7 +35,6 @@ pub struct RequestFigures {
     pub errors: u64,
 }
 
-/// Figures of one fleet.
 #[derive(Clone, Debug, Serialize)]
 pub struct FleetRound {
     /// Number of hosts.
@@ -44,7 +43,6 @@ pub struct FleetRound {
     pub fill_seconds: f64,
     /// Figures by kind of requests.
     pub requests: Vec<RequestFigures>,
-    /// Figures of full lists.
     pub lists: Vec<FullListFigures>,
 }
 

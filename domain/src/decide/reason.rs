@@ -32,9 +32,13 @@ pub enum Reason {
         module: &'static str,
     },
     /// The policy names no image, and the catalogue has no image of the profile.
-    NoImage { profile: String },
+    NoImage {
+        profile: String,
+    },
     /// The node runs the desired image.
-    RunsAlready { image_id: String },
+    RunsAlready {
+        image_id: String,
+    },
     /// The desired image is not known to be newer than the running one.
     NotNewer {
         /// Version of the desired image.
@@ -43,7 +47,9 @@ pub enum Reason {
         running: String,
     },
     /// The desired image failed on this node before. Its run has the details.
-    Quarantined { image_id: String },
+    Quarantined {
+        image_id: String,
+    },
     /// Updates are paused.
     Paused {
         scope: PauseScope,
@@ -79,25 +85,32 @@ pub enum Reason {
         /// When the next window opens.
         opens: Time,
     },
-    /// A window is open.
     WindowOpen {
         /// When it closes.
         until: Time,
     },
-    /// A run is open.
     RunOpen {
         run: RunId,
         /// Name of its state.
         state: &'static str,
     },
     /// The target of the open run was withdrawn or replaced.
-    Withdrawn { run: RunId },
+    Withdrawn {
+        run: RunId,
+    },
     /// A user cancelled the open run.
-    Requested { run: RunId },
+    Requested {
+        run: RunId,
+    },
     /// A run brought the node to the desired state in this window.
-    UpToDate { run: RunId, at: Time },
-    /// A run failed in this window.
-    FailedInWindow { run: RunId, at: Time },
+    UpToDate {
+        run: RunId,
+        at: Time,
+    },
+    FailedInWindow {
+        run: RunId,
+        at: Time,
+    },
 }
 
 impl Reason {

@@ -16,7 +16,6 @@ pub struct BadFilter {
 }
 
 impl BadFilter {
-    /// An error at a position.
     pub(super) fn at(position: usize, why: impl Into<String>) -> Self {
         Self { position, message: why.into(), hint: None }
     }

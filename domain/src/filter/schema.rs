@@ -8,11 +8,9 @@ mod suggestions;
 /// A resource in filters: a listed one or one that is related to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
-    /// A region.
     Region,
     /// A site, where hosts are located.
     Site,
-    /// A host.
     Host,
     /// An instance, the system on a host.
     Instance,
@@ -47,7 +45,6 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All resources.
     pub const ALL: &[Self] = &[
         Self::Region,
         Self::Site,
@@ -130,7 +127,6 @@ impl Resource {
     }
 }
 
-/// A field of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterField {
     /// In `snake_case`, such as `host_status_indicator`.
@@ -152,7 +148,6 @@ impl FilterField {
 pub enum FieldKind {
     /// An id, with the prefix before its dash.
     Id(&'static str),
-    /// A text.
     Text,
     /// A value of an enumeration.
     Enumeration(&'static Enumeration),

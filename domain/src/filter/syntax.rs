@@ -60,7 +60,6 @@ pub(super) struct KeyNode {
     pub descending: bool,
 }
 
-/// Parses a filter.
 pub(super) fn parse_tree(text: &str) -> Result<SyntaxNode, BadFilter> {
     parse_all(text, &tokens(text)?, conjunction, unexpected_token)
 }

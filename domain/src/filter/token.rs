@@ -21,14 +21,12 @@ pub(super) struct Token {
     pub kind: TokenKind,
 }
 
-/// The kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     /// Unquoted text.
     Unquoted(String),
     /// Quoted text without its quotes, with its backslashes.
     Quoted(String),
-    /// An operator.
     Operator(Operator),
     Dot,
     Comma,

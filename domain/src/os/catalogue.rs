@@ -63,7 +63,6 @@ named! {
 named! {
     /// What an attachment of a profile lists.
     AttachmentKind {
-        /// Packages.
         Packages = "packages",
         /// Vulnerabilities.
         Cves = "cves",

@@ -25,7 +25,6 @@ impl ImageRules {
     const MAX_FILE_BYTES: u64 = 1 << 50;
     const MAX_ATTEMPTS: u32 = 100;
 
-    /// Whether all rules are the defaults.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

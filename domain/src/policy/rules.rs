@@ -57,7 +57,6 @@ impl PackageRules {
     const MIN_BYTES_PER_SECOND: u64 = 1_024;
     const MAX_BYTES_PER_SECOND: u64 = 1 << 40;
 
-    /// Whether all rules are the defaults.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

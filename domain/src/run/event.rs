@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 named! {
-    /// Kind of a failure.
     FailureKind {
         /// Not reported.
         Unspecified = "unspecified",

@@ -16,7 +16,6 @@ use crate::shape::{operating_systems as os, optional_id};
 
 const POLICY_FIELD: &str = "osUpdatePolicyID";
 
-/// Parses the input for a new instance.
 pub fn parse_new_instance(body: &InstanceInput) -> Result<NewInstance, Problem> {
     let account = body.local_account_id.as_deref().unwrap_or_default();
     let policy = body.os_update_policy_id.as_deref().unwrap_or_default();

@@ -25,7 +25,6 @@ pub struct ListTail {
 }
 
 impl ListJson {
-    /// Begins a list.
     pub fn begin(&mut self, key: &str) {
         self.bytes.push(if self.has_lists { b',' } else { b'{' });
         self.bytes.extend_from_slice(format!("\"{key}\":[").as_bytes());
@@ -54,7 +53,6 @@ impl ListJson {
         Ok(())
     }
 
-    /// Ends the list.
     pub fn end(&mut self) {
         self.bytes.push(b']');
     }

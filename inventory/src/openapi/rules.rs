@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use evenkeel_domain::filter::{Edge, FilterField, Resource};
 
-/// Path of a project.
 const PROJECT_PATH: &str = "/v1/projects/{projectName}";
 
 /// Ends of the paths of lists with filters, and what they list.

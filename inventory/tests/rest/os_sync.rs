@@ -28,7 +28,6 @@ impl TestServer {
         claim
     }
 
-    /// Reports progress of the cycle.
     async fn report_progress(&self, claim: &CycleClaim, progress: Progress) {
         let tx = self.store.fleet().await.expect("a transaction");
         let is_held = os_catalogue::report_progress(&tx, claim, &progress, LEASE).await;

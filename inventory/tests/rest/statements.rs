@@ -182,7 +182,6 @@ fn read_requests() -> Vec<String> {
     requests
 }
 
-/// A request with its ids filled in.
 fn fill_ids(request: &str, ids: &[(&str, String)]) -> String {
     let id = |part: &str| {
         let entry = ids.iter().find(|(behind, _)| part.contains(behind));

@@ -106,7 +106,6 @@ impl TestServer {
         self.use_store(self.base.store.clone(), Settings::default());
     }
 
-    /// The token of a caller.
     pub fn token(&self, caller: Caller) -> Option<String> {
         let (ours, theirs) = (self.ours.uuid(), self.theirs.uuid());
         let roles: &[Role] = match caller {
@@ -388,14 +387,12 @@ fn build_router(
     })
 }
 
-/// Status and JSON of a response.
 pub async fn read_json(response: Response<Body>) -> (StatusCode, Value) {
     let (status, text) = read_text(response).await;
     let json = serde_json::from_str(&text);
     (status, json.unwrap_or_else(|_| json!(text)))
 }
 
-/// Status and text of a response.
 pub async fn read_text(response: Response<Body>) -> (StatusCode, String) {
     let status = response.status();
     let bytes = response.into_body().collect().await.expect("a body").to_bytes();

@@ -99,7 +99,6 @@ pub enum CallKind {
 }
 
 impl CallKind {
-    /// The kind of a call with this path.
     pub fn from_path(path: &str) -> Self {
         match path.rsplit('/').next() {
             _ if !path.starts_with(AGENT_SERVICE_PREFIX) => Self::EimQuery,
@@ -175,7 +174,6 @@ pub struct Load {
     metrics: LoadMetrics,
 }
 
-/// The metrics of the load.
 #[derive(Debug)]
 struct LoadMetrics {
     query: Counter,

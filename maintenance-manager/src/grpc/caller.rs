@@ -24,7 +24,6 @@ use crate::status;
 pub struct Node {
     /// The project of the node.
     pub tenant: TenantId,
-    /// The host of the node.
     pub host: HostId,
     /// When its credential expires.
     pub credential_expires: Time,

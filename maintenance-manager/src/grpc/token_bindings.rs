@@ -10,7 +10,6 @@ use quick_cache::sync::Cache;
 /// one that was not used lately; an evicted binding is loaded again.
 const MAX_BINDINGS: usize = 1_500_000;
 
-/// The cached bindings by token digest.
 #[derive(Debug)]
 pub struct TokenBindings(Cache<TokenDigest, TokenBinding>);
 
@@ -42,7 +41,6 @@ impl TokenBindings {
         self.0.remove(digest);
     }
 
-    /// Removes expired tokens.
     pub fn remove_expired(&self, now: Time) {
         self.0.retain(|_, binding| now < binding.expires_at);
     }

@@ -35,7 +35,6 @@ pub use batch_metrics::{PollCounters, PollProtocol};
 /// others.
 const MAX_SINGLE_WAITERS: usize = 128;
 
-/// Settings of the poll batches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PollBatchSettings {
@@ -63,14 +62,12 @@ pub enum Priority {
     LongPoll,
 }
 
-/// The payload of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PollPayload {
     /// From our own agent.
     Own(OwnPayload),
     /// From one of EIM's agents.
     Eim {
-        /// The sample.
         sample: Sample,
         /// The available updates that it reports.
         available: String,
@@ -80,22 +77,18 @@ pub enum PollPayload {
 /// A poll that may need no write.
 #[derive(Clone, Debug)]
 pub struct PollContext {
-    /// The polling node.
     pub node: NodeKey,
     /// The key of the payload in the answer cache.
     pub cache_key: CacheKey,
-    /// The payload.
     pub payload: PollPayload,
     /// The priority in the queue.
     pub priority: Priority,
 }
 
-/// The result of a poll.
 #[derive(Debug)]
 pub enum BatchResult {
     /// No write is needed; this is the answer.
     Unchanged(CachedAnswer),
-    /// A write is needed.
     NeedsWrite,
 }
 
@@ -204,7 +197,6 @@ impl PollBatcher {
         result
     }
 
-    /// The counters for the polls of a protocol.
     pub fn poll_counters(&self, protocol: PollProtocol) -> &PollCounters {
         self.0.metrics.counters(protocol)
     }
@@ -283,7 +275,6 @@ impl PollBatcherInner {
 }
 
 impl PollPayload {
-    /// The protocol of the payload.
     pub const fn protocol(&self) -> PollProtocol {
         match self {
             Self::Own(_) => PollProtocol::Own,

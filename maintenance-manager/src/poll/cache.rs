@@ -49,7 +49,6 @@ pub(crate) use log_follower::follow_log;
 /// The number of changes that are applied under one lock. Lookups wait meanwhile.
 const MAX_CHANGES_PER_LOCK: usize = 256;
 
-/// Settings of the answer cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AnswerCacheSettings {
@@ -149,7 +148,6 @@ pub struct InvalidationScope(u32);
 /// A valid answer, with what it belongs to.
 #[derive(Clone, Debug)]
 pub struct CachedAnswer {
-    /// The answer.
     pub answer: Arc<Answer>,
     /// The host of the node.
     pub host: HostId,
@@ -192,7 +190,6 @@ pub struct NewAnswer {
     pub regions: Vec<RegionId>,
     /// The key of the payload.
     pub cache_key: CacheKey,
-    /// The answer.
     pub answer: Answer,
     /// When time alone may change the answer.
     pub valid_until: Option<Time>,
@@ -203,9 +200,7 @@ pub struct NewAnswer {
 /// What changes affect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invalidation {
-    /// Hosts.
     pub hosts: Vec<(TenantId, HostId)>,
-    /// Instances.
     pub instances: Vec<(TenantId, InstanceId)>,
     /// All nodes of these scopes.
     pub scopes: Vec<InvalidationScope>,
@@ -217,7 +212,6 @@ pub struct Invalidation {
     pub all: bool,
 }
 
-/// The size of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheSizes {
     /// The number of nodes with a cached answer.
@@ -391,7 +385,6 @@ impl AnswerCache {
         Arc::clone(&self.0.project_changes)
     }
 
-    /// The size of the cache.
     pub fn sizes(&self) -> CacheSizes {
         self.table().sizes()
     }

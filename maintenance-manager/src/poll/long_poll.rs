@@ -24,7 +24,6 @@ use crate::poll::cache::{CacheKey, CachedAnswer, Invalidation, InvalidationScope
 /// find the slot taken.
 const MAX_SLOT_WAITERS_WOKEN: usize = 16;
 
-/// Settings of the long polls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LongPollSettings {

@@ -48,7 +48,6 @@ pub struct Housekeeping {
 pub struct RemovedRows {
     /// Runs with their history.
     pub runs: u64,
-    /// Contents.
     pub contents: u64,
     /// Slots of assignments.
     pub slots: u64,
@@ -72,7 +71,6 @@ pub(crate) enum HousekeepingError {
 }
 
 impl Housekeeping {
-    /// Housekeeping on a store.
     #[must_use]
     pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
         Self {

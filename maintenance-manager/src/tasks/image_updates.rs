@@ -35,7 +35,6 @@ pub struct ImageWatch {
     outage: Arc<Outage>,
 }
 
-/// The result of a pass.
 struct PassResult {
     /// The number of series that were out of date at the start.
     stale_series: usize,
@@ -44,7 +43,6 @@ struct PassResult {
 }
 
 impl ImageWatch {
-    /// An image watch on a store.
     #[must_use]
     pub fn new(store: Store, settings: &Settings) -> Self {
         Self {

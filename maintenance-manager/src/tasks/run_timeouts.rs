@@ -43,7 +43,6 @@ pub struct RunReaper {
 }
 
 impl RunReaper {
-    /// A reaper on a store.
     #[must_use]
     pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
         Self {

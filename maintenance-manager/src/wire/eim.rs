@@ -11,7 +11,6 @@ use evenkeel_proto::maintmgr::{
     UpdateSchedule, UpdateSource, UpdateStatus,
 };
 
-/// Decodes a sample from a status.
 pub fn decode_sample(update_status: &UpdateStatus) -> Sample {
     let kind = match update_status.status_type() {
         StatusType::Unspecified => SampleKind::Unspecified,

@@ -39,7 +39,6 @@ pub fn with_failed_image(facts: Facts, version: &str, why: &str) -> Facts {
     Facts { bad_images, ..facts }
 }
 
-/// A node downloads an image.
 pub fn downloading_image(before: &str, target: &str) -> Kind {
     Kind::Downloading(Downloading {
         plan: Some(Plan {

@@ -22,7 +22,6 @@ enum AffectedNodes {
     NoNode,
     /// Nearby nodes: one node, the nodes of a site or region, or those under the same limits.
     Near,
-    /// All nodes of the project.
     Project,
 }
 

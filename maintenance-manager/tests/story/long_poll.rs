@@ -59,7 +59,6 @@ pub async fn wait_for_long_polls(manager: &MaintenanceManager, count: usize) {
     with_timeout(reached).await;
 }
 
-/// The current answer for a node.
 pub async fn current_answer(server: &TestServer, node: &TestNode) -> PollResponse {
     catch_up(&server.manager).await;
     server.poll(node).await
@@ -91,7 +90,6 @@ pub fn start_replica(server: &TestServer, life: &Lifecycle) -> MaintenanceManage
     replica
 }
 
-/// Moves the node to a new site.
 async fn move_to_new_site(server: &TestServer, node: &TestNode) -> SiteId {
     let tx = server.tx().await;
     let site = sites::create(&tx, &SiteSpec::default(), server.now()).await;

@@ -17,7 +17,6 @@ type PackageListRef<'a> = Option<(contents::ContentDigest, &'a str)>;
 /// An attachment to fetch.
 #[derive(Debug)]
 pub(super) struct AttachmentRequest {
-    /// Its location.
     pub location: String,
     pub kind: AttachmentKind,
     /// Size in bytes, if known.

@@ -32,7 +32,6 @@ pub(super) struct ListedProfile {
     tags: Vec<Tag>,
 }
 
-/// Result of listing one profile.
 #[derive(Debug)]
 enum ListingResult {
     Listed(ListedProfile),

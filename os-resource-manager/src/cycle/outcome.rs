@@ -23,7 +23,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// The result of the cycle.
     pub(crate) fn to_result(&self) -> CycleResult {
         let mut messages = Vec::new();
         if self.is_late {

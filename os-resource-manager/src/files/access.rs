@@ -27,14 +27,12 @@ pub(super) enum TransferOwner {
 /// The projects whose files a caller gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum VisibleProjects {
-    /// All projects.
     All,
     /// Only these.
     Only(Vec<TenantId>),
 }
 
 impl VisibleProjects {
-    /// Whether it contains a project.
     pub fn contains(&self, tenant: TenantId) -> bool {
         match self {
             Self::All => true,

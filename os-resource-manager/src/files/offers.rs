@@ -27,7 +27,6 @@ const ABSENCE_TTL_FACTOR: i32 = 10;
 /// The name by which a request asks for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FileName {
-    /// Digest of the file.
     Digest(Digest),
     /// Path of its address in a profile, normalised by [`normalize_path`].
     Path(String),
@@ -36,7 +35,6 @@ pub(super) enum FileName {
 /// A file that can be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OfferedFile {
-    /// Digest of the file.
     pub digest: Digest,
     /// Equivalent sources.
     pub sources: Vec<FileSource>,
@@ -56,7 +54,6 @@ pub(super) struct FileSource {
 /// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OfferLookup {
-    /// One file.
     File(Arc<OfferedFile>),
     /// Profiles name different files with this path.
     Ambiguous,

@@ -3,7 +3,6 @@
 use axum::http::header::{IF_NONE_MATCH, IF_RANGE, RANGE};
 use axum::http::{HeaderMap, HeaderName};
 
-/// The requested range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestedRange {
     /// The full file. Requests with several ranges, another unit or a malformed range count as well.

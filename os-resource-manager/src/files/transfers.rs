@@ -21,7 +21,6 @@ pub(super) struct TransferLimiter {
 pub(super) enum TransferLimit {
     /// The limit for all callers.
     Total,
-    /// The limit for this caller.
     PerCaller,
 }
 

@@ -10,7 +10,6 @@ const PREFIX: &str = "os-profile/";
 
 const NOON: Time = Time::from_timestamp_nanos(1_800_000_000_000_000_000);
 
-/// A revision in a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TestRevision {
     profile: &'static str,

@@ -51,7 +51,6 @@ fn content(seed: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The path of a content by its digest.
 fn digest_path(content: &[u8]) -> String {
     format!("/files/sha256/{}", Digest::compute(content).hex())
 }
@@ -128,7 +127,6 @@ impl FileFixture {
         }
     }
 
-    /// A node token.
     fn node_token(&self, which: usize) -> String {
         let host = self.nodes[which].to_string();
         self.server.token(&host, &[Role::Node(self.server.tenant.uuid())])

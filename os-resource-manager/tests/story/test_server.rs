@@ -111,7 +111,6 @@ impl TestServer {
         number
     }
 
-    /// State of the cycles.
     pub async fn cycle_state(&self) -> CycleState {
         let tx = self.store.fleet().await.expect("a transaction");
         let state = os_catalogue::state(&tx, REGISTRY_NAME).await.expect("a state");
@@ -154,7 +153,6 @@ impl TestServer {
     }
 }
 
-/// A report as text.
 pub fn report_text(report: &SyncReport) -> String {
     let mut text = format!(
         "{}: {} created, {} updated, {} unchanged, {} refused",

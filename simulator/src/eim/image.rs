@@ -14,7 +14,6 @@ use crate::ground_truth::{DeliveredImage, Span, UpdateEnd};
 pub struct EimImage {
     /// The profile that it belongs to.
     pub profile: String,
-    /// Its version.
     pub version: String,
     /// The digest of the file. The agent distinguishes images only by this.
     pub sha: String,
@@ -81,7 +80,6 @@ impl ImageState {
         desired.filter(|desired| desired.sha != self.actual.sha)
     }
 
-    /// Whether an image was downloaded.
     pub(super) fn has_downloaded(&self, target: Option<&EimImage>) -> bool {
         target.is_some_and(|target| self.downloaded.as_ref() == Some(&target.sha))
     }

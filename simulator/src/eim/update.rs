@@ -11,7 +11,6 @@ use super::jobs::WindowJobs;
 use crate::clock::{Moment, Time};
 use crate::ground_truth::{EimUpdate, ImageReplacement, Span, UpdateEnd};
 
-/// A running update.
 #[derive(Debug)]
 pub(super) struct RunningUpdate {
     update: usize,
@@ -26,7 +25,6 @@ pub(super) struct RunningUpdate {
     end: Option<UpdateEnd>,
 }
 
-/// The name of a status.
 pub(super) const fn status_name(kind: StatusType) -> &'static str {
     match kind {
         StatusType::Unspecified => "unspecified",

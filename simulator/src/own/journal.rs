@@ -218,7 +218,6 @@ impl JournalEntry {
         }
     }
 
-    /// The ground truth of the attempt.
     pub(super) fn into_ground_truth(self, forgotten: bool) -> Attempt {
         Attempt {
             id: self.id,

@@ -35,7 +35,6 @@ pub(super) const fn event_name(event: &Kind) -> &'static str {
     }
 }
 
-/// Whether an attempt ends with this event.
 pub(super) const fn ends_attempt(event: &Kind) -> bool {
     matches!(
         event,

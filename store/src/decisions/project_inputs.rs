@@ -37,9 +37,7 @@ pub struct ProjectInputs {
     oses: HashMap<OsId, OsImage>,
     /// The images of each profile that is updated by images, by id.
     images_by_profile: HashMap<String, Vec<Image>>,
-    /// The region of each site.
     site_regions: HashMap<SiteId, Option<RegionId>>,
-    /// The parent of each region.
     region_parents: HashMap<RegionId, Option<RegionId>>,
     policies: HashMap<PolicyId, UpdatePolicy>,
     assignments: HashMap<Scope, AssignmentSpec>,

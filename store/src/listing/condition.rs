@@ -25,7 +25,6 @@ enum PathEnd<'a> {
     Label(&'a str, &'a LabelCondition),
 }
 
-/// The SQL condition of a filter.
 pub fn filter_sql(
     builder: &mut SqlBuilder,
     level: &mut Level,

@@ -84,7 +84,6 @@ impl SortOrder {
         Self { terms: terms.collect() }
     }
 
-    /// The reversed order.
     pub fn reversed(&self) -> Self {
         let terms = self.terms.iter().map(|term| Term {
             sql: term.sql.clone(),

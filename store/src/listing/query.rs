@@ -52,7 +52,6 @@ pub struct Page {
     pub positions: Vec<ResourcePosition>,
     /// Length of the whole list.
     pub total: u64,
-    /// Whether this is the last page.
     pub is_last: bool,
 }
 
@@ -282,7 +281,6 @@ impl Query {
         Some(StartPoint { after: behind, offset })
     }
 
-    /// The page key of a position.
     pub fn page_key(&self, position: &ResourcePosition) -> PageKey {
         PageKey::new(&self.fingerprint, &position.order_values)
     }

@@ -33,7 +33,6 @@ pub struct NodeBrief {
     pub os: OsId,
     /// Whether it has reported since its instance was created.
     pub provisioned: bool,
-    /// The protocol of its agent.
     pub protocol: AgentProtocol,
     /// Digest of the facts as the agent encoded them; empty before the first report.
     pub facts_digest: Vec<u8>,

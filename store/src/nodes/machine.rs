@@ -17,7 +17,6 @@ use crate::tx::Tx;
 /// The key by which a machine is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MachineKey {
-    /// The id of its host.
     Host(HostId),
     Uuid(Uuid),
 }

@@ -21,7 +21,6 @@ use crate::tx::{Tx, ids_in, query_map, query_one};
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunDetails {
     pub run: UpdateRun,
-    /// Its instance.
     pub instance: Instance,
     /// The name of its host; may be empty.
     pub host_name: Name,

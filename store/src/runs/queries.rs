@@ -19,7 +19,6 @@ pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The open run of an instance.
 pub async fn find_open(tx: &Tx, instance: InstanceId) -> Result<Option<UpdateRun>, StoreError> {
     let row = tx
         .scope::<Entity>()

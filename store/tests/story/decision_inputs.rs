@@ -50,7 +50,6 @@ pub async fn read_nodes(
     loaded
 }
 
-/// Decision subjects of the nodes.
 pub fn subjects(nodes: &[(Host, NodeState)]) -> Vec<DecisionSubject<'_>> {
     let nodes = nodes.iter().map(|(host, node)| DecisionSubject::from_node(host, node));
     nodes.collect()
@@ -254,7 +253,6 @@ async fn create_node_states(store: &Store, fleet: &Fleet) {
     tx.commit().await.expect("committed");
 }
 
-/// Creates pauses and orders.
 async fn create_pauses_and_orders(store: &Store, fleet: &Fleet) {
     let tx = fleet.tx(store).await;
     let project = assignments::find(&tx, Scope::Project, NOON).await;

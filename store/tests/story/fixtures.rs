@@ -143,7 +143,6 @@ pub async fn create_site(store: &Store, tenant: TenantId, region: Option<RegionI
     site
 }
 
-/// A change of the site of a host.
 pub fn site_change(site: Option<SiteId>) -> hosts::HostChange {
     hosts::HostChange { site: Some(site), ..hosts::HostChange::default() }
 }
@@ -169,7 +168,6 @@ pub fn contact(tenant: TenantId, instance: InstanceId, at: Time) -> Contact {
     Contact { tenant, instance, at, due: None }
 }
 
-/// Reads the decision input of a host.
 pub async fn read_decision_input(tx: &Tx, host: &Host, reading: ReadMode) -> DecisionInput {
     let (host, node) = nodes::find_with_host(tx, MachineKey::Host(host.id)).await.expect("a node");
     decisions::load_decision_input(tx, &host, &node, &PlanningLimits::default(), reading)

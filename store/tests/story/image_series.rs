@@ -15,7 +15,6 @@ use crate::fixtures::{
 };
 use crate::os_details::wait_for_blocked_transaction;
 
-/// Creates an image of a series.
 async fn create_image(store: &Store, tenant: TenantId, series: &str, version: &str) -> OsId {
     let architecture = bookworm().architecture;
     create_image_for(store, tenant, (series, version), &architecture).await
@@ -59,7 +58,6 @@ async fn list_outdated(store: &Store) -> Vec<ImageSeries> {
     image_series::list_outdated(&tx, 100).await.expect("outdated series")
 }
 
-/// The only outdated series.
 async fn only_outdated(store: &Store) -> ImageSeries {
     let outdated = list_outdated(store).await;
     assert_eq!(outdated.len(), 1, "{outdated:?}");

@@ -30,7 +30,6 @@ use crate::fixtures::{
 };
 use crate::os_details::{edge, finding, report, selection};
 
-/// Creates one of everything.
 pub async fn create_everything(store: &Store, tenant: TenantId) {
     let (host, instance) = create_node(store, tenant, 1).await;
     let region = create_region(store, tenant, "europe", None).await;

@@ -88,7 +88,6 @@ fn nth_or_none<T: Copy>(of: &[T], n: usize) -> Option<T> {
     of.get(n % (of.len() + 1)).copied()
 }
 
-/// Creates the project.
 pub async fn create_listing_project(store: &Store) -> (TenantId, ListingOracle) {
     let tenant = create_project(store, "ours").await;
     // Resources of another project must not appear in any list.

@@ -122,7 +122,6 @@ impl Record {
     }
 }
 
-/// All records.
 #[derive(Debug, Default)]
 pub struct ListingOracle {
     records: HashMap<RecordRef, Record>,

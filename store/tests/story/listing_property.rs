@@ -33,7 +33,6 @@ enum Leaf {
 struct FilterParts {
     /// Paths from a resource, including the empty one, and the resource that each leads to.
     paths: Vec<(Vec<&'static Edge>, Resource)>,
-    /// Tests for each resource.
     leaf_tests: HashMap<Resource, Vec<Leaf>>,
 }
 

@@ -214,7 +214,6 @@ async fn a_reader_starts_at_the_end_and_reads_in_batches() {
     assert_eq!(logged, hosts.into_iter().collect());
 }
 
-/// Scopes of the changes of a kind.
 fn scopes_of(changes: &[LoggedChange], kind: ChangeKind) -> Vec<Option<Scope>> {
     let of_kind = changes.iter().filter(|change| change.kind == kind);
     let concerned: BTreeSet<_> = of_kind.map(|change| change.scope).collect();

@@ -11,7 +11,6 @@ pub const MAX_FILE_LINES: usize = 500;
 /// Names without a meaning.
 const MEANINGLESS_NAMES: &[&str] = &["utils", "util", "helpers", "helper", "common", "misc"];
 
-/// Each file that is too long.
 pub fn too_long(files: &[SourceFile]) -> Vec<String> {
     let lines = |file: &SourceFile| before_tests(&file.text).lines().count();
     let long = files.iter().filter(|file| lines(file) > MAX_FILE_LINES);

@@ -42,7 +42,6 @@ pub struct FatVolume<'a> {
 pub struct FatFile {
     /// The long name if there is one, otherwise the short name.
     pub name: String,
-    /// Whether this is a folder.
     pub is_folder: bool,
     /// Size in bytes; 0 for a folder.
     pub size: usize,
@@ -183,7 +182,6 @@ fn parse_file(entry: &[u8], long: Option<String>) -> Option<FatFile> {
     })
 }
 
-/// Short name of an entry.
 fn short_name(entry: &[u8]) -> String {
     let (stem, end) =
         entry[..SHORT_NAME_LENGTHS.0 + SHORT_NAME_LENGTHS.1].split_at(SHORT_NAME_LENGTHS.0);

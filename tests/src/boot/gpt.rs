@@ -15,7 +15,6 @@ const BLOCK_SIZE: LogicalBlockSize = LogicalBlockSize::Lb512;
 /// Size of a partition entry in bytes. The crate panics at any other.
 const ENTRY_SIZE: u32 = 128;
 
-/// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     pub name: String,

@@ -17,7 +17,6 @@ pub struct LoaderEntry {
     pub file: String,
     /// Boot counter: attempts left and attempts done. `None` if the loader does not count.
     pub counter: Option<(u32, u32)>,
-    /// Path of the kernel.
     pub kernel_path: String,
     sort_key: Option<String>,
     machine_id: String,

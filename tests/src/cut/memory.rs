@@ -7,7 +7,6 @@ use super::recording::{Cut, Recording, WritePart};
 /// Granularity of change tracking in bytes.
 const PAGE_SIZE: usize = 4096;
 
-/// A disk in memory.
 #[derive(Debug)]
 pub struct MemoryDisk {
     bytes: Vec<u8>,
@@ -91,7 +90,6 @@ impl<'a> MemoryReplay<'a> {
         Self { recording, disk: MemoryDisk::new(before), flushes: 0 }
     }
 
-    /// The recording.
     pub fn recording(&self) -> &'a Recording {
         self.recording
     }

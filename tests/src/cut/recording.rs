@@ -24,7 +24,6 @@ const MAX_SMALL_WRITE: usize = 16 << 10;
 /// written completely or not at all.
 const SUPERBLOCK_END: u64 = 4096;
 
-/// A write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Offset on the disk in bytes.
@@ -67,7 +66,6 @@ impl Recording {
         Self::parse(&log)
     }
 
-    /// Parses a log.
     pub fn parse(log: &[u8]) -> Result<Self, String> {
         if read_number(log, 0)? != LOG_MAGIC {
             return Err("not a log of writes: wrong magic number".to_owned());

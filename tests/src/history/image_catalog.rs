@@ -8,7 +8,6 @@ use super::operator_client::{CallError, OperatorClient};
 use super::operator_log::{Action, DesiredImage, ImageRecord, OperatorLog, Validity};
 use super::replicas::machine_time;
 
-/// Profile of all images.
 pub const PROFILE: &str = "edge";
 
 /// Number of images at the start.

@@ -93,7 +93,6 @@ pub struct ImageRecord {
 /// Image that a policy asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DesiredImage {
-    /// The newest image.
     Newest,
     /// This image, even if it is older than the current one.
     Image(String),
@@ -110,7 +109,6 @@ pub struct AssignmentRecord {
     pub validity: Validity,
 }
 
-/// A pause.
 #[derive(Clone, Debug)]
 pub struct PauseRecord {
     pub scope: Scope,
@@ -122,11 +120,8 @@ pub struct PauseRecord {
 pub struct OperatorLog {
     /// Windows, including those of orders.
     pub windows: Vec<WindowRecord>,
-    /// Repeated schedules.
     pub repeated_schedules: Vec<ScheduleRecord>,
-    /// Assignments.
     pub assignments: Vec<AssignmentRecord>,
-    /// Pauses.
     pub pauses: Vec<PauseRecord>,
     /// Orders that cancel, by instance.
     pub cancellations: Vec<(Scope, Action)>,

@@ -9,7 +9,6 @@ use uuid::Uuid;
 
 use super::operator_client::OperatorClient;
 
-/// A run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     pub id: String,
@@ -57,7 +56,6 @@ impl Run {
         ended.map(|entry| entry.at)
     }
 
-    /// Whether the run has ended.
     pub fn has_ended(&self) -> bool {
         END_STATES.contains(&self.state.as_str())
     }

@@ -31,7 +31,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 pub struct ScriptedNode {
     /// IDs of the node.
     pub member: SimulatedMember,
-    /// UUID of the node.
     pub uuid: Uuid,
     credential: String,
     /// Connections, one server after the other.

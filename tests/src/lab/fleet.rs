@@ -17,7 +17,6 @@ pub(super) const AGENT_PATH: &str = "/srv/evenkeel-agent";
 /// A server with its project `default`, and a package repository for its nodes.
 #[derive(Debug)]
 pub struct Fleet {
-    /// The server.
     pub server: Server,
     /// Packages for the nodes: version 1.0 of each, and 1.1.
     pub repository: Repository,

@@ -83,12 +83,10 @@ impl Drop for Lab {
     }
 }
 
-/// Path of a script of the lab.
 pub(super) fn script(name: &str) -> PathBuf {
     tree::root().join("tests/lab").join(name)
 }
 
-/// A command of this machine.
 #[expect(clippy::disallowed_methods, reason = "the lab is made of other programs")]
 pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)

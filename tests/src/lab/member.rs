@@ -21,7 +21,6 @@ const BAD_END_STATES: [&str; 2] = ["failed", "reverted"];
 pub struct Member<'a> {
     /// The fleet of the node.
     pub fleet: &'a Fleet,
-    /// The node.
     pub node: Node,
     /// ID of its host, such as `host-0a1b2c3d`.
     pub host: String,

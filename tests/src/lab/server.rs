@@ -100,7 +100,6 @@ impl Server {
         token.expect("a token").trim().to_owned()
     }
 
-    /// Log of the server.
     pub fn log(&self) -> String {
         self.lock().log()
     }

@@ -44,7 +44,6 @@ fn enroll_machine<'a>(machine: &BootedNode, node: Node, fleet: &'a Fleet) -> Mem
     member_from_identity(fleet, node, &machine.sh(&format!("cat {IDENTITY_PATH}")))
 }
 
-/// Time of an event of a run.
 fn event_time(run: &Value, name: &str) -> DateTime<Utc> {
     let mut events = run["events"].as_array().into_iter().flatten();
     let event = events.find(|event| event["event"] == name);

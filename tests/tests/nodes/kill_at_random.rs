@@ -149,7 +149,6 @@ impl KillTiming {
     }
 }
 
-/// Results of all kills.
 #[derive(Default)]
 struct KillResults {
     end_counts: BTreeMap<(String, Option<EndState>), u32>,

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Package with this name in a run.
 #[track_caller]
 fn run_package<'a>(run: &'a Value, name: &str) -> &'a Value {
     let packages = run["packages"].as_array().expect("packages");

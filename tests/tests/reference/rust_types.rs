@@ -31,7 +31,6 @@ pub enum TypeDefinition {
 
 /// A section of a file.
 pub struct StructDefinition {
-    /// Folder of its crate.
     pub crate_folder: String,
     /// Doc comment.
     pub doc: String,
@@ -89,7 +88,6 @@ impl RustTypes {
         })
     }
 
-    /// The struct with this name in a crate.
     pub fn find_struct(&self, crate_folder: &str, name: &str) -> &StructDefinition {
         match self.0.get(&(crate_folder.to_owned(), name.to_owned())) {
             Some(TypeDefinition::Struct(found)) => found,

@@ -147,7 +147,6 @@ impl Machine {
     }
 }
 
-/// The UUID of a machine.
 pub fn uuid(nth: u32) -> String {
     format!("00000000-0000-4000-8000-{nth:012}")
 }

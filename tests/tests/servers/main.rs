@@ -3,8 +3,8 @@
 mod hanging;
 mod history;
 mod machine;
+mod new_images;
 mod os_moving;
-mod os_news;
 mod os_registry;
 mod race;
 mod schemathesis;

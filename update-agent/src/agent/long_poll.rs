@@ -60,7 +60,6 @@ pub(super) enum AnswerTiming {
     Declined,
 }
 
-/// Result of a poll.
 #[derive(Debug)]
 pub(super) enum PollResult {
     /// The server answered.
@@ -221,7 +220,6 @@ impl Agent {
     }
 }
 
-/// A random part of a duration.
 pub(super) fn random_part(length: Duration) -> Duration {
     let jittered = ConstantBuilder::new().with_delay(length).with_jitter();
     let more = jittered.build().next().unwrap_or(length);

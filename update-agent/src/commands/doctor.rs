@@ -28,7 +28,6 @@ pub enum CheckOutcome {
     Failed,
 }
 
-/// Finding of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DoctorFinding {
     /// Name of the check.

@@ -26,7 +26,6 @@ const EXIT_CONFIG: u8 = 78;
 /// How long the process waits at its end for pending disk operations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs the agent.
 pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
     let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;

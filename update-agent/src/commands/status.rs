@@ -26,7 +26,6 @@ struct StatusReport {
     state_dir: String,
     /// `None` if the node is not enrolled.
     node: Option<Node>,
-    /// The open attempt.
     attempt: Option<OpenAttempt>,
     /// The grant for the time when the server cannot be reached.
     grant: Option<OfflineGrant>,

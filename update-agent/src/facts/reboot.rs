@@ -12,7 +12,6 @@ const MAX_REASONS: usize = 100;
 /// Whether a reboot is required, for which packages, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RebootStatus {
-    /// Whether a reboot is required.
     pub required: bool,
     /// Packages that requested the reboot.
     pub by: Vec<String>,

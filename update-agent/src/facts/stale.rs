@@ -102,7 +102,6 @@ mod tests {
         fs::write(folder.join("maps"), maps).unwrap();
     }
 
-    /// A line of a map.
     fn map_line(access: &str, path: &str) -> String {
         format!(
             "7f12a4c00000-7f12a4c28000 {access} 00028000 fe:01 1234567                    {path}\n"

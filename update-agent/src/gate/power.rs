@@ -30,7 +30,6 @@ pub fn check_power(supplies: &Path, min_percent: u8) -> Result<(), String> {
     Err(format!("the machine runs on batteries with less than {min_percent} % left"))
 }
 
-/// A power supply.
 struct PowerSupply {
     is_battery: bool,
     is_online: bool,

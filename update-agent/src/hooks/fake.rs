@@ -87,7 +87,6 @@ pub(crate) fn create_folder(root: &Path, path: &str) {
     }
 }
 
-/// Writes a file with a mode.
 pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
     fs::write(path, text).expect("write a file");
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set its mode");

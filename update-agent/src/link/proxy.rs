@@ -82,7 +82,6 @@ impl Proxy {
         !self.exceptions.iter().any(|direct| matches_no_proxy(direct, host))
     }
 
-    /// Opens a tunnel.
     async fn open_tunnel(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let with_proxy_name =
             |error: io::Error| io::Error::new(error.kind(), format!("the proxy {self}: {error}"));

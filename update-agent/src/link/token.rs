@@ -23,7 +23,6 @@ pub enum TokenError {
 }
 
 impl JoinToken {
-    /// Parses a token.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
         let parts: Vec<_> = text.split('.').collect();

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {

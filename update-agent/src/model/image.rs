@@ -17,7 +17,6 @@ pub struct Sha256(Digest);
 pub struct BadSha256(String);
 
 impl Sha256 {
-    /// Hashes bytes.
     pub fn hash(bytes: &[u8]) -> Self {
         Self(Digest::compute(bytes))
     }

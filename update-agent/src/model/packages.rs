@@ -61,7 +61,6 @@ pub enum ServiceRule {
     Restart,
 }
 
-/// A version of a package.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackageVersion {
@@ -73,7 +72,6 @@ pub struct PackageVersion {
     pub version: String,
 }
 
-/// Which packages, and in which versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PackageMode {
@@ -93,7 +91,6 @@ pub struct PackageRequirement {
     pub version: Option<String>,
 }
 
-/// The change of one package.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PackageChange {
     /// Debian's name.
@@ -107,7 +104,6 @@ pub struct PackageChange {
     /// The suite that the version comes from; empty if there is none.
     #[serde(default)]
     pub suite: String,
-    /// Bytes to download for this package.
     #[serde(default)]
     pub download_bytes: u64,
 }

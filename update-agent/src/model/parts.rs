@@ -26,7 +26,6 @@ impl ModuleParts {
         self.0.insert(module.to_owned(), part);
     }
 
-    /// The part of a module.
     pub fn get(&self, module: &str) -> Option<&Value> {
         self.0.get(module)
     }
@@ -76,7 +75,6 @@ fn truncate_lists(value: &mut Value, most: usize) {
     }
 }
 
-/// Encodes a value of a module.
 pub fn encode_part(module: &str, part: &impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(part).map_err(|error| {
         let reason = format!("cannot serialize the data of the module {module}: {error}");

@@ -18,7 +18,6 @@ use crate::model::{Failure, FailureKind, encode_part};
 pub struct AnyStep {
     /// Name of the module.
     pub module: String,
-    /// Name of the step.
     pub name: String,
     /// The step itself, as JSON.
     pub payload: Value,

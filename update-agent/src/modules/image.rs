@@ -100,13 +100,11 @@ pub struct ImageParts {
     pub owner: Arc<Owner>,
     /// Runs hooks.
     pub runner: Arc<dyn Runner>,
-    /// Paths of the agent.
     pub paths: AgentPaths,
     /// Current time.
     pub clock: Arc<dyn Clock>,
     /// Architecture of the machine, as the kernel names it.
     pub architecture: String,
-    /// Timeout of each hook.
     pub hook_timeout: Duration,
     /// How long hooks may delay the reset.
     pub max_reboot_delay: Duration,
@@ -120,7 +118,6 @@ impl fmt::Debug for ImageParts {
     }
 }
 
-/// The module for images.
 pub struct ImageModule {
     parts: ImageParts,
     /// The slot that was last read back successfully.

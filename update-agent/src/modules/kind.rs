@@ -59,7 +59,6 @@ impl fmt::Debug for ModuleKind {
 }
 
 impl ModuleKind {
-    /// The kind of a module.
     pub const fn of<M: Module>() -> Self {
         Self {
             name: M::NAME,

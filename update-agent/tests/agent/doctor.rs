@@ -14,7 +14,6 @@ use uuid::Uuid;
 use crate::support::node::TestNode;
 use crate::support::server::TestServer;
 
-/// The time of the server.
 fn server_time() -> DateTime<Utc> {
     DateTime::from_timestamp(1_800_000_000, 0).unwrap()
 }

@@ -61,7 +61,6 @@ struct StreamReport {
     peak_memory_kib: u64,
 }
 
-/// A published image.
 struct PublishedImage {
     folder: TempDir,
     authority: TestAuthority,

@@ -51,7 +51,6 @@ impl HealthyFigures {
 /// Result of a fault. Figures that do not apply to the fault are null or empty.
 #[derive(Clone, Debug, Serialize)]
 pub struct FaultResult {
-    /// The fault.
     pub fault: Fault,
     /// How often the fault happened: calls, nodes, or connections.
     pub injected: u64,
@@ -109,7 +108,6 @@ impl FaultResult {
         0 < errors + records || are_gone
     }
 
-    /// Details of this fault.
     fn render_details(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         for group in &self.connections {

@@ -34,7 +34,6 @@ pub const SETTINGS_ACKNOWLEDGEMENT: [u8; FRAME_HEADER_BYTES] = [0, 0, 0, SETTING
 /// Room for the frames of a poll, in bytes.
 const BUFFER_BYTES: usize = 1 << 14;
 
-/// A frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Length of the payload, in bytes.
@@ -58,7 +57,6 @@ pub enum FrameMeaning {
 }
 
 impl FrameHeader {
-    /// Parses a frame header.
     pub fn parse(bytes: [u8; FRAME_HEADER_BYTES]) -> Self {
         let [high, middle, low, kind, flags, stream @ ..] = bytes;
         let length = u32::from_be_bytes([0, high, middle, low]);
@@ -87,11 +85,8 @@ impl FrameHeader {
 /// The two frames of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollFrames {
-    /// The stream of the poll.
     pub stream: u32,
-    /// The HEADERS frame.
     pub headers: Vec<u8>,
-    /// The DATA frame.
     pub data: Vec<u8>,
 }
 

@@ -39,7 +39,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest frame that is read, in bytes.
 const MAX_FRAME_BYTES: usize = 1 << 14;
 
-/// Behaviour of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientBehaviour {
@@ -78,10 +77,8 @@ impl ClientBehaviour {
     }
 }
 
-/// Connections of the clients with one behaviour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClientConnections {
-    /// The behaviour.
     pub behaviour: ClientBehaviour,
     /// Clients that reached their final state.
     pub established: u64,
@@ -95,7 +92,6 @@ pub struct ClientConnections {
     pub closed_last_s: Option<f64>,
 }
 
-/// An event of a client.
 #[derive(Debug)]
 enum ClientEvent {
     /// The client reached its final state.
@@ -154,7 +150,6 @@ impl UnknownClients {
     }
 }
 
-/// Summarizes the events of one behaviour.
 fn summarize_behaviour(behaviour: ClientBehaviour, events: &[ClientEvent]) -> ClientConnections {
     let (mut established, mut failed, mut closed) = (0, 0, Histogram::default());
     for event in events {
@@ -176,7 +171,6 @@ fn summarize_behaviour(behaviour: ClientBehaviour, events: &[ClientEvent]) -> Cl
     }
 }
 
-/// One client.
 #[derive(Debug)]
 struct UnknownClient {
     behaviour: ClientBehaviour,
@@ -290,7 +284,6 @@ impl RawPollClient {
         Ok(poll.stream)
     }
 
-    /// Waits for the answer on a stream.
     async fn wait_for_answer(&mut self, stream: u32) -> io::Result<()> {
         loop {
             let mut header = [0; FRAME_HEADER_BYTES];

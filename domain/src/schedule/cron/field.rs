@@ -50,7 +50,6 @@ impl CronField {
         span(self.min, self.max)
     }
 
-    /// Parses a field.
     pub fn parse(self, text: &str) -> Result<Values, Invalid> {
         if text.len() > Cron::MAX_FIELD_BYTES {
             return Err(self.invalid(format!("longer than {} bytes", Cron::MAX_FIELD_BYTES)));

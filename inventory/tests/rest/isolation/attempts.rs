@@ -27,7 +27,6 @@ pub struct Attempt {
 /// The expected response. It never contains anything of the other project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expectation {
-    /// This status.
     Status(u16),
     /// A status from 400 to 499.
     ClientError,

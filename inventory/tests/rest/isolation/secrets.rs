@@ -57,12 +57,10 @@ impl Secrets {
         }
     }
 
-    /// The ids with this prefix.
     pub fn ids_with_prefix(&self, prefix: &str) -> &[String] {
         self.ids.get(prefix).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// All ids.
     pub fn ids(&self) -> impl Iterator<Item = &String> {
         self.ids.values().flatten()
     }

@@ -77,7 +77,6 @@ fn refusal(reason: &str, next: Option<Time>, now: Time) -> BeginResponse {
     }
 }
 
-/// Parses the id of an attempt.
 pub fn parse_attempt_id(text: &str) -> Result<AttemptId, Status> {
     let parsed =
         Uuid::try_parse(text).map_err(|_| Status::invalid_argument("attempt_id: not a UUID"))?;

@@ -142,7 +142,6 @@ fn package_json(package: &AvailablePackage) -> Value {
     object
 }
 
-/// The facts as JSON.
 fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
     let release = facts.os_release.clone().unwrap_or_default();
     let services = facts.stale_services.iter().map(|service| {

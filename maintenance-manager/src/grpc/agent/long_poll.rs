@@ -17,7 +17,6 @@ use crate::poll::cache::{CachedAnswer, Lookup};
 use crate::poll::long_poll::{LongPollHandle, WakeReason};
 use crate::settings::{loop_interval, to_time_delta};
 
-/// The long poll options of a poll.
 #[derive(Clone, Debug)]
 pub struct LongPollOptions {
     /// The maximum waiting time in milliseconds.
@@ -36,7 +35,6 @@ const MAX_UNCACHED_RESULTS: u8 = 5;
 /// caches and cost about twice as much.
 const END_TICK: TimeDelta = TimeDelta::seconds(2);
 
-/// The result of a long poll.
 #[derive(Debug)]
 pub enum LongPollResult {
     /// The answer to send.

@@ -43,7 +43,6 @@ pub struct PollInput {
     received_at: Instant,
 }
 
-/// Parses a poll.
 pub fn parse(
     request: PollRequest,
     connection: Option<ConnectionState>,
@@ -91,7 +90,6 @@ pub async fn poll(
 
 /// The result of the fast path.
 enum PollResult {
-    /// The poll is answered.
     Answered(Box<PollResponse>),
     /// The poll needs a write; this is its input.
     NeedsWrite(Box<PollInput>),

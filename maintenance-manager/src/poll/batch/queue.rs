@@ -18,7 +18,6 @@ pub type EvaluationResult = Result<Option<BatchResult>, Status>;
 /// A ticket number and the receiver of the result.
 pub type QueueTicket = (u64, oneshot::Receiver<EvaluationResult>);
 
-/// A poll in the queue.
 #[derive(Debug)]
 pub struct QueuedPoll {
     ticket: u64,
@@ -45,7 +44,6 @@ pub struct PollQueue {
 }
 
 impl PollQueue {
-    /// Queues a poll.
     pub fn push(&mut self, context: PollContext) -> QueueTicket {
         let queue = match context.priority {
             Priority::Poll => &mut self.polls,
@@ -131,7 +129,6 @@ impl Worker {
         Self { batcher, is_released: false }
     }
 
-    /// The batcher of this worker.
     pub fn batcher(&self) -> &Arc<PollBatcherInner> {
         &self.batcher
     }

@@ -65,7 +65,6 @@ fn record_batch(batcher: &PollBatcherInner, length: usize, started: Instant) {
 
 /// The evaluations of a batch, in the order of its polls.
 pub struct BatchEvaluation {
-    /// The time of the evaluation.
     pub at: Time,
     /// For each poll its evaluation, and what its node belongs to if the node exists.
     pub evaluations: Vec<(Evaluation, Option<ScopeChain>)>,

@@ -115,7 +115,6 @@ fn answer_size(answer: &Answer) -> usize {
     size_of::<Answer>() + 2 * size_of::<usize>() + payload
 }
 
-/// A hash of an answer.
 pub fn answer_hash(answer: &Answer, hashers: &[RandomState; 2]) -> u64 {
     let [_, keys] = hashers;
     let mut hasher = keys.build_hasher();

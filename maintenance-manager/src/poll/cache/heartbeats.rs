@@ -13,9 +13,7 @@ use super::{AnswerCache, NodeKey, Pass};
 /// A node that is alive and already shown as running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveNode {
-    /// The host of the node.
     pub host: HostId,
-    /// The instance of the node.
     pub instance: InstanceId,
 }
 

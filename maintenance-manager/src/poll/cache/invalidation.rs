@@ -22,7 +22,6 @@ use super::table::CacheTable;
 enum AffectedNodes {
     /// No node that has a cached answer.
     None,
-    /// The nodes in this scope.
     InScope(Scope),
     /// The nodes under the limits of the assignment of this scope.
     UnderLimits(Scope),

@@ -13,13 +13,9 @@ const MAX_CHANGES_PER_SPAN: usize = 100_000;
 /// An entity that changed, with the bits of its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangedEntity {
-    /// A host.
     Host(u32),
-    /// An instance.
     Instance(u32),
-    /// A site.
     Site(u32),
-    /// A region.
     Region(u32),
 }
 
@@ -37,7 +33,6 @@ pub struct RecentChanges {
 #[derive(Debug, Default)]
 struct ChangeSpan {
     changes: HashMap<(u32, ChangedEntity), u32>,
-    /// The last pass with a change.
     last_pass: u32,
 }
 

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::evaluate::Answer;
 
-/// No slot.
 const NO_SLOT: u32 = u32::MAX;
 
 /// The cached answer of one node. A node has one answer only: for our own agent or for EIM's.
@@ -52,7 +51,6 @@ pub struct CacheTime {
     pub seconds: u32,
 }
 
-/// The key of a slot.
 #[derive(Clone, Copy, Debug)]
 pub enum SlotKey {
     /// The bits of the host id.
@@ -68,7 +66,6 @@ pub struct CacheEntry {
     pub new_answer: NewAnswer,
     /// The hash of the UUID; 0 for our own agent.
     pub uuid_hash: u64,
-    /// The hash of the answer.
     pub answer_hash: u64,
     /// When the answer expires.
     pub valid_until: Time,
@@ -308,7 +305,6 @@ impl CacheTable {
         self.invalidated_pass = self.pass;
     }
 
-    /// The size of the cache.
     pub fn sizes(&self) -> CacheSizes {
         let bytes = self.slots.capacity() * size_of::<CacheSlot>()
             + self.by_host.allocation_size()
@@ -392,7 +388,6 @@ impl CacheTable {
         }
     }
 
-    /// Frees a slot.
     fn free_slot(&mut self, at: u32) {
         let Some(slot) = self.slots.get_mut(at as usize) else {
             return;

@@ -43,7 +43,6 @@ impl CacheFolder {
         self.complete.join(subfolder).join(&digits)
     }
 
-    /// Path of a part.
     pub fn part_path(&self, digest: &Digest) -> PathBuf {
         self.partial.join(digest.hex())
     }

@@ -24,7 +24,6 @@ fn revisions() -> impl Strategy<Value = Vec<TestRevision>> {
     })
 }
 
-/// The numbers of a tag.
 fn numbers(tag: &str) -> Vec<u64> {
     let tag = tag.trim_start_matches('v');
     let numbers = tag.split('.').map(str::parse);

@@ -34,7 +34,6 @@ macro_rules! call_all {
     };
 }
 
-/// Calls all functions.
 pub async fn call_reads(tx: &Tx, data: &ProjectData) -> FunctionResults {
     let mut all = read_hosts(tx, data).await;
     all.extend(read_instances(tx, data).await);

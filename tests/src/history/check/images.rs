@@ -30,7 +30,6 @@ pub(super) fn check_images(
     check_retries(findings, ground_truth, log);
 }
 
-/// Checks that the image was desired.
 fn check_desired(findings: &mut Findings<'_>, attempt: &Attempt, log: &OperatorLog) {
     let (Some(change), Some(first)) = (&attempt.image, attempt.events.first()) else {
         return;

@@ -24,7 +24,6 @@ pub enum Slot {
 }
 
 impl Slot {
-    /// Letter of the slot.
     pub fn letter(self) -> &'static str {
         match self {
             Self::A => "a",
@@ -32,7 +31,6 @@ impl Slot {
         }
     }
 
-    /// The other slot.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -41,7 +39,6 @@ impl Slot {
         }
     }
 
-    /// The slot with this letter.
     pub fn from_letter(letter: &str) -> Option<Self> {
         let mut slots = [Self::A, Self::B].into_iter();
         slots.find(|slot| slot.letter() == letter)
@@ -81,7 +78,6 @@ impl BootCount {
     }
 }
 
-/// A boot entry for a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotEntry {
     /// File name.

@@ -25,7 +25,6 @@ const FILES_LISTEN_VARIABLE: &str = "EVENKEELD_FILES__LISTEN";
 /// A server and its machines.
 #[derive(Debug)]
 pub struct VmFleet {
-    /// The server.
     pub server: Server,
     /// REST session of an operator.
     pub rest: Rest,
@@ -239,7 +238,6 @@ impl VmFleet {
     }
 }
 
-/// Port of an address.
 fn port(address: &str) -> &str {
     address.rsplit(':').next().unwrap_or_default()
 }

@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_registry::SigningKey;
 
-/// Profile of all releases.
 pub const PROFILE: &str = "edge";
 
-/// Architecture of all releases.
 pub const ARCHITECTURE: &str = "x86_64";
 
 /// Kind of a release: what is wrong with it.
@@ -22,7 +20,6 @@ pub enum ReleaseKind {
     Panic,
     /// Its kernel hangs before user space, after it has printed [`ReleaseKind::HANG_MESSAGE`].
     HangEarly,
-    /// It has no init.
     NoInit,
     /// Its root is a partition that does not exist.
     NoRoot,

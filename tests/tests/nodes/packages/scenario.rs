@@ -183,7 +183,6 @@ pub fn assert_waits(member: &Member<'_>, why: &str) {
     assert!(untouched.any(|state| run["state"] == *state), "{run:#}\n{text}");
 }
 
-/// Writes a file on a node.
 #[track_caller]
 pub fn write_file(node: &Node, path: &str, text: &str) {
     let script = "mkdir -p \"${1%/*}\"; printf %s \"$2\" > \"$1\"";

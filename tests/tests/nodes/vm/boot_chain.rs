@@ -38,7 +38,6 @@ enum BootMoment {
     PoweredOn,
     /// The loader has counted the boot.
     BootCounted,
-    /// The release is up.
     ReleaseUp,
 }
 

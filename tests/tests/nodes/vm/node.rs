@@ -43,7 +43,6 @@ impl Node {
         Self { vm, fleet, old, vms, begun }
     }
 
-    /// Orders an update to a release.
     #[track_caller]
     pub fn order_update(&self, release: &Release) {
         self.fleet.update(&self.vm, release);

@@ -35,7 +35,6 @@ impl Database {
         Self::start_in(folder).await
     }
 
-    /// Starts a standby of this database.
     pub async fn start_standby(&self) -> Self {
         let folder = temporary_folder();
         let home = folder.path().join("postgres");

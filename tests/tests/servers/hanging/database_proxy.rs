@@ -18,7 +18,6 @@ const LISTEN_BACKLOG: u32 = 128;
 /// Traffic that the proxy forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficMode {
-    /// All traffic.
     Forward,
     /// Requests to the database. Replies are held.
     HoldReplies,
@@ -33,7 +32,6 @@ pub enum TrafficMode {
 pub struct DatabaseProxy {
     address: SocketAddr,
     state: watch::Sender<ProxyState>,
-    /// Whether the proxy listens.
     is_listening: watch::Receiver<bool>,
     /// Never listens. It reserves the port while the proxy refuses connections.
     _reserved_port: TcpSocket,

@@ -14,7 +14,6 @@ const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(20);
 
 const UNIT: &str = "evenkeel-agent.service";
 
-/// Checks the machine.
 pub async fn check_machine(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     let mut findings = vec![check_disk(registry), check_waiting(registry)];
     // The running service manager does not manage the services of another root.

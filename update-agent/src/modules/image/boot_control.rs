@@ -216,7 +216,6 @@ struct SystemInterfaces {
     mountinfo: PathBuf,
     /// Path of the kernel's command line.
     cmdline: PathBuf,
-    /// Path of the ID of this boot.
     boot_id: PathBuf,
 }
 
@@ -270,7 +269,6 @@ impl SystemInterfaces {
     }
 }
 
-/// A failure of boot control.
 fn apply_failure(reason: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Apply, reason)
 }

@@ -48,7 +48,6 @@ pub use self::record::{
 };
 pub use self::table::{find_write_obstacle, step};
 
-/// An event of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotEvent {
     /// An image is about to be written.
@@ -127,20 +126,16 @@ pub enum BootEntry {
 pub struct BootObservation {
     /// The running slot, if it is known.
     pub booted: Option<Slot>,
-    /// ID of this boot.
     pub boot_id: String,
     /// Profile and ID of the running image, as the image itself reports them.
     pub image: Option<(String, String)>,
-    /// Boot entry of slot A.
     pub a: BootEntry,
-    /// Boot entry of slot B.
     pub b: BootEntry,
     /// Boot entries that are not the agent's.
     pub foreign: Vec<String>,
 }
 
 impl BootObservation {
-    /// Boot entry of a slot.
     pub fn entry(&self, slot: Slot) -> &BootEntry {
         match slot {
             Slot::A => &self.a,
@@ -155,7 +150,6 @@ pub enum SlotError {
     /// The event does not fit the state of the slot.
     #[error("{event} is not possible: the slot {slot} {state}")]
     InvalidState {
-        /// The slot.
         slot: Slot,
         /// Description of its state.
         state: &'static str,
@@ -165,7 +159,6 @@ pub enum SlotError {
     /// The slot runs.
     #[error("{event} is not possible: the slot {slot} is what runs")]
     IsRunning {
-        /// The slot.
         slot: Slot,
         /// Description of the event.
         event: &'static str,
@@ -173,7 +166,6 @@ pub enum SlotError {
     /// The slot does not run.
     #[error("{event} is not possible: the slot {slot} is not what runs")]
     IsNotRunning {
-        /// The slot.
         slot: Slot,
         /// Description of the event.
         event: &'static str,
@@ -209,23 +201,16 @@ pub enum SlotError {
          `evenkeel-agent image forget`"
     )]
     KnownBad {
-        /// ID of the image.
         image_id: String,
         /// Reason of the failure.
         why: String,
     },
     /// The image did not prove itself.
     #[error("the slot {slot} cannot be committed before it was found healthy")]
-    NotPassed {
-        /// The slot.
-        slot: Slot,
-    },
+    NotPassed { slot: Slot },
     /// The loader still counts boots.
     #[error("the slot {slot} cannot be committed before its boot entry has no counter")]
-    NotBlessed {
-        /// The slot.
-        slot: Slot,
-    },
+    NotBlessed { slot: Slot },
     /// Each boot entry needs a new sequence number.
     #[error("there is no sequence number left for a boot entry: remove the record of the slots")]
     SequenceExhausted,

@@ -19,7 +19,6 @@ pub struct PackageToolTimeouts {
     pub query: Duration,
     /// Refresh of the package lists.
     pub refresh: Duration,
-    /// Download of packages.
     pub download: Duration,
     /// Changes of packages.
     pub apply: Duration,
@@ -46,7 +45,6 @@ pub(super) const CONFFILE_OPTIONS: [&str; 2] = ["--force-confdef", "--force-conf
 /// Most package names on one command line.
 pub(super) const MAX_NAMES_PER_COMMAND: usize = 500;
 
-/// One apt transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AptTransaction<'a> {
     /// The files to install.

@@ -73,7 +73,6 @@ pub fn hex(bytes: &[u8]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deb {
-    /// File name.
     pub name: String,
     /// Size in bytes.
     pub size: u64,

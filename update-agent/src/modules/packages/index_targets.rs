@@ -100,7 +100,6 @@ pub fn origin_codenames<'a>(origins: &[String], targets: &'a [IndexTarget]) -> B
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// The indexes with an origin.
 fn targets_of_origin<'a>(origin: &str, targets: &'a [IndexTarget]) -> Vec<&'a IndexTarget> {
     let own = targets.iter().filter(|target| target.origin() == origin);
     own.collect()

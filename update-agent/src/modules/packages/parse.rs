@@ -11,7 +11,6 @@ pub struct DpkgPackage {
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The version.
     pub version: String,
     /// Selection state: `install`, `hold`, `deinstall`, …
     pub want: String,
@@ -131,7 +130,6 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// The planned install of a package.
     pub fn install(&self, package: &str) -> Option<&PlannedInstall> {
         let mut installs = self.installs.iter();
         installs.find(|install| install.package == package)
@@ -266,9 +264,7 @@ fn parse_install(rest: &str) -> Option<PlannedInstall> {
 /// A file that apt would download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileDownload {
-    /// URI of the file.
     pub uri: String,
-    /// File name of the download.
     pub name: String,
     /// Size in bytes.
     pub size: u64,

@@ -106,10 +106,7 @@ pub enum PackageStep {
         bytes_per_second: u64,
     },
     /// Configuration of packages that were left unpacked or half-configured.
-    Configure {
-        /// The packages.
-        items: Vec<StepItem>,
-    },
+    Configure { items: Vec<StepItem> },
     /// Restores the mark of automatically installed packages.
     Mark {
         /// Their names in apt.
@@ -121,7 +118,6 @@ impl PackageStep {
     /// The names of the steps, in the order in which they are taken.
     pub const NAMES: &'static [&'static str] = &["install", "configure", "mark"];
 
-    /// Name of the step.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Install { .. } => "install",

@@ -63,10 +63,8 @@ enum ServiceCondition {
     Lost(String),
 }
 
-/// Result of restarting services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartResult {
-    /// The restarted services.
     pub restarted: Vec<String>,
     /// Remarks about the other services, for a person.
     pub remarks: Vec<String>,

@@ -45,9 +45,7 @@ pub enum PreferenceScope {
 /// The configuration that apt sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AptView {
-    /// The sources.
     pub sources: SourceScope,
-    /// The preferences.
     pub preferences: PreferenceScope,
 }
 
@@ -93,7 +91,6 @@ impl AptView {
     }
 }
 
-/// A file of sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
     name: String,
@@ -164,7 +161,6 @@ pub fn has_preferences(paths: &AgentPaths) -> Result<bool, FileError> {
     Ok(!system_preference_files(paths)?.is_empty())
 }
 
-/// Removes the folders.
 pub fn remove_folders(paths: &AgentPaths) -> Result<(), FileError> {
     [ALLOWED_FOLDER, ALL_FOLDER, PREFERENCES_FOLDER, CACHES_FOLDER]
         .iter()

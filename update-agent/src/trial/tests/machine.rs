@@ -196,7 +196,6 @@ impl Machine {
         fs::remove_file(self.root().join(BOOT_COUNT_VARIABLE)).ok();
     }
 
-    /// Sets the uptime in seconds.
     pub fn set_uptime(&self, seconds: u32) {
         let text = format!("{seconds}.00 1.00\n");
         fs::write(self.root().join("proc/uptime"), text).expect("an uptime");

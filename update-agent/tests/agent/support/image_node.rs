@@ -95,7 +95,6 @@ pub struct ImageNode {
     pub clock: TestClock,
 }
 
-/// A target for an image version.
 pub fn image_target(version: &str) -> UpdateTarget {
     UpdateTarget {
         digest: "os".into(),
@@ -114,12 +113,10 @@ pub fn image_target(version: &str) -> UpdateTarget {
     }
 }
 
-/// A spec for the module of images.
 pub fn image_spec(spec: &ImageSpec) -> ModuleParts {
     ModuleParts::of(ImageModule::NAME, spec).unwrap()
 }
 
-/// Changes the image spec of a target.
 pub fn change_spec(target: &mut UpdateTarget, change: impl FnOnce(&mut ImageSpec)) {
     let mut spec = target.spec.read(ImageModule::NAME).expect("an image");
     change(&mut spec);

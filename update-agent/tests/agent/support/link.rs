@@ -40,9 +40,7 @@ pub enum Presence {
 )]
 pub struct FakeServer {
     pub target: Option<UpdateTarget>,
-    /// Whether a window is open.
     pub window_open: bool,
-    /// The reported events, by attempt.
     pub reported_events: BTreeMap<Uuid, Vec<AttemptEvent>>,
     /// The number of received events, including repeated ones.
     pub received_events: usize,
@@ -101,7 +99,6 @@ pub struct FakeServer {
 }
 
 impl FakeServer {
-    /// The events of the only attempt.
     pub fn only_attempt(&self) -> &[AttemptEvent] {
         assert_eq!(self.reported_events.len(), 1, "{:?}", self.reported_events);
         self.reported_events.values().next().unwrap()
@@ -142,7 +139,6 @@ impl FakeServer {
         hasher.finish().max(1)
     }
 
-    /// Records a poll.
     fn record_poll(&mut self, query: &PollQuery<'_>) -> Result<(), LinkError> {
         self.polls += 1;
         self.max_holds.push(query.max_hold);
@@ -230,7 +226,6 @@ impl FakeServer {
     }
 }
 
-/// The link to the fake server.
 #[derive(Clone, Debug, Default)]
 pub struct FakeLink(pub Arc<Mutex<FakeServer>>);
 

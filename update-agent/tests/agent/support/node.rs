@@ -47,7 +47,6 @@ pub fn latest_target_with(rules: PackageRules) -> UpdateTarget {
     packages_target("latest", PackageMode::Latest, rules)
 }
 
-/// A target for one package.
 pub fn package_target(name: &str, version: Option<&str>) -> UpdateTarget {
     let package = PackageRequirement { name: name.into(), version: version.map(str::to_owned) };
     let mode = PackageMode::Exactly(vec![package]);
@@ -61,7 +60,6 @@ fn packages_target(digest: &str, mode: PackageMode, rules: PackageRules) -> Upda
     }
 }
 
-/// A spec for the module of packages.
 pub fn packages_spec(spec: &PackageSpec) -> ModuleParts {
     ModuleParts::of(PackagesModule::NAME, spec).unwrap()
 }

@@ -87,7 +87,6 @@ impl LoopDevice {
         Ok(())
     }
 
-    /// The path of the device.
     pub fn path(&self) -> &Path {
         &self.device
     }

@@ -22,7 +22,6 @@ pub const TOKEN_SECRET: &str = "c2VjcmV0";
 pub struct ServerState {
     /// The target that it offers to the node.
     pub target: Option<pb::Target>,
-    /// Whether a window is open.
     pub window_open: bool,
     /// The credential that the server accepts.
     pub credential: String,

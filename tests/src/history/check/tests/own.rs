@@ -37,7 +37,6 @@ pub(super) fn record() -> Run {
     run(1, Some(1), &events)
 }
 
-/// Rules that are broken.
 fn broken_rules(attempts: Vec<Attempt>, runs: &[Run], log: &OperatorLog) -> Vec<Rule> {
     let ground_truth = OwnGroundTruth { attempts, facts_digest: Vec::new() };
     broken_own_rules(&member(), &ground_truth, runs, log)

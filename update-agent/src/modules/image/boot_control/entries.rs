@@ -91,7 +91,6 @@ pub struct LoaderEntry {
     pub file: String,
     /// The parsed file name.
     pub name: EntryName,
-    /// Sort key, if the entry has one.
     pub sort_key: Option<String>,
     /// Machine ID; empty if the entry has none.
     pub machine_id: String,
@@ -172,7 +171,6 @@ fn normalize_path(text: &str) -> String {
     parts.join("/")
 }
 
-/// The letter of a slot.
 pub fn slot_letter(slot: Slot) -> char {
     match slot {
         Slot::A => 'a',

@@ -136,7 +136,6 @@ pub fn entry_text(sequence: u32, kernel: &str) -> String {
     format!("title t\nsort-key evenkeel\nversion {sequence:06}\nefi /EFI/evenkeel/{kernel}.efi\n")
 }
 
-/// An image.
 pub fn slot_image() -> SlotImage {
     SlotImage {
         file: Sha256::hash(b"the file"),

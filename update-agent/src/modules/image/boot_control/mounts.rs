@@ -122,7 +122,6 @@ pub fn slot_of_cmdline(cmdline: &str) -> Option<Slot> {
     slot_of_label(label)
 }
 
-/// The slot with this partition label.
 pub fn slot_of_label(label: &str) -> Option<Slot> {
     [Slot::A, Slot::B].into_iter().find(|slot| slot.label() == label)
 }

@@ -47,7 +47,6 @@ use crate::modules::image::uki;
 use crate::os::OsRelease;
 use crate::runner::Runner;
 
-/// Default mount point of the ESP.
 const DEFAULT_ESP_MOUNT_POINT: &str = "/boot/efi";
 
 /// Folder of the two kernels, relative to the ESP.

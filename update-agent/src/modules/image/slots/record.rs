@@ -39,7 +39,6 @@ impl Slot {
     /// Both slots.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
-    /// The other slot.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -72,7 +71,6 @@ pub struct RawImage {
     pub bytes: u64,
 }
 
-/// An image in a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SlotImage {
     /// SHA-256 of the image file as it was downloaded. All zeros if the agent does not know the
@@ -87,7 +85,6 @@ pub struct SlotImage {
     pub raw: Option<RawImage>,
 }
 
-/// State of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
@@ -100,14 +97,12 @@ pub enum SlotState {
     Written(SlotImage),
     /// The next reset may boot the slot for the first time.
     Armed {
-        /// The image.
         image: SlotImage,
         /// ID of the boot in which it was armed.
         boot_id: String,
     },
     /// It was booted and has not proved itself yet.
     Trial {
-        /// The image.
         image: SlotImage,
         /// IDs of the latest boots of the slot, oldest first.
         boots: Vec<String>,
@@ -121,7 +116,6 @@ pub enum SlotState {
     Good(SlotImage),
     /// The image failed.
     Bad {
-        /// The image.
         image: SlotImage,
         /// Reason, for display.
         why: String,
@@ -202,12 +196,9 @@ pub struct BadImage {
     pub at: DateTime<Utc>,
 }
 
-/// The record of the slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slots {
-    /// State of slot A.
     pub a: SlotState,
-    /// State of slot B.
     pub b: SlotState,
     /// The slot to which a failed trial falls back. It is [`SlotState::Good`] and is never written.
     /// The field is mandatory, even if it is null: a record without it is refused.
@@ -225,7 +216,6 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// State of a slot.
     pub fn state(&self, slot: Slot) -> &SlotState {
         match slot {
             Slot::A => &self.a,

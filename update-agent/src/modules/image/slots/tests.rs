@@ -13,7 +13,6 @@ use crate::model::Sha256;
 
 const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
-/// The image with this number.
 fn slot_image(number: u8) -> SlotImage {
     SlotImage {
         file: Sha256::from([number; 32]),

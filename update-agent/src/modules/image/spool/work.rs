@@ -20,7 +20,6 @@ use crate::modules::image::unpack::{self, HEAD_BYTES};
 use crate::modules::image::web::ResponseBody;
 use crate::modules::image::web::pacing::TokenBucket;
 
-/// Bytes that are hashed in one call.
 const MAX_HASH_BYTES_PER_CALL: u64 = 16 << 20;
 
 /// A longer wait is the result of a clock that jumped.
@@ -50,7 +49,6 @@ pub struct OpenTransfer {
     pub at: u64,
     /// Whether it is the response to a range request.
     pub is_resumed: bool,
-    /// The body.
     pub body: ResponseBody,
 }
 

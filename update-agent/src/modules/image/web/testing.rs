@@ -51,7 +51,6 @@ pub enum AfterBody {
     More(Receiver<Vec<u8>>),
 }
 
-/// A reply.
 pub struct TestReply {
     pub head: String,
     pub body: Vec<u8>,
@@ -80,7 +79,6 @@ impl TestReply {
         Self { head, body: body.to_vec(), after_body: AfterBody::Close }
     }
 
-    /// A whole file.
     pub fn whole_file(content: &[u8], etag: &str) -> Self {
         let head =
             format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: {etag}\r\n", content.len());

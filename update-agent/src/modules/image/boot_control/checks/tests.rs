@@ -4,7 +4,6 @@ use crate::config::WatchdogPolicy;
 
 const BLESS_UNIT: &str = "usr/lib/systemd/system/systemd-bless-boot.service";
 
-/// The kernel of the running slot.
 const RUNNING_KERNEL: &str = "efi/EFI/evenkeel/slot-a.efi";
 
 #[test]

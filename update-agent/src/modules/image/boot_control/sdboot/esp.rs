@@ -16,7 +16,6 @@ use crate::modules::image::device::{SlotDevice, storage_failure};
 use crate::modules::image::slots::{BootEntry, BootObservation, Slot, SlotImage};
 use crate::modules::image::uki;
 
-/// Folder of the kernels in an image.
 pub const IMAGE_KERNELS_FOLDER: &str = "usr/lib/evenkeel/boot";
 
 /// A mounted ESP.
@@ -86,7 +85,6 @@ impl Esp {
         Ok(selected.and_then(|id| entries::find_slot_by_id(listed, &id)))
     }
 
-    /// Path of the device of a slot.
     pub fn find_device(&self, slot: Slot) -> Result<PathBuf, Failure> {
         SlotDevice::find(slot.label(), &self.system.sys)
     }

@@ -34,7 +34,6 @@ pub fn slot_of_device(node: &str, partitions: &[Partition]) -> Option<Slot> {
     }
 }
 
-/// The slot of a partition.
 pub fn slot_of_partition(partition: &Partition) -> Option<Slot> {
     let is_it = |(_, number): &&(Slot, u32)| *number == partition.number;
     let (slot, _) = SLOT_PARTITION_NUMBERS.iter().find(is_it)?;

@@ -56,7 +56,6 @@ impl SpoolLink {
         Ok(Self(link))
     }
 
-    /// Path of the link.
     pub fn path(&self) -> &Path {
         &self.0
     }

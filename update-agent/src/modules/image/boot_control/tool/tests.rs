@@ -178,7 +178,6 @@ async fn write_image(fake: &FakeTool, boot: &ImageTool) -> RawImage {
     boot.write(Slot::B, &spooled, &stop).await.expect("written")
 }
 
-/// The image that was spooled.
 fn spooled_image() -> SlotImage {
     SlotImage { file: Sha256::hash(b"an image"), ..slot_image() }
 }

@@ -37,11 +37,9 @@ pub enum WriteStep {
     Arm,
     /// The boot entry is created.
     Enter,
-    /// The machine is reset.
     Reset,
 }
 
-/// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SlotContent {
     Torn,

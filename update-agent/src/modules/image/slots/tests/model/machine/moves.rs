@@ -83,7 +83,6 @@ impl ModelMachine {
         }
     }
 
-    /// The blessing fails.
     fn failed_blessing(&self, model: &Model, moves: &mut Vec<Self>) -> LawResult<()> {
         let slot = self.running();
         if !model.control.is_once() {
