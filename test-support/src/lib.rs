@@ -6,6 +6,6 @@ mod server_process;
 mod test_server;
 
 pub use redaction::redact;
-pub use rest_client::{Answer, RestClient, resource_id};
+pub use rest_client::{Answer, RestClient, install_tls, resource_id};
 pub use server_process::ServerProcess;
 pub use test_server::TestServer;

@@ -46,10 +46,15 @@ impl Answer {
     }
 }
 
+/// Chooses the implementation of TLS for this process. reqwest needs one, also without TLS.
+pub fn install_tls() {
+    let _already_installed = rustls::crypto::ring::default_provider().install_default();
+}
+
 impl RestClient {
     /// A session with the server at an address.
     pub fn connect(address: &str, project: &str, token: &str) -> Self {
-        let _already_installed = rustls::crypto::ring::default_provider().install_default();
+        install_tls();
         // No idle connections: the next request must not use a connection to a server that was
         // killed.
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0);

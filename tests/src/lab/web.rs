@@ -84,7 +84,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_is_served_completely_and_from_its_middle() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        evenkeel_test_support::install_tls();
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("file"), "0123456789").expect("a file");
         let web = Web::serve(folder.path());
