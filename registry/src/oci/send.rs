@@ -221,7 +221,7 @@ impl Retries {
         self.wait_or_fail_at(0, error).await
     }
 
-    /// The same for a transfer that failed after so many bytes in all. Enough progress resets the
+    /// The same for a transfer that failed after this total of bytes. Enough progress resets the
     /// attempts.
     pub async fn wait_or_fail_at(
         &mut self,
