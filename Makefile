@@ -23,7 +23,7 @@ demo-image: ## an emulated machine that is updated to a new image and falls back
 	@KEEP=$(KEEP) deploy/demo/image demo
 
 .PHONY: test
-test: tools format clippy docs deny shear shellcheck snapshots tests ## every gate and every test, as in CI
+test: tools format deny shear shellcheck snapshots tests ## every gate and every test, as in CI
 
 .PHONY: tools
 tools: ## install the missing prerequisites of the gates and the tests
@@ -34,11 +34,11 @@ format: ## check the formatting of the sources
 	@$(step) format cargo fmt --all --check
 
 .PHONY: clippy
-clippy: ## check that clippy pedantic has no findings
+clippy: ## check that clippy pedantic has no findings, without a build (make test does it while it builds)
 	@$(step) clippy cargo clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: docs
-docs: ## check that the documentation builds without warnings
+docs: ## build the documentation of the code and check it
 	@RUSTDOCFLAGS='-D warnings' $(step) docs cargo doc --workspace --no-deps --locked
 
 .PHONY: deny
@@ -96,7 +96,7 @@ package: ## build the agent's Debian package (ARCH=amd64|arm64; default: this ma
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test test-kill test-cut test-boot test-vm test-image-cut test-schema test-history test-race test-fuzz test-image-stream ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-vm test-image-cut test-schema test-history test-race test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
 
 .PHONY: test-kill
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
@@ -151,7 +151,13 @@ test-race: tools ## 200 nodes race for the slots of an assignment while two serv
 .PHONY: test-fuzz
 test-fuzz: tools ## feed mutated inputs to each parser of untrusted documents for a minute (SECONDS=n)
 	@SHOW=1 EVENKEEL_FUZZ_SECONDS=$(or $(SECONDS),60) \
-	  $(step) test-fuzz cargo nextest run --locked -p evenkeel-domain -p evenkeel-registry -E 'binary(fuzz) or test(/^fuzz::/)'
+	  $(step) test-fuzz cargo nextest run --profile long --locked -p evenkeel-domain -p evenkeel-registry -E 'binary(fuzz) or test(/^fuzz::/)'
+
+.PHONY: test-random
+test-random: tools ## 10,400 random attempts to reach another project, and 120,000 random windows compared with a watched clock
+	@SHOW=1 EVENKEEL_ISOLATION_ATTEMPTS=5200 EVENKEEL_SCHEDULE_WINDOWS=120000 \
+	  $(step) test-random cargo nextest run --profile long --locked -p evenkeel-domain -p evenkeel-inventory \
+	  -E 'test(/^isolation::/) or test(windows_match_those_of_a_watched_clock)'
 
 # Also optimised: otherwise the measured throughput is meaningless.
 test-image-stream: export CARGO_PROFILE_DEV_OPT_LEVEL := 2

@@ -15,7 +15,7 @@ use super::attempts::{Attempt, random_attempt};
 use super::rng::Rng;
 use super::secrets::Secrets;
 use super::test_project::TestProject;
-use super::{ATTEMPTS_PER_PROJECT, rng_seed};
+use super::{attempts_per_project, rng_seed};
 use crate::test_server::{Caller, TestServer};
 
 /// Attempts per project without row-level security: enough to show that it was the protection.
@@ -89,17 +89,17 @@ impl SwappedProjects {
 
 #[tokio::test]
 async fn a_program_that_swaps_two_projects_leaks_and_changes_nothing() {
-    let seed = rng_seed();
+    let (seed, count) = (rng_seed(), attempts_per_project());
     println!("ISOLATION_SEED={seed}");
-    let swapped = Box::pin(SwappedProjects::new(seed, ATTEMPTS_PER_PROJECT, false)).await;
+    let swapped = Box::pin(SwappedProjects::new(seed, count, false)).await;
     let before = swapped.stored_rows().await;
     let (leaks, succeeded) = swapped.try_all().await;
     let sample: Vec<_> = leaks.iter().take(5).collect();
     assert!(leaks.is_empty(), "seed {seed}: {} leaks: {sample:#?}", leaks.len());
     assert!(swapped.stored_rows().await == before, "seed {seed}: something was changed");
     // Most successes are empty lists. They prove that the program did query the database.
-    assert!(succeeded > ATTEMPTS_PER_PROJECT / 5, "only {succeeded} succeeded");
-    println!("{} attempts, {succeeded} succeeded without a leak", 2 * ATTEMPTS_PER_PROJECT);
+    assert!(succeeded > count / 5, "only {succeeded} succeeded");
+    println!("{} attempts, {succeeded} succeeded without a leak", 2 * count);
 }
 
 #[tokio::test]
