@@ -23,18 +23,18 @@ pub enum BodyEvent<E> {
 pub struct StallLimits {
     /// Time without any bytes after which the body is aborted.
     pub idle_timeout: Duration,
-    /// Interval in which
+    /// Interval over which `min_bytes` is checked.
     pub rate_window: Duration,
-    /// at least this many bytes must come.
+    /// Minimum number of bytes per `rate_window`.
     pub min_bytes: u64,
 }
 
 /// Why a body is aborted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stalled {
+pub enum StallError {
     /// No bytes came for this time.
     #[error("no data arrived for {}", format_duration(*.0))]
-    Silent(Duration),
+    Idle(Duration),
     /// Too few bytes came.
     #[error("only {bytes} bytes arrived in {}", format_duration(*.span))]
     Slow {
@@ -45,9 +45,9 @@ pub enum Stalled {
     },
 }
 
-impl From<Stalled> for String {
-    fn from(stalled: Stalled) -> Self {
-        stalled.to_string()
+impl From<StallError> for String {
+    fn from(error: StallError) -> Self {
+        error.to_string()
     }
 }
 
@@ -56,9 +56,9 @@ impl From<Stalled> for String {
 pub struct StallWatch {
     /// Time since the last bytes.
     silence: Duration,
-    /// In this time
+    /// Time of reading in the current window.
     elapsed: Duration,
-    /// this many bytes came.
+    /// Bytes received in the current window.
     bytes: u64,
 }
 
@@ -66,15 +66,15 @@ impl StallWatch {
     /// Waits for the next bytes of a body until `until` or until a limit is reached. `next` returns
     /// `None` at the end of the body, and loses nothing when it is dropped. It is polled at least
     /// once, unless a limit was reached before.
-    pub async fn next_event<E: From<Stalled>>(
+    pub async fn next_event<E: From<StallError>>(
         &mut self,
         limits: &StallLimits,
         until: Option<Instant>,
         next: impl Future<Output = Result<Option<Bytes>, E>>,
     ) -> BodyEvent<E> {
         // Check the limits before reading, so that late bytes are not lost.
-        if let Some(stalled) = self.stalled(limits) {
-            return BodyEvent::Broken(stalled.into());
+        if let Some(error) = self.find_stall(limits) {
+            return BodyEvent::Broken(error.into());
         }
         let started = Instant::now();
         let left = limits
@@ -109,15 +109,15 @@ impl StallWatch {
     }
 
     /// Why the transfer is too slow; `None` if it is fast enough or it is too early to decide.
-    fn stalled(&mut self, limits: &StallLimits) -> Option<Stalled> {
+    fn find_stall(&mut self, limits: &StallLimits) -> Option<StallError> {
         if self.silence >= limits.idle_timeout {
-            return Some(Stalled::Silent(limits.idle_timeout));
+            return Some(StallError::Idle(limits.idle_timeout));
         }
         if self.elapsed < limits.rate_window {
             return None;
         }
         if self.bytes < limits.min_bytes {
-            return Some(Stalled::Slow { bytes: self.bytes, span: limits.rate_window });
+            return Some(StallError::Slow { bytes: self.bytes, span: limits.rate_window });
         }
         self.elapsed = Duration::ZERO;
         self.bytes = 0;
@@ -145,7 +145,7 @@ mod tests {
     };
 
     fn stall_reason(watch: &mut StallWatch) -> Option<String> {
-        watch.stalled(&LIMITS).map(String::from)
+        watch.find_stall(&LIMITS).map(String::from)
     }
 
     /// Why and after how many minutes a body is aborted if this many bytes come at the end of each

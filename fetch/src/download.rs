@@ -30,7 +30,7 @@ pub trait SourceError {
 /// Why a file was not filled.
 #[derive(Debug, thiserror::Error)]
 pub enum FillError<E> {
-    #[error("the disk failed: {0}")]
+    #[error("cannot write the partial file: {0}")]
     Disk(#[from] io::Error),
     /// The source failed.
     #[error("{0}")]

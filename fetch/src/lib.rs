@@ -18,12 +18,12 @@ pub mod download;
 pub mod partial_file;
 pub mod range;
 
-pub use body::{BodyEvent, StallLimits, StallWatch, Stalled};
+pub use body::{BodyEvent, StallError, StallLimits, StallWatch};
 pub use digest::{BadDigest, Digest, Hasher};
 pub use download::{Download, ExpectedContent, FillError, SourceError, run_blocking};
 pub use partial_file::{CHUNK_BYTES, FileHash, PartialFile, sync_parent_folder, write_atomically};
 pub use range::{RangeRequest, RangeResponse};
 
-/// Progress in bytes after which earlier failures of a download no longer count. So a connection
-/// that breaks often still delivers a large file.
-pub const PROGRESS_BYTES: u64 = 1 << 20;
+/// Minimum progress in bytes after which earlier failures of a download no longer count. So a
+/// connection that breaks often still delivers a large file.
+pub const MIN_PROGRESS_BYTES: u64 = 1 << 20;

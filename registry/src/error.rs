@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use evenkeel_fetch::{BadDigest, Digest, FillError, SourceError, Stalled};
+use evenkeel_fetch::{BadDigest, Digest, FillError, SourceError, StallError};
 
 /// Result of a request to a registry.
 pub type RegistryResult<T> = Result<T, RegistryError>;
@@ -104,8 +104,8 @@ impl From<BadDigest> for RegistryError {
     }
 }
 
-impl From<Stalled> for RegistryError {
-    fn from(_: Stalled) -> Self {
+impl From<StallError> for RegistryError {
+    fn from(_: StallError) -> Self {
         Self::Stalled
     }
 }

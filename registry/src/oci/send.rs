@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use bytes::Bytes;
-use evenkeel_fetch::PROGRESS_BYTES;
+use evenkeel_fetch::MIN_PROGRESS_BYTES;
 use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use reqwest::{Certificate, Client, ClientBuilder, Method, Response, StatusCode};
 use tokio::time::{sleep, timeout};
@@ -235,7 +235,7 @@ impl Retries {
             RegistryError::Busy { retry_after } => *retry_after,
             _ => None,
         };
-        if received_bytes.saturating_sub(self.counted_from) >= PROGRESS_BYTES {
+        if received_bytes.saturating_sub(self.counted_from) >= MIN_PROGRESS_BYTES {
             self.counted_from = received_bytes;
             self.backoff = self.builder.build();
         }

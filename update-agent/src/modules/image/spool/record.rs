@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_fetch::PROGRESS_BYTES;
+use evenkeel_fetch::MIN_PROGRESS_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::durable::{self, FileError};
@@ -119,11 +119,11 @@ impl SpoolRecord {
         if is_resumed {
             self.resumed_bytes = self.resumed_bytes.saturating_add(added);
         }
-        let is_further = bytes >= self.furthest.saturating_add(PROGRESS_BYTES);
+        let is_further = bytes >= self.furthest.saturating_add(MIN_PROGRESS_BYTES);
         if is_further {
             self.restarts = 0;
         }
-        if is_further || self.resumed_bytes >= PROGRESS_BYTES {
+        if is_further || self.resumed_bytes >= MIN_PROGRESS_BYTES {
             self.attempts = 0;
             self.resumed_bytes = 0;
         }
@@ -226,20 +226,20 @@ mod tests {
     #[test]
     fn after_a_restart_only_new_progress_resets_failures() {
         let mut record = SpoolRecord::new(Sha256::hash(b"x"));
-        record.record_progress(3 * PROGRESS_BYTES, false);
+        record.record_progress(3 * MIN_PROGRESS_BYTES, false);
         record.record_failure();
         record.restart();
         record.record_failure();
-        record.record_progress(4 * PROGRESS_BYTES - 1, false);
+        record.record_progress(4 * MIN_PROGRESS_BYTES - 1, false);
         assert_eq!((record.attempts, record.restarts), (2, 1), "as far as before");
-        record.record_progress(4 * PROGRESS_BYTES, false);
+        record.record_progress(4 * MIN_PROGRESS_BYTES, false);
         assert_eq!((record.attempts, record.restarts), (0, 0));
     }
 
     #[test]
     fn a_resumed_download_makes_progress_even_after_a_late_restart() {
         let mut record = SpoolRecord::new(Sha256::hash(b"x"));
-        record.record_progress(100 * PROGRESS_BYTES, false);
+        record.record_progress(100 * MIN_PROGRESS_BYTES, false);
         record.record_failure();
         record.restart();
         // The connection breaks after each 900 KiB, and the download resumes there.
