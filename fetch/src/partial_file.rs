@@ -58,9 +58,14 @@ impl PartialFile {
         self.length
     }
 
-    /// Appends bytes. If that fails, the file may have some of them behind its length.
+    /// Appends all bytes or none.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.length)?;
+        if let Err(error) = self.file.write_all_at(bytes, self.length) {
+            // The first bytes may be written. A shorter content that is appended later would leave
+            // them at the end of the file, although they are not hashed.
+            self.file.set_len(self.length).ok();
+            return Err(error);
+        }
         self.length += bytes.len() as u64;
         Ok(())
     }
@@ -194,6 +199,26 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"begun");
         PartialFile::lock(&path, 0o600).unwrap().discard().unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_failed_append_leaves_no_bytes_behind_the_length() {
+        let temp_dir = tempfile::tempdir().unwrap();
+        let mut part = PartialFile::open(&temp_dir.path().join("one"), 0o600).unwrap();
+        let (mut max_size, mut too_large) = (0, 1 << 63);
+        while too_large - max_size > 1 {
+            let size = max_size + (too_large - max_size) / 2;
+            if part.truncate(size).is_ok() {
+                max_size = size;
+            } else {
+                too_large = size;
+            }
+        }
+        // A file system that has a smaller limit than the kernel writes the bytes up to it first.
+        part.truncate(max_size - 3).unwrap();
+        assert!(part.append(b"0123456789").is_err());
+        assert_eq!(part.length(), max_size - 3);
+        assert_eq!(part.file().metadata().unwrap().len(), part.length());
     }
 
     #[test]
