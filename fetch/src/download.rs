@@ -116,9 +116,10 @@ impl Download {
     /// the content from an offset on.
     ///
     /// The content of an interrupted transfer is preserved, and another call resumes there. Wrong
-    /// content is removed. If its beginning is left of an earlier response, it may be of another
+    /// content is removed. If the beginning comes from an earlier response, it may be of another
     /// file: then the content is downloaded once more from its first byte, but only once, so that a
-    /// server cannot keep a download going forever.
+    /// server cannot keep a download going forever. A wrong response does not show that the stored
+    /// content is wrong, so that content is preserved until the source sends it again.
     pub async fn fill<'a, E, F>(
         &mut self,
         expected: &ExpectedContent,
@@ -139,32 +140,40 @@ impl Download {
         if self.length == expected.max_size() {
             self.truncate().await?;
         }
+        let mut from = self.length;
         loop {
-            let is_resumed = self.length > 0;
-            let Err(error) = self.append(expected, &mut open).await else {
+            let Err(error) = self.append(expected, from, &mut open).await else {
                 return Ok(self.on_disk(|disk| disk.part.sync()).await?);
             };
             if !error.is_wrong_content() {
                 return Err(error);
             }
-            self.truncate().await?;
-            if !is_resumed || std::mem::replace(&mut self.has_restarted, true) {
+            if !matches!(error, FillError::Source(_)) {
+                self.truncate().await?;
+            }
+            if from == 0 || std::mem::replace(&mut self.has_restarted, true) {
                 return Err(error);
             }
+            from = 0;
         }
     }
 
-    /// Appends the content of one response.
+    /// Appends the content of one response: from the end of the stored content on, or from its
+    /// first byte on. Then it replaces the stored content.
     async fn append<'a, E, F>(
         &mut self,
         expected: &ExpectedContent,
+        from: u64,
         open: &mut impl FnMut(u64) -> F,
     ) -> Result<(), FillError<E>>
     where
         E: SourceError,
         F: Future<Output = Result<BoxStream<'a, Result<Bytes, E>>, E>>,
     {
-        let mut chunks = open(self.length).await.map_err(FillError::Source)?;
+        let mut chunks = open(from).await.map_err(FillError::Source)?;
+        if from != self.length {
+            self.truncate().await?;
+        }
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(FillError::Source)?;
             let limit = expected.max_size();

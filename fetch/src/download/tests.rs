@@ -8,7 +8,7 @@ use super::*;
 
 const CONTENT: &[u8] = b"0123456789";
 
-#[derive(Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 enum TestError {
     #[error("interrupted")]
     Interrupted,
@@ -177,23 +177,49 @@ async fn a_changed_file_is_downloaded_again_but_a_bad_server_cannot_restart_it_f
 }
 
 #[tokio::test]
-async fn content_is_preserved_if_the_rest_is_unavailable_and_restarted_if_it_is_wrong() {
+async fn content_is_preserved_if_the_rest_is_unavailable_or_the_response_is_wrong() {
     let bench = Bench::new(b"0123");
-    let mut part = bench.lock().await;
-    let unavailable = |_| std::future::ready(Err(TestError::Interrupted));
-    assert_interrupted(part.fill(&expected(None), unavailable).await);
-    part.release().await;
-    assert_eq!(bench.part().unwrap(), b"0123");
+    for (error, requested) in
+        [(TestError::Interrupted, vec![4]), (TestError::WrongResponse, vec![4, 0])]
+    {
+        let (mut part, mut offsets) = (bench.lock().await, Vec::new());
+        let open = |from| {
+            offsets.push(from);
+            std::future::ready(Err(error.clone()))
+        };
+        let filled = part.fill(&expected(None), open).await;
+        assert!(matches!(&filled, Err(FillError::Source(one)) if *one == error), "{filled:?}");
+        part.release().await;
+        assert_eq!((offsets, bench.part().unwrap()), (requested, b"0123".to_vec()));
+    }
+}
 
-    let (mut part, mut offsets) = (bench.lock().await, Vec::new());
-    let expected = expected(None);
-    let filled = part.fill(&expected, |from| {
-        offsets.push(from);
-        std::future::ready(Err(TestError::WrongResponse))
-    });
-    assert!(matches!(filled.await, Err(FillError::Source(TestError::WrongResponse))));
+#[tokio::test]
+async fn a_download_restarts_if_only_the_request_for_the_rest_has_a_wrong_response() {
+    let mut bench = Bench::new(b"0123");
+    let mut part = bench.lock().await;
+    let open = |from| {
+        let chunks = bench.respond(from);
+        std::future::ready(if from == 0 { Ok(chunks) } else { Err(TestError::WrongResponse) })
+    };
+    part.fill(&expected(None), open).await.unwrap();
+    assert_eq!((bench.offsets.as_slice(), bench.part().unwrap()), (&[4, 0][..], CONTENT.to_vec()));
+}
+
+#[tokio::test]
+async fn a_wrong_response_does_not_remove_the_bytes_before_it() {
+    let mut bench = Bench::new(b"");
+    let mut part = bench.lock().await;
+    let open = |_| {
+        let chunks = [Ok(Bytes::from_static(&CONTENT[..3])), Err(TestError::WrongResponse)];
+        std::future::ready(Ok(stream::iter(chunks).boxed()))
+    };
+    let filled = part.fill(&expected(None), open).await;
+    assert!(matches!(filled, Err(FillError::Source(TestError::WrongResponse))), "{filled:?}");
     part.release().await;
-    assert_eq!((offsets, bench.part()), (vec![4, 0], None));
+    assert_eq!(bench.part().unwrap(), CONTENT[..3]);
+    assert_eq!(bench.run(&expected(None)).await.unwrap(), CONTENT);
+    assert_eq!(bench.offsets, [3]);
 }
 
 #[tokio::test]

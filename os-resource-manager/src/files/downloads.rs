@@ -173,13 +173,10 @@ impl Downloads {
         match part.fetch(&origin, source.size, spared).await {
             Ok(()) => Ok(part.commit().await?),
             Err(failure) => {
-                // Wrong content is of no use, and a full disk needs the space.
-                if matches!(
-                    failure,
-                    DownloadError::WrongContent(_)
-                        | DownloadError::NoSpace
-                        | DownloadError::TooLarge
-                ) {
+                // Wrong content is removed already, and a full disk needs the space.
+                let needs_space =
+                    matches!(failure, DownloadError::NoSpace | DownloadError::TooLarge);
+                if needs_space || part.is_empty() {
                     part.discard().await?;
                 }
                 Err(failure)

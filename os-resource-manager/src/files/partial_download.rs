@@ -124,6 +124,10 @@ impl PartialDownload {
         Ok(filled?)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.download.length() == 0
+    }
+
     /// Moves the file into the cache. It is durable when this returns.
     pub async fn commit(self) -> io::Result<()> {
         let (cache, digest, length) = (self.cache.clone(), self.digest, self.download.length());

@@ -62,6 +62,8 @@ pub enum FaultKind {
     Stall,
     /// The connection breaks half way through the response.
     Cut,
+    /// The response does not declare its length and ends after this many bytes.
+    EndAfter(usize),
     /// The response arrives byte by byte.
     Slow,
     /// The response arrives byte by byte, with a delay before each byte.
@@ -121,6 +123,10 @@ async fn apply_body_fault(kind: FaultKind, answer: Response) -> Response {
             });
             let chunks = stream::iter([Ok(half)]).chain(broken);
             (Some(length), Body::from_stream(chunks))
+        }
+        FaultKind::EndAfter(bytes) => {
+            let first = content.slice(..bytes.min(content.len()));
+            (None, Body::from_stream(stream::iter([Ok::<_, Infallible>(first)])))
         }
         FaultKind::Slow => {
             let bytes = content.into_iter().map(|byte| Ok::<_, Infallible>(vec![byte]));

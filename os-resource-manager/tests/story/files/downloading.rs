@@ -122,6 +122,32 @@ async fn an_interrupted_download_is_resumed() {
 }
 
 #[tokio::test]
+async fn a_wrong_response_does_not_remove_a_partial_file() {
+    let fixture = FileFixture::new().await;
+    let edge = content(30);
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
+    let (files, registry) = (fixture.open(), &fixture.server.registry);
+    let path = digest_path(&edge);
+    registry.add_fault(Fault::always(BLOBS_PATH, FaultKind::EndAfter(50_000)));
+    let response = fixture.get(&files, &path, &[]).await;
+    assert!(response.is_retryable(), "{} {}", response.status, response.text());
+    let partial_files = fixture.cached_files("partial");
+    assert_eq!(partial_files, [(Digest::compute(&edge).hex(), 200_000)]);
+
+    // For example the page of a portal where users of the network sign in.
+    registry.clear_faults();
+    registry.add_fault(Fault::always(BLOBS_PATH, FaultKind::Html));
+    let response = fixture.get(&files, &path, &[]).await;
+    assert_eq!(response.status, StatusCode::BAD_GATEWAY, "{}", response.text());
+    assert_eq!(fixture.cached_files("partial"), partial_files);
+
+    registry.clear_faults();
+    fixture.server.clock.advance(TimeDelta::minutes(10));
+    let response = fixture.get(&files, &path, &[]).await;
+    assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.text());
+}
+
+#[tokio::test]
 async fn an_unavailable_registry_is_reported_and_nothing_is_stored() {
     let fixture = FileFixture::new().await;
     let edge = content(26);
