@@ -223,7 +223,7 @@ fn registry_hint(error: &RegistryError) -> Option<String> {
              --to-password-file, or --to-token-file"
         }
         RegistryError::Busy { .. } => "the registry is busy; repeat the command later",
-        RegistryError::Stalled | RegistryError::Io(_) => {
+        RegistryError::Stalled | RegistryError::Changed(_) | RegistryError::Io(_) => {
             "repeat the command: what was copied is not copied again"
         }
         RegistryError::NotFound => "check the name of the profile, the revision and --prefix",

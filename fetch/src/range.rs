@@ -99,17 +99,27 @@ impl RangeRequest {
                 self.from
             ));
         }
-        if self.total.is_some() && self.total != total {
-            return Err("the file at the server has another size than before".to_owned());
-        }
         let etag = strong_etag(headers);
-        if let (Some(before), Some(now)) = (&self.etag, &etag)
-            && before != now
-        {
-            return Err("the file at the server has another entity tag than before".to_owned());
-        }
+        self.check_same_file(total, etag.as_deref())?;
         Ok(RangeResponse::RestOfFile { total, etag: etag.or_else(|| self.etag.clone()) })
     }
+
+    /// Compares the size and the strong entity tag of a response with the stored ones, if both are
+    /// known. Fails with the reason if the response is of another file.
+    pub fn check_same_file(&self, total: Option<u64>, etag: Option<&str>) -> Result<(), String> {
+        let what = if is_different(self.total, total) {
+            "size"
+        } else if is_different(self.etag.as_deref(), etag) {
+            "entity tag"
+        } else {
+            return Ok(());
+        };
+        Err(format!("the file at the server has another {what} than before"))
+    }
+}
+
+fn is_different<T: PartialEq>(before: Option<T>, now: Option<T>) -> bool {
+    matches!((before, now), (Some(before), Some(now)) if before != now)
 }
 
 /// Parses `bytes FIRST-LAST/SIZE` into the first byte and the size, which may be `*`.
@@ -212,6 +222,29 @@ mod tests {
             panic!("another file is accepted");
         };
         assert!(why.contains("another entity tag"), "{why}");
+    }
+
+    #[test]
+    fn a_file_with_another_size_or_entity_tag_is_another_file() {
+        let (size, etag) = (Some(10), Some("\"a\""));
+        for (total, tag, expected) in [
+            (size, etag, None),
+            (size, None, None),
+            (None, etag, None),
+            (None, None, None),
+            (Some(11), etag, Some("another size")),
+            (Some(11), None, Some("another size")),
+            (size, Some("\"b\""), Some("another entity tag")),
+            (None, Some("\"b\""), Some("another entity tag")),
+        ] {
+            let why = request_from(5).check_same_file(total, tag).err();
+            let is_expected = match (&why, expected) {
+                (Some(why), Some(expected)) => why.contains(expected),
+                (why, expected) => why.is_none() && expected.is_none(),
+            };
+            assert!(is_expected, "{total:?} {tag:?}: {why:?}");
+            assert_eq!(RangeRequest::default().check_same_file(total, tag), Ok(()));
+        }
     }
 
     #[test]

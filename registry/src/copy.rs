@@ -325,9 +325,10 @@ fn or_finding<T>(
 /// Converts an error of a registry into a finding for users.
 pub fn to_finding(error: &RegistryError) -> Finding {
     let kind = match error {
-        RegistryError::Unreachable(_) | RegistryError::Stalled | RegistryError::Io(_) => {
-            FindingKind::Unreachable
-        }
+        RegistryError::Unreachable(_)
+        | RegistryError::Stalled
+        | RegistryError::Changed(_)
+        | RegistryError::Io(_) => FindingKind::Unreachable,
         RegistryError::Busy { .. } => FindingKind::Busy,
         RegistryError::Denied => FindingKind::Denied,
         RegistryError::NotFound | RegistryError::Status(_) => FindingKind::NotThere,

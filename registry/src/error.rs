@@ -46,6 +46,9 @@ pub enum RegistryError {
         /// Digest of the content.
         actual: Digest,
     },
+    /// The content changed during the transfer.
+    #[error("the transfer cannot continue: {0}")]
+    Changed(String),
     /// The content or a setting is invalid.
     #[error("the {what} is invalid: {why}")]
     Malformed {
@@ -78,7 +81,7 @@ impl RegistryError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Unreachable(_) | Self::Denied | Self::Busy { .. } => ErrorClass::WholeRegistry,
-            Self::Stalled | Self::Io(_) => ErrorClass::Transient,
+            Self::Stalled | Self::Changed(_) | Self::Io(_) => ErrorClass::Transient,
             Self::Status(status) if *status >= 500 => ErrorClass::Transient,
             Self::NotFound
             | Self::Status(_)
@@ -93,6 +96,8 @@ impl RegistryError {
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Busy { .. } => true,
+            // The bytes that were received are not of the file that the server has now.
+            Self::Changed(_) => false,
             _ => self.class() == ErrorClass::Transient,
         }
     }
@@ -125,6 +130,7 @@ impl From<FillError<RegistryError>> for RegistryError {
 
 impl SourceError for RegistryError {
     fn is_wrong_content(&self) -> bool {
+        // Content that changed may be right now, so `Changed` is left to the next transfer.
         matches!(self, Self::WrongDigest { .. } | Self::TooLarge { .. } | Self::Malformed { .. })
     }
 }
@@ -146,6 +152,7 @@ mod tests {
         assert_eq!(RegistryError::Status(404).class(), ErrorClass::Permanent);
         assert_eq!(RegistryError::Status(502).class(), ErrorClass::Transient);
         assert_eq!(RegistryError::Stalled.class(), ErrorClass::Transient);
+        assert_eq!(RegistryError::Changed(String::new()).class(), ErrorClass::Transient);
         assert_eq!(RegistryError::Denied.class(), ErrorClass::WholeRegistry);
     }
 
@@ -154,6 +161,7 @@ mod tests {
         assert!(RegistryError::Unreachable(String::new()).is_retryable());
         assert!(RegistryError::Busy { retry_after: None }.is_retryable());
         assert!(!RegistryError::Denied.is_retryable());
+        assert!(!RegistryError::Changed(String::new()).is_retryable());
         assert!(!malformed("manifest", "it is empty").is_retryable());
     }
 }

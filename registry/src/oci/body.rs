@@ -83,18 +83,18 @@ pub(super) trait RangeSource: Send + 'static {
     ) -> impl Future<Output = RegistryResult<Option<Response>>> + Send;
 }
 
-/// Content that is requested again from the byte where a transfer broke off. Only its digest shows
-/// whether it stayed the same.
+/// Content that is requested again from the byte where a transfer broke off. The transfer fails if
+/// the content then has another size or entity tag. Otherwise only its digest shows a change.
 pub(super) struct ResumingBody<S> {
     source: S,
     limits: Limits,
     retries: Retries,
     /// Offset of the first byte.
     from: u64,
-    /// Offset of the next byte.
-    position: u64,
-    /// Size of the whole content, if it is known.
-    size: Option<u64>,
+    /// Request for the missing bytes, with the size and the entity tag of the received ones.
+    rest: RangeRequest,
+    /// Size of the whole content, if the caller knows it.
+    expected_size: Option<u64>,
     /// The current response.
     response: Option<ResponseBody>,
 }
@@ -107,30 +107,80 @@ impl<S: RangeSource> ResumingBody<S> {
         from: u64,
         size: Option<u64>,
     ) -> RegistryResult<BlobStream> {
-        let (limits, retries) = (sender.limits.clone(), sender.retries());
-        let mut body = Self { source, limits, retries, from, position: from, size, response: None };
+        if size.is_some_and(|size| from >= size) {
+            return Ok(Box::pin(stream::empty()));
+        }
+        let mut body = Self {
+            source,
+            limits: sender.limits.clone(),
+            retries: sender.retries(),
+            from,
+            rest: RangeRequest { from, ..RangeRequest::default() },
+            expected_size: size,
+            response: None,
+        };
         while let Err(error) = body.send_request().await {
             body.retries.wait_or_fail(error).await?;
         }
         Ok(if body.response.is_some() { into_stream(body) } else { Box::pin(stream::empty()) })
     }
 
+    /// Size of the whole content, if it is known.
+    fn size(&self) -> Option<u64> {
+        self.expected_size.or(self.rest.total)
+    }
+
+    fn has_received(&self) -> bool {
+        self.rest.from > self.from
+    }
+
     /// Requests the rest of the content.
     async fn send_request(&mut self) -> RegistryResult<()> {
-        let range = RangeRequest { from: self.position, ..RangeRequest::default() };
-        let Some(response) = self.source.request(&range).await? else {
+        if !self.has_received() {
+            // There are no bytes yet that another version of the content would not match.
+            self.rest = RangeRequest { from: self.from, ..RangeRequest::default() };
+        }
+        let Some(response) = self.source.request(&self.rest).await? else {
+            if self.rest.total.is_some() {
+                let why = "the file at the server is shorter than before";
+                return Err(RegistryError::Changed(why.to_owned()));
+            }
             return Ok(());
         };
-        let skip = bytes_to_skip(&response, &range)?;
-        let left = self.size.map(|size| size - self.position);
-        if let (Some(left), Some(length)) = (left, response.content_length())
-            && length != left.saturating_add(skip)
-        {
-            let why = format!("the response has {length} bytes, but {left} are missing");
-            return Err(malformed("blob", why));
-        }
+        let skip = self.check_response(&response)?;
         self.response = Some(ResponseBody::new(response, &self.limits, skip));
         Ok(())
+    }
+
+    /// Checks that a response has the missing bytes. Returns the number of bytes before them: zero
+    /// if the server supports ranges.
+    fn check_response(&mut self, answer: &Response) -> RegistryResult<u64> {
+        let length = answer.content_length();
+        let (total, etag, skip) =
+            match self.rest.classify(answer.status(), answer.headers(), length) {
+                Some(RangeResponse::WholeFile { total, etag }) => {
+                    let checked = self.rest.check_same_file(total, etag.as_deref());
+                    checked.map_err(RegistryError::Changed)?;
+                    (total, etag, self.rest.from)
+                }
+                Some(RangeResponse::RestOfFile { total, etag }) => (total, etag, 0),
+                Some(RangeResponse::WrongPart(why)) if self.has_received() => {
+                    return Err(RegistryError::Changed(why));
+                }
+                Some(RangeResponse::WrongPart(why)) => return Err(malformed("range", why)),
+                Some(RangeResponse::NotSatisfiable) | None => {
+                    return Err(RegistryError::Status(answer.status().as_u16()));
+                }
+            };
+        if let (Some(expected), Some(total)) = (self.expected_size, total)
+            && expected != total
+        {
+            let why = format!("the file has {total} bytes, expected {expected}");
+            return Err(malformed("response", why));
+        }
+        self.rest.total = self.rest.total.or(total);
+        self.rest.etag = self.rest.etag.take().or(etag);
+        Ok(skip)
     }
 
     async fn receive_chunk(&mut self) -> RegistryResult<Option<Bytes>> {
@@ -141,11 +191,15 @@ impl<S: RangeSource> ResumingBody<S> {
             return Ok(None);
         };
         let chunk = response.next_chunk().await?;
-        self.position = self.position.saturating_add(chunk.as_ref().map_or(0, Bytes::len) as u64);
-        match self.size {
-            Some(limit) if self.position > limit => Err(RegistryError::TooLarge { limit }),
-            Some(size) if chunk.is_none() => {
-                let why = format!("it ended after {} of {size} bytes", self.position);
+        let length = chunk.as_ref().map_or(0, Bytes::len) as u64;
+        self.rest.from = self.rest.from.saturating_add(length);
+        let position = self.rest.from;
+        match self.size() {
+            Some(limit) if chunk.is_some() && position > limit => {
+                Err(RegistryError::TooLarge { limit })
+            }
+            Some(size) if chunk.is_none() && position < size => {
+                let why = format!("it ended after {position} of {size} bytes");
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into())
             }
             _ => Ok(chunk),
@@ -155,28 +209,16 @@ impl<S: RangeSource> ResumingBody<S> {
 
 impl<S: RangeSource> ChunkSource for ResumingBody<S> {
     async fn next_chunk(&mut self) -> RegistryResult<Option<Bytes>> {
-        while self.size != Some(self.position) {
+        while self.size() != Some(self.rest.from) {
             match self.receive_chunk().await {
                 Ok(chunk) => return Ok(chunk),
                 Err(error) => {
                     self.response = None;
-                    let received = self.position - self.from;
+                    let received = self.rest.from - self.from;
                     self.retries.wait_or_fail_at(received, error).await?;
                 }
             }
         }
         Ok(None)
-    }
-}
-
-/// Number of bytes of a response before the requested ones: zero if the server supports ranges.
-fn bytes_to_skip(answer: &Response, requested: &RangeRequest) -> RegistryResult<u64> {
-    match requested.classify(answer.status(), answer.headers(), answer.content_length()) {
-        Some(RangeResponse::WholeFile { .. }) => Ok(requested.from),
-        Some(RangeResponse::RestOfFile { .. }) => Ok(0),
-        Some(RangeResponse::WrongPart(why)) => Err(malformed("range", why)),
-        Some(RangeResponse::NotSatisfiable) | None => {
-            Err(RegistryError::Status(answer.status().as_u16()))
-        }
     }
 }

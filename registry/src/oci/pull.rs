@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_fetch::{Digest, Hasher, RangeRequest};
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response};
 use url::Url;
@@ -116,9 +116,6 @@ pub(super) async fn open_blob(
     blob: &Blob,
     from: u64,
 ) -> RegistryResult<BlobStream> {
-    if from >= blob.size {
-        return Ok(Box::pin(stream::empty()));
-    }
     let source = BlobSource {
         url: client.url(repository, &["blobs", &blob.digest.to_string()])?,
         scope: pull_scope(repository),

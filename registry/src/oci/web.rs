@@ -98,7 +98,7 @@ impl WebClient {
     }
 
     /// Opens a file at an offset. A missing file is reported at once. Interrupted transfers are
-    /// resumed. Only the digest shows whether the file was still the same.
+    /// resumed if the file still has the same size and entity tag.
     pub async fn open(&self, url: &Url, from: u64) -> RegistryResult<BlobStream> {
         let source = WebFile {
             sender: Arc::clone(&self.sender),

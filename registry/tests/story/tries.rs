@@ -9,7 +9,7 @@ use evenkeel_registry::{
     Blob, BlobStream, Credentials, Origin, RegistryError, RegistryResult, Repository, WebClient,
     open,
 };
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 
 fn profile() -> Repository {
     "os/a".parse().expect("a name")
@@ -69,6 +69,30 @@ async fn a_failing_origin_is_not_retried() {
         assert!(matches!(put, Err(RegistryError::Stalled)), "{put:?}");
         assert_eq!(origin.opened.load(Ordering::SeqCst), 1, "{first:?}");
         assert_eq!(server.count_requests("POST"), uploads, "{first:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_changes_during_its_transfer_is_not_continued() {
+    let new_files = [(2, 100_000), (1, 200_000), (1, 1)];
+    for (supports_ranges, (byte, length)) in
+        [true, false].into_iter().flat_map(|ranges| new_files.map(|file| (ranges, file)))
+    {
+        let options = RegistryOptions { supports_ranges, ..RegistryOptions::default() };
+        let server = TestRegistry::with_options(options);
+        server.put_file("/image.raw", vec![1_u8; 100_000]);
+        server.add_fault(Fault::times("/image.raw", 1, FaultKind::Cut));
+        let web = WebClient::new(&server.access(), &[]).unwrap();
+        let url = server.file_url("/image.raw").parse().unwrap();
+        let mut chunks = web.open(&url, 0).await.unwrap();
+        server.put_file("/image.raw", vec![byte; length]);
+        let mut last = None;
+        while let Some(chunk) = chunks.next().await {
+            last = Some(chunk);
+        }
+        let is_changed = matches!(last, Some(Err(RegistryError::Changed(_))));
+        assert!(is_changed, "{supports_ranges} {byte} {length}: {last:?}");
+        assert_eq!(server.count_requests("GET /image.raw"), 2);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use evenkeel_registry::layout::Layout;
-use evenkeel_registry::testing::{Fault, FaultKind, TestRegistry};
+use evenkeel_registry::testing::{Fault, FaultKind, RegistryOptions, TestRegistry};
 use evenkeel_registry::{
     Blob, CopySummary, Digest, FindingKind, Manifest, ManifestRef, Registry as _, Release,
     Repository, open,
@@ -175,6 +175,43 @@ async fn a_transient_failure_does_not_replace_complete_revisions() {
     assert_eq!((again.revisions, again.findings), (2, vec![]));
     let image = read_files_manifest(&to, "a").await.unwrap().layers[0].blob;
     assert_eq!(image, Blob::new(b"two"));
+}
+
+#[tokio::test]
+async fn an_image_that_changes_during_its_transfer_is_fetched_by_the_next_run() {
+    for supports_ranges in [true, false] {
+        let server = TestRegistry::with_options(RegistryOptions {
+            supports_ranges,
+            ..RegistryOptions::default()
+        });
+        put_profile(&server, "a", &yaml("a", "one.raw", b"one"));
+        server.put_file("/files/one.raw", "one");
+        let (dest, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let to = layout(dest.path());
+        let what = options(&["a"], "0.3.1", work.path());
+        mirror(&server, &to, &what, &[]).await.unwrap();
+        let before = (read_profile_manifest(&to, "a").await, read_files_manifest(&to, "a").await);
+
+        // The first response comes from the old file and breaks off, the others from the new file.
+        let new = vec![2_u8; 100_000];
+        put_profile(&server, "a", &yaml("a", "two.raw", &new));
+        server.put_file("/files/two.raw", new.clone());
+        server.put_file("/old.raw", vec![1_u8; 100_000]);
+        let redirect = FaultKind::Redirect(server.file_url("/old.raw"));
+        server.add_fault(Fault::times("/files/two.raw", 1, redirect));
+        server.add_fault(Fault::times("/old.raw", 1, FaultKind::Cut));
+        let again = mirror(&server, &to, &what, &[]).await.unwrap();
+        assert_eq!(finding_kinds(&again), [("os/a:0.3.1", FindingKind::Unreachable)]);
+        assert_eq!(again.revisions, 0);
+        let after = (read_profile_manifest(&to, "a").await, read_files_manifest(&to, "a").await);
+        assert_eq!(after, before);
+
+        let third = mirror(&server, &to, &what, &[]).await.unwrap();
+        assert_eq!((third.revisions, third.findings), (1, vec![]));
+        let image = read_files_manifest(&to, "a").await.unwrap().layers[0].blob;
+        assert_eq!(image, Blob::new(&new));
+        assert!(is_empty(work.path()));
+    }
 }
 
 #[tokio::test]
