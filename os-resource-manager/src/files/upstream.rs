@@ -29,9 +29,10 @@ pub(super) fn resolve_origin(
         file_source.location.strip_prefix(WEB_PREFIX),
     ) {
         (Some(blob), _) => parse_blob_location(blob, file_source.size)?,
-        (None, Some(url)) => UpstreamLocation::Web(
-            Url::parse(url).map_err(|error| bad_location(&error.to_string()))?,
-        ),
+        (None, Some(url)) => {
+            let url = Url::parse(url).map_err(|error| bad_location(&error.to_string()))?;
+            UpstreamLocation::Web(url, file_source.size)
+        }
         (None, None) => return Err(bad_location("it is neither a blob nor a web address")),
     };
     Ok(Some(Upstream { source, location }))
@@ -60,7 +61,8 @@ pub(super) struct Upstream {
 #[derive(Debug)]
 enum UpstreamLocation {
     Blob(Repository, Blob),
-    Web(Url),
+    /// Address and size, if it is known.
+    Web(Url, Option<u64>),
 }
 
 #[async_trait]
@@ -70,7 +72,7 @@ impl Origin for Upstream {
             UpstreamLocation::Blob(repository, blob) => {
                 self.source.registry.open_blob(repository, blob, from).await
             }
-            UpstreamLocation::Web(url) => self.source.web.open(url, from).await,
+            UpstreamLocation::Web(url, size) => self.source.web.open(url, from, *size).await,
         }
     }
 }

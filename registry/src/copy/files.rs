@@ -408,7 +408,7 @@ impl Transfer<'_> {
             limit: Role::Image.max_bytes(&Limits::default()),
         };
         let mut part = self.lock_part(&digest).await?;
-        if let Err(error) = part.fill(&expected, |at| web.open(url, at)).await {
+        if let Err(error) = part.fill(&expected, |at| web.open(url, at, expected.size)).await {
             part.release().await;
             return match error {
                 FillError::Disk(error) => Err(error.into()),

@@ -98,14 +98,20 @@ impl WebClient {
     }
 
     /// Opens a file at an offset. A missing file is reported at once. Interrupted transfers are
-    /// resumed if the file still has the same size and entity tag.
-    pub async fn open(&self, url: &Url, from: u64) -> RegistryResult<BlobStream> {
+    /// resumed if the file still has the same size and entity tag. A file of another size than
+    /// `size` is refused.
+    pub async fn open(
+        &self,
+        url: &Url,
+        from: u64,
+        size: Option<u64>,
+    ) -> RegistryResult<BlobStream> {
         let source = WebFile {
             sender: Arc::clone(&self.sender),
             url: url.clone(),
             credentials: self.credentials_for(url).cloned(),
         };
-        ResumingBody::open(source, &self.sender, from, None).await
+        ResumingBody::open(source, &self.sender, from, size).await
     }
 
     /// Credentials, if the URL is on the host of the registry.

@@ -243,7 +243,7 @@ async fn files_are_fetched_from_allowed_hosts_only() {
     let here = server.file_url("/here").parse().unwrap();
     let refused = web.fetch(&here, None, 100).await;
     assert!(matches!(refused, Err(RegistryError::ForbiddenAddress(_))));
-    assert!(web.open(&here, 0).await.is_err());
+    assert!(web.open(&here, 0, None).await.is_err());
     assert!(other.requests().is_empty());
 
     let web = WebClient::new(&server.access(), &[other.host()]).unwrap();
@@ -259,7 +259,7 @@ async fn a_reader_is_notified_of_an_interrupted_file() {
     server.add_fault(Fault::always("/image.raw", FaultKind::Cut));
     let web = WebClient::new(&server.access(), &[]).unwrap();
     let url = server.file_url("/image.raw").parse().unwrap();
-    let mut body = web.open(&url, 0).await.unwrap();
+    let mut body = web.open(&url, 0, None).await.unwrap();
     let mut last = None;
     while let Some(chunk) = body.next().await {
         last = Some(chunk);

@@ -438,14 +438,21 @@ async fn a_file_can_be_read_from_any_offset() {
         server.put_file("/image.raw", "0123456789");
         let web = WebClient::new(&server.access(), &[]).unwrap();
         let url = server.file_url("/image.raw").parse().unwrap();
-        for from in [0, 4, 9, 10, 100] {
-            let mut body = web.open(&url, from).await.unwrap();
+        for (from, size) in
+            [0, 4, 9, 10, 100].into_iter().flat_map(|from| [(from, None), (from, Some(10))])
+        {
+            let mut body = web.open(&url, from, size).await.unwrap();
             let mut rest = Vec::new();
             while let Some(chunk) = body.next().await {
                 rest.extend_from_slice(&chunk.unwrap());
             }
             let start = usize::try_from(from).unwrap().min(10);
             assert_eq!(rest, b"0123456789"[start..]);
+        }
+        for (from, size) in [(0, 9), (0, 11), (4, 9), (4, 11), (10, 11)] {
+            let refused = web.open(&url, from, Some(size)).await.err();
+            let is_malformed = matches!(refused, Some(RegistryError::Malformed { .. }));
+            assert!(is_malformed || (from == 10 && ranges), "{ranges} {from} {size}: {refused:?}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use evenkeel_fetch::MIN_PROGRESS_BYTES;
 use evenkeel_registry::testing::{AccessRule, Fault, FaultKind, RegistryOptions, TestRegistry};
 use evenkeel_registry::{
     Blob, BlobStream, Credentials, Origin, RegistryError, RegistryResult, Repository, WebClient,
@@ -84,7 +85,7 @@ async fn a_file_that_changes_during_its_transfer_is_not_continued() {
         server.add_fault(Fault::times("/image.raw", 1, FaultKind::Cut));
         let web = WebClient::new(&server.access(), &[]).unwrap();
         let url = server.file_url("/image.raw").parse().unwrap();
-        let mut chunks = web.open(&url, 0).await.unwrap();
+        let mut chunks = web.open(&url, 0, None).await.unwrap();
         server.put_file("/image.raw", vec![byte; length]);
         let mut last = None;
         while let Some(chunk) = chunks.next().await {
@@ -93,6 +94,44 @@ async fn a_file_that_changes_during_its_transfer_is_not_continued() {
         let is_changed = matches!(last, Some(Err(RegistryError::Changed(_))));
         assert!(is_changed, "{supports_ranges} {byte} {length}: {last:?}");
         assert_eq!(server.count_requests("GET /image.raw"), 2);
+    }
+}
+
+#[tokio::test]
+async fn only_interruptions_without_progress_end_a_transfer() {
+    let min_progress = usize::try_from(MIN_PROGRESS_BYTES).unwrap();
+    let content: Vec<u8> = (0..2_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let server = TestRegistry::start();
+    server.put_file("/image.raw", content.clone());
+    let blob = server.put_blob("os/a", content.clone());
+    let registry = open(&server.access()).unwrap();
+    let web = WebClient::new(&server.access(), &[]).unwrap();
+    let url = server.file_url("/image.raw").parse().unwrap();
+    for (bytes, requests) in [(min_progress, 7), (1_000, 4)] {
+        for path in ["/image.raw", "/v2/os/a/blobs/"] {
+            server.clear_faults();
+            server.forget_requests();
+            server.add_fault(Fault::times(path, 6, FaultKind::EndAfter(bytes)));
+            let mut chunks = if path == "/image.raw" {
+                web.open(&url, 0, Some(blob.size)).await.unwrap()
+            } else {
+                registry.open_blob(&profile(), &blob, 0).await.unwrap()
+            };
+            let (mut received, mut error) = (Vec::new(), None);
+            while let Some(chunk) = chunks.next().await {
+                match chunk {
+                    Ok(chunk) => received.extend_from_slice(&chunk),
+                    Err(failure) => error = Some(failure),
+                }
+            }
+            assert_eq!(server.count_requests(&format!("GET {path}")), requests, "{error:?}");
+            if requests == 7 {
+                assert!(error.is_none() && received == content, "{error:?}");
+            } else {
+                assert!(matches!(error, Some(RegistryError::Io(_))), "{error:?}");
+                assert!(received == content[..4_000]);
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use evenkeel_fetch::MIN_PROGRESS_BYTES;
 use evenkeel_registry::Limits;
 use evenkeel_registry::testing::{Fault, FaultKind};
 use evenkeel_store::{Store, StoreOptions};
@@ -119,6 +120,25 @@ async fn an_interrupted_download_is_resumed() {
     let response = fixture.get(&files, &path, &[]).await;
     assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.text());
     assert_eq!(fixture.server.registry.count_requests("GET /edge.raw"), 5);
+}
+
+#[tokio::test]
+async fn a_download_with_progress_survives_many_interruptions() {
+    let mut fixture = FileFixture::new().await;
+    let edge = content(31).repeat(30);
+    fixture.settings.max_bytes = 2 * edge.len() as u64;
+    let location = format!("web:{}", fixture.server.registry.file_url("/edge.raw"));
+    fixture.server.registry.put_file("/edge.raw", edge.clone());
+    let (tenant, digest) = (fixture.server.tenant, Digest::compute(&edge));
+    let size = Some(edge.len() as u64);
+    fixture.offer_image(tenant, "1.0", &digest, (&location, size)).await;
+    // The responses do not declare their length.
+    let cut = FaultKind::EndAfter(usize::try_from(MIN_PROGRESS_BYTES).expect("a size"));
+    fixture.server.registry.add_fault(Fault::times("/edge.raw", 6, cut));
+    let response = fixture.get(&fixture.open(), &digest_path(&edge), &[]).await;
+    assert_eq!(response.status, StatusCode::OK, "{}", response.text());
+    assert!(response.body == edge);
+    assert_eq!(fixture.server.registry.count_requests("GET /edge.raw"), 7);
 }
 
 #[tokio::test]
