@@ -164,8 +164,8 @@ impl TestRegistry {
 
     /// Stores content under the digest of other content.
     pub fn put_blob_as(&self, repository: &str, digest: &Digest, content: impl Into<Bytes>) {
-        let mut inside = self.lock();
-        let stored = inside.repositories.entry(repository.to_owned()).or_default();
+        let mut data = self.lock();
+        let stored = data.repositories.entry(repository.to_owned()).or_default();
         stored.blobs.insert(*digest, content.into());
     }
 
@@ -184,8 +184,8 @@ impl TestRegistry {
     ) -> Digest {
         let text = text.into();
         let digest = Digest::compute(&text);
-        let mut inside = self.lock();
-        let stored = inside.repositories.entry(repository.to_owned()).or_default();
+        let mut data = self.lock();
+        let stored = data.repositories.entry(repository.to_owned()).or_default();
         stored.manifests.insert(digest, (text, media_type.to_owned()));
         stored.tags.insert(tag.to_owned(), digest);
         digest
@@ -235,8 +235,8 @@ impl TestRegistry {
 
     /// Number of requests whose method and path start with `beginning`.
     pub fn count_requests(&self, beginning: &str) -> usize {
-        let inside = self.lock();
-        let requests = inside.requests.iter();
+        let data = self.lock();
+        let requests = data.requests.iter();
         requests.filter(|one| one.starts_with(beginning)).count()
     }
 

@@ -214,9 +214,9 @@ impl FileCache {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let file = self.0.folder.open_part(digest)?;
-        let there = file.length();
-        partial.written.store(there, Ordering::Relaxed);
-        partial.reserved = partial.reserved.max(there);
+        let length = file.length();
+        partial.written.store(length, Ordering::Relaxed);
+        partial.reserved = partial.reserved.max(length);
         partial.is_being_filled = true;
         Ok((file, Arc::clone(&partial.written)))
     }

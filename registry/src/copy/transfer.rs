@@ -123,7 +123,7 @@ impl Transfer<'_> {
                 self.report.findings.push((name, to_finding(&error)));
                 Ok(None)
             }
-            carried => carried.map_err(CopyError::about(name)),
+            result => result.map_err(CopyError::about(name)),
         }
     }
 

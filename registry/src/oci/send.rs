@@ -60,7 +60,7 @@ impl HttpSender {
         // An error means that the program has already installed a provider, which is used then.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let unusable = |error: reqwest::Error| malformed("connection", error_chain(&error));
-        let outside = match &access.proxy {
+        let remote = match &access.proxy {
             Proxy::Environment => client_builder(access)?,
             Proxy::None => client_builder(access)?.no_proxy(),
             Proxy::Through(url) => {
@@ -69,7 +69,7 @@ impl HttpSender {
             }
         };
         Ok(Self {
-            remote_client: outside.build().map_err(unusable)?,
+            remote_client: remote.build().map_err(unusable)?,
             local_client: client_builder(access)?.no_proxy().build().map_err(unusable)?,
             plain_http: access.plain_http,
             allowed_hosts: None,
@@ -194,8 +194,8 @@ impl HttpSender {
             return Err(too_large());
         }
         let mut content = Vec::new();
-        let mut coming = ResponseBody::new(answer, &self.limits, 0);
-        while let Some(chunk) = coming.next_chunk().await? {
+        let mut body = ResponseBody::new(answer, &self.limits, 0);
+        while let Some(chunk) = body.next_chunk().await? {
             if (content.len() as u64).saturating_add(chunk.len() as u64) > limit {
                 return Err(too_large());
             }

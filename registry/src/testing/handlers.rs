@@ -27,12 +27,12 @@ pub(super) async fn handle(
     let target = target.map_or_else(|| parts.uri.path().to_owned(), ToString::to_string);
     let line = format!("{} {target}", parts.method);
     let kind = {
-        let mut inside = state.lock();
-        inside.requests.push(line.clone());
+        let mut data = state.lock();
+        data.requests.push(line.clone());
         if parts.headers.contains_key(AUTHORIZATION) {
-            inside.with_credentials += 1;
+            data.with_credentials += 1;
         }
-        let mut all = inside.faults.iter_mut();
+        let mut all = data.faults.iter_mut();
         let due = all.find(|fault| fault.times > 0 && line.contains(&fault.request_part));
         due.map(|fault| {
             fault.times = fault.times.saturating_sub(1);
@@ -114,8 +114,8 @@ impl IncomingRequest<'_> {
 
     fn tags(&self, repository: &str) -> Response {
         let options = &self.state.options;
-        let inside = self.state.lock();
-        let Some(stored) = inside.repositories.get(repository) else {
+        let data = self.state.lock();
+        let Some(stored) = data.repositories.get(repository) else {
             return StatusCode::NOT_FOUND.into_response();
         };
         let mut limit = usize::MAX;
@@ -134,7 +134,7 @@ impl IncomingRequest<'_> {
         let next = last.map(|last| {
             format!("</v2/{repository}/tags/list?last={last}&n={limit}>; rel=\"next\"")
         });
-        if let Some(link) = inside.link_header.as_ref().or(next.as_ref()) {
+        if let Some(link) = data.link_header.as_ref().or(next.as_ref()) {
             let link = HeaderValue::from_str(link).expect("a value");
             answer.headers_mut().insert(LINK, link);
         }
@@ -142,8 +142,8 @@ impl IncomingRequest<'_> {
     }
 
     fn manifest(&self, repository: &str, reference: &str) -> Response {
-        let inside = self.state.lock();
-        let entry = inside.repositories.get(repository).and_then(|stored| {
+        let data = self.state.lock();
+        let entry = data.repositories.get(repository).and_then(|stored| {
             let by_tag = stored.tags.get(reference).copied();
             let digest = by_tag.or_else(|| reference.parse().ok())?;
             Some((digest, stored.manifests.get(&digest)?))
@@ -168,8 +168,8 @@ impl IncomingRequest<'_> {
         let Ok(manifest) = Manifest::read(self.body.clone(), media_type) else {
             return StatusCode::BAD_REQUEST.into_response();
         };
-        let mut inside = self.state.lock();
-        let stored = inside.repositories.entry(repository.to_owned()).or_default();
+        let mut data = self.state.lock();
+        let stored = data.repositories.entry(repository.to_owned()).or_default();
         if !manifest.blobs().all(|blob| stored.blobs.contains_key(&blob.digest)) {
             return StatusCode::BAD_REQUEST.into_response();
         }
@@ -188,8 +188,8 @@ impl IncomingRequest<'_> {
     }
 
     fn blob(&self, repository: &str, digest: &str) -> Response {
-        let inside = self.state.lock();
-        let stored = inside.repositories.get(repository);
+        let data = self.state.lock();
+        let stored = data.repositories.get(repository);
         let digest = digest.parse::<Digest>().ok();
         match stored.and_then(|stored| stored.blobs.get(&digest?)) {
             Some(content) => self.content_from_range(content),
@@ -198,9 +198,9 @@ impl IncomingRequest<'_> {
     }
 
     fn start_upload(&self, repository: &str) -> Response {
-        let mut inside = self.state.lock();
-        inside.uploads += 1;
-        let location = format!("/v2/{repository}/blobs/uploads/{}?state=a", inside.uploads);
+        let mut data = self.state.lock();
+        data.uploads += 1;
+        let location = format!("/v2/{repository}/blobs/uploads/{}?state=a", data.uploads);
         let location = HeaderValue::from_str(&location).expect("a value");
         let mut answer = StatusCode::ACCEPTED.into_response();
         answer.headers_mut().insert(LOCATION, location);
@@ -213,15 +213,15 @@ impl IncomingRequest<'_> {
         if expected != Some(digest) {
             return StatusCode::BAD_REQUEST.into_response();
         }
-        let mut inside = self.state.lock();
-        let stored = inside.repositories.entry(repository.to_owned()).or_default();
+        let mut data = self.state.lock();
+        let stored = data.repositories.entry(repository.to_owned()).or_default();
         stored.blobs.insert(digest, self.body.clone());
         StatusCode::CREATED.into_response()
     }
 
     fn file(&self, path: &str) -> Response {
-        let inside = self.state.lock();
-        let Some(content) = inside.files.get(path) else {
+        let data = self.state.lock();
+        let Some(content) = data.files.get(path) else {
             return StatusCode::NOT_FOUND.into_response();
         };
         let etag = format!("\"{}\"", Digest::compute(content).hex());

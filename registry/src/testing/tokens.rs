@@ -88,9 +88,9 @@ pub(super) fn issue_token(state: &TestRegistryState, headers: &HeaderMap, uri: &
     let query = uri.query().unwrap_or_default().as_bytes();
     let scope = form_urlencoded::parse(query).find(|(name, _)| name == "scope");
     let scope = scope.map(|(_, scope)| scope.into_owned());
-    let mut inside = state.lock();
-    inside.tokens.push(scope.unwrap_or_default());
-    let token = format!("token-{}", inside.tokens.len());
+    let mut data = state.lock();
+    data.tokens.push(scope.unwrap_or_default());
+    let token = format!("token-{}", data.tokens.len());
     axum::Json(json!({ "token": token, "expires_in": expires_in })).into_response()
 }
 
@@ -98,8 +98,8 @@ pub(super) fn issue_token(state: &TestRegistryState, headers: &HeaderMap, uri: &
 fn is_allowed(state: &TestRegistryState, authorization: &str, scope: &str) -> bool {
     let number = authorization.strip_prefix("Bearer token-");
     let number = number.and_then(|number| number.parse::<usize>().ok());
-    let inside = state.lock();
-    let granted = number.and_then(|number| inside.tokens.get(number.checked_sub(1)?));
+    let data = state.lock();
+    let granted = number.and_then(|number| data.tokens.get(number.checked_sub(1)?));
     granted.is_some_and(|granted| granted == scope || *granted == format!("{scope},push"))
 }
 
