@@ -399,6 +399,13 @@ impl Engine {
         steps.find_map(|step| self.module(&step.step).err())
     }
 
+    /// The failure if a module cannot read its steps.
+    fn unreadable_step(&self, entry: &JournalEntry) -> Option<Failure> {
+        let steps = all_steps(entry);
+        let mut involved = self.involved_modules(entry).into_iter();
+        involved.find_map(|module| module.check_readable(&steps).err())
+    }
+
     /// Whether the start permit had a deadline that has passed.
     fn is_past_deadline(&self, entry: &JournalEntry) -> bool {
         entry.start_deadline.is_some_and(|before| before <= self.now())

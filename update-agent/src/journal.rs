@@ -21,8 +21,9 @@ use crate::modules::AnyStep;
 /// previous image. Purely informational parts (the totals of the plan, an event with its report)
 /// may get further optional fields within this version: an older agent ignores them and does not
 /// report them. Parts that instruct the agent (the entry itself, and the modules' specs and steps)
-/// are read completely or not at all: half of an instruction means something else. The modules read
-/// their own parts, when they use them.
+/// are read completely or not at all: half of an instruction means something else. An entry that
+/// cannot be read is quarantined. The modules read their own parts, when they use them: an attempt
+/// with a spec or a step that cannot be read fails.
 const FORMAT_VERSION: u32 = 2;
 
 /// Most remarks in a run report.

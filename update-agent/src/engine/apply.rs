@@ -22,7 +22,8 @@ static EMPTY_BASELINE: Value = Value::Null;
 
 impl Engine {
     /// Takes the remaining steps, verifies their result, reboots the node if needed, and ends the attempt. Also resumes an
-    /// attempt after a kill, then with [`TryKind::Again`].
+    /// attempt after a kill, then with [`TryKind::Again`]. An attempt with a step that this version of the agent cannot
+    /// read fails; a change that it has prepared is cancelled.
     ///
     /// The attempt is returned open, to be resumed later, in four cases. [`Engine::open_reason`] describes three of them:
     /// another program is changing the same things, so the state proves neither success nor failure; the module of a step
@@ -31,7 +32,7 @@ impl Engine {
     /// release its own inhibitor lock.
     pub async fn run_attempt(
         &self,
-        entry: JournalEntry,
+        mut entry: JournalEntry,
         trying: TryKind,
     ) -> Result<JournalEntry, JournalError> {
         self.lock_open_reason().clear();
@@ -41,6 +42,11 @@ impl Engine {
         // Without the module the state of the node is unknown.
         if let Some(missing) = self.missing_module(&entry) {
             return Ok(self.keep_open(entry, missing.reason));
+        }
+        if let Some(unreadable) = self.unreadable_step(&entry) {
+            // Fills the reports of the modules that can read their steps.
+            self.verify_modules_once(&mut entry).await;
+            return self.revert_or_fail(entry, unreadable, Verdict::default()).await;
         }
         if entry.phase == Phase::Rebooting {
             return self.continue_reboot(entry).await;

@@ -32,6 +32,8 @@ pub trait AnyModule: Send + Sync {
     fn kind(&self) -> ModuleKind;
     /// [`Module::check_allowed`].
     fn check_allowed(&self, spec: &Value) -> Result<(), Failure>;
+    /// Fails if this module cannot read its steps: another version of the agent has written them.
+    fn check_readable(&self, steps: &[AnyStep]) -> Result<(), Failure>;
     /// [`Module::refresh`].
     async fn refresh(&self) -> Result<(), Failure>;
     /// Observes and plans.
@@ -67,7 +69,8 @@ pub trait AnyModule: Send + Sync {
     ) -> Result<PostApplyResult, Failure>;
     /// [`Module::is_untouched`].
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure>;
-    /// [`Module::undo`].
+    /// [`Module::undo`]. Of unreadable steps, only a prepared change is cancelled: their module does
+    /// not know what they have changed.
     async fn undo(&self, steps: &[AnyStep]) -> Result<UndoOutcome, Failure>;
     /// [`Module::cancel_pending_change`].
     async fn cancel_pending_change(&self) -> Result<(), Failure>;
@@ -85,6 +88,10 @@ impl<M: Module> AnyModule for M {
 
     fn check_allowed(&self, spec: &Value) -> Result<(), Failure> {
         Module::check_allowed(self, &decode_spec::<M>(spec)?)
+    }
+
+    fn check_readable(&self, steps: &[AnyStep]) -> Result<(), Failure> {
+        decode_own_steps::<M>(steps).map(drop)
     }
 
     async fn refresh(&self) -> Result<(), Failure> {
@@ -159,7 +166,11 @@ impl<M: Module> AnyModule for M {
     }
 
     async fn undo(&self, steps: &[AnyStep]) -> Result<UndoOutcome, Failure> {
-        Module::undo(self, &decode_own_steps::<M>(steps)?).await
+        let Ok(steps) = decode_own_steps::<M>(steps) else {
+            Module::cancel_pending_change(self).await?;
+            return Ok(UndoOutcome::Impossible);
+        };
+        Module::undo(self, &steps).await
     }
 
     async fn cancel_pending_change(&self) -> Result<(), Failure> {

@@ -5,9 +5,10 @@ use std::fs;
 use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::journal::FileJournal;
-use evenkeel_update_agent::model::{FailureKind, Sha256};
+use evenkeel_update_agent::model::{EventKind, FailureKind, Sha256};
 use evenkeel_update_agent::modules::image::slots::SlotState;
 use evenkeel_update_agent::status;
+use serde_json::Value;
 
 use crate::image_steps::{STORY, assert_runs_new, assert_runs_old, revert_failure};
 use crate::support::image_node::{ImageNode, change_spec, image_target};
@@ -120,6 +121,55 @@ async fn an_agent_without_slots_after_the_reset_does_not_accept_the_image() {
     node.run_until_idle().await.unwrap();
     assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
+}
+
+/// As a newer agent would: adds a field that this agent does not know to the spec in the first step.
+fn write_newer_step(node: &ImageNode) {
+    let path = node.paths().journal();
+    let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let spec = journal.pointer_mut("/attempt/steps/0/step/payload/spec").unwrap();
+    assert!(spec["image_id"].is_string());
+    spec["more"] = 1.into();
+    fs::write(&path, journal.to_string()).unwrap();
+}
+
+/// The agent of the new image may be older than the agent that armed it, and an older agent may replace it before the
+/// reboot.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_with_a_step_of_a_newer_agent_fails_and_another_update_can_follow() {
+    for is_rebooted in [true, false] {
+        let node = ImageNode::in_window();
+        node.machine.state().ignores_reboot = true;
+        node.run_until_idle().await.unwrap();
+        assert!(matches!(node.slots().b, SlotState::Armed { .. }));
+        write_newer_step(&node);
+        if is_rebooted {
+            node.boot();
+        }
+        node.run_until_idle().await.unwrap_err();
+        let story = node.server().story();
+        assert_eq!(story, "downloading, downloaded, began, reboot begun, failed", "{is_rebooted}");
+        let last = node.server().only_attempt().last().unwrap().kind.clone();
+        let EventKind::Failed { failure } = last else { panic!("{last:?}") };
+        assert_eq!(failure.kind, FailureKind::Unsupported);
+        assert!(failure.reason.contains("unknown field `more`"), "{failure}");
+        if is_rebooted {
+            assert_runs_new(&node, "the new image passed its trial");
+        } else {
+            assert_runs_old(&node, "the slot is disarmed");
+        }
+
+        {
+            let mut server = node.server();
+            server.reported_events.clear();
+            server.target = Some(image_target("1.2"));
+        }
+        node.machine.state().ignores_reboot = false;
+        node.run_until_idle().await.unwrap();
+        assert_eq!(node.server().story(), STORY, "{is_rebooted}");
+        let running = node.server().facts.clone().unwrap().booted_image;
+        assert_eq!(running.unwrap().image_id, "1.2", "{is_rebooted}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
