@@ -161,8 +161,8 @@ pub struct ReportText {
     pub results: Vec<String>,
 }
 
-/// What a module can do. A simple module observes, plans, applies and verifies; everything else has
-/// a default.
+/// What a module can do. A simple module observes, plans, applies, verifies, and knows whether its
+/// steps have changed the node; everything else has a default.
 pub trait Module: Send + Sync + Sized + 'static {
     /// Stable name: it is written to the journal and sent to the server.
     const NAME: &'static str;
@@ -300,13 +300,12 @@ pub trait Module: Send + Sync + Sized + 'static {
         ready(Ok(PostApplyResult::default()))
     }
 
-    /// Whether the node certainly is as it was before the steps.
+    /// Whether the node certainly is as it was before the steps. A change that was permitted but not
+    /// begun before the start deadline begins only if the answer is no.
     fn is_untouched(
         &self,
-        _steps: &[Self::Step],
-    ) -> impl Future<Output = Result<bool, Failure>> + Send {
-        ready(Ok(false))
-    }
+        steps: &[Self::Step],
+    ) -> impl Future<Output = Result<bool, Failure>> + Send;
 
     /// Undoes the steps, if the module can. By default it cannot, but there may be nothing to undo.
     fn undo(

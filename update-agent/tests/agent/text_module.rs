@@ -6,8 +6,8 @@ use std::future::ready;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
-use evenkeel_kit::Secret;
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_kit::{Clock, Secret};
 use evenkeel_proto::agent as pb;
 use evenkeel_update_agent::agent::{Agent, AgentError};
 use evenkeel_update_agent::facts::Facts;
@@ -242,6 +242,33 @@ async fn a_kill_at_any_write_of_the_journal_does_not_change_the_result_of_a_modu
             at += 1;
         }
     }
+}
+
+/// The agent was killed after the start was permitted, and the next one starts after the window.
+#[tokio::test]
+async fn a_module_that_has_changed_nothing_does_not_begin_after_its_window() {
+    let mut late = 0;
+    for at in 0.. {
+        let node = node_with_spec(text_part("new"));
+        node.server().start_deadline = Some(node.clock.now() + TimeDelta::hours(1));
+        let path = node.paths().journal();
+        let journal = BreakingJournal::new(&path, &node.system, at, WriteSide::After);
+        if agent(&node, Box::new(journal)).run_once().await.is_ok() {
+            break;
+        }
+        let log = node.system.take_log();
+        if !log.iter().any(|line| line == "journal began") || log.iter().any(|line| line == "write")
+        {
+            continue;
+        }
+        late += 1;
+        node.clock.advance(TimeDelta::hours(2));
+        run_once(&node).await.unwrap_err();
+        assert_eq!(node.server().story(), "downloading, downloaded, began, reverted");
+        assert_eq!(TextModule::new(&node).read(), "");
+        assert_eq!(node.state_files(), [""; 0]);
+    }
+    assert!(late > 0, "no kill hit the moment after the start");
 }
 
 #[tokio::test]
