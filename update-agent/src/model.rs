@@ -104,8 +104,8 @@ impl UpdatePlan {
     }
 }
 
-/// Space that a change needs on one file system. In addition, the configured minimum must stay
-/// free.
+/// Space that a part of a change needs on one file system. In addition, the configured minimum must
+/// stay free there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpaceNeed {
@@ -118,9 +118,9 @@ pub struct SpaceNeed {
 }
 
 impl SpaceNeed {
-    /// Bytes that must be free before the change, if `min_free` must stay free.
-    pub fn required_bytes(&self, min_free: u64) -> u64 {
-        self.bytes.saturating_add(self.max_free.map_or(min_free, |most| most.min(min_free)))
+    /// Bytes that must stay free, if the configured minimum is `min_free`.
+    pub fn reserved_bytes(&self, min_free: u64) -> u64 {
+        self.max_free.map_or(min_free, |max_free| max_free.min(min_free))
     }
 }
 

@@ -2,22 +2,48 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::model::SpaceNeed;
 use crate::paths::AgentPaths;
 
+/// Space that all parts of a change need on one file system.
+struct FileSystemNeed {
+    device: u64,
+    /// The first path on it in the managed root, for a person.
+    path: String,
+    /// The same path on this machine.
+    inside: PathBuf,
+    /// Bytes that the change adds.
+    bytes: u64,
+    /// Bytes that must stay free.
+    reserved_bytes: u64,
+}
+
 /// Checks that each file system that the change writes to is writable and has enough space. The
-/// error names the first one that does not. If several needs are on the same file system, the first
-/// one counts.
+/// error names the first one that does not.
 pub fn check_disk_space(
     paths: &AgentPaths,
     needs: &[SpaceNeed],
     min_free: u64,
 ) -> Result<(), String> {
-    let mut checked = Vec::new();
+    for need in sum_per_file_system(paths, needs, min_free) {
+        let required = need.bytes.saturating_add(need.reserved_bytes);
+        check_file_system(&need.path, &need.inside, required)?;
+    }
+    Ok(())
+}
+
+/// Adds the needs on the same file system: each module plans as if it changed the node alone. A need
+/// on a missing path is left out.
+fn sum_per_file_system(
+    paths: &AgentPaths,
+    needs: &[SpaceNeed],
+    min_free: u64,
+) -> Vec<FileSystemNeed> {
+    let mut sums: Vec<FileSystemNeed> = Vec::new();
     for need in needs {
         let (path, inside) = match need.path.as_str() {
             "" => (paths.state().display().to_string(), paths.state().to_owned()),
@@ -26,13 +52,22 @@ pub fn check_disk_space(
         let Ok(metadata) = fs::metadata(&inside) else {
             continue;
         };
-        if checked.contains(&metadata.dev()) {
-            continue;
+        let (device, reserved_bytes) = (metadata.dev(), need.reserved_bytes(min_free));
+        match sums.iter_mut().find(|sum| sum.device == device) {
+            Some(sum) => {
+                sum.bytes = sum.bytes.saturating_add(need.bytes);
+                sum.reserved_bytes = sum.reserved_bytes.max(reserved_bytes);
+            }
+            None => sums.push(FileSystemNeed {
+                device,
+                path,
+                inside,
+                bytes: need.bytes,
+                reserved_bytes,
+            }),
         }
-        checked.push(metadata.dev());
-        check_file_system(&path, &inside, need.required_bytes(min_free))?;
     }
-    Ok(())
+    sums
 }
 
 fn check_file_system(path: &str, inside: &Path, needed: u64) -> Result<(), String> {
@@ -86,15 +121,36 @@ mod tests {
     fn a_change_that_does_not_fit_names_the_required_space() {
         let (_root, paths) = root(&["usr"]);
         // One exbibyte and one byte.
-        let needs = [need("/usr", (1 << 60) + 1), need("/", u64::MAX)];
         assert_eq!(
-            check_disk_space(&paths, &needs, 0).unwrap_err(),
+            check_disk_space(&paths, &[need("/usr", (1 << 60) + 1)], 0).unwrap_err(),
             "the file system of /usr has less than 1099511627777 MiB free"
         );
         assert_eq!(
             check_disk_space(&paths, &[need("/", 0)], 1 << 60).unwrap_err(),
             "the file system of / has less than 1099511627776 MiB free"
         );
+    }
+
+    /// As with an image, packages and a third module in one change.
+    #[test]
+    fn the_needs_of_several_modules_on_one_file_system_are_added() {
+        let (root, _) = root(&["usr", "data"]);
+        let paths = AgentPaths::new(root.path(), Some(root.path().join("data")));
+        let state = |bytes| SpaceNeed { bytes, max_free: Some(4 << 20), ..SpaceNeed::default() };
+        let mut needs = [state(1 << 20), need("/usr", 1 << 60), need("/", 1 << 60)];
+        let required_mebibytes = |needs: &[SpaceNeed], min_free| {
+            let error = check_disk_space(&paths, needs, min_free).unwrap_err();
+            let (_, rest) = error.split_once(" less than ").unwrap();
+            rest.strip_suffix(" MiB free").unwrap().parse::<u64>().unwrap()
+        };
+        for _ in 0..needs.len() {
+            needs.rotate_left(1);
+            assert_eq!(required_mebibytes(&needs, 0), (1 << 41) + 1, "{needs:?}");
+            // The largest reserve counts, and counts once.
+            assert_eq!(required_mebibytes(&needs, 3 << 60), (5 << 40) + 1, "{needs:?}");
+        }
+        needs[0].bytes = u64::MAX;
+        assert_eq!(required_mebibytes(&needs, u64::MAX), 1 << 44);
     }
 
     /// The root of an image node is read-only, which must not block updates of the image.

@@ -323,9 +323,8 @@ fn disk_growth(observed: &PackageObservation, installed: &InstalledPackages<'_>)
     removals.fold(grown, |sum, package| sum.saturating_sub(signed(before(package))))
 }
 
-/// Space that a change needs. If several paths are on the same file system, the first one has the
-/// largest need. Packages are assumed to grow `/usr`; the configured minimum covers the other file
-/// systems.
+/// Space that a change needs. Packages are assumed to grow `/usr`; the configured minimum covers the
+/// other file systems.
 fn needed_space(changes: &[PackageChange], disk_bytes: i64) -> Vec<SpaceNeed> {
     let need = |path: &str, bytes, max_free| SpaceNeed { path: path.to_owned(), bytes, max_free };
     let grows = u64::try_from(disk_bytes).unwrap_or(0);

@@ -330,7 +330,7 @@ fn boot_needs_space_for_a_kernel_only() {
     };
     let needs = |name: &str, min_free: u64| {
         let needs = needed_space(&[change(name)], -1).into_iter();
-        needs.map(|need| (need.required_bytes(min_free), need.path)).collect::<Vec<_>>()
+        needs.map(|need| (need.reserved_bytes(min_free), need.path)).collect::<Vec<_>>()
     };
     let path = |path: &str, bytes: u64| (bytes, path.to_owned());
     let min_free = 1 << 40;
@@ -338,6 +338,6 @@ fn boot_needs_space_for_a_kernel_only() {
     assert_eq!(needs("demo", min_free), without);
     assert_eq!(needs("linux-image-amd64", min_free).last(), Some(&path("/boot", KERNEL_BYTES)));
     assert_eq!(needs("linux-image-amd64", 5).last(), Some(&path("/boot", 5)));
-    assert_eq!(needed_space(&[change("demo")], 7)[0].required_bytes(5), 12);
-    assert_eq!(needed_space(&[], i64::MIN)[0].required_bytes(5), 5);
+    assert_eq!(needed_space(&[change("demo")], 7)[0].bytes, 7);
+    assert_eq!(needed_space(&[], i64::MIN)[0].bytes, 0);
 }
