@@ -119,7 +119,7 @@ pub fn type_names_used_twice(files: &[SourceFile]) -> Vec<String> {
 }
 
 /// The parts of a name: `BytesInFlight` and `bytes_in_flight` are both `bytes`, `in`, `flight`.
-pub(super) fn parts(identifier: &str) -> Vec<String> {
+fn parts(identifier: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let chars: Vec<char> = identifier.chars().collect();
     for (at, c) in chars.iter().enumerate() {
@@ -155,7 +155,7 @@ fn setting_key(line: &str) -> Option<String> {
 }
 
 /// The types that the code defines. Aliases count at the top level only: inside of traits they are associated types.
-fn type_names(code: &str) -> Vec<String> {
+pub(super) fn type_names(code: &str) -> Vec<String> {
     let mut names = Vec::new();
     for line in code.lines() {
         let words: Vec<&str> = line
