@@ -173,12 +173,12 @@ impl fmt::Display for OwnerLimits {
 
 /// The limits file is unreadable, invalid or not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot use the owner's limits in {}: {why}", path.display())]
+#[error("cannot use the owner's limits in {}: {reason}", path.display())]
 pub struct OwnerError {
     /// Path of the file.
     pub path: PathBuf,
     /// Why the file cannot be used.
-    pub why: String,
+    pub reason: String,
 }
 
 /// The machine's owner. Each method reads the limits file again.
@@ -204,12 +204,12 @@ impl Owner {
         let path = self.paths.inside(LIMITS_FILE);
         let text = match read_limits(&path) {
             Ok(text) => text,
-            Err(why) => return Err(OwnerError { path, why }),
+            Err(reason) => return Err(OwnerError { path, reason }),
         };
         let Some(text) = text else {
             return Ok(OwnerLimits::default());
         };
-        OwnerLimits::parse(&text).map_err(|why| OwnerError { path, why })
+        OwnerLimits::parse(&text).map_err(|reason| OwnerError { path, reason })
     }
 
     /// Checks whether a change may begin now: the hours and the logged-in users. The error says why

@@ -95,7 +95,7 @@ pub enum TrialOutcome {
     /// The image was rejected and the reset requested. The caller must do and change nothing.
     FellBack {
         /// Why the image was rejected.
-        why: String,
+        reason: String,
     },
 }
 
@@ -151,10 +151,10 @@ pub async fn run_trial(parts: &TrialParts) -> Result<TrialOutcome, Failure> {
             return Ok(TrialOutcome::NotOnTrial);
         }
         RunningState::Bad(slot, seen) => return fall_back_from_bad(parts, slot, &seen).await,
-        RunningState::Unknown(why) => {
-            tracing::error!(why, "cannot determine the state of the trial; resetting");
+        RunningState::Unknown(reason) => {
+            tracing::error!(reason, "cannot determine the state of the trial; resetting");
             parts.reset.reset_machine().await;
-            return Ok(TrialOutcome::FellBack { why });
+            return Ok(TrialOutcome::FellBack { reason });
         }
     };
     tracing::info!(slot = slot.label(), deadline = ?timer.deadline, "on trial");
@@ -225,15 +225,15 @@ impl TrialTimer {
 /// Why an image is rejected.
 #[derive(Debug)]
 struct Rejection {
-    why: String,
+    reason: String,
     /// Whether everything but the server was healthy for the required time, up to the deadline. In
     /// that case it is unknown whether the image or the server is at fault.
     is_undecided: bool,
 }
 
 impl From<String> for Rejection {
-    fn from(why: String) -> Self {
-        Self { why, is_undecided: false }
+    fn from(reason: String) -> Self {
+        Self { reason, is_undecided: false }
     }
 }
 
@@ -258,11 +258,11 @@ impl TrialRun<'_> {
             // The image has passed in an earlier process or boot, but was not committed. It is not
             // checked again.
             SlotState::Trial { passed: true, .. } => Ok(()),
-            // An earlier process of this boot has given up on the server, but did not reset.
-            SlotState::Trial { boots, undecided_reason: Some(undecided), .. }
+            // An earlier process of this boot ended the trial undecided, but did not reset.
+            SlotState::Trial { boots, undecided_end: Some(end), .. }
                 if boots.contains(&self.seen.boot_id) && self.timer.remaining().is_zero() =>
             {
-                Err(Rejection { why: undecided.why.clone(), is_undecided: true })
+                Err(Rejection { reason: end.reason.clone(), is_undecided: true })
             }
             _ => self.run_checks().await,
         };
@@ -308,8 +308,8 @@ impl TrialRun<'_> {
         let (slots, slot) = (Arc::clone(&self.parts.slots), self.slot);
         let step = spawn_blocking(move || slots.step(slot, &event, &seen).map(drop));
         let limit = self.timer.remaining().max(MIN_FLUSH_TIMEOUT);
-        let unwritten = |why: String| {
-            let reason = format!("cannot write the record of the slots: {why}");
+        let unwritten = |reason: String| {
+            let reason = format!("cannot write the record of the slots: {reason}");
             Failure::new(FailureKind::Storage, reason)
         };
         match timeout(limit, step).await {
@@ -330,7 +330,7 @@ impl TrialRun<'_> {
         let mut since = None;
         // The same for all checks except the server.
         let mut own: Option<Instant> = None;
-        let mut why = String::new();
+        let mut reason = String::new();
         let mut is_first = true;
         loop {
             let check = async {
@@ -344,7 +344,7 @@ impl TrialRun<'_> {
                     if missing.is_own_fault {
                         own = None;
                     }
-                    missing.why
+                    missing.reason
                 })
             };
             // The first round is never cut off: an agent that starts late must not judge an image
@@ -360,20 +360,20 @@ impl TrialRun<'_> {
                     if so_far >= stable {
                         return Ok(());
                     }
-                    why = format!("it had been healthy for only {} s", so_far.as_secs());
+                    reason = format!("it had been healthy for only {} s", so_far.as_secs());
                 }
                 Ok(Err(fault)) => {
-                    if since.take().is_some() || fault != why {
+                    if since.take().is_some() || fault != reason {
                         tracing::warn!(fault, "not healthy yet");
                     }
-                    why = fault;
+                    reason = fault;
                 }
                 // The deadline came during the checks: the last known reason is reported.
                 Err(_) => {}
             }
             if self.timer.remaining().is_zero() {
                 return Err(Rejection {
-                    why: format!("not healthy {}: {why}", self.timer.describe_deadline()),
+                    reason: format!("not healthy {}: {reason}", self.timer.describe_deadline()),
                     is_undecided: health.requires_server()
                         && own.is_some_and(|own| own.elapsed() >= stable),
                 });
@@ -419,39 +419,39 @@ impl TrialRun<'_> {
         &self,
         failure: &Failure,
     ) -> Result<TrialOutcome, Failure> {
-        let why = format!("healthy, but it cannot be blessed: {failure}");
+        let reason = format!("healthy, but it cannot be blessed: {failure}");
         let second = if self.is_only_bootable_slot().await {
             ONLY_BOOTABLE_SLOT.to_owned()
         } else {
             match self.changes.apply(SlotChange::Withdraw).await {
                 Ok(()) => {
-                    tracing::error!(why, "falling back");
+                    tracing::error!(reason, "falling back");
                     self.parts.reset.reset_machine().await;
-                    return Ok(TrialOutcome::FellBack { why });
+                    return Ok(TrialOutcome::FellBack { reason });
                 }
                 Err(second) => second.reason,
             }
         };
         // Neither works. A reset would lead here again and again; a running system is better.
         guard::stop_guard(&self.parts.paths);
-        let reason = format!("{why}; nor can it be withdrawn: {second}");
+        let reason = format!("{reason}; nor can it be withdrawn: {second}");
         Err(Failure::new(FailureKind::Apply, reason))
     }
 
     /// Falls back: records the rejection, withdraws the image and resets the machine.
     async fn fall_back(&self, rejection: Rejection) -> Result<TrialOutcome, Failure> {
-        tracing::error!(why = rejection.why, "falling back");
+        tracing::error!(reason = rejection.reason, "falling back");
         let (parts, slot) = (self.parts, self.slot);
         let was_armed = self.is_armed.load(Ordering::Relaxed);
         // The rejection comes first: without it, nothing would explain the missing entry.
         let recorded = self.record_rejection(&rejection, was_armed).await;
-        let why = rejection.why;
+        let reason = rejection.reason;
         if let Err(failure) = &recorded {
             tracing::error!(%failure, "cannot record why the image is rejected");
         }
         if self.is_only_bootable_slot().await {
             guard::stop_guard(&parts.paths);
-            let reason = format!("{why}; it keeps running, because {ONLY_BOOTABLE_SLOT}");
+            let reason = format!("{reason}; it keeps running, because {ONLY_BOOTABLE_SLOT}");
             return Err(Failure::new(FailureKind::Verify, reason));
         }
         // If the trial is not recorded, the loader's counter must stay as evidence: an armed slot
@@ -463,7 +463,7 @@ impl TrialRun<'_> {
             tracing::error!(%failure, "cannot withdraw the image");
         }
         parts.reset.reset_machine().await;
-        Ok(TrialOutcome::FellBack { why })
+        Ok(TrialOutcome::FellBack { reason })
     }
 
     /// Records the rejection, without retries, because the deadline has passed.
@@ -478,11 +478,11 @@ impl TrialRun<'_> {
             // "Booted" is not recorded yet, and only an image on trial can be rejected.
             self.record_event(SlotEvent::Booted, self.seen.clone()).await?;
         }
-        let why = rejection.why.clone();
+        let reason = rejection.reason.clone();
         let event = if rejection.is_undecided {
-            SlotEvent::Undecided { why, log }
+            SlotEvent::Undecided { reason, log }
         } else {
-            SlotEvent::Failed { why, log }
+            SlotEvent::Failed { reason, log }
         };
         self.record_event(event, self.seen.clone()).await
     }

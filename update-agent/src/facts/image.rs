@@ -103,7 +103,7 @@ pub fn add_image_facts(facts: &mut Facts, slots: Option<&Slots>, may_be_named: b
     facts.bad_images.clone_from(&slots.bad);
     for bad in &mut facts.bad_images {
         bad.image_id = truncate_text(&bad.image_id, MAX_TEXT_BYTES);
-        bad.why = truncate_text(&bad.why, MAX_TEXT_BYTES);
+        bad.reason = truncate_text(&bad.reason, MAX_TEXT_BYTES);
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(running.warning(&good), None);
         let bad = SlotState::Bad {
             image: slot_content("1.0"),
-            why: "it hung".into(),
+            reason: "it hung".into(),
             log: String::new(),
         };
         let bad = slots(bad, SlotState::Empty);
@@ -200,7 +200,7 @@ mod tests {
             image: slot_content("1.1"),
             boots: vec!["b".into()],
             passed,
-            undecided_reason: None,
+            undecided_end: None,
         };
         for passed in [false, true] {
             let slots = slots(good.clone(), trial(passed));

@@ -155,7 +155,7 @@ fn facts_message(facts: &Facts) -> pb::Facts {
     let bad_images = facts.bad_images.iter().map(|bad| pb::BadImage {
         sha256: bad.file.to_string(),
         image_id: bad.image_id.clone(),
-        reason: bad.why.clone(),
+        reason: bad.reason.clone(),
     });
     let slots = facts.slots.iter().map(|slot| pb::ImageSlot {
         name: slot.name.clone(),

@@ -27,12 +27,14 @@ pub struct Hours {
 
 /// The text is not a valid specification of hours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not valid: {why}; write hours as `22:00-04:00` or `Mon-Fri,Sun 00:00-24:00`")]
+#[error(
+    "{text:?} is not valid: {reason}; write hours as `22:00-04:00` or `Mon-Fri,Sun 00:00-24:00`"
+)]
 pub struct BadHours {
     /// The invalid text.
     pub text: String,
     /// Why the text is invalid.
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
 impl Hours {
@@ -69,7 +71,7 @@ impl FromStr for Hours {
     type Err = BadHours;
 
     fn from_str(text: &str) -> Result<Self, BadHours> {
-        let bad = |why| BadHours { text: text.to_owned(), why };
+        let bad = |reason| BadHours { text: text.to_owned(), reason };
         let parts: Vec<_> = text.split_whitespace().collect();
         let (days, span) = match parts.as_slice() {
             [span] => (EVERY_DAY, span),

@@ -121,23 +121,23 @@ fn the_file_and_its_folder_must_belong_to_root() {
     let folder = file.parent().unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
     let error = machine.owner.limits().unwrap_err();
-    assert!(error.why.starts_with("its folder is not trusted"), "{error}");
+    assert!(error.reason.starts_with("its folder is not trusted"), "{error}");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
 
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("nowhere", &file).unwrap();
     let error = machine.owner.limits().unwrap_err();
-    assert_eq!(error.why, "it is a symbolic link");
+    assert_eq!(error.reason, "it is a symbolic link");
 
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let error = machine.owner.limits().unwrap_err();
-    assert_eq!(error.why, "it is not a regular file");
+    assert_eq!(error.reason, "it is not a regular file");
 
     fs::remove_dir(&file).unwrap();
     machine.write_limits(&"#".repeat(70_000), 0o644);
     let error = machine.owner.limits().unwrap_err();
-    assert!(error.why.contains("longer than"), "{error}");
+    assert!(error.reason.contains("longer than"), "{error}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ const HEALTH_CHECKS: ProgramFolder =
 /// Why the server cannot be reached.
 pub(super) struct ServerUnreachable {
     /// Reason for people.
-    pub why: String,
+    pub reason: String,
     /// Whether the image itself is at fault; otherwise the server may be down.
     pub is_own_fault: bool,
 }
@@ -64,7 +64,9 @@ impl<'a> HealthMonitor<'a> {
     fn server_link(&self) -> Result<&'a dyn ServerLink, String> {
         match &self.parts.link {
             Ok(link) => Ok(link.as_ref()),
-            Err(why) => Err(format!("the agent of the image has no link to the server: {why}")),
+            Err(reason) => {
+                Err(format!("the agent of the image has no link to the server: {reason}"))
+            }
         }
     }
 
@@ -118,8 +120,8 @@ impl<'a> HealthMonitor<'a> {
             decision_tag: 0,
             max_hold: Duration::ZERO,
         };
-        let own_fault = |why| ServerUnreachable { why, is_own_fault: true };
-        let answer = self.server_link().map_err(own_fault)?.poll(question).await;
+        let own_fault = |reason| ServerUnreachable { reason, is_own_fault: true };
+        let answer = self.server_link().map_err(own_fault)?.poll(query).await;
         match answer {
             // Any answer proves that the server can be reached: it may be overloaded, refuse the
             // node, or be incompatible. The image is responsible only for the connection.
@@ -136,7 +138,7 @@ impl<'a> HealthMonitor<'a> {
             // Address, CA and credential worked in the previous image.
             Err(error @ LinkError::Setup(_)) => Err(own_fault(chain(&error).to_string())),
             Err(error @ LinkError::Unavailable(_)) => {
-                Err(ServerUnreachable { why: chain(&error).to_string(), is_own_fault: false })
+                Err(ServerUnreachable { reason: chain(&error).to_string(), is_own_fault: false })
             }
         }
     }

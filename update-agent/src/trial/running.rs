@@ -99,15 +99,15 @@ pub(super) async fn fall_back_from_bad(
     slot: Slot,
     seen: &BootObservation,
 ) -> Result<TrialOutcome, Failure> {
-    let why = format!("the image in the slot {slot} is known to be bad");
-    tracing::error!(why, "falling back");
+    let reason = format!("the image in the slot {slot} is known to be bad");
+    tracing::error!(reason, "falling back");
     if *seen.entry(slot) != BootEntry::Absent
         && let Err(failure) = SlotChanger::new(&parts.boot, slot).apply(SlotChange::Withdraw).await
     {
         if !guard::is_watched(&parts.paths) {
             // The entry has no counter, so a reset would lead here again and again.
             watchdog::stop_left_open(&parts.paths);
-            let reason = format!("{why}, and it cannot be withdrawn: {failure}");
+            let reason = format!("{reason}, and it cannot be withdrawn: {failure}");
             return Err(Failure::new(FailureKind::Apply, reason));
         }
         // The loader counts the remaining tries, so the old image boots after at most that many
@@ -115,5 +115,5 @@ pub(super) async fn fall_back_from_bad(
         tracing::error!(%failure, "cannot withdraw the image");
     }
     parts.reset.reset_machine().await;
-    Ok(TrialOutcome::FellBack { why })
+    Ok(TrialOutcome::FellBack { reason })
 }

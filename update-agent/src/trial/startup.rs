@@ -189,8 +189,8 @@ pub async fn finish_trial(trial: Option<&TrialParts>) -> bool {
     let Some(trial) = trial else { return true };
     match run_trial(trial).await {
         Ok(TrialOutcome::NotOnTrial | TrialOutcome::Committed { .. }) => true,
-        Ok(TrialOutcome::FellBack { why }) => {
-            tracing::error!(why, "the image was given up; waiting for the reset");
+        Ok(TrialOutcome::FellBack { reason }) => {
+            tracing::error!(reason, "the image failed its trial; waiting for the reset");
             false
         }
         // The image is neither committed nor given up. A reset would not help; the next start

@@ -77,11 +77,11 @@ async fn an_unhealthy_image_is_given_up_with_the_reason_and_the_failure_log() {
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
     let expected = "not healthy 60 s after boot: the unit app.service is failed";
-    assert_eq!(outcome, TrialOutcome::FellBack { why: expected.to_owned() });
-    let SlotState::Bad { why, log, .. } = state_of_b(&machine) else {
+    assert_eq!(outcome, TrialOutcome::FellBack { reason: expected.to_owned() });
+    let SlotState::Bad { reason, log, .. } = state_of_b(&machine) else {
         panic!("{:?}", state_of_b(&machine))
     };
-    assert_eq!((why.as_str(), log.as_str()), (expected, "the last words\n"));
+    assert_eq!((reason.as_str(), log.as_str()), (expected, "the last words\n"));
     assert_eq!(machine.count("reset"), 1);
     assert!(!machine.is_trial_over(), "if the reset fails, the guard resets the machine");
     assert_eq!(machine.boot_until_settled().await, TrialOutcome::NotOnTrial);
@@ -301,8 +301,8 @@ async fn a_record_that_fails_during_the_trial_leads_to_the_old_image() {
     machine.with_state(|state| state.breaks_record = Some("units"));
     machine.boot();
     let outcome = machine.run().await.unwrap().unwrap();
-    let TrialOutcome::FellBack { why } = outcome else { panic!("{outcome:?}") };
-    assert!(why.contains("cannot be recorded"), "{why}");
+    let TrialOutcome::FellBack { reason } = outcome else { panic!("{outcome:?}") };
+    assert!(reason.contains("cannot be recorded"), "{reason}");
     assert_eq!(machine.count("bless"), 0, "never before \"passed\"");
     machine.repair_record();
     machine.boot_until_settled().await;

@@ -299,7 +299,7 @@ async fn after_a_reset_that_does_not_happen_nothing_more_is_done() {
     }
     let new = machine.observe().await.unwrap();
     let failed = slots::SlotEvent::Failed {
-        why: "the unit app.service is failed".into(),
+        reason: "the unit app.service is failed".into(),
         log: String::new(),
     };
     for event in [slots::SlotEvent::Booted, failed] {

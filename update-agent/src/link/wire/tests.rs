@@ -84,7 +84,7 @@ fn bad_images_and_slots_are_reported_and_change_the_digest() {
     facts.bad_images.push(BadImage {
         file,
         image_id: "1.1".into(),
-        why: "it hung".into(),
+        reason: "it hung".into(),
         at: DateTime::UNIX_EPOCH,
     });
     let with_bad = facts_digest(&facts);

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::plan::{ImageStep, is_written};
 use super::slots::{
-    BootEntry, BootObservation, Slot, SlotEvent, SlotImage, SlotState, Slots, UndecidedReason,
+    BootEntry, BootObservation, Slot, SlotEvent, SlotImage, SlotState, Slots, TrialEnd,
 };
 use super::{ImageBaseline, ImageModule, ImageParts, ImageReport};
 use crate::hooks::HookPoint;
@@ -32,11 +32,11 @@ pub enum ImageStage {
     /// It runs and was committed.
     Running,
     /// Its trial ended without a result: nothing but the server was missing.
-    Undecided(UndecidedReason),
+    Undecided(TrialEnd),
     /// Its trial failed.
     Failed {
         /// The reason, for people.
-        why: String,
+        reason: String,
         /// The end of its log.
         log: String,
     },
@@ -61,7 +61,7 @@ impl ImageStage {
                 {
                     Self::OnTrial
                 }
-                SlotState::Bad { image, why, log } if is_own(image) => Self::failed(why, log),
+                SlotState::Bad { image, reason, log } if is_own(image) => Self::failed(reason, log),
                 other => Self::Unexpected(format!(
                     "the system runs from {label}, which {}",
                     other.description()
@@ -80,17 +80,17 @@ impl ImageStage {
                     }
                 }
             }
-            SlotState::Bad { image, why, log } if is_own(image) => Self::failed(why, log),
+            SlotState::Bad { image, reason, log } if is_own(image) => Self::failed(reason, log),
             // The slot becomes written again once its boot entry is removed, which has not
             // succeeded yet.
-            SlotState::Trial { image, undecided_reason: Some(reason), .. } if is_own(image) => {
-                Self::Undecided(reason.clone())
+            SlotState::Trial { image, undecided_end: Some(end), .. } if is_own(image) => {
+                Self::Undecided(end.clone())
             }
             // The list of bad images retains an image until it is committed, even if a retry was
             // ordered: the entry describes the earlier failure. If the retry fails as well, the
             // slot is `Bad`.
             other => match slots.find_bad(&step.spec.sha256) {
-                Some(bad) if !step.spec.allow_retry => Self::failed(&bad.why, ""),
+                Some(bad) if !step.spec.allow_retry => Self::failed(&bad.reason, ""),
                 _ => Self::Unexpected(format!(
                     "the system runs from {booted}, and {label} {}",
                     other.description()
@@ -105,14 +105,14 @@ impl ImageStage {
     fn with_undecided_since(self, before: u8, step: &ImageStep, slots: &Slots) -> Self {
         match slots.find_undecided(&step.spec.sha256) {
             Some(undecided) if undecided.times > before && matches!(self, Self::Ready(_)) => {
-                Self::Undecided(undecided.reason.clone())
+                Self::Undecided(undecided.latest_end.clone())
             }
             _ => self,
         }
     }
 
-    fn failed(why: &str, log: &str) -> Self {
-        Self::Failed { why: why.to_owned(), log: log.to_owned() }
+    fn failed(reason: &str, log: &str) -> Self {
+        Self::Failed { reason: reason.to_owned(), log: log.to_owned() }
     }
 
     /// The problem with this stage and whether it is final; `None` if there is none.
@@ -131,21 +131,21 @@ impl ImageStage {
                 let reason = format!("the image {id} runs, but its trial has not ended");
                 Some((verify(reason), false))
             }
-            Self::Undecided(UndecidedReason { why, log }) => {
+            Self::Undecided(TrialEnd { reason, log }) => {
                 let reason = format!(
                     "the trial of the image {id} had no result because only the server was \
-                     unreachable; it may be tried again: {why}"
+                     unreachable; it may be tried again: {reason}"
                 );
                 let failure = Failure::with_log(FailureKind::Verify, reason, log);
                 Some((failure, true))
             }
-            Self::Failed { why, log } => {
-                let reason = format!("the image {id} failed its trial: {why}");
+            Self::Failed { reason, log } => {
+                let reason = format!("the image {id} failed its trial: {reason}");
                 let failure = Failure::with_log(FailureKind::Verify, reason, log);
                 Some((failure, true))
             }
-            Self::Unexpected(why) => {
-                let reason = format!("the image {id} does not run: {why}");
+            Self::Unexpected(reason) => {
+                let reason = format!("the image {id} does not run: {reason}");
                 Some((verify(reason), true))
             }
         }
@@ -220,22 +220,24 @@ impl ImageModule {
             let hook_result = self.run_hooks(HookPoint::BeforeReboot).await;
             if start_deadline.is_some_and(|start_deadline| start_deadline <= self.parts.clock.now())
             {
-                let why = hook_result.err().unwrap_or_default();
-                let colon = if why.is_empty() { "" } else { ": " };
-                let reason = format!("the window closed while hooks delayed the reset{colon}{why}");
+                let reason = hook_result.err().unwrap_or_default();
+                let colon = if reason.is_empty() { "" } else { ": " };
+                let reason =
+                    format!("the window closed while hooks delayed the reset{colon}{reason}");
                 return Err(Failure::new(FailureKind::Reboot, reason));
             }
-            let Err(why) = hook_result else {
+            let Err(reason) = hook_result else {
                 return Ok(());
             };
             let left = timeout.saturating_sub(started.elapsed());
             if left.is_zero() {
                 let minutes = timeout.as_secs() / 60;
-                let reason =
-                    format!("hooks delayed the reset for {minutes} min, which is the limit: {why}");
+                let reason = format!(
+                    "hooks delayed the reset for {minutes} min, which is the limit: {reason}"
+                );
                 return Err(Failure::new(FailureKind::Reboot, reason));
             }
-            tracing::info!(why, "a hook delays the reset");
+            tracing::info!(reason, "a hook delays the reset");
             sleep(HOOK_RETRY_INTERVAL.min(left)).await;
         }
     }

@@ -40,14 +40,14 @@ struct SlotEntry {
     image: String,
     sha256: String,
     /// Why the image failed; empty if it did not.
-    why: String,
+    reason: String,
 }
 
 #[derive(Debug, Serialize)]
 struct BadImageEntry {
     sha256: String,
     image: String,
-    why: String,
+    reason: String,
     at: String,
 }
 
@@ -56,7 +56,7 @@ struct UndecidedEntry {
     sha256: String,
     /// Number of undecided trials.
     times: u8,
-    why: String,
+    reason: String,
 }
 
 /// Shows the slots, or forgets that an image failed.
@@ -93,30 +93,30 @@ fn show_slots(arguments: &cli::ImageShowArgs, out: &mut impl Write) -> anyhow::R
 fn build_report(boot_control: &'static str, slots: &Slots, seen: &BootObservation) -> SlotsReport {
     let slot_entry = |slot: Slot| {
         let state = slots.state(slot);
-        let what = state.image();
-        let why = match state {
-            SlotState::Bad { why, .. } => why.clone(),
+        let image = state.image();
+        let reason = match state {
+            SlotState::Bad { reason, .. } => reason.clone(),
             _ => String::new(),
         };
         SlotEntry {
             slot: slot.label(),
             state: state.name(),
-            profile: what.map_or_else(String::new, |what| what.profile_name.clone()),
-            image: what.map_or_else(String::new, |what| what.image_id.clone()),
-            sha256: what.map_or_else(String::new, |what| what.file.to_string()),
-            why,
+            profile: image.map_or_else(String::new, |image| image.profile_name.clone()),
+            image: image.map_or_else(String::new, |image| image.image_id.clone()),
+            sha256: image.map_or_else(String::new, |image| image.file.to_string()),
+            reason,
         }
     };
     let bad = slots.bad.iter().map(|bad| BadImageEntry {
         sha256: bad.file.to_string(),
         image: bad.image_id.clone(),
-        why: bad.why.clone(),
+        reason: bad.reason.clone(),
         at: text::format_instant(Some(bad.at)),
     });
-    let undecided = slots.undecided.iter().map(|left| UndecidedEntry {
-        sha256: left.file.to_string(),
-        times: left.times,
-        why: left.reason.why.clone(),
+    let undecided = slots.undecided.iter().map(|undecided| UndecidedEntry {
+        sha256: undecided.file.to_string(),
+        times: undecided.times,
+        reason: undecided.latest_end.reason.clone(),
     });
     SlotsReport {
         boot_control,
@@ -145,12 +145,12 @@ fn print_report(report: &SlotsReport, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "the running slot is unknown")?;
     }
     for bad in &report.bad {
-        let BadImageEntry { sha256, image, why, at } = bad;
-        writeln!(out, "\n{image} failed here at {at}: {why}")?;
+        let BadImageEntry { sha256, image, reason, at } = bad;
+        writeln!(out, "\n{image} failed here at {at}: {reason}")?;
         writeln!(out, "    run `evenkeel-agent image forget {sha256}` to allow another try")?;
     }
-    for UndecidedEntry { sha256, times, why } in &report.undecided {
-        writeln!(out, "\nundecided trials: {times}; last reason: {why}\n    {sha256}")?;
+    for UndecidedEntry { sha256, times, reason } in &report.undecided {
+        writeln!(out, "\nundecided trials: {times}; last reason: {reason}\n    {sha256}")?;
     }
     Ok(())
 }
@@ -224,9 +224,7 @@ mod tests {
 
     use super::*;
     use crate::model::Sha256;
-    use crate::modules::image::slots::{
-        BadImage, BootEntry, SlotImage, UndecidedImage, UndecidedReason,
-    };
+    use crate::modules::image::slots::{BadImage, BootEntry, SlotImage, TrialEnd, UndecidedImage};
 
     #[test]
     fn an_invalid_configuration_does_not_disable_the_guard() {
@@ -257,20 +255,20 @@ mod tests {
             raw: None,
         };
         let slots = Slots {
-            a: SlotState::Good(what("1.0")),
-            b: SlotState::Bad { image: what("1.1"), why: "it hung".into(), log: String::new() },
+            a: SlotState::Good(image("1.0")),
+            b: SlotState::Bad { image: image("1.1"), reason: "it hung".into(), log: String::new() },
             last_good: Some(Slot::A),
             bad: vec![BadImage {
                 file: Sha256::hash(b"1.1"),
                 image_id: "1.1".into(),
-                why: "it hung".into(),
+                reason: "it hung".into(),
                 at: DateTime::UNIX_EPOCH,
             }],
             undecided: vec![UndecidedImage {
                 file: Sha256::hash(b"1.2"),
                 times: 1,
-                reason: UndecidedReason {
-                    why: "the server cannot be reached".into(),
+                latest_end: TrialEnd {
+                    reason: "the server cannot be reached".into(),
                     log: String::new(),
                 },
             }],

@@ -107,7 +107,7 @@ fn check_image_keys(registry: &ModuleRegistry<'_>) -> DoctorFinding {
 fn list_failed_images(slots: &Slots) -> Vec<DoctorFinding> {
     let bad = slots.bad.iter();
     bad.map(|bad| {
-        let message = format!("{} failed here: {}", bad.image_id, bad.why);
+        let message = format!("{} failed here: {}", bad.image_id, bad.reason);
         let advice = format!("run `evenkeel-agent image forget {}` to allow another try", bad.file);
         DoctorFinding::warning("image", message, advice)
     })
@@ -155,7 +155,7 @@ mod tests {
             image: slot_content("1.1"),
             boots: Vec::new(),
             passed: false,
-            undecided_reason: None,
+            undecided_end: None,
         };
         assert_eq!(check_slots(&slots, &seen).outcome, CheckOutcome::Warning);
         seen.booted = None;

@@ -186,7 +186,7 @@ fn check_not_failed_before(spec: &ImageSpec, slots: &Slots) -> Result<(), Failur
                  retry at the server, or forget the failure with `evenkeel-agent image forget {}`",
                 spec.image_id,
                 bad.at.format("%Y-%m-%dT%H:%M:%SZ"),
-                bad.why,
+                bad.reason,
                 bad.file
             );
             Err(Failure::new(FailureKind::Verify, reason))

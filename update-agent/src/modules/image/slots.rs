@@ -44,7 +44,7 @@ use crate::model::{Failure, FailureKind};
 pub use self::file::SlotFile;
 pub use self::reconcile::{BootRepair, reconcile};
 pub use self::record::{
-    BadImage, RawImage, Slot, SlotImage, SlotState, Slots, UndecidedImage, UndecidedReason,
+    BadImage, RawImage, Slot, SlotImage, SlotState, Slots, TrialEnd, UndecidedImage,
 };
 pub use self::table::{find_write_obstacle, step};
 
@@ -78,7 +78,7 @@ pub enum SlotEvent {
     /// is a failure.
     Undecided {
         /// Reason, for display.
-        why: String,
+        reason: String,
         /// Last lines of the log.
         log: String,
     },
@@ -86,14 +86,14 @@ pub enum SlotEvent {
     /// which may know more.
     Failed {
         /// Reason, for display.
-        why: String,
+        reason: String,
         /// Last lines of the log.
         log: String,
     },
     /// The image was tried, and another slot runs. Reported by the slot that runs.
     FellBack {
         /// Reason, for display.
-        why: String,
+        reason: String,
     },
     /// The slot was armed, but never booted, or must not be booted any more. Its boot entry is
     /// removed.
@@ -197,13 +197,13 @@ pub enum SlotError {
     },
     /// The image failed on this node before.
     #[error(
-        "the image {image_id} failed on this node before ({why}); request a retry, or forget the failure with \
+        "the image {image_id} failed on this node before ({reason}); request a retry, or forget the failure with \
          `evenkeel-agent image forget`"
     )]
     KnownBad {
         image_id: String,
         /// Reason of the failure.
-        why: String,
+        reason: String,
     },
     /// The image did not prove itself.
     #[error("the slot {slot} cannot be committed before it was found healthy")]

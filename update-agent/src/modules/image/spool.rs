@@ -213,8 +213,8 @@ impl Spool {
                 return self.defer(work, task, why, None).await;
             }
             Ok(OpenedFile::RangeNotSatisfiable) => return retry_shorter_file(work, task).await,
-            Err(DownloadError::Transient { why, retry_after }) => {
-                return self.defer(work, task, why, retry_after).await;
+            Err(DownloadError::Transient { reason, retry_after }) => {
+                return self.defer(work, task, reason, retry_after).await;
             }
             Err(DownloadError::Permanent(failure)) => return Err(failure),
         };

@@ -90,7 +90,7 @@ pub(super) enum DownloadError {
     /// A retry may help.
     Transient {
         /// The reason.
-        why: String,
+        reason: String,
         /// Minimum delay that the server named.
         retry_after: Option<Duration>,
     },
@@ -104,8 +104,8 @@ impl From<Failure> for DownloadError {
     }
 }
 
-fn transient(why: impl Into<String>) -> DownloadError {
-    DownloadError::Transient { why: why.into(), retry_after: None }
+fn transient(reason: impl Into<String>) -> DownloadError {
+    DownloadError::Transient { reason: reason.into(), retry_after: None }
 }
 
 /// Result of a request for the rest of a file.
@@ -197,8 +197,8 @@ impl WebClient {
         let (kind, reply) = match tokio::time::timeout(within, following).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(DownloadError::Permanent(failure))) => return Err(failure),
-            Ok(Err(DownloadError::Transient { why, .. })) => {
-                tracing::info!(why, "the size of the image is not known yet");
+            Ok(Err(DownloadError::Transient { reason, .. })) => {
+                tracing::info!(reason, "the size of the image is not known yet");
                 return Ok(None);
             }
             Err(_) => return Ok(None),
@@ -241,7 +241,7 @@ impl WebClient {
                 RangeResponse::NotSatisfiable => OpenedFile::RangeNotSatisfiable,
             }),
             ResponseKind::Busy { retry_after } => Err(DownloadError::Transient {
-                why: format!("{} responds {}", host_and_port(url), reply.status),
+                reason: format!("{} responds {}", host_and_port(url), reply.status),
                 retry_after,
             }),
             ResponseKind::Redirect(_) | ResponseKind::Refused => {

@@ -38,10 +38,10 @@ async fn the_first_check_is_never_cut_off() {
     machine.with_state(|state| state.slow = Some(("units", Duration::from_secs(5))));
     machine.boot();
     machine.set_uptime(90);
-    let TrialOutcome::FellBack { why } = machine.run().await.unwrap().unwrap() else {
+    let TrialOutcome::FellBack { reason } = machine.run().await.unwrap().unwrap() else {
         panic!("kept behind the deadline")
     };
-    assert!(why.ends_with("it had been healthy for only 0 s"), "{why}");
+    assert!(reason.ends_with("it had been healthy for only 0 s"), "{reason}");
     assert_eq!(machine.count("poll"), 1);
 }
 
@@ -64,8 +64,8 @@ async fn the_deadline_counts_from_boot() {
     let begun = Instant::now();
     let outcome = machine.run().await.unwrap().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
-    let TrialOutcome::FellBack { why } = outcome else { panic!("{outcome:?}") };
-    assert!(why.contains("it had been healthy for"), "{why}");
+    let TrialOutcome::FellBack { reason } = outcome else { panic!("{outcome:?}") };
+    assert!(reason.contains("it had been healthy for"), "{reason}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,10 +82,10 @@ async fn the_server_must_be_reached_if_the_old_image_reached_it() {
     let machine = Machine::armed().await;
     machine.with_state(|state| state.broken = vec!["poll"]);
     machine.boot();
-    let TrialOutcome::FellBack { why } = machine.run().await.unwrap().unwrap() else {
+    let TrialOutcome::FellBack { reason } = machine.run().await.unwrap().unwrap() else {
         panic!("kept without the server")
     };
-    assert!(why.contains("the server cannot be reached"), "{why}");
+    assert!(reason.contains("the server cannot be reached"), "{reason}");
 }
 
 /// State of slot B after one more trial in which the server cannot be reached.
@@ -109,9 +109,9 @@ async fn an_image_is_bad_only_after_three_trials_without_a_server() {
         assert!(slots.bad.is_empty(), "{slots:?}");
         let undecided = slots.find_undecided(&what.file).unwrap();
         assert_eq!(undecided.times, times);
-        let why = &undecided.reason.why;
-        assert!(why.contains("the server cannot be reached"), "{why}");
-        assert_eq!(undecided.reason.log, "the last words\n");
+        let reason = &undecided.latest_end.reason;
+        assert!(reason.contains("the server cannot be reached"), "{reason}");
+        assert_eq!(undecided.latest_end.log, "the last words\n");
         machine.arm_again().await;
     }
     let b = try_without_server(&machine).await;
@@ -217,10 +217,10 @@ async fn an_image_with_an_unusable_server_link_is_bad() {
         let mut parts = machine.parts();
         parts.requires_server = is_demanded;
         parts.link = Err("no authority".to_owned());
-        let TrialOutcome::FellBack { why } = run_trial(&parts).await.unwrap() else {
+        let TrialOutcome::FellBack { reason } = run_trial(&parts).await.unwrap() else {
             panic!("committed without a link to the server")
         };
-        assert!(why.ends_with("no link to the server: no authority"), "{why}");
+        assert!(reason.ends_with("no link to the server: no authority"), "{reason}");
         assert_eq!(machine.count("poll"), 0);
         machine.boot_until_settled().await;
         assert_runs_old(&machine);
@@ -235,10 +235,10 @@ async fn health_checks_of_the_owner_can_fail_a_trial() {
     crate::hooks::fake::add_program(machine.root(), "/etc/evenkeel/health.d", "10-pumps");
     machine.boot();
     machine.with_state(|state| state.check = 1);
-    let TrialOutcome::FellBack { why } = machine.run().await.unwrap().unwrap() else {
+    let TrialOutcome::FellBack { reason } = machine.run().await.unwrap().unwrap() else {
         panic!("committed against the owner's health check")
     };
-    assert!(why.contains("the health check 10-pumps ended with status 1"), "{why}");
+    assert!(reason.contains("the health check 10-pumps ended with status 1"), "{reason}");
 
     let machine = Machine::armed().await;
     crate::hooks::fake::add_program(machine.root(), "/etc/evenkeel/health.d", "10-pumps");

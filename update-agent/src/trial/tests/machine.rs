@@ -239,8 +239,8 @@ impl Machine {
     /// Starts an agent and runs the trial; `None` if the power is cut.
     pub async fn run(&self) -> Option<Result<TrialOutcome, Failure>> {
         if self.reconcile().await {
-            let why = "reconciled".to_owned();
-            return Some(Ok(TrialOutcome::FellBack { why }));
+            let reason = "reconciled".to_owned();
+            return Some(Ok(TrialOutcome::FellBack { reason }));
         }
         let parts = self.parts();
         tokio::select! {

@@ -65,7 +65,7 @@ async fn an_image_spec_and_the_facts_of_images_cross_the_wire() {
         bad_images: vec![BadImage {
             file,
             image_id: "1.0.5".into(),
-            why: "it hung".into(),
+            reason: "it hung".into(),
             at: DateTime::UNIX_EPOCH,
         }],
         slots: vec![SlotFact {

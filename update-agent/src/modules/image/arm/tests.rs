@@ -34,7 +34,7 @@ fn stage(allow_retry: bool, state: SlotState, entry: BootEntry) -> ImageStage {
         bad: vec![BadImage {
             file: Sha256::hash(b"1.1"),
             image_id: "1.1".into(),
-            why: "it hung".into(),
+            reason: "it hung".into(),
             at: DateTime::UNIX_EPOCH,
         }],
         undecided: Vec::new(),
@@ -64,7 +64,7 @@ fn an_ordered_retry_does_not_report_an_earlier_failure() {
     for state in unfinished {
         let ordered = stage(true, state.clone(), BootEntry::Absent);
         assert!(
-            matches!(&ordered, ImageStage::Unexpected(why) if why.ends_with(state.description())),
+            matches!(&ordered, ImageStage::Unexpected(reason) if reason.ends_with(state.description())),
             "{ordered:?}"
         );
         let by_itself = stage(false, state, BootEntry::Absent);
@@ -75,7 +75,7 @@ fn an_ordered_retry_does_not_report_an_earlier_failure() {
 #[test]
 fn an_undecided_trial_is_reported_only_by_its_own_attempt() {
     let reason =
-        UndecidedReason { why: "the server cannot be reached".into(), log: "no route\n".into() };
+        TrialEnd { reason: "the server cannot be reached".into(), log: "no route\n".into() };
     let undecided = UndecidedImage { file: Sha256::hash(b"1.1"), times: 2, reason: reason.clone() };
     let slots = Slots { undecided: vec![undecided], ..Slots::default() };
     let step = step(false);
@@ -101,7 +101,7 @@ fn an_image_with_an_ordered_retry_is_armed_and_may_fail_again() {
     assert_eq!(ordered(armed("now"), BootEntry::OneShot), ImageStage::Armed);
     let bad = SlotState::Bad {
         image: slot_image("1.1"),
-        why: "it panicked".into(),
+        reason: "it panicked".into(),
         log: "Oops\n".into(),
     };
     assert_eq!(ordered(bad, BootEntry::Absent), ImageStage::failed("it panicked", "Oops\n"));

@@ -24,7 +24,7 @@ fn bad_image(image_id: &str) -> BadImage {
     BadImage {
         file: Sha256::hash(image_id.as_bytes()),
         image_id: image_id.into(),
-        why: "it hung".into(),
+        reason: "it hung".into(),
         at: DateTime::UNIX_EPOCH,
     }
 }
@@ -191,7 +191,7 @@ const PLAN_CASES: &[PlanCase] = &[
                 image: slot_image("1.0"),
                 boots: Vec::new(),
                 passed: false,
-                undecided_reason: None,
+                undecided_end: None,
             };
         },
         "Plan: the image in root-a is on trial: no other image is tried until the trial ends",

@@ -96,20 +96,20 @@ impl Reconciliation<'_> {
                 BootEntry::Absent => self.apply_event(other, &SlotEvent::NotTried),
                 BootEntry::Counted { done: 0, .. } => self.withdraw_other_slot(other, running),
                 tried => {
-                    let why = armed_failure_reason(tried);
-                    self.apply_event(other, &SlotEvent::FellBack { why })
+                    let reason = armed_failure_reason(tried);
+                    self.apply_event(other, &SlotEvent::FellBack { reason })
                         .withdraw_other_slot(other, running)
                 }
             },
             // It becomes written after its entry is removed.
-            SlotState::Trial { passed: is_healthy, undecided_reason, .. }
-                if (*is_healthy || undecided_reason.is_some()) && *entry != BootEntry::Absent =>
+            SlotState::Trial { passed: is_healthy, undecided_end, .. }
+                if (*is_healthy || undecided_end.is_some()) && *entry != BootEntry::Absent =>
             {
                 self.withdraw_other_slot(other, running)
             }
             SlotState::Trial { boots, .. } => {
-                let why = trial_failure_reason(boots.len());
-                self.apply_event(other, &SlotEvent::FellBack { why })
+                let reason = trial_failure_reason(boots.len());
+                self.apply_event(other, &SlotEvent::FellBack { reason })
                     .withdraw_other_slot(other, running)
             }
             // A power cut came before the entry was removed, or someone created an entry by hand.

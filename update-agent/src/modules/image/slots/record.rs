@@ -110,7 +110,7 @@ pub enum SlotState {
         passed: bool,
         /// Why the trial ended undecided in the last of these boots, if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        undecided_reason: Option<UndecidedReason>,
+        undecided_end: Option<TrialEnd>,
     },
     /// The image proved itself.
     Good(SlotImage),
@@ -118,7 +118,7 @@ pub enum SlotState {
     Bad {
         image: SlotImage,
         /// Reason, for display.
-        why: String,
+        reason: String,
         /// Last lines of the log.
         log: String,
     },
@@ -165,9 +165,9 @@ impl SlotState {
 
 /// Why a trial ended undecided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct UndecidedReason {
+pub struct TrialEnd {
     /// Reason, for display.
-    pub why: String,
+    pub reason: String,
     /// Last lines of the log.
     pub log: String,
 }
@@ -179,8 +179,8 @@ pub struct UndecidedImage {
     pub file: Sha256,
     /// Number of its trials that ended undecided.
     pub times: u8,
-    /// Reason of the latest one. Only the latest undecided image keeps its log.
-    pub reason: UndecidedReason,
+    /// End of the latest one. Only the latest undecided image keeps its log.
+    pub latest_end: TrialEnd,
 }
 
 /// An image that failed on this node.
@@ -191,7 +191,7 @@ pub struct BadImage {
     /// Version of the image in its profile.
     pub image_id: String,
     /// Reason, for display.
-    pub why: String,
+    pub reason: String,
     /// When the failure was recorded, by the clock of the node.
     pub at: DateTime<Utc>,
 }
@@ -241,31 +241,31 @@ impl Slots {
     }
 
     /// Remembers that an image failed. Replaces an earlier failure of the same image.
-    pub(super) fn remember_bad(&mut self, image: &SlotImage, why: &str, at: DateTime<Utc>) {
+    pub(super) fn remember_bad(&mut self, image: &SlotImage, reason: &str, at: DateTime<Utc>) {
         self.forget_bad(&image.file);
         let excess = (self.bad.len() + 1).saturating_sub(MAX_BAD_IMAGES);
         self.bad.drain(..excess);
         self.bad.push(BadImage {
             file: image.file,
             image_id: image.image_id.clone(),
-            why: why[..why.floor_char_boundary(MAX_REASON_BYTES)].to_owned(),
+            reason: reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].to_owned(),
             at,
         });
     }
 
     /// Counts an undecided trial of an image.
-    pub(super) fn count_undecided(&mut self, file: &Sha256, reason: &UndecidedReason) {
+    pub(super) fn count_undecided(&mut self, file: &Sha256, end: &TrialEnd) {
         let before = self.find_undecided(file).map_or(0, |before| before.times);
         self.undecided.retain(|undecided| undecided.file != *file);
         let excess = (self.undecided.len() + 1).saturating_sub(MAX_UNDECIDED_IMAGES);
         self.undecided.drain(..excess);
         for older in &mut self.undecided {
-            older.reason.log.clear();
+            older.latest_end.log.clear();
         }
         self.undecided.push(UndecidedImage {
             file: *file,
             times: before.saturating_add(1),
-            reason: reason.clone(),
+            latest_end: end.clone(),
         });
     }
 

@@ -23,7 +23,7 @@ use chrono::{DateTime, Utc};
 
 use super::{
     BootEntry, BootObservation, RawImage, Slot, SlotError, SlotEvent, SlotImage, SlotState, Slots,
-    UndecidedReason,
+    TrialEnd,
 };
 use crate::model::{Failure, FailureKind, Sha256, tail};
 
@@ -53,9 +53,9 @@ pub fn step(
         SlotEvent::Booted => case.booted(),
         SlotEvent::Passed => case.passed(),
         SlotEvent::Committed => case.committed(),
-        SlotEvent::Failed { why, log } => case.failed(why, log),
-        SlotEvent::FellBack { why } => case.fell_back(why),
-        SlotEvent::Undecided { why, log } => case.undecided(why, log),
+        SlotEvent::Failed { reason, log } => case.failed(reason, log),
+        SlotEvent::FellBack { reason } => case.fell_back(reason),
+        SlotEvent::Undecided { reason, log } => case.undecided(reason, log),
         SlotEvent::NotTried => case.not_tried(),
     }
 }
@@ -112,10 +112,10 @@ impl SlotStep<'_> {
     }
 
     /// Records that the image of the slot failed, and remembers it as bad.
-    fn with_bad(&self, image: &SlotImage, why: &str, log: &str) -> Slots {
-        let Failure { reason, log, .. } = Failure::with_log(FailureKind::Verify, why, log);
+    fn with_bad(&self, image: &SlotImage, reason: &str, log: &str) -> Slots {
+        let Failure { reason, log, .. } = Failure::with_log(FailureKind::Verify, reason, log);
         let mut slots =
-            self.with_state(SlotState::Bad { image: image.clone(), why: reason.clone(), log });
+            self.with_state(SlotState::Bad { image: image.clone(), reason: reason.clone(), log });
         slots.remember_bad(image, &reason, self.now);
         slots
     }
@@ -150,9 +150,10 @@ impl SlotStep<'_> {
         self.check_not_running()?;
         find_fallback(self.slots, self.observed)?;
         match self.slots.find_bad(&image.file) {
-            Some(bad) if !allow_retry => {
-                Err(SlotError::KnownBad { image_id: bad.image_id.clone(), why: bad.why.clone() })
-            }
+            Some(bad) if !allow_retry => Err(SlotError::KnownBad {
+                image_id: bad.image_id.clone(),
+                reason: bad.reason.clone(),
+            }),
             _ => Ok(()),
         }
     }
@@ -217,8 +218,8 @@ impl SlotStep<'_> {
         match self.state() {
             SlotState::Empty | SlotState::Writing(_) => self.booted_unknown(),
             SlotState::Armed { image, .. } => Ok(self.on_trial(image, &[], false, None)),
-            SlotState::Trial { image, boots, passed: is_healthy, undecided_reason } => {
-                Ok(self.on_trial(image, boots, *is_healthy, undecided_reason.as_ref()))
+            SlotState::Trial { image, boots, passed: is_healthy, undecided_end } => {
+                Ok(self.on_trial(image, boots, *is_healthy, undecided_end.as_ref()))
             }
             // A person chose this slot, so from now on a trial falls back to it.
             SlotState::Good(_) => {
@@ -258,9 +259,9 @@ impl SlotStep<'_> {
         image: &SlotImage,
         boots: &[String],
         is_healthy: bool,
-        undecided_reason: Option<&UndecidedReason>,
+        undecided_end: Option<&TrialEnd>,
     ) -> Slots {
-        let undecided_reason = undecided_reason.filter(|_| boots.contains(&self.observed.boot_id));
+        let undecided_end = undecided_end.filter(|_| boots.contains(&self.observed.boot_id));
         let mut boots = boots.to_vec();
         if !boots.contains(&self.observed.boot_id) {
             let excess = (boots.len() + 1).saturating_sub(MAX_TRIAL_BOOTS);
@@ -271,7 +272,7 @@ impl SlotStep<'_> {
             image: image.clone(),
             boots,
             passed: is_healthy,
-            undecided_reason: undecided_reason.cloned(),
+            undecided_end: undecided_end.cloned(),
         })
     }
 
@@ -283,7 +284,7 @@ impl SlotStep<'_> {
                     image: image.clone(),
                     boots: boots.clone(),
                     passed: true,
-                    undecided_reason: None,
+                    undecided_end: None,
                 }))
             }
             SlotState::Good(_) => Ok(self.unchanged()),
@@ -293,22 +294,24 @@ impl SlotStep<'_> {
 
     /// The slot stays on trial: its entry still boots it, and in state `Written` that boot would
     /// not be recognised as a trial.
-    fn undecided(&self, why: &str, log: &str) -> Result<Slots, SlotError> {
+    fn undecided(&self, reason: &str, log: &str) -> Result<Slots, SlotError> {
         match self.state() {
             SlotState::Trial { image, boots, passed: false, .. } => {
                 self.check_running()?;
                 let before = self.slots.find_undecided(&image.file);
                 if before.is_some_and(|before| before.times >= MAX_UNDECIDED_TRIALS) {
-                    let why =
-                        format!("{why}; {MAX_UNDECIDED_TRIALS} earlier trials ended the same way");
-                    return Ok(self.with_bad(image, &why, log));
+                    let reason = format!(
+                        "{reason}; {MAX_UNDECIDED_TRIALS} earlier trials ended the same way"
+                    );
+                    return Ok(self.with_bad(image, &reason, log));
                 }
-                let Failure { reason, log, .. } = Failure::with_log(FailureKind::Verify, why, log);
+                let Failure { reason, log, .. } =
+                    Failure::with_log(FailureKind::Verify, reason, log);
                 Ok(self.with_state(SlotState::Trial {
                     image: image.clone(),
                     boots: boots.clone(),
                     passed: false,
-                    undecided_reason: Some(UndecidedReason { why: reason, log }),
+                    undecided_end: Some(TrialEnd { reason, log }),
                 }))
             }
             _ => Err(self.invalid_state()),
@@ -337,43 +340,43 @@ impl SlotStep<'_> {
         }
     }
 
-    fn failed(&self, why: &str, log: &str) -> Result<Slots, SlotError> {
+    fn failed(&self, reason: &str, log: &str) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Trial { image, .. } => Ok(self.with_bad(image, why, log)),
+            SlotState::Trial { image, .. } => Ok(self.with_bad(image, reason, log)),
             // A later report may add more: the slot that runs instead finds the crash log of a
             // kernel.
-            SlotState::Bad { image, why: known_why, log: known_log } => {
-                let why = if why.is_empty() { known_why.as_str() } else { why };
+            SlotState::Bad { image, reason: known_reason, log: known_log } => {
+                let reason = if reason.is_empty() { known_reason.as_str() } else { reason };
                 // The newer lines are kept completely; the older ones get the remaining space.
                 let older = tail(known_log, Failure::MAX_LOG.saturating_sub(log.len() + 1));
                 if known_log.ends_with(log) {
-                    Ok(self.with_bad(image, why, known_log))
+                    Ok(self.with_bad(image, reason, known_log))
                 } else if older.is_empty() {
-                    Ok(self.with_bad(image, why, log))
+                    Ok(self.with_bad(image, reason, log))
                 } else {
-                    Ok(self.with_bad(image, why, &format!("{older}\n{log}")))
+                    Ok(self.with_bad(image, reason, &format!("{older}\n{log}")))
                 }
             }
             _ => Err(self.invalid_state()),
         }
     }
 
-    fn fell_back(&self, why: &str) -> Result<Slots, SlotError> {
+    fn fell_back(&self, reason: &str) -> Result<Slots, SlotError> {
         match self.state() {
             SlotState::Armed { image, .. } => {
                 self.check_not_running()?;
-                Ok(self.with_bad(image, why, ""))
+                Ok(self.with_bad(image, reason, ""))
             }
             // The image may be fine, so it is not bad. The undecided trial is counted.
-            SlotState::Trial { image, undecided_reason: Some(reason), .. } => {
+            SlotState::Trial { image, undecided_end: Some(end), .. } => {
                 self.check_not_running()?;
                 let mut slots = self.with_state(SlotState::Written(image.clone()));
-                slots.count_undecided(&image.file, reason);
+                slots.count_undecided(&image.file, end);
                 Ok(slots)
             }
             SlotState::Trial { image, passed: false, .. } => {
                 self.check_not_running()?;
-                Ok(self.with_bad(image, why, ""))
+                Ok(self.with_bad(image, reason, ""))
             }
             // It was healthy; a power cut prevented the blessing.
             SlotState::Trial { image, .. } => {

@@ -51,7 +51,7 @@ fn trial(is_healthy: bool) -> SlotState {
         image: slot_image(2),
         boots: vec!["then".to_owned()],
         passed: is_healthy,
-        undecided_reason: None,
+        undecided_end: None,
     }
 }
 
@@ -61,16 +61,20 @@ fn undecided_trial() -> SlotState {
         image: slot_image(2),
         boots: vec!["then".to_owned()],
         passed: false,
-        undecided_reason: Some(undecided_reason()),
+        undecided_end: Some(undecided_end()),
     }
 }
 
-fn undecided_reason() -> UndecidedReason {
-    UndecidedReason { why: "the server cannot be reached".to_owned(), log: "no route".to_owned() }
+fn undecided_end() -> TrialEnd {
+    TrialEnd { reason: "the server cannot be reached".to_owned(), log: "no route".to_owned() }
 }
 
 fn bad() -> SlotState {
-    SlotState::Bad { image: slot_image(2), why: "it panicked".to_owned(), log: "Oops".to_owned() }
+    SlotState::Bad {
+        image: slot_image(2),
+        reason: "it panicked".to_owned(),
+        log: "Oops".to_owned(),
+    }
 }
 
 /// A record in which slot A is good and the last good one.
@@ -89,7 +93,7 @@ fn with_good_slot_a(b: SlotState) -> Slots {
 fn state_label(state: &SlotState) -> &'static str {
     match state {
         SlotState::Trial { passed: true, .. } => "passed",
-        SlotState::Trial { undecided_reason: Some(_), .. } => "undecided",
+        SlotState::Trial { undecided_end: Some(_), .. } => "undecided",
         state => state.name(),
     }
 }
@@ -142,13 +146,13 @@ fn any_state() -> impl Strategy<Value = SlotState> {
                 image,
                 boots: vec![boot],
                 passed: come_to == 1,
-                undecided_reason: (come_to == 2).then(undecided_reason),
+                undecided_end: (come_to == 2).then(undecided_end),
             }
         }),
         any_image().prop_map(SlotState::Good),
         any_image().prop_map(|image| SlotState::Bad {
             image,
-            why: "it panicked".to_owned(),
+            reason: "it panicked".to_owned(),
             log: String::new(),
         }),
     ]

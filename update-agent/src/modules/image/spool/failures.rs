@@ -1,4 +1,4 @@
-//! Decides after a failed attempt whether the download is delayed, restarted or given up.
+//! Decides after a failed attempt whether the download is delayed, is restarted or fails for good.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ impl Spool {
         // repeats too often.
         let failed = retry_after.is_none() || work.record.record_wait();
         let (mut work, ()) = run_on_disk(work, move |work| work.sync(failed)).await?;
-        if let Some(how_often) = limits::give_up_reason(&work.record, task.spec) {
-            return give_up(work, &format!("{how_often}: {why}")).await;
+        if let Some(how_often) = limits::final_failure_reason(&work.record, task.spec) {
+            return fail_download(work, &format!("{how_often}: {why}")).await;
         }
         let wait = match retry_after {
             Some(retry_after) => pacing::retry_after_delay(retry_after),
@@ -79,7 +79,7 @@ pub async fn retry_shorter_file(
 
 /// Ends the download with a failure. The next fetch continues with the retained bytes and with all
 /// attempts. Bytes are discarded if the server sent something wrong before.
-async fn give_up(mut work: DownloadWork, how_and_why: &str) -> Result<SliceFlow, Failure> {
+async fn fail_download(mut work: DownloadWork, how_and_why: &str) -> Result<SliceFlow, Failure> {
     let reason = format!("the image could not be fetched {how_and_why}");
     if work.record.was_wrong || work.record.was_shorter {
         run_on_disk(work, DownloadWork::discard).await?;

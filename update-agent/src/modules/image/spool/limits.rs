@@ -11,13 +11,14 @@ use crate::model::{Failure, ImageSpec};
 /// Failed attempts in a row that are allowed if the policy names no number.
 const DEFAULT_ATTEMPTS: u32 = 5;
 
-/// Restarts after which a download is given up, however many bytes came in between.
+/// Restarts after which a download fails, however many bytes came in between.
 const MAX_RESTARTS: u32 = 10;
 
-/// Space that stays free for the journal and other programs,
+/// Space that stays free for the journal and other programs, in bytes. Less on a small file system.
 const FREE_MARGIN_BYTES: u64 = 64 << 20;
 
-/// but at most this fraction of the file system: a data partition may be small.
+/// The free margin is at most the size of the file system divided by this number: a data partition
+/// may be small.
 const FREE_MARGIN_DIVISOR: u64 = 8;
 
 /// Timeouts and disk space of a download.
@@ -27,9 +28,9 @@ pub struct DownloadLimits {
     pub open_timeout: Duration,
     /// Minimum transfer of a body before it is aborted.
     pub stall_limits: StallLimits,
-    /// Received bytes are synced after this many bytes,
+    /// Number of received bytes after which they are synced.
     pub sync_bytes: u64,
-    /// and at least after this time.
+    /// Maximum time between two syncs of received bytes.
     pub sync_interval: Duration,
     /// Bytes that stay free next to the image on a file system of a given size.
     pub free_margin: fn(u64) -> u64,
@@ -93,8 +94,8 @@ pub fn format_attempts(record: &SpoolRecord, spec: &ImageSpec) -> String {
     format!("attempt {} of {}", record.attempts, max_attempts(spec))
 }
 
-/// Why the download is given up; `None` if it may be tried again.
-pub fn give_up_reason(record: &SpoolRecord, spec: &ImageSpec) -> Option<String> {
+/// Why the download fails for good; `None` if it may be tried again.
+pub fn final_failure_reason(record: &SpoolRecord, spec: &ImageSpec) -> Option<String> {
     if record.attempts >= max_attempts(spec) {
         return Some(format!("in {} attempts", record.attempts));
     }

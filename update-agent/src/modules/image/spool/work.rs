@@ -54,7 +54,7 @@ pub struct OpenTransfer {
 
 struct DownloadWait {
     until: DateTime<Utc>,
-    why: String,
+    reason: String,
 }
 
 impl SpoolState {
@@ -76,12 +76,12 @@ impl SpoolState {
         let wait = self.wait.as_ref()?;
         let left = wait.until - now;
         let is_active = left > TimeDelta::zero() && left <= MAX_WAIT;
-        is_active.then_some(wait.why.as_str())
+        is_active.then_some(wait.reason.as_str())
     }
 
     /// Sends no request until then.
-    pub fn set_wait(&mut self, until: DateTime<Utc>, why: String) {
-        self.wait = Some(DownloadWait { until, why });
+    pub fn set_wait(&mut self, until: DateTime<Utc>, reason: String) {
+        self.wait = Some(DownloadWait { until, reason });
     }
 
     /// Token bucket for a rate in bytes per second.

@@ -38,7 +38,7 @@ async fn refusal(web: &WebClient, address: &str) -> String {
             assert_eq!(failure.kind, FailureKind::Download);
             failure.reason
         }
-        Err(DownloadError::Transient { why, .. }) => panic!("it may be tried again: {why}"),
+        Err(DownloadError::Transient { reason, .. }) => panic!("it may be tried again: {reason}"),
         Ok(_) => panic!("it was opened"),
     }
 }
@@ -56,7 +56,7 @@ async fn read_body(web: &WebClient, address: &str) -> Vec<u8> {
             BodyEvent::Bytes(bytes) => all.extend_from_slice(&bytes),
             BodyEvent::End => return all,
             BodyEvent::Idle => {}
-            BodyEvent::Broken(why) => panic!("{why}"),
+            BodyEvent::Broken(reason) => panic!("{reason}"),
         }
     }
 }
@@ -80,8 +80,8 @@ async fn at_most_five_redirects_are_followed() {
     assert_eq!(read_body(&web, &server.url("/5")).await, b"image");
     assert_eq!(server.requests().len(), 6);
 
-    let why = refusal(&web, &server.url("/6")).await;
-    assert!(why.contains("more than 5 times"), "{why}");
+    let reason = refusal(&web, &server.url("/6")).await;
+    assert!(reason.contains("more than 5 times"), "{reason}");
 }
 
 #[tokio::test]
@@ -91,9 +91,9 @@ async fn a_redirect_leads_only_to_listed_hosts() {
     let first =
         TestFileServer::start(move |_, _| TestReply::status("307 Temporary Redirect", &[&to]));
 
-    let why = refusal(&client(plain_http_settings()), &first.url("/here")).await;
-    assert!(why.contains("not listed in image.web.hosts"), "{why}");
-    assert!(!why.contains("secret"), "{why}");
+    let reason = refusal(&client(plain_http_settings()), &first.url("/here")).await;
+    assert!(reason.contains("not listed in image.web.hosts"), "{reason}");
+    assert!(!reason.contains("secret"), "{reason}");
     assert_eq!(other.requests().len(), 0, "the other server got no request");
 
     let listed =
@@ -109,8 +109,8 @@ fn a_redirect_from_https_to_http_is_refused() {
     let first = parse_url("https://keel.example/a/b");
     let next = |to: &str| web.redirect_target(&first, &first, to);
     for plain in ["http://keel.example/a", "http://other.example/a"] {
-        let why = next(plain).unwrap_err().reason;
-        assert!(why.contains("TLS"), "{why}");
+        let reason = next(plain).unwrap_err().reason;
+        assert!(reason.contains("TLS"), "{reason}");
     }
     assert_eq!(next("c").unwrap(), parse_url("https://keel.example/a/c"));
     assert_eq!(next("//other.example:8443/").unwrap().as_str(), "https://other.example:8443/");
@@ -128,8 +128,8 @@ fn a_redirect_from_https_to_http_is_refused() {
 #[test]
 fn plain_http_must_be_enabled_in_the_settings() {
     let strict = client(WebSettings::default());
-    let why = strict.resolve_address("http://keel.example/a.raw").unwrap_err().reason;
-    assert!(why.contains("plain_http"), "{why}");
+    let reason = strict.resolve_address("http://keel.example/a.raw").unwrap_err().reason;
+    assert!(reason.contains("plain_http"), "{reason}");
     strict.resolve_address("https://keel.example/a.raw").unwrap();
     client(plain_http_settings()).resolve_address("http://keel.example/a.raw").unwrap();
 }
@@ -154,16 +154,16 @@ fn a_relative_address_belongs_to_the_release_service() {
         "https://u:secret@x/a",
         "https://[/a",
     ] {
-        let why = keel.resolve_address(bad).unwrap_err().reason;
-        assert!(!why.contains("secret"), "{why}");
+        let reason = keel.resolve_address(bad).unwrap_err().reason;
+        assert!(!reason.contains("secret"), "{reason}");
     }
-    let why = service("").resolve_address("a.raw").unwrap_err().reason;
-    assert!(why.contains("release_service"), "{why}");
+    let reason = service("").resolve_address("a.raw").unwrap_err().reason;
+    assert!(reason.contains("release_service"), "{reason}");
 
     for bad in ["keel.example", "http://keel.example", "ftp://x", "https://"] {
         let settings = WebSettings { release_service: bad.to_owned(), ..WebSettings::default() };
-        let why = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
-        assert!(why.contains("https://HOST/PATH"), "{why}");
+        let reason = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
+        assert!(reason.contains("https://HOST/PATH"), "{reason}");
     }
 }
 
@@ -233,15 +233,15 @@ async fn a_refusal_contains_the_status_and_a_remedy() {
         ("403_Forbidden", "who may read it"),
         ("400_Bad_Request", "its log"),
     ] {
-        let why = refusal(&web, &server.url(&format!("/{status}"))).await;
-        assert!(why.contains(expected) && why.contains(&status[..3]), "{why}");
+        let reason = refusal(&web, &server.url(&format!("/{status}"))).await;
+        assert!(reason.contains(expected) && reason.contains(&status[..3]), "{reason}");
     }
-    let Err(DownloadError::Transient { why, retry_after: None }) =
+    let Err(DownloadError::Transient { reason, retry_after: None }) =
         open(&web, &server.url("/502_Bad")).await
     else {
         panic!("a server that is broken for now");
     };
-    assert!(why.contains("502"), "{why}");
+    assert!(reason.contains("502"), "{reason}");
 }
 
 #[tokio::test]
@@ -255,11 +255,11 @@ async fn an_unreachable_or_silent_server_is_a_transient_error() {
     while std::net::TcpStream::connect(port).is_ok() {
         std::thread::yield_now();
     }
-    let Err(DownloadError::Transient { why, retry_after: None }) = open(&web, &address).await
+    let Err(DownloadError::Transient { reason, retry_after: None }) = open(&web, &address).await
     else {
         panic!("no server listens");
     };
-    assert!(why.contains("cannot be reached"), "{why}");
+    assert!(reason.contains("cannot be reached"), "{reason}");
 
     let silent = TestFileServer::start(|_, _| TestReply {
         head: String::new(),
@@ -270,10 +270,10 @@ async fn an_unreachable_or_silent_server_is_a_transient_error() {
     let address = parse_url(&silent.url("/a"));
     let short = Duration::from_millis(100);
     let opened = web.open(&address, &requested, short, DateTime::UNIX_EPOCH);
-    let Err(DownloadError::Transient { why, retry_after: None }) = opened.await else {
+    let Err(DownloadError::Transient { reason, retry_after: None }) = opened.await else {
         panic!("it never answers");
     };
-    assert!(why.contains("100 ms"), "{why}");
+    assert!(reason.contains("100 ms"), "{reason}");
 }
 
 #[tokio::test]
@@ -284,12 +284,12 @@ async fn a_response_with_an_endless_head_is_an_error() {
         body: Vec::new(),
         after_body: AfterBody::Close,
     });
-    let Err(DownloadError::Transient { why, .. }) =
+    let Err(DownloadError::Transient { reason, .. }) =
         open(&client(plain_http_settings()), &server.url("/a")).await
     else {
         panic!("the response was accepted");
     };
-    assert!(why.contains("broke"), "{why}");
+    assert!(reason.contains("broke"), "{reason}");
 }
 
 #[tokio::test]
@@ -310,8 +310,8 @@ async fn the_size_is_requested_without_the_file() {
     assert_eq!(size("/moved").await.unwrap(), Some(1_000));
     assert_eq!(size("/busy").await.unwrap(), None);
     assert_eq!(size("/get").await.unwrap(), None);
-    let why = size("/nowhere").await.unwrap_err().reason;
-    assert!(why.contains("404"), "{why}");
+    let reason = size("/nowhere").await.unwrap_err().reason;
+    assert!(reason.contains("404"), "{reason}");
     let requests = server.requests();
     assert!(requests.iter().all(|request| request.method() == "HEAD"));
 }

@@ -57,7 +57,7 @@ fn every_state_is_read_as_it_was_written() {
     for state in states {
         let mut slots = with_good_slot_a(state);
         slots.remember_bad(&slot_image(3), "it panicked", NOON);
-        slots.count_undecided(&slot_image(2).file, &undecided_reason());
+        slots.count_undecided(&slot_image(2).file, &undecided_end());
         fs::write(&path, record::encode_slots(&slots).unwrap()).unwrap();
         assert_eq!(open(&path).unwrap().get(), slots);
     }
@@ -101,7 +101,7 @@ fn an_invalid_record_is_reported_and_not_overwritten() {
     let state = sound.replacen("\"good\"", "\"better\"", 1);
     let other_good = sound.replace("\"last_good\":\"a\"", "\"last_good\":\"b\"");
     let half = sound[..sound.len() / 2].to_owned();
-    for (bad, why) in [
+    for (bad, reason) in [
         (newer, "another version of the agent wrote it"),
         (unknown, "missing field `sequence`"),
         (no_good, "missing field `last_good`"),
@@ -116,7 +116,7 @@ fn an_invalid_record_is_reported_and_not_overwritten() {
         let failure = open(&path).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Storage);
         let message = failure.reason;
-        assert!(message.contains(why) && message.contains("slots.json"), "{message}");
+        assert!(message.contains(reason) && message.contains("slots.json"), "{message}");
         assert_eq!(fs::read_to_string(&path).unwrap(), bad);
     }
     fs::remove_file(&path).unwrap();
@@ -136,7 +136,7 @@ fn unknown_fields_of_a_newer_agent_are_ignored_and_lost_with_the_next_step() {
         image.raw = Some(raw_image(2));
     }
     slots.remember_bad(&slot_image(3), "it panicked", NOON);
-    slots.count_undecided(&slot_image(2).file, &undecided_reason());
+    slots.count_undecided(&slot_image(2).file, &undecided_end());
     let written = record::encode_slots(&slots).unwrap();
     let mut newer: Value = serde_json::from_slice(&written).unwrap();
     let objects = [
@@ -145,10 +145,10 @@ fn unknown_fields_of_a_newer_agent_are_ignored_and_lost_with_the_next_step() {
         "/slots/a/good",
         "/slots/b/trial",
         "/slots/b/trial/image/raw",
-        "/slots/b/trial/undecided_reason",
+        "/slots/b/trial/undecided_end",
         "/slots/bad/0",
         "/slots/undecided/0",
-        "/slots/undecided/0/reason",
+        "/slots/undecided/0/latest_end",
     ];
     for object in objects {
         let object = newer.pointer_mut(object).and_then(Value::as_object_mut);
@@ -187,7 +187,7 @@ fn an_image_that_failed_is_remembered_with_its_time_until_it_is_forgotten() {
     file.reconcile(&on_trial).unwrap();
     clock.advance(TimeDelta::minutes(10));
     let failed =
-        SlotEvent::Failed { why: "unit web.service failed".to_owned(), log: String::new() };
+        SlotEvent::Failed { reason: "unit web.service failed".to_owned(), log: String::new() };
     file.step(Slot::B, &failed, &on_trial).unwrap();
 
     let reopened = open(&path).unwrap();

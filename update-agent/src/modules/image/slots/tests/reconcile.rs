@@ -179,20 +179,20 @@ fn a_bad_slot_that_a_foreign_entry_starts_is_not_reset_repeatedly() {
 
 #[test]
 fn an_image_that_fell_back_reports_its_number_of_boots() {
-    let why = |state, entry| {
+    let reason = |state, entry| {
         let observed = boot_observation(Slot::A, BootEntry::Plain, entry);
         let (slots, _) = reconcile(&with_good_slot_a(state), &observed, NOON);
         let bad_image = slots.find_bad(&slot_image(2).file).expect("it fell back");
-        bad_image.why.clone()
+        bad_image.reason.clone()
     };
-    assert_eq!(why(armed("then"), counted(0, 3)), "it did not come up in 3 boots");
-    assert_eq!(why(armed("then"), counted(2, 1)), "it did not come up in 1 boot");
+    assert_eq!(reason(armed("then"), counted(0, 3)), "it did not come up in 3 boots");
+    assert_eq!(reason(armed("then"), counted(2, 1)), "it did not come up in 1 boot");
     assert_eq!(
-        why(armed("then"), BootEntry::OneShot),
+        reason(armed("then"), BootEntry::OneShot),
         "it was to be booted once, and did not come up"
     );
     assert_eq!(
-        why(trial(false), BootEntry::Absent),
+        reason(trial(false), BootEntry::Absent),
         "it came up in 1 boot and did not prove healthy in time"
     );
 }

@@ -28,9 +28,9 @@ fn every_event() -> Vec<(&'static str, SlotEvent)> {
         ("Booted", SlotEvent::Booted),
         ("Passed", SlotEvent::Passed),
         ("Committed", SlotEvent::Committed),
-        ("Undecided", SlotEvent::Undecided { why: reason(), log: String::new() }),
-        ("Failed", SlotEvent::Failed { why: reason(), log: String::new() }),
-        ("FellBack", SlotEvent::FellBack { why: reason() }),
+        ("Undecided", SlotEvent::Undecided { reason: reason(), log: String::new() }),
+        ("Failed", SlotEvent::Failed { reason: reason(), log: String::new() }),
+        ("FellBack", SlotEvent::FellBack { reason: reason() }),
         ("NotTried", SlotEvent::NotTried),
     ]
 }
@@ -141,7 +141,7 @@ fn a_bad_image_needs_permission_for_each_retry_until_it_proves_itself() {
     let on_trial = boot_observation(Slot::B, BootEntry::Plain, BootEntry::Plain);
     let begin = |allow_retry| SlotEvent::Begin { image: slot_image(2), allow_retry };
     let failed =
-        SlotEvent::Failed { why: "unit web.service failed".to_owned(), log: String::new() };
+        SlotEvent::Failed { reason: "unit web.service failed".to_owned(), log: String::new() };
     let go = |slots: &Slots, event: &SlotEvent, observed: &BootObservation| {
         step(slots, Slot::B, event, observed, NOON)
     };
@@ -175,12 +175,12 @@ fn try_without_server(slots: &Slots) -> Slots {
     };
     let idle = boot_observation(Slot::A, BootEntry::Plain, BootEntry::Absent);
     let on_trial = boot_observation(Slot::B, BootEntry::Plain, counted(2, 1));
-    let UndecidedReason { why, log } = undecided_reason();
+    let TrialEnd { reason, log } = undecided_end();
     let slots = go(slots, &SlotEvent::Arm { allow_retry: false }, &idle);
     let slots = go(&slots, &SlotEvent::Booted, &on_trial);
-    let slots = go(&slots, &SlotEvent::Undecided { why, log }, &on_trial);
-    let why = "it came up in 1 boot".to_owned();
-    go(&slots, &SlotEvent::FellBack { why }, &idle)
+    let slots = go(&slots, &SlotEvent::Undecided { reason, log }, &on_trial);
+    let reason = "it came up in 1 boot".to_owned();
+    go(&slots, &SlotEvent::FellBack { reason }, &idle)
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn an_unreachable_server_fails_no_image_unless_it_is_unreachable_in_each_trial()
     assert_eq!(once.b, SlotState::Written(slot_image(2)));
     assert!(once.bad.is_empty(), "{once:?}");
     let undecided = once.find_undecided(&slot_image(2).file).expect("an undecided image");
-    assert_eq!((undecided.times, &undecided.reason), (1, &undecided_reason()));
+    assert_eq!((undecided.times, &undecided.latest_end), (1, &undecided_end()));
 
     let twice = try_without_server(&once);
     let undecided = twice.find_undecided(&slot_image(2).file).expect("an undecided image");
@@ -198,10 +198,10 @@ fn an_unreachable_server_fails_no_image_unless_it_is_unreachable_in_each_trial()
     assert_eq!(state_label(&twice.b), "written");
 
     let thrice = try_without_server(&twice);
-    let SlotState::Bad { why, log, .. } = &thrice.b else {
+    let SlotState::Bad { reason, log, .. } = &thrice.b else {
         panic!("{thrice:?}");
     };
-    assert_eq!(why, "the server cannot be reached; 2 earlier trials ended the same way");
+    assert_eq!(reason, "the server cannot be reached; 2 earlier trials ended the same way");
     assert_eq!(log, "no route");
     assert!(thrice.find_bad(&slot_image(2).file).is_some());
     assert!(thrice.undecided.is_empty(), "it is recorded as bad");
@@ -227,13 +227,13 @@ fn an_image_that_proves_itself_or_is_forgotten_is_not_undecided() {
 fn only_the_latest_undecided_images_and_one_log_are_retained() {
     let mut slots = Slots::default();
     for number in 0..20u8 {
-        slots.count_undecided(&slot_image(number).file, &undecided_reason());
+        slots.count_undecided(&slot_image(number).file, &undecided_end());
     }
     assert_eq!(slots.undecided.len(), 16);
     assert_eq!(slots.undecided[0].file, slot_image(4).file);
-    let logs = slots.undecided.iter().map(|one| one.reason.log.as_str());
+    let logs = slots.undecided.iter().map(|one| one.latest_end.log.as_str());
     assert_eq!(logs.collect::<String>(), "no route");
-    assert_eq!(slots.undecided[15].reason, undecided_reason());
+    assert_eq!(slots.undecided[15].latest_end, undecided_end());
 }
 
 #[test]
@@ -252,16 +252,16 @@ fn only_a_healthy_slot_without_a_counter_is_committed() {
 
 #[test]
 fn logs_of_a_failure_accumulate_without_repetition() {
-    let fail = |slots: &Slots, why: &str, log: &str| {
-        let event = SlotEvent::Failed { why: why.to_owned(), log: log.to_owned() };
+    let fail = |slots: &Slots, reason: &str, log: &str| {
+        let event = SlotEvent::Failed { reason: reason.to_owned(), log: log.to_owned() };
         let observed = boot_observation(Slot::A, BootEntry::Plain, BootEntry::Absent);
         step(slots, Slot::B, &event, &observed, NOON).expect("it is bad already")
     };
     let reason_and_log = |slots: &Slots| match &slots.b {
-        SlotState::Bad { why, log, .. } => (why.clone(), log.clone()),
+        SlotState::Bad { reason, log, .. } => (reason.clone(), log.clone()),
         other => panic!("{other:?}"),
     };
-    let expected = |why: &str, log: &str| (why.to_owned(), log.to_owned());
+    let expected = |reason: &str, log: &str| (reason.to_owned(), log.to_owned());
     let slots = with_good_slot_a(bad());
     let same = fail(&slots, "it panicked", "Oops");
     assert_eq!(reason_and_log(&same), expected("it panicked", "Oops"));
@@ -270,13 +270,13 @@ fn logs_of_a_failure_accumulate_without_repetition() {
     let other = fail(&slots, "a driver panicked", "");
     assert_eq!(reason_and_log(&other), expected("a driver panicked", "Oops"));
     let bad_image = other.find_bad(&slot_image(2).file).expect("it is recorded as bad");
-    assert_eq!(bad_image.why, "a driver panicked");
+    assert_eq!(bad_image.reason, "a driver panicked");
 
     let long_text = "é".repeat(Failure::MAX_LOG);
     let full = fail(&slots, &long_text, &long_text);
-    let (why, log) = reason_and_log(&full);
-    assert!(why.len() <= Failure::MAX_REASON && log.len() <= Failure::MAX_LOG);
-    assert!(full.bad[0].why.len() <= 512);
+    let (reason, log) = reason_and_log(&full);
+    assert!(reason.len() <= Failure::MAX_REASON && log.len() <= Failure::MAX_LOG);
+    assert!(full.bad[0].reason.len() <= 512);
 }
 
 #[test]
@@ -332,9 +332,9 @@ fn any_event() -> impl Strategy<Value = SlotEvent> {
         Just(SlotEvent::Booted),
         Just(SlotEvent::Passed),
         Just(SlotEvent::Committed),
-        (reason(), reason()).prop_map(|(why, log)| SlotEvent::Undecided { why, log }),
-        (reason(), reason()).prop_map(|(why, log)| SlotEvent::Failed { why, log }),
-        reason().prop_map(|why| SlotEvent::FellBack { why }),
+        (reason(), reason()).prop_map(|(reason, log)| SlotEvent::Undecided { reason, log }),
+        (reason(), reason()).prop_map(|(reason, log)| SlotEvent::Failed { reason, log }),
+        reason().prop_map(|reason| SlotEvent::FellBack { reason }),
         Just(SlotEvent::NotTried),
     ]
 }

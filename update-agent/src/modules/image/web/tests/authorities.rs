@@ -73,10 +73,11 @@ async fn a_clock_in_the_past_does_not_prevent_a_download_after_a_contact() {
         let settings = WebSettings { roots: vec![file.clone()], ..WebSettings::default() };
         WebClient::new(settings, None, floor).expect("valid settings")
     };
-    let Err(DownloadError::Transient { why, .. }) = open(&above(no_floor()), &address).await else {
+    let Err(DownloadError::Transient { reason, .. }) = open(&above(no_floor()), &address).await
+    else {
         panic!("a certificate that is not valid yet was accepted");
     };
-    assert!(why.contains("cannot be reached"), "{why}");
+    assert!(reason.contains("cannot be reached"), "{reason}");
 
     let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
     std::fs::write(folder.path().join("last-contact"), "2101-06-01T00:00:00Z\n").unwrap();
@@ -95,10 +96,10 @@ async fn a_server_of_another_authority_is_refused() {
         TestFileServer::start_with_tls(config, |_, _| TestReply::whole_file(b"image", "\"a\""));
     let web = client(WebSettings { roots: vec![file], ..WebSettings::default() });
     let address = format!("https://{}/a", server.address);
-    let Err(DownloadError::Transient { why, .. }) = open(&web, &address).await else {
+    let Err(DownloadError::Transient { reason, .. }) = open(&web, &address).await else {
         panic!("the certificate was accepted");
     };
-    assert!(why.contains("cannot be reached"), "{why}");
+    assert!(reason.contains("cannot be reached"), "{reason}");
     assert_eq!(server.requests().len(), 0);
 }
 
@@ -111,7 +112,7 @@ fn an_invalid_file_of_authorities_is_refused_by_name() {
             std::fs::write(&file, content).unwrap();
         }
         let settings = WebSettings { roots: vec![file.clone()], ..WebSettings::default() };
-        let why = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
-        assert!(why.contains("roots.pem"), "{why}");
+        let reason = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
+        assert!(reason.contains("roots.pem"), "{reason}");
     }
 }

@@ -437,15 +437,15 @@ fn normalize(mut slots: Slots) -> Slots {
     slots.bad.sort_by_key(|bad| bad.file);
     slots.undecided.sort_by_key(|undecided| undecided.file);
     for bad in &mut slots.bad {
-        bad.why.clear();
+        bad.reason.clear();
     }
     for state in [&mut slots.a, &mut slots.b] {
         match state {
             SlotState::Trial { boots, .. } => {
                 boots.drain(..boots.len().saturating_sub(1));
             }
-            SlotState::Bad { why, log, .. } => {
-                why.clear();
+            SlotState::Bad { reason, log, .. } => {
+                reason.clear();
                 log.clear();
             }
             _ => {}

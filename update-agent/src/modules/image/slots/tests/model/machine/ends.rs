@@ -25,7 +25,7 @@ impl ModelMachine {
 
     pub(super) fn fail_next(&self, model: &Model, done: u8) -> LawResult<Self> {
         let slot = self.running();
-        let failed = SlotEvent::Failed { why: String::new(), log: String::new() };
+        let failed = SlotEvent::Failed { reason: String::new(), log: String::new() };
         match done {
             0 => self.must_step(slot, &failed, Phase::Failing(1)),
             1 => self.withdraw(model, slot, Phase::Failing(2)),
@@ -36,7 +36,7 @@ impl ModelMachine {
     /// Only the server is unreachable.
     pub(super) fn end_undecided_next(&self, model: &Model, done: u8) -> LawResult<Self> {
         let slot = self.running();
-        let undecided = SlotEvent::Undecided { why: String::new(), log: String::new() };
+        let undecided = SlotEvent::Undecided { reason: String::new(), log: String::new() };
         match done {
             0 => self.must_step(slot, &undecided, Phase::EndingUndecided(1)),
             1 => self.withdraw(model, slot, Phase::EndingUndecided(2)),
