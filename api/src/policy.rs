@@ -98,8 +98,8 @@ pub struct ImageRules {
     pub download_bytes_per_second: u64,
     /// Maximum size of the image file in bytes; 0 for no limit.
     pub max_bytes: u64,
-    /// Number of consecutive failures after which the download is given up; 0 for the default of
-    /// the agent.
+    /// Number of consecutive failures after which the download fails; 0 for the default of the
+    /// agent.
     pub attempts: u32,
 }
 
@@ -116,8 +116,8 @@ pub struct ImageRulesInput {
     #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 1_125_899_906_842_624_u64)]
     pub max_bytes: u64,
-    /// Number of consecutive failures after which the download is given up; 0 (default) for the
-    /// default of the agent.
+    /// Number of consecutive failures after which the download fails; 0 (default) for the default
+    /// of the agent.
     #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 100)]
     pub attempts: u32,

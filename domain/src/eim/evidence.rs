@@ -345,7 +345,7 @@ impl PriorState<'_> {
         if times <= MAX_CALLS_PER_SAMPLE && now - unconfirmed.since < RETRY_PERIOD {
             return Reading::Unconfirmed(UnconfirmedFailure { times, ..unconfirmed });
         }
-        // The run is ended because the download was given up, and the node has no window to begin in.
+        // The run is ended because the download failed, and the node has no window to begin in.
         let was_fetched =
             matches!(last.confirmed_kind(), SampleKind::Downloading | SampleKind::Downloaded);
         if run.is_none() && was_fetched && !self.delivered.may_have_begun(now) {

@@ -18,8 +18,8 @@ use crate::modules::{RetryRule, TryKind};
 use crate::node::save_credential;
 use crate::status::AttemptEnd;
 
-/// After this many answers in a row that acknowledge fewer events than before, the report is given
-/// up for now.
+/// After this many answers in a row that acknowledge fewer events than before, reporting stops until
+/// the next round.
 const MAX_REWINDS: u32 = 3;
 /// A server may request the facts, then the package list. Further requests in the same round are
 /// ignored.

@@ -51,7 +51,7 @@ pub struct HealthConfig {
     pub units: Vec<String>,
     /// Whether the server must be reached, if it was reached within the hour before.
     pub server: bool,
-    /// Time from boot after which an image that is not healthy is given up.
+    /// Time from boot after which an image that is not healthy fails its trial.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
     /// How long everything must be healthy without interruption.

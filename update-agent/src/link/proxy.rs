@@ -119,7 +119,7 @@ fn enable_keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_PROBES)?;
-    // The kernel then also gives up a connection whose data is not acknowledged for that time.
+    // The kernel then also aborts a connection whose data is not acknowledged for that time.
     let in_all = KEEP_ALIVE_IDLE + KEEP_ALIVE_INTERVAL * KEEP_ALIVE_PROBES;
     let millis = u32::try_from(in_all.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(stream, millis)?;

@@ -193,7 +193,7 @@ pub async fn finish_trial(trial: Option<&TrialParts>) -> bool {
             tracing::error!(reason, "the image failed its trial; waiting for the reset");
             false
         }
-        // The image is neither committed nor given up. A reset would not help; the next start
+        // The image is neither committed nor rejected. A reset would not help; the next start
         // continues the trial.
         Err(failure) => {
             tracing::error!(%failure, "the trial of the image cannot be ended");

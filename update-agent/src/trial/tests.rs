@@ -71,7 +71,7 @@ async fn a_healthy_image_is_committed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unhealthy_image_is_given_up_with_the_reason_and_the_failure_log() {
+async fn an_unhealthy_image_is_rejected_with_the_reason_and_the_failure_log() {
     let machine = Machine::armed().await;
     machine.with_state(|state| state.unit = "failed");
     machine.boot();

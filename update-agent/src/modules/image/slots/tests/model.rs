@@ -211,7 +211,7 @@ fn must_hold(model: &Model) -> Exploration {
         undecided.is_some_and(|undecided| undecided.times == MAX_UNDECIDED_TRIALS)
     };
     assert!(explored.machines.iter().any(is_counted), "the server is never unreachable");
-    // It was neither blessed nor given up, and still runs.
+    // It was neither blessed nor rejected, and still runs.
     let runs_on = |one: &ModelMachine| one.phase == Phase::Idle && one.is_on_trial();
     assert!(explored.machines.iter().any(runs_on), "nothing ever fails");
     explored

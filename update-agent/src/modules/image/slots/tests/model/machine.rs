@@ -128,7 +128,7 @@ impl ModelMachine {
         self.running.expect("something runs").0
     }
 
-    /// Whether the running slot is neither blessed nor given up.
+    /// Whether the running slot is neither blessed nor rejected.
     pub fn is_on_trial(&self) -> bool {
         matches!(self.record.state(self.running()), SlotState::Trial { .. })
     }
