@@ -19,7 +19,7 @@ use crate::identity;
 use crate::journal::{Journal, JournalEntry, JournalError, JournalPoint, JournalStep, Phase};
 use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
 use crate::modules::{
-    AnyDraft, AnyModule, AnyStep, FetchProgress, KeptDownloads, ModuleKind, Readiness,
+    AnyDraft, AnyModule, AnyStep, DownloadRetention, FetchProgress, ModuleKind, Readiness,
 };
 use crate::reboot::RebootControl;
 
@@ -49,7 +49,7 @@ pub struct EngineParts {
 
 impl std::fmt::Debug for EngineParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("boot_id", &self.boot_id).finish_non_exhaustive()
+        f.debug_struct("EngineParts").field("boot_id", &self.boot_id).finish_non_exhaustive()
     }
 }
 
@@ -137,13 +137,13 @@ impl Engine {
 
     /// Removes files that ended attempts have left behind, except those that are kept. Call it only
     /// if no attempt is open.
-    pub async fn clean_up(&self, keep: KeptDownloads<&ModuleParts>) {
+    pub async fn clean_up(&self, keep: DownloadRetention<&ModuleParts>) {
         for module in &self.parts.modules {
             let name = module.kind().name;
             let own = match keep {
-                KeptDownloads::Long => KeptDownloads::Long,
-                KeptDownloads::Needed(spec) => {
-                    KeptDownloads::Needed(spec.and_then(|spec| spec.get(name)))
+                DownloadRetention::LongRunning => DownloadRetention::LongRunning,
+                DownloadRetention::NeededBy(spec) => {
+                    DownloadRetention::NeededBy(spec.and_then(|spec| spec.get(name)))
                 }
             };
             if let Err(failure) = module.clean_up(own).await {
@@ -376,7 +376,7 @@ impl Engine {
     /// Removes an attempt whose events are all stored by the server. Keeps the downloads that a retry can use.
     pub async fn close(&self, entry: &JournalEntry) -> Result<(), JournalError> {
         let spec_to_retry = may_be_retried(entry).then_some(&entry.target.spec);
-        self.clean_up(KeptDownloads::Needed(spec_to_retry)).await;
+        self.clean_up(DownloadRetention::NeededBy(spec_to_retry)).await;
         self.parts.journal.clear()
     }
 

@@ -66,7 +66,7 @@ pub enum Readiness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoOutcome {
     /// The node is verified to be as before.
-    Entirely,
+    Complete,
     /// The module cannot undo the steps: the node stays as it is.
     Impossible,
 }
@@ -103,11 +103,11 @@ pub struct SpecIdentity {
 
 /// Which downloads are kept when files are cleaned up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptDownloads<S> {
+pub enum DownloadRetention<S> {
     /// All that take long.
-    Long,
+    LongRunning,
     /// Those that an update with this spec needs; none without a spec.
-    Needed(Option<S>),
+    NeededBy(Option<S>),
 }
 
 /// Result of a verification.
@@ -314,7 +314,7 @@ pub trait Module: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<UndoOutcome, Failure>> + Send {
         async move {
             let is_untouched = Module::is_untouched(self, steps).await?;
-            Ok(if is_untouched { UndoOutcome::Entirely } else { UndoOutcome::Impossible })
+            Ok(if is_untouched { UndoOutcome::Complete } else { UndoOutcome::Impossible })
         }
     }
 
@@ -332,7 +332,7 @@ pub trait Module: Send + Sync + Sized + 'static {
     /// Removes what ended attempts have left behind. Called when no attempt is open.
     fn clean_up(
         &self,
-        _keep: KeptDownloads<&Self::Spec>,
+        _keep: DownloadRetention<&Self::Spec>,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         ready(Ok(()))
     }

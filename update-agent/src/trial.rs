@@ -144,7 +144,7 @@ pub async fn run_trial(parts: &TrialParts) -> Result<TrialOutcome, Failure> {
     let timer = TrialTimer::start(&parts.paths, parts.health.deadline);
     let (slot, seen) = match determine_running(parts, &timer).await? {
         RunningState::Trial(slot, seen) => (slot, seen),
-        RunningState::Settled => {
+        RunningState::Stable => {
             // An agent that was killed during the trial may have left the watchdog running.
             watchdog::stop_left_open(&parts.paths);
             guard::stop_guard(&parts.paths);

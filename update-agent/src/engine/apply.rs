@@ -227,7 +227,7 @@ impl Engine {
             failure.log.clone_from(&problem.log);
         }
         match self.undo_steps(&entry).await {
-            Ok(UndoOutcome::Entirely) => return self.end(entry, EventKind::Reverted { failure }),
+            Ok(UndoOutcome::Complete) => return self.end(entry, EventKind::Reverted { failure }),
             Ok(UndoOutcome::Impossible) => {}
             Err(back) => {
                 let reason = failure.reason;
@@ -256,7 +256,7 @@ impl Engine {
         for module in self.involved_modules(entry) {
             any = true;
             match module.undo(&steps).await {
-                Ok(undone) => back &= undone == UndoOutcome::Entirely,
+                Ok(undone) => back &= undone == UndoOutcome::Complete,
                 Err(failure) => {
                     tracing::warn!(module = module.kind().name, error = %failure, "cannot revert the change");
                     back = false;
@@ -268,7 +268,7 @@ impl Engine {
         }
         match again {
             Some(failure) => Err(failure),
-            None if any && back => Ok(UndoOutcome::Entirely),
+            None if any && back => Ok(UndoOutcome::Complete),
             None => Ok(UndoOutcome::Impossible),
         }
     }

@@ -18,13 +18,18 @@ pub struct PackageSpec {
     /// With [`PackageRules::min_age_days`]: the versions that are old enough. No other version is
     /// newly installed.
     #[serde(default)]
-    pub settled: Vec<PackageVersion>,
+    pub aged_versions: Vec<PackageVersion>,
 }
 
 impl PackageSpec {
     /// A spec without additional sources and with the default rules.
     pub fn new(mode: PackageMode) -> Self {
-        Self { mode, sources: Vec::new(), rules: PackageRules::default(), settled: Vec::new() }
+        Self {
+            mode,
+            sources: Vec::new(),
+            rules: PackageRules::default(),
+            aged_versions: Vec::new(),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Draft, FetchProgress, KeptDownloads, Module, ModuleKind, PostApplyResult, Readiness, TryKind,
-    UndoOutcome, Verdict,
+    DownloadRetention, Draft, FetchProgress, Module, ModuleKind, PostApplyResult, Readiness,
+    TryKind, UndoOutcome, Verdict,
 };
 use crate::model::{Failure, FailureKind, encode_part};
 
@@ -75,7 +75,7 @@ pub trait AnyModule: Send + Sync {
     /// [`Module::cancel_pending_change`].
     async fn cancel_pending_change(&self) -> Result<(), Failure>;
     /// [`Module::clean_up`]; an unreadable spec needs nothing.
-    async fn clean_up(&self, keep: KeptDownloads<&Value>) -> Result<(), Failure>;
+    async fn clean_up(&self, keep: DownloadRetention<&Value>) -> Result<(), Failure>;
     /// [`Module::set_credential`].
     fn set_credential(&self, credential: &Secret);
 }
@@ -177,12 +177,14 @@ impl<M: Module> AnyModule for M {
         Module::cancel_pending_change(self).await
     }
 
-    async fn clean_up(&self, keep: KeptDownloads<&Value>) -> Result<(), Failure> {
+    async fn clean_up(&self, keep: DownloadRetention<&Value>) -> Result<(), Failure> {
         let spec = match keep {
-            KeptDownloads::Long => return Module::clean_up(self, KeptDownloads::Long).await,
-            KeptDownloads::Needed(spec) => spec.and_then(|spec| decode_spec::<M>(spec).ok()),
+            DownloadRetention::LongRunning => {
+                return Module::clean_up(self, DownloadRetention::LongRunning).await;
+            }
+            DownloadRetention::NeededBy(spec) => spec.and_then(|spec| decode_spec::<M>(spec).ok()),
         };
-        Module::clean_up(self, KeptDownloads::Needed(spec.as_ref())).await
+        Module::clean_up(self, DownloadRetention::NeededBy(spec.as_ref())).await
     }
 
     fn set_credential(&self, credential: &Secret) {

@@ -50,8 +50,8 @@ use crate::hooks::{self, HookPoint};
 use crate::model::{Failure, FailureKind, ImageChange, ImageSpec, Sha256};
 use crate::module_registry::ModuleRegistry;
 use crate::modules::{
-    Draft, FetchProgress, KeptDownloads, Module, PostApplyResult, Readiness, ReportText, RetryRule,
-    SpecIdentity, TryKind, UndoOutcome, Verdict,
+    DownloadRetention, Draft, FetchProgress, Module, PostApplyResult, Readiness, ReportText,
+    RetryRule, SpecIdentity, TryKind, UndoOutcome, Verdict,
 };
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
@@ -382,7 +382,7 @@ impl Module for ImageModule {
     async fn undo(&self, steps: &[ImageStep]) -> Result<UndoOutcome, Failure> {
         match steps.first() {
             Some(step) => self.disarm(step.slot).await,
-            None => Ok(UndoOutcome::Entirely),
+            None => Ok(UndoOutcome::Complete),
         }
     }
 
@@ -397,10 +397,10 @@ impl Module for ImageModule {
     }
 
     /// An image is a download that takes long.
-    async fn clean_up(&self, keep: KeptDownloads<&ImageSpec>) -> Result<(), Failure> {
+    async fn clean_up(&self, keep: DownloadRetention<&ImageSpec>) -> Result<(), Failure> {
         match keep {
-            KeptDownloads::Long => Ok(()),
-            KeptDownloads::Needed(spec) => {
+            DownloadRetention::LongRunning => Ok(()),
+            DownloadRetention::NeededBy(spec) => {
                 self.discard_downloads(spec.map(|image| image.sha256)).await
             }
         }

@@ -49,8 +49,8 @@ use crate::commands::doctor::DoctorFinding;
 use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
 use crate::module_registry::ModuleRegistry;
 use crate::modules::{
-    Draft, FetchProgress, KeptDownloads, Module, PostApplyResult, Readiness, ReportText, TryKind,
-    Verdict,
+    DownloadRetention, Draft, FetchProgress, Module, PostApplyResult, Readiness, ReportText,
+    TryKind, Verdict,
 };
 use crate::owner::{Owner, OwnerLimits};
 use crate::paths::AgentPaths;
@@ -451,7 +451,7 @@ impl Module for PackagesModule {
     /// Removes all files: they are quickly fetched again.
     fn clean_up(
         &self,
-        _keep: KeptDownloads<&PackageSpec>,
+        _keep: DownloadRetention<&PackageSpec>,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         ready(self.remove_files())
     }

@@ -173,7 +173,7 @@ async fn an_unhealthy_image_whose_entry_cannot_be_removed_is_still_given_up() {
     machine.run().await.unwrap().unwrap();
     assert_eq!(machine.count("reset"), 1);
     assert!(matches!(state_of_b(&machine), SlotState::Bad { .. }));
-    // The loader counts, and no agent takes the bad image for settled in between.
+    // The loader counts, and no agent takes the bad image for a stable system in between.
     assert_eq!(machine.boot_until_settled().await, TrialOutcome::NotOnTrial);
     assert_eq!(machine.with_state(|state| state.running), Slot::A);
     assert_eq!(machine.count("reset"), 3, "once per try");

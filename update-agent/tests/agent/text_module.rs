@@ -303,7 +303,7 @@ async fn a_failed_module_is_reported_with_what_it_left() {
 async fn a_module_without_undo_may_have_nothing_to_undo() {
     let node = TestNode::new();
     let module = TextModule::new(&node);
-    assert_eq!(Module::undo(&module, &[]).await, Ok(UndoOutcome::Entirely));
+    assert_eq!(Module::undo(&module, &[]).await, Ok(UndoOutcome::Complete));
     fs::write(node.paths().inside("/text"), "new").unwrap();
     assert_eq!(Module::undo(&module, &[]).await, Ok(UndoOutcome::Impossible));
 }

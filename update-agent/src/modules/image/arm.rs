@@ -313,14 +313,14 @@ impl ImageModule {
                 boot.withdraw(slot).await?;
                 let observation = boot.observe().await?;
                 slots.step(slot, &SlotEvent::NotTried, &observation)?;
-                Ok(UndoOutcome::Entirely)
+                Ok(UndoOutcome::Complete)
             }
             SlotState::Empty
             | SlotState::Writing(_)
             | SlotState::Written(_)
             | SlotState::Bad { .. } => {
                 boot.withdraw(slot).await?;
-                Ok(UndoOutcome::Entirely)
+                Ok(UndoOutcome::Complete)
             }
         }
     }

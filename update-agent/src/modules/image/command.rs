@@ -28,7 +28,7 @@ struct SlotsReport {
     slots: Vec<SlotEntry>,
     /// Failed images, latest last.
     bad: Vec<BadImageEntry>,
-    /// Images whose trial ended without a verdict.
+    /// Images whose latest trial ended undecided.
     undecided: Vec<UndecidedEntry>,
 }
 
@@ -182,13 +182,13 @@ fn forget_image(
 pub fn run_trial_command(arguments: &cli::TrialArgs) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         TrialCommand::Guard(arguments) => {
-            let settled = load_config(&arguments.paths);
-            let log = settled.as_ref().map(|(config, _)| config.log.clone());
+            let loaded = load_config(&arguments.paths);
+            let log = loaded.as_ref().map(|(config, _)| config.log.clone());
             // The guard must run even if the log cannot be set up.
             if telemetry::init(&log.unwrap_or_default()).is_err() {
                 telemetry::init(&LogConfig::default()).ok();
             }
-            let (paths, deadline) = guard_settings(settled);
+            let (paths, deadline) = guard_settings(loaded);
             let reset = SysRq::default();
             let guarded = build_runtime()?.block_on(trial::run_guard(&paths, deadline, &reset));
             Ok(match guarded {
@@ -202,8 +202,8 @@ pub fn run_trial_command(arguments: &cli::TrialArgs) -> anyhow::Result<ExitCode>
 
 /// Paths and deadline for the guard. An unreadable configuration may be the fault of the new image:
 /// then the guard uses this system and the default deadline.
-fn guard_settings(settled: anyhow::Result<(Config, AgentPaths)>) -> (AgentPaths, Duration) {
-    match settled {
+fn guard_settings(loaded: anyhow::Result<(Config, AgentPaths)>) -> (AgentPaths, Duration) {
+    match loaded {
         Ok((config, paths)) => (paths, config.image.health.deadline),
         Err(error) => {
             let deadline = HealthConfig::default().deadline;
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_slots_are_shown_with_what_runs_and_what_failed() {
-        let what = |image_id: &str| SlotImage {
+        let image = |image_id: &str| SlotImage {
             file: Sha256::hash(image_id.as_bytes()),
             profile_name: "demo".into(),
             image_id: image_id.into(),
@@ -285,7 +285,7 @@ mod tests {
         let mut out = Vec::new();
         print_report(&build_report("systemd-boot", &slots, &seen), &mut out).unwrap();
         let digest = Sha256::hash(b"1.1");
-        let left = Sha256::hash(b"1.2");
+        let undecided = Sha256::hash(b"1.2");
         assert_eq!(
             String::from_utf8(out).unwrap(),
             format!(
@@ -298,7 +298,7 @@ mod tests {
                  run `evenkeel-agent image forget {digest}` to allow another try\n\
                  \n\
                  undecided trials: 1; last reason: the server cannot be reached\n    \
-                 {left}\n"
+                 {undecided}\n"
             )
         );
     }

@@ -31,7 +31,7 @@ pub struct ImageSystem {
 
 impl fmt::Debug for ImageSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Images").field("boot", &self.boot.name()).finish_non_exhaustive()
+        f.debug_struct("ImageSystem").field("boot", &self.boot.name()).finish_non_exhaustive()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::model::{
     PackageRequirement, PackageSpec, UpdatePlan, UpdateTarget,
 };
 use crate::module_registry::ModuleRegistry;
-use crate::modules::{KeptDownloads, Module as _};
+use crate::modules::{DownloadRetention, Module as _};
 use crate::text;
 
 /// A plan for packages. Output of `plan`.
@@ -90,7 +90,7 @@ pub async fn plan_packages(
     let target = UpdateTarget { digest: String::new(), spec };
     let engine = registry.build_engine(Box::new(FileJournal::new(journal)));
     let planned = engine.plan(&target).await;
-    engine.clean_up(KeptDownloads::Long).await;
+    engine.clean_up(DownloadRetention::LongRunning).await;
     match planned {
         Ok(draft) => Ok(PackagePlan {
             plan: draft.plan,

@@ -323,7 +323,7 @@ mod tests {
         let (_, packages) = system(&root);
         let mut spec = PackageSpec::new(PackageMode::Latest);
         spec.rules.min_age_days = 7;
-        spec.settled = vec![PackageVersion {
+        spec.aged_versions = vec![PackageVersion {
             name: "demo".into(),
             architecture: "all".into(),
             version: "2".into(),
@@ -337,7 +337,7 @@ mod tests {
         let held_back = &draft.report.held_back[0];
         assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::Policy));
 
-        spec.settled.clear();
+        spec.aged_versions.clear();
         let failure = packages.observe(&spec).await.unwrap_err();
         assert!(failure.reason.ends_with("such as those of demo"), "{}", failure.reason);
         packages.remove_files().unwrap();

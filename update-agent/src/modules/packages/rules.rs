@@ -104,9 +104,9 @@ pub fn find_offenders(
     simulation: &Simulation,
     native: &str,
 ) -> BTreeSet<AptVersion> {
-    let settled = settled_versions(spec);
+    let aged_versions = index_aged_versions(spec);
     let young = |install: &PlannedInstall| {
-        let architectures = settled.get(&(install.name(), install.after.as_str()));
+        let architectures = aged_versions.get(&(install.name(), install.after.as_str()));
         let same = |architecture: &str| {
             architecture == install.architecture
                 || architecture == "all"
@@ -131,13 +131,13 @@ pub fn find_offenders(
 }
 
 /// The architectures in which a version of a package is old enough.
-fn settled_versions(spec: &PackageSpec) -> BTreeMap<(&str, &str), Vec<&str>> {
-    let mut settled: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for settled_version in &spec.settled {
-        let version = (settled_version.name.as_str(), settled_version.version.as_str());
-        settled.entry(version).or_default().push(settled_version.architecture.as_str());
+fn index_aged_versions(spec: &PackageSpec) -> BTreeMap<(&str, &str), Vec<&str>> {
+    let mut architectures: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for aged in &spec.aged_versions {
+        let version = (aged.name.as_str(), aged.version.as_str());
+        architectures.entry(version).or_default().push(aged.architecture.as_str());
     }
-    settled
+    architectures
 }
 
 fn is_requested(spec: &PackageSpec, install: &PlannedInstall, native: &str) -> bool {
@@ -238,7 +238,7 @@ mod tests {
             ..Simulation::default()
         };
         let mut spec = PackageSpec::new(PackageMode::Latest);
-        spec.settled = vec![
+        spec.aged_versions = vec![
             version("old", "amd64", "1"),
             version("newer", "amd64", "1"),
             version("now-all", "amd64", "1"),

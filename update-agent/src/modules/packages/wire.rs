@@ -11,7 +11,7 @@ use crate::model::{
 /// Parses the spec of packages. If the mode or a rule is not supported by this agent, there is no
 /// spec: a spec without that part would mean something else.
 pub(super) fn parse_packages(packages: pb::Packages) -> Option<PackageSpec> {
-    let settled = packages.aged_versions.into_iter().map(|version| PackageVersion {
+    let aged_versions = packages.aged_versions.into_iter().map(|version| PackageVersion {
         name: version.name,
         architecture: version.architecture,
         version: version.version,
@@ -20,7 +20,7 @@ pub(super) fn parse_packages(packages: pb::Packages) -> Option<PackageSpec> {
         mode: parse_mode(packages.mode?),
         sources: packages.sources,
         rules: parse_rules(packages.rules.unwrap_or_default())?,
-        settled: settled.collect(),
+        aged_versions: aged_versions.collect(),
     })
 }
 
@@ -167,7 +167,7 @@ mod tests {
                 min_age_days: 7,
             }
         );
-        assert_eq!(spec.settled[0].version, "1");
+        assert_eq!(spec.aged_versions[0].version, "1");
     }
 
     #[test]
