@@ -1,5 +1,5 @@
 //! The agent's own model of targets, plans, events and reports. The journal is written in these types; [`crate::link`]
-//! converts them to protocol messages and back.
+//! converts them to protocol messages and back, and modules convert their specs and reports.
 
 mod failure;
 pub mod image;

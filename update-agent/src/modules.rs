@@ -1,10 +1,10 @@
 //! The interface between the agent and its modules. A module changes one kind of thing, such as
 //! packages.
 //!
-//! A module is one folder with one implementation of [`Module`], and one line in [`MODULES`]. Only
-//! the module knows the types of its specs, steps and reports: the engine, the journal, the reports
-//! and the commands carry them as JSON ([`ModuleParts`]), and [`AnyModule`] and [`ModuleKind`] hide
-//! the types.
+//! A module is one folder with one implementation of [`Module`], and one line in [`MODULES`]. The
+//! code that runs modules does not know the types of their specs, steps and reports: the engine, the
+//! journal, the reports and the commands carry them as JSON ([`ModuleParts`]), and [`AnyModule`] and
+//! [`ModuleKind`] hide the types. The facts, the owner's limits and the link know some of them.
 
 mod any;
 pub mod image;

@@ -1,4 +1,4 @@
-//! Converts the agent's types to protocol messages and back. Messages are not used outside of this folder.
+//! Converts the agent's own types to protocol messages and back. Modules convert their specs and reports.
 
 use std::time::Duration;
 
