@@ -209,8 +209,8 @@ impl Agent {
     /// failed.
     pub async fn run_once(&mut self) -> Result<(), AgentError> {
         loop {
-            let (did, _) = self.run_round(true).await?;
-            if did == RoundOutcome::Wait {
+            let (outcome, _) = self.run_round(true).await?;
+            if outcome == RoundOutcome::Wait {
                 break;
             }
         }
@@ -229,7 +229,7 @@ impl Agent {
 
     /// Runs until the agent is asked to stop.
     pub async fn run(&mut self) {
-        let calm = || {
+        let new_backoff = || {
             ExponentialBuilder::new()
                 .with_min_delay(BACKOFF.0)
                 .with_max_delay(BACKOFF.1)
@@ -237,17 +237,17 @@ impl Agent {
                 .without_max_times()
                 .build()
         };
-        let mut backoff = calm();
+        let mut backoff = new_backoff();
         let mut last_error = String::new();
         while !self.stop.is_cancelled() {
             let wait = match self.run_round(false).await {
-                Ok((did, next_poll)) => {
+                Ok((outcome, next_poll)) => {
                     if !last_error.is_empty() {
                         tracing::info!(was = last_error, "recovered from the error");
                     }
                     last_error.clear();
-                    backoff = calm();
-                    match did {
+                    backoff = new_backoff();
+                    match outcome {
                         RoundOutcome::PollAgain => Duration::ZERO,
                         RoundOutcome::Wait => next_poll.min(self.intervals.max_poll_interval),
                     }
@@ -361,11 +361,11 @@ impl Agent {
         });
         let has_begun = entry.as_ref().is_some_and(JournalEntry::has_begun);
         let (act, is_prepared) = (decision.action.clone(), entry.is_some());
-        let did = Box::pin(self.perform_action(decision.action, entry, once)).await?;
-        if did == RoundOutcome::Wait && !has_begun && !self.loop_state.is_fetch_deferred {
+        let outcome = Box::pin(self.perform_action(decision.action, entry, once)).await?;
+        if outcome == RoundOutcome::Wait && !has_begun && !self.loop_state.is_fetch_deferred {
             self.loop_state.idle = self.idle_period_after(&act, is_prepared);
         }
-        Ok((did, self.time_until_next_poll(way, answer.next_poll)))
+        Ok((outcome, self.time_until_next_poll(way, answer.next_poll)))
     }
 
     /// Changes the node, or continues a change, while a lock prevents a shutdown. A pending reboot
@@ -379,9 +379,9 @@ impl Agent {
         if entry.phase != Phase::Rebooting {
             self.guard.acquire("an update is being carried out");
         }
-        let carried = self.engine.run_attempt(entry, trying).await;
+        let result = self.engine.run_attempt(entry, trying).await;
         self.guard.release().await;
-        Ok(carried?)
+        Ok(result?)
     }
 
     /// Logs a decision once and not at every poll.

@@ -432,13 +432,13 @@ impl Engine {
 
     /// Appends an event with the next sequence number. It is sent only after the journal is written.
     fn record_event(&self, entry: &mut JournalEntry, kind: EventKind) {
-        let account = if kind.is_terminal() { entry.run_report() } else { None };
+        let report = if kind.is_terminal() { entry.run_report() } else { None };
         entry.events.push(AttemptEvent {
             sequence: entry.last_sequence() + 1,
             at: self.now(),
             boot_id: self.parts.boot_id.clone(),
             kind,
-            report: account,
+            report,
         });
     }
 

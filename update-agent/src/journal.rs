@@ -183,13 +183,13 @@ impl JournalEntry {
 
     /// The report of the run so far; `None` if it is empty.
     pub fn run_report(&self) -> Option<RunReport> {
-        let account = RunReport {
+        let report = RunReport {
             phases: self.spans.clone(),
             remarks: self.remarks.iter().take(MAX_REMARKS).cloned().collect(),
             reboot_required: self.reboot_required,
             modules: self.reports.clone(),
         };
-        (account != RunReport::default()).then_some(account)
+        (report != RunReport::default()).then_some(report)
     }
 }
 
@@ -318,7 +318,7 @@ impl FileJournal {
             number += 1;
         };
         fs::rename(&self.path, &quarantined)
-            .map_err(FileError::while_doing("set aside", &self.path))?;
+            .map_err(FileError::while_doing("rename", &self.path))?;
         durable::flush_folder(&self.path)?;
         tracing::error!(
             why,
@@ -330,16 +330,16 @@ impl FileJournal {
 }
 
 fn parse_entry(content: &[u8]) -> Result<JournalEntry, String> {
-    let page: JournalDocument<JournalEntry> =
+    let document: JournalDocument<JournalEntry> =
         serde_json::from_slice(content).map_err(|error| error.to_string())?;
-    if page.format != FORMAT_VERSION {
-        return Err(format!("unsupported format version {}", page.format));
+    if document.format != FORMAT_VERSION {
+        return Err(format!("unsupported format version {}", document.format));
     }
-    let numbers = page.attempt.events.iter().map(|event| event.sequence);
-    if !numbers.eq(1..=page.attempt.last_sequence()) {
+    let numbers = document.attempt.events.iter().map(|event| event.sequence);
+    if !numbers.eq(1..=document.attempt.last_sequence()) {
         return Err("the events are not numbered from 1 without gaps".to_owned());
     }
-    Ok(page.attempt)
+    Ok(document.attempt)
 }
 
 impl Journal for FileJournal {
@@ -357,8 +357,8 @@ impl Journal for FileJournal {
     }
 
     fn write(&self, point: &JournalPoint, entry: &JournalEntry) -> Result<(), JournalError> {
-        let page = JournalDocument { format: FORMAT_VERSION, attempt: entry };
-        let content = serde_json::to_vec(&page).map_err(JournalError::Unwritable)?;
+        let document = JournalDocument { format: FORMAT_VERSION, attempt: entry };
+        let content = serde_json::to_vec(&document).map_err(JournalError::Unwritable)?;
         durable::replace_file(&self.path, &content, 0o600)?;
         tracing::debug!(%point, attempt = %entry.attempt, "journal written");
         Ok(())

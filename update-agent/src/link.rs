@@ -151,7 +151,7 @@ pub trait ServerLink: Send + Sync {
     /// Enrols this machine as a node.
     async fn enroll(&self, applicant: &Applicant) -> Result<Enrollment, LinkError>;
     /// Sends the state of the node and gets the decision.
-    async fn poll(&self, question: PollQuery<'_>) -> Result<PollAnswer, LinkError>;
+    async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError>;
     /// Requests permission to change the node now.
     async fn request_start(&self, entry: &JournalEntry) -> Result<StartPermit, LinkError>;
     /// Sends the unacknowledged events. Returns the sequence number up to which all events are stored.

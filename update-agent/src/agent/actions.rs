@@ -92,9 +92,9 @@ impl Agent {
             self.set_waiting_reason(String::new());
         }
         let (entry, fetched) = self.unless_stopped(self.engine.fetch(entry)).await??;
-        let did = self.record_fetch_progress(&fetched);
+        let outcome = self.record_fetch_progress(&fetched);
         self.report_and_close(entry).await?;
-        Ok(did)
+        Ok(outcome)
     }
 
     /// Records the progress of a download. If the download has to wait, the agent polls again at

@@ -93,7 +93,7 @@ impl Agent {
     /// Makes a long poll. Ending it early loses nothing, because a poll can be repeated.
     pub(super) async fn long_poll(
         &mut self,
-        question: PollQuery<'_>,
+        query: PollQuery<'_>,
         rest: IdlePeriod,
         digest: [u8; 32],
     ) -> Result<PollResult, AgentError> {
@@ -106,7 +106,7 @@ impl Agent {
             }
         });
         let (link, stop) = (Arc::clone(&self.link), self.stop.clone());
-        let mut answer = link.poll(question);
+        let mut answer = link.poll(query);
         let answer = loop {
             tokio::select! {
                 biased;
@@ -127,8 +127,8 @@ impl Agent {
             }
             answer => answer?,
         };
-        let is_same = answer.decision_tag == question.decision_tag;
-        let least = if is_same { question.max_hold.mul_f32(0.75) } else { LONG_POLL_THRESHOLD };
+        let is_same = answer.decision_tag == query.decision_tag;
+        let least = if is_same { query.max_hold.mul_f32(0.75) } else { LONG_POLL_THRESHOLD };
         let way = match (begun.elapsed() >= least, is_same) {
             (true, _) => AnswerTiming::Held,
             (false, true) => AnswerTiming::Declined,

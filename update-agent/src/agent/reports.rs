@@ -186,7 +186,7 @@ impl Agent {
         // Changed facts are sent with a regular poll.
         let rest = rest.filter(|_| !send_facts);
         let hold = rest.map_or(Duration::ZERO, |rest| self.hold_time(rest));
-        let question = PollQuery {
+        let query = PollQuery {
             facts: &facts,
             send_facts,
             packages: None,
@@ -196,8 +196,8 @@ impl Agent {
             max_hold: hold,
         };
         let (mut answer, mut way) = match rest.filter(|_| !hold.is_zero()) {
-            None => (self.send_poll(question).await?, AnswerTiming::Immediate),
-            Some(rest) => match self.long_poll(question, rest, digest).await? {
+            None => (self.send_poll(query).await?, AnswerTiming::Immediate),
+            Some(rest) => match self.long_poll(query, rest, digest).await? {
                 PollResult::Answer(answer, way) => (answer, way),
                 nothing => return Ok(nothing),
             },
@@ -211,20 +211,20 @@ impl Agent {
             if !answer.want_facts && packages.is_none() {
                 break;
             }
-            let question = PollQuery {
+            let query = PollQuery {
                 send_facts: answer.want_facts,
                 packages: packages.as_deref(),
                 max_hold: Duration::ZERO,
-                ..question
+                ..query
             };
-            (answer, way) = (self.send_poll(question).await?, AnswerTiming::Immediate);
+            (answer, way) = (self.send_poll(query).await?, AnswerTiming::Immediate);
         }
         self.loop_state.sent_facts_digest = Some(digest);
         Ok(PollResult::Answer(answer, way))
     }
 
-    async fn send_poll(&mut self, question: PollQuery<'_>) -> Result<Box<PollAnswer>, AgentError> {
-        let answer = self.unless_stopped(self.link.poll(question)).await??;
+    async fn send_poll(&mut self, query: PollQuery<'_>) -> Result<Box<PollAnswer>, AgentError> {
+        let answer = self.unless_stopped(self.link.poll(query)).await??;
         self.store_answer(&answer)?;
         Ok(Box::new(answer))
     }

@@ -82,8 +82,8 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
         }
         OutputFormat::Text => print_findings(&findings, out)?,
     }
-    let is_ill = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);
-    Ok(if is_ill { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let has_failures = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);
+    Ok(if has_failures { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Runs all checks and returns the findings in the order in which problems are best fixed.

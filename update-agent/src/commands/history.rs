@@ -47,12 +47,12 @@ fn print_records(records: &[AttemptRecord], out: &mut impl Write) -> std::io::Re
 }
 
 fn detail_lines(record: &AttemptRecord) -> Vec<String> {
-    let account = &record.report;
+    let report = &record.report;
     let mut lines = Vec::new();
     if !record.reason.is_empty() {
         lines.push(record.reason.clone());
     }
-    let phases = account.phases.iter().map(|span| {
+    let phases = report.phases.iter().map(|span| {
         let fetched = match span.bytes {
             0 => String::new(),
             bytes => format!(" ({})", text::format_bytes(bytes)),
@@ -64,10 +64,10 @@ fn detail_lines(record: &AttemptRecord) -> Vec<String> {
         lines.push(phases.join(", "));
     }
     lines.extend(record.results.iter().cloned());
-    if account.reboot_required {
+    if report.reboot_required {
         lines.push("reboot still required".to_owned());
     }
-    lines.extend(account.remarks.iter().cloned());
+    lines.extend(report.remarks.iter().cloned());
     // The output of a tool has several lines.
     let lines = lines.iter().flat_map(|line| line.lines());
     lines.map(str::to_owned).collect()

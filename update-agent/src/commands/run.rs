@@ -79,11 +79,11 @@ pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
             if trial.is_some() {
                 manager.notify(ServiceState::Ready);
             }
-            let settled = tokio::select! {
-                settled = startup::finish_trial(trial.as_deref()) => settled,
+            let may_continue = tokio::select! {
+                may_continue = startup::finish_trial(trial.as_deref()) => may_continue,
                 () = stop.cancelled() => false,
             };
-            if settled {
+            if may_continue {
                 agent.run().await;
             } else {
                 stop.cancelled().await;

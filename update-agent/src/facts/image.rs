@@ -92,7 +92,7 @@ pub fn add_image_facts(facts: &mut Facts, slots: Option<&Slots>, may_be_named: b
     };
     let fact = |slot: Slot| {
         let state = slots.state(slot);
-        let image_id = state.image().map(|what| truncate_text(&what.image_id, MAX_TEXT_BYTES));
+        let image_id = state.image().map(|image| truncate_text(&image.image_id, MAX_TEXT_BYTES));
         SlotFact {
             name: slot.label().to_owned(),
             state: state.name().to_owned(),

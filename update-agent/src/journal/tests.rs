@@ -86,9 +86,9 @@ fn a_clock_jump_adds_no_negative_duration() {
     entry.add_phase_time("download", (at(100), at(103)), 7);
     entry.add_phase_time("download", (at(103), at(5)), 1);
     entry.add_phase_time("apply", (at(9), at(8)), 0);
-    let account = entry.run_report().unwrap();
+    let report = entry.run_report().unwrap();
     let phases: Vec<_> =
-        account.phases.iter().map(|span| (span.phase.as_str(), span.millis, span.bytes)).collect();
+        report.phases.iter().map(|span| (span.phase.as_str(), span.millis, span.bytes)).collect();
     assert_eq!(phases, [("download", 3000, 8), ("apply", 0, 0)]);
 }
 

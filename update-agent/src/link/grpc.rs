@@ -158,9 +158,9 @@ impl GrpcLink {
     }
 
     /// Makes one long poll. It is not retried here: the agent decides what to do when it breaks off.
-    async fn long_poll(&self, question: PollQuery<'_>) -> Result<PollResponse, LinkError> {
-        let deadline = question.max_hold.saturating_add(POLL_GRACE_PERIOD);
-        let request = self.request_with_deadline(wire::poll_request(question), deadline);
+    async fn long_poll(&self, query: PollQuery<'_>) -> Result<PollResponse, LinkError> {
+        let deadline = query.max_hold.saturating_add(POLL_GRACE_PERIOD);
+        let request = self.request_with_deadline(wire::poll_request(query), deadline);
         let mut client = self.client.clone();
         with_deadline(deadline, client.poll(request)).await
     }
@@ -192,11 +192,11 @@ impl ServerLink for GrpcLink {
         wire::parse_enrollment(answer)
     }
 
-    async fn poll(&self, question: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
-        if !question.max_hold.is_zero() {
-            return self.accept_answer(self.long_poll(question).await?);
+    async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
+        if !query.max_hold.is_zero() {
+            return self.accept_answer(self.long_poll(query).await?);
         }
-        let message = wire::poll_request(question);
+        let message = wire::poll_request(query);
         let answer = self
             .call(|| {
                 let request = self.request(message.clone());

@@ -58,17 +58,17 @@ pub(super) fn parse_enrollment(answer: pb::EnrollResponse) -> Result<Enrollment,
     })
 }
 
-pub(super) fn poll_request(question: PollQuery<'_>) -> pb::PollRequest {
+pub(super) fn poll_request(query: PollQuery<'_>) -> pb::PollRequest {
     pb::PollRequest {
-        facts_digest: facts_digest(question.facts).to_vec(),
-        facts: question.send_facts.then(|| facts_message(question.facts)),
-        attempt: question
+        facts_digest: facts_digest(query.facts).to_vec(),
+        facts: query.send_facts.then(|| facts_message(query.facts)),
+        attempt: query
             .attempt
             .map(|(id, last_sequence)| pb::Attempt { id: id.to_string(), last_sequence }),
-        packages: question.packages.unwrap_or_default().to_owned(),
-        waiting: question.waiting_reason.to_owned(),
-        decision_tag: question.decision_tag,
-        long_poll_millis: u32::try_from(question.max_hold.as_millis()).unwrap_or(u32::MAX),
+        packages: query.packages.unwrap_or_default().to_owned(),
+        waiting: query.waiting_reason.to_owned(),
+        decision_tag: query.decision_tag,
+        long_poll_millis: u32::try_from(query.max_hold.as_millis()).unwrap_or(u32::MAX),
     }
 }
 
@@ -301,16 +301,16 @@ fn event_message(event: &AttemptEvent, entry: &JournalEntry, kinds: &[ModuleKind
     message
 }
 
-fn run_report_message(account: &RunReport) -> pb::RunReport {
-    let phases = account.phases.iter().map(|span| pb::PhaseSpan {
+fn run_report_message(report: &RunReport) -> pb::RunReport {
+    let phases = report.phases.iter().map(|span| pb::PhaseSpan {
         phase: span.phase.clone(),
         millis: span.millis,
         bytes: span.bytes,
     });
     pb::RunReport {
         phases: phases.collect(),
-        remarks: account.remarks.clone(),
-        reboot_required: account.reboot_required,
+        remarks: report.remarks.clone(),
+        reboot_required: report.reboot_required,
         ..pb::RunReport::default()
     }
 }

@@ -111,7 +111,7 @@ impl<'a> HealthMonitor<'a> {
         // The open attempt is named: otherwise the server would assume that the node has lost it.
         let entry = FileJournal::peek(&self.parts.paths.journal());
         let entry = entry.unwrap_or_default();
-        let question = PollQuery {
+        let query = PollQuery {
             facts: &self.facts,
             send_facts: false,
             packages: None,

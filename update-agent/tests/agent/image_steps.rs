@@ -279,7 +279,7 @@ async fn after_a_reset_that_does_not_happen_nothing_more_is_done() {
     let record = SlotFile::open(&node.paths().slots(), Arc::new(node.clock.clone())).unwrap();
     let observation = reconcile_slots(machine, &record, machine).await.unwrap();
     let old = observation.expect("the slots agree with the record");
-    let what = SlotImage {
+    let image = SlotImage {
         file: Sha256::hash(b"1.1"),
         profile_name: "demo".into(),
         image_id: "1.1".into(),
@@ -287,7 +287,7 @@ async fn after_a_reset_that_does_not_happen_nothing_more_is_done() {
     };
     let raw = RawImage { sha256: Sha256::hash(b"raw"), bytes: 30 };
     for event in [
-        slots::SlotEvent::Begin { image: what, allow_retry: false },
+        slots::SlotEvent::Begin { image, allow_retry: false },
         slots::SlotEvent::Wrote(raw),
         slots::SlotEvent::Arm { allow_retry: false },
     ] {

@@ -41,7 +41,7 @@ pub async fn check_boot(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
 fn check_slots(slots: &Slots, seen: &BootObservation) -> DoctorFinding {
     let lines = Slot::ALL.map(|slot| {
         let state = slots.state(slot);
-        let image = state.image().map(|what| format!(" ({})", what.image_id));
+        let image = state.image().map(|image| format!(" ({})", image.image_id));
         let runs = if seen.booted == Some(slot) { ", and runs" } else { "" };
         let image = image.unwrap_or_default();
         format!("{slot} {}{image}{runs}", state.description())

@@ -98,10 +98,11 @@ impl PackagesModule {
         baseline: &PackageBaseline,
     ) -> Result<Vec<String>, Failure> {
         let now = self.find_conffile_copies(steps).await?;
-        let fresh = now
+        let new_copies = now
             .iter()
             .filter(|(file, identity)| baseline.conffile_copies.get(*file) != Some(*identity));
-        let retained: BTreeSet<_> = fresh.map(|(file, _)| strip_conffile_suffix(file)).collect();
+        let retained: BTreeSet<_> =
+            new_copies.map(|(file, _)| strip_conffile_suffix(file)).collect();
         Ok(retained.into_iter().map(str::to_owned).collect())
     }
 }
@@ -133,20 +134,20 @@ fn read_reboot_requests(paths: &AgentPaths) -> RebootRequests {
 /// The reasons for a reboot that were added since the baseline; empty if there are none.
 pub(super) fn reboot_reasons_since(paths: &AgentPaths, earlier: &RebootRequests) -> Vec<String> {
     let now = read_reboot_requests(paths);
-    let fresh = now.reasons.iter();
-    let fresh = fresh.filter(|reason| !earlier.reasons.contains(reason));
-    let mut fresh: Vec<String> = fresh.cloned().collect();
+    let new_reasons = now.reasons.iter();
+    let new_reasons = new_reasons.filter(|reason| !earlier.reasons.contains(reason));
+    let mut new_reasons: Vec<String> = new_reasons.cloned().collect();
     if now.mark.is_some() && now.mark != earlier.mark {
         // A package that had requested a reboot before may request it again.
         let again = packages_added_since(paths, earlier.list_length);
         let again = again.map(|package| format!("{package} asks for it"));
-        let again: Vec<_> = again.filter(|reason| !fresh.contains(reason)).collect();
-        fresh.extend(again);
-        if fresh.is_empty() {
-            fresh.extend(now.reasons);
+        let again: Vec<_> = again.filter(|reason| !new_reasons.contains(reason)).collect();
+        new_reasons.extend(again);
+        if new_reasons.is_empty() {
+            new_reasons.extend(now.reasons);
         }
     }
-    fresh
+    new_reasons
 }
 
 /// The packages that were added to the list since it had a length.

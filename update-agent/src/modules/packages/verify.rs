@@ -53,7 +53,7 @@ impl PackagesModule {
         baseline: &PackageBaseline,
     ) -> Result<Option<Failure>, Failure> {
         let audit = self.tools.audit().await?;
-        let fresh = audit::new_findings(&audit, &baseline.audit);
+        let new_findings = audit::new_findings(&audit, &baseline.audit);
         let wrong: Vec<_> = steps
             .iter()
             .flat_map(PackageStep::items)
@@ -61,20 +61,20 @@ impl PackagesModule {
                 package_problem(item, installed).map(|problem_text| (item, problem_text))
             })
             .collect();
-        if wrong.is_empty() && fresh.is_empty() {
+        if wrong.is_empty() && new_findings.is_empty() {
             return Ok(None);
         }
         let log = apt_log::read_since(&self.paths, baseline.log_length);
-        let messy = audit::affected_packages(&fresh);
+        let inconsistent = audit::affected_packages(&new_findings);
         let reason = if wrong.is_empty() {
-            let names = join_names(messy.iter().cloned());
+            let names = join_names(inconsistent.iter().cloned());
             let colon = if names.is_empty() { "" } else { ": " };
             format!("dpkg reports inconsistent packages{colon}{names}")
         } else {
             join_names(wrong.iter().map(|(_, problem_text)| problem_text.clone()))
         };
         let unfinished = wrong.iter().map(|(item, _)| item.package.as_str());
-        let unfinished = unfinished.chain(messy.iter().map(String::as_str));
+        let unfinished = unfinished.chain(inconsistent.iter().map(String::as_str));
         let debs: Vec<&Deb> = steps.iter().flat_map(PackageStep::debs).collect();
         let advice = collect_advice(unfinished, installed, &debs, &log);
         let reason = [vec![reason], advice].concat().join("; ");
@@ -107,10 +107,10 @@ impl PackagesModule {
 
     /// Retains the files after the attempt if a package is half-installed: it can be repaired only from its file.
     fn retain_needed_files(&self, items: &[&StepItem], installed: &BTreeMap<String, DpkgPackage>) {
-        let torn = items
+        let half_installed = items
             .iter()
             .any(|item| installed.get(&item.package).is_some_and(DpkgPackage::needs_reinstall));
-        if let Err(error) = self.archives.set_retained(torn) {
+        if let Err(error) = self.archives.set_retained(half_installed) {
             tracing::warn!(error = %evenkeel_kit::chain(&error), "cannot mark the files as needed");
         }
     }
@@ -124,9 +124,11 @@ impl PackagesModule {
         // The audit may have older findings about packages that the steps do not change.
         let findings: Vec<_> =
             audit::parse_findings(&self.tools.audit().await?).into_iter().collect();
-        let messy = audit::affected_packages(&findings);
+        let inconsistent = audit::affected_packages(&findings);
         let mut items = steps.iter().flat_map(PackageStep::items);
-        Ok(!items.any(|item| messy.contains(&item.package) || messy.contains(&item.change.name)))
+        Ok(!items.any(|item| {
+            inconsistent.contains(&item.package) || inconsistent.contains(&item.change.name)
+        }))
     }
 
     /// Restarts services that use replaced files if the rules require it, and finds out whether a reboot is needed.
@@ -283,8 +285,8 @@ mod tests {
 
     #[test]
     fn advice_is_given_once_per_package_and_names_the_retained_file() {
-        let torn = package("1.1", "half-installed");
-        let installed = BTreeMap::from([("demo".to_owned(), torn)]);
+        let half_installed = package("1.1", "half-installed");
+        let installed = BTreeMap::from([("demo".to_owned(), half_installed)]);
         let file = Deb {
             name: "demo_1.1_all.deb".into(),
             size: 1,

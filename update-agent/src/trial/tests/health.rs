@@ -104,10 +104,10 @@ async fn an_image_is_bad_only_after_three_trials_without_a_server() {
     let machine = Machine::armed().await;
     for times in 1..=2 {
         let b = try_without_server(&machine).await;
-        let SlotState::Written(what) = b else { panic!("{b:?}") };
+        let SlotState::Written(image) = b else { panic!("{b:?}") };
         let slots = machine.record().get();
         assert!(slots.bad.is_empty(), "{slots:?}");
-        let undecided = slots.find_undecided(&what.file).unwrap();
+        let undecided = slots.find_undecided(&image.file).unwrap();
         assert_eq!(undecided.times, times);
         let reason = &undecided.latest_end.reason;
         assert!(reason.contains("the server cannot be reached"), "{reason}");

@@ -103,14 +103,14 @@ impl Machine {
         machine.reconcile().await;
         let record = machine.record();
         let seen = BootControl::observe(&machine).await.expect("a look");
-        let what = SlotImage {
+        let image = SlotImage {
             file: Sha256::hash(b"compressed"),
             profile_name: "edge".to_owned(),
             image_id: "1.1".to_owned(),
             raw: None,
         };
         let raw = RawImage { sha256: Sha256::hash(b"raw"), bytes: 3 };
-        let begin = SlotEvent::Begin { image: what, allow_retry: false };
+        let begin = SlotEvent::Begin { image, allow_retry: false };
         for event in [begin, SlotEvent::Wrote(raw), SlotEvent::Arm { allow_retry: false }] {
             record.step(Slot::B, &event, &seen).expect("a step");
         }
@@ -347,11 +347,11 @@ impl BootControl for Machine {
         unreachable!("nothing is written on trial")
     }
 
-    async fn install_kernel(&self, _slot: Slot, _what: &SlotImage) -> Result<(), Failure> {
+    async fn install_kernel(&self, _slot: Slot, _image: &SlotImage) -> Result<(), Failure> {
         unreachable!("nothing is written on trial")
     }
 
-    async fn arm(&self, _slot: Slot, _what: &SlotImage, _sequence: u32) -> Result<(), Failure> {
+    async fn arm(&self, _slot: Slot, _image: &SlotImage, _sequence: u32) -> Result<(), Failure> {
         unreachable!("nothing is armed on trial")
     }
 }
@@ -383,8 +383,8 @@ impl ServerLink for Machine {
         unreachable!("nobody enrols on trial")
     }
 
-    async fn poll(&self, question: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
-        assert!(!question.send_facts && question.packages.is_none());
+    async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
+        assert!(!query.send_facts && query.packages.is_none());
         let polled = self.call("poll", |_| {}).await;
         polled.map_err(|_| LinkError::Unavailable("nobody is there".to_owned()))?;
         if let Some(refusal) = self.with_state(|state| state.refusal) {

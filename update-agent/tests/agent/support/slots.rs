@@ -251,7 +251,7 @@ impl BootControl for SlotMachine {
         if is_same { Ok(()) } else { Err(failure()) }
     }
 
-    async fn install_kernel(&self, slot: Slot, _what: &SlotImage) -> Result<(), Failure> {
+    async fn install_kernel(&self, slot: Slot, _image: &SlotImage) -> Result<(), Failure> {
         let check = |state: &mut SlotMachineState| {
             assert!(state.contents[slot_index(slot)].is_some(), "the slot is incomplete");
         };
@@ -259,7 +259,7 @@ impl BootControl for SlotMachine {
         Ok(())
     }
 
-    async fn arm(&self, slot: Slot, _what: &SlotImage, sequence: u32) -> Result<(), Failure> {
+    async fn arm(&self, slot: Slot, _image: &SlotImage, sequence: u32) -> Result<(), Failure> {
         let arm = |state: &mut SlotMachineState| {
             *state.boot_entry(slot) = BootEntry::Counted { left: 3, done: 0 };
             assert!(!state.sequences.contains(&sequence), "a sequence number is used twice");

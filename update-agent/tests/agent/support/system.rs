@@ -293,8 +293,8 @@ impl FakeSystem {
 
     fn audit(&self) -> Output {
         let packages = self.packages.lock().unwrap();
-        let messy = packages.installed.iter().filter(|(_, (_, state))| state != "installed");
-        let names: Vec<_> = messy.map(|(name, _)| format!(" {name}\n")).collect();
+        let inconsistent = packages.installed.iter().filter(|(_, (_, state))| state != "installed");
+        let names: Vec<_> = inconsistent.map(|(name, _)| format!(" {name}\n")).collect();
         let mut text = packages.audit.clone();
         if !names.is_empty() {
             writeln!(text, "These packages are in a mess:\n{}", names.concat()).unwrap();

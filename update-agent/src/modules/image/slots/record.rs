@@ -108,7 +108,7 @@ pub enum SlotState {
         boots: Vec<String>,
         /// Whether it was found healthy. Then only the blessing is missing.
         passed: bool,
-        /// Why the trial ended undecided in the last of these boots, if it did.
+        /// How the trial ended undecided in the last of these boots, if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         undecided_end: Option<TrialEnd>,
     },
@@ -163,7 +163,7 @@ impl SlotState {
     }
 }
 
-/// Why a trial ended undecided.
+/// How a trial ended undecided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TrialEnd {
     /// Reason, for display.
@@ -298,16 +298,16 @@ pub(super) fn encode_slots(slots: &Slots) -> Result<Vec<u8>, serde_json::Error> 
 
 /// Parses the record from the bytes of its file. The error says what is wrong.
 pub(super) fn parse_slots(content: &[u8]) -> Result<Slots, String> {
-    let nonsense = |error: serde_json::Error| error.to_string();
+    let parse_error = |error: serde_json::Error| error.to_string();
     // The version is checked first, because the rest of another version has another meaning.
-    let SlotsHeader { format } = serde_json::from_slice(content).map_err(nonsense)?;
+    let SlotsHeader { format } = serde_json::from_slice(content).map_err(parse_error)?;
     if format != FORMAT_VERSION {
         return Err(format!(
             "it has format version {format}, but this agent supports version {FORMAT_VERSION}: another version of the agent wrote it"
         ));
     }
-    let page: SlotsDocument<Slots> = serde_json::from_slice(content).map_err(nonsense)?;
-    let slots = page.slots;
+    let document: SlotsDocument<Slots> = serde_json::from_slice(content).map_err(parse_error)?;
+    let slots = document.slots;
     // Falling back depends on this invariant, so it is checked even if the file was edited by hand.
     match slots.last_good {
         Some(slot) if !matches!(slots.state(slot), SlotState::Good(_)) => Err(format!(
