@@ -22,8 +22,8 @@ use crate::modules::AnyStep;
 /// may get further optional fields within this version: an older agent ignores them and does not
 /// report them. Parts that instruct the agent (the entry itself, and the modules' specs and steps)
 /// are read completely or not at all: half of an instruction means something else. An entry that
-/// cannot be read is quarantined. The modules read their own parts, when they use them: an attempt
-/// with a spec or a step that cannot be read fails.
+/// cannot be read is quarantined. The modules read their own parts: an attempt fails when a module
+/// cannot read a spec or a step that it needs.
 const FORMAT_VERSION: u32 = 2;
 
 /// Most remarks in a run report.

@@ -63,7 +63,7 @@ pub struct PackageTools {
 
 impl std::fmt::Debug for PackageTools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tools").field("limits", &self.timeouts).finish_non_exhaustive()
+        f.debug_struct("PackageTools").field("timeouts", &self.timeouts).finish_non_exhaustive()
     }
 }
 

@@ -94,7 +94,7 @@ pub struct ImageTool {
 
 impl fmt::Debug for ImageTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tool")
+        f.debug_struct("ImageTool")
             .field("program", &self.program)
             .field("esp", &self.esp)
             .finish_non_exhaustive()
