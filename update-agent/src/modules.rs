@@ -282,7 +282,8 @@ pub trait Module: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Verifies the result of the steps and writes it into the report, which may hold the result of
-    /// an earlier call. Problems that are in the baseline are not caused by the steps.
+    /// an earlier call. Problems that are in the baseline are not caused by the steps. Without steps,
+    /// which happens if this version of the module cannot read them, only the report matters.
     fn verify(
         &self,
         steps: &[Self::Step],

@@ -44,7 +44,7 @@ impl Engine {
             return Ok(self.keep_open(entry, missing.reason));
         }
         if let Some(unreadable) = self.unreadable_step(&entry) {
-            // Fills the reports of the modules that can read their steps.
+            // Writes the state of the node into the reports.
             self.verify_modules_once(&mut entry).await;
             return self.revert_or_fail(entry, unreadable, Verdict::default()).await;
         }

@@ -53,7 +53,7 @@ pub trait AnyModule: Send + Sync {
         trying: TryKind,
         start_deadline: Option<DateTime<Utc>>,
     ) -> Result<(), Failure>;
-    /// [`Module::verify`].
+    /// [`Module::verify`]. Fails if the steps are unreadable; the module then verifies no step.
     async fn verify(
         &self,
         steps: &[AnyStep],
@@ -139,12 +139,12 @@ impl<M: Module> AnyModule for M {
         baseline: &Value,
         report: &mut Value,
     ) -> Result<Verdict, Failure> {
-        let (steps, baseline) =
-            (decode_own_steps::<M>(steps)?, decode_or_default::<M, _>(baseline));
+        let (steps, baseline) = (decode_own_steps::<M>(steps), decode_or_default::<M, _>(baseline));
         let mut typed = decode_or_default::<M, M::Report>(report);
-        let verdict = Module::verify(self, &steps, &baseline, &mut typed).await;
+        let readable = steps.as_deref().unwrap_or_default();
+        let verdict = Module::verify(self, readable, &baseline, &mut typed).await;
         *report = encode_part(M::NAME, &typed)?;
-        verdict
+        steps.and(verdict)
     }
 
     async fn post_apply(

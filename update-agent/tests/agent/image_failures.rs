@@ -11,7 +11,7 @@ use evenkeel_update_agent::status;
 use serde_json::Value;
 
 use crate::image_steps::{STORY, assert_runs_new, assert_runs_old, revert_failure};
-use crate::support::image_node::{ImageNode, change_spec, image_target};
+use crate::support::image_node::{ImageNode, change_spec, image_report, image_target};
 
 /// A node with a start permit for one hour that loses power at the write `at` and returns two hours later.
 fn node_back_after_window(at: usize) -> ImageNode {
@@ -149,8 +149,10 @@ async fn an_attempt_with_a_step_of_a_newer_agent_fails_and_another_update_can_fo
         node.run_until_idle().await.unwrap_err();
         let story = node.server().story();
         assert_eq!(story, "downloading, downloaded, began, reboot begun, failed", "{is_rebooted}");
-        let last = node.server().only_attempt().last().unwrap().kind.clone();
-        let EventKind::Failed { failure } = last else { panic!("{last:?}") };
+        let last = node.server().only_attempt().last().unwrap().clone();
+        let booted = if is_rebooted { "1.1" } else { "1.0" };
+        assert_eq!(image_report(&last).booted.as_deref(), Some(booted));
+        let EventKind::Failed { failure } = last.kind else { panic!("{last:?}") };
         assert_eq!(failure.kind, FailureKind::Unsupported);
         assert!(failure.reason.contains("unknown field `more`"), "{failure}");
         if is_rebooted {

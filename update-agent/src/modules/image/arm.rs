@@ -250,10 +250,11 @@ impl ImageModule {
         report: &mut ImageReport,
     ) -> Result<Verdict, Failure> {
         report.booted = None;
+        let observation = self.parts.boot.observe().await?;
+        report.booted = observation.image.as_ref().map(|(_, image_id)| image_id.clone());
         let Some(step) = steps.first() else {
             return Ok(Verdict::default());
         };
-        let observation = self.parts.boot.observe().await?;
         let slots = self.parts.slots.get();
         let mut stage = ImageStage::determine(step, &slots, &observation).with_undecided_since(
             baseline.undecided,
@@ -266,7 +267,6 @@ impl ImageModule {
             // The trial ended without a log; the firmware may have stored messages of the kernel.
             *log = trial::collect_kernel_records(&self.parts.paths, since);
         }
-        report.booted = observation.image.map(|(_, image_id)| image_id);
         let (problem, is_final) = stage.problem(step).unzip();
         Ok(Verdict { problem, is_final: is_final.unwrap_or_default() })
     }

@@ -34,7 +34,9 @@ impl PackagesModule {
         let installed = self.list_installed().await?;
         let items: Vec<_> = steps.iter().flat_map(PackageStep::items).collect();
         let results = items.iter().map(|item| package_result(item, &installed)).collect();
-        self.retain_needed_files(&items, &installed);
+        if !steps.is_empty() {
+            self.retain_needed_files(&items, &installed);
+        }
         let mut problem = self.find_package_problem(steps, &installed, baseline).await?;
         if problem.is_none() && self.services && !baseline.services.is_empty() {
             problem = self.find_service_problem(baseline).await?;
