@@ -229,9 +229,9 @@ impl Engine {
         match self.undo_steps(&entry).await {
             Ok(UndoOutcome::Complete) => return self.end(entry, EventKind::Reverted { failure }),
             Ok(UndoOutcome::Impossible) => {}
-            Err(back) => {
+            Err(undo_failure) => {
                 let reason = failure.reason;
-                let why = format!("{reason}; reverting failed and is tried again: {back}");
+                let why = format!("{reason}; reverting failed and is tried again: {undo_failure}");
                 return Ok(self.keep_open(entry, why));
             }
         }
@@ -251,24 +251,24 @@ impl Engine {
     /// Fails if it must be tried again: a change that is still prepared would be applied by any reset.
     async fn undo_steps(&self, entry: &JournalEntry) -> Result<UndoOutcome, Failure> {
         let steps = all_steps(entry);
-        let (mut any, mut back) = (false, true);
-        let mut again = None;
-        for module in self.involved_modules(entry) {
-            any = true;
+        let involved = self.involved_modules(entry);
+        let mut is_complete = !involved.is_empty();
+        let mut failure_to_retry = None;
+        for module in involved {
             match module.undo(&steps).await {
-                Ok(undone) => back &= undone == UndoOutcome::Complete,
+                Ok(outcome) => is_complete &= outcome == UndoOutcome::Complete,
                 Err(failure) => {
                     tracing::warn!(module = module.kind().name, error = %failure, "cannot revert the change");
-                    back = false;
+                    is_complete = false;
                     if module.kind().applies_on_reboot {
-                        again = again.or(Some(failure));
+                        failure_to_retry = failure_to_retry.or(Some(failure));
                     }
                 }
             }
         }
-        match again {
+        match failure_to_retry {
             Some(failure) => Err(failure),
-            None if any && back => Ok(UndoOutcome::Complete),
+            None if is_complete => Ok(UndoOutcome::Complete),
             None => Ok(UndoOutcome::Impossible),
         }
     }

@@ -126,8 +126,7 @@ impl Engine {
         if !self.is_reboot_due(&entry) {
             return Ok(entry);
         }
-        let hindrance = self.reboot_obstacle(&entry);
-        match hindrance {
+        match self.reboot_obstacle(&entry) {
             None if entry.reboot_requests < MAX_REBOOT_REQUESTS => self.request_reboot(entry).await,
             Some(why) if entry.reboot_requests == 0 => self.skip_reboot(entry, &why).await,
             _ => self.end_without_reboot(entry).await,
