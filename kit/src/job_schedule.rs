@@ -111,7 +111,7 @@ impl JobSchedule {
         let scheduler = scheduler(&store).await?;
         let (sender, due) = mpsc::channel(1);
         let job = ScheduledJob { id: Uuid::new_v4(), store, due: sender };
-        job.add_next(scheduler.clone()).await?;
+        job.add_next(scheduler.clone(), now).await?;
         scheduler.start().await?;
         let is_shut_down = Arc::clone(&scheduler.scheduler.read().await.shutdown);
         Ok(Occurrences { due, is_shut_down, _stop: stop.drop_guard() })
@@ -136,6 +136,7 @@ async fn scheduler(store: &JobStore) -> Result<JobScheduler, JobSchedulerError> 
         Box::<SimpleJobCode>::default(),
         Box::<SimpleNotificationCode>::default(),
         CHANNEL_SIZE,
+        let now = store.now();
     )
     .await?;
     scheduler.init().await?;
@@ -153,10 +154,14 @@ struct ScheduledJob {
 type JobFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl ScheduledJob {
-    /// Adds the next occurrence to the scheduler, in place of the previous one.
-    fn add_next(self, scheduler: JobScheduler) -> JobFuture<Result<(), JobSchedulerError>> {
+    /// Adds the next occurrence after `now` to the scheduler, in place of the previous one.
+    fn add_next(
+        self,
+        scheduler: JobScheduler,
+        now: DateTime<Utc>,
+    ) -> JobFuture<Result<(), JobSchedulerError>> {
         Box::pin(async move {
-            let (id, next) = (self.id, self.store.next_occurrence());
+            let (id, next, store) = (self.id, self.store.next_after(now), self.store.clone());
             let run =
                 move |_, scheduler| -> JobFuture<()> { Box::pin(self.clone().run(scheduler)) };
             // The crate reads the system clock to turn this duration into a tick, which is replaced
@@ -167,16 +172,27 @@ impl ScheduledJob {
             data.set_next_tick(Some(next));
             job.set_job_data(data)?;
             // The same as `JobScheduler::add`, without its log messages.
-            let added = timeout(ADD_TIMEOUT, JobCreator::add(&scheduler.context, job)).await;
-            added.map_err(|_| JobSchedulerError::CantAdd)??;
-            Ok(())
+            match timeout(ADD_TIMEOUT, JobCreator::add(&scheduler.context, job)).await {
+                Ok(added) => added.map(drop),
+                // Another run of this occurrence has added the next one, and the scheduler now
+                // waits for it.
+                Err(_) if store.has_next() => Ok(()),
+                Err(_) => Err(JobSchedulerError::CantAdd),
+            }
         })
     }
 
     async fn run(self, scheduler: JobScheduler) {
         let due = self.due.clone();
-        let is_new = self.store.record_occurrence();
-        match self.add_next(scheduler).await {
+        // The time is read once, so that no occurrence lies between the recorded and the next one.
+        let now = self.store.now();
+        let is_new = self.store.record_occurrence(now);
+        // The scheduler repeats a job that did not run within its tick. If the job has run since,
+        // the scheduler waits for the next occurrence and accepts no job until then.
+        if !is_new && self.store.has_next() {
+            return;
+        }
+        match self.add_next(scheduler, now).await {
             // If the channel is full, nobody has waited for the previous occurrence yet: the two
             // collapse into one.
             Ok(()) if is_new => drop(due.try_send(Ok(()))),
@@ -214,7 +230,7 @@ impl Drop for Occurrences {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::AtomicI32;
 
     use chrono::{TimeDelta, TimeZone as _};
     use tokio::time::{Instant, advance};
@@ -245,6 +261,7 @@ mod tests {
 
     /// Whether the schedule is due after this time has passed, on the test clock and on the
     /// runtime's.
+    use tokio_cron_scheduler::store::DataStore as _;
     async fn occurs_after(occurrences: &mut Occurrences, clock: &TestClock, seconds: u32) -> bool {
         clock.advance(TimeDelta::seconds(seconds.into()));
         advance(Duration::from_secs(seconds.into())).await;
@@ -311,11 +328,17 @@ mod tests {
         assert!(occurs_after(&mut hourly, &clock, 1).await);
     }
 
-    fn job(text: &str, clock: &TestClock) -> ScheduledJob {
-        let (due, _) = mpsc::channel(1);
+    type DueReceiver = mpsc::Receiver<Result<(), SchedulerError>>;
+
+    fn job_with_due(text: &str, clock: impl Clock + 'static) -> (ScheduledJob, DueReceiver) {
+        let (sender, due) = mpsc::channel(1);
         let stop = CancellationToken::new();
-        let store = JobStore::new(schedule(text), Arc::new(clock.clone()), stop);
-        ScheduledJob { id: Uuid::new_v4(), store, due }
+        let store = JobStore::new(schedule(text), Arc::new(clock), stop);
+        (ScheduledJob { id: Uuid::new_v4(), store, due: sender }, due)
+    }
+
+    fn job(text: &str, clock: &TestClock) -> ScheduledJob {
+        job_with_due(text, clock.clone()).0
     }
 
     #[tokio::test(start_paused = true)]
@@ -324,10 +347,36 @@ mod tests {
         let scheduler = scheduler(&job.store).await.expect("a scheduler");
         let store = Arc::clone(&scheduler.context.metadata_storage);
         let locked = store.write().await;
-        let stuck = job.clone().add_next(scheduler.clone()).await;
+        let stuck = job.clone().add_next(scheduler.clone(), noon()).await;
         assert!(matches!(stuck, Err(JobSchedulerError::CantAdd)), "{stuck:?}");
         drop(locked);
-        job.add_next(scheduler).await.expect("it works again");
+        job.add_next(scheduler, noon()).await.expect("it works again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_repeated_run_does_not_fail_while_the_scheduler_waits_for_the_next_occurrence() {
+        let (job, mut due) = job_with_due("0 0 * * * *", TestClock::new(noon()));
+        let scheduler = scheduler(&job.store).await.expect("a scheduler");
+        job.clone().run(scheduler.clone()).await;
+        assert!(matches!(due.try_recv(), Ok(Ok(()))));
+        let mut locked = Arc::clone(&scheduler.context.metadata_storage).write_owned().await;
+        let waits = tokio::spawn(async move { locked.list_next_ticks().await.map(drop) });
+
+        job.clone().run(scheduler.clone()).await;
+        assert!(due.try_recv().is_err(), "it is signalled once");
+        // A run that had begun to add before the scheduler took the lock.
+        job.add_next(scheduler, noon()).await.expect("the next occurrence is added");
+        assert!(!waits.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_occurrence_is_lost_if_it_comes_while_the_job_runs() {
+        let clock = CountingClock { reads: AtomicI32::new(0), step: TimeDelta::seconds(1) };
+        let (mut job, _due) = job_with_due("1 0 * * * *", clock);
+        let scheduler = scheduler(&job.store).await.expect("a scheduler");
+        job.clone().run(scheduler).await;
+        let added = job.store.get(job.id).await.expect("the store works").expect("a job");
+        assert_eq!(added.next_tick_utc(), Some(noon() + TimeDelta::seconds(1)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -335,7 +384,7 @@ mod tests {
         let clock = TestClock::new(noon());
         let mut job = job("0 0 * * * *", &clock);
         let scheduler = scheduler(&job.store).await.expect("a scheduler");
-        job.clone().add_next(scheduler).await.expect("it is added");
+        job.clone().add_next(scheduler, noon()).await.expect("it is added");
         clock.advance(TimeDelta::hours(1));
         let due = async |store: &mut JobStore| {
             let due = timeout(Duration::from_secs(1), store.list_next_ticks()).await;
@@ -346,29 +395,33 @@ mod tests {
         assert_eq!(due(&mut job.store).await, 1);
     }
 
-    /// Counts how often the time is read, as a measure of wake-ups.
+    /// Counts how often the time is read, as a measure of wake-ups. Each read advances the clock by
+    /// a step.
     #[derive(Debug)]
-    struct CountingClock(AtomicU32);
+    struct CountingClock {
+        reads: AtomicI32,
+        step: TimeDelta,
+    }
 
     impl Clock for CountingClock {
         fn now(&self) -> DateTime<Utc> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            noon()
+            noon() + self.step * self.reads.fetch_add(1, Ordering::Relaxed)
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_idle_scheduler_wakes_once_a_minute_and_a_stopped_one_never() {
-        let clock = Arc::new(CountingClock(AtomicU32::new(0)));
+        let clock = CountingClock { reads: AtomicI32::new(0), step: TimeDelta::zero() };
+        let clock = Arc::new(clock);
         let started = schedule("0 0 0 1 1 *").start(clock.clone()).await;
         let yearly = started.expect("a scheduler");
         tokio::time::sleep(Duration::from_hours(1)).await;
-        let wakes = clock.0.load(Ordering::Relaxed);
+        let wakes = clock.reads.load(Ordering::Relaxed);
         assert!((60..=63).contains(&wakes), "{wakes} wake-ups in an hour");
 
         drop(yearly);
         tokio::time::sleep(Duration::from_hours(1)).await;
-        assert_eq!(clock.0.load(Ordering::Relaxed), wakes);
+        assert_eq!(clock.reads.load(Ordering::Relaxed), wakes);
     }
 
     #[test]

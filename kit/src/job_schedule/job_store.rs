@@ -43,12 +43,12 @@ impl JobStore {
         Self { schedule, clock, job: Arc::default(), last_occurrence: Arc::default(), stop }
     }
 
-    /// The next occurrence from now on, or the end of the calendar if there is none.
-    pub fn next_occurrence(&self) -> DateTime<Utc> {
-        self.next_after(self.clock.now())
+    pub fn now(&self) -> DateTime<Utc> {
+        self.clock.now()
     }
 
-    fn next_after(&self, now: DateTime<Utc>) -> DateTime<Utc> {
+    /// The next occurrence after an instant, or the end of the calendar if there is none.
+    pub fn next_after(&self, now: DateTime<Utc>) -> DateTime<Utc> {
         let next = self.schedule.next_after(now);
         // After the clock was turned back, the last occurrence may be the next one again.
         let last = *self.lock_last_occurrence();
@@ -61,10 +61,16 @@ impl JobStore {
 
     /// Records that the last occurrence up to now is signalled. Returns false if it was signalled
     /// before.
-    pub fn record_occurrence(&self) -> bool {
-        let last = self.schedule.last_until(self.clock.now()).map(|last| last.timestamp());
+    pub fn record_occurrence(&self, now: DateTime<Utc>) -> bool {
+        let last = self.schedule.last_until(now).map(|last| last.timestamp());
         let before = std::mem::replace(&mut *self.lock_last_occurrence(), last);
         last.is_none() || last != before
+    }
+
+    /// Whether an occurrence after the due one is added.
+    pub fn has_next(&self) -> bool {
+        let due = DateTime::from_timestamp(DUE_TICK, 0);
+        self.lock_job().as_ref().is_some_and(|job| job.next_tick_utc() != due)
     }
 
     fn lock_last_occurrence(&self) -> MutexGuard<'_, Option<i64>> {
