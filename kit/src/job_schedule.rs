@@ -8,6 +8,7 @@
 
 mod job_store;
 
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -30,6 +31,10 @@ use uuid::Uuid;
 
 use self::job_store::JobStore;
 use crate::clock::Clock;
+
+/// The numbers of each field: seconds, minutes, hours, days of the month, months, and days of the
+/// week.
+const FIELD_NUMBERS: [RangeInclusive<u32>; 6] = [0..=59, 0..=59, 0..=23, 1..=31, 1..=12, 0..=6];
 
 /// Position of the days of the month among the fields.
 const DAY_OF_MONTH: usize = 3;
@@ -85,19 +90,41 @@ fn parse(text: &str) -> Result<Cron, CronError> {
     Ok(cron)
 }
 
-/// Rejects what only croner's dialect has, such as names and `+`. Returns `*` for a field that does
-/// not restrict, because croner joins `*/1` like a list of all days.
+/// Rejects what only croner's dialect has, such as names, `+` and 7 for Sunday. Returns `*` for a
+/// field that does not restrict, because croner joins `*/1` like a list of all days.
 fn check_field((position, field): (usize, &str)) -> Result<&str, CronError> {
-    let is_allowed = |c: char| {
-        c.is_ascii_digit() || "*,-/".contains(c) || (c == 'L' && position == DAY_OF_MONTH)
-    };
-    if !field.chars().all(is_allowed) {
-        return Err(CronError::IllegalCharacters(format!(
-            "`{field}` is not a list of numbers, ranges and steps"
+    // croner reports that there are too many fields.
+    let Some(numbers) = FIELD_NUMBERS.get(position) else { return Ok(field) };
+    let is_allowed =
+        |part: &str| is_part(part, numbers) || (part == "L" && position == DAY_OF_MONTH);
+    if field != "*" && !field.split(',').all(is_allowed) {
+        let (min, max) = (numbers.start(), numbers.end());
+        return Err(CronError::ComponentError(format!(
+            "`{field}` is not a list of numbers, ranges and steps from {min} to {max} without \
+             leading zeros"
         )));
     }
     let restricts = field.split(',').all(|part| part != "*/1");
     Ok(if restricts { field } else { "*" })
+}
+
+/// Whether the text between two commas is a number, a range or a step.
+fn is_part(part: &str, numbers: &RangeInclusive<u32>) -> bool {
+    let is_number =
+        |digits: &str| parse_number(digits).is_some_and(|number| numbers.contains(&number));
+    let is_step = |digits: &str| parse_number(digits).is_some_and(|step| step <= *numbers.end());
+    let is_range =
+        |range: &str| range.split_once('-').is_some_and(|(a, b)| is_number(a) && is_number(b));
+    match part.split_once('/') {
+        None => is_number(part) || is_range(part),
+        Some((range, step)) => (range == "*" || is_range(range)) && is_step(step),
+    }
+}
+
+/// Parses a number without a sign and without leading zeros.
+fn parse_number(digits: &str) -> Option<u32> {
+    let is_plain = digits == "0" || !digits.starts_with(['0', '+']);
+    is_plain.then(|| digits.parse().ok()).flatten()
 }
 
 impl JobSchedule {
@@ -110,6 +137,7 @@ impl JobSchedule {
         let store = JobStore::new(self, clock, stop.clone());
         let scheduler = scheduler(&store).await?;
         let (sender, due) = mpsc::channel(1);
+        let now = store.now();
         let job = ScheduledJob { id: Uuid::new_v4(), store, due: sender };
         job.add_next(scheduler.clone(), now).await?;
         scheduler.start().await?;
@@ -136,7 +164,6 @@ async fn scheduler(store: &JobStore) -> Result<JobScheduler, JobSchedulerError> 
         Box::<SimpleJobCode>::default(),
         Box::<SimpleNotificationCode>::default(),
         CHANNEL_SIZE,
-        let now = store.now();
     )
     .await?;
     scheduler.init().await?;
@@ -235,6 +262,7 @@ mod tests {
     use chrono::{TimeDelta, TimeZone as _};
     use tokio::time::{Instant, advance};
     use tokio_cron_scheduler::MetaDataStorage as _;
+    use tokio_cron_scheduler::store::DataStore as _;
 
     use super::job_store::CLOCK_CHECK_INTERVAL;
     use super::*;
@@ -261,7 +289,6 @@ mod tests {
 
     /// Whether the schedule is due after this time has passed, on the test clock and on the
     /// runtime's.
-    use tokio_cron_scheduler::store::DataStore as _;
     async fn occurs_after(occurrences: &mut Occurrences, clock: &TestClock, seconds: u32) -> bool {
         clock.advance(TimeDelta::seconds(seconds.into()));
         advance(Duration::from_secs(seconds.into())).await;
@@ -448,10 +475,18 @@ mod tests {
         let years = "0 0 0 1 1 * 2030";
         let only_croner = ["0 0 0 * * MON", "0 0 0 * * +1", "0 0 0 * * 5L", "@daily"];
         let malformed = ["every now and then", "", "0 7 * * *", "61 * * * * *"];
-        for text in only_croner.into_iter().chain(malformed).chain([never, years]) {
+        let weekdays = ["0 0 0 * * 7", "0 0 0 * * 5-7", "0 0 0 * * */7"];
+        let numbers = ["0 01 * * * *", "0 1-05 * * * *", "0 */07 * * * *", "0 */60 * * * *"];
+        let parts = ["0 1,,2 * * * *", "0 5, * * * *", "0 ,5 * * * *", "0 5/10 * * * *"];
+        let ranges = ["0 *,5 * * * *", "0 5-1 * * * *", "0 */0 * * * *", "0 0 0 L-3 * *"];
+        let dialect = [weekdays.as_slice(), &numbers, &parts, &ranges].concat();
+        let malformed = only_croner.into_iter().chain(malformed).chain([never, years]);
+        for text in malformed.chain(dialect) {
             let refused = text.parse::<JobSchedule>().expect_err(text);
             assert!(refused.to_string().contains(text));
         }
-        assert!("0 23 */6 * * *".parse::<JobSchedule>().is_ok());
+        for text in ["0 23 */6 * * *", "*/59 0,59 8-18/2 1,L */12 0-6", "0 0 0 */31 1-12 6,0"] {
+            assert!(text.parse::<JobSchedule>().is_ok(), "{text}");
+        }
     }
 }
