@@ -51,6 +51,10 @@ impl UnitPermit {
 
     /// Takes the units of another permit of the same semaphore.
     pub fn merge(&mut self, mut other: Self) {
+        debug_assert!(
+            Arc::ptr_eq(&self.semaphore, &other.semaphore),
+            "the permits are of different semaphores"
+        );
         self.units += std::mem::take(&mut other.units);
     }
 }
@@ -125,6 +129,40 @@ mod tests {
         assert_eq!((permit.units(), semaphore.in_use()), (100, 101));
         drop(permit);
         assert_eq!(semaphore.in_use(), 1);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "different semaphores")]
+    fn permits_of_different_semaphores_cannot_be_merged() {
+        let (one, other) = (Arc::<PrioritySemaphore>::default(), Arc::default());
+        one.acquire_unlimited().merge(PrioritySemaphore::acquire_unlimited(&other));
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_gives_up_no_longer_counts_as_waiting() {
+        let queue = WaitQueue::new(1, 1, Duration::from_secs(10));
+        let only = queue.acquire().await.expect("a permit");
+        let mut cancelled = Box::pin(queue.acquire());
+        assert!(cancelled.as_mut().now_or_never().is_none(), "it waits");
+        assert_eq!(queue.waiting.in_use(), 1);
+        drop(cancelled);
+        assert_eq!(queue.waiting.in_use(), 0);
+        drop(only);
+        assert!(queue.acquire().now_or_never().flatten().is_some(), "at once");
+    }
+
+    #[tokio::test]
+    async fn the_permit_goes_to_the_next_caller_that_still_waits() {
+        let queue = WaitQueue::new(1, 2, Duration::from_secs(10));
+        let only = queue.acquire().await.expect("a permit");
+        let (mut cancelled, mut waiter) = (Box::pin(queue.acquire()), Box::pin(queue.acquire()));
+        assert!(cancelled.as_mut().now_or_never().is_none());
+        assert!(waiter.as_mut().now_or_never().is_none());
+        drop(cancelled);
+        drop(only);
+        assert!(waiter.now_or_never().flatten().is_some());
+        assert_eq!(queue.waiting.in_use(), 0);
     }
 
     #[tokio::test(start_paused = true)]
