@@ -35,7 +35,7 @@ pub use memory::{MemoryPressure, OutOfMemory};
 pub use poll::batch::PollBatchSettings;
 pub use poll::cache::{AnswerCacheSettings, CacheSizes};
 pub use poll::long_poll::LongPollSettings;
-pub use settings::{RunTimeoutSettings, Settings};
+pub use settings::{InvalidSettings, RunTimeoutSettings, Settings};
 pub use tasks::cleanup::{Housekeeping, RemovedRows};
 pub use tasks::image_updates::ImageWatch;
 pub use tasks::run_timeouts::RunReaper;

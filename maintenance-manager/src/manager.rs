@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_auth::Authority;
 use evenkeel_domain::Time;
+use evenkeel_kit::JobSchedule;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::lifecycle::Lifecycle;
 use evenkeel_kit::tick;
@@ -30,7 +31,7 @@ use crate::outage::Outage;
 use crate::poll::batch::PollBatcher;
 use crate::poll::cache::{self, AnswerCache, CacheSizes, Invalidation, Lookup, NodeKey};
 use crate::poll::long_poll::LongPolls;
-use crate::settings::{Settings, loop_interval, to_time_delta};
+use crate::settings::{InvalidSettings, Settings, loop_interval, to_time_delta};
 use crate::tasks::cleanup::Housekeeping;
 use crate::tasks::image_updates::ImageWatch;
 use crate::tasks::run_timeouts::RunReaper;
@@ -73,24 +74,28 @@ pub struct MaintenanceManager {
     /// The load limits.
     pub(crate) load: Arc<Load>,
     memory: MemoryPressure,
+    housekeeping_schedule: JobSchedule,
 }
 
 impl MaintenanceManager {
     /// A maintenance manager on a store.
-    #[must_use]
+    ///
+    /// # Errors
+    /// Names the first invalid setting.
     pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
         authority: Arc<Authority>,
         settings: Settings,
-    ) -> Self {
+    ) -> Result<Self, InvalidSettings> {
+        let housekeeping_schedule = settings.parse_housekeeping_schedule()?;
         let (settings, memory) = (Arc::new(settings), MemoryPressure::default());
         let answer_cache = AnswerCache::new(settings.answer_cache.clone());
         let load = Arc::new(Load::new(settings.load.clone()));
         let shared = (&settings, &load);
         let poll_batcher =
             PollBatcher::new(store.clone(), answer_cache.clone(), Arc::clone(&clock), shared);
-        Self {
+        Ok(Self {
             store,
             clock,
             authority,
@@ -110,7 +115,8 @@ impl MaintenanceManager {
                 ENROLMENT_QUEUE_TIMEOUT,
             )),
             memory,
-        }
+            housekeeping_schedule,
+        })
     }
 
     /// The memory pressure that the server sets.
@@ -280,9 +286,9 @@ impl MaintenanceManager {
         let housekeeping =
             Housekeeping::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
                 .with_outage(&self.outage);
-        let stopping = life.stopping();
+        let (schedule, stopping) = (self.housekeeping_schedule.clone(), life.stopping());
         life.spawn("housekeeping", async move {
-            housekeeping.run(stopping).await?;
+            housekeeping.run(schedule, stopping).await?;
             Ok(())
         });
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::run::RunTimeouts;
+use evenkeel_kit::JobSchedule;
+use evenkeel_kit::job_schedule::JobScheduleError;
 use evenkeel_store::decisions::PlanningLimits;
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +73,24 @@ pub struct Settings {
     pub load: LoadSettings,
 }
 
+/// A setting is invalid.
+#[derive(Debug, thiserror::Error)]
+#[error("maintenance_manager.housekeeping_schedule is invalid")]
+pub struct InvalidSettings(#[from] JobScheduleError);
+
 impl Settings {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// Names the first invalid setting.
+    pub fn check(&self) -> Result<(), InvalidSettings> {
+        self.parse_housekeeping_schedule().map(drop)
+    }
+
+    pub(crate) fn parse_housekeeping_schedule(&self) -> Result<JobSchedule, InvalidSettings> {
+        Ok(self.housekeeping_schedule.parse()?)
+    }
+
     /// The silence timeout: at least twice the sum of the poll interval and the contact write
     /// interval.
     pub(crate) fn effective_silence_timeout(&self) -> TimeDelta {

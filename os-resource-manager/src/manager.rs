@@ -69,8 +69,7 @@ impl OsResourceManager {
         settings: Settings,
     ) -> Result<Self, InvalidSettings> {
         settings.check()?;
-        let schedule = settings.sync_schedule.parse();
-        let schedule = schedule.map_err(|error| InvalidSettings::new("sync_schedule", error))?;
+        let schedule = settings.parse_sync_schedule()?;
         let sources = Arc::new(Sources::open(&settings.registries)?);
         let defaults = settings.default_selection();
         Ok(Self(Arc::new(Engine {

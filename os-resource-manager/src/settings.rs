@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use evenkeel_domain::os::catalogue::CatalogSelection;
-use evenkeel_kit::Secret;
+use evenkeel_kit::job_schedule::JobScheduleError;
+use evenkeel_kit::{JobSchedule, Secret};
 use evenkeel_registry::{Limits, SignaturePolicy};
 use serde::{Deserialize, Serialize};
 
@@ -156,8 +157,17 @@ impl Settings {
         }
     }
 
+    pub(crate) fn parse_sync_schedule(&self) -> Result<JobSchedule, InvalidSettings> {
+        let schedule = self.sync_schedule.parse();
+        schedule.map_err(|error: JobScheduleError| InvalidSettings::new("sync_schedule", error))
+    }
+
     /// Checks the settings, as far as possible without opening files.
-    pub(crate) fn check(&self) -> Result<(), InvalidSettings> {
+    ///
+    /// # Errors
+    /// Names the first invalid setting.
+    pub fn check(&self) -> Result<(), InvalidSettings> {
+        self.parse_sync_schedule()?;
         if !(1..=MAX_PARALLEL_FETCHES).contains(&self.parallel) {
             let why = format!("must be from 1 to {MAX_PARALLEL_FETCHES}");
             return Err(InvalidSettings::new("parallel", why));

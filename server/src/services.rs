@@ -41,8 +41,14 @@ impl ServiceSelection {
 
     /// Checks the settings of these services that can be checked without a database.
     pub(crate) fn check(self, config: &Config) -> anyhow::Result<()> {
-        if self.os_resource_manager {
-            let opened = Sources::open(&config.os_resource_manager.registries);
+        if self.maintenance_manager {
+            let checked = config.maintenance_manager.check();
+            checked.context("the configuration is invalid")?;
+        }
+        let settings = &config.os_resource_manager;
+        if self.os_resource_manager && !settings.registries.is_empty() {
+            settings.check().context("the configuration is invalid")?;
+            let opened = Sources::open(&settings.registries);
             opened.context("the configuration is invalid")?;
         }
         Ok(())
@@ -148,6 +154,7 @@ impl Listeners {
                 Arc::clone(&context.authority),
                 config.maintenance_manager,
             );
+            let manager = manager.context("the configuration is invalid")?;
             manager.start_tasks(life);
             let routes = manager.services();
             let (south, short) = (&config.southbound, manager.memory());

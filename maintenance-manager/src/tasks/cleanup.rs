@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_kit::JobSchedule;
 use evenkeel_kit::clock::Clock;
-use evenkeel_kit::job_schedule::{JobScheduleError, SchedulerError};
+use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_store::{
     Store, StoreError, contents, limit_usage, log, node_tokens, package_versions, runs, tallies,
 };
@@ -36,7 +36,6 @@ const TALLY_INTERVAL: Duration = Duration::from_mins(1);
 pub struct Housekeeping {
     store: Store,
     clock: Arc<dyn Clock>,
-    schedule: String,
     retention_days: u32,
     /// How long the change log is kept; `None` keeps it forever.
     change_log_retention: Option<TimeDelta>,
@@ -61,22 +60,12 @@ pub struct RemovedRows {
     pub tallies: u64,
 }
 
-/// Housekeeping cannot run on its schedule.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HousekeepingError {
-    #[error("the schedule in maintenance_manager.housekeeping_schedule is invalid")]
-    InvalidSchedule(#[from] JobScheduleError),
-    #[error("the scheduler of housekeeping failed")]
-    Scheduler(#[from] SchedulerError),
-}
-
 impl Housekeeping {
     #[must_use]
     pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
         Self {
             store,
             clock,
-            schedule: settings.housekeeping_schedule.clone(),
             retention_days: settings.retention_days(),
             change_log_retention: (!settings.change_log_retention.is_zero())
                 .then(|| to_time_delta(settings.change_log_retention)),
@@ -93,8 +82,11 @@ impl Housekeeping {
 
     /// Runs passes on the schedule until it is stopped. Occurrences during a pass collapse into
     /// one.
-    pub(crate) async fn run(self, stopping: CancellationToken) -> Result<(), HousekeepingError> {
-        let schedule: JobSchedule = self.schedule.parse()?;
+    pub(crate) async fn run(
+        self,
+        schedule: JobSchedule,
+        stopping: CancellationToken,
+    ) -> Result<(), SchedulerError> {
         let mut occurrences = schedule.start(Arc::clone(&self.clock)).await?;
         let mut tally_ticks = tokio::time::interval(TALLY_INTERVAL);
         tally_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -73,6 +73,8 @@ impl TestServer {
 
     /// Another manager, which does not follow the change log.
     pub fn new_manager(&self, store: Store, settings: Settings) -> MaintenanceManager {
-        MaintenanceManager::new(store, self.shared_clock(), Arc::clone(&self.authority), settings)
+        let authority = Arc::clone(&self.authority);
+        let manager = MaintenanceManager::new(store, self.shared_clock(), authority, settings);
+        manager.expect("valid settings")
     }
 }

@@ -96,6 +96,7 @@ impl TestServer {
             Arc::clone(&base.authority),
             with_full_audit(settings),
         );
+        let manager = manager.expect("valid settings");
         let tenant = base.create_project("default").await;
         Self { manager, tenant, replicas: Arc::default(), base }
     }

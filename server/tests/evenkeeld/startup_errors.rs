@@ -89,6 +89,22 @@ fn a_wrong_log_level_is_refused() {
     assert!(stderr.contains("the log level is not understood"), "{stderr}");
 }
 
+#[test]
+fn a_schedule_that_is_not_understood_is_refused_before_a_database_is_started() {
+    let harness = TestServer::new();
+    let config = harness.write_file("evenkeeld.toml", &registry(&harness));
+    for (setting, variable) in [
+        ("housekeeping_schedule", "EVENKEELD_MAINTENANCE_MANAGER__HOUSEKEEPING_SCHEDULE"),
+        ("sync_schedule", "EVENKEELD_OS_RESOURCE_MANAGER__SYNC_SCHEDULE"),
+    ] {
+        let harness = harness.with_env(variable, "now and then");
+        let stderr = harness.start(&["all", "--config", &config]).expect_failure();
+        assert!(stderr.contains(setting), "{stderr}");
+        assert!(stderr.contains("`now and then` is not a schedule"), "{stderr}");
+        assert!(!harness.data_dir().join("postgres").exists());
+    }
+}
+
 #[tokio::test]
 async fn a_role_that_bypasses_row_level_security_is_rejected_with_commands_to_fix_it() {
     let harness = TestServer::new();
