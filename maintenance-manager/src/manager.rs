@@ -28,6 +28,7 @@ use crate::contacts::Contacts;
 use crate::grpc::token_bindings::TokenBindings;
 use crate::memory::MemoryPressure;
 use crate::outage::Outage;
+use crate::poll::PollAnswers;
 use crate::poll::batch::PollBatcher;
 use crate::poll::cache::{self, AnswerCache, CacheSizes, Invalidation, Lookup, NodeKey};
 use crate::poll::long_poll::LongPolls;
@@ -68,6 +69,8 @@ pub struct MaintenanceManager {
     /// Cached answers to polls.
     pub(crate) answer_cache: AnswerCache,
     /// Evaluates the polls that are not cached.
+    /// Answers polls.
+    pub(crate) poll_answers: Arc<PollAnswers>,
     pub(crate) poll_batcher: PollBatcher,
     /// Long polls that wait for a change.
     pub(crate) long_polls: LongPolls,
@@ -92,9 +95,19 @@ impl MaintenanceManager {
         let (settings, memory) = (Arc::new(settings), MemoryPressure::default());
         let answer_cache = AnswerCache::new(settings.answer_cache.clone());
         let load = Arc::new(Load::new(settings.load.clone()));
-        let shared = (&settings, &load);
-        let poll_batcher =
-            PollBatcher::new(store.clone(), answer_cache.clone(), Arc::clone(&clock), shared);
+        let poll_batcher = PollBatcher::new(
+            store.clone(),
+            answer_cache.clone(),
+            Arc::clone(&clock),
+            Arc::clone(&load),
+            (settings.poll_batch.clone(), settings.planning_limits()),
+        );
+        let poll_answers = PollAnswers::new(
+            answer_cache.clone(),
+            poll_batcher.clone(),
+            Arc::clone(&clock),
+            settings.answer_cache.audit_every,
+        );
         Ok(Self {
             store,
             clock,
@@ -104,6 +117,7 @@ impl MaintenanceManager {
             outage: Arc::default(),
             answer_cache,
             poll_batcher,
+            poll_answers: Arc::new(poll_answers),
             long_polls: LongPolls::new(settings.long_poll.clone(), memory.clone()),
             load,
             settings,
@@ -314,7 +328,7 @@ impl MaintenanceManager {
     /// The number of cached answers that differed from the database in an audit.
     #[must_use]
     pub fn cache_mismatches(&self) -> u64 {
-        self.poll_batcher.mismatches()
+        self.poll_answers.mismatches()
     }
 
     /// Records the result of a call of a peer for the log.

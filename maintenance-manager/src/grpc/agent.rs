@@ -106,7 +106,7 @@ impl MaintenanceManager {
         answer: Result<T, Status>,
     ) -> Result<Response<T>, Status> {
         if call == POLL_CALL && answer.is_ok() {
-            self.poll_batcher.poll_counters(PollProtocol::Own).ok.increment(1);
+            self.poll_answers.counters(PollProtocol::Own).ok.increment(1);
         } else {
             let outcome = status::outcome(&answer);
             metrics::counter!("evenkeel_agent_calls_total", "call" => call, "outcome" => outcome)

@@ -53,7 +53,7 @@ impl MaintmgrService for MaintenanceManager {
             Err(refused) => (Err(refused), None),
         };
         if answer.is_ok() {
-            self.poll_batcher.poll_counters(PollProtocol::Eim).ok.increment(1);
+            self.poll_answers.counters(PollProtocol::Eim).ok.increment(1);
         } else {
             let outcome = status::outcome(&answer);
             metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
@@ -81,7 +81,7 @@ impl MaintenanceManager {
                 return Ok(answer);
             }
         }
-        self.poll_batcher.poll_counters(PollProtocol::Eim).write.increment(1);
+        self.poll_answers.counters(PollProtocol::Eim).write.increment(1);
         // Progress and results of an update are reports and not queries.
         let is_report =
             !evaluate::may_be_unchanged(sample.kind) || sample.kind == SampleKind::Failed;
@@ -110,7 +110,7 @@ impl MaintenanceManager {
             },
             priority: Priority::Poll,
         };
-        let BatchResult::Unchanged(cached) = self.poll_batcher.answer(context, since).await? else {
+        let BatchResult::Unchanged(cached) = self.poll_answers.answer(context, since).await? else {
             return Ok(None);
         };
         caller::check_token_binding(eim_node, cached.host)?;

@@ -4,32 +4,28 @@
 //! While all workers are busy, polls queue up and the next free worker takes them as one batch. The
 //! results go into the answer cache.
 
-mod audit;
 mod batch_metrics;
 mod queue;
 mod single;
 mod worker;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evenkeel_domain::eim::{Sample, SampleKind};
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::Store;
+use evenkeel_store::decisions::PlanningLimits;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use crate::admission::concurrency::{CallKind, Load, Overloaded};
 use crate::admission::semaphore::{UnitPermit, WaitQueue};
 use crate::evaluate::OwnPayload;
-use crate::poll::cache::{AnswerCache, CacheKey, CachedAnswer, Lookup, NodeKey};
-use crate::settings::Settings;
+use crate::poll::cache::{AnswerCache, CacheKey, CachedAnswer, NodeKey};
 use batch_metrics::BatchMetrics;
 use queue::{PollQueue, Worker};
-
-pub use batch_metrics::{PollCounters, PollProtocol};
 
 /// The maximum number of polls that wait for a single evaluation: their calls must not block the
 /// others.
@@ -60,6 +56,25 @@ pub enum Priority {
     Poll,
     /// A long poll that checks its answer again. It already has one.
     LongPoll,
+}
+
+/// The protocol of a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PollProtocol {
+    /// The protocol of our own agents.
+    Own,
+    /// EIM's protocol.
+    Eim,
+}
+
+impl PollProtocol {
+    /// The call kind of polls of this protocol.
+    pub const fn kind(self) -> CallKind {
+        match self {
+            Self::Own => CallKind::Query,
+            Self::Eim => CallKind::EimQuery,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,17 +116,14 @@ struct PollBatcherInner {
     store: Store,
     cache: AnswerCache,
     clock: Arc<dyn Clock>,
-    settings: Arc<Settings>,
+    settings: PollBatchSettings,
+    planning_limits: PlanningLimits,
     load: Arc<Load>,
     queue: Mutex<PollQueue>,
     /// Limit the single evaluations for each priority.
     single_polls: WaitQueue,
     single_long_polls: WaitQueue,
     metrics: BatchMetrics,
-    /// The number of polls answered from the cache.
-    hits: AtomicU64,
-    /// The number of audited answers that differ from the database.
-    mismatches: AtomicU64,
 }
 
 impl PollBatcher {
@@ -120,22 +132,22 @@ impl PollBatcher {
         store: Store,
         cache: AnswerCache,
         clock: Arc<dyn Clock>,
-        (settings, load): (&Arc<Settings>, &Arc<Load>),
+        load: Arc<Load>,
+        (settings, planning_limits): (PollBatchSettings, PlanningLimits),
     ) -> Self {
-        let PollBatchSettings { workers, queue_timeout, .. } = settings.poll_batch;
+        let PollBatchSettings { workers, queue_timeout, .. } = settings;
         Self(Arc::new(PollBatcherInner {
             store,
             cache,
             clock,
-            settings: Arc::clone(settings),
-            load: Arc::clone(load),
+            settings,
+            planning_limits,
+            load,
             queue: Mutex::default(),
             single_polls: WaitQueue::new(workers, MAX_SINGLE_WAITERS, queue_timeout),
             // A long poll already has an answer, and its call does not block others.
             single_long_polls: WaitQueue::new(workers, usize::MAX, Duration::MAX),
             metrics: BatchMetrics::new(),
-            hits: AtomicU64::new(0),
-            mismatches: AtomicU64::new(0),
         }))
     }
 
@@ -154,7 +166,7 @@ impl PollBatcher {
         let (priority, protocol) = (context.priority, context.payload.protocol());
         let (ticket, mut answer) = self.enqueue(context);
         if priority == Priority::Poll {
-            let queue_timeout = inner.settings.poll_batch.queue_timeout;
+            let queue_timeout = inner.settings.queue_timeout;
             if let Ok(answer) = tokio::time::timeout(queue_timeout, &mut answer).await {
                 return answer.unwrap_or_else(|_| Err(batch_aborted()));
             }
@@ -166,73 +178,6 @@ impl PollBatcher {
         answer.await.unwrap_or_else(|_| Err(batch_aborted()))
     }
 
-    /// Answers a poll from the cache, otherwise evaluates it. An answer that requires the fence is
-    /// taken from the cache only if it was up to date when the call arrived.
-    pub async fn answer(
-        &self,
-        context: PollContext,
-        since: Instant,
-    ) -> Result<BatchResult, Status> {
-        // A long poll was counted when it arrived.
-        let counters = (context.priority == Priority::Poll)
-            .then(|| self.poll_counters(context.payload.protocol()));
-        if let Some(cached_result) = self.lookup(&context, since).await {
-            if let BatchResult::Unchanged(cached) = &cached_result {
-                if let Some(counters) = counters {
-                    counters.hit.increment(1);
-                }
-                self.sample_audit(&context, cached).await;
-            }
-            return Ok(cached_result);
-        }
-        let result = Box::pin(self.evaluate(context)).await;
-        if let Some(counters) = counters {
-            match &result {
-                Ok(BatchResult::Unchanged(_)) => counters.miss.increment(1),
-                // The caller counts it when it writes.
-                Ok(BatchResult::NeedsWrite) => {}
-                Err(_) => counters.refused.increment(1),
-            }
-        }
-        result
-    }
-
-    pub fn poll_counters(&self, protocol: PollProtocol) -> &PollCounters {
-        self.0.metrics.counters(protocol)
-    }
-
-    /// The number of cached answers that differed from the database in an audit.
-    pub fn mismatches(&self) -> u64 {
-        self.0.mismatches.load(Ordering::Relaxed)
-    }
-
-    /// The cached result of a poll; `None` if it must be evaluated.
-    async fn lookup(&self, context: &PollContext, since: Instant) -> Option<BatchResult> {
-        let inner = &self.0;
-        let lookup = || {
-            let now = inner.clock.now();
-            inner.cache.lookup(&context.node, &context.cache_key, now)
-        };
-        let mut result = lookup();
-        if matches!(&result, Lookup::Hit(cached) if cached.answer.requires_fence) {
-            if !inner.cache.fence(since).await {
-                return None;
-            }
-            result = lookup();
-        }
-        match result {
-            Lookup::Hit(cached) => Some(BatchResult::Unchanged(cached)),
-            // A changed payload of EIM's agents, or a changed waiting reason of ours, must be
-            // written.
-            Lookup::OtherKey { waiting_changed } => {
-                let needs_write =
-                    waiting_changed || context.payload.protocol() == PollProtocol::Eim;
-                needs_write.then_some(BatchResult::NeedsWrite)
-            }
-            Lookup::Miss => None,
-        }
-    }
-
     /// Queues a poll, and starts a worker if one is free. The queue needs no limit of its own: the
     /// load limits bound the polls, and the long poll limit bounds the long polls.
     fn enqueue(&self, context: PollContext) -> queue::QueueTicket {
@@ -240,7 +185,7 @@ impl PollBatcher {
         let mut queue = inner.queue();
         let ticket = queue.push(context);
         inner.metrics.waiting.set(queue.len());
-        if queue.claim_worker(inner.settings.poll_batch.workers) {
+        if queue.claim_worker(inner.settings.workers) {
             drop(queue);
             Lifecycle::detach(worker::run_worker(Worker::new(Arc::clone(inner))));
         }

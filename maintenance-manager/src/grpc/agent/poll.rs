@@ -81,7 +81,7 @@ pub async fn poll(
     } else {
         input
     };
-    manager.poll_batcher.poll_counters(PollProtocol::Own).write.increment(1);
+    manager.poll_answers.counters(PollProtocol::Own).write.increment(1);
     let answer = manager
         .with_write_permit(CallKind::Query, |turn| write_and_answer(turn, node, *input))
         .await?;
@@ -115,7 +115,7 @@ async fn try_without_write(
     };
     // The copy is made only if the node accepts a long poll.
     let long_poll_context = (input.long_poll.max_millis > 0).then(|| context.clone());
-    let cached = match manager.poll_batcher.answer(context, input.received_at).await? {
+    let cached = match manager.poll_answers.answer(context, input.received_at).await? {
         BatchResult::Unchanged(cached) => cached,
         BatchResult::NeedsWrite => return Ok(PollResult::NeedsWrite(input)),
     };
@@ -133,7 +133,7 @@ async fn try_without_write(
     let started = Instant::now();
     let result = long_poll::wait_for_change(manager, node, context, options, cached).await?;
     if started.elapsed() >= manager.settings.long_poll.min_query_interval {
-        manager.poll_batcher.poll_counters(PollProtocol::Own).long_poll.increment(1);
+        manager.poll_answers.counters(PollProtocol::Own).long_poll.increment(1);
     }
     match result {
         LongPollResult::Answer(cached) => build_response(manager, node, &cached.answer, None)

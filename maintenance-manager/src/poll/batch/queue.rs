@@ -137,7 +137,7 @@ impl Worker {
     /// the next poll finds it free.
     pub fn next_batch(&mut self) -> Option<Vec<QueuedPoll>> {
         let mut queue = self.batcher.queue();
-        let batch = queue.take_batch(self.batcher.settings.poll_batch.max_size);
+        let batch = queue.take_batch(self.batcher.settings.max_size);
         if batch.is_empty() {
             queue.busy_workers = queue.busy_workers.saturating_sub(1);
             self.is_released = true;

@@ -34,21 +34,33 @@ impl PollBatcher {
         let first = evaluated.evaluations.into_iter().next().ok_or_else(batch_aborted)?;
         inner.cache_result(context, first, as_of, evaluated.at)?.ok_or_else(batch_aborted)
     }
+
+    /// Evaluates a poll alone, without caching the answer. `None` if the batch returned no result.
+    pub async fn evaluate_uncached(
+        &self,
+        context: &PollContext,
+    ) -> Result<Option<Evaluation>, StoreError> {
+        let inner = &self.0;
+        let mut evaluated = inner.evaluate_batch(context.node.tenant(), &[context]).await?;
+        if matches!(evaluated.evaluations[..], [(Evaluation::NeedsSingleRead, _)]) {
+            evaluated = inner.evaluate_with_version_ages(context).await?;
+        }
+        let first = evaluated.evaluations.into_iter().next();
+        Ok(first.map(|(evaluation, _)| evaluation))
+    }
 }
 
 impl PollBatcherInner {
     /// Evaluates a poll like a batch does, with the age of package versions.
-    pub(super) async fn evaluate_with_version_ages(
+    async fn evaluate_with_version_ages(
         &self,
         context: &PollContext,
     ) -> Result<BatchEvaluation, StoreError> {
         let tx = self.store.tenant(context.node.tenant()).await?;
         let at = self.clock.now();
         let (host, node) = nodes::find_with_host(&tx, context.node.machine()).await?;
-        let limits = self.settings.planning_limits();
-        let input =
-            decisions::load_decision_input(&tx, &host, &node, &limits, ReadMode::Preview(at))
-                .await?;
+        let (limits, reading) = (&self.planning_limits, ReadMode::Preview(at));
+        let input = decisions::load_decision_input(&tx, &host, &node, limits, reading).await?;
         let evaluation = match &context.payload {
             PollPayload::Own(payload) => {
                 evaluate::agent::own_poll_with_version_ages(

@@ -93,8 +93,8 @@ impl PollBatcherInner {
         let existing = nodes.iter().flatten();
         let subjects: Vec<DecisionSubject<'_>> =
             existing.map(|(host, node)| DecisionSubject::from_brief(host, node)).collect();
-        let limits = self.settings.planning_limits();
-        let inputs = decisions::load_decision_inputs(&tx, &subjects, &limits, at).await?;
+        let limits = &self.planning_limits;
+        let inputs = decisions::load_decision_inputs(&tx, &subjects, limits, at).await?;
         drop(tx);
         let mut inputs = inputs.into_iter();
         let evaluations = contexts.iter().zip(nodes).map(|(context, node)| match node {
