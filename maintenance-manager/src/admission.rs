@@ -1,6 +1,7 @@
 //! Admission of calls, as a tower layer: rejects calls beyond the load limits before reading them.
 
 pub mod concurrency;
+pub mod connection;
 pub mod incoming_body;
 pub mod peer;
 pub mod rate_limit;
@@ -18,8 +19,8 @@ use tonic::codegen::{Bytes, StdError};
 use tower::{Layer, Service};
 
 use crate::admission::concurrency::{CallKind, InFlightGuard, Load, RETRY_PUSHBACK_HEADER};
+use crate::admission::connection::ConnectionState;
 use crate::admission::incoming_body::IncomingBody;
-use crate::connection::ConnectionState;
 use crate::memory::OutOfMemory;
 
 /// Adds admission control to a service.

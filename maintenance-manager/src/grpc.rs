@@ -4,4 +4,3 @@ pub mod agent;
 pub mod caller;
 pub mod eim;
 pub mod hostmgr;
-pub mod token_bindings;

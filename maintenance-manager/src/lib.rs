@@ -12,9 +12,9 @@
 //! asked to poll less often, and calls are refused before they are read (`admission`).
 
 mod admission;
-mod connection;
 mod contacts;
 mod derived_state;
+mod durations;
 mod evaluate;
 mod grpc;
 mod manager;
@@ -25,11 +25,12 @@ mod poll;
 mod settings;
 mod status;
 mod tasks;
+mod token_bindings;
 mod wire;
 
 pub use admission::concurrency::LoadSettings;
+pub use admission::connection::ConnectionState;
 pub use admission::rate_limit::RateLimitSettings;
-pub use connection::ConnectionState;
 pub use manager::{MAX_MESSAGE_BYTES, MaintenanceManager};
 pub use memory::{MemoryPressure, OutOfMemory};
 pub use poll::batch::PollBatchSettings;

@@ -25,18 +25,20 @@ use crate::admission::rate_limit::RateLimiter;
 use crate::admission::refusals::Refusals;
 use crate::admission::semaphore::WaitQueue;
 use crate::contacts::Contacts;
-use crate::grpc::token_bindings::TokenBindings;
+use crate::durations::loop_interval;
 use crate::memory::MemoryPressure;
+use crate::node_transaction::NodeWriter;
 use crate::outage::Outage;
 use crate::poll::PollAnswers;
 use crate::poll::batch::PollBatcher;
 use crate::poll::cache::{self, AnswerCache, CacheSizes, Invalidation, Lookup, NodeKey};
 use crate::poll::long_poll::LongPolls;
-use crate::settings::{InvalidSettings, Settings, loop_interval, to_time_delta};
+use crate::settings::{InvalidSettings, Settings};
 use crate::tasks::cleanup::Housekeeping;
 use crate::tasks::image_updates::ImageWatch;
 use crate::tasks::run_timeouts::RunReaper;
 use crate::tasks::stale_nodes::SilentNodeWatch;
+use crate::token_bindings::TokenBindings;
 
 /// The maximum size of a message in bytes. A detail of 10 MiB is cut and stored; larger messages
 /// are refused.
@@ -68,10 +70,12 @@ pub struct MaintenanceManager {
     pub(crate) enrolments: Arc<WaitQueue>,
     /// Cached answers to polls.
     pub(crate) answer_cache: AnswerCache,
-    /// Evaluates the polls that are not cached.
     /// Answers polls.
     pub(crate) poll_answers: Arc<PollAnswers>,
+    /// Evaluates the polls that are not cached.
     pub(crate) poll_batcher: PollBatcher,
+    /// Runs the writes of nodes.
+    pub(crate) node_writer: NodeWriter,
     /// Long polls that wait for a change.
     pub(crate) long_polls: LongPolls,
     /// The load limits.
@@ -108,6 +112,14 @@ impl MaintenanceManager {
             Arc::clone(&clock),
             settings.answer_cache.audit_every,
         );
+        let node_writer = NodeWriter {
+            store: store.clone(),
+            clock: Arc::clone(&clock),
+            settings: Arc::clone(&settings),
+            load: Arc::clone(&load),
+            contacts: Contacts::default(),
+            answer_cache: answer_cache.clone(),
+        };
         Ok(Self {
             store,
             clock,
@@ -116,12 +128,13 @@ impl MaintenanceManager {
             refusals: Arc::default(),
             outage: Arc::default(),
             answer_cache,
-            poll_batcher,
             poll_answers: Arc::new(poll_answers),
+            poll_batcher,
             long_polls: LongPolls::new(settings.long_poll.clone(), memory.clone()),
             load,
             settings,
-            contacts: Contacts::default(),
+            contacts: node_writer.contacts.clone(),
+            node_writer,
             token_bindings: Arc::new(TokenBindings::new()),
             enrolments: Arc::new(WaitQueue::new(
                 MAX_CONCURRENT_ENROLMENTS,
@@ -345,14 +358,6 @@ impl MaintenanceManager {
     ) {
         self.outage.note_call(call, answer);
         self.refusals.record(caller, call, answer, self.now());
-    }
-
-    /// Until when a node of ours is not silent, if it polls less often than usual: twice the
-    /// interval from now.
-    pub(crate) fn next_contact_due(&self, now: Time) -> Option<Time> {
-        let usual = self.settings.poll_interval;
-        let interval = self.load.poll_interval(usual);
-        (usual < interval).then(|| now + to_time_delta(interval) * 2)
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -1,6 +1,7 @@
 //! Applies the events of a node to its runs, in one transaction. Both protocols use it.
 
 use std::iter;
+use std::sync::Arc;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
@@ -15,21 +16,35 @@ use evenkeel_domain::run::{AttemptId, Origin, RunEvent, RunEventRecord, UpdateRu
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::cut;
+use evenkeel_kit::clock::Clock;
 use evenkeel_store::decisions::{self, DecisionInput, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
-use evenkeel_store::{StoreError, Tx, hosts, os_profiles, policies};
+use evenkeel_store::{Store, StoreError, Tx, hosts, os_profiles, policies};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::admission::concurrency::{CallKind, Overloaded};
+use crate::admission::concurrency::{CallKind, Load, Overloaded};
+use crate::contacts::Contacts;
 use crate::derived_state;
-use crate::manager::MaintenanceManager;
+use crate::durations::to_time_delta;
 use crate::poll::cache::AnswerCache;
+use crate::settings::Settings;
 use crate::status;
+
+/// Runs the writes of nodes. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct NodeWriter {
+    pub store: Store,
+    pub clock: Arc<dyn Clock>,
+    pub settings: Arc<Settings>,
+    pub load: Arc<Load>,
+    pub contacts: Contacts,
+    pub answer_cache: AnswerCache,
+}
 
 /// A transaction that has locked one node, with the input of decisions about it.
 pub struct NodeTransaction<'a> {
-    manager: &'a MaintenanceManager,
+    writer: &'a NodeWriter,
     pub tx: Tx,
     pub host: Host,
     pub node: NodeState,
@@ -41,7 +56,7 @@ pub struct NodeTransaction<'a> {
 }
 
 /// The permit of a call to write.
-pub type WritePermit<'a> = (&'a MaintenanceManager, OwnedSemaphorePermit);
+pub type WritePermit<'a> = (&'a NodeWriter, OwnedSemaphorePermit);
 
 /// The start of an attempt.
 pub struct NewAttempt {
@@ -55,26 +70,26 @@ pub struct NewAttempt {
 }
 
 impl<'a> NodeTransaction<'a> {
-    /// Locks the node of a machine. Needs a permit ([`MaintenanceManager::with_write_permit`]).
+    /// Locks the node of a machine. Needs a permit ([`NodeWriter::with_write_permit`]).
     /// With `lock_for_decision`, the desired updates cannot change until the end of the
     /// transaction, which is required for granting a start.
     pub async fn open(
-        (manager, permit): WritePermit<'a>,
+        (writer, permit): WritePermit<'a>,
         (tenant, machine): (TenantId, MachineKey),
         lock_for_decision: bool,
     ) -> Result<Self, StoreError> {
-        let tx = manager.store.tenant(tenant).await?;
+        let tx = writer.store.tenant(tenant).await?;
         if lock_for_decision {
             tx.lock_for_decision().await?;
         }
         let (host, node) = nodes::lock_with_host(&tx, machine).await?;
         // The decision uses the time after the wait for the lock.
-        let now = manager.now();
-        let limits = manager.settings.planning_limits();
+        let now = writer.clock.now();
+        let limits = writer.settings.planning_limits();
         let reading = ReadMode::Preview(now);
         let input = decisions::load_decision_input(&tx, &host, &node, &limits, reading).await?;
         Ok(Self {
-            manager,
+            writer,
             tx,
             host,
             before: Box::new(node.clone()),
@@ -105,7 +120,7 @@ impl<'a> NodeTransaction<'a> {
         first: &RunEventRecord,
         rest: &[RunEventRecord],
     ) -> Result<UpdateRun, StoreError> {
-        let timeouts = self.manager.settings.run_timeouts();
+        let timeouts = self.writer.settings.run_timeouts();
         let events = EventBatch { first, rest, timeouts: &timeouts, now: self.now };
         self.apply_batch(subject, &events).await
     }
@@ -115,7 +130,7 @@ impl<'a> NodeTransaction<'a> {
         let Some(run) = self.input.run.clone() else {
             return Ok(());
         };
-        let timeouts = self.manager.settings.run_timeouts().capped_at(&run, limit);
+        let timeouts = self.writer.settings.run_timeouts().capped_at(&run, limit);
         let events = EventBatch {
             first: &RunEventRecord::from_event(RunEvent::TimedOut),
             rest: &[],
@@ -283,13 +298,13 @@ impl<'a> NodeTransaction<'a> {
 
     /// Loads the decision input again after a run has ended.
     pub async fn reload_input(&mut self) -> Result<(), StoreError> {
-        let limits = self.manager.settings.planning_limits();
+        let limits = self.writer.settings.planning_limits();
         let reading = ReadMode::Preview(self.now);
         let read =
             decisions::load_decision_input(&self.tx, &self.host, &self.node, &limits, reading);
-        let speaks = self.input.facts.protocol.clone();
+        let protocol = self.input.facts.protocol.clone();
         self.input = read.await?;
-        self.input.facts.protocol = speaks;
+        self.input.facts.protocol = protocol;
         self.input.facts.provisioned = true;
         Ok(())
     }
@@ -338,24 +353,24 @@ impl<'a> NodeTransaction<'a> {
             hosts::set_status(&self.tx, self.host.id, &running).await?;
         }
         let (tenant, instance) = (self.tx.tenant(), self.node.instance);
-        let (manager, now) = (self.manager, self.now);
+        let (writer, now) = (self.writer, self.now);
         // EIM's agents call at their own pace.
         let is_ours = matches!(self.node.protocol, AgentProtocol::Own { .. });
-        let due = manager.next_contact_due(now).filter(|_| is_ours);
+        let due = writer.next_contact_due(now).filter(|_| is_ours);
         self.commit_transaction().await?;
-        manager.contacts.record(tenant, instance, now, due);
+        writer.contacts.record(tenant, instance, now, due);
         Ok(())
     }
 
     /// Commits, and invalidates the cached answers of the node before the call is answered.
     async fn commit_transaction(self) -> Result<(), StoreError> {
         let (tenant, host, instance) = (self.tx.tenant(), self.host.id, self.node.instance);
-        let _unsettled = self.manager.pending_invalidation(tenant, host, instance);
+        let _unsettled = self.writer.pending_invalidation(tenant, host, instance);
         self.tx.commit().await
     }
 }
 
-impl MaintenanceManager {
+impl NodeWriter {
     /// Runs a write once a permit is available, with a time limit. Excess writers wait for a permit
     /// and not for a connection, so that readers can use the connections.
     pub async fn with_write_permit<'a, T, F>(
@@ -369,6 +384,14 @@ impl MaintenanceManager {
         let _guard = self.load.admit_to_database(kind).map_err(Overloaded::status)?;
         let permit = self.load.acquire_write_permit().await?;
         status::with_database_timeout(Box::pin(write((self, permit)))).await
+    }
+
+    /// Until when a node of ours is not silent, if it polls less often than usual: twice the
+    /// interval from now.
+    pub fn next_contact_due(&self, now: Time) -> Option<Time> {
+        let usual = self.settings.poll_interval;
+        let interval = self.load.poll_interval(usual);
+        (usual < interval).then(|| now + to_time_delta(interval) * 2)
     }
 
     /// Invalidates the cached answers of a node when it is dropped: on success, on failure, and if

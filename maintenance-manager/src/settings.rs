@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::concurrency::LoadSettings;
 use crate::admission::rate_limit::RateLimitSettings;
+use crate::durations::to_time_delta;
 use crate::poll::batch::PollBatchSettings;
 use crate::poll::cache::AnswerCacheSettings;
 use crate::poll::long_poll::LongPollSettings;
@@ -195,15 +196,4 @@ impl Settings {
             reverting: to_time_delta(timeouts.reverting),
         }
     }
-}
-
-/// Converts a duration, limited to a century so that date arithmetic does not overflow.
-pub(crate) fn to_time_delta(length: Duration) -> TimeDelta {
-    let century = TimeDelta::days(36_525);
-    TimeDelta::from_std(length).map_or(century, |length| length.min(century))
-}
-
-/// The interval of a periodic task, at least 100 ms so that it does not spin.
-pub(crate) fn loop_interval(interval: Duration) -> Duration {
-    interval.max(Duration::from_millis(100))
 }

@@ -14,8 +14,8 @@ use tonic::Status;
 use tonic::codegen::Bytes;
 
 use crate::admission::concurrency::{Load, MessageMemory};
+use crate::admission::connection::ConnectionState;
 use crate::admission::semaphore::UnitPermit;
-use crate::connection::ConnectionState;
 
 /// How long a call counts as in flight while its body arrives.
 const BODY_GRACE_PERIOD: Duration = Duration::from_millis(100);

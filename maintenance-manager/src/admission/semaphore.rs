@@ -92,8 +92,8 @@ impl WaitQueue {
             return Some(permit);
         }
         let _waiting = self.waiting.try_acquire(1, self.max_waiting)?;
-        let turn = Arc::clone(&self.permits).acquire_owned();
-        tokio::time::timeout(self.timeout, turn).await.ok()?.ok()
+        let permit = Arc::clone(&self.permits).acquire_owned();
+        tokio::time::timeout(self.timeout, permit).await.ok()?.ok()
     }
 }
 

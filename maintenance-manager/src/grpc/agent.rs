@@ -20,8 +20,8 @@ use evenkeel_proto::agent::{
 };
 use tonic::{Code, Request, Response, Status};
 
+use crate::admission::connection::ConnectionState;
 use crate::admission::peer::Peer;
-use crate::connection::ConnectionState;
 use crate::manager::MaintenanceManager;
 use crate::poll::batch::PollProtocol;
 use crate::status;
@@ -53,9 +53,9 @@ impl AgentService for MaintenanceManager {
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
         let since = Instant::now();
         let (peer, node) = self.authenticate_node(&request);
-        let carried = request.extensions().get::<ConnectionState>().cloned();
+        let connection = request.extensions().get::<ConnectionState>().cloned();
         let parsed = node.and_then(|node| {
-            let input = poll::parse(request.into_inner(), carried, since)?;
+            let input = poll::parse(request.into_inner(), connection, since)?;
             Ok((node, input))
         });
         let answer = match parsed {

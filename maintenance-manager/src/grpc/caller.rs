@@ -13,8 +13,8 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
+use crate::admission::connection::ConnectionState;
 use crate::admission::peer::Peer;
-use crate::connection::ConnectionState;
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::none_if_missing;
 use crate::status;

@@ -86,8 +86,8 @@ impl MaintenanceManager {
         let is_report =
             !evaluate::may_be_unchanged(sample.kind) || sample.kind == SampleKind::Failed;
         let kind = if is_report { CallKind::Write } else { CallKind::EimQuery };
-        let processed = self.with_write_permit(kind, |turn| {
-            Self::process_sample(turn, eim_node, &update_status, &sample)
+        let processed = self.node_writer.with_write_permit(kind, |permit| {
+            Self::process_sample(permit, eim_node, &update_status, &sample)
         });
         processed.await
     }
@@ -124,14 +124,14 @@ impl MaintenanceManager {
     /// Stores a sample and answers it. OK is answered only after the commit: the agent repeats a
     /// result until it gets OK.
     async fn process_sample(
-        turn: WritePermit<'_>,
+        permit: WritePermit<'_>,
         eim_node: &EimNode,
         update_status: &UpdateStatus,
         sample: &Sample,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
         // Sending a window permits the start: the agent starts in it without asking again.
         let machine = (eim_node.tenant, MachineKey::Uuid(eim_node.uuid));
-        let node_tx = NodeTransaction::open(turn, machine, true).await;
+        let node_tx = NodeTransaction::open(permit, machine, true).await;
         let mut node_tx = node_tx.map_err(status::from_store_error)?;
         caller::check_may_speak_for(eim_node, &node_tx.host)?;
         if !node_tx.input.facts.trusted {

@@ -111,8 +111,8 @@ impl MaintenanceManager {
         let as_of = self.answer_cache.last_pass();
         let (host, instance) = self.find_live_node(eim_node).await?;
         if let Some(instance) = instance {
-            let alive = LiveNode { host, instance };
-            self.answer_cache.record_heartbeat(tenant, uuid, alive, as_of);
+            let live_node = LiveNode { host, instance };
+            self.answer_cache.record_heartbeat(tenant, uuid, live_node, as_of);
         }
         Ok(host)
     }

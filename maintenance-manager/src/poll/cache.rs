@@ -38,8 +38,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use crate::durations::to_time_delta;
 use crate::evaluate::Answer;
-use crate::settings::to_time_delta;
 use log_progress::LogProgress;
 use table::{CacheEntry, CacheTable, CacheTime, SlotKey};
 

@@ -15,8 +15,8 @@ use metrics::{Counter, Gauge};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use crate::admission::connection::ConnectionState;
 use crate::admission::semaphore::UnitPermit;
-use crate::connection::ConnectionState;
 use crate::memory::MemoryPressure;
 use crate::poll::cache::{CacheKey, CachedAnswer, Invalidation, InvalidationScope};
 

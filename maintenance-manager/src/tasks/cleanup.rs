@@ -16,8 +16,9 @@ use evenkeel_store::{
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::durations::to_time_delta;
 use crate::outage::Outage;
-use crate::settings::{Settings, to_time_delta};
+use crate::settings::Settings;
 
 /// The maximum number of rows that one transaction removes. Short transactions let other replicas
 /// work at the same time.

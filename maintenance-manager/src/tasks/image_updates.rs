@@ -13,8 +13,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::durations::loop_interval;
 use crate::outage::Outage;
-use crate::settings::{Settings, loop_interval};
+use crate::settings::Settings;
 
 /// The maximum number of image series in a pass.
 const MAX_SERIES_PER_PASS: u32 = 1_000;

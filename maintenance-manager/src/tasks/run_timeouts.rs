@@ -18,8 +18,9 @@ use evenkeel_store::{Store, StoreError, Tx, contacts};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::durations::{loop_interval, to_time_delta};
 use crate::outage::Outage;
-use crate::settings::{Settings, loop_interval, to_time_delta};
+use crate::settings::Settings;
 
 /// The number of runs that are read at once.
 const BATCH_SIZE: u32 = 1_000;

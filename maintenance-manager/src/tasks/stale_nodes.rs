@@ -10,8 +10,9 @@ use evenkeel_store::{Store, StoreError, nodes};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::durations::loop_interval;
 use crate::outage::Outage;
-use crate::settings::{Settings, loop_interval};
+use crate::settings::Settings;
 
 /// The maximum number of nodes that one statement updates.
 const BATCH_SIZE: u32 = 1_000;

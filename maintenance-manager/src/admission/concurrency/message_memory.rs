@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::retry_queue::MIN_RETRY_DELAY;
 use super::{Load, Overloaded};
+use crate::admission::connection::ConnectionState;
 use crate::admission::semaphore::{PrioritySemaphore, UnitPermit};
-use crate::connection::ConnectionState;
 
 /// The bytes of each message that are not charged. Almost all messages are shorter, and the number
 /// of calls is limited anyway.

@@ -24,19 +24,20 @@ pub async fn begin(
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let attempt = parse_attempt_id(&request.attempt_id)?;
-    let granted =
-        manager.with_write_permit(CallKind::Write, |turn| try_begin(turn, node, attempt, request));
+    let granted = manager
+        .node_writer
+        .with_write_permit(CallKind::Write, |permit| try_begin(permit, node, attempt, request));
     granted.await
 }
 
 async fn try_begin(
-    turn: WritePermit<'_>,
+    permit: WritePermit<'_>,
     node: &Node,
     attempt: AttemptId,
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let machine = (node.tenant, MachineKey::Host(node.host));
-    let node_tx = NodeTransaction::open(turn, machine, true).await;
+    let node_tx = NodeTransaction::open(permit, machine, true).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_trusted(&node_tx.host, &node_tx.input)?;
     let now = node_tx.now;

@@ -20,8 +20,8 @@ use tonic::Status;
 use uuid::Uuid;
 
 use crate::admission::peer::Peer;
+use crate::durations::to_time_delta;
 use crate::manager::MaintenanceManager;
-use crate::settings::to_time_delta;
 use crate::status;
 use crate::wire::agent::timestamp;
 
@@ -167,7 +167,7 @@ async fn admit_machine(
     if !is_retry {
         join_tokens::record_use(&tx, token.id, now).await.map_err(status::from_store_error)?;
     }
-    let unsettled = manager.pending_invalidation(tenant, host.id, instance.id);
+    let unsettled = manager.node_writer.pending_invalidation(tenant, host.id, instance.id);
     tx.commit().await.map_err(status::from_store_error)?;
     drop(unsettled);
     manager.contacts.record(tenant, instance.id, now, None);

@@ -8,14 +8,14 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::admission::concurrency::Overloaded;
+use crate::admission::connection::ConnectionState;
 use crate::admission::semaphore::UnitPermit;
-use crate::connection::ConnectionState;
+use crate::durations::{loop_interval, to_time_delta};
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::poll::batch::{BatchResult, PollContext, Priority};
 use crate::poll::cache::{CachedAnswer, Lookup};
 use crate::poll::long_poll::{LongPollHandle, WakeReason};
-use crate::settings::{loop_interval, to_time_delta};
 
 #[derive(Clone, Debug)]
 pub struct LongPollOptions {
@@ -293,7 +293,8 @@ impl Drop for LongPoll<'_> {
         let at = self.started_at + TimeDelta::milliseconds(1);
         let now = manager.now();
         let usual = now + manager.settings.effective_silence_timeout();
-        let due = manager.next_contact_due(now).map_or(usual, |due| due.max(usual));
+        let due = manager.node_writer.next_contact_due(now);
+        let due = due.map_or(usual, |due| due.max(usual));
         let tenant = self.context.node.tenant();
         let contacts = &manager.contacts;
         contacts.record(tenant, self.cached.instance, at, Some(due));

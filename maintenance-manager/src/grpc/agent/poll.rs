@@ -13,7 +13,8 @@ use evenkeel_store::{StoreError, package_versions};
 use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
-use crate::connection::ConnectionState;
+use crate::admission::connection::ConnectionState;
+use crate::durations::to_time_delta;
 use crate::evaluate::agent::{self as evaluate, RequestedData};
 use crate::evaluate::{Answer, AnswerPayload, OwnAnswer, OwnPayload, check_trusted, version_ages};
 use crate::grpc::agent::long_poll::{self, LongPollOptions, LongPollResult};
@@ -23,7 +24,6 @@ use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NodeTransaction, WritePermit};
 use crate::poll::batch::{BatchResult, PollContext, PollPayload, PollProtocol, Priority};
 use crate::poll::cache::{CachedAnswer, NodeKey};
-use crate::settings::to_time_delta;
 use crate::status;
 use crate::wire::agent::timestamp;
 
@@ -83,7 +83,8 @@ pub async fn poll(
     };
     manager.poll_answers.counters(PollProtocol::Own).write.increment(1);
     let answer = manager
-        .with_write_permit(CallKind::Query, |turn| write_and_answer(turn, node, *input))
+        .node_writer
+        .with_write_permit(CallKind::Query, |permit| write_and_answer(permit, node, *input))
         .await?;
     build_response(manager, node, &answer, None)
 }
@@ -120,8 +121,8 @@ async fn try_without_write(
         BatchResult::NeedsWrite => return Ok(PollResult::NeedsWrite(input)),
     };
     let now = manager.now();
-    let contacts = &manager.contacts;
-    contacts.record(node.tenant, cached.instance, now, manager.next_contact_due(now));
+    let due = manager.node_writer.next_contact_due(now);
+    manager.contacts.record(node.tenant, cached.instance, now, due);
     let long_poll_context =
         long_poll_context.filter(|_| may_long_poll(manager, node, &input.long_poll, &cached));
     let Some(context) = long_poll_context else {
@@ -194,12 +195,12 @@ fn build_response(
 
 /// Slow path: stores changes in a transaction, then answers.
 async fn write_and_answer(
-    turn: WritePermit<'_>,
+    permit: WritePermit<'_>,
     node: &Node,
     input: PollInput,
 ) -> Result<Answer, Status> {
     let machine = (node.tenant, MachineKey::Host(node.host));
-    let node_tx = NodeTransaction::open(turn, machine, false).await;
+    let node_tx = NodeTransaction::open(permit, machine, false).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_trusted(&node_tx.host, &node_tx.input)?;
     let payload = input.payload;
@@ -219,8 +220,9 @@ async fn write_and_answer(
         facts::check_booted_image(&mut node_tx).await.map_err(status::from_store_error)?;
     } else {
         let decision = node_tx.input.decide(node_tx.now);
-        let noted = version_ages::record(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
-        noted.map_err(status::from_store_error)?;
+        let recorded =
+            version_ages::record(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
+        recorded.map_err(status::from_store_error)?;
     }
     packages::apply(&mut node_tx, &input.packages).await?;
     node_tx.node.waiting.clone_from(&payload.waiting_for);

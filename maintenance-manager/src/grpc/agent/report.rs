@@ -37,21 +37,21 @@ pub async fn report(
         events.push(record);
     }
     let digest = request.target_digest;
-    let stored = manager.with_write_permit(CallKind::Write, |turn| {
-        store_report(turn, node, attempt, &digest, events)
+    let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
+        store_report(permit, node, attempt, &digest, events)
     });
     stored.await
 }
 
 async fn store_report(
-    turn: WritePermit<'_>,
+    permit: WritePermit<'_>,
     node: &Node,
     attempt: AttemptId,
     digest: &str,
     events: Vec<RunEventRecord>,
 ) -> Result<ReportResponse, Status> {
     let machine = (node.tenant, MachineKey::Host(node.host));
-    let node_tx = NodeTransaction::open(turn, machine, false).await;
+    let node_tx = NodeTransaction::open(permit, machine, false).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_trusted(&node_tx.host, &node_tx.input)?;
     let has_events = !events.is_empty();

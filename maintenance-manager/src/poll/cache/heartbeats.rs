@@ -34,13 +34,13 @@ impl AnswerCache {
         &self,
         tenant: TenantId,
         uuid: Uuid,
-        alive: LiveNode,
+        live_node: LiveNode,
         as_of: Option<Pass>,
     ) {
         let key = self.uuid_key(tenant, uuid);
         let mut table = self.table();
         if let Some((tenant, Pass(as_of))) = table.scopes.find_tenant(tenant).zip(as_of) {
-            table.record_heartbeat(tenant, key, alive, as_of);
+            table.record_heartbeat(tenant, key, live_node, as_of);
         }
     }
 

@@ -222,8 +222,8 @@ impl CacheTable {
     }
 
     /// Records that a heartbeat that queried the database after a pass found nothing to write.
-    pub fn record_heartbeat(&mut self, tenant: u32, key: SlotKey, alive: LiveNode, as_of: u32) {
-        let LiveNode { host, instance } = alive;
+    pub fn record_heartbeat(&mut self, tenant: u32, key: SlotKey, live_node: LiveNode, as_of: u32) {
+        let LiveNode { host, instance } = live_node;
         let node = [ChangedEntity::Host(host.bits()), ChangedEntity::Instance(instance.bits())];
         let is_unchanged = node
             .into_iter()

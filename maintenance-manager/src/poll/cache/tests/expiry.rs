@@ -17,7 +17,7 @@ fn answers_cached_together_expire_apart() {
     let end = |n| cache.insert(fresh_answer(&cache, n), NOW).valid_until;
     let ends: std::collections::BTreeSet<Time> = (1..=1_000).map(end).collect();
     assert!(ends.len() > 990, "{}", ends.len());
-    let max_age = crate::settings::to_time_delta(AnswerCacheSettings::default().max_age);
+    let max_age = crate::durations::to_time_delta(AnswerCacheSettings::default().max_age);
     let (first, last) = (ends.first().expect("some"), ends.last().expect("some"));
     assert!(*first >= NOW + max_age * 3 / 4, "{first}");
     assert!(*last <= NOW + max_age, "{last}");
