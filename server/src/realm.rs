@@ -263,12 +263,12 @@ impl Realm {
         name: &str,
         password: Secret,
     ) -> Result<Option<User>, TokenError> {
-        let turn = Arc::clone(&self.password_checks).acquire_owned().await;
-        let turn = turn.map_err(|error| internal_error(&error))?;
+        let permit = Arc::clone(&self.password_checks).acquire_owned().await;
+        let permit = permit.map_err(|error| internal_error(&error))?;
         let (people, name) = (Arc::clone(&self.users), name.to_owned());
         let checked = tokio::task::spawn_blocking(move || {
             let user = people.current_users().log_in(&name, &password).cloned();
-            drop(turn);
+            drop(permit);
             user
         });
         checked.await.map_err(|error| internal_error(&error))

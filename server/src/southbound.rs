@@ -314,11 +314,11 @@ fn split_connection_metadata(mut request: Request<Body>) -> Request<Body> {
     let Some(metadata) = extensions.remove() else {
         return request;
     };
-    let ConnectionMetadata { peer, state: carried, out_of_memory: turned_away } = metadata;
+    let ConnectionMetadata { peer, state, out_of_memory } = metadata;
     extensions.insert(peer);
-    extensions.insert(carried);
-    if let Some(turned_away) = turned_away {
-        extensions.insert(turned_away);
+    extensions.insert(state);
+    if let Some(out_of_memory) = out_of_memory {
+        extensions.insert(out_of_memory);
     }
     request
 }

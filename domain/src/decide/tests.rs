@@ -243,8 +243,8 @@ fn an_untrusted_node_gets_no_update() {
 #[test]
 fn an_agent_gets_only_what_it_can_do() {
     let intent = intent(vec![packages()], &[window(0, 2)], NOON);
-    let speaks = AgentProtocol::Own { modules: vec![] };
-    let facts = NodeFacts { protocol: speaks, ..node() };
+    let protocol = AgentProtocol::Own { modules: vec![] };
+    let facts = NodeFacts { protocol, ..node() };
     let decision = decide(&facts, &intent, None, NOON);
     assert_eq!(decision.reason, Reason::AgentLacks { module: "packages" });
 }

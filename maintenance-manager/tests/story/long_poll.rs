@@ -271,18 +271,18 @@ async fn a_closed_connection_ends_its_long_poll() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let previous = current_answer(&server, &node).await;
-    let carried = ConnectionState::default();
+    let connection = ConnectionState::default();
     let mut request = long_poll_request(&server, &node, &previous).await;
-    request.extensions_mut().insert(carried.clone());
+    request.extensions_mut().insert(connection.clone());
     let call = server.manager.poll(request);
     let waiting = pin!(wait_for_long_polls(&server.manager, 1));
     let Either::Right(((), call)) = select(call, waiting).await else {
         panic!("it is answered");
     };
-    assert_eq!(carried.long_polls(), 1);
+    assert_eq!(connection.long_polls(), 1);
     drop(call);
     assert_eq!(server.manager.long_poll_count(), 0);
-    assert_eq!(carried.long_polls(), 0);
+    assert_eq!(connection.long_polls(), 0);
 }
 
 #[tokio::test]

@@ -67,8 +67,8 @@ impl<'a> DecisionInputBuilder<'a> {
 
     /// The planning range. For our own agents it covers the offline days of the policies, because
     /// starts in those windows may be granted ahead.
-    fn window_range(&self, speaks: &AgentProtocol, policies: &[AssignedPolicy]) -> WindowQuery {
-        let (longest, limit) = match speaks {
+    fn window_range(&self, protocol: &AgentProtocol, policies: &[AssignedPolicy]) -> WindowQuery {
+        let (longest, limit) = match protocol {
             AgentProtocol::Own { .. } => {
                 let days = policies.iter().map(|a| a.policy.spec.offline_days).max();
                 (TimeDelta::days(days.unwrap_or_default().into()), 64)

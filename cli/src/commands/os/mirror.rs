@@ -204,11 +204,11 @@ pub fn print_copied(
     let row = |(artefact, finding): &(String, evenkeel_registry::Finding)| -> Vec<Cell> {
         cells![artefact, finding.kind.name(), finding.to_string()]
     };
-    let carried = format!("{} objects, {}", copied.blobs, format_size(copied.bytes));
+    let copied_blobs = format!("{} objects, {}", copied.blobs, format_size(copied.bytes));
     let mut page = DetailPage::default();
     page.field("registry", &report.registry)
         .field("revisions", copied.revisions.to_string())
-        .field("copied", carried)
+        .field("copied", copied_blobs)
         .field("skipped", format!("{} objects", copied.present))
         .table("Findings:", &["ARTEFACT", "FINDING", "MESSAGE"], copied.findings.iter().map(row));
     printer.print_page(&report, &copied.revisions.to_string(), &page)?;

@@ -65,8 +65,8 @@ fn only_an_image_that_the_node_reports_as_failed_is_quarantined() {
     let first = ["first", "first"];
     assert_eq!(checks(&failed_node(), &failed_target()), ["held", "again"]);
     assert_eq!(failed_node().quarantine_reason(&failed_target()), Some(quarantined("3.0.10")));
-    for speaks in [AgentProtocol::Eim, AgentProtocol::Unknown] {
-        let facts = NodeFacts { protocol: speaks, ..failed_node() };
+    for protocol in [AgentProtocol::Eim, AgentProtocol::Unknown] {
+        let facts = NodeFacts { protocol, ..failed_node() };
         assert_eq!(checks(&facts, &failed_target()), first, "{:?}", facts.protocol);
         assert_eq!(facts.quarantine_reason(&failed_target()), None);
     }
