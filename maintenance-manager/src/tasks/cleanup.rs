@@ -140,7 +140,7 @@ impl Housekeeping {
                 break;
             }
         }
-        for (what, count) in [
+        for (kind, count) in [
             ("runs", removed.runs),
             ("contents", removed.contents),
             ("slots", removed.slots),
@@ -148,7 +148,7 @@ impl Housekeeping {
             ("tokens", removed.tokens),
             ("changes", removed.changes),
         ] {
-            count_removed(what, count);
+            count_removed(kind, count);
         }
         Ok(removed)
     }
@@ -200,6 +200,6 @@ impl Housekeeping {
 }
 
 /// Counts removed rows.
-fn count_removed(what: &'static str, count: u64) {
-    metrics::counter!("evenkeel_swept_total", "what" => what).increment(count);
+fn count_removed(kind: &'static str, count: u64) {
+    metrics::counter!("evenkeel_housekeeping_removed_rows_total", "kind" => kind).increment(count);
 }

@@ -23,7 +23,7 @@ const REFUSAL_KINDS: &str = "`query`, `write`, `awaiting_body` (the message did 
 const WAKEUP_REASONS: &str =
     "`recheck`, `superseded` (by a newer poll of the node) or `draining` (the process stops)";
 const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`";
-const REMOVED_DATA: &str =
+const REMOVED_ROWS: &str =
     "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes` or `tallies`";
 
 /// All metrics of evenkeeld.
@@ -212,9 +212,9 @@ const RUNS: &[MetricDescription] = &[
     ),
     metric("evenkeel_silent_nodes_total", Counter, &[], "Nodes that became silent."),
     metric(
-        "evenkeel_swept_total",
+        "evenkeel_housekeeping_removed_rows_total",
         Counter,
-        &[("what", REMOVED_DATA)],
+        &[("kind", REMOVED_ROWS)],
         "Old rows that housekeeping removed.",
     ),
 ];
