@@ -12,7 +12,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 ///
 /// # Panics
 /// The period is 0.
-/// The period is 0.
 #[must_use]
 pub fn aligned_interval(every: Duration) -> Interval {
     let mut ticks = interval_at(next_tick(every), every);

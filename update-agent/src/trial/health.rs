@@ -47,7 +47,7 @@ impl<'a> HealthMonitor<'a> {
     pub fn new(parts: &'a TrialParts) -> Self {
         Self { parts, facts: Facts::default(), last_answer: None }
     }
-    /// Whether the image must reach the server.
+
     /// Whether the image must reach the server.
     pub fn requires_server(&self) -> bool {
         self.parts.health.server && self.parts.requires_server
