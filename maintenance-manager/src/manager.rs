@@ -160,7 +160,8 @@ impl MaintenanceManager {
         let eim =
             MaintmgrServiceServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let too_large = MapResponseLayer::new(map_too_large_status);
-        // Heartbeats have no details worth storing, so the default message size is enough.
+        // Heartbeats and hardware information are short, so the default message size (4 MiB) is
+        // enough.
         let heartbeats = HostmgrServer::new(self.clone());
         let admission = AdmissionLayer::new(Arc::clone(&self.load));
         Routes::new(admission.named_layer(too_large.named_layer(ours)))

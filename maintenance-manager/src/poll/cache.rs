@@ -61,9 +61,9 @@ pub struct AnswerCacheSettings {
     pub max_age: Duration,
     /// One in this many cached answers is compared with the database; 0 disables the comparison.
     pub audit_every: u32,
-    /// Maximum memory of the different answers in bytes. Beyond it, a node whose answer is larger
-    /// than 1 KiB has no cached answer. Smaller answers are always cached, and each node needs about
-    /// 100 bytes in addition. 0 means no limit.
+    /// Maximum memory of the different answers in bytes. Beyond it, an answer larger than 1 KiB is
+    /// cached only if an equal one is already stored. Smaller answers are always cached, and each
+    /// node needs about 100 bytes in addition. 0 means no limit.
     pub memory_limit: u64,
 }
 
