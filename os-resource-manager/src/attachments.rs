@@ -112,7 +112,8 @@ impl Cycle<'_> {
                     (self.store_unchanged(variant).await?, None)
                 }
                 FetchState::New { bytes, etag } => {
-                    match self.render_variant(request.kind, variant, bytes.clone()).await? {
+                    let list = self.load_package_list(variant).await?;
+                    match render_in_background(request.kind, bytes.clone(), list).await {
                         Ok((body, remarks)) => {
                             let digest = *Digest::compute(body.as_bytes()).bytes();
                             let attachment = Attachment {
@@ -149,26 +150,16 @@ impl Cycle<'_> {
         Ok(variant.digest())
     }
 
-    /// Renders one variant of a document.
-    async fn render_variant(
+    /// The package list that a variant is rendered for; `None` if there is none.
+    async fn load_package_list(
         &self,
-        kind: AttachmentKind,
         variant: &AttachmentVariant,
-        bytes: Bytes,
-    ) -> Result<Result<(String, Vec<Finding>), Finding>, CycleStop> {
-        let list = match &variant.packages {
-            Some(key) => {
-                let tx = self.engine.store.fleet().await?;
-                os_catalogue::attachment_body(&tx, &self.claim.registry, key).await?
-            }
-            None => None,
+    ) -> Result<Option<String>, CycleStop> {
+        let Some(key) = &variant.packages else {
+            return Ok(None);
         };
-        let read =
-            tokio::task::spawn_blocking(move || render_document(kind, &bytes, list.as_deref()));
-        let broken = |error: tokio::task::JoinError| {
-            Err(Finding::new(finding_kind(kind), error.to_string()))
-        };
-        Ok(read.await.unwrap_or_else(broken))
+        let tx = self.engine.store.fleet().await?;
+        Ok(os_catalogue::attachment_body(&tx, &self.claim.registry, key).await?)
     }
 
     async fn store_attachment(
@@ -255,6 +246,19 @@ fn lock_hosts(
     unreachable: &UnreachableHosts,
 ) -> std::sync::MutexGuard<'_, HashMap<String, Finding>> {
     unreachable.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Renders a document without blocking an async worker.
+async fn render_in_background(
+    kind: AttachmentKind,
+    bytes: Bytes,
+    list: Option<String>,
+) -> Result<(String, Vec<Finding>), Finding> {
+    let rendering =
+        tokio::task::spawn_blocking(move || render_document(kind, &bytes, list.as_deref()));
+    let broken =
+        |error: tokio::task::JoinError| Err(Finding::new(finding_kind(kind), error.to_string()));
+    rendering.await.unwrap_or_else(broken)
 }
 
 /// The stored form of a document, and remarks about it.

@@ -133,42 +133,42 @@ impl Fetcher<'_> {
             findings.push(Finding::new(FindingKind::SeveralLayers, why));
         }
         let text = match revision.cached_text(manifest, title) {
-            Some(text) => Ok(text),
-            None => self.fetch_text(revision, layer).await?,
+            Some(text) => Some(text),
+            None => self.fetch_text(revision, layer, findings).await?,
         };
-        match text {
-            Ok(text) => {
-                if let Ok(Profile { remarks, .. }) = read_profile(title, text.as_bytes()) {
-                    findings.extend(remarks);
-                }
-                let title = title.to_owned();
-                Ok(Some(ProfileDocument { title, text }))
-            }
-            Err(finding) => {
-                findings.push(finding);
-                Ok(None)
-            }
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        if let Ok(Profile { remarks, .. }) = read_profile(title, text.as_bytes()) {
+            findings.extend(remarks);
         }
+        Ok(Some(ProfileDocument { title: title.to_owned(), text }))
     }
 
+    /// The text of a layer; `None` and a finding if it is not usable.
     async fn fetch_text(
         &self,
         revision: &Revision,
         layer: &Layer,
-    ) -> RegistryResult<Result<String, Finding>> {
+        findings: &mut Vec<Finding>,
+    ) -> RegistryResult<Option<String>> {
         let limit = Limits::default().profile_bytes;
         let registry = &self.0.registry;
         let request = registry.blob(&revision.repository, &layer.blob, limit);
         let bytes = match count_outcome(request.await) {
             Ok(bytes) => bytes,
-            Err(error) => return finding_or_error(error).map(Err),
+            Err(error) => {
+                findings.push(finding_or_error(error)?);
+                return Ok(None);
+            }
         };
-        let bad = |why: &str| Ok(Err(Finding::new(FindingKind::Yaml, why)));
-        match String::from_utf8(bytes.into()) {
-            Err(_) => bad("the profile is not UTF-8"),
-            Ok(text) if text.contains('\0') => bad("the profile contains a zero byte"),
-            Ok(text) => Ok(Ok(text)),
-        }
+        let why = match String::from_utf8(bytes.into()) {
+            Err(_) => "the profile is not UTF-8",
+            Ok(text) if text.contains('\0') => "the profile contains a zero byte",
+            Ok(text) => return Ok(Some(text)),
+        };
+        findings.push(Finding::new(FindingKind::Yaml, why));
+        Ok(None)
     }
 
     /// Checks the signatures of a profile.

@@ -102,7 +102,9 @@ fn pack_into(
 pub fn unpack(file: &Path, staging: &Path, limits: &Limits) -> Result<(), CopyError> {
     let read = || CopyError::file("read", file);
     let mut bundle = File::open(file).map_err(read())?;
-    check_end(&mut bundle).map_err(read())??;
+    if !has_archive_end(&mut bundle).map_err(read())? {
+        return Err(invalid_bundle("it is truncated, or it is not a bundle".to_owned()));
+    }
     if staging.join(INDEX_FILE).exists() {
         let folder = staging.display();
         return Err(invalid_bundle(format!("{folder} already has a layout")));
@@ -130,9 +132,9 @@ pub fn unpack(file: &Path, staging: &Path, limits: &Limits) -> Result<(), CopyEr
     unpacking.finish()
 }
 
-/// Checks the end of the archive: a bundle that was truncated between two entries would otherwise
-/// look like a shorter one.
-fn check_end(bundle: &mut File) -> io::Result<Result<(), CopyError>> {
+/// Whether the file ends like an archive. A bundle that was truncated between two entries would
+/// otherwise look like a shorter one.
+fn has_archive_end(bundle: &mut File) -> io::Result<bool> {
     let length = bundle.metadata()?.len();
     let mut end = [1; 1024];
     if length >= 1024 {
@@ -140,10 +142,7 @@ fn check_end(bundle: &mut File) -> io::Result<Result<(), CopyError>> {
         bundle.read_exact(&mut end)?;
         bundle.seek(SeekFrom::Start(0))?;
     }
-    if end == END_OF_ARCHIVE && length.is_multiple_of(512) {
-        return Ok(Ok(()));
-    }
-    Ok(Err(invalid_bundle("it is truncated, or it is not a bundle".to_owned())))
+    Ok(end == END_OF_ARCHIVE && length.is_multiple_of(512))
 }
 
 /// State of an unpacking that is in progress.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use evenkeel_kit::Lifecycle;
 use evenkeel_pg::{Options, PrivatePostgres};
-use evenkeel_store::{SchemaState, Store, StoreOptions};
+use evenkeel_store::{SchemaCheck, Store, StoreOptions};
 use tokio::time::timeout;
 
 use crate::config::Config;
@@ -102,13 +102,14 @@ impl Database {
 
     async fn ensure_schema(&self, if_older: SchemaPolicy) -> anyhow::Result<()> {
         let check = self.store.check().await.context("cannot check the database")?;
-        match (check.context("the database is not usable")?, if_older) {
-            (SchemaState::Current, _) => Ok(()),
-            (SchemaState::Outdated, SchemaPolicy::Migrate) => {
+        match (check, if_older) {
+            (SchemaCheck::Incompatible(why), _) => Err(why).context("the database is not usable"),
+            (SchemaCheck::Current, _) => Ok(()),
+            (SchemaCheck::Outdated, SchemaPolicy::Migrate) => {
                 tracing::info!("migrating the database schema");
                 self.store.migrate().await.context("cannot migrate the database schema")
             }
-            (SchemaState::Outdated, SchemaPolicy::Refuse) => {
+            (SchemaCheck::Outdated, SchemaPolicy::Refuse) => {
                 bail!(
                     "the database schema is older than this program: run `evenkeeld migrate` first"
                 )

@@ -53,13 +53,21 @@ pub enum IncompatibleDatabase {
     ActivityNotVisible { role: String },
 }
 
-/// State of the schema, compared with what the program needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SchemaState {
+/// The schema, compared with what the program needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SchemaCheck {
     /// Up to date.
     Current,
     /// Migrations are missing; [`Store::migrate`] runs them.
     Outdated,
+    /// The program refuses the database.
+    Incompatible(IncompatibleDatabase),
+}
+
+impl From<IncompatibleDatabase> for SchemaCheck {
+    fn from(why: IncompatibleDatabase) -> Self {
+        Self::Incompatible(why)
+    }
 }
 
 impl Store {
@@ -67,27 +75,27 @@ impl Store {
     /// first.
     ///
     /// # Errors
-    /// Outer error: the database cannot be reached. Inner error: why the program refuses the
-    /// database.
-    pub async fn check(&self) -> Result<Result<SchemaState, IncompatibleDatabase>, StoreError> {
+    /// The database cannot be reached.
+    pub async fn check(&self) -> Result<SchemaCheck, StoreError> {
         let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_version'), \
                    current_user::text, rolsuper OR rolbypassrls, to_regclass('seaql_migrations') IS NOT NULL \
                    FROM pg_roles WHERE rolname = current_user";
         let tx = with_timeout(self.answer_timeout, self.db.begin()).await?;
         let tx = BoundedTransaction::new(tx, self.answer_timeout);
         let Some(row) = query_one(&tx, sql, []).await? else {
-            return Ok(Err(IncompatibleDatabase::RoleBypassesRls { role: "?".to_owned() }));
+            let role = "?".to_owned();
+            return Ok(IncompatibleDatabase::RoleBypassesRls { role }.into());
         };
         let (number, version): (i32, String) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
         if number < 150_000 {
-            return Ok(Err(IncompatibleDatabase::ServerTooOld { found: version }));
+            return Ok(IncompatibleDatabase::ServerTooOld { found: version }.into());
         }
         if row.try_get_by_index::<bool>(3)? {
             let role = row.try_get_by_index(2)?;
-            return Ok(Err(IncompatibleDatabase::RoleBypassesRls { role }));
+            return Ok(IncompatibleDatabase::RoleBypassesRls { role }.into());
         }
         if !row.try_get_by_index::<bool>(4)? {
-            return Ok(Ok(SchemaState::Outdated));
+            return Ok(SchemaCheck::Outdated);
         }
         compare_schema(&tx).await
     }
@@ -100,9 +108,7 @@ impl Store {
 }
 
 /// Compares the applied migrations with those that the program knows.
-async fn compare_schema(
-    tx: &BoundedTransaction,
-) -> Result<Result<SchemaState, IncompatibleDatabase>, StoreError> {
+async fn compare_schema(tx: &BoundedTransaction) -> Result<SchemaCheck, StoreError> {
     let rows = query_all(tx, "SELECT version FROM seaql_migrations ORDER BY version", []).await?;
     let mut done = Vec::new();
     for row in rows {
@@ -113,21 +119,19 @@ async fn compare_schema(
 }
 
 /// Compares the applied steps with the known ones, both in their order. Names begin with a date.
-fn compare_steps(
-    done: &[String],
-    known_steps: &[&str],
-) -> Result<SchemaState, IncompatibleDatabase> {
+fn compare_steps(done: &[String], known_steps: &[&str]) -> SchemaCheck {
     if let Some(step) = done.iter().find(|step| !known_steps.contains(&step.as_str())) {
         let step = step.clone();
         let is_older = known_steps.first().is_some_and(|first| step.as_str() < *first);
-        return Err(if is_older {
+        let incompatible = if is_older {
             IncompatibleDatabase::SchemaBeforeBaseline { step }
         } else {
             IncompatibleDatabase::SchemaNewer { step }
-        });
+        };
+        return incompatible.into();
     }
     let is_current = known_steps.iter().all(|step| done.iter().any(|done| done == step));
-    Ok(if is_current { SchemaState::Current } else { SchemaState::Outdated })
+    if is_current { SchemaCheck::Current } else { SchemaCheck::Outdated }
 }
 
 #[cfg(test)]
@@ -136,21 +140,28 @@ mod tests {
 
     const KNOWN: [&str; 2] = ["20261129_000001_baseline", "20270110_000001_next"];
 
-    fn compare(done: &[&str]) -> Result<SchemaState, String> {
+    fn compare(done: &[&str]) -> SchemaCheck {
         let done: Vec<_> = done.iter().map(|&step| step.to_owned()).collect();
-        compare_steps(&done, &KNOWN).map_err(|error| error.to_string())
+        compare_steps(&done, &KNOWN)
+    }
+
+    fn refusal(done: &[&str]) -> String {
+        match compare(done) {
+            SchemaCheck::Incompatible(why) => why.to_string(),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn a_schema_is_current_when_all_known_steps_were_applied() {
-        assert_eq!(compare(&KNOWN), Ok(SchemaState::Current));
-        assert_eq!(compare(&KNOWN[..1]), Ok(SchemaState::Outdated));
-        assert_eq!(compare(&[]), Ok(SchemaState::Outdated));
+        assert_eq!(compare(&KNOWN), SchemaCheck::Current);
+        assert_eq!(compare(&KNOWN[..1]), SchemaCheck::Outdated);
+        assert_eq!(compare(&[]), SchemaCheck::Outdated);
     }
 
     #[test]
     fn a_newer_step_requires_a_newer_program() {
-        let newer = compare(&[KNOWN[0], KNOWN[1], "20280101_000001_later"]).expect_err("newer");
+        let newer = refusal(&[KNOWN[0], KNOWN[1], "20280101_000001_later"]);
         assert!(newer.contains("newer than this program"), "{newer}");
         assert!(newer.contains("20280101_000001_later"), "{newer}");
     }
@@ -158,7 +169,7 @@ mod tests {
     #[test]
     fn a_step_before_the_baseline_requires_a_new_database() {
         let development = ["20261121_000001_tenants_and_ids", "20261121_000002_inventory"];
-        let older = compare(&development).expect_err("older");
+        let older = refusal(&development);
         assert!(!older.contains("newer"), "{older}");
         assert!(older.contains("20261121_000001_tenants_and_ids"), "{older}");
         assert!(older.contains("create the database again"), "{older}");

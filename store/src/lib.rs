@@ -58,7 +58,7 @@ pub mod tallies;
 pub mod testing;
 
 pub use chain::ScopeChain;
-pub use check::{IncompatibleDatabase, SchemaState};
+pub use check::{IncompatibleDatabase, SchemaCheck};
 pub use error::{Conflict, StoreError};
 pub use pool::{Store, StoreOptions};
 pub use tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};

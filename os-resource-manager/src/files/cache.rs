@@ -28,10 +28,12 @@ pub(super) struct CacheLimits {
     pub min_free_bytes: u64,
 }
 
-/// Why there is no space for a file.
+/// Result of reserving space for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CacheSpaceError {
-    /// It is larger than the whole cache may be.
+#[must_use]
+pub(super) enum ReserveResult {
+    Reserved,
+    /// The file is larger than the whole cache may be.
     TooLarge,
     /// All other files are in use, or the disk is full.
     Full,
@@ -225,16 +227,16 @@ impl FileCache {
     /// `spared`. Evicts nothing if that would not be enough.
     ///
     /// # Errors
-    /// There is no space, or the disk cannot be examined.
+    /// The disk cannot be examined.
     pub fn reserve(
         &self,
         digest: &Digest,
         bytes: u64,
         spared: &HashSet<Digest>,
-    ) -> io::Result<Result<(), CacheSpaceError>> {
+    ) -> io::Result<ReserveResult> {
         let limits = self.0.limits;
         if bytes > limits.max_bytes {
-            return Ok(Err(CacheSpaceError::TooLarge));
+            return Ok(ReserveResult::TooLarge);
         }
         let mut state = self.lock();
         let (reserved, written) = state
@@ -251,14 +253,14 @@ impl FileCache {
         let must_go = too_much.max(lacking);
         let (victims, gained) = state.eviction_candidates(must_go, spared);
         if gained < must_go {
-            return Ok(Err(CacheSpaceError::Full));
+            return Ok(ReserveResult::Full);
         }
         for victim in victims {
             self.evict(&mut state, &victim)?;
         }
         state.parts.entry(*digest).or_default().reserved = bytes;
         report_size(&state);
-        Ok(Ok(()))
+        Ok(ReserveResult::Reserved)
     }
 
     fn evict(&self, state: &mut CacheState, digest: &Digest) -> io::Result<()> {

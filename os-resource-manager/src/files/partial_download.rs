@@ -11,7 +11,7 @@ use evenkeel_registry::{Origin, RegistryError};
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 
-use super::cache::{CacheSpaceError, FileCache};
+use super::cache::{FileCache, ReserveResult};
 
 /// How much more space is reserved at once if the size of the file is not known.
 const RESERVATION_STEP_BYTES: u64 = 16 * 1024 * 1024;
@@ -185,12 +185,12 @@ impl<'a> SpaceReservation<'a> {
     async fn reserve(&self, bytes: u64) -> Result<(), DownloadError> {
         let (cache, digest, spared) = (self.cache.clone(), self.digest, self.spared.clone());
         match run_blocking(move || cache.reserve(&digest, bytes, &spared)).await? {
-            Ok(()) => {
+            ReserveResult::Reserved => {
                 self.reserved.store(bytes, Ordering::Relaxed);
                 Ok(())
             }
-            Err(CacheSpaceError::TooLarge) => Err(DownloadError::TooLarge),
-            Err(CacheSpaceError::Full) => Err(DownloadError::NoSpace),
+            ReserveResult::TooLarge => Err(DownloadError::TooLarge),
+            ReserveResult::Full => Err(DownloadError::NoSpace),
         }
     }
 }

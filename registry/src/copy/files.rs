@@ -135,6 +135,20 @@ pub fn files_repository(repository: &Repository) -> RegistryResult<Repository> {
     format!("{repository}/files").parse()
 }
 
+/// Result of fetching a file from the web into the target.
+#[derive(Debug)]
+enum FetchedFile {
+    Copied(Blob),
+    /// The error concerns the file or its server.
+    Unavailable(Arc<RegistryError>),
+}
+
+impl From<RegistryError> for FetchedFile {
+    fn from(error: RegistryError) -> Self {
+        Self::Unavailable(Arc::new(error))
+    }
+}
+
 /// The revision whose files are copied, with its source and target.
 #[derive(Clone, Copy, Debug)]
 struct FilesContext<'a> {
@@ -247,8 +261,10 @@ impl Transfer<'_> {
             }
             let fetched = self.fetch_file(ctx, file, digest).await;
             match fetched.map_err(CopyError::about(&file.url))? {
-                Ok(blob) => layers.push(Layer::file(blob, FILE_TYPE, &file.title)),
-                Err(error) => {
+                FetchedFile::Copied(blob) => {
+                    layers.push(Layer::file(blob, FILE_TYPE, &file.title));
+                }
+                FetchedFile::Unavailable(error) => {
                     self.skip_file(ctx.revision, file, &error);
                     // Do not replace a complete revision by an incomplete one for a transient
                     // reason.
@@ -356,42 +372,39 @@ impl Transfer<'_> {
         }
     }
 
-    /// Fetches a file from the web into the target. The inner error concerns the file or its
-    /// server; the outer one concerns the target or the local disk.
+    /// Fetches a file from the web into the target. An error concerns the target or the local disk.
     async fn fetch_file(
         &mut self,
         ctx: &FilesContext<'_>,
         file: &ProfileFile,
         digest: Option<Digest>,
-    ) -> RegistryResult<Result<Blob, Arc<RegistryError>>> {
+    ) -> RegistryResult<FetchedFile> {
         let (web, url) = match resolve_url(ctx.upstream, &file.url) {
             Ok(Some(address)) => address,
-            Ok(None) => return Ok(Err(Arc::new(RegistryError::NotFound))),
-            Err(error) => return Ok(Err(Arc::new(error))),
+            Ok(None) => return Ok(RegistryError::NotFound.into()),
+            Err(error) => return Ok(error.into()),
         };
         let origin = url.origin();
         if let Some(error) = self.failed_origins.get(&origin) {
-            return Ok(Err(Arc::clone(error)));
+            return Ok(FetchedFile::Unavailable(Arc::clone(error)));
         }
         let fetched = match (file.role, digest) {
             (Role::Image, Some(digest)) => {
                 self.fetch_image(web, &url, ctx.repository, digest).await?
             }
             // Without a digest, no later run could identify the image.
-            (Role::Image, None) => Err(malformed("profile", "it has no digest of its image")),
+            (Role::Image, None) => malformed("profile", "it has no digest of its image").into(),
             (role, _) => self.fetch_doc(web, &url, ctx.repository, role).await?,
         };
-        let error = match fetched {
-            Ok(blob) => return Ok(Ok(blob)),
-            Err(error) => Arc::new(error),
-        };
-        if matches!(
-            *error,
-            RegistryError::Unreachable(_) | RegistryError::Stalled | RegistryError::Busy { .. }
-        ) {
-            self.failed_origins.insert(origin, Arc::clone(&error));
+        if let FetchedFile::Unavailable(error) = &fetched
+            && matches!(
+                **error,
+                RegistryError::Unreachable(_) | RegistryError::Stalled | RegistryError::Busy { .. }
+            )
+        {
+            self.failed_origins.insert(origin, Arc::clone(error));
         }
-        Ok(Err(error))
+        Ok(fetched)
     }
 
     /// Fetches an image by way of the work folder. Resumes it as long as it makes progress.
@@ -401,7 +414,7 @@ impl Transfer<'_> {
         url: &Url,
         repository: &Repository,
         digest: Digest,
-    ) -> RegistryResult<RegistryResult<Blob>> {
+    ) -> RegistryResult<FetchedFile> {
         let expected = ExpectedContent {
             digest,
             size: None,
@@ -412,12 +425,12 @@ impl Transfer<'_> {
             part.release().await;
             return match error {
                 FillError::Disk(error) => Err(error.into()),
-                error => Ok(Err(error.into())),
+                error => Ok(RegistryError::from(error).into()),
             };
         }
         let blob = Blob { digest, size: part.length() };
         self.record_image_size(&blob).await?;
-        self.push_staged(repository, StagedBlob { part, blob }).await.map(Ok)
+        self.push_staged(repository, StagedBlob { part, blob }).await.map(FetchedFile::Copied)
     }
 
     async fn fetch_doc(
@@ -426,22 +439,22 @@ impl Transfer<'_> {
         url: &Url,
         repository: &Repository,
         role: Role,
-    ) -> RegistryResult<RegistryResult<Blob>> {
+    ) -> RegistryResult<FetchedFile> {
         let limit = role.max_bytes(&Limits::default());
         let bytes = match web.fetch(url, None, limit).await {
             Ok(FetchResult::New { bytes, .. }) => bytes,
             Ok(FetchResult::Unchanged) => {
                 let why = "the server answered 304 Not Modified to an unconditional request";
-                return Ok(Err(malformed("file", why)));
+                return Ok(malformed("file", why).into());
             }
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Ok(error.into()),
         };
         if let Err(finding) = role.check_content(&bytes) {
-            return Ok(Err(malformed("file", finding.to_string())));
+            return Ok(malformed("file", finding.to_string()).into());
         }
         let blob = Blob::new(&bytes);
         self.push_if_missing(repository, &blob, &bytes).await?;
-        Ok(Ok(blob))
+        Ok(FetchedFile::Copied(blob))
     }
 
     /// Records that a file is left out. It affects only its own revision.

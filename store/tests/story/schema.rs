@@ -2,7 +2,7 @@
 
 use evenkeel_migrations::Migrator;
 use evenkeel_store::testing::fresh_database;
-use evenkeel_store::{IncompatibleDatabase, SchemaState, Store, StoreOptions};
+use evenkeel_store::{IncompatibleDatabase, SchemaCheck, Store, StoreOptions};
 use futures_util::future::join;
 use sea_orm::{ConnectionTrait, Database, DatabaseConnection, DbBackend, Statement};
 use sea_orm_migration::MigratorTrait;
@@ -56,11 +56,11 @@ async fn two_servers_that_start_together_migrate_once() {
     Migrator::down(&db, None).await.expect("down");
     let open = || Store::connect(&url, StoreOptions::default());
     let (one, other) = (open().await.expect("a store"), open().await.expect("a store"));
-    assert_eq!(one.check().await.expect("checked"), Ok(SchemaState::Outdated));
+    assert_eq!(one.check().await.expect("checked"), SchemaCheck::Outdated);
     let (first, second) = join(one.migrate(), other.migrate()).await;
     first.expect("migrated");
     second.expect("migrated");
-    assert_eq!(other.check().await.expect("checked"), Ok(SchemaState::Current));
+    assert_eq!(other.check().await.expect("checked"), SchemaCheck::Current);
 }
 
 /// Databases of development versions have steps that the baseline has replaced.
@@ -72,5 +72,5 @@ async fn a_database_of_before_the_baseline_must_be_created_again() {
     let old = format!("UPDATE seaql_migrations SET version = '{step}'");
     store.execute_unprepared(&old).await.expect("changed");
     let expected = IncompatibleDatabase::SchemaBeforeBaseline { step: step.to_owned() };
-    assert_eq!(store.check().await.expect("checked"), Err(expected));
+    assert_eq!(store.check().await.expect("checked"), SchemaCheck::Incompatible(expected));
 }

@@ -16,6 +16,14 @@ use crate::modules::{AnyDraft, FetchProgress, Readiness, RetryRule, TryKind};
 /// acknowledgement.
 pub(super) const BRIEF_REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Whether the node lets a prepared change begin.
+pub(super) enum StartCheck {
+    Ready,
+    /// The reason is stored and reported.
+    Delayed,
+    Failed(Failure),
+}
+
 impl Agent {
     pub(super) async fn perform_action(
         &mut self,
@@ -130,7 +138,7 @@ impl Agent {
         let Some(planning) = self.lock_planning()? else {
             return Ok(RoundOutcome::Wait);
         };
-        match self.plan_target(&target).await? {
+        match self.unless_stopped(self.plan_target(&target)).await? {
             Ok(draft)
                 if self.engine.needs_preparation(&draft)
                     || self.has_offline_grant(&target, &draft) =>
@@ -172,14 +180,9 @@ impl Agent {
     }
 
     /// Plans the target within the limits of the machine's owner.
-    async fn plan_target(
-        &self,
-        target: &UpdateTarget,
-    ) -> Result<Result<AnyDraft, Failure>, AgentError> {
-        if let Err(failure) = self.engine.check_allowed(&target.spec) {
-            return Ok(Err(failure));
-        }
-        self.unless_stopped(self.engine.plan(target)).await
+    async fn plan_target(&self, target: &UpdateTarget) -> Result<AnyDraft, Failure> {
+        self.engine.check_allowed(&target.spec)?;
+        self.engine.plan(target).await
     }
 
     fn has_offline_grant(&self, target: &UpdateTarget, draft: &AnyDraft) -> bool {
@@ -199,7 +202,7 @@ impl Agent {
         let Some(planning) = self.lock_planning()? else {
             return Ok(RoundOutcome::Wait);
         };
-        let ended = match self.plan_target(&target).await? {
+        let ended = match self.unless_stopped(self.plan_target(&target)).await? {
             Ok(draft) if !draft.steps.is_empty() => {
                 let mut entry = self.engine.start(target, draft)?;
                 drop(planning);
@@ -235,10 +238,10 @@ impl Agent {
             // The node itself may delay the change, so the completed download is reported first.
             self.report_events(&mut entry).await?;
         }
-        match self.may_start(&entry).await? {
-            Ok(true) => {}
-            Ok(false) => return Ok(RoundOutcome::Wait),
-            Err(failure) => {
+        match self.check_start(&entry).await? {
+            StartCheck::Ready => {}
+            StartCheck::Delayed => return Ok(RoundOutcome::Wait),
+            StartCheck::Failed(failure) => {
                 let ended = self.engine.fail(entry, failure)?;
                 self.report_and_close(ended).await?;
                 return Ok(RoundOutcome::PollAgain);
@@ -280,13 +283,13 @@ impl Agent {
 
     /// Whether the node lets the prepared change begin: first the modules decide, then the owner's
     /// rules. The reason for a refusal is stored and reported.
-    pub(super) async fn may_start(
+    pub(super) async fn check_start(
         &mut self,
         entry: &JournalEntry,
-    ) -> Result<Result<bool, Failure>, AgentError> {
+    ) -> Result<StartCheck, AgentError> {
         // The owner may have changed the limits since the plan was made.
         if let Err(failure) = self.engine.check_allowed(&entry.target.spec) {
-            return Ok(Err(failure));
+            return Ok(StartCheck::Failed(failure));
         }
         let mut ready = self.unless_stopped(self.engine.check_ready(entry)).await?;
         if matches!(ready, Ok(Readiness::Ready)) {
@@ -295,11 +298,11 @@ impl Agent {
         let why = match ready {
             Ok(Readiness::Ready) => String::new(),
             Ok(Readiness::NotYet(why)) => to_short_line(&why),
-            Err(failure) => return Ok(Err(failure)),
+            Err(failure) => return Ok(StartCheck::Failed(failure)),
         };
-        let may = why.is_empty();
+        let check = if why.is_empty() { StartCheck::Ready } else { StartCheck::Delayed };
         self.set_waiting_reason(why);
-        Ok(Ok(may))
+        Ok(check)
     }
 
     /// Stores why the node delays a prepared change; empty if it does not.

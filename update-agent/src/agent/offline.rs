@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::actions::StartCheck;
 use super::long_poll::random_part;
 use super::{Agent, AgentError};
 use crate::journal::{JournalEntry, Phase};
@@ -76,10 +77,10 @@ impl Agent {
         if entry.phase != Phase::Staged || start_deadline(self).is_none() {
             return Ok(());
         }
-        match self.may_start(&entry).await? {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
-            Err(failure) => {
+        match self.check_start(&entry).await? {
+            StartCheck::Ready => {}
+            StartCheck::Delayed => return Ok(()),
+            StartCheck::Failed(failure) => {
                 let ended = self.engine.fail(entry, failure)?;
                 self.record_end(&ended);
                 return Ok(());

@@ -52,14 +52,16 @@ impl SlotChanger {
         let mut running = self.running.lock().await;
         if let Some((earlier, task)) = running.as_mut() {
             let earlier = *earlier;
-            let done = self.wait_for(earlier, task).await?;
+            let done = self.wait_for(earlier, task).await;
+            let done = done.ok_or_else(|| self.timeout_failure(earlier))?;
             *running = None;
             if earlier == change && done.is_ok() {
                 return done;
             }
         }
         let (_, task) = running.insert((change, self.spawn_change(change)));
-        let done = self.wait_for(change, task).await?;
+        let done = self.wait_for(change, task).await;
+        let done = done.ok_or_else(|| self.timeout_failure(change))?;
         *running = None;
         done
     }
@@ -74,21 +76,21 @@ impl SlotChanger {
         })
     }
 
-    /// Result of a change; fails if the change has not finished in time.
+    /// Result of a change; `None` if the change has not finished in time.
     async fn wait_for(
         &self,
         change: SlotChange,
         task: &mut ChangeTask,
-    ) -> Result<Result<(), Failure>, Failure> {
-        match timeout(self.boot.call_timeout(), task).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(error)) => {
-                let verb = change.verb();
-                let reason = format!("the boot control did not {verb}: {error}");
-                Ok(Err(Failure::new(FailureKind::Apply, reason)))
-            }
-            Err(_) => Err(timeout_failure(self.boot.as_ref(), change.verb())),
-        }
+    ) -> Option<Result<(), Failure>> {
+        let joined = timeout(self.boot.call_timeout(), task).await.ok()?;
+        Some(joined.unwrap_or_else(|error| {
+            let reason = format!("the boot control did not {}: {error}", change.verb());
+            Err(Failure::new(FailureKind::Apply, reason))
+        }))
+    }
+
+    fn timeout_failure(&self, change: SlotChange) -> Failure {
+        timeout_failure(self.boot.as_ref(), change.verb())
     }
 }
 

@@ -232,14 +232,8 @@ impl Verifier<'_> {
         };
         result.digest = Some(manifest.digest);
         result.key = self.check_signature(repository, &manifest, tag, findings).await?;
-        let profile = record_finding(self.read_profile(repository, &manifest).await, findings)?;
-        let profile = match profile {
-            Some(Ok(profile)) => profile,
-            Some(Err(finding)) => {
-                findings.push(finding);
-                return Ok(result);
-            }
-            None => return Ok(result),
+        let Some(profile) = self.read_profile(repository, &manifest, findings).await? else {
+            return Ok(result);
         };
         let files = files_repository(repository)?;
         let at = ManifestRef::Tag(tag.clone());
@@ -270,22 +264,28 @@ impl Verifier<'_> {
         manifest.ok_or(RegistryError::NotFound)
     }
 
-    /// Reads the profile of a manifest, or returns the finding.
+    /// Reads the profile of a manifest. Adds a finding if there is no valid one.
     async fn read_profile(
         &self,
         repository: &Repository,
         manifest: &Manifest,
-    ) -> RegistryResult<Result<Profile, Finding>> {
+        findings: &mut Vec<Finding>,
+    ) -> RegistryResult<Option<Profile>> {
         let Some(layer) = manifest.layers.first() else {
-            let finding = Finding::new(FindingKind::NotAProfile, "it has no layer");
-            return Ok(Err(finding));
+            findings.push(Finding::new(FindingKind::NotAProfile, "it has no layer"));
+            return Ok(None);
         };
         let Some(title) = &layer.title else {
-            return Ok(Err(Finding::new(FindingKind::NoTitle, "its layer has no title")));
+            findings.push(Finding::new(FindingKind::NoTitle, "its layer has no title"));
+            return Ok(None);
         };
         let limit = Limits::default().profile_bytes;
-        let yaml = self.registry.blob(repository, &layer.blob, limit).await?;
-        Ok(read_profile(title, &yaml))
+        let yaml = self.registry.blob(repository, &layer.blob, limit).await;
+        let Some(yaml) = record_finding(yaml, findings)? else {
+            return Ok(None);
+        };
+        let profile = read_profile(title, &yaml).map_err(|finding| findings.push(finding));
+        Ok(profile.ok())
     }
 
     /// Returns the key that signed a manifest. Adds a finding if there is no valid signature.

@@ -16,13 +16,14 @@ fn time_at(seconds: i64) -> Time {
 }
 
 /// Stores a content, if there is space for it.
-fn store_content(cache: &FileCache, content: &[u8]) -> Result<Digest, CacheSpaceError> {
+fn store_content(cache: &FileCache, content: &[u8]) -> Result<Digest, ReserveResult> {
     let digest = Digest::compute(content);
     let size = content.len() as u64;
     let (mut file, written) = cache.open_part(&digest).expect("a part");
-    if let Err(error) = cache.reserve(&digest, size, &no_digests()).expect("a disk") {
+    let result = cache.reserve(&digest, size, &no_digests()).expect("a disk");
+    if result != ReserveResult::Reserved {
         cache.discard(&digest).expect("a disk");
-        return Err(error);
+        return Err(result);
     }
     file.append(content).expect("a disk");
     written.store(size, Ordering::Relaxed);
@@ -53,7 +54,7 @@ fn the_least_recently_used_file_is_evicted_and_open_files_stay() {
     assert!(!has_file(&cache, &all[2]) && !has_file(&cache, &all[3]));
     assert!(has_file(&cache, &all[0]) && has_file(&cache, &all[1]) && has_file(&cache, &new));
     assert!(!file_path(dir.path(), &all[2]).exists());
-    assert_eq!(store_content(&cache, &[8; 900]), Err(CacheSpaceError::Full), "one is open");
+    assert_eq!(store_content(&cache, &[8; 900]), Err(ReserveResult::Full), "one is open");
     assert!(has_file(&cache, &all[1]) && has_file(&cache, &new), "nothing was evicted in vain");
     drop(reading);
     assert!(store_content(&cache, &[8; 900]).is_ok());
@@ -65,7 +66,7 @@ fn a_file_larger_than_the_cache_gets_no_space() {
     let dir = tempfile::tempdir().expect("a folder");
     let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
     let small = store_content(&cache, b"small").expect("space");
-    assert_eq!(store_content(&cache, &[0; 1_001]), Err(CacheSpaceError::TooLarge));
+    assert_eq!(store_content(&cache, &[0; 1_001]), Err(ReserveResult::TooLarge));
     assert!(has_file(&cache, &small));
 }
 
@@ -74,7 +75,7 @@ fn the_disk_is_not_filled_up() {
     let dir = tempfile::tempdir().expect("a folder");
     let greedy = CacheLimits { max_bytes: 1_000, min_free_bytes: u64::MAX };
     let cache = FileCache::open(dir.path(), greedy).expect("a cache");
-    assert_eq!(store_content(&cache, b"one"), Err(CacheSpaceError::Full));
+    assert_eq!(store_content(&cache, b"one"), Err(ReserveResult::Full));
     let parts = fs::read_dir(dir.path().join("partial")).expect("a folder");
     assert_eq!(parts.count(), 0);
 }
@@ -88,10 +89,10 @@ fn a_protected_file_is_not_evicted() {
     cache.open_part(&digest).expect("a part");
     let spared = HashSet::from([first]);
     let reserved = cache.reserve(&digest, 600, &spared).expect("a disk");
-    assert_eq!(reserved, Err(CacheSpaceError::Full));
+    assert_eq!(reserved, ReserveResult::Full);
     assert!(has_file(&cache, &first));
     let reserved = cache.reserve(&digest, 600, &no_digests()).expect("a disk");
-    assert_eq!(reserved, Ok(()));
+    assert_eq!(reserved, ReserveResult::Reserved);
     assert!(!has_file(&cache, &first));
 }
 
@@ -111,7 +112,7 @@ fn an_idle_part_is_evicted_first_and_can_be_resumed_until_then() {
     let (file, written) = cache.open_part(&digest).expect("a part");
     assert_eq!(written.load(Ordering::Relaxed), 500);
     assert_eq!(file.length(), 500);
-    assert_eq!(store_content(&cache, &[2; 501]), Err(CacheSpaceError::Full), "it is being written");
+    assert_eq!(store_content(&cache, &[2; 501]), Err(ReserveResult::Full), "it is being written");
     cache.release(&digest);
     store_content(&cache, &[2; 500]).expect("space");
     assert!(has_file(&cache, &complete));
