@@ -9,9 +9,21 @@ pub fn only_code(text: &str) -> String {
     reader.out
 }
 
-/// The part of a file before its first `#[cfg(test)]`.
+/// Marks an item as code of tests.
+const TEST_ONLY: &str = "#[cfg(test)]";
+
+/// The part of a file before its tests: before the first item that is only for tests. The
+/// declaration of a module in another file does not count, because other code follows it.
 pub fn before_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]").next().unwrap_or_default()
+    let marks = text.match_indices(TEST_ONLY).map(|(at, _)| at);
+    let mut tests = marks.filter(|at| !declares_module_file(&text[at + TEST_ONLY.len()..]));
+    tests.next().map_or(text, |at| &text[..at])
+}
+
+/// Whether the text begins with `mod name;`.
+fn declares_module_file(text: &str) -> bool {
+    let (item, rest) = text.split_at(text.find([';', '{']).unwrap_or(text.len()));
+    rest.starts_with(';') && item.split_whitespace().rev().nth(1) == Some("mod")
 }
 
 struct Reader<'a> {
@@ -107,6 +119,15 @@ mod tests {
         }
         assert!(code.contains("let c =") && code.ends_with("tokio"));
         assert_eq!(code.lines().count(), text.lines().count());
+    }
+
+    #[test]
+    fn a_declaration_of_a_test_module_does_not_end_the_code() {
+        let code = "mod a;\n#[cfg(test)]\npub(crate) mod tests;\nuse crate::b;\n";
+        let tests = "#[cfg(test)]\nmod tests { use crate::c; }\n";
+        assert_eq!(before_tests(&format!("{code}{tests}")), code);
+        assert_eq!(before_tests("#[cfg(test)]\nuse crate::mod_c;\nmod d;\n"), "");
+        assert_eq!(before_tests(code), code);
     }
 
     #[test]
