@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Time;
 use crate::id::IpAddressId;
+use crate::lookup::find_first;
 
 named! {
     /// Management controller of a machine.
@@ -242,10 +243,21 @@ pub struct Gpu {
     pub timestamps: Option<Lifetime>,
 }
 
+/// What identifies a part of a machine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum PartKey<'a> {
+    /// Its name or address.
+    Name(&'a str),
+    /// Its USB bus and the address there.
+    Usb(u32, u32),
+    /// There is only one of its kind.
+    Single,
+}
+
 /// A part that is recognized when it is reported again.
 trait HardwarePart: PartialEq {
-    /// Whether both describe the same part, whatever else changed.
-    fn is_same_part(&self, other: &Self) -> bool;
+    /// Identifies the part among those of its kind, whatever else changed.
+    fn key(&self) -> PartKey<'_>;
 
     /// The times of the part.
     fn lifetime(&mut self) -> &mut Option<Lifetime>;
@@ -258,8 +270,9 @@ trait HardwarePart: PartialEq {
 
 /// Unchanged parts keep their times. The others changed or appeared now.
 fn carry_over<P: HardwarePart>(parts: &mut [P], before: &[P], now: Time) {
-    for part in parts {
-        let old = before.iter().find(|old| old.is_same_part(part));
+    let before = before.iter().map(|old| (old.key(), old));
+    let before = find_first(before, parts.iter().map(P::key));
+    for (part, old) in parts.iter_mut().zip(before) {
         part.carry_over_nested(old, now);
         if let Some(old) = old {
             part.copy_identity(old);
@@ -274,8 +287,8 @@ fn carry_over<P: HardwarePart>(parts: &mut [P], before: &[P], now: Time) {
 }
 
 impl HardwarePart for Storage {
-    fn is_same_part(&self, other: &Self) -> bool {
-        self.device_name == other.device_name
+    fn key(&self) -> PartKey<'_> {
+        PartKey::Name(&self.device_name)
     }
 
     fn lifetime(&mut self) -> &mut Option<Lifetime> {
@@ -288,8 +301,8 @@ impl HardwarePart for Storage {
 }
 
 impl HardwarePart for Nic {
-    fn is_same_part(&self, other: &Self) -> bool {
-        self.device_name == other.device_name
+    fn key(&self) -> PartKey<'_> {
+        PartKey::Name(&self.device_name)
     }
 
     fn lifetime(&mut self) -> &mut Option<Lifetime> {
@@ -310,8 +323,8 @@ impl HardwarePart for Nic {
 }
 
 impl HardwarePart for LinkState {
-    fn is_same_part(&self, _other: &Self) -> bool {
-        true
+    fn key(&self) -> PartKey<'_> {
+        PartKey::Single
     }
 
     fn lifetime(&mut self) -> &mut Option<Lifetime> {
@@ -324,8 +337,8 @@ impl HardwarePart for LinkState {
 }
 
 impl HardwarePart for Address {
-    fn is_same_part(&self, other: &Self) -> bool {
-        self.address == other.address
+    fn key(&self) -> PartKey<'_> {
+        PartKey::Name(&self.address)
     }
 
     fn lifetime(&mut self) -> &mut Option<Lifetime> {
@@ -339,8 +352,8 @@ impl HardwarePart for Address {
 }
 
 impl HardwarePart for Usb {
-    fn is_same_part(&self, other: &Self) -> bool {
-        (self.bus, self.addr) == (other.bus, other.addr)
+    fn key(&self) -> PartKey<'_> {
+        PartKey::Usb(self.bus, self.addr)
     }
 
     fn lifetime(&mut self) -> &mut Option<Lifetime> {
@@ -353,8 +366,8 @@ impl HardwarePart for Usb {
 }
 
 impl HardwarePart for Gpu {
-    fn is_same_part(&self, other: &Self) -> bool {
-        self.pci_id == other.pci_id
+    fn key(&self) -> PartKey<'_> {
+        PartKey::Name(&self.pci_id)
     }
 
     fn lifetime(&mut self) -> &mut Option<Lifetime> {

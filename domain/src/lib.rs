@@ -56,6 +56,7 @@ pub mod invalid;
 pub mod join_token;
 pub mod local_account;
 pub mod location;
+pub mod lookup;
 pub mod order;
 pub mod os;
 pub mod package;

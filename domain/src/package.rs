@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
+use crate::lookup::find_first;
 
 /// Name of a package as in deb-control(5), with an optional architecture after a colon.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -239,14 +240,20 @@ pub struct PackageResult {
     pub observed: ObservedPackage,
 }
 
-/// Adds the observed results to the planned changes. Ignores packages that were not planned.
-pub fn record_results(plan: &mut [PackageChange], results: &[PackageResult]) {
-    for change in plan {
-        let same = |result: &&PackageResult| {
-            result.name == change.name && result.architecture == change.architecture
-        };
-        if let Some(result) = results.iter().find(same) {
-            change.observed = Some(result.observed.clone());
+/// Adds the observed results to the planned changes. Of several results of a package, the first one is used. Ignores
+/// packages that were not planned.
+pub fn record_results<'a>(
+    plan: &mut [PackageChange],
+    results: impl IntoIterator<Item = &'a PackageResult>,
+) {
+    let results = results
+        .into_iter()
+        .map(|result| ((result.name.as_str(), result.architecture.as_str()), &result.observed));
+    let planned = plan.iter().map(|change| (change.name.as_str(), change.architecture.as_str()));
+    let observed = find_first(results, planned);
+    for (change, observed) in plan.iter_mut().zip(observed) {
+        if let Some(observed) = observed {
+            change.observed = Some(observed.clone());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Runs: attempts to update one instance, as one state machine.
 
 mod event;
+mod evidence;
 mod image;
 mod report;
 mod state;
@@ -10,6 +11,7 @@ mod timeouts;
 mod tests;
 
 pub use event::{CancelCause, Failure, FailureKind, RunEvent};
+pub use evidence::Evidence;
 pub use image::ImageChange;
 pub use report::{PhaseSpan, RunReport};
 pub use state::{AbandonCause, InvalidTransition, RunState};
@@ -141,23 +143,6 @@ impl RunEventRecord {
             evidence: Evidence::default(),
         }
     }
-}
-
-/// Data that came with an event. It is stored with the run, not with its state.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Evidence {
-    /// The planned changes, known before anything changes.
-    pub plan: Option<Vec<PackageChange>>,
-    /// The planned image.
-    pub image: Option<ImageChange>,
-    /// Version of the image that was booted at the end; `None` if not reported.
-    pub booted: Option<String>,
-    /// States of the packages after the run.
-    pub results: Vec<crate::package::PackageResult>,
-    /// Last lines of output of the tool that failed.
-    pub log: String,
-    /// Report of the run; `None` if not sent.
-    pub report: Option<RunReport>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -104,11 +104,12 @@ impl Applier {
         let mut done = 0;
         let mut counts = BTreeMap::new();
         let groups = self.group_by_selection(registry).await?.into_iter();
+        let in_cycle = gathered.is_some();
+        let gathered = gathered.map(|gathered| gathered.iter().collect::<HashSet<_>>());
         let is_known = |resolved: &ResolvedSelection| {
-            gathered.is_none_or(|gathered| gathered.contains(resolved))
+            gathered.as_ref().is_none_or(|gathered| gathered.contains(resolved))
         };
         for (resolved, tenants) in groups.filter(|(resolved, _)| is_known(resolved)) {
-            let in_cycle = gathered.is_some();
             let Some(planned) = self.plan_sync(&resolved, &source, in_cycle).await? else {
                 return Ok(0);
             };
@@ -176,11 +177,11 @@ impl Applier {
     async fn group_by_selection(
         &self,
         registry: &str,
-    ) -> Result<Vec<(ResolvedSelection, Vec<TenantId>)>, StoreError> {
+    ) -> Result<HashMap<ResolvedSelection, Vec<TenantId>>, StoreError> {
         let tx = self.store.fleet().await?;
         let selections = os_settings::all(&tx).await?;
         drop(tx);
-        let mut groups: Vec<(ResolvedSelection, Vec<TenantId>)> = Vec::new();
+        let mut groups: HashMap<ResolvedSelection, Vec<TenantId>> = HashMap::new();
         for (tenant, selection) in selections {
             let selection = selection.unwrap_or_default().or_defaults(&self.defaults);
             // Errors of a selection were reported when they were noticed.
@@ -190,10 +191,7 @@ impl Applier {
             if resolved.registry != registry {
                 continue;
             }
-            match groups.iter_mut().find(|(existing, _)| *existing == resolved) {
-                Some((_, tenants)) => tenants.push(tenant),
-                None => groups.push((resolved, vec![tenant])),
-            }
+            groups.entry(resolved).or_default().push(tenant);
         }
         Ok(groups)
     }

@@ -5,7 +5,7 @@
 //! the instance ends. The slot of a node that starts by itself also expires if no run was opened in
 //! time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use evenkeel_domain::Time;
@@ -45,7 +45,7 @@ struct ScopeUsage {
     /// Slots in use by any instance.
     held_slots: u32,
     /// The instances of the query that hold a slot.
-    holders: Vec<InstanceId>,
+    holders: HashSet<InstanceId>,
     failures: u32,
     /// When the first slot expires if no report arrives.
     first_slot_free_at: Option<Time>,

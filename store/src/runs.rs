@@ -15,7 +15,6 @@ use std::iter;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
 use evenkeel_domain::id::{InstanceId, RunId};
-use evenkeel_domain::package::record_results;
 use evenkeel_domain::run::{
     AttemptId, Origin, RunEventRecord, RunReport, RunState, RunTimeouts, UpdateRun,
 };
@@ -99,7 +98,7 @@ pub async fn advance(
 }
 
 /// Applies several events at once: the run is loaded and saved once. `each` is called with the run
-/// after every event.
+/// after every event, without the evidence of these events.
 ///
 /// # Errors
 /// As for [`advance`]. On an error no event takes effect.
@@ -122,6 +121,7 @@ pub async fn advance_all(
     if steps.is_empty() {
         return Ok(run);
     }
+    run.add_evidence(steps.iter().map(HistoryEntry::evidence));
     save(tx, &run, generation).await?;
     history::append(tx, &run, &steps, events.now).await?;
     if run.state.is_final() && !had_ended {
@@ -130,7 +130,7 @@ pub async fn advance_all(
     Ok(run)
 }
 
-/// Applies an event to a run in memory. None if it changes nothing.
+/// Applies an event to a run in memory, without its evidence. None if it changes nothing.
 fn apply_event<'a>(
     run: &mut UpdateRun,
     record: &'a RunEventRecord,
@@ -154,7 +154,6 @@ fn apply_event<'a>(
     run.state = state;
     run.sequence = number.unwrap_or(run.sequence);
     run.generation += 1;
-    add_evidence(run, record);
     Ok(Some(HistoryEntry::new(run, record, state_changed)))
 }
 
@@ -190,7 +189,6 @@ async fn open_run(
         granted_at: None,
         started_at: now,
     };
-    add_evidence(&mut run, first);
     let start = match (start.scope, opening.follows) {
         (None, Some(before)) => {
             RunStart { scope: retake_slot(tx, before, run.instance, now).await?, ..start }
@@ -203,6 +201,7 @@ async fn open_run(
         steps.extend(apply_event(&mut run, record, events)?);
         each(&run);
     }
+    run.add_evidence(steps.iter().map(HistoryEntry::evidence));
     let row = Model {
         granted_kind: start.scope.map(|scope| scope.level().name().to_owned()),
         granted_id: start.scope.map(|scope| scope.bits().cast_signed()),
@@ -295,30 +294,6 @@ async fn begin_run(tx: &Tx, instance: InstanceId, now: Time) -> Result<RunStart,
         scope,
         packages: row.try_get_by_index(0)?,
     })
-}
-
-/// Adds the evidence of an event to the run.
-fn add_evidence(run: &mut UpdateRun, record: &RunEventRecord) {
-    let evidence = &record.evidence;
-    if let Some(plan) = &evidence.plan {
-        run.packages.clone_from(plan);
-    }
-    record_results(&mut run.packages, &evidence.results);
-    if !evidence.log.is_empty() {
-        run.log.clone_from(&evidence.log);
-    }
-    if let Some(report) = &evidence.report {
-        run.report.clone_from(report);
-    }
-    if evidence.image.is_some() {
-        run.image.clone_from(&evidence.image);
-    }
-    // The booted image is reported with the end, the planned image with the plan.
-    if let Some(image) = &mut run.image
-        && evidence.booted.is_some()
-    {
-        image.booted.clone_from(&evidence.booted);
-    }
 }
 
 /// Saves a run. Also checks the generation, so that a lost lock would be detected.

@@ -335,7 +335,7 @@ impl<'a> WindowPlan<'a> {
         // A counted window is delivered when the node may begin, or may fetch its image.
         let ahead = lead_time(&target.kind, desired);
         let is_concrete = |window: &&Window| {
-            let is_repeated = repeated.iter().any(|(opener, _)| *opener == window.opener);
+            let is_repeated = is_repeated(&repeated, window);
             let is_due = !is_counted || window.start - ahead <= now;
             !is_repeated && is_due
         };
@@ -379,10 +379,7 @@ impl<'a> WindowPlan<'a> {
     /// The window of the agent's own schedules by which its samples are judged.
     fn occurrence(&self) -> Option<(Time, Time)> {
         let now = self.now;
-        let of_repeated = |window: &&Window| {
-            let mut repeated = self.repeated.iter();
-            repeated.any(|(opener, _)| *opener == window.opener)
-        };
+        let of_repeated = |window: &&Window| is_repeated(&self.repeated, window);
         let windows = || self.windows.iter().filter(of_repeated);
         let open = windows().filter(|window| window.is_open(now));
         let open = open.max_by_key(|window| window.end);
@@ -391,6 +388,11 @@ impl<'a> WindowPlan<'a> {
         let recent = recent.filter(|(start, end)| *start <= now && now - LATE_REPORT_PERIOD < *end);
         open.map(span).or(recent).or_else(|| windows().find(|window| now < window.start).map(span))
     }
+}
+
+/// Whether one of these schedules, which are sorted by opener, opens the window.
+fn is_repeated(schedules: &[(Opener, WireRepeatedSchedule)], window: &Window) -> bool {
+    schedules.binary_search_by_key(&window.opener, |(opener, _)| *opener).is_ok()
 }
 
 /// How long before its window a target is of use to the agent. It fetches images ahead, but not packages.

@@ -165,7 +165,7 @@ impl CatalogSelection {
 }
 
 /// A complete selection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ResolvedSelection {
     /// Name of the registry in the server's configuration.
     pub registry: String,

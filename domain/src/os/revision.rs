@@ -14,13 +14,13 @@ const MAX_TAG_BYTES: usize = 128;
 ///
 /// `0.3.1` and `main` select exactly that tag. `~0.3.1` selects 0.3.1 and every later patch of 0.3, but no pre-release;
 /// `~0.3.1-dev` includes pre-releases from this one on. `~0.3` and `~1` select the releases of 0.3 and of 1.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RevisionSelector {
     text: String,
     range: RevisionRange,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum RevisionRange {
     Exactly,
     PatchesFrom(Version),

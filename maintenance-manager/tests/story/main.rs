@@ -13,6 +13,7 @@ mod image_nodes;
 mod images;
 mod invalidated;
 mod invalidation;
+mod large_messages;
 mod long_poll;
 mod loops;
 mod lost;

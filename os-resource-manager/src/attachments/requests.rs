@@ -1,6 +1,6 @@
 //! Which attachments to fetch, and in which variants to store them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use evenkeel_domain::Time;
 use evenkeel_domain::os::catalogue::{AttachmentKind, CatalogFile, FileRole};
@@ -127,7 +127,7 @@ pub(super) fn cve_list_requests(
     list_digests: &HashMap<String, contents::ContentDigest>,
     stored: &HashMap<AttachmentKey, Attachment>,
 ) -> Vec<AttachmentRequest> {
-    let mut variants: BTreeMap<&str, (&CatalogFile, BTreeSet<PackageListRef<'_>>)> =
+    let mut variants: BTreeMap<&str, (&CatalogFile, BTreeMap<_, PackageListRef<'_>>)> =
         BTreeMap::new();
     for profile_files in files {
         let is_list = |file: &&CatalogFile| file.role == FileRole::Packages;
@@ -136,18 +136,14 @@ pub(super) fn cve_list_requests(
             list.and_then(|list| Some((*list_digests.get(&list.source)?, list.source.as_str())));
         for file in profile_files {
             if let Some((location, AttachmentKind::Cves)) = attachment_source(file) {
-                let (_, variants) = variants.entry(location).or_insert((file, BTreeSet::new()));
+                let (_, variants) = variants.entry(location).or_insert((file, BTreeMap::new()));
                 // Equal lists may have several locations.
-                let digest = list.map(|(digest, _)| digest);
-                let mut existing = variants.iter().map(|variant| variant.map(|(digest, _)| digest));
-                if !existing.any(|existing| existing == digest) {
-                    variants.insert(list);
-                }
+                variants.entry(list.map(|(digest, _)| digest)).or_insert(list);
             }
         }
     }
     let all = variants.into_iter().map(|(location, (file, lists))| {
-        (location, build_request(file, AttachmentKind::Cves, lists, stored))
+        (location, build_request(file, AttachmentKind::Cves, lists.into_values(), stored))
     });
     oldest_first(all.collect())
 }

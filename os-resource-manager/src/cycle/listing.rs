@@ -1,6 +1,6 @@
 //! Lists the tags of all selected profiles.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use evenkeel_domain::os::catalogue::{CycleStep, ResolvedSelection, SignatureStatus};
@@ -87,19 +87,17 @@ impl Cycle<'_> {
 
     /// The selected profiles of this registry, each with the selectors of its tags.
     fn selected_profiles(&self, selections: &[ResolvedSelection]) -> Vec<SelectedProfile> {
-        let mut selectors: BTreeMap<&str, Vec<RevisionSelector>> = BTreeMap::new();
+        let mut selectors: BTreeMap<&str, HashSet<&RevisionSelector>> = BTreeMap::new();
         for selection in selections {
             for profile in &selection.enabled {
-                let selectors_of_profile = selectors.entry(profile).or_default();
-                if !selectors_of_profile.contains(&selection.revision) {
-                    selectors_of_profile.push(selection.revision.clone());
-                }
+                selectors.entry(profile).or_default().insert(&selection.revision);
             }
         }
         let profiles = selectors.into_iter().filter_map(|(profile, selectors)| {
             let repository = format!("{}{profile}", self.source.prefix);
             // A name that is not a valid repository cannot exist in a registry.
             let repository = repository.parse().ok()?;
+            let selectors = selectors.into_iter().cloned().collect();
             Some(SelectedProfile { repository, selectors })
         });
         profiles.collect()

@@ -41,7 +41,7 @@ pub(super) struct OfferedFile {
 }
 
 /// Where a file can be downloaded from.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FileSource {
     /// Name of the registry that named it.
     pub registry: String,

@@ -84,6 +84,8 @@ fn newest_files(in_use: &[(Image, Offer)]) -> Vec<Arc<OfferedFile>> {
         .filter_map(|((tenant, _), images)| Some((tenant, Image::newest(images)?.os)))
         .collect();
     let mut all: Vec<OfferedFile> = Vec::new();
+    let mut positions = HashMap::new();
+    let mut sources = HashSet::new();
     for (image, offer) in in_use {
         let Some((digest, source)) = file_source(offer) else {
             continue;
@@ -91,8 +93,11 @@ fn newest_files(in_use: &[(Image, Offer)]) -> Vec<Arc<OfferedFile>> {
         if !newest.contains(&(offer.tenant, image.os)) {
             continue;
         }
-        match all.iter_mut().find(|file| file.digest == digest) {
-            Some(existing) if existing.sources.contains(&source) => {}
+        let position = *positions.entry(digest).or_insert(all.len());
+        if !sources.insert((digest, source.clone())) {
+            continue;
+        }
+        match all.get_mut(position) {
             Some(existing) => existing.sources.push(source),
             None => all.push(OfferedFile { digest, sources: vec![source] }),
         }

@@ -1,7 +1,7 @@
 //! The history of a run: its events in order.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::run::{RunEventRecord, UpdateRun};
+use evenkeel_domain::run::{Evidence, RunEventRecord, UpdateRun};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect, Set};
 
 use crate::error::StoreError;
@@ -22,6 +22,10 @@ impl<'a> HistoryEntry<'a> {
     /// The entry of an event that was just applied to a run.
     pub(super) fn new(run: &UpdateRun, record: &'a RunEventRecord, state_changed: bool) -> Self {
         Self { record, state: run.state.name(), is_end: state_changed && run.state.is_final() }
+    }
+
+    pub(super) fn evidence(&self) -> &'a Evidence {
+        &self.record.evidence
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::QuarantinedImage;
 use evenkeel_domain::instance::{FailedImage, ImageSlot};
+use evenkeel_domain::lookup::find_first;
 use evenkeel_domain::os::Sha256;
 use evenkeel_domain::text::{cut, storable};
 use evenkeel_proto::agent as wire;
@@ -24,13 +25,13 @@ pub fn merge_bad_images(
     reported: &[wire::BadImage],
     now: Time,
 ) -> Vec<QuarantinedImage> {
-    let since = |sha256: &Sha256| {
-        let same = before.iter().find(|image| image.sha256 == *sha256);
-        same.map_or(now, |image| image.since)
-    };
-    let merged = distinct_files(reported)
+    let reported = distinct_files(reported);
+    let before = before.iter().map(|image| (&image.sha256, image.since));
+    let since = find_first(before, reported.iter().map(|(sha256, _)| sha256));
+    let merged = reported
         .into_iter()
-        .map(|(sha256, _)| QuarantinedImage { since: since(&sha256), sha256 });
+        .zip(since)
+        .map(|((sha256, _), since)| QuarantinedImage { sha256, since: since.unwrap_or(now) });
     merged.collect()
 }
 
