@@ -16,7 +16,7 @@ mod turn_order;
 
 pub use available::{MAX_AVAILABLE_BYTES, available_update, newer_image_name};
 pub use delivery::{Answer, AnswerInput, DeliveryState, Slot, render_answer};
-pub use detail::{Detail, MAX_DETAIL_BYTES};
+pub use detail::{Detail, MAX_DETAIL_BYTES, SampleDetail};
 pub use evidence::{
     LastSample, PriorState, Proof, Sample, SampleKind, UnconfirmedFailure, evaluate_sample,
 };

@@ -12,6 +12,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use evenkeel_api::Input;
+use evenkeel_kit::offload;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -37,7 +38,8 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        read_object(request, state).await.and_then(parse_input).map(Self)
+        let bytes = read_body(request, state).await?;
+        offload(bytes.len(), || parse_object(&bytes).and_then(parse_input)).await.map(Self)
     }
 }
 
@@ -54,10 +56,13 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let object = read_object(request, state).await?;
-        let fields = object.as_object().cloned().unwrap_or_default();
-        let body = parse_input(object)?;
-        Ok(Self { body, fields })
+        let bytes = read_body(request, state).await?;
+        let parse = || {
+            let object = parse_object(&bytes)?;
+            let fields = object.as_object().cloned().unwrap_or_default();
+            Ok(Self { body: parse_input(object)?, fields })
+        };
+        offload(bytes.len(), parse).await
     }
 }
 
@@ -72,12 +77,16 @@ impl<S: Send + Sync, T: Input + Default + Serialize> FromRequest<S> for Change<T
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let object = T::without_read_only(read_object(request, state).await?);
-        let change =
-            Self { fields: object.as_object().cloned().unwrap_or_default(), marker: PhantomData };
-        // The form is checked before the token, so before the current resource can be read.
-        change.apply_to(&T::default(), None)?;
-        Ok(change)
+        let bytes = read_body(request, state).await?;
+        let parse = || {
+            let object = T::without_read_only(parse_object(&bytes)?);
+            let fields = object.as_object().cloned().unwrap_or_default();
+            let change = Self { fields, marker: PhantomData };
+            // The form is checked before the token, so before the current resource can be read.
+            change.apply_to(&T::default(), None)?;
+            Ok(change)
+        };
+        offload(bytes.len(), parse).await
     }
 }
 
@@ -124,12 +133,16 @@ fn check_mask<T: Input>(names: &[String]) -> Result<(), Problem> {
     }
 }
 
-/// Reads the JSON object of a body.
-async fn read_object<S: Send + Sync>(request: Request, state: &S) -> Result<Value, Problem> {
+/// Reads the body of a request.
+async fn read_body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
     check_media_type(request.headers())?;
-    let bytes = Bytes::from_request(request, state).await?;
-    check_text(&bytes)?;
-    let value: Value = serde_json::from_slice(&bytes)
+    Ok(Bytes::from_request(request, state).await?)
+}
+
+/// Parses the JSON object of a body.
+fn parse_object(bytes: &[u8]) -> Result<Value, Problem> {
+    check_text(bytes)?;
+    let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
     if value.is_object() {
         Ok(value)

@@ -8,6 +8,7 @@
 //! | [`mod@job_schedule`] | jobs in cron syntax, with the feature `job-schedule` |
 //! | [`clock`] | the current time |
 //! | [`lifecycle`] | starting tasks and stopping the process |
+//! | [`mod@offload`] | long work outside of the threads that run tasks |
 //! | [`telemetry`] | the log |
 //! | [`secret`] | values that must not appear in logs |
 //! | [`mod@chain`] | printing an error with its causes |
@@ -19,6 +20,7 @@ pub mod clock;
 #[cfg(feature = "job-schedule")]
 pub mod job_schedule;
 pub mod lifecycle;
+pub mod offload;
 pub mod secret;
 pub mod telemetry;
 pub mod tick;
@@ -28,4 +30,5 @@ pub use clock::{Clock, SystemClock, TestClock};
 #[cfg(feature = "job-schedule")]
 pub use job_schedule::JobSchedule;
 pub use lifecycle::Lifecycle;
+pub use offload::{offload, offload_now};
 pub use secret::Secret;

@@ -17,8 +17,10 @@ pub const MAX_AVAILABLE_BYTES: usize = 500_000;
 pub fn available_update(facts: &NodeFacts, images: &[Image], reported: &str) -> Option<String> {
     match facts.os_kind {
         OsKind::Mutable => {
-            let reported = text::storable(reported);
-            (reported.len() <= MAX_AVAILABLE_BYTES).then_some(reported)
+            // The storable text is at least as long.
+            let reported =
+                (reported.len() <= MAX_AVAILABLE_BYTES).then(|| text::storable(reported));
+            reported.filter(|reported| reported.len() <= MAX_AVAILABLE_BYTES)
         }
         OsKind::Immutable => newer_image_name(&facts.running, images),
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -9,6 +10,64 @@ use serde::{Deserialize, Deserializer};
 use crate::package::{ObservedPackage, PackageChange};
 use crate::run::{Failure, FailureKind};
 use crate::text;
+
+/// The detail of a sample as the node sent it. A node may send megabytes, so the digest and the content are computed only
+/// once.
+#[derive(Clone, Debug, Default)]
+pub struct SampleDetail {
+    raw: String,
+    digest: OnceLock<String>,
+    content: OnceLock<Box<Detail>>,
+}
+
+impl SampleDetail {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// Computes the digest and the content, so that later uses take no time.
+    pub fn prepare(&self) {
+        self.digest();
+        self.content();
+    }
+
+    pub(super) fn digest(&self) -> &str {
+        self.digest.get_or_init(|| digest(&self.raw))
+    }
+
+    pub(super) fn content(&self) -> &Detail {
+        self.content.get_or_init(|| Box::new(Detail::parse(&self.raw)))
+    }
+}
+
+impl From<String> for SampleDetail {
+    fn from(raw: String) -> Self {
+        Self { raw, ..Self::default() }
+    }
+}
+
+impl From<&str> for SampleDetail {
+    fn from(raw: &str) -> Self {
+        raw.to_owned().into()
+    }
+}
+
+impl PartialEq for SampleDetail {
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+
+impl Eq for SampleDetail {}
+
+/// Distinguishes texts; not for secrets (64-bit FNV-1a and the length).
+fn digest(text: &str) -> String {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}-{}", text.len())
+}
 
 /// A parsed detail of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::Time;
 use crate::condition::ConditionKind;
 use crate::decide::{NodeFacts, Target, TargetKind};
 use crate::eim::delivery::DeliveryState;
-use crate::eim::detail::Detail;
+use crate::eim::detail::{Detail, SampleDetail};
 use crate::eim::echo;
 use crate::os::{Image, OsKind};
 use crate::run::{CancelCause, Evidence, OpenRun, RunEvent, RunEventRecord, RunState};
@@ -49,7 +49,7 @@ pub struct Sample {
     /// Reported state.
     pub kind: SampleKind,
     /// Detail of the state. The agent does not clear it, so it may belong to an earlier update.
-    pub detail: String,
+    pub detail: SampleDetail,
     /// Profile of the image that the node reports; empty on nodes that are updated by packages, and before the first
     /// image. This echoes the delivered image, not the booted one.
     pub profile_name: String,
@@ -307,7 +307,7 @@ impl PriorState<'_> {
         }
         // The agent does not clear a detail: an old one does not describe the update that ends now.
         let detail = if sample.has_new_detail(last) {
-            Detail::parse(&sample.detail)
+            sample.detail.content().clone()
         } else {
             Detail::default()
         };
@@ -316,7 +316,7 @@ impl PriorState<'_> {
 
     fn read_failure(&self, last: &LastSample, sample: &Sample, now: Time) -> Reading {
         if sample.has_new_detail(last) {
-            return Reading::from_failure(Detail::parse(&sample.detail));
+            return Reading::from_failure(sample.detail.content().clone());
         }
         let run = self.eim_run();
         if last.kind != SampleKind::Failed {
@@ -352,8 +352,9 @@ impl PriorState<'_> {
             return Reading::Anomaly;
         }
         // The agent writes the detail together with the failure, so the old detail also belongs to this failure.
-        let detail = Detail::parse(&sample.detail);
-        Reading::from_failure(if detail.names_failure_kind() { detail } else { Detail::default() })
+        let detail = sample.detail.content();
+        let names_kind = detail.names_failure_kind();
+        Reading::from_failure(if names_kind { detail.clone() } else { Detail::default() })
     }
 
     /// The summary of the sample to store.
@@ -364,7 +365,7 @@ impl PriorState<'_> {
         }
         let detail_digest = match (sample.detail.is_empty(), self.last_sample) {
             (true, Some(last)) => last.detail_digest.clone(),
-            _ => digest(&sample.detail),
+            _ => sample.detail.digest().to_owned(),
         };
         Some(LastSample {
             kind: sample.kind,
@@ -424,18 +425,10 @@ impl Proof {
 impl Sample {
     /// Whether the sample has a detail that differs from the last one.
     fn has_new_detail(&self, last: &LastSample) -> bool {
-        !self.detail.is_empty() && last.detail_digest != digest(&self.detail)
+        !self.detail.is_empty() && last.detail_digest != self.detail.digest()
     }
 
     fn stored_image_id(&self) -> String {
         text::cut(&text::storable(&self.os_image_id), MAX_IMAGE_ID_BYTES)
     }
-}
-
-/// Distinguishes texts; not for secrets (64-bit FNV-1a and the length).
-fn digest(text: &str) -> String {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{hash:016x}-{}", text.len())
 }

@@ -36,12 +36,7 @@ fn sample(kind: SampleKind) -> Sample {
 }
 
 fn sample_with_detail(kind: SampleKind, detail: &str) -> Sample {
-    Sample {
-        kind,
-        detail: detail.to_owned(),
-        profile_name: String::new(),
-        os_image_id: String::new(),
-    }
+    Sample { kind, detail: detail.into(), profile_name: String::new(), os_image_id: String::new() }
 }
 
 fn sample_of_image(kind: SampleKind, profile: &str, image: &str) -> Sample {

@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::{AgentProtocol, NodeFacts};
 use evenkeel_domain::eim::{
-    DeliveryState, Detail, LastSample, MAX_DETAIL_BYTES, PriorState, Proof, Sample, SampleKind,
-    evaluate_sample,
+    DeliveryState, Detail, LastSample, MAX_DETAIL_BYTES, PriorState, Proof, Sample, SampleDetail,
+    SampleKind, evaluate_sample,
 };
 use evenkeel_domain::id::{OsId, PolicyId, RunId};
 use evenkeel_domain::os::{Image, OsKind, Sha256};
@@ -142,9 +142,9 @@ impl Node {
         Sample {
             kind: repeated.filter(|_| rng.random_ratio(1, 3)).unwrap_or(kind),
             detail: match rng.random_range(0..3) {
-                0 => String::new(),
-                1 => DETAILS.choose(rng).copied().unwrap_or_default().to_owned(),
-                _ => text(rng, DETAILS, LETTERS),
+                0 => SampleDetail::default(),
+                1 => DETAILS.choose(rng).copied().unwrap_or_default().into(),
+                _ => text(rng, DETAILS, LETTERS).into(),
             },
             profile_name: text(rng, &["edge", "", "desktop"], "\0"),
             os_image_id: text(rng, &images, ".0123456789"),

@@ -11,6 +11,7 @@ use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::Image;
 use evenkeel_domain::run::{AbandonCause, OpenRun, RunEvent, RunEventRecord, RunState, UpdateRun};
 use evenkeel_domain::status::Status as NodeStatus;
+use evenkeel_kit::offload;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
@@ -73,7 +74,7 @@ impl MaintenanceManager {
     ) -> Result<PlatformUpdateStatusResponse, Status> {
         let update_status =
             update_status.ok_or_else(|| Status::invalid_argument("update_status: is required"))?;
-        let sample = wire::decode_sample(&update_status);
+        let sample = offload(message_bytes(&update_status), || decode_sample(&update_status)).await;
         if evaluate::may_be_unchanged(sample.kind) {
             let unchanged =
                 self.try_without_write(eim_node, &update_status, &sample, since).await?;
@@ -101,9 +102,11 @@ impl MaintenanceManager {
         since: Instant,
     ) -> Result<Option<PlatformUpdateStatusResponse>, Status> {
         let (tenant, uuid) = (eim_node.tenant, eim_node.uuid);
+        let cache = &self.answer_cache;
+        let bytes = message_bytes(update_status);
         let context = PollContext {
             node: NodeKey::Uuid(tenant, uuid),
-            cache_key: self.answer_cache.key_for_eim_poll(uuid, update_status),
+            cache_key: offload(bytes, || cache.key_for_eim_poll(uuid, update_status)).await,
             payload: PollPayload::Eim {
                 sample: sample.clone(),
                 available: update_status.os_update_available.clone(),
@@ -153,6 +156,20 @@ impl MaintenanceManager {
         let answer = Box::pin(commit_answer(node_tx)).await.map_err(status::from_store_error)?;
         Ok(wire::encode_answer(answer, kind))
     }
+}
+
+/// The bytes of the texts of a sample that may be long.
+fn message_bytes(update_status: &UpdateStatus) -> usize {
+    update_status.status_detail.len() + update_status.os_update_available.len()
+}
+
+/// Decodes a sample. Parses a long detail at once, and not while the node is locked.
+fn decode_sample(update_status: &UpdateStatus) -> Sample {
+    let sample = wire::decode_sample(update_status);
+    if offload::MAX_INLINE_BYTES < message_bytes(update_status) {
+        sample.detail.prepare();
+    }
+    sample
 }
 
 /// The available updates that follow from the sample.

@@ -9,6 +9,7 @@ mod system_info;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, InstanceId};
 use evenkeel_domain::status::{Indication, Status as NodeStatus};
+use evenkeel_kit::offload;
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
 use evenkeel_proto::hostmgr::{
     HostStatusResp, SystemInfo, UpdateHostStatusByHostGuidRequest,
@@ -152,10 +153,14 @@ impl MaintenanceManager {
         host: HostId,
         info: &SystemInfo,
     ) -> Result<(), StoreError> {
-        let Some(reported) = system_info::parse_hardware(info) else {
+        let parse = || {
+            let reported = system_info::parse_hardware(info)?;
+            let digest: hardware::HardwareDigest = Sha256::digest(info.encode_to_vec()).into();
+            Some((reported, digest))
+        };
+        let Some((reported, digest)) = offload(info.encoded_len(), parse).await else {
             return Ok(());
         };
-        let digest: hardware::HardwareDigest = Sha256::digest(info.encode_to_vec()).into();
         let tx = self.store.tenant(eim_node.tenant).await?;
         if hardware::store_if_changed(&tx, host, reported, &digest, self.now()).await? {
             tx.commit().await?;

@@ -23,7 +23,7 @@ pub fn decode_sample(update_status: &UpdateStatus) -> Sample {
     };
     Sample {
         kind,
-        detail: update_status.status_detail.clone(),
+        detail: update_status.status_detail.as_str().into(),
         profile_name: update_status.profile_name.clone(),
         os_image_id: update_status.os_image_id.clone(),
     }

@@ -266,7 +266,7 @@ pub(super) fn any_sample() -> impl Strategy<Value = Sample> {
     let details = proptest::sample::select(vec!["", "one", "two", FAILED_DETAIL]);
     let images = proptest::sample::select(vec!["", "3.0.1", "3.0.2"]);
     (kinds, details, images).prop_map(|(kind, detail, image)| Sample {
-        detail: detail.to_owned(),
+        detail: detail.into(),
         ..sample_of_image(kind, "edge", image)
     })
 }

@@ -6,15 +6,17 @@ use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::eim::MAX_AVAILABLE_BYTES;
 use evenkeel_domain::invalid::Invalid;
-use evenkeel_domain::os::{Image, OsKind};
+use evenkeel_domain::os::{Image, OsKind, Sha256};
+use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::text::{cut, cut_list, storable};
 use evenkeel_proto::agent::{AvailablePackage, Facts, HeldBackCause, HeldBackPackage};
 use evenkeel_store::nodes::{BootedImage, NodeState};
 use evenkeel_store::{StoreError, os_profiles};
 use prost::Message as _;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
+use sha2::Digest as _;
 
+use crate::evaluate::version_ages;
 use crate::grpc::agent::slots;
 use crate::node_transaction::NodeTransaction;
 
@@ -44,37 +46,67 @@ const MAX_CONDITION_BYTES: usize = 2_000;
 /// The end of the condition text which says that the list of available updates was cut.
 const TRUNCATION_SUFFIX: &str = " of them are kept";
 
-/// Stores the facts of a node. The digest comes from the node: a newer agent may send fields that
-/// this server does not know and would leave out of the digest.
-pub fn apply(
-    node: &mut NodeState,
-    facts: Facts,
+/// Facts in the form in which they are stored. They are converted before the transaction of the
+/// node begins, because they may be megabytes long.
+#[derive(Debug)]
+pub struct ParsedFacts {
     digest: Vec<u8>,
-    now: Time,
-) -> Result<(), Invalid> {
+    /// The versions of packages that are available for the node.
+    pub versions: Vec<ObservedVersion>,
+    /// The available updates as JSON, and the condition that says that the list was cut.
+    available: (String, Option<(ConditionKind, String)>),
+    /// The condition that the agent reports errors.
+    agent_error: Option<(ConditionKind, String)>,
+    bad_images: Vec<Sha256>,
+    json: Value,
+    modules: Vec<String>,
+    agent_version: String,
+    booted: Option<BootedImage>,
+    boot_id: String,
+}
+
+/// Converts facts. The digest comes from the node: a newer agent may send fields that this server
+/// does not know and would leave out of the digest.
+pub fn parse(facts: Facts, digest: Vec<u8>) -> Result<ParsedFacts, Invalid> {
     validate(&facts)?;
-    let digest = match digest.len() {
-        0 => Sha256::digest(facts.encode_to_vec()).to_vec(),
-        32 => digest,
-        _ => return Err(Invalid::new("facts_digest", "not a SHA-256 digest")),
-    };
-    let cut = set_available_packages(node, &facts.available);
+    let agent_errors = agent_errors(&facts);
+    Ok(ParsedFacts {
+        digest: match digest.len() {
+            0 => sha2::Sha256::digest(facts.encode_to_vec()).to_vec(),
+            32 => digest,
+            _ => return Err(Invalid::new("facts_digest", "not a SHA-256 digest")),
+        },
+        versions: version_ages::available_versions(&facts),
+        available: available_packages(&facts.available),
+        agent_error: agent_error_condition(&agent_errors),
+        bad_images: slots::bad_image_digests(&facts.bad_images),
+        json: facts_json(&facts, &agent_errors),
+        modules: facts.modules,
+        agent_version: facts.agent_version,
+        booted: facts.booted_image.map(|image| BootedImage {
+            profile_name: image.profile_name,
+            image_id: image.image_id,
+        }),
+        boot_id: facts.boot_id,
+    })
+}
+
+/// Stores the facts of a node.
+pub fn apply(node: &mut NodeState, facts: ParsedFacts, now: Time) {
+    let (available, cut) = facts.available;
+    node.os_update_available = available;
     let may_clear = may_clear_detail_cut(node);
     let is_it = |kind| may_clear && kind == ConditionKind::DetailCut;
     condition::replace(&mut node.conditions, is_it, cut, now);
-    let agent_errors = agent_errors(&facts);
     let is_it = |kind| kind == ConditionKind::AgentError;
-    condition::replace(&mut node.conditions, is_it, agent_error_condition(&agent_errors), now);
-    node.bad_images = slots::merge_bad_images(&node.bad_images, &facts.bad_images, now);
-    node.facts = facts_json(&facts, &agent_errors);
+    condition::replace(&mut node.conditions, is_it, facts.agent_error, now);
+    node.bad_images = slots::merge_bad_images(&node.bad_images, facts.bad_images, now);
+    node.facts = facts.json;
     node.protocol = AgentProtocol::Own { modules: facts.modules };
     node.agent_version = facts.agent_version;
-    node.booted = facts
-        .booted_image
-        .map(|image| BootedImage { profile_name: image.profile_name, image_id: image.image_id });
-    node.facts_digest = digest;
+    node.booted = facts.booted;
+    node.facts_digest = facts.digest;
     record_boot(node, facts.boot_id, now);
-    Ok(())
 }
 
 /// Whether new facts may clear the `detail_cut` condition: only if facts set it, or if the update
@@ -99,11 +131,8 @@ fn agent_error_condition(agent_errors: &[String]) -> Option<(ConditionKind, Stri
     (!text.is_empty()).then(|| (ConditionKind::AgentError, cut(&text, MAX_CONDITION_BYTES)))
 }
 
-/// Stores as many available updates as fit. Returns a condition if the list was cut.
-fn set_available_packages(
-    node: &mut NodeState,
-    packages: &[AvailablePackage],
-) -> Option<(ConditionKind, String)> {
+/// As many available updates as fit, as JSON, and a condition if the list was cut.
+fn available_packages(packages: &[AvailablePackage]) -> (String, Option<(ConditionKind, String)>) {
     let mut text = String::new();
     let mut stored = 0;
     for package in packages {
@@ -118,13 +147,13 @@ fn set_available_packages(
     if stored > 0 {
         text.push(']');
     }
-    node.os_update_available = text;
     let all = packages.len();
-    (stored < all).then(|| {
+    let cut = (stored < all).then(|| {
         let text =
             format!("{all} packages could be updated; the first {stored}{TRUNCATION_SUFFIX}");
         (ConditionKind::DetailCut, text)
-    })
+    });
+    (text, cut)
 }
 
 /// An available update in the form that EIM's clients know, with the suites that have it.

@@ -37,8 +37,31 @@ impl<'de> Deserialize<'de> for IgnoredText {
     }
 }
 
+/// The list that a node sent. It is checked before the transaction of the node begins, because it
+/// may be megabytes long.
+#[derive(Debug)]
+pub struct PackageList {
+    text: String,
+    digest: ContentDigest,
+    checked: Result<(), Invalid>,
+}
+
+impl PackageList {
+    /// Parses a list; `None` if the node sent none.
+    pub fn parse(text: String) -> Option<Self> {
+        (!text.is_empty()).then(|| Self {
+            digest: Sha256::digest(&text).into(),
+            checked: validate(&text),
+            text,
+        })
+    }
+}
+
 /// Stores the list if the node sent one. Otherwise reuses the same list of another node, if stored.
-pub async fn apply(node_tx: &mut NodeTransaction<'_>, text: &str) -> Result<(), Status> {
+pub async fn apply(
+    node_tx: &mut NodeTransaction<'_>,
+    list: Option<PackageList>,
+) -> Result<(), Status> {
     let Some(reported) = node_tx.node.reported_packages() else {
         return Ok(());
     };
@@ -48,19 +71,15 @@ pub async fn apply(node_tx: &mut NodeTransaction<'_>, text: &str) -> Result<(), 
     let (tx, now) = (&node_tx.tx, node_tx.now);
     // If packages changed after the list was made, the digest differs and the list is requested
     // again.
-    if !text.is_empty() && list_digest(text) == reported {
-        validate(text).map_err(status::from_invalid)?;
-        let put = contents::insert_if_missing(tx, &reported, text, now).await;
+    if let Some(list) = list.filter(|list| list.digest == reported) {
+        list.checked.map_err(status::from_invalid)?;
+        let put = contents::insert_if_missing(tx, &reported, &list.text, now).await;
         put.map_err(status::from_store_error)?;
         node_tx.node.packages_digest = Some(reported);
     } else if contents::touch(tx, &reported, now).await.map_err(status::from_store_error)? {
         node_tx.node.packages_digest = Some(reported);
     }
     Ok(())
-}
-
-fn list_digest(text: &str) -> ContentDigest {
-    Sha256::digest(text).into()
 }
 
 fn validate(text: &str) -> Result<(), Invalid> {

@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::id::{HostId, scatter};
+use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::run::{RunEvent, RunEventRecord};
+use evenkeel_kit::offload;
 use evenkeel_proto::agent::{Facts, PollRequest, PollResponse};
 use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
 use evenkeel_store::{StoreError, package_versions};
+use prost::Message as _;
 use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
@@ -17,7 +20,9 @@ use crate::admission::connection::ConnectionState;
 use crate::durations::to_time_delta;
 use crate::evaluate::agent::{self as evaluate, RequestedData};
 use crate::evaluate::{Answer, AnswerPayload, OwnAnswer, OwnPayload, check_trusted, version_ages};
+use crate::grpc::agent::facts::ParsedFacts;
 use crate::grpc::agent::long_poll::{self, LongPollOptions, LongPollResult};
+use crate::grpc::agent::packages::PackageList;
 use crate::grpc::agent::{begin, facts, packages, waiting};
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
@@ -41,6 +46,28 @@ pub struct PollInput {
     long_poll: LongPollOptions,
     /// When the poll arrived.
     received_at: Instant,
+}
+
+/// The input of a poll that writes, in the form in which it is stored.
+struct WriteInput {
+    facts: Option<Result<ParsedFacts, Invalid>>,
+    packages: Option<PackageList>,
+    payload: OwnPayload,
+}
+
+impl PollInput {
+    /// Converts the facts and the packages before the transaction of the node begins.
+    async fn into_write_input(self) -> WriteInput {
+        let Self { facts, packages, payload, .. } = self;
+        let bytes = facts.as_ref().map_or(0, |facts| facts.encoded_len()) + packages.len();
+        let digest = payload.facts_digest.clone();
+        offload(bytes, || WriteInput {
+            facts: facts.map(|reported| facts::parse(*reported, digest)),
+            packages: PackageList::parse(packages),
+            payload,
+        })
+        .await
+    }
 }
 
 pub fn parse(
@@ -82,9 +109,10 @@ pub async fn poll(
         input
     };
     manager.poll_answers.counters(PollProtocol::Own).write.increment(1);
+    let input = input.into_write_input().await;
     let answer = manager
         .node_writer
-        .with_write_permit(CallKind::Query, |permit| write_and_answer(permit, node, *input))
+        .with_write_permit(CallKind::Query, |permit| write_and_answer(permit, node, input))
         .await?;
     build_response(manager, node, &answer, None)
 }
@@ -197,7 +225,7 @@ fn build_response(
 async fn write_and_answer(
     permit: WritePermit<'_>,
     node: &Node,
-    input: PollInput,
+    input: WriteInput,
 ) -> Result<Answer, Status> {
     let machine = (node.tenant, MachineKey::Host(node.host));
     let node_tx = NodeTransaction::open(permit, machine, false).await;
@@ -208,9 +236,9 @@ async fn write_and_answer(
     let takes_over = has_facts && node_tx.node.protocol == AgentProtocol::Eim;
     if let Some(reported_facts) = input.facts {
         let (node, now) = (&mut node_tx.node, node_tx.now);
-        let versions = version_ages::available_versions(&reported_facts);
-        facts::apply(node, *reported_facts, payload.facts_digest.clone(), now)
-            .map_err(status::from_invalid)?;
+        let mut parsed = reported_facts.map_err(status::from_invalid)?;
+        let versions = std::mem::take(&mut parsed.versions);
+        facts::apply(node, parsed, now);
         // The decision input was loaded before these facts. Without this update the answer could
         // send the node back to an image that failed.
         let failed = &node.bad_images;
@@ -224,7 +252,7 @@ async fn write_and_answer(
             version_ages::record(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
         recorded.map_err(status::from_store_error)?;
     }
-    packages::apply(&mut node_tx, &input.packages).await?;
+    packages::apply(&mut node_tx, input.packages).await?;
     node_tx.node.waiting.clone_from(&payload.waiting_for);
     node_tx.input.facts.protocol = node_tx.node.protocol.clone();
     node_tx.input.facts.provisioned = true;

@@ -1,10 +1,13 @@
 //! A report: the events of an attempt, delivered at least once and in order.
 
+use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::run::{AttemptId, RunEvent, RunEventRecord, UpdateRun};
-use evenkeel_proto::agent::{ReportRequest, ReportResponse};
+use evenkeel_kit::offload;
+use evenkeel_proto::agent::{Event, ReportRequest, ReportResponse};
 use evenkeel_store::StoreError;
 use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
+use prost::Message as _;
 use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
@@ -25,22 +28,28 @@ pub async fn report(
     node: &Node,
     request: ReportRequest,
 ) -> Result<ReportResponse, Status> {
-    let attempt = begin::parse_attempt_id(&request.attempt_id)?;
-    if request.events.len() > MAX_EVENTS_PER_REPORT {
+    let bytes = request.encoded_len();
+    let ReportRequest { attempt_id, target_digest: digest, events } = request;
+    let attempt = begin::parse_attempt_id(&attempt_id)?;
+    if events.len() > MAX_EVENTS_PER_REPORT {
         return Err(Status::invalid_argument(format!("events: more than {MAX_EVENTS_PER_REPORT}")));
     }
-    let mut events = Vec::with_capacity(request.events.len());
-    for mut event in request.events {
-        let run_report = event.report.take().map(run_report::from_wire);
-        let mut record = wire::decode_event(event).map_err(status::from_invalid)?;
-        record.evidence.report = run_report;
-        events.push(record);
-    }
-    let digest = request.target_digest;
+    let events = offload(bytes, || decode_events(events)).await.map_err(status::from_invalid)?;
     let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
         store_report(permit, node, attempt, &digest, events)
     });
     stored.await
+}
+
+fn decode_events(events: Vec<Event>) -> Result<Vec<RunEventRecord>, Invalid> {
+    let mut records = Vec::with_capacity(events.len());
+    for mut event in events {
+        let run_report = event.report.take().map(run_report::from_wire);
+        let mut record = wire::decode_event(event)?;
+        record.evidence.report = run_report;
+        records.push(record);
+    }
+    Ok(records)
 }
 
 async fn store_report(

@@ -18,20 +18,24 @@ const MAX_SLOTS: usize = 8;
 const MAX_NAME_BYTES: usize = 256;
 const MAX_REASON_BYTES: usize = 512;
 
-/// Merges the reported bad images with the stored ones: stored images keep their time, images that
-/// are no longer reported are removed.
+/// The digests of the bad images.
+pub fn bad_image_digests(reported: &[wire::BadImage]) -> Vec<Sha256> {
+    distinct_files(reported).into_iter().map(|(sha256, _)| sha256).collect()
+}
+
+/// Merges the digests of the reported bad images with the stored ones: stored images keep their
+/// time, images that are no longer reported are removed.
 pub fn merge_bad_images(
     before: &[QuarantinedImage],
-    reported: &[wire::BadImage],
+    reported: Vec<Sha256>,
     now: Time,
 ) -> Vec<QuarantinedImage> {
-    let reported = distinct_files(reported);
     let before = before.iter().map(|image| (&image.sha256, image.since));
-    let since = find_first(before, reported.iter().map(|(sha256, _)| sha256));
+    let since = find_first(before, &reported);
     let merged = reported
         .into_iter()
         .zip(since)
-        .map(|((sha256, _), since)| QuarantinedImage { sha256, since: since.unwrap_or(now) });
+        .map(|(sha256, since)| QuarantinedImage { sha256, since: since.unwrap_or(now) });
     merged.collect()
 }
 
@@ -92,11 +96,14 @@ mod tests {
             let one = |entry: &QuarantinedImage| (entry.sha256.as_str().to_owned(), entry.since);
             all.iter().map(one).collect()
         };
-        let first = merge_bad_images(&[], &[bad(&digest(1), "a"), bad(&digest(2), "b")], start);
+        let merge = |before: &[_], reported: &[_], now| {
+            merge_bad_images(before, bad_image_digests(reported), now)
+        };
+        let first = merge(&[], &[bad(&digest(1), "a"), bad(&digest(2), "b")], start);
         assert_eq!(of(&first), [(digest(1), start), (digest(2), start)]);
-        let then = merge_bad_images(&first, &[bad(&digest(2), "c"), bad(&digest(3), "d")], later);
+        let then = merge(&first, &[bad(&digest(2), "c"), bad(&digest(3), "d")], later);
         assert_eq!(of(&then), [(digest(2), start), (digest(3), later)]);
-        assert_eq!(merge_bad_images(&then, &[], later), []);
+        assert_eq!(merge(&then, &[], later), []);
     }
 
     #[test]
@@ -121,7 +128,7 @@ mod tests {
     #[test]
     fn of_too_many_images_the_last_ones_are_stored() {
         let reported: Vec<_> = (1..=300).map(|n| bad(&digest(n), "")).collect();
-        let merged = merge_bad_images(&[], &reported, DateTime::UNIX_EPOCH);
+        let merged = merge_bad_images(&[], bad_image_digests(&reported), DateTime::UNIX_EPOCH);
         assert_eq!(merged.len(), MAX_FAILED_IMAGES);
         assert_eq!(merged[0].sha256.as_str(), digest(45));
         assert_eq!(merged[255].sha256.as_str(), digest(300));
