@@ -4,6 +4,7 @@
 mod calls;
 mod metric;
 mod metric_list;
+mod wakeup_delay;
 
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) fn install(life: &Lifecycle) -> anyhow::Result<PrometheusHandle> {
     let handle = install_recorder().context("cannot install the metrics recorder")?;
     spawn_upkeep(handle.clone(), life);
+    wakeup_delay::spawn_measurement(life);
     metric_list::register_descriptions();
     Ok(handle)
 }

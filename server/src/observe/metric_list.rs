@@ -286,4 +286,10 @@ const FILES: &[MetricDescription] = &[
 const PROCESS: &[MetricDescription] = &[
     metric("process_resident_memory_bytes", Gauge, &[], "Resident memory of this process."),
     metric("process_cpu_seconds_total", Gauge, &[], "CPU time of this process."),
+    metric(
+        "evenkeel_runtime_wakeup_delay_seconds",
+        Histogram,
+        &[],
+        "Time from the end of a task's wait until the task runs. Above 1 s, long work blocks all calls.",
+    ),
 ];
