@@ -335,7 +335,7 @@ impl<'a> NodeTransaction<'a> {
     /// Stores changes and commits, without recording a contact of the node.
     pub async fn save(self) -> Result<(), StoreError> {
         if self.node != *self.before {
-            nodes::save(&self.tx, &self.node).await?;
+            nodes::save_changes(&self.tx, &self.before, &self.node).await?;
         }
         self.commit_transaction().await
     }
@@ -347,7 +347,7 @@ impl<'a> NodeTransaction<'a> {
         self.node.status = running.clone().with_time_of(Some(&self.node.status));
         derived_state::update(&mut self.node, &self.input, self.now);
         if self.node != *self.before {
-            nodes::save(&self.tx, &self.node).await?;
+            nodes::save_changes(&self.tx, &self.before, &self.node).await?;
         }
         if self.host.status.text != running.text {
             hosts::set_status(&self.tx, self.host.id, &running).await?;

@@ -18,8 +18,7 @@ use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::status::{Indication, Status};
 use sea_orm::sea_query::{CommonTableExpression, Expr};
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, ConnectionTrait, EntityTrait, IntoActiveModel, NotSet,
-    QueryFilter, QuerySelect, QueryTrait,
+    ColumnTrait, ConnectionTrait, EntityTrait, NotSet, QueryFilter, QuerySelect, QueryTrait,
 };
 use serde_json::Value;
 
@@ -114,7 +113,7 @@ pub(crate) async fn create(
         last_sample: None,
         delivered: DeliveryState::default(),
     };
-    let row = into_row(tx, &state)?.into_active_model().reset_all();
+    let row = into_row(tx, &state, None)?;
     Entity::insert(row).exec_without_returning(tx.conn()).await?;
     Ok(())
 }
@@ -166,7 +165,27 @@ pub async fn find(tx: &Tx, instance: InstanceId) -> Result<NodeState, StoreError
 /// # Errors
 /// The database cannot be reached, or the row does not exist.
 pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
-    let mut row = into_row(tx, state)?.into_active_model().reset_all();
+    update_row(tx, state, None).await
+}
+
+/// Stores the state of a node whose row this transaction has locked and read as `before`.
+///
+/// # Errors
+/// As for [`save`].
+pub async fn save_changes(
+    tx: &Tx,
+    before: &NodeState,
+    state: &NodeState,
+) -> Result<(), StoreError> {
+    update_row(tx, state, Some(before)).await
+}
+
+async fn update_row(
+    tx: &Tx,
+    state: &NodeState,
+    before: Option<&NodeState>,
+) -> Result<(), StoreError> {
+    let mut row = into_row(tx, state, before)?;
     row.tenant_id = NotSet;
     row.instance_id = NotSet;
     let instance = state.instance.bits().cast_signed();

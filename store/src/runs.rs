@@ -15,18 +15,20 @@ use std::iter;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
 use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::run::{
-    AttemptId, Origin, RunEventRecord, RunReport, RunState, RunTimeouts, UpdateRun,
+    AttemptId, Evidence, Origin, RunEventRecord, RunReport, RunState, RunTimeouts, UpdateRun,
 };
+use evenkeel_kit::offload_now;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, NotSet, QueryFilter, QuerySelect,
+    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QuerySelect, Set,
 };
 
 use crate::error::StoreError;
 use crate::keyed::KeyedEntity;
 use crate::rows::update_run::{Column, Entity, Model};
-use crate::rows::{instance, or_corrupt};
+use crate::rows::{JsonColumn, instance, or_corrupt};
 use crate::tx::{Tx, query_one};
 use crate::{ids, limit_usage};
 use history::HistoryEntry;
@@ -121,8 +123,8 @@ pub async fn advance_all(
     if steps.is_empty() {
         return Ok(run);
     }
-    run.add_evidence(steps.iter().map(HistoryEntry::evidence));
-    save(tx, &run, generation).await?;
+    add_evidence(&mut run, &steps);
+    save(tx, &run, &steps, generation).await?;
     history::append(tx, &run, &steps, events.now).await?;
     if run.state.is_final() && !had_ended {
         limit_usage::release_slots(tx, run.instance).await?;
@@ -201,7 +203,7 @@ async fn open_run(
         steps.extend(apply_event(&mut run, record, events)?);
         each(&run);
     }
-    run.add_evidence(steps.iter().map(HistoryEntry::evidence));
+    add_evidence(&mut run, &steps);
     let row = Model {
         granted_kind: start.scope.map(|scope| scope.level().name().to_owned()),
         granted_id: start.scope.map(|scope| scope.bits().cast_signed()),
@@ -215,6 +217,15 @@ async fn open_run(
         limit_usage::release_slots(tx, run.instance).await?;
     }
     Ok(run)
+}
+
+/// Adds the evidence of events to their run.
+fn add_evidence(run: &mut UpdateRun, steps: &[HistoryEntry<'_>]) {
+    let evidence = || steps.iter().map(HistoryEntry::evidence);
+    let packages =
+        |evidence: &Evidence| evidence.plan.as_ref().map_or(0, Vec::len) + evidence.results.len();
+    let packages = run.packages.len() + evidence().map(packages).sum::<usize>();
+    offload_now(packages * size_of::<PackageChange>(), || run.add_evidence(evidence()));
 }
 
 /// Takes the slot of an ended run again if it belongs to the assignment that still applies. Under
@@ -296,24 +307,29 @@ async fn begin_run(tx: &Tx, instance: InstanceId, now: Time) -> Result<RunStart,
     })
 }
 
-/// Saves a run. Also checks the generation, so that a lost lock would be detected.
-async fn save(tx: &Tx, run: &UpdateRun, generation: i64) -> Result<(), StoreError> {
-    let mut row = convert::into_row(tx.tenant(), run).into_active_model().reset_all();
-    // Columns that were frozen when the run was opened are not written again.
-    row.tenant_id = NotSet;
-    row.id = NotSet;
-    row.instance_id = NotSet;
-    row.name = NotSet;
-    row.description = NotSet;
-    row.attempt = NotSet;
-    row.policy_id = NotSet;
-    row.origin = NotSet;
-    row.target_digest = NotSet;
-    row.packages_digest = NotSet;
-    row.granted_at = NotSet;
-    row.granted_kind = NotSet;
-    row.granted_id = NotSet;
-    row.started_at = NotSet;
+/// Saves what these events change. The planned packages may be megabytes long, so each small event
+/// would write as much again. Also checks the generation, so that a lost lock would be detected.
+async fn save(
+    tx: &Tx,
+    run: &UpdateRun,
+    steps: &[HistoryEntry<'_>],
+    generation: i64,
+) -> Result<(), StoreError> {
+    let affects =
+        |is_affected: fn(&Evidence) -> bool| steps.iter().any(|step| is_affected(step.evidence()));
+    let mut row = convert::into_changed_columns(run);
+    if affects(Evidence::affects_packages) {
+        row.packages = Set(JsonColumn(run.packages.clone()));
+    }
+    if affects(Evidence::affects_image) {
+        row.image = Set(run.image.clone().map(JsonColumn));
+    }
+    if affects(|evidence| !evidence.log.is_empty()) {
+        row.log = Set(run.log.clone());
+    }
+    if affects(|evidence| evidence.report.is_some()) {
+        row.report = Set(JsonColumn(run.report.clone()));
+    }
     let saved = tx
         .change::<Entity>()
         .set(row)

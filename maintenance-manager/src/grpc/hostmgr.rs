@@ -177,8 +177,9 @@ impl MaintenanceManager {
         }
         let running = NodeStatus::new(status::RUNNING, Indication::Idle, self.now());
         if node.status.text == nodes::NO_CONNECTION_STATUS {
+            let before = node.clone();
             node.status = running.clone();
-            nodes::save(&tx, &node).await?;
+            nodes::save_changes(&tx, &before, &node).await?;
         }
         hosts::set_status(&tx, host.id, &running).await?;
         tx.commit().await

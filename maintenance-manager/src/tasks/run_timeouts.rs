@@ -135,8 +135,9 @@ impl RunReaper {
         let record = RunEventRecord::from_event(ending.event);
         let run = Subject::Run(candidate.run);
         let run = runs::advance(&tx, run, &record, &ending.timeouts, ending.now).await?;
+        let before = node.clone();
         node.reflect(&run, ending.now);
-        nodes::save(&tx, &node).await?;
+        nodes::save_changes(&tx, &before, &node).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -4,18 +4,28 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::{AgentProtocol, LastRun, Verdict};
 use evenkeel_domain::id::{InstanceId, OsId, RunId};
 use evenkeel_domain::status::{Indication, Status};
+use sea_orm::{ActiveModelTrait as _, IntoActiveModel as _, NotSet};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{BootedImage, NodeState, available_digest};
 use crate::error::StoreError;
-use crate::rows::node_state::Model;
+use crate::rows::node_state::{ActiveModel, Model};
 use crate::rows::or_corrupt;
 use crate::tx::Tx;
 
 const TABLE: &str = "node_states";
 
-pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> {
+/// The row of a node. The facts and the list of available updates may be megabytes long, so they
+/// are not set if they are as `before`.
+pub(super) fn into_row(
+    tx: &Tx,
+    state: &NodeState,
+    before: Option<&NodeState>,
+) -> Result<ActiveModel, StoreError> {
+    let available = &state.os_update_available;
+    let has_new_facts = before.is_none_or(|before| before.facts != state.facts);
+    let has_new_available = before.is_none_or(|before| before.os_update_available != *available);
     let (protocol, modules) = match &state.protocol {
         AgentProtocol::Unknown => ("unknown", Vec::new()),
         AgentProtocol::Eim => ("eim", Vec::new()),
@@ -27,7 +37,7 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         None => None,
         Some(last_sample) => Some(json(last_sample, state, "sample")?),
     };
-    Ok(Model {
+    let row = Model {
         tenant_id: tx.tenant().uuid(),
         instance_id: state.instance.bits().cast_signed(),
         os_id: state.os.bits().cast_signed(),
@@ -37,14 +47,14 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         agent_version: state.agent_version.clone(),
         boot_id: state.boot_id.clone(),
         facts_digest: state.facts_digest.clone(),
-        facts: state.facts.clone(),
+        facts: if has_new_facts { state.facts.clone() } else { Value::Null },
         status: state.status.text.clone(),
         status_indication: state.status.indication.name().to_owned(),
         status_at: state.status.at,
         update_status: state.update_status.text.clone(),
         update_status_indication: state.update_status.indication.name().to_owned(),
         update_status_at: state.update_status.at,
-        os_update_available: state.os_update_available.clone(),
+        os_update_available: if has_new_available { available.clone() } else { String::new() },
         last_end_run_id: end.map(|end| end.run.bits().cast_signed()),
         last_end_target: end.and_then(|end| end.target.clone()),
         last_end_at: end.map(|end| end.at),
@@ -59,8 +69,16 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         booted_image: booted.map(|image| image.image_id.clone()),
         waiting: state.waiting.clone(),
         reported_packages_digest: state.reported_packages().map(|digest| digest.to_vec()),
-        available_digest: available_digest(&state.os_update_available).to_vec(),
-    })
+        available_digest: available_digest(available).to_vec(),
+    };
+    let mut row = row.into_active_model().reset_all();
+    if !has_new_facts {
+        row.facts = NotSet;
+    }
+    if !has_new_available {
+        row.os_update_available = NotSet;
+    }
+    Ok(row)
 }
 
 fn json(

@@ -8,9 +8,11 @@ use evenkeel_domain::run::{
     UpdateRun,
 };
 use evenkeel_domain::tenant::TenantId;
+use sea_orm::Set;
 
 use crate::error::StoreError;
-use crate::rows::{JsonColumn, run_event, update_run::Model};
+use crate::rows::update_run::{ActiveModel, Model};
+use crate::rows::{JsonColumn, run_event};
 
 const TABLE: &str = "update_runs";
 
@@ -44,6 +46,23 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Model {
         granted_kind: None,
         granted_id: None,
         packages_digest: None,
+    }
+}
+
+/// The columns that every event may change.
+pub(super) fn into_changed_columns(run: &UpdateRun) -> ActiveModel {
+    let state = state_columns(&run.state);
+    ActiveModel {
+        state: Set(run.state.name().to_owned()),
+        state_since: Set(run.state.since()),
+        changed: Set(state.changed),
+        cause: Set(state.cause.map(str::to_owned)),
+        failure_kind: Set(state.failure.map(|failure| failure.kind.name().to_owned())),
+        failure: Set(state.failure.map(|failure| failure.reason.clone())),
+        sequence: Set(run.sequence.cast_signed()),
+        generation: Set(run.generation),
+        ended_at: Set(run.ended_at()),
+        ..ActiveModel::default()
     }
 }
 

@@ -34,3 +34,4 @@ mod steady;
 mod stopped_assignments;
 mod tallies;
 mod tenants;
+mod write_volume;

@@ -126,6 +126,7 @@ async fn write_instances(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult
         "instances::invalidate" => instances::invalidate(tx, id, NOON).await,
         "instances::delete" => instances::delete(tx, id).await,
         "nodes::save" => nodes::save(tx, &node).await,
+        "nodes::save_changes" => nodes::save_changes(tx, &data.node, &node).await,
         _ => return None,
     })
 }
