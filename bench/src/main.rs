@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --release -p evenkeel-bench -- poll
 //! cargo run --release -p evenkeel-bench -- agent
+//! cargo run --release -p evenkeel-bench -- message
 //! cargo run --release -p evenkeel-bench -- rest
 //! cargo run --release -p evenkeel-bench -- rest --hosts 10000 --requests 200 --duration 2s --json
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --interval 20s --duration 60s --tls
@@ -33,6 +34,7 @@ mod fleet;
 mod histogram;
 mod load;
 mod measure;
+mod message;
 mod os;
 mod poll;
 mod real_node;
@@ -69,6 +71,9 @@ enum Benchmark {
     /// The agent: its size, its memory while idle and during an update, and its wake-ups. Needs
     /// root.
     Agent(agent::AgentArgs),
+    /// The largest report of a node: the time of settling its results, its latency, and its cost
+    /// for the server and Postgres.
+    Message(message::MessageArgs),
     /// Requests to the REST API with a large fleet: their latency, and their cost for the server
     /// and Postgres. One client with one connection; also with 1,000 hosts for comparison. Fails if
     /// a request fails or misses its target.
@@ -124,6 +129,7 @@ impl Benchmark {
         match self {
             Self::Poll(args) => poll::run(&args).await,
             Self::Agent(args) => agent::run(&args).await,
+            Self::Message(args) => message::run(&args).await,
             Self::Rest(args) => rest::run(&args).await,
             Self::Fleet(args) => fleet::run(&args).await,
             Self::Os(args) => os::run(&args).await,
