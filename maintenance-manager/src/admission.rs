@@ -2,6 +2,7 @@
 
 pub mod concurrency;
 pub mod connection;
+pub mod daily_limits;
 pub mod incoming_body;
 pub mod peer;
 pub mod rate_limit;

@@ -30,6 +30,7 @@ mod wire;
 
 pub use admission::concurrency::LoadSettings;
 pub use admission::connection::ConnectionState;
+pub use admission::daily_limits::DailyLimitSettings;
 pub use admission::rate_limit::RateLimitSettings;
 pub use manager::{MAX_MESSAGE_BYTES, MaintenanceManager};
 pub use memory::{MemoryPressure, OutOfMemory};

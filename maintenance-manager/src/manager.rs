@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::admission::AdmissionLayer;
 use crate::admission::concurrency::Load;
 use crate::admission::peer::Peer;
+use crate::admission::daily_limits::DailyLimits;
 use crate::admission::rate_limit::RateLimiter;
 use crate::admission::refusals::Refusals;
 use crate::admission::semaphore::WaitQueue;
@@ -63,6 +64,7 @@ pub struct MaintenanceManager {
     pub(crate) contacts: Contacts,
     pub(crate) token_bindings: Arc<TokenBindings>,
     pub(crate) rate_limiter: Arc<RateLimiter>,
+    pub(crate) daily_limits: Arc<DailyLimits>,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) outage: Arc<Outage>,
     /// Limits the enrolments that run at once. Each holds a connection while it waits for the lock
@@ -112,6 +114,7 @@ impl MaintenanceManager {
             Arc::clone(&clock),
             settings.answer_cache.audit_every,
         );
+        let daily_limits = Arc::new(DailyLimits::new(&settings.daily_limits));
         let node_writer = NodeWriter {
             store: store.clone(),
             clock: Arc::clone(&clock),
@@ -119,12 +122,14 @@ impl MaintenanceManager {
             load: Arc::clone(&load),
             contacts: Contacts::default(),
             answer_cache: answer_cache.clone(),
+            daily_limits: Arc::clone(&daily_limits),
         };
         Ok(Self {
             store,
             clock,
             authority,
             rate_limiter: Arc::new(RateLimiter::new(&settings.rate_limit)),
+            daily_limits,
             refusals: Arc::default(),
             outage: Arc::default(),
             answer_cache,

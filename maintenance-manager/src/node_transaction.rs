@@ -24,6 +24,7 @@ use evenkeel_store::{Store, StoreError, Tx, hosts, os_profiles, policies};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::concurrency::{CallKind, Load, Overloaded};
+use crate::admission::daily_limits::{DailyLimits, LimitedAmount};
 use crate::contacts::Contacts;
 use crate::derived_state;
 use crate::durations::to_time_delta;
@@ -40,6 +41,7 @@ pub struct NodeWriter {
     pub load: Arc<Load>,
     pub contacts: Contacts,
     pub answer_cache: AnswerCache,
+    pub daily_limits: Arc<DailyLimits>,
 }
 
 /// A transaction that has locked one node, with the input of decisions about it.
@@ -98,6 +100,11 @@ impl<'a> NodeTransaction<'a> {
             now,
             _permit: permit,
         })
+    }
+
+    /// Charges an amount to the daily limits of the node and its project.
+    pub fn charge(&self, amount: LimitedAmount, count: u64) -> Result<(), tonic::Status> {
+        self.writer.daily_limits.charge((self.tx.tenant(), self.host.id), amount, count)
     }
 
     pub async fn find_run(&self, attempt: AttemptId) -> Result<Option<UpdateRun>, StoreError> {

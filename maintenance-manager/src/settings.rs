@@ -10,6 +10,7 @@ use evenkeel_store::decisions::PlanningLimits;
 use serde::{Deserialize, Serialize};
 
 use crate::admission::concurrency::LoadSettings;
+use crate::admission::daily_limits::DailyLimitSettings;
 use crate::admission::rate_limit::RateLimitSettings;
 use crate::durations::to_time_delta;
 use crate::poll::batch::PollBatchSettings;
@@ -64,6 +65,8 @@ pub struct Settings {
     pub housekeeping_schedule: String,
     /// Rate limit of calls for each node.
     pub rate_limit: RateLimitSettings,
+    /// Limits of what nodes may make the server store within a day.
+    pub daily_limits: DailyLimitSettings,
     /// Cache of poll answers.
     pub answer_cache: AnswerCacheSettings,
     /// Batches of polls that the cache cannot answer.
@@ -118,6 +121,7 @@ impl Default for Settings {
             change_log_retention: Duration::from_hours(30 * 24),
             housekeeping_schedule: "0 7 * * * *".to_owned(),
             rate_limit: RateLimitSettings::default(),
+            daily_limits: DailyLimitSettings::default(),
             answer_cache: AnswerCacheSettings::default(),
             poll_batch: PollBatchSettings::default(),
             long_poll: LongPollSettings::default(),

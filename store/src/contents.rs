@@ -19,22 +19,23 @@ const TOUCH_INTERVAL: TimeDelta = TimeDelta::hours(12);
 /// hours, so a content stays for at least 24 hours after its last use.
 pub const UNUSED_CONTENT_TTL: TimeDelta = TimeDelta::hours(36);
 
-/// Stores a content unless it exists. The caller must refer to it within a day.
+/// Stores a content unless it exists, and returns whether it did not. The caller must refer to it
+/// within a day.
 pub async fn insert_if_missing(
     tx: &Tx,
     digest: &ContentDigest,
     body: &str,
     now: Time,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     // A large text is not sent if the database already has it.
     if touch(tx, digest, now).await? {
-        return Ok(());
+        return Ok(false);
     }
     let sql = "INSERT INTO contents (tenant_id, digest, body, used_at) VALUES ($1, $2, $3, $4) \
                ON CONFLICT (tenant_id, digest) DO UPDATE SET used_at = excluded.used_at";
     let [tenant, digest] = content_key(tx, digest);
     execute(tx.conn(), sql, [tenant, digest, body.into(), now.into()]).await?;
-    Ok(())
+    Ok(true)
 }
 
 /// Whether a content exists. If so, it stays for at least a day, so that the caller can refer to

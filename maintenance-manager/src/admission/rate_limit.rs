@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use governor::Quota;
 use governor::clock::{Clock, MonotonicClock};
@@ -45,12 +46,15 @@ impl Default for RateLimitSettings {
 #[derive(Debug)]
 pub struct RateLimiter<C: Clock = MonotonicClock>(Option<PeerLimiter<C>>);
 
+/// A token bucket for each peer.
 #[derive(Debug)]
-struct PeerLimiter<C: Clock> {
+pub struct PeerLimiter<C: Clock> {
     governor: governor::RateLimiter<Peer, Buckets, C, NoOpMiddleware<C::Instant>>,
     buckets: Buckets,
     clock: C,
-    call_cost: Nanos,
+    /// The content of a full bucket.
+    burst: NonZeroU32,
+    unit_cost: Nanos,
 }
 
 /// The buckets of the peers that called lately: of authenticated ones, and of the others. The
@@ -92,14 +96,7 @@ impl<C: Clock + Clone> RateLimiter<C> {
     fn with_clock(settings: &RateLimitSettings, clock: &C) -> Self {
         let burst = NonZeroU32::new(settings.burst).unwrap_or(NonZeroU32::MIN);
         Self(NonZeroU32::new(settings.calls_per_second).map(|rate| {
-            let quota = Quota::per_second(rate).allow_burst(burst);
-            let buckets = Buckets(Arc::new([Cache::new(MAX_BUCKETS), Cache::new(MAX_BUCKETS)]));
-            PeerLimiter {
-                governor: governor::RateLimiter::new(quota, buckets.clone(), clock.clone()),
-                buckets,
-                clock: clock.clone(),
-                call_cost: quota.replenish_interval().into(),
-            }
+            PeerLimiter::new(Quota::per_second(rate).allow_burst(burst), MAX_BUCKETS, clock)
         }))
     }
 
@@ -136,11 +133,33 @@ impl<C: Clock + Clone> RateLimiter<C> {
     }
 }
 
+impl<C: Clock + Clone> PeerLimiter<C> {
+    /// Without buckets, and with at most this number of each kind.
+    pub fn new(quota: Quota, max_buckets: usize, clock: &C) -> Self {
+        let buckets = Buckets(Arc::new([Cache::new(max_buckets), Cache::new(max_buckets)]));
+        Self {
+            governor: governor::RateLimiter::new(quota, buckets.clone(), clock.clone()),
+            buckets,
+            clock: clock.clone(),
+            burst: quota.burst_size(),
+            unit_cost: quota.replenish_interval().into(),
+        }
+    }
+}
+
 impl<C: Clock> PeerLimiter<C> {
+    /// Takes units from the bucket of a peer: all, or none. More than fit into a bucket cost a full
+    /// one. The error is the time until the bucket has as many.
+    pub fn charge(&self, peer: &Peer, units: NonZeroU32) -> Result<(), Duration> {
+        let charged = self.governor.check_key_n(peer, units.min(self.burst));
+        // The units fit into a bucket.
+        let charged = charged.unwrap_or(Ok(()));
+        charged.map_err(|refused| refused.wait_time_from(self.clock.now()))
+    }
+
     fn admit(&self, peer: &Peer) -> Result<(), Status> {
-        self.governor.check_key(peer).map_err(|refused| {
+        self.charge(peer, NonZeroU32::MIN).map_err(|wait| {
             metrics::counter!("evenkeel_rate_limited_calls_total").increment(1);
-            let wait = refused.wait_time_from(self.clock.now());
             let millis = wait.as_millis().max(1);
             let text = format!("this node calls too often; try again in {millis} ms");
             with_pushback(Status::resource_exhausted(text), wait)
@@ -150,7 +169,7 @@ impl<C: Clock> PeerLimiter<C> {
     /// Returns the cost of a call to the bucket of a peer.
     fn refund(&self, peer: &Peer) {
         let refund = |full_at: Option<Nanos>| {
-            let full_at = full_at.unwrap_or_default().saturating_sub(self.call_cost);
+            let full_at = full_at.unwrap_or_default().saturating_sub(self.unit_cost);
             Ok::<_, Infallible>(((), full_at))
         };
         if let Some(bucket) = self.buckets.of_kind(peer).get(peer) {
@@ -161,8 +180,6 @@ impl<C: Clock> PeerLimiter<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use evenkeel_domain::id::HostId;
     use evenkeel_domain::tenant::TenantId;
     use governor::clock::FakeRelativeClock;

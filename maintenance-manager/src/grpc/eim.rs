@@ -22,6 +22,7 @@ use evenkeel_store::{StoreError, limit_usage};
 use tonic::{Request, Response, Status};
 
 use crate::admission::concurrency::CallKind;
+use crate::admission::daily_limits::LimitedAmount;
 use crate::evaluate::AnswerPayload;
 use crate::evaluate::eim::{self as evaluate, holds_slot, render_answer, run_to_cancel};
 use crate::grpc::caller::{self, EimNode};
@@ -148,6 +149,8 @@ impl MaintenanceManager {
                 .map_err(status::from_store_error)?;
             return Ok(wire::encode_answer(Answer::default(), kind));
         }
+        node_tx.charge(LimitedAmount::Bytes, message_bytes(update_status) as u64)?;
+        node_tx.charge(LimitedAmount::Runs, opened_runs(&node_tx, sample))?;
         apply_sample(&mut node_tx, sample).await.map_err(status::from_store_error)?;
         if let Some(available) = available_packages(&node_tx, &update_status.os_update_available) {
             node_tx.node.os_update_available = available;
@@ -232,6 +235,14 @@ fn evaluate_sample(
         images: &node_tx.input.desired.images,
     };
     eim::evaluate_sample(&before, sample, node_tx.now)
+}
+
+/// The number of runs that a sample can open.
+fn opened_runs(node_tx: &NodeTransaction<'_>, sample: &Sample) -> u64 {
+    let open = node_tx.input.run.as_ref().and_then(UpdateRun::as_open);
+    let proof = evaluate_sample(node_tx, open.as_ref(), sample);
+    // The first event belongs to the open run.
+    u64::from(usize::from(open.is_some()) < proof.events.len())
 }
 
 /// Records the image that the node was updated to. The result is stored even if the image was

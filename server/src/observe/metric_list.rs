@@ -195,6 +195,15 @@ const LOAD: &[MetricDescription] = &[
         "Calls that were refused because the node exceeded its rate limit.",
     ),
     metric(
+        "evenkeel_daily_limit_refused_total",
+        Counter,
+        &[
+            ("scope", "`node` or `project`"),
+            ("amount", "`bytes`, `package_lists`, `versions` or `runs`"),
+        ],
+        "Calls that were refused because a daily limit was used up.",
+    ),
+    metric(
         "evenkeel_load_pressure",
         Gauge,
         &[],

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 /// Timeout of a run: shorter than the default, so that some runs are abandoned.
 const RUN_TIMEOUT: TimeDelta = TimeDelta::seconds(50);
 
+/// The nodes live through many days within minutes, so they have no daily limits.
 /// `min_query_interval` equals the shortest long poll of a node, so that each poll that lasts to its
 /// end is counted as a long poll.
 const SETTINGS: &str = "
@@ -41,6 +42,11 @@ applying = \"50s\"
 rebooting = \"50s\"
 verifying = \"50s\"
 reverting = \"50s\"
+[maintenance_manager.daily_limits]
+max_bytes_per_node = 0
+max_package_lists_per_node = 0
+max_versions_per_node = 0
+max_runs_per_node = 0
 [maintenance_manager.long_poll]
 min_query_interval = \"200ms\"
 [maintenance_manager.answer_cache]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
 
+use crate::admission::daily_limits::LimitedAmount;
 use crate::node_transaction::NodeTransaction;
 use crate::status;
 
@@ -74,7 +75,9 @@ pub async fn apply(
     if let Some(list) = list.filter(|list| list.digest == reported) {
         list.checked.map_err(status::from_invalid)?;
         let put = contents::insert_if_missing(tx, &reported, &list.text, now).await;
-        put.map_err(status::from_store_error)?;
+        if put.map_err(status::from_store_error)? {
+            node_tx.charge(LimitedAmount::PackageLists, 1)?;
+        }
         node_tx.node.packages_digest = Some(reported);
     } else if contents::touch(tx, &reported, now).await.map_err(status::from_store_error)? {
         node_tx.node.packages_digest = Some(reported);

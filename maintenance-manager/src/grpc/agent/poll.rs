@@ -17,6 +17,7 @@ use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
 use crate::admission::connection::ConnectionState;
+use crate::admission::daily_limits::LimitedAmount;
 use crate::durations::to_time_delta;
 use crate::evaluate::agent::{self as evaluate, RequestedData};
 use crate::evaluate::{Answer, AnswerPayload, OwnAnswer, OwnPayload, check_trusted, version_ages};
@@ -56,10 +57,15 @@ struct WriteInput {
 }
 
 impl PollInput {
+    /// The bytes of the facts and the packages.
+    fn bytes(&self) -> usize {
+        self.facts.as_ref().map_or(0, |facts| facts.encoded_len()) + self.packages.len()
+    }
+
     /// Converts the facts and the packages before the transaction of the node begins.
     async fn into_write_input(self) -> WriteInput {
+        let bytes = self.bytes();
         let Self { facts, packages, payload, .. } = self;
-        let bytes = facts.as_ref().map_or(0, |facts| facts.encoded_len()) + packages.len();
         let digest = payload.facts_digest.clone();
         offload(bytes, || WriteInput {
             facts: facts.map(|reported| facts::parse(*reported, digest)),
@@ -109,6 +115,8 @@ pub async fn poll(
         input
     };
     manager.poll_answers.counters(PollProtocol::Own).write.increment(1);
+    let bytes = input.bytes();
+    manager.daily_limits.charge((node.tenant, node.host), LimitedAmount::Bytes, bytes as u64)?;
     let input = input.into_write_input().await;
     let answer = manager
         .node_writer
@@ -244,7 +252,8 @@ async fn write_and_answer(
         let failed = &node.bad_images;
         node_tx.input.facts.bad_images.clone_from(failed);
         let recorded = package_versions::record_seen(&node_tx.tx, &versions, now).await;
-        recorded.map_err(status::from_store_error)?;
+        let recorded = recorded.map_err(status::from_store_error)?;
+        node_tx.charge(LimitedAmount::Versions, recorded)?;
         facts::check_booted_image(&mut node_tx).await.map_err(status::from_store_error)?;
     } else {
         let decision = node_tx.input.decide(node_tx.now);

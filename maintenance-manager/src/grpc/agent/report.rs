@@ -4,13 +4,13 @@ use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::run::{AttemptId, RunEvent, RunEventRecord, UpdateRun};
 use evenkeel_kit::offload;
 use evenkeel_proto::agent::{Event, ReportRequest, ReportResponse};
-use evenkeel_store::StoreError;
 use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
 use prost::Message as _;
 use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
+use crate::admission::daily_limits::LimitedAmount;
 use crate::evaluate::check_trusted;
 use crate::grpc::agent::{begin, run_report};
 use crate::grpc::caller::Node;
@@ -34,6 +34,8 @@ pub async fn report(
     if events.len() > MAX_EVENTS_PER_REPORT {
         return Err(Status::invalid_argument(format!("events: more than {MAX_EVENTS_PER_REPORT}")));
     }
+    let node_key = (node.tenant, node.host);
+    manager.daily_limits.charge(node_key, LimitedAmount::Bytes, bytes as u64)?;
     let events = offload(bytes, || decode_events(events)).await.map_err(status::from_invalid)?;
     let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
         store_report(permit, node, attempt, &digest, events)
@@ -64,8 +66,7 @@ async fn store_report(
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_trusted(&node_tx.host, &node_tx.input)?;
     let has_events = !events.is_empty();
-    let stored = store_events(&mut node_tx, attempt, digest, events).await;
-    let (run, acknowledged) = stored.map_err(status::from_store_error)?;
+    let (run, acknowledged) = store_events(&mut node_tx, attempt, digest, events).await?;
     let now = node_tx.now;
     // A report without events is only a connection check. It must not reset the contact deadline of
     // a long poll.
@@ -84,8 +85,8 @@ async fn store_events(
     attempt: AttemptId,
     digest: &str,
     events: Vec<RunEventRecord>,
-) -> Result<(Option<UpdateRun>, u32), StoreError> {
-    let run = node_tx.find_run(attempt).await?;
+) -> Result<(Option<UpdateRun>, u32), Status> {
+    let run = node_tx.find_run(attempt).await.map_err(status::from_store_error)?;
     let stored = run.as_ref().map_or(0, |run| run.sequence);
     let mut next = next_events(events, stored);
     if run.is_none() {
@@ -103,17 +104,16 @@ async fn store_events(
         return Ok((run, stored));
     };
     let last = rest.last().unwrap_or(first).sequence.unwrap_or(stored);
-    let run = if let Some(run) = run {
-        node_tx.apply_events(Subject::Run(run.id), first, rest).await?
+    let stored = if let Some(run) = run {
+        node_tx.apply_events(Subject::Run(run.id), first, rest).await
     } else {
-        let beginning = NewAttempt {
-            attempt: Some(attempt),
-            origin: node_tx.origin_from_digest(digest).await?,
-            follows: None,
-        };
-        node_tx.begin_attempt(beginning, first, rest).await?
+        node_tx.charge(LimitedAmount::Runs, 1)?;
+        let origin = node_tx.origin_from_digest(digest).await;
+        let origin = origin.map_err(status::from_store_error)?;
+        let beginning = NewAttempt { attempt: Some(attempt), origin, follows: None };
+        node_tx.begin_attempt(beginning, first, rest).await
     };
-    Ok((Some(run), last))
+    Ok((Some(stored.map_err(status::from_store_error)?), last))
 }
 
 /// The events that follow the stored ones, up to the first gap.

@@ -271,7 +271,7 @@ async fn write_history(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
         "runs::grant" => runs::grant(tx, &data.run, Some(Scope::Project), NOON).await,
         "runs::delete" => runs::delete(tx, data.run.id).await,
         "contents::insert_if_missing" => {
-            contents::insert_if_missing(tx, &[7; 32], "other", NOON).await
+            contents::insert_if_missing(tx, &[7; 32], "other", NOON).await.map(drop)
         }
         "package_versions::record_seen" => {
             package_versions::record_seen(tx, &[new], NOON).await.map(drop)

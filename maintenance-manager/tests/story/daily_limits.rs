@@ -1,0 +1,120 @@
+//! Limits of what nodes may store within a day.
+
+use evenkeel_maintenance_manager::{DailyLimitSettings, Settings};
+use evenkeel_proto::agent::agent_service_server::AgentService;
+use evenkeel_proto::agent::{AvailablePackage, Facts, PollRequest};
+use evenkeel_proto::maintmgr::update_status::StatusType as S;
+use sha2::{Digest as _, Sha256};
+use tonic::{Code, Status};
+
+use crate::fleet::sample;
+use crate::test_server::{
+    TestNode, TestServer, began, downloading, facts, finished, report_request, with_credential,
+};
+
+async fn server_with(daily_limits: DailyLimitSettings) -> TestServer {
+    TestServer::with_settings(Settings { daily_limits, ..Settings::default() }).await
+}
+
+async fn poll_error(server: &TestServer, node: &TestNode, request: PollRequest) -> Status {
+    let answer = server.manager.poll(with_credential(&node.credential, request)).await;
+    answer.expect_err("refused")
+}
+
+fn assert_limited(refused: &Status) {
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.metadata().contains_key("grpc-retry-pushback-ms"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_node_opens_no_more_runs_than_a_day_allows() {
+    let limits = DailyLimitSettings { max_runs_per_node: 2, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    let (node, other) = (server.nth_node(1).await, server.nth_node(2).await);
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    for attempt in 1..=2 {
+        server.report(&node, attempt, policy, &[(1, downloading())]).await;
+    }
+    let third = report_request(3, policy, &[(1, downloading())]);
+    let refused = server.manager.report(with_credential(&node.credential, third)).await;
+    assert_limited(&refused.expect_err("too many"));
+    assert_eq!(server.runs(&node).await.len(), 2);
+    // The open run goes on, and another node has its own limit.
+    server.report(&node, 2, policy, &[(2, began()), (3, finished())]).await;
+    assert_eq!(server.runs(&node).await[0].state.name(), "succeeded");
+    server.report(&other, 1, policy, &[(1, downloading())]).await;
+}
+
+#[tokio::test]
+async fn eims_agents_open_no_more_runs_than_a_day_allows() {
+    let limits = DailyLimitSettings { max_runs_per_node: 1, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    let eim = server.eim_node(1).await;
+    for kind in [S::UpToDate, S::Started, S::Started, S::Updated] {
+        server.send_status(&eim, sample(kind)).await;
+    }
+    let refused = server.send_status_to(&server.manager, &eim.guid, sample(S::Started)).await;
+    assert_limited(&refused.expect_err("too many"));
+    assert_eq!(server.run_history(&eim.as_node()).await, "began->applying finished->succeeded");
+}
+
+#[tokio::test]
+async fn a_node_stores_no_more_package_lists_than_a_day_allows() {
+    let limits =
+        DailyLimitSettings { max_package_lists_per_node: 1, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    let (node, other) = (server.nth_node(1).await, server.nth_node(2).await);
+    let list = |version: &str| format!(r#"{{"repo":[{{"name":"apt","version":"{version}"}}]}}"#);
+    let request = |version: &str| PollRequest {
+        facts: Some(Facts { packages_digest: Sha256::digest(list(version)).to_vec(), ..facts() }),
+        packages: list(version),
+        ..PollRequest::default()
+    };
+    server.send_poll(&node, request("1")).await;
+    assert_limited(&poll_error(&server, &node, request("2")).await);
+    let stored = server.node_state(&node).await.packages_digest;
+    assert_eq!(stored, Some(Sha256::digest(list("1")).into()));
+    // A list that the project has already costs nothing.
+    server.send_poll(&other, request("2")).await;
+    server.send_poll(&node, request("2")).await;
+}
+
+#[tokio::test]
+async fn a_node_reports_no_more_new_versions_than_a_day_allows() {
+    let limits = DailyLimitSettings { max_versions_per_node: 4, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    let node = server.node().await;
+    let request = |versions: std::ops::Range<u32>| {
+        let available = |n| AvailablePackage {
+            name: "demo-hello".into(),
+            architecture: "all".into(),
+            available_version: format!("1.{n}"),
+            ..AvailablePackage::default()
+        };
+        let facts = Facts { available: versions.map(available).collect(), ..facts() };
+        PollRequest { facts: Some(facts), ..PollRequest::default() }
+    };
+    server.send_poll(&node, request(0..3)).await;
+    assert_limited(&poll_error(&server, &node, request(3..6)).await);
+    let available = server.node_state(&node).await.os_update_available;
+    assert!(available.contains("1.0") && !available.contains("1.3"), "{available}");
+    server.send_poll(&node, request(0..4)).await;
+}
+
+#[tokio::test]
+async fn a_node_sends_no_more_bytes_than_a_day_allows() {
+    let limits =
+        DailyLimitSettings { max_bytes_per_node: 16 << 20, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    let node = server.node().await;
+    let long_facts = |letter: &str| {
+        let facts = Facts { reboot_reasons: vec![letter.repeat(4_000); 1_500], ..facts() };
+        PollRequest { facts: Some(facts), ..PollRequest::default() }
+    };
+    for letter in ["a", "b"] {
+        server.send_poll(&node, long_facts(letter)).await;
+    }
+    assert_limited(&poll_error(&server, &node, long_facts("c")).await);
+    // Polls without changes cost nothing.
+    server.poll(&node).await;
+}
