@@ -12,7 +12,7 @@ use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::policy::PackageRules;
 use evenkeel_domain::window::{Opener, Window};
 use evenkeel_store::decisions::{DecisionInput, ReadMode, load_decision_input};
-use evenkeel_store::runs::RunDetails;
+use evenkeel_store::runs::{self as stored_runs, RunDetails};
 use evenkeel_store::{contacts, instances, nodes};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -55,7 +55,7 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
         None => None,
         Some(run) => {
             let run_with_instance = RunDetails {
-                run: run.clone(),
+                run: stored_runs::find(&tx, run.id).await?,
                 instance: instance.clone(),
                 host_name: host.name.clone(),
             };

@@ -23,7 +23,7 @@ pub async fn offload<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     if bytes <= MAX_INLINE_BYTES {
         return work();
     }
-    // Nobody closes the semaphore.
+    // Nothing closes the semaphore.
     let _turn = TURNS.acquire().await;
     run_outside(work)
 }

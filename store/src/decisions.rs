@@ -127,7 +127,7 @@ pub struct DecisionInput {
     pub facts: NodeFacts,
     /// Policies, images, windows and pauses that apply to it.
     pub desired: UpdateIntent,
-    /// Its open run.
+    /// Its open run, without its planned packages.
     pub run: Option<UpdateRun>,
     /// What was last delivered to an EIM agent.
     pub delivered: DeliveryState,

@@ -8,6 +8,7 @@ mod queries;
 
 pub use details::{RunDetails, find_details, find_many_details};
 pub use expiry::{StalledRun, delete_expired, list_stalled};
+pub(crate) use queries::NO_PACKAGES_SQL;
 pub use queries::{delete, events, find, find_attempt, find_last_sampled, find_many, find_open};
 
 use std::iter;
@@ -99,7 +100,8 @@ pub async fn advance(
     advance_all(tx, subject, &batch, &mut |_| {}).await
 }
 
-/// Applies several events at once: the run is loaded and saved once. `each` is called with the run
+/// Applies several events at once: the run is loaded and saved once, with its planned packages only
+/// if the events came with evidence for them. `each` is called with the run
 /// after every event, without the evidence of these events.
 ///
 /// # Errors
@@ -112,7 +114,10 @@ pub async fn advance_all(
 ) -> Result<UpdateRun, StoreError> {
     let mut run = match subject {
         Subject::New(opening) => return open_run(tx, *opening, events, each).await,
-        Subject::Run(id) => lock(tx, id).await?,
+        Subject::Run(id) => {
+            let affects_packages = events.all().any(|record| record.evidence.affects_packages());
+            lock(tx, id, affects_packages).await?
+        }
     };
     let (generation, had_ended) = (run.generation, run.state.is_final());
     let mut steps = Vec::new();
@@ -365,8 +370,10 @@ pub async fn grant(
     }
 }
 
-async fn lock(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
-    let query = tx.scope::<Entity>().filter(Column::Id.eq(id.bits().cast_signed()));
+async fn lock(tx: &Tx, id: RunId, with_packages: bool) -> Result<UpdateRun, StoreError> {
+    let query =
+        if with_packages { tx.scope::<Entity>() } else { queries::select_without_packages(tx) };
+    let query = query.filter(Column::Id.eq(id.bits().cast_signed()));
     let row = query.lock_exclusive().one(tx.conn()).await?;
     row.ok_or(StoreError::NotFound { what: Entity::RESOURCE })?.try_into()
 }

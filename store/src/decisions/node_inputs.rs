@@ -11,6 +11,7 @@ use super::DecisionSubject;
 use crate::error::StoreError;
 use crate::fields::{RowReader, columns};
 use crate::rows::{update_order, update_run};
+use crate::runs::NO_PACKAGES_SQL;
 use crate::tx::{Tx, ids_in, query_all};
 
 /// The inputs of a single node.
@@ -19,7 +20,7 @@ pub struct NodeInputs {
     /// Whether its instance is trusted.
     pub trusted: bool,
     pub order: Option<Order>,
-    /// Its open run.
+    /// Its open run, without its planned packages.
     pub run: Option<UpdateRun>,
 }
 
@@ -32,7 +33,7 @@ pub(super) static NODE_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
          {} {} {} \
          ORDER BY n.position",
         columns::<update_order::Model>("u"),
-        columns::<update_run::Model>("r"),
+        columns::<update_run::Model>("r").replace("r.packages,", &format!("{NO_PACKAGES_SQL},")),
         ids_in(2),
         lateral_join("instances", "id = n.instance", "i"),
         lateral_join("update_orders", "instance_id = n.instance", "u"),

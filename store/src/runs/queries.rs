@@ -2,7 +2,8 @@
 
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::run::{AttemptId, RunHistoryEntry, UpdateRun};
-use sea_orm::{ColumnTrait, QueryFilter, QueryOrder, QuerySelect};
+use sea_orm::sea_query::Expr;
+use sea_orm::{ColumnTrait, Iterable, QueryFilter, QueryOrder, QuerySelect, Select};
 
 use super::convert;
 use crate::error::{Conflict, StoreError};
@@ -19,9 +20,20 @@ pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
+/// Selects runs without their planned packages, which may be megabytes long: most calls of a node do
+/// not need them.
+pub(super) fn select_without_packages(tx: &Tx) -> Select<Entity> {
+    let columns = Column::iter().filter(|column| !matches!(column, Column::Packages));
+    let select = tx.scope::<Entity>().select_only().columns(columns);
+    select.expr_as(Expr::cust(NO_PACKAGES_SQL), "packages")
+}
+
+/// An empty list instead of the planned packages.
+pub(crate) const NO_PACKAGES_SQL: &str = "'[]'::jsonb";
+
+/// The open run of an instance, without its planned packages.
 pub async fn find_open(tx: &Tx, instance: InstanceId) -> Result<Option<UpdateRun>, StoreError> {
-    let row = tx
-        .scope::<Entity>()
+    let row = select_without_packages(tx)
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
         .filter(Column::EndedAt.is_null())
         .one(tx.conn())
@@ -29,14 +41,13 @@ pub async fn find_open(tx: &Tx, instance: InstanceId) -> Result<Option<UpdateRun
     row.map(UpdateRun::try_from).transpose()
 }
 
-/// The run of an attempt of an instance.
+/// The run of an attempt of an instance, without its planned packages.
 pub async fn find_attempt(
     tx: &Tx,
     instance: InstanceId,
     attempt: AttemptId,
 ) -> Result<Option<UpdateRun>, StoreError> {
-    let row = tx
-        .scope::<Entity>()
+    let row = select_without_packages(tx)
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
         .filter(Column::Attempt.eq(attempt.0))
         .one(tx.conn())
@@ -44,13 +55,13 @@ pub async fn find_attempt(
     row.map(UpdateRun::try_from).transpose()
 }
 
-/// The last opened run of an instance without an attempt id, as EIM agents have them.
+/// The last opened run of an instance without an attempt id, as EIM agents have them, and without
+/// its planned packages.
 pub async fn find_last_sampled(
     tx: &Tx,
     instance: InstanceId,
 ) -> Result<Option<UpdateRun>, StoreError> {
-    let row = tx
-        .scope::<Entity>()
+    let row = select_without_packages(tx)
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
         .filter(Column::Attempt.is_null())
         .order_by_desc(Column::StartedAt)

@@ -1,6 +1,6 @@
 //! How much a small change of a large row writes.
 
-use evenkeel_domain::package::PackageChange;
+use evenkeel_domain::package::{ObservedPackage, PackageChange, PackageResult};
 use evenkeel_domain::run::{RunEvent, RunTimeouts};
 use evenkeel_store::runs::{self, Subject};
 use evenkeel_store::testing::fresh_database;
@@ -70,8 +70,19 @@ async fn a_small_event_does_not_write_a_large_plan_again() {
     let growth = table_size(&db, "update_runs").await - before;
     let limit = i64::from(CHANGES) * MAX_GROWTH_PER_CHANGE;
     assert!(before > 2 * limit && growth <= limit, "from {before} by {growth}");
+    // The results of the end are added to the stored plan.
+    let mut end = numbered_record(RunEvent::Finished, 2 + CHANGES);
+    let observed = ObservedPackage { version: None, state: "installed".into() };
+    end.evidence.results = vec![PackageResult {
+        name: run.packages[7].name.clone(),
+        architecture: "all".into(),
+        observed: observed.clone(),
+    }];
     let tx = store.tenant(tenant).await.expect("a transaction");
-    assert_eq!(runs::find(&tx, run.id).await.expect("found").packages, run.packages);
+    runs::advance(&tx, Subject::Run(run.id), &end, &timeouts, NOON).await.expect("moved");
+    let mut expected = run.packages;
+    expected[7].observed = Some(observed);
+    assert_eq!(runs::find(&tx, run.id).await.expect("found").packages, expected);
 }
 
 #[tokio::test]
