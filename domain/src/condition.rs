@@ -30,6 +30,8 @@ named! {
         DetailCut = "detail_cut",
         /// The agent reports a problem with itself.
         AgentError = "agent_error",
+        /// A daily limit refused a call of the node.
+        DailyLimit = "daily_limit",
     }
 }
 

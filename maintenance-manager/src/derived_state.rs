@@ -1,6 +1,7 @@
 //! Node state that follows from the desired update. It is stored with the node and written only
 //! when it changes.
 
+use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::{self, Condition, ConditionKind};
 use evenkeel_domain::decide::resolve_target;
@@ -9,9 +10,15 @@ use evenkeel_domain::os::OsKind;
 use evenkeel_store::decisions::DecisionInput;
 use evenkeel_store::nodes::{NodeBrief, NodeState};
 
+/// How long the condition of a used up daily limit is shown, unless a call is refused again.
+const DAILY_LIMIT_SHOWN_FOR: TimeDelta = TimeDelta::days(1);
+
 /// Updates the conditions that follow from the desired update and, on image-based nodes, the
 /// available updates.
 pub fn update(node: &mut NodeState, input: &DecisionInput, now: Time) {
+    node.conditions.retain(|one| {
+        one.kind != ConditionKind::DailyLimit || now < one.since + DAILY_LIMIT_SHOWN_FOR
+    });
     node.conditions = derive_conditions(&node.conditions, input, now);
     if let Some(available) = derive_available(input) {
         node.os_update_available = available;

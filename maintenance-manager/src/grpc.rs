@@ -2,5 +2,6 @@
 
 pub mod agent;
 pub mod caller;
+mod daily_limit_condition;
 pub mod eim;
 pub mod hostmgr;

@@ -4,9 +4,13 @@
 //! Each limit is a bucket in memory that holds the amount of a day and fills up within a day.
 //! Processes count separately and start with full buckets.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
 use governor::Quota;
@@ -26,6 +30,9 @@ const MAX_BUCKETS: usize = 1 << 16;
 const BYTES_PER_UNIT: u64 = 1_024;
 
 const DAY: Duration = Duration::from_hours(24);
+
+/// How often a refusal of a node is shown: each time writes its row.
+const SHOW_INTERVAL: TimeDelta = TimeDelta::hours(1);
 
 /// Limits of what nodes may make the server store within a day; 0 means no limit. Each process
 /// counts separately.
@@ -95,6 +102,24 @@ pub struct DailyLimits<C: Clock = MonotonicClock> {
     package_lists: AmountLimits<C>,
     versions: AmountLimits<C>,
     runs: AmountLimits<C>,
+    refusals: Mutex<RefusedNodes>,
+}
+
+/// A refusal that is to be shown on the instance of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitRefusal {
+    pub node: (TenantId, HostId),
+    /// The limit, for people.
+    pub text: String,
+}
+
+/// The refused nodes.
+#[derive(Debug, Default)]
+struct RefusedNodes {
+    /// Refusals that are not taken yet.
+    new: Vec<LimitRefusal>,
+    /// When a refusal of a node was last taken.
+    taken_at: HashMap<(TenantId, HostId), Time>,
 }
 
 /// The limits of one amount.
@@ -130,7 +155,30 @@ impl<C: Clock + Clone> DailyLimits<C> {
             ),
             versions: limits(settings.max_versions_per_node, settings.max_versions_per_project),
             runs: limits(settings.max_runs_per_node, settings.max_runs_per_project),
+            refusals: Mutex::default(),
         }
+    }
+
+    /// Takes the refusals since the last call, at most one per node and hour.
+    pub fn take_refusals(&self, now: Time) -> Vec<LimitRefusal> {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut new = std::mem::take(&mut refusals.new);
+        if new.is_empty() {
+            return new;
+        }
+        let is_recent = |at: &Time| *at <= now && now < *at + SHOW_INTERVAL;
+        if refusals.taken_at.len() >= MAX_BUCKETS {
+            refusals.taken_at.clear();
+        }
+        new.retain(|refusal| {
+            let last = refusals.taken_at.insert(refusal.node, now);
+            let is_shown = last.filter(is_recent);
+            if let Some(last) = is_shown {
+                refusals.taken_at.insert(refusal.node, last);
+            }
+            is_shown.is_none()
+        });
+        new
     }
 
     /// Charges an amount to a node and its project, or refuses it with a retry delay. An amount
@@ -155,26 +203,32 @@ impl<C: Clock + Clone> DailyLimits<C> {
         let both = [("node", &limits.per_node, node), ("project", &limits.per_project, project)];
         for (scope, limiter, peer) in both {
             let charged = limiter.as_ref().map_or(Ok(()), |limiter| limiter.charge(&peer, units));
-            charged.map_err(|wait| refusal(scope, amount, wait))?;
+            charged.map_err(|wait| self.refuse((tenant, host), (scope, amount), wait))?;
         }
         Ok(())
+    }
+
+    fn refuse(
+        &self,
+        node: (TenantId, HostId),
+        (scope, amount): (&'static str, LimitedAmount),
+        wait: Duration,
+    ) -> Status {
+        let amount = amount.name();
+        let labels = [("scope", scope), ("amount", amount)];
+        metrics::counter!("evenkeel_daily_limit_refused_total", &labels).increment(1);
+        let text = format!("the {scope} has used up its daily limit of {amount} (daily_limits)");
+        let seconds = wait.as_secs() + 1;
+        let refused = Status::resource_exhausted(format!("{text}; try again in {seconds} s"));
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.new.push(LimitRefusal { node, text });
+        with_pushback(refused, wait)
     }
 }
 
 /// The units of a limit in bytes.
 fn byte_units(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(BYTES_PER_UNIT)).unwrap_or(u32::MAX)
-}
-
-fn refusal(scope: &'static str, amount: LimitedAmount, wait: Duration) -> Status {
-    let amount = amount.name();
-    metrics::counter!("evenkeel_daily_limit_refused_total", "scope" => scope, "amount" => amount)
-        .increment(1);
-    let seconds = wait.as_secs() + 1;
-    let text = format!(
-        "the {scope} has used up its daily limit of {amount} (daily_limits); try again in {seconds} s"
-    );
-    with_pushback(Status::resource_exhausted(text), wait)
 }
 
 #[cfg(test)]
@@ -243,6 +297,17 @@ mod tests {
         }
         limits.charge(node(1, 2), A::Bytes, 64 << 20).expect("all of the day at once");
         limits.charge(node(1, 2), A::Bytes, 1 << 20).expect_err("nothing is left");
+    }
+
+    #[test]
+    fn a_refusal_is_shown_once_an_hour() {
+        let settings = DailyLimitSettings { max_runs_per_node: 1, ..NONE };
+        let limits = DailyLimits::with_clock(&settings, &FakeRelativeClock::default());
+        let refused_at = |minute: i64| {
+            let _ = limits.charge(node(1, 1), A::Runs, 1);
+            limits.take_refusals(Time::UNIX_EPOCH + TimeDelta::minutes(minute)).len()
+        };
+        assert_eq!([0, 1, 2, 60, 61, 90, 121].map(refused_at), [0, 1, 0, 0, 1, 0, 1]);
     }
 
     #[test]

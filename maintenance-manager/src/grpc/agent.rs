@@ -62,6 +62,7 @@ impl AgentService for MaintenanceManager {
             Ok((node, input)) => Box::pin(poll::poll(self, &node, input)).await,
             Err(refused) => Err(refused),
         };
+        self.show_daily_limits(&answer).await;
         self.finish_call(POLL_CALL, peer, answer)
     }
 
@@ -86,6 +87,7 @@ impl AgentService for MaintenanceManager {
             Ok(node) => Box::pin(report::report(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
+        self.show_daily_limits(&answer).await;
         self.finish_call("report", peer, answer)
     }
 }

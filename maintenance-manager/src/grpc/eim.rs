@@ -54,6 +54,7 @@ impl MaintmgrService for MaintenanceManager {
             ),
             Err(refused) => (Err(refused), None),
         };
+        self.show_daily_limits(&answer).await;
         if answer.is_ok() {
             self.poll_answers.counters(PollProtocol::Eim).ok.increment(1);
         } else {

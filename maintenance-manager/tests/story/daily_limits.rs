@@ -21,6 +21,11 @@ async fn poll_error(server: &TestServer, node: &TestNode, request: PollRequest) 
     answer.expect_err("refused")
 }
 
+async fn conditions(server: &TestServer, node: &TestNode) -> Vec<&'static str> {
+    let state = server.node_state(node).await;
+    state.conditions.iter().map(|condition| condition.kind.name()).collect()
+}
+
 fn assert_limited(refused: &Status) {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.metadata().contains_key("grpc-retry-pushback-ms"), "{refused:?}");
@@ -39,10 +44,16 @@ async fn a_node_opens_no_more_runs_than_a_day_allows() {
     let refused = server.manager.report(with_credential(&node.credential, third)).await;
     assert_limited(&refused.expect_err("too many"));
     assert_eq!(server.runs(&node).await.len(), 2);
+    assert_eq!(conditions(&server, &node).await, ["daily_limit"]);
     // The open run goes on, and another node has its own limit.
     server.report(&node, 2, policy, &[(2, began()), (3, finished())]).await;
     assert_eq!(server.runs(&node).await[0].state.name(), "succeeded");
     server.report(&other, 1, policy, &[(1, downloading())]).await;
+    assert!(conditions(&server, &other).await.is_empty());
+    // The condition ends with a change a day later.
+    server.advance_minutes(24 * 60);
+    server.report_facts(&node, Facts { agent_version: "0.2.0".into(), ..facts() }).await;
+    assert!(conditions(&server, &node).await.is_empty());
 }
 
 #[tokio::test]
