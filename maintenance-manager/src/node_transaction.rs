@@ -211,6 +211,7 @@ impl<'a> NodeTransaction<'a> {
     ) -> Result<UpdateRun, StoreError> {
         let running = &self.input.facts.running.name;
         let host: String = self.host.display_name().chars().take(13).collect();
+        let assignment = self.assignment_of(&attempt.origin);
         let opening = RunOpening {
             instance: self.node.instance,
             name: format!("{host} update {}", self.now.format("%Y%m%d-%H%M%S")),
@@ -218,8 +219,16 @@ impl<'a> NodeTransaction<'a> {
             attempt: attempt.attempt,
             origin: attempt.origin,
             follows: attempt.follows,
+            assignment,
         };
         self.apply_events(Subject::New(Box::new(opening)), first, rest).await
+    }
+
+    /// The assignment that applies to the node, if it assigns the policy of an attempt. A late
+    /// report of another policy says nothing about it.
+    fn assignment_of(&self, origin: &Origin) -> Option<Scope> {
+        let assigned = self.input.applicable_policy()?;
+        (origin.policy_id() == Some(assigned.policy.id)).then_some(assigned.scope)
     }
 
     /// The origin of an attempt that names the digest of its target.

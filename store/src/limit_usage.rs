@@ -23,10 +23,15 @@ pub(crate) const SLOT_REVIVAL_PERIOD: chrono::TimeDelta = chrono::TimeDelta::day
 
 /// Failed runs under an assignment `a` since its failures count. Every query that counts failures
 /// uses this text.
+///
+/// A run belongs to the assignment that permitted its start, or else to the one under which it
+/// opened, so an update that fails while it is planned or downloaded counts too. A run without a
+/// permit that times out does not count: its node was away before anything could be changed.
 pub(crate) const FAILED_RUNS_SQL: &str = "FROM update_runs r \
-    WHERE r.tenant_id = a.tenant_id AND r.granted_kind = a.target_kind AND r.granted_id = a.target_id \
+    WHERE r.tenant_id = a.tenant_id AND coalesce(r.granted_kind, r.assigned_kind) = a.target_kind \
+    AND coalesce(r.granted_id, r.assigned_id) = a.target_id \
     AND r.ended_at >= a.since_at AND r.state IN ('failed', 'reverted', 'abandoned') \
-    AND (r.state <> 'abandoned' OR r.cause = 'timed_out')";
+    AND (r.state <> 'abandoned' OR (r.cause = 'timed_out' AND r.granted_kind IS NOT NULL))";
 
 /// Locks an assignment until the end of the transaction, so that no other one counts its slots.
 pub(crate) async fn lock(tx: &Tx, scope: Scope) -> Result<(), StoreError> {

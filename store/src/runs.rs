@@ -58,6 +58,8 @@ pub struct RunOpening {
     /// applies now. The new run takes over the slot of the ended run if both are of the same
     /// assignment.
     pub follows: Option<(RunId, Scope)>,
+    /// The assignment of the target: a failure before the start permit counts there.
+    pub assignment: Option<Scope>,
 }
 
 /// Events of one report that are applied to a run in order.
@@ -209,9 +211,13 @@ async fn open_run(
         each(&run);
     }
     add_evidence(&mut run, &steps);
+    let (granted_kind, granted_id) = scope_columns(start.scope);
+    let (assigned_kind, assigned_id) = scope_columns(opening.assignment);
     let row = Model {
-        granted_kind: start.scope.map(|scope| scope.level().name().to_owned()),
-        granted_id: start.scope.map(|scope| scope.bits().cast_signed()),
+        granted_kind,
+        granted_id,
+        assigned_kind,
+        assigned_id,
         packages_digest: start.packages,
         ..convert::into_row(tx.tenant(), &run)
     };
@@ -231,6 +237,11 @@ fn add_evidence(run: &mut UpdateRun, steps: &[HistoryEntry<'_>]) {
         |evidence: &Evidence| evidence.plan.as_ref().map_or(0, Vec::len) + evidence.results.len();
     let packages = run.packages.len() + evidence().map(packages).sum::<usize>();
     offload_now(packages * size_of::<PackageChange>(), || run.add_evidence(evidence()));
+}
+
+/// The columns of an assignment's scope.
+fn scope_columns(scope: Option<Scope>) -> (Option<String>, Option<i32>) {
+    scope.map(|scope| (scope.level().name().to_owned(), scope.bits().cast_signed())).unzip()
 }
 
 /// Takes the slot of an ended run again if it belongs to the assignment that still applies. Under

@@ -23,6 +23,7 @@ impl TestServer {
             attempt: Some(AttemptId(Uuid::now_v7())),
             origin: Origin { target: None, policy: None, order: None },
             follows: None,
+            assignment: None,
         };
         let (now, timeouts) = (self.clock.now(), RunTimeouts::default());
         let new = Subject::New(Box::new(opening));

@@ -194,6 +194,7 @@ async fn a_run_shows_the_image_before_and_after_it() {
         attempt: Some(AttemptId(Uuid::from_u128(9))),
         origin: Origin { target: None, policy: None, order: None },
         follows: None,
+        assignment: None,
     };
     let planned = Evidence {
         image: Some(ImageChange {

@@ -171,6 +171,7 @@ async fn open_run(server: &TestServer, instance: &str) -> String {
         attempt: None,
         origin: Origin { target: None, policy: None, order: None },
         follows: None,
+        assignment: None,
     };
     let (new, began) =
         (Subject::New(Box::new(opening)), RunEventRecord::from_event(RunEvent::Began));

@@ -291,6 +291,7 @@ impl TestServer {
             attempt: Some(AttemptId(Uuid::from_u128(7))),
             origin: Origin { target: Some(target), policy: Some(policy), order: None },
             follows: None,
+            assignment: None,
         };
         let (began, finished) = curl_upgrade_events();
         let timeouts = RunTimeouts::default();

@@ -235,6 +235,34 @@ async fn too_many_failures_stop_a_policy_until_it_is_assigned_again() {
     assert!(is_granted(&server.begin(&nodes[2], 1, policy, 2).await));
 }
 
+/// A policy that no node can plan fails before any node requests a permit.
+#[tokio::test]
+async fn updates_that_fail_while_they_are_planned_stop_the_assignment() {
+    let server = TestServer::new().await;
+    let policy = server.create_policy("nosuchpkg").await;
+    server.assign(Scope::Project, policy, Some(1), Some(2)).await;
+    let mut nodes = Vec::new();
+    for n in 1..=3 {
+        let node = server.nth_node(n).await;
+        server.window(node.host, 0, 600).await;
+        nodes.push(node);
+    }
+    assert_eq!(act(&server.poll(&nodes[2]).await), "apply");
+    server.report(&nodes[0], 1, policy, &[(1, failed())]).await;
+    assert_eq!(act(&server.poll(&nodes[2]).await), "apply", "one failure");
+    server.report(&nodes[1], 1, policy, &[(1, downloading())]).await;
+    server.report(&nodes[1], 1, policy, &[(2, failed())]).await;
+    let stopped = server.poll(&nodes[2]).await;
+    assert_eq!(act(&stopped), "idle");
+    assert!(reason(&stopped).starts_with("2 updates of project failed"), "{}", reason(&stopped));
+    // A late report about an earlier policy does not count for the present one.
+    server.advance_minutes(1);
+    let other = server.create_policy("demo-hello=1.1").await;
+    server.assign(Scope::Project, other, Some(1), Some(1)).await;
+    server.report(&nodes[0], 2, policy, &[(1, failed())]).await;
+    assert_eq!(act(&server.poll(&nodes[2]).await), "apply");
+}
+
 #[tokio::test]
 async fn a_pause_applies_from_the_next_poll_and_spares_begun_updates() {
     use evenkeel_domain::pause::PauseScope;

@@ -31,6 +31,8 @@ table! {
         pub ended_at: Option<DateTimeUtc>,
         pub granted_kind: Option<String>,
         pub granted_id: Option<i32>,
+        pub assigned_kind: Option<String>,
+        pub assigned_id: Option<i32>,
         pub packages_digest: Option<Vec<u8>>,
         pub report: JsonColumn<RunReport>,
         pub image: Option<JsonColumn<ImageChange>>,

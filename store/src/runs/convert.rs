@@ -45,6 +45,8 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Model {
         ended_at: run.ended_at(),
         granted_kind: None,
         granted_id: None,
+        assigned_kind: None,
+        assigned_id: None,
         packages_digest: None,
     }
 }

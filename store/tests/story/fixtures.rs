@@ -206,6 +206,7 @@ pub fn new_attempt(instance: &Instance, n: u128) -> Subject {
         attempt: Some(AttemptId(Uuid::from_u128(n))),
         origin: Origin { target: None, policy: None, order: None },
         follows: None,
+        assignment: None,
     }))
 }
 

@@ -1,5 +1,6 @@
 //! Limits of assignments: concurrent requests never get more slots than the limit.
 
+mod counted_failures;
 mod released_slots;
 
 use std::sync::atomic::Ordering;
@@ -75,6 +76,7 @@ pub async fn stage_run(store: &Store, fleet: &LimitedFleet, n: usize) -> UpdateR
             order: None,
         },
         follows: None,
+        assignment: input.applicable_policy().map(|assigned| assigned.scope),
     };
     let downloaded = numbered_record(RunEvent::Downloaded, 1);
     let subject = Subject::New(Box::new(opening));
@@ -257,21 +259,6 @@ async fn a_silent_node_holds_its_slot_until_its_run_times_out() {
     assert!(!request_start(&store, &fleet, 1, late).await.expect("an answer"));
 }
 
-/// A failure before the permit and a cancelled run say nothing about the quality of the update.
-#[tokio::test]
-async fn only_failures_after_a_permit_count() {
-    let store = fresh_store().await;
-    let fleet = create_fleet(&store, 3, (None, Some(1))).await;
-    let run = stage_run(&store, &fleet, 0).await;
-    end_run(&store, &fleet, run.id, failed_event(), NOON).await;
-    for (n, event) in [(1, RunEvent::Superseded), (2, RunEvent::Finished)] {
-        let run = stage_run(&store, &fleet, n).await;
-        assert!(request_start(&store, &fleet, n, NOON).await.expect("an answer"));
-        end_run(&store, &fleet, run.id, event, NOON).await;
-    }
-    assert_eq!(usage_counts(&store, &fleet, NOON).await, (0, 0));
-}
-
 /// An EIM agent starts by itself, so it holds a slot as long as it may start.
 #[tokio::test]
 async fn a_slot_is_released_when_its_window_passes_without_a_report() {
@@ -317,6 +304,7 @@ async fn record_sample(
         attempt: None,
         origin: Origin { target: None, policy: None, order: None },
         follows: None,
+        assignment: None,
     };
     let subject = Subject::New(Box::new(opening));
     let record = RunEventRecord::from_event(event);

@@ -375,6 +375,7 @@ async fn create_runs(tx: &Tx, rows: &[Instance], policies: &[UpdatePolicy]) -> V
                 order: None,
             },
             follows: None,
+            assignment: None,
         };
         let mut subject = Subject::New(Box::new(opening));
         for (step, event) in history.iter().enumerate() {

@@ -290,6 +290,29 @@ async fn a_removed_failure_concerns_the_whole_assignment() {
     }
 }
 
+/// Nodes under the same limits depend on the number of failures.
+#[tokio::test]
+async fn a_failure_without_a_permit_concerns_its_assignment() {
+    let (store, tenant) = store_with_project().await;
+    create_everything(&store, tenant).await;
+    let mut reader = open_reader(&store).await;
+    let under = "UPDATE update_runs SET assigned_kind = 'project', assigned_id = 0";
+    let fail = "ended_at = now(), state = 'failed', failure_kind = 'apply', failure = 'no', \
+                changed = NULL, cause = NULL";
+    for (sql, expected) in [
+        (under.to_owned(), 0),
+        (format!("UPDATE update_runs SET {fail}"), 1),
+        ("UPDATE update_runs SET name = 'another'".to_owned(), 0),
+        ("DELETE FROM update_runs".to_owned(), 1),
+    ] {
+        execute_sql(&store, &sql).await;
+        let read = catch_up(&mut reader).await;
+        assert_eq!(scopes_of(&read, ChangeKind::Slot).len(), expected, "{sql}");
+        let is_project = |scope: &Option<Scope>| *scope == Some(Scope::Project);
+        assert!(scopes_of(&read, ChangeKind::Slot).iter().all(is_project), "{sql}");
+    }
+}
+
 #[tokio::test]
 async fn an_update_that_changes_nothing_is_not_logged() {
     let (store, tenant) = store_with_project().await;

@@ -221,6 +221,7 @@ async fn a_run_outlives_its_policy() {
         attempt: Some(AttemptId(Uuid::from_u128(1))),
         origin: Origin { target: None, policy: Some(policy.clone()), order: None },
         follows: None,
+        assignment: None,
     }));
     let timeouts = RunTimeouts::default();
     let begun = numbered_record(RunEvent::Began, 1);

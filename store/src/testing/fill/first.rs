@@ -215,6 +215,7 @@ async fn create_run(
         attempt: Some(AttemptId(others::attempt(0))),
         origin: Origin { target: None, policy: Some(policy), order: None },
         follows: None,
+        assignment: None,
     };
     let report = RunReport {
         phases: vec![PhaseSpan { phase: "apply".into(), millis: 4_200, bytes: 0 }],
