@@ -1,5 +1,6 @@
 //! Health, readiness and metrics of the process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -8,10 +9,12 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use evenkeel_kit::chain;
-use evenkeel_store::Store;
+use evenkeel_kit::{Clock, chain};
+use evenkeel_store::{ClockAgreement, Store};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::app_context::AppContext;
 
 /// Maximum duration of the database check in `/readyz`.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -19,6 +22,7 @@ const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 struct AdminState {
     store: Store,
+    clock: Arc<dyn Clock>,
     metrics: PrometheusHandle,
     stopping: CancellationToken,
 }
@@ -26,11 +30,12 @@ struct AdminState {
 /// Routes: `/livez` (the process is alive), `/readyz` (the process can serve requests) and
 /// `/metrics` (Prometheus text format).
 pub(crate) fn router(
-    store: Store,
+    context: &AppContext,
     metrics: PrometheusHandle,
     stopping: CancellationToken,
 ) -> Router {
-    let admin = AdminState { store, metrics, stopping };
+    let (store, clock) = (context.store.clone(), Arc::clone(&context.clock));
+    let admin = AdminState { store, clock, metrics, stopping };
     Router::new()
         .route("/livez", get(async || "alive\n"))
         .route("/readyz", get(check_ready))
@@ -43,8 +48,12 @@ async fn check_ready(State(admin): State<AdminState>) -> Response {
     if admin.stopping.is_cancelled() {
         return unavailable("stopping\n".to_owned());
     }
-    match tokio::time::timeout(DATABASE_TIMEOUT, admin.store.ping()).await {
-        Ok(Ok(())) => "ready\n".into_response(),
+    let clocks = admin.store.read_clocks(&*admin.clock);
+    match tokio::time::timeout(DATABASE_TIMEOUT, clocks).await {
+        Ok(Ok(clocks)) if clocks.agreement() == ClockAgreement::Differs => {
+            unavailable(format!("{clocks}\n"))
+        }
+        Ok(Ok(_)) => "ready\n".into_response(),
         Ok(Err(error)) => {
             tracing::warn!(error = %chain(&error), "not ready");
             unavailable(format!("{error}\n"))

@@ -18,11 +18,13 @@
 //! | `realm` | token endpoint: login with a password |
 //! | `loopback_guard` | checks of requests if authentication is disabled |
 //! | `admin`, `observe` | health, readiness, metrics |
+//! | `clock_watch` | compares the clocks of the process and of the database |
 //! | `tools` | `migrate`, `openapi`, `token`, `hash-password` |
 
 mod admin;
 mod app_context;
 mod cli;
+mod clock_watch;
 mod config;
 mod data_dir;
 mod database;

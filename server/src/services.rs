@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::https::{self, HttpsTimeouts};
 use crate::listen::{self, Listener};
 use crate::realm::Realm;
-use crate::{admin, http, loopback_guard, memory, observe, southbound};
+use crate::{admin, clock_watch, http, loopback_guard, memory, observe, southbound};
 
 /// Services that this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +137,7 @@ impl Listeners {
         let metrics = observe::install(life)?;
         context.authority.spawn_key_refresh(life)?;
         spawn_hint_sender(context, life);
+        clock_watch::spawn(context, life);
         if self.southbound.is_some() || self.files.is_some() {
             context.certificates.spawn_renewal(&context.clock, life);
         }
@@ -161,7 +162,7 @@ impl Listeners {
             memory::spawn_memory_watch(south.memory_limit, short.clone(), life);
             southbound::serve(listener, routes, (context, short), south, life)?;
         }
-        let router = admin::router(context.store.clone(), metrics, life.stopping());
+        let router = admin::router(context, metrics, life.stopping());
         http::serve("admin", self.admin, router, Duration::from_secs(10), life);
         Ok(())
     }

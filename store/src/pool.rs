@@ -56,6 +56,9 @@ pub struct Store {
     /// A deliberate fault, for tests.
     #[cfg(feature = "testing")]
     pub(crate) mixup: Option<crate::testing::TenantMixup>,
+    /// Shown instead of the clock of the database, for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) database_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
 }
 
 /// Limit for the test of a released connection.
@@ -116,6 +119,8 @@ impl Store {
             committed: Arc::default(),
             #[cfg(feature = "testing")]
             mixup: None,
+            #[cfg(feature = "testing")]
+            database_clock: None,
         })
     }
 

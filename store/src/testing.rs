@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::Clock;
 use evenkeel_pg::PrivatePostgres;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, DbErr};
 use tokio::sync::OnceCell;
@@ -131,6 +132,14 @@ pub fn mixed_up_store(store: &Store, mixup: TenantMixup) -> Store {
     let mut mixed_up = store.clone();
     mixed_up.mixup = Some(mixup);
     mixed_up
+}
+
+/// A store whose database shows the time of a clock that the test moves.
+#[must_use]
+pub fn with_database_clock(store: &Store, clock: Arc<dyn Clock>) -> Store {
+    let mut store = store.clone();
+    store.database_clock = Some(clock);
+    store
 }
 
 /// All rows of a project in the database: one text per row, prefixed with the name of its table.

@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::{Authority, Keys, Role, Settings};
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_kit::{Clock, TestClock};
-use evenkeel_store::testing::fresh_database;
+use evenkeel_store::testing::{fresh_database, with_database_clock};
 use evenkeel_store::{Store, StoreOptions, projects};
 use tempfile::TempDir;
 
@@ -24,7 +24,7 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// A server whose clock shows `now`.
+    /// A server whose clock shows `now`, as does the clock of its database.
     pub async fn new(now: DateTime<Utc>) -> Self {
         Self::with_options(now, store_options()).await
     }
@@ -34,10 +34,11 @@ impl TestServer {
         let url = fresh_database().await;
         let keys = tempfile::tempdir().expect("a folder");
         let authority = Authority::new(Keys::open(keys.path()).expect("keys"), Settings::default());
+        let clock = TestClock::new(now);
         Self {
-            store: Store::connect(&url, options).await.expect("the database"),
+            store: connect(&url, options, &clock).await,
             url,
-            clock: TestClock::new(now),
+            clock,
             authority: Arc::new(authority),
             _keys: Arc::new(keys),
         }
@@ -45,7 +46,12 @@ impl TestServer {
 
     /// Another pool of connections to the same database, as another process has it.
     pub async fn connect(&self) -> Store {
-        Store::connect(&self.url, store_options()).await.expect("the database")
+        self.connect_with(store_options()).await
+    }
+
+    /// The same with these options.
+    pub async fn connect_with(&self, options: StoreOptions) -> Store {
+        connect(&self.url, options, &self.clock).await
     }
 
     /// The clock as the services take it.
@@ -71,6 +77,11 @@ impl TestServer {
         let issued = self.authority.issue_operator(subject, roles, hour, self.now());
         issued.expect("a token").token.reveal().to_owned()
     }
+}
+
+async fn connect(url: &str, options: StoreOptions, clock: &TestClock) -> Store {
+    let store = Store::connect(url, options).await.expect("the database");
+    with_database_clock(&store, Arc::new(clock.clone()))
 }
 
 /// On a busy machine, nothing may fail because it waits a little.

@@ -8,10 +8,12 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_kit::JobSchedule;
+use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_store::{
-    Store, StoreError, contents, limit_usage, log, node_tokens, package_versions, runs, tallies,
+    ClockAgreement, Store, StoreError, contents, limit_usage, log, node_tokens, oldest_rows,
+    package_versions, runs, tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,10 @@ use crate::settings::Settings;
 /// work at the same time.
 const BATCH_SIZE: u32 = 1_000;
 
+/// The maximum number of batches of one step in a pass. It bounds what a pass can lose if a setting
+/// or a clock is wrong.
+const MAX_BATCHES_PER_STEP: u32 = 250;
+
 /// How long a token is kept after it expires, because clocks differ.
 const TOKEN_GRACE_PERIOD: TimeDelta = TimeDelta::hours(1);
 
@@ -32,7 +38,8 @@ const TALLY_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Removes data on a schedule. A pass needs no input: its work follows from the database alone. It
 /// skips rows that another replica is removing, so several replicas may run passes at the same
-/// time.
+/// time. Ages count by the time of the database, and nothing is removed while the clock of the
+/// process differs from it.
 #[derive(Clone, Debug)]
 pub struct Housekeeping {
     store: Store,
@@ -59,6 +66,58 @@ pub struct RemovedRows {
     pub changes: u64,
     /// Tallies that were folded into their sum.
     pub tallies: u64,
+}
+
+impl RemovedRows {
+    fn count_mut(&mut self, step: Step) -> &mut u64 {
+        match step {
+            Step::Runs => &mut self.runs,
+            Step::Contents => &mut self.contents,
+            Step::Slots => &mut self.slots,
+            Step::Versions => &mut self.versions,
+            Step::Tokens => &mut self.tokens,
+            Step::Changes => &mut self.changes,
+            Step::Tallies => &mut self.tallies,
+        }
+    }
+}
+
+/// One kind of data that a pass removes. A step that fails does not stop the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Runs,
+    Contents,
+    Slots,
+    Versions,
+    Tokens,
+    Changes,
+    Tallies,
+}
+
+impl Step {
+    /// In the order of a pass: runs refer to contents.
+    const ALL: [Self; 7] = [
+        Self::Runs,
+        Self::Contents,
+        Self::Slots,
+        Self::Versions,
+        Self::Tokens,
+        Self::Changes,
+        Self::Tallies,
+    ];
+
+    /// The name in metrics and in the log.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Runs => "runs",
+            Self::Contents => "contents",
+            Self::Slots => "slots",
+            Self::Versions => "versions",
+            Self::Tokens => "tokens",
+            Self::Changes => "changes",
+            Self::Tallies => "tallies",
+        }
+    }
 }
 
 impl Housekeeping {
@@ -95,14 +154,18 @@ impl Housekeeping {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
                 _ = tally_ticks.tick() => {
-                    self.outage.note_pass("tallies", &self.fold_tallies().await);
+                    let (now, size) = (self.clock.now(), BATCH_SIZE);
+                    let folded = self.remove_batch(Step::Tallies, now, size).await;
+                    self.outage.note_pass("tallies", &folded);
                     continue;
                 }
                 due = occurrences.wait_next() => due?,
             }
             // A failed pass does not end the task: the next pass retries.
             let result = self.pass_until(&stopping).await;
-            self.outage.note_pass("housekeeping", &result);
+            if result.is_err() {
+                self.outage.note_pass("housekeeping", &result);
+            }
             if let Ok(removed) = result
                 && removed != RemovedRows::default()
             {
@@ -120,86 +183,98 @@ impl Housekeeping {
         }
     }
 
-    /// Runs one pass. Returns the number of removed rows.
+    /// Runs one pass. Returns the number of removed rows. A step that fails is logged and counted.
+    ///
+    /// # Errors
+    /// The time of the database cannot be read.
     pub async fn pass(&self) -> Result<RemovedRows, StoreError> {
         self.pass_until(&CancellationToken::new()).await
     }
 
     async fn pass_until(&self, stopping: &CancellationToken) -> Result<RemovedRows, StoreError> {
         let mut removed = RemovedRows::default();
-        while !stopping.is_cancelled() {
-            let batch = self.remove_batch().await?;
-            removed.runs += batch.runs;
-            removed.contents += batch.contents;
-            removed.slots += batch.slots;
-            removed.versions += batch.versions;
-            removed.tokens += batch.tokens;
-            removed.changes += batch.changes;
-            removed.tallies += batch.tallies;
-            if batch == RemovedRows::default() {
-                break;
+        let clocks = self.store.read_clocks(&*self.clock).await?;
+        if clocks.agreement() == ClockAgreement::Agrees {
+            for step in Step::ALL {
+                let count = removed.count_mut(step);
+                let result = self.run_step(step, clocks.database, count, stopping).await;
+                self.note_step(step.name(), &result);
             }
         }
-        for (kind, count) in [
-            ("runs", removed.runs),
-            ("contents", removed.contents),
-            ("slots", removed.slots),
-            ("versions", removed.versions),
-            ("tokens", removed.tokens),
-            ("changes", removed.changes),
-        ] {
-            count_removed(kind, count);
-        }
+        self.note_step("oldest rows", &self.record_oldest_rows(clocks.database).await);
         Ok(removed)
     }
 
-    /// Removes one batch, in transactions of its own.
-    async fn remove_batch(&self) -> Result<RemovedRows, StoreError> {
-        let now = self.clock.now();
-        let tx = self.store.fleet().await?;
-        let runs = runs::delete_expired(&tx, self.retention_days, now, BATCH_SIZE).await?;
-        tx.commit().await?;
-        let tx = self.store.fleet().await?;
-        let contents = contents::delete_unused(&tx, now, BATCH_SIZE).await?;
-        let slots = limit_usage::delete_expired_slots(&tx, now, BATCH_SIZE).await?;
-        tx.commit().await?;
-        let tx = self.store.fleet().await?;
-        let versions = package_versions::delete_expired(&tx, now, BATCH_SIZE).await?;
-        let tokens = node_tokens::delete_expired(&tx, now - TOKEN_GRACE_PERIOD, BATCH_SIZE).await?;
-        tx.commit().await?;
-        Ok(RemovedRows {
-            runs,
-            contents,
-            slots,
-            versions,
-            tokens,
-            changes: self.prune_change_log(now).await?,
-            tallies: self.fold_tallies().await?,
-        })
+    /// Removes the rows of a step in batches, each in a transaction of its own.
+    async fn run_step(
+        &self,
+        step: Step,
+        now: Time,
+        removed: &mut u64,
+        stopping: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        let mut size = BATCH_SIZE;
+        for _ in 0..MAX_BATCHES_PER_STEP {
+            if stopping.is_cancelled() {
+                return Ok(());
+            }
+            match self.remove_batch(step, now, size).await {
+                Ok(0) => return Ok(()),
+                Ok(count) => *removed += count,
+                // Rows differ in size: a run may have a thousand long events.
+                Err(StoreError::Busy(_)) if size > 1 => size /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+        tracing::info!(
+            step = step.name(),
+            removed = *removed,
+            "housekeeping has reached its limit per pass; the next pass continues"
+        );
+        Ok(())
     }
 
-    /// Removes old entries of the change log. Returns their number.
-    async fn prune_change_log(&self, now: Time) -> Result<u64, StoreError> {
-        let Some(retention) = self.change_log_retention else {
-            return Ok(0);
+    /// Removes at most `size` rows of a step.
+    async fn remove_batch(&self, step: Step, now: Time, size: u32) -> Result<u64, StoreError> {
+        let tx = self.store.fleet().await?;
+        let count = match (step, self.change_log_retention) {
+            (Step::Runs, _) => {
+                runs::delete_expired(&tx, self.retention_days, now, size).await?
+            }
+            (Step::Contents, _) => contents::delete_unused(&tx, now, size).await?,
+            (Step::Slots, _) => limit_usage::delete_expired_slots(&tx, now, size).await?,
+            (Step::Versions, _) => package_versions::delete_expired(&tx, now, size).await?,
+            (Step::Tokens, _) => {
+                node_tokens::delete_expired(&tx, now - TOKEN_GRACE_PERIOD, size).await?
+            }
+            (Step::Changes, Some(retention)) => log::prune(&tx, now - retention, size).await?,
+            (Step::Changes, None) => 0,
+            (Step::Tallies, _) => tallies::fold(&tx).await?,
         };
-        let tx = self.store.fleet().await?;
-        let changes = log::prune(&tx, now - retention, BATCH_SIZE).await?;
         tx.commit().await?;
-        Ok(changes)
+        metrics::counter!("evenkeel_housekeeping_removed_rows_total", "kind" => step.name()).increment(count);
+        Ok(count)
     }
 
-    /// Folds tallies into their sum. Returns their number.
-    async fn fold_tallies(&self) -> Result<u64, StoreError> {
-        let tx = self.store.fleet().await?;
-        let tallies = tallies::fold(&tx).await?;
-        tx.commit().await?;
-        count_removed("tallies", tallies);
-        Ok(tallies)
+    /// Counts and logs the failure of a step. An unreachable database is logged once per outage.
+    fn note_step(&self, step: &'static str, result: &Result<(), StoreError>) {
+        if let Err(error) = result {
+            metrics::counter!("evenkeel_housekeeping_failures_total", "kind" => step).increment(1);
+            if !matches!(error, StoreError::Unreachable(_)) {
+                tracing::warn!(step, error = %chain(error), "a step of housekeeping failed; the next pass retries");
+                return;
+            }
+        }
+        self.outage.note_pass("housekeeping", result);
     }
-}
 
-/// Counts removed rows.
-fn count_removed(kind: &'static str, count: u64) {
-    metrics::counter!("evenkeel_housekeeping_removed_rows_total", "kind" => kind).increment(count);
+    /// Records the age of the oldest row of each table that housekeeping cleans.
+    async fn record_oldest_rows(&self, now: Time) -> Result<(), StoreError> {
+        let tx = self.store.fleet().await?;
+        for (kind, oldest) in oldest_rows::read(&tx).await? {
+            let age = oldest.map_or(0.0, |oldest| (now - oldest).as_seconds_f64().max(0.0));
+            metrics::gauge!("evenkeel_housekeeping_oldest_row_seconds", "kind" => kind).set(age);
+        }
+        Ok(())
+    }
 }

@@ -1,6 +1,6 @@
 //! Ends open runs that timed out, or that were downloaded for a window that will not come.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -14,7 +14,7 @@ use evenkeel_kit::clock::Clock;
 use evenkeel_store::decisions::{self, PlanningLimits, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, StalledRun, Subject};
-use evenkeel_store::{Store, StoreError, Tx, contacts};
+use evenkeel_store::{FleetTx, Lease, Store, StoreError, Tx, contacts};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -23,14 +23,17 @@ use crate::outage::Outage;
 use crate::settings::Settings;
 
 /// The number of runs that are read at once.
-const BATCH_SIZE: u32 = 1_000;
+const PAGE_SIZE: u32 = 100;
 
 /// The maximum delay with which a contact is written. For a long poll, the contact is its arrival.
 const MAX_CONTACT_LAG: TimeDelta = TimeDelta::minutes(5);
 
-/// Ends runs that timed out. A pass needs no input: its work follows from the database alone. Each
-/// run is checked again under the lock of its node, so several replicas may run passes at the same
-/// time.
+/// How often the reaper looks for runs that nobody reports any more. The search reads all runs that
+/// wait for their window, and nothing waits for its result.
+const UNATTENDED_CHECK_INTERVAL: TimeDelta = TimeDelta::minutes(10);
+
+/// Ends runs that timed out. A pass needs no input: its work follows from the database alone. One
+/// replica at a time runs a pass, and each run is checked again under the lock of its node.
 #[derive(Clone, Debug)]
 pub struct RunReaper {
     store: Store,
@@ -41,6 +44,8 @@ pub struct RunReaper {
     /// How much later than its last contact a node may have received an answer.
     contact_lag: TimeDelta,
     outage: Arc<Outage>,
+    /// When this process last looked for runs that nobody reports.
+    last_unattended_check: Arc<Mutex<Option<Time>>>,
 }
 
 impl RunReaper {
@@ -54,6 +59,7 @@ impl RunReaper {
             timeouts: settings.run_timeouts(),
             contact_lag: MAX_CONTACT_LAG + to_time_delta(settings.long_poll.max_duration),
             outage: Arc::default(),
+            last_unattended_check: Arc::default(),
         }
     }
 
@@ -83,24 +89,57 @@ impl RunReaper {
     }
 
     /// Runs one pass. Returns the number of ended runs. A run that cannot be checked does not stop
-    /// the others.
+    /// the others. Does nothing while another replica runs a pass, or while the clock of the
+    /// process differs from the clock of the database.
     pub async fn pass(&self) -> Result<usize, StoreError> {
         self.pass_until(&CancellationToken::new()).await
     }
 
     async fn pass_until(&self, stopping: &CancellationToken) -> Result<usize, StoreError> {
-        // A polling node cancels its run itself, so only runs without recent events are checked.
-        let before = self.clock.now() - TimeDelta::minutes(1);
+        let Some(now) = self.store.trusted_time(&*self.clock).await? else {
+            return Ok(0);
+        };
+        let Some(lease) = self.store.try_lease(Lease::RunTimeouts).await? else {
+            return Ok(0);
+        };
+        let mut ended = self.end_all(&lease, Search::TimedOut, now, stopping).await?;
+        if self.is_unattended_check_due(now) {
+            ended += self.end_all(&lease, Search::Unattended, now, stopping).await?;
+            *self.last_check() = Some(now);
+        }
+        Ok(ended)
+    }
+
+    fn is_unattended_check_due(&self, now: Time) -> bool {
+        self.last_check().is_none_or(|last| (now - last).abs() >= UNATTENDED_CHECK_INTERVAL)
+    }
+
+    fn last_check(&self) -> MutexGuard<'_, Option<Time>> {
+        self.last_unattended_check.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the runs of a search that are due. Reading a page keeps the lease.
+    async fn end_all(
+        &self,
+        lease: &FleetTx,
+        search: Search,
+        now: Time,
+        stopping: &CancellationToken,
+    ) -> Result<usize, StoreError> {
         let (mut ended, mut last) = (0, None);
         loop {
-            let tx = self.store.fleet().await?;
-            let candidates = runs::list_stalled(&tx, before, last, BATCH_SIZE).await?;
-            drop(tx);
+            let page = (last, PAGE_SIZE);
+            let candidates = match search {
+                Search::TimedOut => runs::list_timed_out(lease, &self.timeouts, now, page).await?,
+                Search::Unattended => {
+                    runs::list_unattended(lease, self.contact_lag, now, page).await?
+                }
+            };
             for candidate in &candidates {
                 if stopping.is_cancelled() {
                     return Ok(ended);
                 }
-                match self.end_if_due(*candidate).await {
+                match self.end_if_due(*candidate, search, now).await {
                     Ok(true) => ended += 1,
                     Ok(false) => {}
                     // An unreachable database fails all runs; a locked node fails only its own.
@@ -117,26 +156,32 @@ impl RunReaper {
         }
     }
 
-    /// Ends a run if it is due. Checks without a lock first, because a lock would block the node's
-    /// reports and almost no run is due.
-    async fn end_if_due(&self, candidate: StalledRun) -> Result<bool, StoreError> {
-        let tx = self.store.tenant(candidate.tenant).await?;
-        let (host, node) = nodes::find_with_host(&tx, MachineKey::Host(candidate.host)).await?;
-        if self.find_ending(&tx, candidate, &host, &node).await?.is_none() {
-            return Ok(false);
+    /// Ends a run if it is due. Of the runs that nobody reports most are not due, so they are
+    /// checked without a lock first, because a lock would block the reports of their nodes.
+    async fn end_if_due(
+        &self,
+        candidate: StalledRun,
+        search: Search,
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        if search == Search::Unattended {
+            let tx = self.store.tenant(candidate.tenant).await?;
+            let (host, node) = nodes::find_with_host(&tx, MachineKey::Host(candidate.host)).await?;
+            if self.find_ending(&tx, candidate, (&host, &node), now).await?.is_none() {
+                return Ok(false);
+            }
         }
-        drop(tx);
         let tx = self.store.tenant(candidate.tenant).await?;
         tx.lock_for_decision().await?;
         let (host, mut node) = nodes::lock_with_host(&tx, MachineKey::Host(candidate.host)).await?;
-        let Some(ending) = self.find_ending(&tx, candidate, &host, &node).await? else {
+        let Some(ending) = self.find_ending(&tx, candidate, (&host, &node), now).await? else {
             return Ok(false);
         };
         let record = RunEventRecord::from_event(ending.event);
         let run = Subject::Run(candidate.run);
-        let run = runs::advance(&tx, run, &record, &ending.timeouts, ending.now).await?;
+        let run = runs::advance(&tx, run, &record, &ending.timeouts, now).await?;
         let before = node.clone();
-        node.reflect(&run, ending.now);
+        node.reflect(&run, now);
         nodes::save_changes(&tx, &before, &node).await?;
         tx.commit().await?;
         Ok(true)
@@ -148,10 +193,9 @@ impl RunReaper {
         &self,
         tx: &Tx,
         candidate: StalledRun,
-        host: &Host,
-        node: &NodeState,
+        (host, node): (&Host, &NodeState),
+        now: Time,
     ) -> Result<Option<RunEnding>, StoreError> {
-        let now = self.clock.now();
         let reading = ReadMode::Preview(now);
         let input =
             decisions::load_decision_input(tx, host, node, &self.planning_limits, reading).await?;
@@ -180,7 +224,7 @@ impl RunReaper {
         } else {
             return Ok(None);
         };
-        Ok(Some(RunEnding { event, timeouts, now }))
+        Ok(Some(RunEnding { event, timeouts }))
     }
 
     /// The timeouts of a run; shorter if our agent has replaced the agent that began it.
@@ -191,11 +235,17 @@ impl RunReaper {
     }
 }
 
-/// How a run ends, and when that was decided.
+/// Which runs a pass looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Search {
+    TimedOut,
+    Unattended,
+}
+
+/// How a run ends.
 struct RunEnding {
     event: RunEvent,
     timeouts: RunTimeouts,
-    now: Time,
 }
 
 /// Whether the node may still hold an offline grant and begin without reporting it. The grant was

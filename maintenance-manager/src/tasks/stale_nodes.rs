@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::{Store, StoreError, nodes};
 use tokio::time::MissedTickBehavior;
@@ -61,13 +62,7 @@ impl SilentNodeWatch {
                 () = stopping.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let now = self.clock.now();
-            let since = *listening_since.get_or_insert(now);
-            let result = if now < since + self.silence_timeout {
-                self.store.ping().await.map(|()| 0)
-            } else {
-                self.pass_until(&stopping).await
-            };
+            let result = self.check(&mut listening_since, &stopping).await;
             self.outage.note_pass("silent nodes", &result);
             match result {
                 Ok(0) => {}
@@ -77,8 +72,26 @@ impl SilentNodeWatch {
         }
     }
 
+    /// Runs a pass if the server was able to receive contacts for the whole timeout.
+    async fn check(
+        &self,
+        listening_since: &mut Option<Time>,
+        stopping: &CancellationToken,
+    ) -> Result<usize, StoreError> {
+        let Some(now) = self.store.trusted_time(&*self.clock).await? else {
+            *listening_since = None;
+            return Ok(0);
+        };
+        let since = *listening_since.get_or_insert(now);
+        if now < since + self.silence_timeout {
+            return Ok(0);
+        }
+        self.pass_until(stopping).await
+    }
+
     /// Runs one pass. Returns the number of nodes that became silent. Hosts of invalidated
-    /// instances do not count, and more than a batch of them is left for the next pass.
+    /// instances do not count, and more than a batch of them is left for the next pass. Does nothing
+    /// while the clock of the process differs from the clock of the database.
     pub async fn pass(&self) -> Result<usize, StoreError> {
         self.pass_until(&CancellationToken::new()).await
     }
@@ -86,7 +99,9 @@ impl SilentNodeWatch {
     async fn pass_until(&self, stopping: &CancellationToken) -> Result<usize, StoreError> {
         let mut total = 0;
         loop {
-            let now = self.clock.now();
+            let Some(now) = self.store.trusted_time(&*self.clock).await? else {
+                return Ok(total);
+            };
             let tx = self.store.fleet().await?;
             let silent =
                 nodes::mark_silent_nodes(&tx, now - self.silence_timeout, now, BATCH_SIZE).await?;

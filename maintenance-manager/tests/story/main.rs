@@ -9,6 +9,7 @@ mod explain;
 mod facts;
 mod fleet;
 mod heartbeats;
+mod housekeeping;
 mod image_enrolment;
 mod image_nodes;
 mod images;

@@ -61,8 +61,7 @@ impl TestServer {
     pub async fn replica_with_short_lock_timeout(&self) -> (MaintenanceManager, Store) {
         let options =
             StoreOptions { lock_timeout: Duration::from_millis(100), ..StoreOptions::default() };
-        let store = Store::connect(&self.url, options).await;
-        self.replica_on(store.expect("the database")).await
+        self.replica_on(self.connect_with(options).await).await
     }
 
     async fn replica_on(&self, store: Store) -> (MaintenanceManager, Store) {

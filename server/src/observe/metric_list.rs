@@ -26,6 +26,9 @@ const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered fr
 const REMOVED_ROWS: &str =
     "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes` or `tallies`";
 
+const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies` or `oldest rows` (reading the ages)";
+const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots` and `tokens` (since their expiry) or `changes` (in the change log)";
+
 /// All metrics of evenkeeld.
 pub const METRIC_GROUPS: &[MetricGroup] = &[
     MetricGroup { title: "Requests and calls", metrics: REQUESTS },
@@ -226,6 +229,18 @@ const RUNS: &[MetricDescription] = &[
         &[("kind", REMOVED_ROWS)],
         "Old rows that housekeeping removed.",
     ),
+    metric(
+        "evenkeel_housekeeping_failures_total",
+        Counter,
+        &[("step", HOUSEKEEPING_STEPS)],
+        "Steps of housekeeping that failed. The other steps of the pass still run.",
+    ),
+    metric(
+        "evenkeel_housekeeping_oldest_row_seconds",
+        Gauge,
+        &[("what", AGED_DATA)],
+        "Age of the oldest row that housekeeping may remove one day, after the last pass; 0 if there is none.",
+    ),
 ];
 
 const CATALOGUE: &[MetricDescription] = &[
@@ -293,6 +308,12 @@ const FILES: &[MetricDescription] = &[
 ];
 
 const PROCESS: &[MetricDescription] = &[
+    metric(
+        "evenkeel_clock_offset_seconds",
+        Gauge,
+        &[],
+        "How far the clock of this process is ahead of the clock of the database. Beyond 60 in either direction the process is not ready, deletes no old data and ends no runs.",
+    ),
     metric("process_resident_memory_bytes", Gauge, &[], "Resident memory of this process."),
     metric("process_cpu_seconds_total", Gauge, &[], "CPU time of this process."),
     metric(

@@ -129,7 +129,8 @@ async fn indexes_of_runs_have_the_order_that_the_planner_needs() {
     let sql = "DO $$ DECLARE found text; BEGIN \
                SELECT string_agg(c.relname, ' ' ORDER BY c.oid DESC) INTO found FROM pg_index i \
                JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'update_runs'::regclass; \
-               IF found NOT LIKE 'update_runs_failures one_open_run_per_instance update_runs_attempt update_runs_policy update_runs_pkey %' THEN \
+               IF found NOT LIKE 'one_open_run_per_instance update_runs_permitted update_runs_open update_runs_failures '
+               'update_runs_attempt update_runs_policy update_runs_pkey %' THEN \
                RAISE 'newest first: %', found; END IF; END $$";
     store.execute_unprepared(sql).await.expect("indexes in this order");
 }

@@ -1,0 +1,205 @@
+//! Work that cannot be undone: it goes by the time of the database, and one fault does not stop the
+//! rest of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use evenkeel_kit::{Clock, TestClock};
+use evenkeel_maintenance_manager::{
+    Housekeeping, RemovedRows, RunReaper, Settings, SilentNodeWatch,
+};
+use evenkeel_store::testing::counting_store;
+use evenkeel_store::testing::fill::{ProjectSize, seed_project};
+
+use crate::test_server::{TestNode, TestServer, began, downloading, finished};
+
+const YEAR: TimeDelta = TimeDelta::days(365);
+
+/// The periodic tasks of a process with its own clock.
+struct Tasks {
+    housekeeping: Housekeeping,
+    reaper: RunReaper,
+    silent_nodes: SilentNodeWatch,
+}
+
+impl Tasks {
+    fn new(server: &TestServer, clock: Arc<dyn Clock>) -> Self {
+        let (store, settings) = (server.store.clone(), Settings::default());
+        Self {
+            housekeeping: Housekeeping::new(store.clone(), Arc::clone(&clock), &settings),
+            reaper: RunReaper::new(store.clone(), Arc::clone(&clock), &settings),
+            silent_nodes: SilentNodeWatch::new(store, clock, &settings),
+        }
+    }
+
+    /// Runs one pass of each task. Returns what was removed, and how many runs ended and nodes
+    /// became silent.
+    async fn pass(&self) -> (RemovedRows, usize, usize) {
+        let ended = self.reaper.pass().await.expect("a pass");
+        let silent = self.silent_nodes.pass().await.expect("a pass");
+        (self.housekeeping.pass().await.expect("a pass"), ended, silent)
+    }
+}
+
+impl TestServer {
+    /// A node with an ended run, and a node whose run is open.
+    async fn nodes_with_runs(&self) -> [TestNode; 2] {
+        let (done, busy) = (self.nth_node(1).await, self.nth_node(2).await);
+        let begun = [(1, downloading()), (2, began())];
+        for node in [&done, &busy] {
+            let policy = self.policy(node, "demo-hello=1.1").await;
+            self.report(node, 1, policy, &begun).await;
+            if node.host == done.host {
+                self.report(node, 1, policy, &[(3, finished())]).await;
+            }
+        }
+        [done, busy]
+    }
+
+    /// Adds versions of packages that no node has reported for a long time.
+    async fn add_old_versions(&self, count: u32) {
+        let sql = format!(
+            "INSERT INTO package_versions (tenant_id, name, architecture, version, first_seen, last_seen) \
+             SELECT '{}', 'old', 'amd64', n::text, '2000-01-01', '2000-01-01' FROM generate_series(1, {count}) n",
+            self.tenant
+        );
+        self.execute_sql(&sql).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_with_a_wrong_clock_deletes_nothing_and_ends_no_run() {
+    let server = TestServer::new().await;
+    let [done, busy] = server.nodes_with_runs().await;
+    server.add_old_versions(3).await;
+    let nothing = (RemovedRows::default(), 0, 0);
+    for offset in [YEAR, -YEAR, TimeDelta::seconds(61), TimeDelta::seconds(-61)] {
+        let wrong = TestClock::new(server.now() + offset);
+        let tasks = Tasks::new(&server, Arc::new(wrong.clone()));
+        assert_eq!(tasks.pass().await, nothing, "{offset}");
+        assert_eq!(server.runs(&done).await.len(), 1);
+        assert_eq!(server.runs(&busy).await[0].state.name(), "applying");
+        // The clock is corrected while the process runs.
+        if offset == -YEAR {
+            wrong.set(server.now());
+            assert_eq!(tasks.pass().await.0.versions, 3);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_small_difference_of_the_clocks_does_not_decide() {
+    let server = TestServer::new().await;
+    let [_, busy] = server.nodes_with_runs().await;
+    // By the clock of the process the run has timed out, by the clock of the database not yet.
+    server.clock.advance(TimeDelta::hours(24) - TimeDelta::seconds(30));
+    let ahead = TestClock::new(server.now() + TimeDelta::seconds(59));
+    let tasks = Tasks::new(&server, Arc::new(ahead));
+    assert_eq!(tasks.reaper.pass().await.expect("a pass"), 0);
+    server.clock.advance(TimeDelta::seconds(30));
+    assert_eq!(tasks.reaper.pass().await.expect("a pass"), 1);
+    assert_eq!(server.runs(&busy).await[0].state.name(), "abandoned");
+}
+
+#[tokio::test]
+async fn a_step_that_fails_does_not_stop_the_later_steps() {
+    let server = TestServer::new().await;
+    let [done, _] = server.nodes_with_runs().await;
+    server.add_old_versions(3).await;
+    // The change log has the time of the real clock.
+    server.clock.advance(YEAR * 50);
+    server
+        .execute_sql(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken'; END $$; \
+             CREATE TRIGGER refuse BEFORE DELETE ON update_runs FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        .await;
+    let removed = server.run_housekeeping(Settings::default()).await;
+    assert_eq!((removed.runs, removed.versions), (0, 3));
+    assert!(removed.changes > 0, "{removed:?}");
+    assert_eq!(server.runs(&done).await.len(), 1);
+    server.execute_sql("DROP TRIGGER refuse ON update_runs").await;
+    assert_eq!(server.run_housekeeping(Settings::default()).await.runs, 1);
+}
+
+#[tokio::test]
+async fn a_batch_that_takes_too_long_is_halved_and_tried_again() {
+    let server = TestServer::new().await;
+    server.add_old_versions(7).await;
+    // A statement that deletes more than two rows ends like one that takes too long.
+    server
+        .execute_sql(
+            "CREATE FUNCTION refuse_many() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF (SELECT count(*) FROM gone) > 2 THEN RAISE 'slow' USING ERRCODE = '57014'; END IF; \
+             RETURN NULL; END $$; \
+             CREATE TRIGGER refuse_many AFTER DELETE ON package_versions REFERENCING OLD TABLE AS gone \
+             FOR EACH STATEMENT EXECUTE FUNCTION refuse_many()",
+        )
+        .await;
+    assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 7);
+}
+
+#[tokio::test]
+async fn a_pass_removes_a_bounded_number_of_rows() {
+    let server = TestServer::new().await;
+    server.add_old_versions(251).await;
+    // Each batch ends at one row.
+    server
+        .execute_sql(
+            "CREATE FUNCTION refuse_two() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF (SELECT count(*) FROM gone) > 1 THEN RAISE 'slow' USING ERRCODE = '57014'; END IF; \
+             RETURN NULL; END $$; \
+             CREATE TRIGGER refuse_two AFTER DELETE ON package_versions REFERENCING OLD TABLE AS gone \
+             FOR EACH STATEMENT EXECUTE FUNCTION refuse_two()",
+        )
+        .await;
+    // Nine attempts of the 250 halve the batch from 1,000 rows to one.
+    let first = server.run_housekeeping(Settings::default()).await.versions;
+    assert!((200..250).contains(&first), "{first}");
+    assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 251 - first);
+}
+
+/// A fleet that has downloaded its update waits for its window for days.
+#[tokio::test]
+async fn the_search_for_timed_out_runs_costs_what_is_due() {
+    let server = TestServer::without_log_follower(Settings::default()).await;
+    let size = ProjectSize { hosts: 1_000, sites: 1 };
+    seed_project(&server.store, server.tenant, size, server.now()).await.expect("seeded");
+    let open = format!(
+        "UPDATE update_runs SET state = 'staged', state_since = '{}', ended_at = NULL, changed = NULL, \
+         cause = NULL, failure_kind = NULL, failure = NULL \
+         WHERE id IN (SELECT min(id) FROM update_runs GROUP BY instance_id)",
+        server.now()
+    );
+    server.execute_sql(&open).await;
+    server.clock.advance(TimeDelta::days(1));
+    let (counting, counts) = counting_store(&server.store);
+    let reaper = RunReaper::new(counting, server.shared_clock(), &Settings::default());
+    assert_eq!(reaper.pass().await.expect("a pass"), 0);
+    let (statements, transactions) = counts.totals();
+    assert!(statements < 10 && transactions == 1, "{statements} {transactions}");
+
+    let due = "UPDATE update_runs SET state_since = state_since - interval '30 days' \
+               WHERE id IN (SELECT id FROM update_runs WHERE ended_at IS NULL ORDER BY id LIMIT 3)";
+    server.execute_sql(due).await;
+    assert_eq!(reaper.pass().await.expect("a pass"), 3);
+    let (all_statements, all_transactions) = counts.totals();
+    assert_eq!(all_transactions - transactions, 1 + 3, "the search, and one for each run");
+    assert!(all_statements - statements < 60, "{all_statements} {statements}");
+    assert_eq!(reaper.pass().await.expect("a pass"), 0);
+}
+
+#[tokio::test]
+async fn only_one_replica_at_a_time_looks_for_timed_out_runs() {
+    let server = TestServer::new().await;
+    let [_, busy] = server.nodes_with_runs().await;
+    server.clock.advance(TimeDelta::hours(25));
+    let lease = server.store.try_lease(evenkeel_store::Lease::RunTimeouts).await;
+    let lease = lease.expect("an answer").expect("the lease");
+    assert_eq!(server.reap_runs().await, 0);
+    drop(lease);
+    let reaped = async { while server.reap_runs().await == 0 {} };
+    tokio::time::timeout(Duration::from_mins(1), reaped).await.expect("the lease is free");
+    assert_eq!(server.runs(&busy).await[0].state.name(), "abandoned");
+}

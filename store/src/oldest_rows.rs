@@ -1,0 +1,39 @@
+//! The oldest row of each table that housekeeping cleans. An old row shows that housekeeping does
+//! not keep up or fails.
+
+use evenkeel_domain::Time;
+
+use crate::error::StoreError;
+use crate::tx::{FleetTx, query_one};
+
+/// Name of the data, as in the metrics of housekeeping, its table and the time by which it ages.
+const AGED_DATA: [(&str, &str, &str); 5] = [
+    ("runs", "update_runs", "ended_at"),
+    ("contents", "contents", "used_at"),
+    ("slots", "update_slots", "until_at"),
+    ("versions", "package_versions", "last_seen"),
+    ("tokens", "node_tokens", "expires_at"),
+];
+
+/// Reads the time of the oldest row of each kind of data, of all projects; none if there is no row.
+/// One lookup in an index per project.
+pub async fn read(tx: &FleetTx) -> Result<Vec<(&'static str, Option<Time>)>, StoreError> {
+    let mut oldest = Vec::new();
+    for (name, table, column) in AGED_DATA {
+        let sql = format!(
+            "SELECT min(o.at) FROM projects p CROSS JOIN LATERAL (SELECT t.{column} AS at FROM {table} t \
+             WHERE t.tenant_id = p.tenant_id AND t.{column} IS NOT NULL ORDER BY t.{column} LIMIT 1) o"
+        );
+        oldest.push((name, first_time(tx, &sql).await?));
+    }
+    let sql = "SELECT at FROM change_log ORDER BY xid, seq LIMIT 1";
+    oldest.push(("changes", first_time(tx, sql).await?));
+    Ok(oldest)
+}
+
+async fn first_time(tx: &FleetTx, sql: &str) -> Result<Option<Time>, StoreError> {
+    match query_one(tx.conn(), sql, []).await? {
+        Some(row) => Ok(row.try_get_by_index(0)?),
+        None => Ok(None),
+    }
+}
