@@ -14,8 +14,6 @@ use evenkeel_store::{ClockAgreement, Store};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::app_context::AppContext;
-
 /// Maximum duration of the database check in `/readyz`.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -30,11 +28,10 @@ struct AdminState {
 /// Routes: `/livez` (the process is alive), `/readyz` (the process can serve requests) and
 /// `/metrics` (Prometheus text format).
 pub(crate) fn router(
-    context: &AppContext,
+    (store, clock): (Store, Arc<dyn Clock>),
     metrics: PrometheusHandle,
     stopping: CancellationToken,
 ) -> Router {
-    let (store, clock) = (context.store.clone(), Arc::clone(&context.clock));
     let admin = AdminState { store, clock, metrics, stopping };
     Router::new()
         .route("/livez", get(async || "alive\n"))
@@ -66,4 +63,38 @@ async fn render_metrics(State(admin): State<AdminState>) -> Response {
     crate::observe::update_process_metrics();
     let format = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (format, admin.metrics.render()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use chrono::TimeDelta;
+    use evenkeel_kit::{SystemClock, TestClock};
+    use evenkeel_store::testing::fresh_store;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_is_not_ready_while_its_clock_differs_from_that_of_the_database() {
+        let clock = TestClock::new(SystemClock.now());
+        let metrics = PrometheusBuilder::new().build_recorder().handle();
+        let parts = (fresh_store().await, Arc::new(clock.clone()) as Arc<dyn Clock>);
+        let router = router(parts, metrics, CancellationToken::new());
+        let get = async || {
+            let request = Request::get("/readyz").body(Body::empty()).unwrap();
+            let (parts, body) = router.clone().oneshot(request).await.unwrap().into_parts();
+            let body = to_bytes(body, 1 << 20).await.unwrap();
+            (parts.status, String::from_utf8(body.to_vec()).unwrap())
+        };
+        assert_eq!(get().await, (StatusCode::OK, "ready\n".to_owned()));
+        clock.advance(TimeDelta::days(-365));
+        let (status, text) = get().await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text.contains("the clock of this process differs"), "{text}");
+        clock.set(SystemClock.now());
+        assert_eq!(get().await.0, StatusCode::OK);
+    }
 }

@@ -162,7 +162,8 @@ impl Listeners {
             memory::spawn_memory_watch(south.memory_limit, short.clone(), life);
             southbound::serve(listener, routes, (context, short), south, life)?;
         }
-        let router = admin::router(context, metrics, life.stopping());
+        let clocks = (context.store.clone(), Arc::clone(&context.clock));
+        let router = admin::router(clocks, metrics, life.stopping());
         http::serve("admin", self.admin, router, Duration::from_secs(10), life);
         Ok(())
     }

@@ -142,6 +142,10 @@ struct LoopState {
     idle: Option<IdlePeriod>,
     /// Whether a long poll followed at once after a regular poll.
     polled_at_once: bool,
+    /// Start requests that the server has refused in a row.
+    refused_starts: u32,
+    /// Delay of the next poll, if the server refused a start request in this round.
+    refusal_delay: Option<Duration>,
     /// Since when the server has been overloaded.
     busy_since: Option<Instant>,
 }

@@ -208,6 +208,10 @@ pub struct Invalidation {
     pub tenants: Vec<TenantId>,
     /// All nodes that depend on the limits of these assignments.
     pub limit_scopes: Vec<(TenantId, Scope)>,
+    /// The assignments of freed slots, each as often as a slot was freed.
+    pub freed_slots: Vec<(TenantId, Scope)>,
+    /// The assignments of slots that were taken, in the same way.
+    pub taken_slots: Vec<(TenantId, Scope)>,
     /// All nodes.
     pub all: bool,
 }

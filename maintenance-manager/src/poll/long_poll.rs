@@ -3,7 +3,7 @@
 //! A long poll looks its answer up in the cache once more after it was registered. That finds
 //! changes from before the registration; later changes wake it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::admission::semaphore::UnitPermit;
 use crate::memory::MemoryPressure;
 use crate::poll::cache::{CacheKey, CachedAnswer, Invalidation, InvalidationScope};
 
-/// How many of the polls that wait for a slot of one assignment are woken at once. The others would
-/// find the slot taken.
+/// How many of the polls that wait for a slot of one assignment are woken at once, however many
+/// slots are free.
 const MAX_SLOT_WAITERS_WOKEN: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +137,18 @@ struct PollGroup {
     members: BTreeSet<u64>,
     /// The last member that was woken, if only a few are woken at a time.
     last_woken: u64,
+    unclaimed: UnclaimedSlots,
+}
+
+/// Slots for which members of a group were woken, and which no node has taken yet. A woken node may
+/// have lost its connection, or may not be ready to start.
+#[derive(Debug, Default)]
+struct UnclaimedSlots {
+    slots: usize,
+    /// How many members the next attempt wakes at most.
+    next_batch: usize,
+    /// How many members were not woken for them yet.
+    waiters_left: usize,
 }
 
 impl LongPolls {
@@ -190,8 +202,8 @@ impl LongPolls {
         Some(LongPollHandle { long_polls: self.clone(), number, signal })
     }
 
-    /// Wakes the polls whose answers may have changed. Of those that wait only for a free slot, a
-    /// few are woken at a time, in turn.
+    /// Wakes the polls whose answers may have changed. Of those that wait only for a slot, as many
+    /// are woken as slots were freed, in turn: the others would find the slot taken.
     pub fn wake(&self, invalidation: &Invalidation) {
         let signals = self.lock().affected_signals(invalidation);
         for signal in signals {
@@ -200,8 +212,13 @@ impl LongPolls {
     }
 
     /// Wakes those of the next share of polls whose answers are no longer valid although no change
-    /// woke them. Every poll is checked once in `shares` calls.
+    /// woke them. Every poll is checked once in `shares` calls. Also wakes further polls for freed
+    /// slots that no node has taken.
     pub fn recheck(&self, shares: usize, is_valid: impl Fn((TenantId, HostId), &CacheKey) -> bool) {
+        let unclaimed = self.lock().signals_for_unclaimed_slots();
+        for signal in unclaimed {
+            signal.signal(WakeReason::Recheck);
+        }
         let share = self.lock().next_share(shares);
         for (node, cache_key, signal) in share {
             if !is_valid(node, &cache_key) {
@@ -379,25 +396,63 @@ impl LongPollRegistry {
         let tenants = invalidation.tenants.iter();
         let tenants = tenants.filter_map(|tenant| self.tenants.get(tenant));
         numbers.extend(tenants.flat_map(|group| &group.members));
-        // Several slots of one assignment may have changed at once.
-        let limit_scopes: HashSet<_> = invalidation.limit_scopes.iter().collect();
-        for limit_scope in limit_scopes {
-            if let Some(group) = self.slot_waiters.get_mut(limit_scope) {
-                numbers.extend(group.next_waiters());
+        for scope in &invalidation.taken_slots {
+            if let Some(group) = self.slot_waiters.get_mut(scope) {
+                group.unclaimed.slots = group.unclaimed.slots.saturating_sub(1);
+            }
+        }
+        let mut freed_slots: HashMap<_, usize> = HashMap::new();
+        for scope in &invalidation.freed_slots {
+            *freed_slots.entry(scope).or_default() += 1;
+        }
+        for (scope, count) in freed_slots {
+            if let Some(group) = self.slot_waiters.get_mut(scope) {
+                numbers.extend(group.wake_for_freed_slots(count));
             }
         }
         let entries = numbers.iter().filter_map(|number| self.polls.get(number));
         entries.map(signal).collect()
     }
+
+    /// The signals of further polls that wait for a freed slot, if none of the woken nodes has
+    /// taken it.
+    fn signals_for_unclaimed_slots(&mut self) -> Vec<Arc<WakeSignal>> {
+        let groups = self.slot_waiters.values_mut();
+        let numbers: Vec<u64> = groups.flat_map(PollGroup::wake_for_unclaimed_slots).collect();
+        let entries = numbers.iter().filter_map(|number| self.polls.get(number));
+        entries.map(|entry| Arc::clone(&entry.signal)).collect()
+    }
 }
 
 impl PollGroup {
+    /// As many members as there are free slots.
+    fn wake_for_freed_slots(&mut self, count: usize) -> Vec<u64> {
+        self.unclaimed.slots += count;
+        self.unclaimed.waiters_left = self.members.len();
+        self.unclaimed.next_batch = self.unclaimed.slots;
+        self.next_waiters()
+    }
+
+    /// Further members while a slot is free, twice as many each time. Each member is woken once at
+    /// most: afterwards the slot is not free, or nobody can use it.
+    fn wake_for_unclaimed_slots(&mut self) -> Vec<u64> {
+        if self.unclaimed.slots == 0 || self.unclaimed.waiters_left == 0 {
+            self.unclaimed = UnclaimedSlots::default();
+            return Vec::new();
+        }
+        self.next_waiters()
+    }
+
     /// The next few members in turn, so that each is woken at some time.
     fn next_waiters(&mut self) -> Vec<u64> {
+        let unclaimed = &mut self.unclaimed;
+        let count = unclaimed.next_batch.min(MAX_SLOT_WAITERS_WOKEN).min(unclaimed.waiters_left);
         let later = self.members.range(self.last_woken + 1..);
         let earlier = self.members.range(..=self.last_woken);
-        let next: Vec<u64> = later.chain(earlier).take(MAX_SLOT_WAITERS_WOKEN).copied().collect();
+        let next: Vec<u64> = later.chain(earlier).take(count).copied().collect();
         self.last_woken = next.last().copied().unwrap_or(self.last_woken);
+        unclaimed.waiters_left -= count;
+        unclaimed.next_batch = unclaimed.next_batch.min(MAX_SLOT_WAITERS_WOKEN) * 2;
         next
     }
 }

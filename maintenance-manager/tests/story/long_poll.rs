@@ -14,13 +14,15 @@ use evenkeel_maintenance_manager::{
     ConnectionState, LongPollSettings, MaintenanceManager, Settings, SilentNodeWatch,
 };
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
+use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::{PollRequest, PollResponse};
 use evenkeel_store::{Store, StoreOptions, hosts, sites};
-use futures_util::future::{Either, join, select};
+use futures_util::future::{Either, join, select, select_all};
 use tonic::{Request, Response, Status};
 
 use crate::image_nodes::{facts_after_boot, with_failed_image};
-use crate::test_server::{TestNode, TestServer, act, with_credential};
+use crate::test_server::{TestNode, TestServer, act, began, finished, with_credential};
+use crate::update_limits::staged_nodes;
 
 /// Longer than any test waits: a poll that is answered within [`TEST_TIMEOUT`] did not wait to the
 /// end.
@@ -308,6 +310,33 @@ async fn long_polls_beyond_the_limit_are_answered_at_once() {
     let answer = unwrap_answer(with_timeout(server.manager.poll(request)).await);
     assert_eq!(answer.decision_tag, before.decision_tag);
     assert_eq!(proxy.long_polls(), 16);
+}
+
+/// The window is open, and the only slot of the assignment is taken.
+#[tokio::test]
+async fn a_freed_slot_ends_the_long_poll_of_a_node_that_waits_for_it() {
+    let server = TestServer::new().await;
+    let (nodes, policy) = staged_nodes(&server, 3, Some(1), None).await;
+    let [busy, waiting @ ..] = &nodes[..] else { panic!("three nodes") };
+    assert!(matches!(server.begin(busy, 1, policy, 2).await, Answer::Granted(_)));
+    let mut requests = Vec::new();
+    for node in waiting {
+        let previous = current_answer(&server, node).await;
+        assert_eq!(act(&previous), "continue");
+        requests.push(long_poll_request(&server, node, &previous).await);
+    }
+    let polls = requests.into_iter().map(|request| server.manager.poll(request));
+    let ends = pin!(async {
+        wait_for_long_polls(&server.manager, waiting.len()).await;
+        server.report(busy, 1, policy, &[(3, began()), (4, finished())]).await;
+        std::future::pending::<()>().await;
+    });
+    let Either::Left(((answer, ..), _)) =
+        with_timeout(select(select_all(polls.map(Box::pin)), ends)).await
+    else {
+        panic!("a poll is answered");
+    };
+    assert_eq!(act(&unwrap_answer(answer)), "apply");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod assignments;
 mod briefs;
+mod clock;
 mod day_zero;
 mod decision_inputs;
 mod deletion;

@@ -250,10 +250,12 @@ impl Agent {
         self.report_events(&mut entry).await?;
         let before = match self.unless_stopped(self.link.request_start(&entry)).await?? {
             StartPermit::Granted { start_deadline: before } => {
+                self.loop_state.refused_starts = 0;
                 before.map(|before| self.to_local_clock(before))
             }
             StartPermit::Refused { reason } => {
                 tracing::info!(reason, "the server does not let the update begin");
+                self.record_refused_start();
                 // The refusal supersedes an offline grant.
                 self.grants.remove().map_err(AgentError::Grant)?;
                 // After a restore the server may know fewer events than it once acknowledged. It

@@ -30,6 +30,9 @@ const FACTS_CHECK_INTERVAL: Duration = Duration::from_mins(5);
 /// Maximum random delay before a long poll. It is short because the server does the waiting.
 const LONG_POLL_JITTER: Duration = Duration::from_millis(200);
 
+/// Delay of the poll after a refused start request. It doubles with each further refusal.
+const MIN_REFUSAL_DELAY: Duration = Duration::from_millis(250);
+
 /// The server's latest instructions for polling.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LongPollTerms {
@@ -134,7 +137,10 @@ impl Agent {
             (false, true) => AnswerTiming::Declined,
             (false, false) => AnswerTiming::Immediate,
         };
-        self.loop_state.polled_at_once &= way != AnswerTiming::Held;
+        if way == AnswerTiming::Held {
+            self.loop_state.polled_at_once = false;
+            self.loop_state.refused_starts = 0;
+        }
         self.store_answer(&answer)?;
         Ok(PollResult::Answer(Box::new(answer), way))
     }
@@ -181,13 +187,27 @@ impl Agent {
         tried.filter_map(|(at, after)| at.checked_add_signed(after)).max()
     }
 
+    /// Records that the server refused a start request, for example because another node took the
+    /// last slot. The agent polls again soon to learn what it waits for, and then waits in a long
+    /// poll. If servers disagree, the refusals become rare.
+    pub(super) fn record_refused_start(&mut self) {
+        let doublings = self.loop_state.refused_starts.min(16);
+        let delay = MIN_REFUSAL_DELAY.saturating_mul(1 << doublings);
+        self.loop_state.refused_starts = doublings + 1;
+        self.loop_state.refusal_delay = Some(delay + random_part(delay));
+        self.loop_state.polled_at_once = false;
+    }
+
     /// Time until the next poll of an idle agent: as the server requested, or almost at once for a
-    /// long poll.
+    /// long poll or after a refused start request.
     pub(super) fn time_until_next_poll(
         &mut self,
         way: AnswerTiming,
         requested: Duration,
     ) -> Duration {
+        if let Some(delay) = self.loop_state.refusal_delay.take() {
+            return delay.min(requested);
+        }
         let rest = self.loop_state.idle;
         let may_be_held = rest.is_some_and(|rest| !self.hold_time(rest).is_zero());
         let soon = may_be_held

@@ -169,6 +169,45 @@ async fn a_node_that_may_start_and_waits_for_its_owner_makes_no_long_poll() {
     assert_eq!(node.system.listing(), OLD);
 }
 
+/// Another node took the last slot after the poll was answered.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_start_is_refused_waits_in_a_long_poll_at_once() {
+    let node = TestNode::in_window();
+    {
+        let mut server = node.server();
+        (server.max_hold, server.refuse_start) = (MAX_HOLD, true);
+        server.waits_after_refusal = true;
+    }
+    let mut agent = node.agent();
+    let operator = async {
+        wait_until(|| is_long_polling(&node)).await;
+        // The slot is free again.
+        node.link.change(|state| (state.window_open, state.refuse_start) = (true, false));
+        wait_until(|| node.system.listing() == NEW).await;
+        node.stop.cancel();
+    };
+    tokio::join!(agent.run(), operator);
+    let held = node.server().max_holds.iter().position(|hold| *hold == MAX_HOLD).unwrap();
+    let gaps = poll_gaps(&node);
+    let to_long_poll: Duration = gaps[..held].iter().sum();
+    assert!(to_long_poll < MAX_JITTER, "{gaps:?}");
+    assert!(gaps[held] < POLL_INTERVAL, "the change ends the long poll: {gaps:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeated_refusals_of_a_start_become_rare() {
+    let node = TestNode::in_window();
+    {
+        let mut server = node.server();
+        (server.max_hold, server.refuse_start) = (MAX_HOLD, true);
+    }
+    run_until(&node, |node| node.server().start_requests >= 14).await;
+    let gaps = poll_gaps(&node);
+    let last = gaps.last().unwrap();
+    assert!((POLL_INTERVAL..POLL_INTERVAL + MAX_JITTER).contains(last), "{gaps:?}");
+    assert_eq!(node.system.listing(), OLD);
+}
+
 /// The agent reports a change of the node within minutes, even during a longer long poll.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_node_ends_its_long_poll() {

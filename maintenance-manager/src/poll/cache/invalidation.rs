@@ -84,6 +84,11 @@ pub fn invalidate(table: &mut CacheTable, change: &LoggedChange, invalidation: &
         AffectedNodes::UnderLimits(scope) => {
             table.scopes.mark_limits(tenant, scope, pass);
             invalidation.limit_scopes.push((id, scope));
+            match change.operation {
+                Operation::Insert => invalidation.taken_slots.push((id, scope)),
+                Operation::Delete => invalidation.freed_slots.push((id, scope)),
+                Operation::Update => {}
+            }
         }
     }
 }

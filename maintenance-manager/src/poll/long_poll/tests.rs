@@ -113,8 +113,7 @@ fn a_change_wakes_only_affected_polls() {
         Invalidation {
             hosts: vec![(TenantId::new(Uuid::max()), HostId::nth(1))],
             tenants: vec![TenantId::new(Uuid::max())],
-            limit_scopes: vec![(TENANT, Scope::Project)],
-            ..Invalidation::default()
+            ..slot_invalidation(1, 0)
         },
     ];
     for invalidation in &of_others {
@@ -243,29 +242,58 @@ fn a_poll_with_an_uncached_answer_is_not_held() {
     assert!(fixture.long_polls.register(fixture.key(1), &cached, None).is_none());
 }
 
-#[test]
-fn slot_waiters_are_woken_a_few_at_a_time_in_turn() {
-    let fixture = LongPollFixture::new(LongPollSettings::default());
-    let all = 2 * u32::try_from(MAX_SLOT_WAITERS_WOKEN).expect("few") + 3;
-    let mut handles: Vec<_> =
-        (0..all).map(|node| fixture.register_waiting_for_slot(node, Scope::Project)).collect();
-    let invalidation = Invalidation {
-        limit_scopes: vec![(TENANT, Scope::Project), (TENANT, Scope::Project)],
+/// What the change log tells of slots of the project's assignment.
+fn slot_invalidation(freed: usize, taken: usize) -> Invalidation {
+    let scope = (TENANT, Scope::Project);
+    Invalidation {
+        limit_scopes: vec![scope],
+        freed_slots: vec![scope; freed],
+        taken_slots: vec![scope; taken],
         ..Invalidation::default()
-    };
-    let mut woken_nodes = HashSet::new();
-    for _ in 0..3 {
-        fixture.long_polls.wake(&invalidation);
-        let mut woken_count = 0;
-        for (node, handles) in handles.iter_mut().enumerate() {
-            if wake_reason(handles).is_some() {
-                woken_count += 1;
-                woken_nodes.insert(node);
-            }
-        }
-        assert_eq!(woken_count, MAX_SLOT_WAITERS_WOKEN);
     }
-    assert_eq!(woken_nodes.len(), handles.len());
+}
+
+/// The polls of these nodes that were woken since the last call.
+fn woken_nodes(handles: &mut [LongPollHandle]) -> Vec<usize> {
+    let woken = handles.iter_mut().enumerate();
+    woken.filter_map(|(node, handle)| wake_reason(handle).map(|_| node)).collect()
+}
+
+#[test]
+fn as_many_slot_waiters_are_woken_as_slots_are_freed_in_turn() {
+    let fixture = LongPollFixture::new(LongPollSettings::default());
+    let mut handles: Vec<_> =
+        (0..40).map(|node| fixture.register_waiting_for_slot(node, Scope::Project)).collect();
+    fixture.long_polls.wake(&slot_invalidation(0, 1));
+    assert_eq!(woken_nodes(&mut handles), [0; 0], "a taken slot changes nothing for them");
+    for (freed, expected) in [(1, 0_usize..1), (3, 1..4), (2, 4..6)] {
+        fixture.long_polls.wake(&slot_invalidation(freed, 0));
+        assert_eq!(woken_nodes(&mut handles), expected.collect::<Vec<_>>());
+        fixture.long_polls.wake(&slot_invalidation(0, freed));
+    }
+    fixture.long_polls.wake(&slot_invalidation(1_000, 0));
+    assert_eq!(woken_nodes(&mut handles), (6..22).collect::<Vec<_>>(), "not the whole fleet");
+}
+
+/// A node that was woken may have lost its connection.
+#[test]
+fn further_slot_waiters_are_woken_until_the_slot_is_taken() {
+    let fixture = LongPollFixture::new(LongPollSettings::default());
+    let mut handles: Vec<_> =
+        (0..40).map(|node| fixture.register_waiting_for_slot(node, Scope::Project)).collect();
+    let mut next_woken = || {
+        fixture.long_polls.recheck(240, |_, _| true);
+        woken_nodes(&mut handles)
+    };
+    fixture.long_polls.wake(&slot_invalidation(1, 0));
+    assert_eq!(next_woken(), [0, 1, 2]);
+    assert_eq!(next_woken(), [3, 4, 5, 6]);
+    fixture.long_polls.wake(&slot_invalidation(0, 1));
+    assert_eq!(next_woken(), [0; 0]);
+    // Nobody takes the next slot: everybody is woken once.
+    fixture.long_polls.wake(&slot_invalidation(1, 0));
+    let rounds: Vec<_> = (0..8).map(|_| next_woken().len()).collect();
+    assert_eq!(rounds, [1 + 2, 4, 8, 16, 9, 0, 0, 0]);
 }
 
 #[test]
@@ -282,10 +310,7 @@ fn an_updated_poll_depends_on_its_new_answer() {
     assert_eq!(wake_reason(&mut handle), None);
     fixture.long_polls.wake(&invalidation(after.scope));
     assert_eq!(wake_reason(&mut handle), Some(WakeReason::Recheck));
-    fixture.long_polls.wake(&Invalidation {
-        limit_scopes: vec![(TENANT, Scope::Project)],
-        ..Invalidation::default()
-    });
+    fixture.long_polls.wake(&slot_invalidation(1, 0));
     assert_eq!(wake_reason(&mut handle), Some(WakeReason::Recheck));
     assert_eq!(fixture.long_polls.len(), 1);
 }

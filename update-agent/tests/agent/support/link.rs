@@ -63,6 +63,9 @@ pub struct FakeServer {
     pub forgotten_reports: u32,
     /// Start requests are refused, whatever the decision is.
     pub refuse_start: bool,
+    /// With the first refusal the server also decides that the node must wait: another node has
+    /// taken the last slot.
+    pub waits_after_refusal: bool,
     /// Offers a target again that an attempt has finished.
     pub forgetful: bool,
     /// An operator orders a retry of the image as soon as the node has reported a revert.
@@ -281,6 +284,7 @@ impl ServerLink for FakeLink {
         Ok(if server.window_open && !server.refuse_start {
             StartPermit::Granted { start_deadline: server.start_deadline }
         } else {
+            server.window_open &= !server.waits_after_refusal;
             StartPermit::Refused { reason: "the window is closed".into() }
         })
     }

@@ -1,0 +1,61 @@
+//! The clock of the database, and the ages that count by it.
+
+use chrono::TimeDelta;
+use evenkeel_domain::package::ObservedVersion;
+use evenkeel_kit::{Clock, SystemClock, TestClock};
+use evenkeel_store::testing::fresh_store;
+use evenkeel_store::{ClockAgreement, Lease, oldest_rows, package_versions};
+
+use crate::fixtures::{NOON, store_with_two_projects};
+
+#[tokio::test]
+async fn time_is_trusted_only_if_both_clocks_agree() {
+    let store = fresh_store().await;
+    // The database of the test runs on the same machine.
+    let reading = store.read_clocks(&SystemClock).await.expect("a reading");
+    assert_eq!(reading.agreement(), ClockAgreement::Agrees);
+    let time = store.trusted_time(&SystemClock).await.expect("an answer").expect("a time");
+    assert!((SystemClock.now() - time).abs() < TimeDelta::minutes(1));
+    for year in [TimeDelta::days(365), TimeDelta::days(-365)] {
+        let wrong = TestClock::new(SystemClock.now() + year);
+        let reading = store.read_clocks(&wrong).await.expect("a reading");
+        assert_eq!(reading.agreement(), ClockAgreement::Differs);
+        assert_eq!(store.trusted_time(&wrong).await.expect("an answer"), None);
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_row_of_all_projects_is_found() {
+    let (store, one, other) = store_with_two_projects().await;
+    let read = async || {
+        let tx = store.fleet().await.expect("a transaction");
+        oldest_rows::read(&tx).await.expect("an answer")
+    };
+    let find = |all: &[(&str, _)], name: &str| {
+        all.iter().find(|(what, _)| *what == name).map(|(_, oldest)| *oldest).expect("listed")
+    };
+    let empty = read().await;
+    for name in ["runs", "contents", "slots", "versions", "tokens"] {
+        assert_eq!(find(&empty, name), None, "{name}");
+    }
+    assert!(find(&empty, "changes").is_some(), "the projects were created");
+    let version =
+        ObservedVersion { name: "curl".into(), architecture: "amd64".into(), version: "1".into() };
+    for (tenant, at) in [(one, NOON), (other, NOON - TimeDelta::days(1))] {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let recorded = package_versions::record_seen(&tx, &[version.clone()], at).await;
+        recorded.expect("recorded");
+        tx.commit().await.expect("committed");
+    }
+    assert_eq!(find(&read().await, "versions"), Some(NOON - TimeDelta::days(1)));
+}
+
+#[tokio::test]
+async fn a_lease_has_one_holder() {
+    let store = fresh_store().await;
+    let take = async || store.try_lease(Lease::RunTimeouts).await.expect("an answer");
+    let first = take().await.expect("it is free");
+    assert!(take().await.is_none());
+    first.commit().await.expect("ended");
+    assert!(take().await.is_some());
+}
