@@ -120,10 +120,10 @@ pub struct DeleteParams {
 
 /// Delete a project with all its resources
 ///
+/// The project is gone at once and its name is free. The server removes its rows in the background.
 /// The change log of the project stays.
 ///
-/// The server refuses a project that has hosts, unless `force` is true, and a project in which
-/// another request is creating a resource (`failed-precondition`).
+/// The server refuses a project that has hosts, unless `force` is true (`failed-precondition`).
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath, DeleteParams),
     responses((status = 200, description = "The project is deleted.", body = Empty), Problem),
@@ -137,7 +137,7 @@ pub async fn delete_project(
     let tx = call.administrate().await?;
     let name = parse_project_name(&path.name)?;
     let project = projects::find_by_name(&tx, name.as_str()).await?;
-    projects::delete(&tx, project.id, force).await?;
+    projects::delete(&tx, project.id, force, call.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

@@ -10,8 +10,11 @@ use sea_orm_migration::prelude::*;
 pub struct Migrator;
 
 /// All steps, oldest first. A new step is a new line here.
-const STEPS: &[Step] =
-    &[step!("20261129_000001_baseline"), step!("20261129_000002_clock_failed_runs")];
+const STEPS: &[Step] = &[
+    step!("20261129_000001_baseline"),
+    step!("20261129_000002_clock_failed_runs"),
+    step!("20261129_000003_clock_removed_projects"),
+];
 
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {

@@ -1,7 +1,7 @@
 //! Database calls with a timeout. The database ends slow statements itself, but a crashed machine
 //! or a cut connection sends nothing, so the client needs a timeout of its own.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,8 +29,7 @@ pub(crate) async fn with_timeout<T>(
 #[derive(Debug)]
 pub(crate) struct BoundedTransaction {
     transaction: DatabaseTransaction,
-    /// In milliseconds.
-    timeout: AtomicU64,
+    timeout: Duration,
     /// Whether a statement failed. Postgres then turns a commit into a rollback and reports
     /// success.
     has_failed: AtomicBool,
@@ -38,19 +37,7 @@ pub(crate) struct BoundedTransaction {
 
 impl BoundedTransaction {
     pub(crate) fn new(open: DatabaseTransaction, timeout: Duration) -> Self {
-        let bounded = Self {
-            transaction: open,
-            timeout: AtomicU64::default(),
-            has_failed: AtomicBool::default(),
-        };
-        bounded.set_timeout(timeout);
-        bounded
-    }
-
-    /// Changes the timeout, for example after the statement timeout of the transaction was raised.
-    pub(crate) fn set_timeout(&self, timeout: Duration) {
-        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        self.timeout.store(millis, Ordering::Relaxed);
+        Self { transaction: open, timeout, has_failed: AtomicBool::default() }
     }
 
     pub(crate) async fn commit(self) -> Result<(), DbErr> {
@@ -58,7 +45,7 @@ impl BoundedTransaction {
             let text = "a statement of the transaction failed, so there is nothing to commit";
             return Err(DbErr::Custom(text.to_owned()));
         }
-        with_timeout(self.timeout(), self.transaction.commit()).await
+        with_timeout(self.timeout, self.transaction.commit()).await
     }
 
     /// Reads the rows of a result as they arrive, while the database still produces the next ones.
@@ -80,15 +67,11 @@ impl BoundedTransaction {
 
     /// Waits for the answer to a statement.
     async fn run<T>(&self, answer: impl Future<Output = Result<T, DbErr>>) -> Result<T, DbErr> {
-        let answered = with_timeout(self.timeout(), answer).await;
+        let answered = with_timeout(self.timeout, answer).await;
         if answered.is_err() {
             self.has_failed.store(true, Ordering::Relaxed);
         }
         answered
-    }
-
-    fn timeout(&self) -> Duration {
-        Duration::from_millis(self.timeout.load(Ordering::Relaxed))
     }
 }
 

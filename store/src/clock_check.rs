@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::pool::Store;
 
 /// Maximum difference between the clocks of the process and of the database.
-pub const MAX_CLOCK_OFFSET: TimeDelta = TimeDelta::minutes(1);
+const MAX_CLOCK_OFFSET: TimeDelta = TimeDelta::minutes(1);
 
 /// Times that were read one after the other. Printed as the reason why the process is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

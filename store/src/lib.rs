@@ -62,7 +62,7 @@ pub mod testing;
 
 pub use chain::ScopeChain;
 pub use check::{IncompatibleDatabase, SchemaCheck};
-pub use clock_check::{ClockAgreement, ClockReading, MAX_CLOCK_OFFSET};
+pub use clock_check::{ClockAgreement, ClockReading};
 pub use error::{Conflict, StoreError};
 pub use lease::Lease;
 pub use pool::{Store, StoreOptions};

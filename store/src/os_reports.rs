@@ -106,7 +106,8 @@ pub async fn find(tx: &Tx) -> Result<Option<SyncReport>, StoreError> {
 /// At most `limit` projects without a report. Projects with settings of their own come first.
 pub async fn list_missing(tx: &FleetTx, limit: u32) -> Result<Vec<TenantId>, StoreError> {
     let sql = "SELECT p.tenant_id FROM projects p LEFT JOIN os_settings s ON s.tenant_id = p.tenant_id \
-               WHERE NOT EXISTS (SELECT FROM os_sync_reports r WHERE r.tenant_id = p.tenant_id) \
+               WHERE p.removed_at IS NULL \
+               AND NOT EXISTS (SELECT FROM os_sync_reports r WHERE r.tenant_id = p.tenant_id) \
                ORDER BY s.tenant_id IS NULL, p.tenant_id LIMIT $1";
     let mut projects = Vec::new();
     for row in query_all(tx.conn(), sql, [i64::from(limit).into()]).await? {

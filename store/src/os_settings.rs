@@ -44,7 +44,7 @@ pub async fn set(tx: &Tx, selection: &CatalogSelection) -> Result<(), StoreError
 pub async fn all(tx: &FleetTx) -> Result<Vec<(TenantId, Option<CatalogSelection>)>, StoreError> {
     let sql = "SELECT p.tenant_id, s.tenant_id IS NOT NULL AS is_said, s.registry, s.revision, s.enabled, \
                s.default_profile FROM projects p LEFT JOIN os_settings s ON s.tenant_id = p.tenant_id \
-               ORDER BY p.tenant_id";
+               WHERE p.removed_at IS NULL ORDER BY p.tenant_id";
     let mut projects = Vec::new();
     for row in rows(tx.conn(), sql, []).await? {
         let tenant: Uuid = row.try_get("", "tenant_id")?;

@@ -1,11 +1,13 @@
 //! Projects. They are the tenants, so they are managed in transactions that see the whole fleet.
-
-use std::time::Duration;
+//!
+//! A deleted project is only marked as removed, which hides it. Its rows are removed in batches:
+//! one transaction for all of them would exceed every time limit, and would hold up the change log.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::tenant::{Project, ProjectName, TenantId};
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect, Set, Value,
+    ActiveModelTrait, ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect, Select, Set,
+    Value,
 };
 use uuid::Uuid;
 
@@ -32,6 +34,7 @@ pub async fn create(
         description: Set(description.to_owned()),
         created_at: Set(now),
         updated_at: Set(now),
+        removed_at: Set(None),
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -50,9 +53,14 @@ pub async fn ensure_default(tx: &FleetTx, now: Time) -> Result<(Project, bool), 
     Ok((project, true))
 }
 
+/// Selects the projects that are not removed.
+fn select() -> Select<Entity> {
+    Entity::find().filter(Column::RemovedAt.is_null())
+}
+
 /// All projects, by name.
 pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
-    let rows = Entity::find().order_by_asc(Column::Name).all(tx.conn()).await?;
+    let rows = select().order_by_asc(Column::Name).all(tx.conn()).await?;
     rows.into_iter().map(Project::try_from).collect()
 }
 
@@ -61,7 +69,7 @@ pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
 /// # Errors
 /// It does not exist.
 pub async fn find_by_name(tx: &FleetTx, name: &str) -> Result<Project, StoreError> {
-    let row = Entity::find().filter(Column::Name.eq(name)).one(tx.conn()).await?;
+    let row = select().filter(Column::Name.eq(name)).one(tx.conn()).await?;
     row.ok_or(StoreError::NotFound { what: RESOURCE })?.try_into()
 }
 
@@ -70,7 +78,7 @@ pub async fn find_by_name(tx: &FleetTx, name: &str) -> Result<Project, StoreErro
 /// # Errors
 /// It does not exist.
 pub async fn find(tx: &FleetTx, id: TenantId) -> Result<Project, StoreError> {
-    let row = Entity::find_by_id(id.uuid()).one(tx.conn()).await?;
+    let row = select().filter(Column::TenantId.eq(id.uuid())).one(tx.conn()).await?;
     row.ok_or(StoreError::NotFound { what: RESOURCE })?.try_into()
 }
 
@@ -85,7 +93,7 @@ pub async fn describe(
     now: Time,
 ) -> Result<Project, StoreError> {
     // Locked, so that it is not deleted meanwhile.
-    let query = Entity::find_by_id(id.uuid()).lock_exclusive();
+    let query = select().filter(Column::TenantId.eq(id.uuid())).lock_exclusive();
     let row = query.one(tx.conn()).await?;
     row.ok_or(StoreError::NotFound { what: RESOURCE })?;
     let row = ActiveModel {
@@ -97,27 +105,22 @@ pub async fn describe(
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Deletes a project with everything in it, unless it contains hosts and `force` is not set. The
-/// change log stays.
+/// Deletes a project with everything in it, unless it contains hosts and `force` is not set: nobody
+/// sees it any more, nothing starts in it and no node joins it. [`remove_batch`] removes its rows.
+/// The change log stays.
 ///
 /// # Errors
-/// It does not exist, it contains hosts, or a resource is being created in it.
-pub async fn delete(tx: &FleetTx, id: TenantId, force: bool) -> Result<(), StoreError> {
+/// It does not exist, or it contains hosts.
+pub async fn delete(
+    tx: &FleetTx,
+    id: TenantId,
+    force: bool,
+    now: Time,
+) -> Result<(), StoreError> {
     let tenant = || [Value::from(id.uuid())];
-    // Deleting a large project takes longer than the statement timeout allows.
-    let raise_timeout = "SELECT set_config('statement_timeout', '60000', true)";
-    execute(tx.conn(), raise_timeout, []).await?;
-    tx.conn().set_timeout(Duration::from_secs(65));
-    // Lock order: the project's advisory lock and the node states before the project, because
-    // reports of nodes refer to it.
+    // Waits for decisions, so that no permit is granted afterwards.
     tx.lock_for_change(id).await?;
-    if force {
-        let nodes = "SELECT count(*) FROM (SELECT FROM node_states WHERE tenant_id = $1 \
-                     ORDER BY instance_id FOR UPDATE) held";
-        execute(tx.conn(), nodes, tenant()).await?;
-    }
-    // A transaction that refers to the project from now on waits and then fails.
-    let lock = "SELECT 1 FROM projects WHERE tenant_id = $1 FOR UPDATE";
+    let lock = "SELECT 1 FROM projects WHERE tenant_id = $1 AND removed_at IS NULL FOR UPDATE";
     if query_one(tx.conn(), lock, tenant()).await?.is_none() {
         return Err(StoreError::NotFound { what: RESOURCE });
     }
@@ -126,16 +129,45 @@ pub async fn delete(tx: &FleetTx, id: TenantId, force: bool) -> Result<(), Store
         let by = "hosts; delete it with force to delete the hosts as well";
         return Err(Conflict::InUse { what: RESOURCE, by }.into());
     }
-    for table in CHILDREN_FIRST {
+    for table in ["assignments", "join_tokens"] {
         let sql = format!("DELETE FROM {table} WHERE tenant_id = $1");
-        let deleted = execute(tx.conn(), sql, tenant()).await;
-        deleted.map_err(|error| match error {
-            // A resource was just created in it.
-            StoreError::Conflict(_) => StoreError::Stale { what: RESOURCE },
-            other => other,
-        })?;
+        execute(tx.conn(), sql, tenant()).await?;
     }
-    Ok(())
+    let mark = "UPDATE projects SET removed_at = $2 WHERE tenant_id = $1";
+    execute(tx.conn(), mark, [id.uuid().into(), now.into()]).await.map(drop)
+}
+
+/// Removes at most `limit` rows of a deleted project, in the end the project itself. Returns the
+/// number of removed rows; 0 if no deleted project is left. Safe on several replicas at once: each
+/// works on another project.
+///
+/// # Errors
+/// A node was reporting at the same time, or the database cannot be reached. The next call
+/// continues.
+pub async fn remove_batch(tx: &FleetTx, limit: u32) -> Result<u64, StoreError> {
+    // A stronger lock would make a reporting node wait, which holds its own state.
+    let next = "SELECT tenant_id FROM projects WHERE removed_at IS NOT NULL \
+                ORDER BY removed_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED";
+    let Some(row) = query_one(tx.conn(), next, []).await? else {
+        return Ok(0);
+    };
+    let id: Uuid = row.try_get_by_index(0)?;
+    for table in CHILDREN_FIRST {
+        // A region is removed after the regions in it, so all of them are removed at once.
+        let sql = if *table == "regions" {
+            "DELETE FROM regions WHERE tenant_id = $1 AND $2 > 0".to_owned()
+        } else {
+            format!(
+                "DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} \
+                 WHERE tenant_id = $1 LIMIT $2))"
+            )
+        };
+        let removed = execute(tx.conn(), sql, [id.into(), i64::from(limit).into()]).await?;
+        if removed > 0 {
+            return Ok(removed);
+        }
+    }
+    Ok(0)
 }
 
 /// The tables of a project. A table that refers to another one comes before it, and rows that are

@@ -1,6 +1,6 @@
 //! Periodic removal of data that is no longer needed: expired runs, unreferenced contents, slots
 //! without a holder, package versions that no node reports any more, expired node tokens, old
-//! entries of the change log, and tallies that are folded into their sum.
+//! entries of the change log, tallies that are folded into their sum, and deleted projects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_store::{
     ClockAgreement, Store, StoreError, contents, limit_usage, log, node_tokens, oldest_rows,
-    package_versions, runs, tallies,
+    package_versions, projects, runs, tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -33,8 +33,9 @@ const MAX_BATCHES_PER_STEP: u32 = 250;
 /// How long a token is kept after it expires, because clocks differ.
 const TOKEN_GRACE_PERIOD: TimeDelta = TimeDelta::hours(1);
 
-/// How often tallies are folded in addition. Every unfiltered list reads all of them.
-const TALLY_INTERVAL: Duration = Duration::from_mins(1);
+/// How often tallies are folded and deleted projects are removed in addition. Every unfiltered list
+/// reads all tallies.
+const FREQUENT_STEP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Removes data on a schedule. A pass needs no input: its work follows from the database alone. It
 /// skips rows that another replica is removing, so several replicas may run passes at the same
@@ -66,6 +67,8 @@ pub struct RemovedRows {
     pub changes: u64,
     /// Tallies that were folded into their sum.
     pub tallies: u64,
+    /// Rows of deleted projects.
+    pub projects: u64,
 }
 
 impl RemovedRows {
@@ -78,6 +81,7 @@ impl RemovedRows {
             Step::Tokens => &mut self.tokens,
             Step::Changes => &mut self.changes,
             Step::Tallies => &mut self.tallies,
+            Step::Projects => &mut self.projects,
         }
     }
 }
@@ -92,11 +96,12 @@ enum Step {
     Tokens,
     Changes,
     Tallies,
+    Projects,
 }
 
 impl Step {
     /// In the order of a pass: runs refer to contents.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Runs,
         Self::Contents,
         Self::Slots,
@@ -104,7 +109,11 @@ impl Step {
         Self::Tokens,
         Self::Changes,
         Self::Tallies,
+        Self::Projects,
     ];
+
+    /// Steps that depend on no time and run between the passes as well.
+    const FREQUENT: [Self; 2] = [Self::Tallies, Self::Projects];
 
     /// The name in metrics and in the log.
     const fn name(self) -> &'static str {
@@ -116,6 +125,7 @@ impl Step {
             Self::Tokens => "tokens",
             Self::Changes => "changes",
             Self::Tallies => "tallies",
+            Self::Projects => "projects",
         }
     }
 }
@@ -148,15 +158,16 @@ impl Housekeeping {
         stopping: CancellationToken,
     ) -> Result<(), SchedulerError> {
         let mut occurrences = schedule.start(Arc::clone(&self.clock)).await?;
-        let mut tally_ticks = tokio::time::interval(TALLY_INTERVAL);
-        tally_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut frequent_ticks = tokio::time::interval(FREQUENT_STEP_INTERVAL);
+        frequent_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
-                _ = tally_ticks.tick() => {
-                    let (now, size) = (self.clock.now(), BATCH_SIZE);
-                    let folded = self.remove_batch(Step::Tallies, now, size).await;
-                    self.outage.note_pass("tallies", &folded);
+                _ = frequent_ticks.tick() => {
+                    let (now, mut removed) = (self.clock.now(), RemovedRows::default());
+                    for step in Step::FREQUENT {
+                        self.run_step(step, now, &mut removed, &stopping).await;
+                    }
                     continue;
                 }
                 due = occurrences.wait_next() => due?,
@@ -177,6 +188,7 @@ impl Housekeeping {
                     tokens = removed.tokens,
                     changes = removed.changes,
                     tallies = removed.tallies,
+                    projects = removed.projects,
                     "removed data that is no longer needed"
                 );
             }
@@ -196,17 +208,27 @@ impl Housekeeping {
         let clocks = self.store.read_clocks(&*self.clock).await?;
         if clocks.agreement() == ClockAgreement::Agrees {
             for step in Step::ALL {
-                let count = removed.count_mut(step);
-                let result = self.run_step(step, clocks.database, count, stopping).await;
-                self.note_step(step.name(), &result);
+                self.run_step(step, clocks.database, &mut removed, stopping).await;
             }
         }
         self.note_step("oldest rows", &self.record_oldest_rows(clocks.database).await);
         Ok(removed)
     }
 
-    /// Removes the rows of a step in batches, each in a transaction of its own.
+    /// Runs a step. A failure is logged and counted, and stops no other step.
     async fn run_step(
+        &self,
+        step: Step,
+        now: Time,
+        removed: &mut RemovedRows,
+        stopping: &CancellationToken,
+    ) {
+        let result = self.remove_batches(step, now, removed.count_mut(step), stopping).await;
+        self.note_step(step.name(), &result);
+    }
+
+    /// Removes the rows of a step in batches, each in a transaction of its own.
+    async fn remove_batches(
         &self,
         step: Step,
         now: Time,
@@ -250,6 +272,7 @@ impl Housekeeping {
             (Step::Changes, Some(retention)) => log::prune(&tx, now - retention, size).await?,
             (Step::Changes, None) => 0,
             (Step::Tallies, _) => tallies::fold(&tx).await?,
+            (Step::Projects, _) => projects::remove_batch(&tx, size).await?,
         };
         tx.commit().await?;
         metrics::counter!("evenkeel_housekeeping_removed_rows_total", "kind" => step.name()).increment(count);

@@ -23,10 +23,9 @@ const REFUSAL_KINDS: &str = "`query`, `write`, `awaiting_body` (the message did 
 const WAKEUP_REASONS: &str =
     "`recheck`, `superseded` (by a newer poll of the node) or `draining` (the process stops)";
 const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`";
-const REMOVED_ROWS: &str =
-    "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes` or `tallies`";
+const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies` or `projects` (rows of deleted projects)";
 
-const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies` or `oldest rows` (reading the ages)";
+const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies`, `projects` or `oldest rows` (reading the ages)";
 const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots` and `tokens` (since their expiry) or `changes` (in the change log)";
 
 /// All metrics of evenkeeld.
@@ -232,13 +231,13 @@ const RUNS: &[MetricDescription] = &[
     metric(
         "evenkeel_housekeeping_failures_total",
         Counter,
-        &[("step", HOUSEKEEPING_STEPS)],
+        &[("kind", HOUSEKEEPING_STEPS)],
         "Steps of housekeeping that failed. The other steps of the pass still run.",
     ),
     metric(
         "evenkeel_housekeeping_oldest_row_seconds",
         Gauge,
-        &[("what", AGED_DATA)],
+        &[("kind", AGED_DATA)],
         "Age of the oldest row that housekeeping may remove one day, after the last pass; 0 if there is none.",
     ),
 ];

@@ -169,7 +169,8 @@ static BRIEFS_SQL: LazyLock<String> = LazyLock::new(|| {
         "SELECT h.id, h.uuid, {}, {}, n.conditions, n.bad_images, n.sample, n.delivered FROM hosts h \
          JOIN instances i ON i.tenant_id = $1 AND i.host_id = h.id \
          JOIN node_states n ON n.tenant_id = $1 AND n.instance_id = i.id \
-         WHERE h.tenant_id = $1 AND (h.id = ANY ({}) OR h.uuid = ANY (ARRAY(SELECT unnest($3::uuid[]))))",
+         WHERE h.tenant_id = $1 AND EXISTS (SELECT FROM projects p WHERE p.tenant_id = $1 AND p.removed_at IS NULL) \
+         AND (h.id = ANY ({}) OR h.uuid = ANY (ARRAY(SELECT unnest($3::uuid[]))))",
         columns::<host::Model>("h"),
         columns::<BriefRow>("n"),
         ids_in(2),

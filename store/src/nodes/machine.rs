@@ -2,7 +2,7 @@
 
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::HostId;
-use sea_orm::sea_query::LockType;
+use sea_orm::sea_query::{Expr, LockType};
 use sea_orm::{ColumnTrait, Condition, EntityTrait, JoinType, QueryFilter, QuerySelect, SelectTwo};
 use uuid::Uuid;
 
@@ -43,18 +43,26 @@ impl MachineKey {
             .join(JoinType::InnerJoin, on_host.into())
             .select_also(host::Entity)
             .filter(host::Column::TenantId.eq(tenant))
+            .filter(in_present_project(tx))
             .filter(self.condition())
     }
 
     /// Finds out whether the host or the instance is missing.
     async fn not_found_error(self, tx: &Tx) -> StoreError {
-        let host = tx.scope::<host::Entity>().filter(self.condition());
+        let host = tx.scope::<host::Entity>().filter(in_present_project(tx));
+        let host = host.filter(self.condition());
         match host.one(tx.conn()).await {
             Ok(None) => StoreError::NotFound { what: host::Entity::RESOURCE },
             Ok(Some(_)) => StoreError::NotFound { what: instance::Entity::RESOURCE },
             Err(error) => error.into(),
         }
     }
+}
+
+/// The project was not deleted: its nodes are refused before their rows are removed.
+fn in_present_project(tx: &Tx) -> Expr {
+    let sql = "EXISTS (SELECT FROM projects p WHERE p.tenant_id = $1 AND p.removed_at IS NULL)";
+    Expr::cust_with_values(sql, [tx.tenant().uuid()])
 }
 
 /// A host and the state of its node, in one statement.

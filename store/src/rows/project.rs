@@ -9,5 +9,6 @@ table! {
         pub description: String,
         pub created_at: DateTimeUtc,
         pub updated_at: DateTimeUtc,
+        pub removed_at: Option<DateTimeUtc>,
     }
 }

@@ -213,3 +213,17 @@ pub fn new_attempt(instance: &Instance, n: u128) -> Subject {
 pub fn numbered_record(event: RunEvent, number: u32) -> RunEventRecord {
     RunEventRecord { sequence: Some(number), ..RunEventRecord::from_event(event) }
 }
+
+/// Removes everything that belongs to deleted projects, as housekeeping does.
+pub async fn remove_deleted_projects(store: &Store, batch_size: u32) -> u64 {
+    let mut batches = 0;
+    loop {
+        let tx = store.fleet().await.expect("a transaction");
+        let removed = projects::remove_batch(&tx, batch_size).await.expect("removed");
+        tx.commit().await.expect("committed");
+        if removed == 0 {
+            return batches;
+        }
+        batches += 1;
+    }
+}

@@ -10,8 +10,8 @@ use evenkeel_store::{Store, nodes, os_profiles, projects};
 use futures_util::future::join;
 
 use crate::fixtures::{
-    NOON, bookworm, create_node, create_project, execute_sql, store_with_project,
-    store_with_two_projects,
+    NOON, bookworm, create_node, create_project, execute_sql, remove_deleted_projects,
+    store_with_project, store_with_two_projects,
 };
 use crate::os_details::wait_for_blocked_transaction;
 
@@ -296,8 +296,9 @@ async fn series_of_a_project_are_deleted_with_it() {
     create_image(&store, ours, "edge", "2").await;
     let series = only_outdated(&store).await;
     let tx = store.fleet().await.expect("a transaction");
-    projects::delete(&tx, ours, true).await.expect("deleted");
+    projects::delete(&tx, ours, true, NOON).await.expect("deleted");
     tx.commit().await.expect("committed");
+    remove_deleted_projects(&store, 100).await;
     assert_eq!(list_outdated(&store).await, []);
     // A replica that listed the series before has nothing to do.
     let followed = update_nodes(&store, &series, None, 100).await.expect("no other replica");

@@ -11,7 +11,7 @@ use futures_util::future::{join, join_all};
 
 use crate::fixtures::{
     NOON, create_node, new_attempt, numbered_record, parse_listing, registration,
-    store_with_project, store_with_two_projects,
+    remove_deleted_projects, store_with_project, store_with_two_projects,
 };
 
 /// Number of hosts, instances and runs. Fails unless the tally equals a count of the rows.
@@ -141,9 +141,10 @@ async fn tallies_of_a_project_being_deleted_are_not_folded() {
     let (store, tenant) = store_with_project().await;
     register_hosts(&store, tenant, 1..151).await;
     let going = store.fleet().await.expect("a transaction");
-    projects::delete(&going, tenant, true).await.expect("deleted");
+    projects::delete(&going, tenant, true, NOON).await.expect("deleted");
     assert_eq!(fold(&store).await, 0);
     going.commit().await.expect("committed");
+    remove_deleted_projects(&store, 100).await;
     let none = "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
                 IF EXISTS (SELECT FROM tallies) THEN RAISE 'tallies are left'; END IF; END $$";
     store.execute_unprepared(none).await.expect("no tallies");
