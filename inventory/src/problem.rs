@@ -219,7 +219,7 @@ impl From<StoreError> for Problem {
             E::NotFound { .. } => Kind::NotFound,
             E::Conflict(_) | E::Refused(_) => Kind::Precondition,
             E::Stale { .. } => Kind::Stale,
-            E::Busy(_) | E::Unreachable(_) => Kind::Unavailable,
+            E::Busy(_) | E::Unreachable(_) | E::Incompatible(_) => Kind::Unavailable,
             E::Corrupt { .. } | E::Database(_) => Kind::Internal,
         };
         match kind {
@@ -228,7 +228,7 @@ impl From<StoreError> for Problem {
                 Self::new(kind, "another request is changing this; try again in a moment")
             }
             Kind::Unavailable => {
-                tracing::warn!(error = %chain(&error), "the database is unreachable or does not answer in time");
+                tracing::warn!(error = %chain(&error), "the database is unreachable or read-only, or does not answer in time");
                 Self::new(kind, "the database cannot be reached; try again in a moment")
             }
             // Internal details are not sent to clients; the log has the whole chain.

@@ -77,7 +77,7 @@ impl Outage {
 
     fn note_failure(&self, source: &'static str, error: &(dyn Error + 'static)) {
         if self.update(false, Instant::now()) == OutageChange::Started {
-            tracing::error!(first = source, error = %chain(error), "the database is unreachable or does not answer in time");
+            tracing::error!(first = source, error = %chain(error), "the database is unreachable or read-only, or does not answer in time");
         }
     }
 

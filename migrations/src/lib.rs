@@ -14,6 +14,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000001_baseline"),
     step!("20261129_000002_clock_failed_runs"),
     step!("20261129_000003_clock_removed_projects"),
+    step!("20261129_000002_link"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -53,7 +53,7 @@ async fn check_ready(State(admin): State<AdminState>) -> Response {
         Ok(Ok(_)) => "ready\n".into_response(),
         Ok(Err(error)) => {
             tracing::warn!(error = %chain(&error), "not ready");
-            unavailable(format!("{error}\n"))
+            unavailable(format!("{}\n", chain(&error)))
         }
         Err(_) => unavailable("the database does not answer\n".to_owned()),
     }

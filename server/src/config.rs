@@ -3,6 +3,7 @@
 
 mod auth;
 mod defaults;
+mod errors;
 mod files;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -83,6 +84,11 @@ pub(crate) struct DatabaseConfig {
     /// Connection URL, `postgres://…`. Without it, `evenkeeld all` starts a private Postgres.
     #[serde(skip_serializing)]
     pub(crate) url: Option<Secret>,
+    /// File whose first line is the password, instead of a password in the URL. It is read at the
+    /// start, and again when the database cannot be reached.
+    pub(crate) password_file: Option<PathBuf>,
+    /// Whether the connection to a database on another machine may be without TLS.
+    pub(crate) allow_unencrypted: bool,
     /// Directory of the Postgres installations for the private Postgres: one directory per version,
     /// each with a `bin` directory.
     pub(crate) binaries: PathBuf,
@@ -98,6 +104,8 @@ impl Default for DatabaseConfig {
     fn default() -> Self {
         Self {
             url: None,
+            password_file: None,
+            allow_unencrypted: false,
             binaries: PathBuf::from("/usr/lib/postgresql"),
             max_connections: 20,
             acquire_timeout: Duration::from_secs(3),
@@ -310,7 +318,7 @@ impl Config {
         }
     }
 
-    fn read(file: Option<&Path>, data_dir: Option<&Path>) -> Result<Self, Box<figment::Error>> {
+    fn read(file: Option<&Path>, data_dir: Option<&Path>) -> anyhow::Result<Self> {
         let file = match file {
             Some(file) => Toml::file_exact(file),
             None => Toml::file(DEFAULT_CONFIG_FILE),
@@ -321,7 +329,7 @@ impl Config {
         if let Some(data_dir) = data_dir {
             figment = figment.merge(Serialized::default("data_dir", data_dir));
         }
-        figment.extract().map_err(Box::new)
+        figment.extract().map_err(errors::describe_without_secrets)
     }
 }
 
@@ -346,6 +354,25 @@ mod tests {
         assert!(config.os_resource_manager.registries.is_empty());
     }
 
+    #[test]
+    fn no_error_contains_a_url_of_the_configuration() {
+        for text in [
+            "database = \"postgres://u:HUSH@db/x\"",
+            "[database]\nurl = \"postgres://u:HUSH@db/x",
+            "[database]\nurl = postgres://u:HUSH@db/x",
+            "[database]\nurl = [\"postgres://u:HUSH@db/x\"]",
+            "[database]\nmax_connections = \"postgres://u:HUSH@db/x\"",
+            "[database]\nacquire_timeout = \"postgres://u:HUSH@db/x\"",
+            "[database]\nurl = \"postgres://u:HUSH@db/x\"\nport = 1",
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(!error.contains("HUSH"), "{text}: {error}");
+            assert!(error.contains("evenkeeld.toml"), "{text}: {error}");
+        }
+        let config = parse("[database]\nurl = \"postgres://u:HUSH@db/x\"").unwrap();
+        assert!(!format!("{config:?}").contains("HUSH"));
+    }
+
     /// Sets at least one key in each section.
     const EXAMPLE: &str = r#"
             data_dir = "/srv/evenkeel"
@@ -354,6 +381,8 @@ mod tests {
             format = "json"
             [database]
             url = "postgres://evenkeel:hush@db/evenkeel"
+            password_file = "/etc/evenkeel/database.password"
+            allow_unencrypted = true
             [rest]
             listen = "[::1]:0"
             body_limit = 1000

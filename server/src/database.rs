@@ -87,6 +87,8 @@ impl Database {
         let options = StoreOptions {
             max_connections: config.database.max_connections,
             acquire_timeout: config.database.acquire_timeout,
+            password_file: config.database.password_file.clone(),
+            allow_unencrypted: config.database.allow_unencrypted,
             ..StoreOptions::default()
         };
         match Store::connect(&url, options).await {

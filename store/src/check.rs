@@ -2,11 +2,12 @@
 
 #[cfg(feature = "testing")]
 use sea_orm::ConnectionTrait;
-use sea_orm::TransactionTrait as _;
 
-use crate::bounded::{BoundedTransaction, with_timeout};
+use crate::address::InvalidDatabaseUrl;
+use crate::bounded::BoundedTransaction;
 use crate::error::StoreError;
 use crate::pool::Store;
+use crate::session::keeps_sessions;
 use crate::tx::{query_all, query_one};
 
 /// Why the program refuses to use a database. The message says how to fix it.
@@ -51,6 +52,25 @@ pub enum IncompatibleDatabase {
          GRANT SELECT ON pg_catalog.pg_stat_activity TO \"{role}\";"
     )]
     ActivityNotVisible { role: String },
+    /// The reader of the change log is connected to another server than the pool, or its session
+    /// does not see all projects.
+    #[error(
+        "the connection that reads the change log does not see what this server has just written; database.url must lead every \
+         connection to the same database server, the primary"
+    )]
+    HeartbeatNotSeen,
+    #[error(transparent)]
+    InvalidUrl(#[from] InvalidDatabaseUrl),
+    /// A pooler has dropped it, or has given the connection another session of the database.
+    #[error(
+        "the database does not keep the setting {name} of a session; connect to it directly, or through a pooler in session mode"
+    )]
+    SettingLost { name: &'static str },
+    #[error(
+        "the pooler in front of the database gives each transaction another session, and a session has settings that the server \
+         depends on; connect to the database directly, or through a pooler in session mode"
+    )]
+    SessionNotKept,
 }
 
 /// The schema, compared with what the program needs.
@@ -80,8 +100,10 @@ impl Store {
         let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_version'), \
                    current_user::text, rolsuper OR rolbypassrls, to_regclass('seaql_migrations') IS NOT NULL \
                    FROM pg_roles WHERE rolname = current_user";
-        let tx = with_timeout(self.answer_timeout, self.db.begin()).await?;
-        let tx = BoundedTransaction::new(tx, self.answer_timeout);
+        if !keeps_sessions(&self.address, &self.settings, self.answer_timeout).await? {
+            return Ok(Err(IncompatibleDatabase::SessionNotKept));
+        }
+        let tx = BoundedTransaction::new(self.begin().await?, self.answer_timeout);
         let Some(row) = query_one(&tx, sql, []).await? else {
             let role = "?".to_owned();
             return Ok(IncompatibleDatabase::RoleBypassesRls { role }.into());

@@ -3,6 +3,8 @@
 use evenkeel_domain::run::InvalidTransition;
 use sea_orm::{DbErr, RuntimeErr};
 
+use crate::check::IncompatibleDatabase;
+
 /// Errors of the store.
 ///
 /// The first group is for the caller to handle, the second for the operator.
@@ -38,10 +40,13 @@ pub enum StoreError {
     /// The database is reachable, but a lock was not free in time or a statement took too long.
     #[error("the database is busy: a lock or a statement timed out")]
     Busy(#[source] DbErr),
-    /// The database is down, or no connection of the pool came free in time: the client cannot tell
-    /// these apart.
-    #[error("the database cannot be reached, or no connection to it came free in time")]
+    /// The database is down or read-only, or no connection of the pool came free in time: the client
+    /// cannot tell these apart.
+    #[error("the database cannot be reached or written, or no connection to it came free in time")]
     Unreachable(#[source] DbErr),
+    /// The program refuses to use the database.
+    #[error(transparent)]
+    Incompatible(#[from] IncompatibleDatabase),
     /// The database is reachable and answers with an error.
     #[error("the database answered with an error")]
     Database(#[source] DbErr),
@@ -123,7 +128,8 @@ impl From<DbErr> for StoreError {
                 _ => Self::Database(error),
             };
         };
-        if is_unreachable(cause) {
+        // Whatever the database answers to a new connection, it cannot be used now.
+        if matches!(error, DbErr::Conn(_)) || is_unreachable(cause) {
             return Self::Unreachable(error);
         }
         match cause.as_database_error() {
@@ -139,8 +145,8 @@ impl From<DbErr> for StoreError {
 
 /// Whether the database is down, starting or stopping, or the pool has no free connection. The pool
 /// waits the same time for a free connection as for a server that refuses connections.
-fn is_unreachable(error: &sea_orm::sqlx::Error) -> bool {
-    use sea_orm::sqlx::Error as E;
+fn is_unreachable(error: &sqlx::Error) -> bool {
+    use sqlx::Error as E;
     match error {
         E::Io(_)
         | E::Tls(_)
@@ -149,13 +155,24 @@ fn is_unreachable(error: &sea_orm::sqlx::Error) -> bool {
         | E::WorkerCrashed
         | E::Protocol(_) => true,
         E::Database(answer) => answer.code().is_some_and(|code| {
-            // Class 08 connection, 57 operator intervention, 53 resources, 25P03 idle in transaction.
+            // Class 08 connection, 57 operator intervention, 53 resources, 25P03 idle in transaction,
+            // 25006 read-only: a standby, or a primary that was demoted.
             let classes = ["08", "57", "53"];
-            let is_one = classes.iter().any(|class| code.starts_with(class)) || code == "25P03";
+            let is_one = classes.iter().any(|class| code.starts_with(class))
+                || matches!(&*code, "25P03" | READ_ONLY_TRANSACTION);
             is_one && !is_busy(Some(&code))
         }),
         _ => false,
     }
+}
+
+/// The code of a write in a transaction that only reads.
+const READ_ONLY_TRANSACTION: &str = "25006";
+
+/// The error of a transaction in a database that cannot be written.
+pub(crate) fn read_only_error() -> StoreError {
+    let text = "the database is read-only: it is a standby, or default_transaction_read_only is on";
+    StoreError::Unreachable(DbErr::Custom(text.to_owned()))
 }
 
 /// 55P03 `lock_timeout`, 57014 `statement_timeout`, class 40 rollback: deadlock and serialization.

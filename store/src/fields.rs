@@ -1,8 +1,8 @@
 //! Reads rows by column position. A statement that joins several tables has up to a hundred
 //! columns; looking each of them up by name took longer than reading them.
 
-use sea_orm::sqlx::{Row as _, ValueRef as _};
 use sea_orm::{DbErr, QueryResult, TryGetable};
+use sqlx::{Row as _, ValueRef as _};
 
 /// The columns of a table that a query reads: all of a row or a part of it. Implemented by
 /// [`fields!`].

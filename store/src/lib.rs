@@ -8,6 +8,7 @@
 //! they refer to in [`related`]. Lock order: the project's advisory lock, the node's state, the
 //! assignment, the run.
 
+mod address;
 mod bounded;
 mod chain;
 mod check;
@@ -19,6 +20,7 @@ mod keyed;
 mod lease;
 mod pool;
 mod rows;
+mod session;
 mod tx;
 
 pub mod assignments;
@@ -60,6 +62,7 @@ pub mod tallies;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use address::InvalidDatabaseUrl;
 pub use chain::ScopeChain;
 pub use check::{IncompatibleDatabase, SchemaCheck};
 pub use clock_check::{ClockAgreement, ClockReading};

@@ -2,33 +2,40 @@
 //!
 //! Changes are ordered by transaction id. Transactions do not end in the order in which they began,
 //! so a reader stops at the oldest transaction that is still writing in this database; before it,
-//! no change can appear any more. A hanging writer therefore delays all readers. If a reader may
-//! have missed changes, it returns a [`LogBreak`]: then all conclusions from the log are void, and
-//! it must be followed from its current end.
+//! no change can appear any more. After some seconds it waits only for transactions that have
+//! written the log (see [`barrier`]). If a reader may have missed changes, it returns a
+//! [`LogBreak`]: then all conclusions from the log are void, and it must be followed from its
+//! current end.
 //!
 //! Rows that were not read and are removed while triggers are disabled go unnoticed, unless the row
 //! that was read last is among them.
 
+mod barrier;
 mod connection;
+mod heartbeat;
 mod limit;
 mod listen;
 mod prune;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
 use evenkeel_domain::tenant::TenantId;
-use sea_orm::sqlx::{AssertSqlSafe, query};
 use sea_orm::{DbErr, QueryResult};
+use sqlx::{AssertSqlSafe, query};
 use uuid::Uuid;
 
 use crate::check::IncompatibleDatabase;
 use crate::error::StoreError;
 use crate::pool::Store;
 use crate::rows::or_corrupt;
+use barrier::Barrier;
 use connection::LogConnection;
 
+pub use barrier::LongTransaction;
+pub(crate) use heartbeat::LastHeartbeat;
+pub use heartbeat::send_heartbeat;
 pub use listen::{HintListener, listen_for_hints};
 pub use prune::prune;
 
@@ -106,7 +113,7 @@ pub enum Operation {
 }
 
 /// The result of a pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
     /// The changes after the position, in the order of the log.
     pub changes: Vec<LoggedChange>,
@@ -117,13 +124,12 @@ pub struct Tail {
     pub xmax: u64,
     /// Whether the pass reached its size limit and more changes are available.
     pub has_more: bool,
-}
-
-impl Tail {
-    /// The result of a pass during which no transaction ended.
-    const fn empty(xmax: u64) -> Self {
-        Self { changes: Vec::new(), limit: xmax, xmax, has_more: false }
-    }
+    /// The reader has seen a heartbeat that this process sent at this instant.
+    pub heartbeat_at: Option<Instant>,
+    /// How long the oldest open transaction of the database has been seen.
+    pub oldest_age: Duration,
+    /// Transactions for which the reader has waited too long. Each is returned once.
+    pub long_transactions: Vec<LongTransaction>,
 }
 
 /// Why conclusions from the log are no longer valid.
@@ -151,13 +157,22 @@ pub enum LogBreak {
 pub enum LogError {
     /// A statement failed. A retry may succeed: the position in the log is kept.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// The program cannot use the database.
     #[error(transparent)]
     Incompatible(#[from] IncompatibleDatabase),
     /// The log cannot be followed from this position. A new reader is needed.
     #[error(transparent)]
     Broken(#[from] LogBreak),
+}
+
+impl From<StoreError> for LogError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Incompatible(error) => Self::Incompatible(error),
+            error => Self::Store(error),
+        }
+    }
 }
 
 /// Follows the change log of all projects on a connection of its own.
@@ -172,6 +187,9 @@ pub struct LogReader {
     highest: i64,
     /// Start time of the server.
     server: Time,
+    barrier: Barrier,
+    /// The last heartbeat that was seen.
+    heartbeat: Option<i64>,
 }
 
 /// A connection and the state that is valid only with it: after a reconnect the whole state is read
@@ -197,8 +215,12 @@ struct CaughtUp {
 struct LogState {
     /// No transaction from this id on has ended.
     xmax: u64,
-    /// Every transaction below this id has ended and is visible.
+    /// Every transaction below this id has ended and is visible, or cannot write the log.
     limit: u64,
+    /// The oldest open transaction; `xmax` if none is open.
+    oldest: u64,
+    /// None if the session does not see all projects.
+    heartbeat: Option<i64>,
     epoch: i32,
     /// The newest position that pruning deleted.
     floor: (u64, i64),
@@ -224,54 +246,80 @@ impl LogReader {
     }
 
     async fn connect(store: &Store) -> Result<Self, LogError> {
-        let mut line = LogConnection::open(&store.url).await?;
+        let mut line = LogConnection::open(&store.address).await?;
         limit::check_visibility(store, &mut line).await?;
-        let (state, _) = read_log(&mut line, END_OF_LOG, 1).await?;
+        send_heartbeat(store).await?;
+        let heartbeat = store.last_heartbeat.get();
+        let (state, _) = read_log(&mut line, END_OF_LOG, 1, 0).await?;
+        heartbeat.map_or(Ok(()), |heartbeat| heartbeat.check_seen(state.heartbeat))?;
         Ok(Self {
             store: store.clone(),
             connection: Some(ReaderConnection { line, settled: None }),
             at: Position { epoch: state.epoch, xid: state.limit, seq: 0 },
             highest: 0,
             server: state.server,
+            barrier: Barrier::new(barrier::STALL_LIMIT),
+            heartbeat: state.heartbeat,
         })
+    }
+
+    /// Changes how long the reader waits for a transaction that may not be a writer of the log, for
+    /// tests.
+    #[cfg(feature = "testing")]
+    pub const fn set_stall_limit(&mut self, limit: Duration) {
+        self.barrier = Barrier::new(limit);
     }
 
     /// Reads at most `max_changes` safe changes after the last pass.
     ///
     /// # Errors
     /// The database cannot be reached: the next pass starts at the same position. Or the log is
-    /// broken.
+    /// broken. Or the reader did not see a heartbeat of this process.
     pub async fn next(&mut self, max_changes: u32) -> Result<Tail, LogError> {
         // Taken out of the reader: a connection with an unread answer must not be used again.
         let ReaderConnection { mut line, settled } = match self.connection.take() {
             Some(connected) => connected,
             None => ReaderConnection {
-                line: LogConnection::open(&self.store.url).await?,
+                line: LogConnection::open(&self.store.address).await?,
                 settled: None,
             },
         };
+        // It was committed before the pass begins, so the pass must see it.
+        let heartbeat = self.store.last_heartbeat.get();
         let max_changes = max_changes.max(1);
-        let result =
-            tokio::time::timeout(PASS_TIMEOUT, pass(&mut line, settled, self.at, max_changes))
-                .await;
-        let read = result.map_err(|_| no_answer_error())??;
+        let pass = pass(&mut line, settled, (self.at, max_changes, self.barrier.xid));
+        let read = tokio::time::timeout(PASS_TIMEOUT, pass).await;
+        let read = read.map_err(|_| no_answer_error())??;
+        if let Some((state, _)) = &read {
+            if let Some(broken) = self.detect_break(state) {
+                return Err(broken.into());
+            }
+            self.heartbeat = state.heartbeat;
+        }
+        heartbeat.map_or(Ok(()), |heartbeat| heartbeat.check_seen(self.heartbeat))?;
+        let heartbeat_at = heartbeat.map(|heartbeat| heartbeat.at);
         let Some((state, changes)) = read else {
             self.connection = Some(ReaderConnection { line, settled });
-            return Ok(Tail::empty(settled.map_or(0, |settled| settled.xmax)));
+            let xmax = settled.map_or(0, |settled| settled.xmax);
+            let oldest_age = self.barrier.oldest_age();
+            return Ok(Tail { limit: xmax, xmax, heartbeat_at, oldest_age, ..Tail::default() });
         };
-        if let Some(broken) = self.detect_break(&state) {
-            return Err(broken.into());
-        }
         if let Some(last) = changes.last() {
             self.at = last.at;
         }
         let highest = changes.iter().map(|change| change.at.seq).max();
         self.highest = self.highest.max(highest.unwrap_or_default());
-        let more = changes.len() >= usize::try_from(max_changes).unwrap_or(usize::MAX);
-        let settled = (!more && state.limit == state.xmax)
+        let has_more = changes.len() >= usize::try_from(max_changes).unwrap_or(usize::MAX);
+        let settled = (!has_more && state.limit == state.xmax)
             .then_some(CaughtUp { xmax: state.xmax, server: state.server });
-        self.connection = Some(ReaderConnection { line, settled });
-        Ok(Tail { has_more: more, changes, limit: state.limit, xmax: state.xmax })
+        let (limit, xmax) = (state.limit, state.xmax);
+        let raise_to = self.barrier.observe(state.oldest, limit, xmax);
+        let raised = self.barrier.raise(&self.store, &mut line, raise_to).await;
+        // The changes were read, so a failure must not end the pass. The next pass connects again.
+        self.connection = raised.is_ok().then_some(ReaderConnection { line, settled });
+        let long_transactions = raised.unwrap_or_default();
+        let oldest_age = self.barrier.oldest_age();
+        Ok(Tail { changes, limit, xmax, has_more, heartbeat_at, oldest_age, long_transactions })
     }
 
     /// Why the log is no longer the one of the previous pass, if so.
@@ -299,8 +347,7 @@ impl LogReader {
 async fn pass(
     line: &mut LogConnection,
     settled: Option<CaughtUp>,
-    after: Position,
-    max_changes: u32,
+    (after, max_changes, barrier): (Position, u32, u64),
 ) -> Result<Option<(LogState, Vec<LoggedChange>)>, StoreError> {
     if let Some(settled) = settled {
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_postmaster_start_time()";
@@ -314,7 +361,7 @@ async fn pass(
             }
         }
     }
-    read_log(line, after, max_changes).await.map(Some)
+    read_log(line, after, max_changes, barrier).await.map(Some)
 }
 
 /// The state of the log and the changes after a position. One statement finds both the limit and
@@ -323,24 +370,34 @@ async fn read_log(
     line: &mut LogConnection,
     after: Position,
     max_changes: u32,
+    barrier: u64,
 ) -> Result<(LogState, Vec<LoggedChange>), StoreError> {
     let elsewhere = limit::foreign_transactions(line).await?;
+    let writers = if barrier > 0 { barrier::log_writers(line).await? } else { Vec::new() };
     // LIMIT is no parameter: a cached generic plan would assume a tenth of the log.
     let sql = format!(
         "SELECT p.xmax::text::bigint, p.least::text::bigint, s.epoch, s.floor_xid::text::bigint, s.floor_seq, \
          n.last_value, pg_postmaster_start_time(), \
          EXISTS (SELECT FROM change_log a WHERE a.xid = $1::bigint::text::xid8 AND a.seq = $2), \
-         l.xid::text::bigint, l.seq, l.tenant_id, l.kind, l.id, l.operation, l.scope_level, l.scope_id \
-         FROM (SELECT v.xmax, coalesce((SELECT t.xid FROM pg_snapshot_xip(v.seen) t (xid) \
-         WHERE (t.xid::text::bigint & 4294967295) <> ALL ($3::bigint[]) ORDER BY t.xid LIMIT 1), v.xmax) AS least \
-         FROM (SELECT seen, pg_snapshot_xmax(seen) AS xmax FROM pg_current_snapshot() seen) v OFFSET 0) p \
+         l.xid::text::bigint, l.seq, l.tenant_id, l.kind, l.id, l.operation, l.scope_level, l.scope_id, \
+         p.oldest::text::bigint, (SELECT h.number FROM log_heartbeat h WHERE h.is_single_row) \
+         FROM (SELECT v.xmax, coalesce(o.least, v.xmax) AS least, coalesce(o.oldest, v.xmax) AS oldest \
+         FROM (SELECT seen, pg_snapshot_xmax(seen) AS xmax FROM pg_current_snapshot() seen) v \
+         CROSS JOIN LATERAL (SELECT min(t.xid::text::bigint)::text::xid8 AS oldest, min(t.xid::text::bigint) \
+         FILTER (WHERE t.xid::text::bigint >= $4 OR t.xid::text::bigint & 4294967295 = ANY ($5::bigint[]))::text::xid8 AS least \
+         FROM pg_snapshot_xip(v.seen) t (xid) \
+         WHERE (t.xid::text::bigint & 4294967295) <> ALL ($3::bigint[])) o OFFSET 0) p \
          CROSS JOIN log_state s CROSS JOIN change_log_seq_seq n LEFT JOIN LATERAL (\
          SELECT c.xid, c.seq, c.tenant_id, c.kind, c.id, c.operation, c.scope_level, c.scope_id FROM change_log c \
          WHERE (c.xid, c.seq) > ($1::bigint::text::xid8, $2) AND c.xid < p.least \
          ORDER BY c.xid, c.seq LIMIT {max_changes}) l ON true ORDER BY l.xid, l.seq"
     );
-    let statement =
-        query(AssertSqlSafe(sql)).bind(after.xid.cast_signed()).bind(after.seq).bind(elsewhere);
+    let statement = query(AssertSqlSafe(sql))
+        .bind(after.xid.cast_signed())
+        .bind(after.seq)
+        .bind(elsewhere)
+        .bind(barrier.cast_signed())
+        .bind(writers);
     let rows = line.rows(statement).await?;
     let first =
         rows.first().ok_or(StoreError::Corrupt { table: "log_state", row: 0, column: "epoch" })?;
@@ -359,6 +416,8 @@ fn state_from_row(row: &QueryResult) -> Result<LogState, StoreError> {
         last_seq: row.try_get_by_index(5)?,
         server: row.try_get_by_index(6)?,
         has_anchor: row.try_get_by_index(7)?,
+        oldest: number(16)?,
+        heartbeat: row.try_get_by_index(17)?,
     })
 }
 

@@ -1,19 +1,30 @@
 //! The database handle.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_kit::Secret;
 use evenkeel_migrations::Migrator;
-use sea_orm::sqlx::{self, Connection as _, PgConnection};
-use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, TransactionTrait};
+use sea_orm::{
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, QueryResult, TransactionTrait,
+};
 use sea_orm_migration::MigratorTrait;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Connection as _, PgConnection};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
+use crate::address::{DatabaseAddress, HostAttempt};
 use crate::bounded::with_timeout;
-use crate::error::StoreError;
-use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
+use crate::check::IncompatibleDatabase;
+use crate::error::{StoreError, read_only_error};
+use crate::log::LastHeartbeat;
+use crate::session::{
+    SessionError, SessionSettings, TENANT_SETTING, connect_options, connection_error, timeout_error,
+};
+use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx, query_one};
 
 /// Settings of the database connection.
 #[derive(Clone, Debug)]
@@ -26,6 +37,11 @@ pub struct StoreOptions {
     pub statement_timeout: Duration,
     /// The longest wait of a statement for a lock.
     pub lock_timeout: Duration,
+    /// A file whose first line is the password. It is read again when the database cannot be
+    /// reached.
+    pub password_file: Option<PathBuf>,
+    /// Whether a connection to another machine may be without TLS.
+    pub allow_unencrypted: bool,
 }
 
 impl Default for StoreOptions {
@@ -35,6 +51,8 @@ impl Default for StoreOptions {
             acquire_timeout: Duration::from_secs(3),
             statement_timeout: Duration::from_secs(10),
             lock_timeout: Duration::from_secs(5),
+            password_file: None,
+            allow_unencrypted: false,
         }
     }
 }
@@ -48,11 +66,17 @@ const IDLE_TRANSACTION_TIMEOUT_MS: &str = "3000";
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) db: DatabaseConnection,
-    pub(crate) url: Secret,
+    pub(crate) address: DatabaseAddress,
+    /// The settings of each connection of the pool.
+    pub(crate) settings: SessionSettings,
+    /// Whether the database was read-only when it was used last. While it is, the pool keeps no
+    /// connection, because another server may be the primary by now.
+    is_read_only: Arc<AtomicBool>,
     /// How long to wait for an answer of the database.
     pub(crate) answer_timeout: Duration,
     /// Notified after a commit that may have written to the change log.
     pub(crate) committed: Arc<Notify>,
+    pub(crate) last_heartbeat: LastHeartbeat,
     /// A deliberate fault, for tests.
     #[cfg(feature = "testing")]
     pub(crate) mixup: Option<crate::testing::TenantMixup>,
@@ -61,34 +85,75 @@ pub struct Store {
     pub(crate) database_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
 }
 
+/// A connection of the pool that was idle for this long is tested before it is used.
+const IDLE_TEST_AGE: Duration = Duration::from_secs(5);
+
+/// How long a migration waits for a connection.
+const MIGRATION_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Limit for the test of a released connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tests a connection that was returned to the pool. The pool also tests connections, but without a
 /// timeout, and every dead connection would occupy a slot of the pool.
 async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match tokio::time::timeout(RELEASE_TIMEOUT, connection.ping()).await {
+    match timeout(RELEASE_TIMEOUT, connection.ping()).await {
         Ok(answered) => answered.map(|()| true),
         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
     }
 }
 
-/// Connections outside of the pool, for work that needs its own settings.
-struct ExtraConnections {
-    connections: u32,
-    /// How long to wait for a connection.
-    timeout: Duration,
-    /// The session settings, by name and value.
-    settings: &'static [(&'static str, &'static str)],
+/// SQL condition: the database cannot be written. It holds on a standby and after
+/// `default_transaction_read_only` was set, also in a transaction that only reads itself.
+pub(crate) const IS_READ_ONLY: &str =
+    "pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean";
+
+/// Opens a pool whose connections have the settings.
+async fn connect_pool(
+    pool: PgPoolOptions,
+    address: &DatabaseAddress,
+    settings: SessionSettings,
+) -> Result<DatabaseConnection, StoreError> {
+    // The pool drops the reason why it refuses a connection.
+    let refusal = Arc::<Mutex<Option<IncompatibleDatabase>>>::default();
+    let last_refusal = Arc::clone(&refusal);
+    let pool = pool.after_connect(move |connection, _| {
+        let (settings, refusal) = (settings.clone(), Arc::clone(&refusal));
+        Box::pin(async move {
+            let applied = settings.apply(connection).await;
+            if let Err(SessionError::Incompatible(why)) = &applied {
+                *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+            }
+            Ok(applied?)
+        })
+    });
+    let mut attempts = address.host_count();
+    loop {
+        let attempt = address.begin_attempt();
+        match pool.clone().connect_with(connect_options(address)?).await {
+            Ok(pool) => return Ok(pool.into()),
+            Err(_) if attempts > 1 => address.record_failure(attempt),
+            Err(error) => {
+                let refusal = last_refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return Err(
+                    refusal.map_or_else(|| connection_error(error), StoreError::Incompatible)
+                );
+            }
+        }
+        attempts -= 1;
+    }
 }
 
 impl Store {
     /// Connects to a Postgres by its URL (`postgres://…`).
     ///
     /// # Errors
-    /// The URL is invalid, or the database cannot be reached.
+    /// The URL is invalid, or the database cannot be reached or used.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
-        let limits = [
+        let address = DatabaseAddress::parse(url, options.allow_unencrypted);
+        let address = address.map_err(IncompatibleDatabase::from)?;
+        let address = address.with_password_file(options.password_file);
+        let settings = SessionSettings::new([
             ("statement_timeout", options.statement_timeout.as_millis().to_string()),
             ("lock_timeout", options.lock_timeout.as_millis().to_string()),
             // Compiling a statement takes longer than running any of ours, whatever the planner
@@ -98,48 +163,47 @@ impl Store {
             // later read the whole table for each row (docs/adr/0023).
             ("enable_seqscan", "off".to_owned()),
             ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT_MS.to_owned()),
-        ];
-        let mut connect = ConnectOptions::new(url);
-        connect
+        ]);
+        let is_read_only = Arc::<AtomicBool>::default();
+        let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
-            .connect_timeout(options.acquire_timeout)
-            .test_before_acquire_if_idle_for(Duration::from_secs(5))
-            .sqlx_logging(false)
-            .map_sqlx_postgres_pool_opts(|pool| {
-                pool.after_release(|connection, _| Box::pin(test_released(connection)))
+            .test_before_acquire(false)
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for >= IDLE_TEST_AGE {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
             })
-            .map_sqlx_postgres_opts(move |connection| {
-                connection.application_name("evenkeel").options(limits.clone())
+            .after_release({
+                let is_read_only = Arc::clone(&is_read_only);
+                move |connection, _| {
+                    let is_read_only = is_read_only.load(Ordering::Relaxed);
+                    Box::pin(async move { Ok(!is_read_only && test_released(connection).await?) })
+                }
             });
-        Ok(Self {
-            db: Database::connect(connect).await?,
-            url: Secret::new(url),
+        let store = Self {
+            db: connect_pool(pool, &address, settings.clone()).await?,
+            address,
+            settings,
             answer_timeout: options.statement_timeout + options.acquire_timeout,
+            is_read_only,
             committed: Arc::default(),
+            last_heartbeat: LastHeartbeat::default(),
             #[cfg(feature = "testing")]
             mixup: None,
             #[cfg(feature = "testing")]
             database_clock: None,
-        })
-    }
-
-    /// Opens connections outside of the pool.
-    async fn connect_extra(
-        &self,
-        extra: ExtraConnections,
-    ) -> Result<DatabaseConnection, StoreError> {
-        let mut connect = ConnectOptions::new(self.url.reveal());
-        connect
-            .max_connections(extra.connections)
-            .acquire_timeout(extra.timeout)
-            .connect_timeout(extra.timeout)
-            .test_before_acquire(false)
-            .sqlx_logging(false)
-            .map_sqlx_postgres_opts(move |connection| {
-                connection.application_name("evenkeel").options(extra.settings.iter().copied())
-            });
-        Ok(Database::connect(connect).await?)
+        };
+        // Of several hosts, the one that can be written.
+        for _ in 1..store.address.host_count() {
+            if store.ping().await.is_ok() {
+                break;
+            }
+        }
+        Ok(store)
     }
 
     /// Migrates the schema to the current version. Safe to call from several processes at once.
@@ -150,17 +214,17 @@ impl Store {
     pub async fn migrate(&self) -> Result<(), StoreError> {
         // A migration has no timeout and sees every project: one that fills a column must not miss
         // any.
-        let extra = ExtraConnections {
-            connections: 2,
-            timeout: Duration::from_secs(10),
-            settings: &[
-                ("statement_timeout", "0"),
-                ("lock_timeout", "0"),
-                ("idle_in_transaction_session_timeout", "0"),
-                ("evenkeel.tenant", "*"),
-            ],
-        };
-        let db = self.connect_extra(extra).await?;
+        let settings = SessionSettings::new([
+            ("statement_timeout", "0"),
+            ("lock_timeout", "0"),
+            ("idle_in_transaction_session_timeout", "0"),
+            (TENANT_SETTING, "*"),
+        ]);
+        let pool = PgPoolOptions::new()
+            .max_connections(2)
+            .acquire_timeout(MIGRATION_CONNECT_TIMEOUT)
+            .test_before_acquire(false);
+        let db = connect_pool(pool, &self.address, settings).await?;
         let lock_tx = db.begin().await?;
         // Waits as long as a migration of another process takes.
         lock_tx.execute_unprepared("SELECT pg_advisory_xact_lock(7030)").await?;
@@ -212,12 +276,61 @@ impl Store {
         Ok(self.db.execute_unprepared("ANALYZE").await.map(drop)?)
     }
 
-    /// Checks that the database answers.
+    /// Checks that the database answers and can be written.
     ///
     /// # Errors
-    /// The database does not answer.
+    /// The database does not answer, or is read-only.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        Ok(with_timeout(self.answer_timeout, self.db.ping()).await?)
+        let row = self.query_alone(&format!("SELECT {IS_READ_ONLY}")).await?;
+        self.note_read_only(row.try_get_by_index(0)?)
+    }
+
+    /// Runs a statement that returns one row, without a transaction.
+    pub(crate) async fn query_alone(&self, sql: &str) -> Result<QueryResult, StoreError> {
+        let attempt = self.address.begin_attempt();
+        let answer = timeout(self.answer_timeout, query_one(&self.db, sql, [])).await;
+        let row = answer.unwrap_or_else(|_| Err(timeout_error()));
+        let row = self.record_result(attempt, row)?;
+        row.ok_or(StoreError::NotFound { what: "database" })
+    }
+
+    /// Begins a transaction on a connection of the pool.
+    pub(crate) async fn begin(&self) -> Result<DatabaseTransaction, StoreError> {
+        let attempt = self.address.begin_attempt();
+        let begun = with_timeout(self.answer_timeout, self.db.begin()).await;
+        self.record_result(attempt, begun.map_err(StoreError::from))
+    }
+
+    /// Records whether the database is read-only.
+    ///
+    /// # Errors
+    /// It is.
+    pub(crate) fn note_read_only(&self, is_read_only: bool) -> Result<(), StoreError> {
+        // Written only if it changes, because every transaction reads it.
+        if self.is_read_only.load(Ordering::Relaxed) != is_read_only {
+            self.is_read_only.store(is_read_only, Ordering::Relaxed);
+        }
+        let result = if is_read_only { Err(read_only_error()) } else { Ok(()) };
+        self.record_result(self.address.begin_attempt(), result)
+    }
+
+    /// If the database was not reached, the next connections use the next host and the current
+    /// password.
+    fn record_result<T>(
+        &self,
+        attempt: HostAttempt,
+        result: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match &result {
+            Ok(_) => self.address.record_success(),
+            Err(StoreError::Unreachable(_)) if self.address.is_variable() => {
+                self.address.record_failure(attempt);
+                let pool = self.db.get_postgres_connection_pool();
+                pool.set_connect_options(connect_options(&self.address)?);
+            }
+            Err(_) => {}
+        }
+        result
     }
 
     /// Closes all connections.

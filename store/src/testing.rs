@@ -162,6 +162,12 @@ pub async fn tenant_rows(store: &Store, tenant: TenantId) -> Vec<String> {
     texts
 }
 
+/// The text that a statement returns on a connection of the store's pool.
+pub async fn query_text(store: &Store, sql: &str) -> String {
+    let row = store.query_alone(sql).await.expect(sql);
+    row.try_get_by_index(0).expect("a text")
+}
+
 /// The tables that the connection of a transaction has read by sequential scans, with the number of
 /// scans, as far as it remembers (`pg_stat_xact_user_tables`).
 pub async fn sequential_scans(tx: &Tx) -> Vec<String> {

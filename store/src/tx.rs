@@ -7,14 +7,14 @@ use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DbBackend, DeleteMany, EntityTrait, ExprTrait, QueryFilter,
-    QueryResult, Select, Statement, TransactionTrait, UpdateMany, Value,
+    QueryResult, Select, Statement, UpdateMany, Value,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::bounded::{BoundedTransaction, with_timeout};
+use crate::bounded::BoundedTransaction;
 use crate::error::StoreError;
-use crate::pool::Store;
+use crate::pool::{IS_READ_ONLY, Store};
 
 /// Idle timeout of a snapshot, in milliseconds: longer than the two minutes after which the
 /// connection of a client that reads nothing is closed. A snapshot only reads, so it delays no
@@ -77,7 +77,7 @@ impl Tx {
         mode: &TransactionMode,
     ) -> Result<Self, StoreError> {
         let tx = begin(store, mode).await?;
-        set_scope(&tx, scope_call(&tenant.to_string()), &session_settings(mode)).await?;
+        set_scope(store, &tx, scope_call(&tenant.to_string()), &session_settings(mode)).await?;
         Ok(Self { transaction: tx, tenant, committed: commit_notifier(store, mode) })
     }
 
@@ -100,9 +100,7 @@ impl Tx {
             // without this setting each connection would plan six times.
             settings.push(("plan_cache_mode", "force_generic_plan"));
         }
-        let Some(row) = set_scope(&tx, call, &settings).await? else {
-            return Ok(None);
-        };
+        let row = set_scope(store, &tx, call, &settings).await?;
         let tenant: Option<Uuid> = row.try_get_by_index(0)?;
         let opened = tenant.map(|tenant| Self {
             transaction: tx,
@@ -177,6 +175,12 @@ impl Tx {
         execute(&self.transaction, sql, [name.into(), value.into()]).await.map(drop)
     }
 
+    /// Takes a transaction id without a write, for tests.
+    #[cfg(feature = "testing")]
+    pub async fn assign_id(&self) -> Result<(), StoreError> {
+        execute(&self.transaction, "SELECT pg_current_xact_id()", []).await.map(drop)
+    }
+
     /// A setting of the transaction in its base unit, for tests.
     #[cfg(feature = "testing")]
     pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
@@ -193,7 +197,8 @@ impl Tx {
 impl FleetTx {
     pub(crate) async fn open(store: &Store, actor: Option<&Actor>) -> Result<Self, StoreError> {
         let tx = begin(store, &TransactionMode::Read).await?;
-        set_scope(&tx, scope_call("*"), &actor.map(actor_settings).unwrap_or_default()).await?;
+        let settings = actor.map(actor_settings).unwrap_or_default();
+        set_scope(store, &tx, scope_call("*"), &settings).await?;
         Ok(Self { transaction: tx, committed: Arc::clone(&store.committed) })
     }
 
@@ -278,8 +283,7 @@ fn commit_notifier(store: &Store, mode: &TransactionMode) -> Option<Arc<Notify>>
 }
 
 async fn begin(store: &Store, mode: &TransactionMode) -> Result<BoundedTransaction, StoreError> {
-    let tx = with_timeout(store.answer_timeout, store.db.begin()).await?;
-    let tx = BoundedTransaction::new(tx, store.answer_timeout);
+    let tx = BoundedTransaction::new(store.begin().await?, store.answer_timeout);
     if *mode == TransactionMode::Snapshot {
         // In one statement, before any query.
         let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
@@ -310,18 +314,24 @@ pub(crate) fn is_first_statement(sql: &str) -> bool {
 }
 
 /// Sets the scope and other settings in one statement and returns its row. The settings are local
-/// to the transaction: otherwise the pool would reuse the scope of one tenant for another one.
+/// to the transaction: otherwise the pool would reuse the scope of one tenant for another one. The
+/// statement also finds out whether the database is read-only.
 async fn set_scope(
+    store: &Store,
     tx: &BoundedTransaction,
     (scope, mut values): ScopeCall,
     also: &[(&str, &str)],
-) -> Result<Option<QueryResult>, StoreError> {
+) -> Result<QueryResult, StoreError> {
     let mut calls = vec![scope.to_owned()];
     for (name, value) in also {
         values.push(Value::from(*value));
         calls.push(format!("set_config('{name}', ${}, true)", values.len()));
     }
-    query_one(tx, format!("SELECT {}", calls.join(", ")), values).await
+    let sql = format!("SELECT {}, {IS_READ_ONLY}", calls.join(", "));
+    let row = query_one(tx, sql, values).await?;
+    let row = row.ok_or(StoreError::NotFound { what: "database" })?;
+    store.note_read_only(row.try_get_by_index(calls.len())?)?;
+    Ok(row)
 }
 
 /// Runs a statement and returns the number of affected rows.

@@ -1,6 +1,8 @@
 //! No outdated answer is sent from the cache: not without a log follower, and not when changes are
 //! missing in the log.
 
+use std::time::Duration;
+
 use evenkeel_domain::assignment::Scope;
 use evenkeel_maintenance_manager::Settings;
 use evenkeel_store::assignments;
@@ -75,4 +77,25 @@ async fn a_change_that_is_committed_late_is_not_missed() {
     slow.commit().await.expect("committed");
     server.catch_up().await;
     assert_eq!(act(&server.poll(&node).await), "apply");
+}
+
+/// Its session does not have the scope of all projects, or it is connected to another server than
+/// the pool.
+#[tokio::test]
+async fn a_follower_that_does_not_see_changes_stops_the_cache() {
+    let server = TestServer::new().await;
+    let node = server.node_in_a_window().await;
+    server.catch_up().await;
+    server.poll_until_cached(&node).await;
+    // Only sessions of log readers are read-only.
+    for (policy, table) in [("tenant", "change_log"), ("fleet", "log_heartbeat")] {
+        let hide = format!(
+            "ALTER POLICY {policy} ON {table} USING (current_setting('default_transaction_read_only') = 'off')"
+        );
+        server.execute_sql(&hide).await;
+    }
+    server.policy(&node, "demo-hello=1.1").await;
+    let polling = async { while act(&server.poll(&node).await) != "apply" {} };
+    let within = Duration::from_mins(1);
+    tokio::time::timeout(within, polling).await.expect("the answer of the database");
 }

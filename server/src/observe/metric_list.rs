@@ -181,6 +181,12 @@ const ANSWER_CACHE: &[MetricDescription] = &[
         &[],
         "Time since the change log was last read completely. Rows of open transactions cannot be read yet.",
     ),
+    metric(
+        "evenkeel_log_oldest_transaction_seconds",
+        Gauge,
+        &[],
+        "How long the oldest open transaction of the database has been seen. The log names it after six seconds.",
+    ),
 ];
 
 const LOAD: &[MetricDescription] = &[

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use crate::test_server::{TestServer, eventually, is_alive, signal};
+use crate::test_server::{TestServer, eventually, is_alive, signal, sql};
 
 #[test]
 fn the_first_start_creates_a_project_and_a_token_and_logs_how_to_log_in() {
@@ -272,4 +272,31 @@ fn an_unfinished_request_is_cut_off() {
         assert!(response.starts_with(answer), "{response}");
     }
     server.stop();
+}
+
+#[tokio::test]
+async fn a_server_with_a_read_only_database_is_not_ready_until_it_can_write() {
+    let harness = TestServer::new();
+    let postgres = harness.start_postgres().await;
+    let harness = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
+    let server = harness.start_and_wait(&["all"]);
+    let token = harness.operator_token();
+    let list = "/v1/projects/default/compute/hosts";
+    assert_eq!(server.get("rest", list, Some(&token)).0, 200);
+
+    let admin = postgres.admin_url();
+    sql(&admin, "ALTER SYSTEM SET default_transaction_read_only = on");
+    sql(&admin, "SELECT pg_reload_conf()");
+    eventually("it is not ready", || server.get("admin", "/readyz", None).0 == 503);
+    let (_, why) = server.get("admin", "/readyz", None);
+    assert!(why.contains("read-only"), "{why}");
+    let (status, problem) = server.get("rest", list, Some(&token));
+    assert_eq!(status, 503, "{problem}");
+
+    sql(&admin, "ALTER SYSTEM RESET default_transaction_read_only");
+    sql(&admin, "SELECT pg_reload_conf()");
+    eventually("it is ready", || server.get("admin", "/readyz", None).0 == 200);
+    assert_eq!(server.get("rest", list, Some(&token)).0, 200);
+    server.stop();
+    postgres.stop().await;
 }

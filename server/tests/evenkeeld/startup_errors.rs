@@ -105,6 +105,25 @@ fn a_schedule_that_is_not_understood_is_refused_before_a_database_is_started() {
     }
 }
 
+#[test]
+fn a_database_url_is_refused_without_being_printed() {
+    for (url, reason) in [
+        ("postgres://u:HUSH@127.0.0.1:bad/x", "the database URL cannot be parsed"),
+        ("postgres://u:HU/HUSH@127.0.0.1/x", "the database URL cannot be parsed"),
+        ("postgres://u@127.0.0.1/x?passwrod=HUSH", "the database URL has an unknown parameter"),
+        ("postgres://u:HUSH@db.example/x", "permits a connection without TLS"),
+        ("postgres://u:HUSH@db.example/x?sslmode=prefer", "database.allow_unencrypted = true"),
+        ("postgres://u:HUSH@localhost,db.example/x", "permits a connection without TLS"),
+    ] {
+        let harness = TestServer::new().with_env("EVENKEELD_DATABASE__URL", url);
+        for command in ["migrate", "all"] {
+            let stderr = harness.start(&[command]).expect_failure();
+            assert!(stderr.contains(reason), "{url}: {stderr}");
+            assert!(!stderr.contains("HUSH"), "{stderr}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_role_that_bypasses_row_level_security_is_rejected_with_commands_to_fix_it() {
     let harness = TestServer::new();

@@ -5,21 +5,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_kit::Secret;
-use sea_orm::sqlx::postgres::{PgArguments, PgConnectOptions};
-use sea_orm::sqlx::query::Query;
-use sea_orm::sqlx::{ConnectOptions as _, Error, PgConnection, Postgres};
 use sea_orm::{DbErr, QueryResult, RuntimeErr};
-use tokio::time::timeout;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres};
 
-use super::no_answer_error;
+use crate::address::DatabaseAddress;
 use crate::error::StoreError;
+use crate::session::{SessionSettings, TENANT_SETTING, open_session};
 
 /// The session sees all projects and is read-only. Its queries use an index, and planning would
 /// take longer than running them, so the plan is made once, with an index even if the log is still
 /// short. Compiling such a plan does not pay off.
 const SETTINGS: [(&str, &str); 7] = [
-    ("evenkeel.tenant", "*"),
+    (TENANT_SETTING, "*"),
     ("statement_timeout", "2000"),
     ("default_transaction_read_only", "on"),
     ("jit", "off"),
@@ -35,14 +34,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct LogConnection(PgConnection);
 
 impl LogConnection {
-    pub(super) async fn open(url: &Secret) -> Result<Self, StoreError> {
-        let options: PgConnectOptions = url.reveal().parse().map_err(connection_error)?;
-        let options =
-            options.application_name("evenkeel").options(SETTINGS).disable_statement_logging();
-        match timeout(CONNECT_TIMEOUT, options.connect()).await {
-            Ok(connected) => connected.map(Self).map_err(connection_error),
-            Err(_) => Err(no_answer_error()),
-        }
+    pub(super) async fn open(address: &DatabaseAddress) -> Result<Self, StoreError> {
+        let settings = SessionSettings::new(SETTINGS);
+        open_session(address, &settings, CONNECT_TIMEOUT).await.map(Self)
     }
 
     /// Runs a statement and returns its rows.
@@ -55,8 +49,4 @@ impl LogConnection {
             Err(error) => Err(DbErr::Query(RuntimeErr::SqlxError(Arc::new(error))).into()),
         }
     }
-}
-
-fn connection_error(error: Error) -> StoreError {
-    DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error))).into()
 }

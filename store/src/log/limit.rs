@@ -1,7 +1,7 @@
 //! Transactions that a reader need not wait for: those of other databases on the same server.
 
-use sea_orm::sqlx::query;
 use sea_orm::{DbErr, RuntimeErr};
+use sqlx::query;
 
 use super::LogError;
 use super::connection::LogConnection;

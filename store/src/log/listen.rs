@@ -3,19 +3,17 @@
 
 use std::future::ready;
 use std::io::ErrorKind;
-use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_kit::Secret;
-use sea_orm::sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sea_orm::sqlx::{Error, Executor as _};
-use sea_orm::{DbErr, RuntimeErr};
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{Error, Executor as _};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::address::DatabaseAddress;
 use crate::error::StoreError;
 use crate::pool::Store;
+use crate::session::{connect_options, connection_error};
 use crate::tx::execute;
 
 /// The notification channel of hints.
@@ -35,18 +33,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Receives hints about commits on a connection of its own.
 #[derive(Debug)]
 pub struct HintListener {
-    url: Secret,
+    address: DatabaseAddress,
     /// None after a failure.
     listener: Option<PgListener>,
 }
 
 /// Starts to listen for hints.
 pub async fn listen_for_hints(store: &Store) -> Result<HintListener, StoreError> {
-    let url = store.url.clone();
-    let listener = connect_listener(&url).await;
-    let listener =
-        listener.map_err(|error| DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error)))).map(Some)?;
-    Ok(HintListener { url, listener })
+    let address = store.address.clone();
+    let listener = connect_listener(&address).await.map(Some)?;
+    Ok(HintListener { address, listener })
 }
 
 impl HintListener {
@@ -60,7 +56,7 @@ impl HintListener {
                 }
                 self.listener = None;
             }
-            if let Ok(listener) = connect_listener(&self.url).await {
+            if let Ok(listener) = connect_listener(&self.address).await {
                 self.listener = Some(listener);
                 return;
             }
@@ -69,8 +65,8 @@ impl HintListener {
     }
 }
 
-async fn connect_listener(url: &Secret) -> Result<PgListener, Error> {
-    let options = PgConnectOptions::from_str(url.reveal())?.application_name("evenkeel");
+async fn connect_listener(address: &DatabaseAddress) -> Result<PgListener, StoreError> {
+    let options = connect_options(address)?;
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .max_lifetime(None)
@@ -82,7 +78,7 @@ async fn connect_listener(url: &Secret) -> Result<PgListener, Error> {
         listener.listen(CHANNEL).await?;
         Ok(listener)
     };
-    with_answer_timeout(listening).await
+    with_answer_timeout(listening).await.map_err(connection_error)
 }
 
 /// Waits for a hint or a reconnect, then drains the queued notifications.

@@ -1,5 +1,6 @@
 //! Readers of the change log get every change once, or an error if that is no longer possible.
 
+mod barrier;
 mod other_servers;
 
 use std::cell::Cell;

@@ -14,6 +14,7 @@ mod image_series;
 mod instances;
 mod isolation;
 mod limit_usage;
+mod link;
 mod listing;
 mod listing_fixture;
 mod listing_model;

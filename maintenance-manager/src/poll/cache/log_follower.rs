@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::tick;
 use evenkeel_store::Store;
-use evenkeel_store::log::{self, HintListener, LogBreak, LogError, LogReader, Tail};
+use evenkeel_store::log::{
+    self, HintListener, LogBreak, LogError, LogReader, LongTransaction, Tail,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +25,9 @@ const MIN_PASS_INTERVAL: Duration = Duration::from_millis(20);
 /// The interval between passes without a hint, and between updates of the metrics.
 const IDLE_PASS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The interval between heartbeats. A few of them may be lost before the cache counts as old.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
+
 /// The delay after the first failure. It doubles with each further failure.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -36,8 +41,9 @@ const MISMATCH_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// is up to date.
 const DRAIN_FOLLOW_PERIOD: Duration = Duration::from_millis(250);
 
-/// The name of this task in outage messages.
+/// The names of these tasks in outage messages.
 const OUTAGE_SOURCE: &str = "change log";
+const HEARTBEAT_OUTAGE_SOURCE: &str = "heartbeat of the change log";
 
 /// Keeps the cache up to date with the database until it is stopped. Calls `on_invalidation` after
 /// cached answers were invalidated.
@@ -53,6 +59,7 @@ pub(crate) async fn follow_log(
     tokio::select! {
         () = wait_for_drain(&stopping) => {}
         never = follower.run() => match never {},
+        never = follower.send_heartbeats() => match never {},
         never = follower.report_metrics_loop() => match never {},
     }
     follower.cache.0.log_progress.set_followed(false);
@@ -153,6 +160,9 @@ impl<F: Fn(&Invalidation) + Send + Sync> LogFollower<F> {
         }
         let rows = u64::try_from(tail.changes.len()).unwrap_or(u64::MAX);
         metrics::counter!("evenkeel_log_rows_total").increment(rows);
+        metrics::gauge!("evenkeel_log_oldest_transaction_seconds")
+            .set(tail.oldest_age.as_secs_f64());
+        tail.long_transactions.iter().for_each(report_long_transaction);
         metrics::histogram!("evenkeel_log_pass_seconds").record(began.elapsed().as_secs_f64());
     }
 
@@ -175,6 +185,15 @@ impl<F: Fn(&Invalidation) + Send + Sync> LogFollower<F> {
             }
         }
         tokio::time::sleep_until(next).await;
+    }
+
+    /// Sends heartbeats through the pool. The reader must see them on its own connection.
+    async fn send_heartbeats(&self) -> Infallible {
+        loop {
+            let sent = log::send_heartbeat(&self.store).await;
+            self.outage.note_pass(HEARTBEAT_OUTAGE_SOURCE, &sent);
+            tokio::time::sleep(HEARTBEAT_INTERVAL).await;
+        }
     }
 
     /// Updates the metrics at an interval, also while the database does not answer.
@@ -205,6 +224,22 @@ impl<F: Fn(&Invalidation) + Send + Sync> LogFollower<F> {
             metrics::gauge!(name).set(count);
         }
     }
+}
+
+fn report_long_transaction(transaction: &LongTransaction) {
+    let LongTransaction { pid, role, age, is_log_writer } = transaction;
+    let consequence = if *is_log_writer {
+        "the change log is not read further until it ends"
+    } else {
+        "the change log is read on, and the transaction can no longer change what it records"
+    };
+    tracing::warn!(
+        pid,
+        role,
+        age = age.map(tracing::field::debug),
+        consequence,
+        "a transaction stays open in the database"
+    );
 }
 
 /// Waits until the process stops and the long polls had time to end.

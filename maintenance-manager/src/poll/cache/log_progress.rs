@@ -15,6 +15,10 @@ const FENCE_TIMEOUT: Duration = Duration::from_millis(250);
 /// transaction hangs, and a fence does not wait for it.
 const STALLED_AGE: Duration = Duration::from_millis(1_500);
 
+/// How long a heartbeat proves that the follower sees changes. Afterwards the age of what was read grows,
+/// although passes succeed.
+const HEARTBEAT_TTL: Duration = Duration::from_secs(6);
+
 /// The maximum number of passes that are stored while their writers are not finished. While a
 /// writer hangs, this is at least ten seconds of passes.
 const MAX_OPEN_PASSES: usize = 1_024;
@@ -29,6 +33,8 @@ pub struct LogProgress {
     open_passes: Mutex<VecDeque<(Instant, u64)>>,
     /// All commits before this instant are applied.
     complete_until: watch::Sender<Option<Instant>>,
+    /// The instant of the last heartbeat that a pass has seen.
+    heartbeat_at: Mutex<Option<Instant>>,
     /// The start of the last pass that read everything that was readable.
     last_read: Mutex<Option<Instant>>,
     /// The instant that fences wait for, and until when.
@@ -44,10 +50,12 @@ struct FenceRequest {
 }
 
 impl LogProgress {
-    /// The time since the instant whose earlier commits are all applied.
+    /// The time since the instant whose earlier commits are all applied, or since the last heartbeat
+    /// has expired.
     pub fn age(&self) -> Option<Duration> {
-        let complete = *self.complete_until.borrow();
-        complete.map(|complete| complete.elapsed())
+        let complete = (*self.complete_until.borrow())?;
+        let heartbeat = (*lock(&self.heartbeat_at))?;
+        Some(complete.elapsed().max(heartbeat.elapsed().saturating_sub(HEARTBEAT_TTL)))
     }
 
     /// The time since everything readable was read. Rows of an unfinished transaction are not
@@ -64,6 +72,9 @@ impl LogProgress {
 
     /// Records that the changes of a pass were applied. `began` is the start of the pass.
     pub fn record_pass(&self, began: Instant, tail: &Tail) {
+        if tail.heartbeat_at.is_some() {
+            *lock(&self.heartbeat_at) = tail.heartbeat_at;
+        }
         let mut passes = lock(&self.open_passes);
         if passes.len() < MAX_OPEN_PASSES {
             passes.push_back((began, tail.xmax));
@@ -90,13 +101,14 @@ impl LogProgress {
     pub fn reset(&self) {
         lock(&self.open_passes).clear();
         *lock(&self.last_read) = None;
+        *lock(&self.heartbeat_at) = None;
         self.complete_until.send_replace(None);
     }
 
     /// Waits until all commits before an instant are applied.
     pub async fn fence(&self, since: Instant) -> bool {
         let mut complete = self.complete_until.subscribe();
-        if *complete.borrow() >= Some(since) {
+        if *complete.borrow() >= Some(since) && self.has_recent_heartbeat() {
             return true;
         }
         if !self.is_followed.load(Ordering::Relaxed) {
@@ -111,7 +123,12 @@ impl LogProgress {
         }
         let result = complete.wait_for(|complete| *complete >= Some(since));
         let result = tokio::time::timeout(FENCE_TIMEOUT, result).await;
-        result.is_ok_and(|result| result.is_ok())
+        result.is_ok_and(|result| result.is_ok()) && self.has_recent_heartbeat()
+    }
+
+    /// Whether a pass has seen a heartbeat that has not expired.
+    fn has_recent_heartbeat(&self) -> bool {
+        lock(&self.heartbeat_at).is_some_and(|heartbeat| heartbeat.elapsed() < HEARTBEAT_TTL)
     }
 
     fn request_fence(&self, since: Instant) {
@@ -148,7 +165,7 @@ mod tests {
     use super::*;
 
     fn tail(limit: u64, xmax: u64) -> Tail {
-        Tail { changes: Vec::new(), limit, xmax, has_more: false }
+        Tail { limit, xmax, heartbeat_at: Some(Instant::now()), ..Tail::default() }
     }
 
     fn complete_until(progress: &LogProgress) -> Option<Instant> {
@@ -171,6 +188,25 @@ mod tests {
         assert_eq!(complete_until(&progress), Some(at(1)));
         progress.record_pass(at(4), &tail(20, 20));
         assert_eq!(complete_until(&progress), Some(at(4)));
+    }
+
+    /// A reader that is connected to another server, or whose session does not see the projects,
+    /// reads nothing and has nothing to read.
+    #[test]
+    fn passes_without_a_heartbeat_do_not_keep_the_cache_young() {
+        let progress = LogProgress::default();
+        let start = Instant::now();
+        progress.record_pass(start, &Tail { heartbeat_at: None, ..tail(10, 10) });
+        assert_eq!(progress.age(), None, "no heartbeat was seen yet");
+        let long_ago = start.checked_sub(HEARTBEAT_TTL + Duration::from_mins(1));
+        progress.record_pass(start, &Tail { heartbeat_at: long_ago, ..tail(10, 10) });
+        assert!(progress.age() >= Some(Duration::from_mins(1)), "{:?}", progress.age());
+        progress.record_pass(start, &Tail { heartbeat_at: None, ..tail(10, 10) });
+        assert!(progress.age() >= Some(Duration::from_mins(1)), "{:?}", progress.age());
+        progress.record_pass(start, &tail(10, 10));
+        assert!(progress.age() < Some(Duration::from_mins(1)), "{:?}", progress.age());
+        progress.reset();
+        assert_eq!(progress.age(), None);
     }
 
     #[test]
@@ -209,6 +245,17 @@ mod tests {
         assert_eq!((progress.age(), progress.lag()), (None, None));
         progress.record_pass(start, &tail(20, 20));
         assert_eq!(complete_until(&progress), Some(start));
+    }
+
+    #[tokio::test]
+    async fn a_fence_fails_while_no_heartbeat_is_seen() {
+        let progress = LogProgress::default();
+        progress.set_followed(true);
+        let since = Instant::now();
+        progress.record_pass(Instant::now(), &Tail { heartbeat_at: None, ..tail(10, 10) });
+        assert!(!progress.fence(since).await);
+        progress.record_pass(Instant::now(), &tail(10, 10));
+        assert!(progress.fence(since).await);
     }
 
     #[tokio::test]

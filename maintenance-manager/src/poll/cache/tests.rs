@@ -45,8 +45,9 @@ fn cache() -> AnswerCache {
 }
 
 fn catch_up(cache: &AnswerCache) {
-    let tail = Tail { changes: Vec::new(), limit: 1, xmax: 1, has_more: false };
-    cache.0.log_progress.record_pass(Instant::now(), &tail);
+    let now = Instant::now();
+    let tail = Tail { limit: 1, xmax: 1, heartbeat_at: Some(now), ..Tail::default() };
+    cache.0.log_progress.record_pass(now, &tail);
 }
 
 fn answer(tag: u64) -> Answer {

@@ -1,0 +1,156 @@
+//! Settings of a database session. They are set by the first statement of a session and read back
+//! by the second one, because safety depends on them: a pooler may drop settings of the startup
+//! packet, and one that gives each transaction another session loses all of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sea_orm::{DbErr, RuntimeErr};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
+use tokio::time::timeout;
+
+use crate::address::DatabaseAddress;
+use crate::check::IncompatibleDatabase;
+use crate::error::StoreError;
+
+/// The setting that decides which projects a session sees.
+pub(crate) const TENANT_SETTING: &str = "evenkeel.tenant";
+
+/// A commit is on the disk before it is answered. A stricter value of the role is kept.
+const DURABLE_COMMIT: (&str, &str) =
+    ("synchronous_commit", "replace(current_setting('synchronous_commit'), 'off', 'on')");
+
+/// Settings of a session: names and SQL expressions of their values.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionSettings(Arc<[(&'static str, String)]>);
+
+impl SessionSettings {
+    pub(crate) fn new<V: AsRef<str>>(
+        settings: impl IntoIterator<Item = (&'static str, V)>,
+    ) -> Self {
+        let literal = |value: V| format!("'{}'", value.as_ref().replace('\'', "''"));
+        let settings = settings.into_iter().map(|(name, value)| (name, literal(value)));
+        let (name, durable) = DURABLE_COMMIT;
+        Self(settings.chain([(name, durable.to_owned())]).collect())
+    }
+
+    /// Sets the settings for the whole session and reads them back.
+    ///
+    /// # Errors
+    /// The database does not answer, refuses a setting, or has lost one.
+    pub(crate) async fn apply(&self, session: &mut PgConnection) -> Result<(), SessionError> {
+        let set =
+            self.0.iter().map(|(name, value)| format!("set_config('{name}', {value}, false)"));
+        let set = select_texts(session, set.collect()).await?;
+        // In a statement of its own, so that a pooler can choose another session for it.
+        let read = self.0.iter().map(|(name, _)| format!("current_setting('{name}', true)"));
+        let read = select_texts(session, read.collect()).await?;
+        let mut compared = self.0.iter().zip(set.iter().zip(&read));
+        match compared.find(|(_, (set, read))| set != read) {
+            Some(((name, _), _)) => Err(IncompatibleDatabase::SettingLost { name: *name }.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Selects texts in one message, because a pooler may lose a prepared statement.
+async fn select_texts(
+    session: &mut PgConnection,
+    expressions: Vec<String>,
+) -> Result<Vec<Option<String>>, sqlx::Error> {
+    let sql = format!("SELECT {}", expressions.join(", "));
+    let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(session).await?;
+    (0..expressions.len()).map(|column| row.try_get(column)).collect()
+}
+
+/// Why a session cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Incompatible(#[from] IncompatibleDatabase),
+}
+
+impl From<SessionError> for sqlx::Error {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Database(error) => error,
+            SessionError::Incompatible(error) => Self::Configuration(error.into()),
+        }
+    }
+}
+
+impl From<SessionError> for StoreError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Database(error) => connection_error(error),
+            SessionError::Incompatible(error) => Self::Incompatible(error),
+        }
+    }
+}
+
+/// Opens a connection outside of a pool.
+pub(crate) async fn open_session(
+    address: &DatabaseAddress,
+    settings: &SessionSettings,
+    within: Duration,
+) -> Result<PgConnection, StoreError> {
+    let options = connect_options(address)?;
+    let connecting = async {
+        let mut session = options.connect().await?;
+        settings.apply(&mut session).await?;
+        Ok::<_, SessionError>(session)
+    };
+    match timeout(within, connecting).await {
+        Ok(connected) => Ok(connected?),
+        Err(_) => Err(timeout_error()),
+    }
+}
+
+/// The options for a new connection.
+pub(crate) fn connect_options(address: &DatabaseAddress) -> Result<PgConnectOptions, StoreError> {
+    let options = address.connect_options();
+    options.map_err(|error| connection_error(sqlx::Error::Configuration(error.into())))
+}
+
+/// The error of a connection that cannot be opened.
+pub(crate) fn connection_error(error: sqlx::Error) -> StoreError {
+    DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error))).into()
+}
+
+/// The error of a database that does not answer in time.
+pub(crate) fn timeout_error() -> StoreError {
+    connection_error(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
+}
+
+/// Whether each connection keeps its session of the database while another one is in a
+/// transaction. A pooler in transaction mode gives the idle session to the other connection.
+pub(crate) async fn keeps_sessions(
+    address: &DatabaseAddress,
+    settings: &SessionSettings,
+    within: Duration,
+) -> Result<bool, StoreError> {
+    let mut first = open_session(address, settings, within).await?;
+    let mut second = open_session(address, settings, within).await?;
+    let comparing = async {
+        let before = backend_pid(&mut first).await?;
+        let mut transaction = second.begin().await?;
+        backend_pid(&mut transaction).await?;
+        let after = backend_pid(&mut first).await?;
+        transaction.rollback().await?;
+        Ok::<_, sqlx::Error>(before == after)
+    };
+    let is_kept = timeout(within, comparing).await;
+    let is_kept = is_kept.map_err(|_| timeout_error())?.map_err(connection_error)?;
+    for session in [first, second] {
+        // The check is done; an error while closing has no consequences.
+        session.close().await.ok();
+    }
+    Ok(is_kept)
+}
+
+async fn backend_pid(session: &mut PgConnection) -> Result<Vec<Option<String>>, sqlx::Error> {
+    select_texts(session, vec!["pg_backend_pid()::text".to_owned()]).await
+}

@@ -1,0 +1,212 @@
+//! The connection to the database: transport, settings of sessions, and a database that cannot be
+//! written.
+
+mod proxies;
+mod tls;
+
+use std::time::Duration;
+
+use evenkeel_pg::PrivatePostgres;
+use evenkeel_store::log::{self, ChangeKind, LogError, LogReader};
+use evenkeel_store::testing::{fresh_database, query_text};
+use evenkeel_store::{
+    Actor, IncompatibleDatabase, SchemaState, Store, StoreError, StoreOptions, hosts,
+};
+use sqlx::{Connection as _, PgConnection};
+
+use crate::fixtures::{NOON, create_project, execute_sql, registration, store_with_project};
+use proxies::{NextSession, Proxy};
+
+async fn connect(url: &str) -> Store {
+    Store::connect(url, StoreOptions::default()).await.expect("connected")
+}
+
+/// Repeats until there is a result.
+async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let attempts = async {
+        loop {
+            if let Some(done) = attempt().await {
+                return done;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), attempts).await.expect(what)
+}
+
+/// Settings that safety depends on, as a session of the pool has them.
+async fn session_settings(store: &Store) -> String {
+    let names = [
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "enable_seqscan",
+        "jit",
+        "synchronous_commit",
+    ];
+    let values = names.map(|name| format!("current_setting('{name}')")).join(", ");
+    query_text(store, &format!("SELECT concat_ws(' ', {values})")).await
+}
+
+/// The test server has `synchronous_commit` off.
+const EXPECTED_SETTINGS: &str = "10s 5s 3s off off on";
+
+/// Poolers can be told to ignore what they do not know in the startup packet.
+#[tokio::test]
+async fn a_pooler_that_drops_settings_of_the_startup_packet_changes_nothing() {
+    let direct = fresh_database().await;
+    let proxy = Proxy::dropping_startup_options(&direct).await;
+    let store = connect(&proxy.url(&direct)).await;
+    assert_eq!(session_settings(&store).await, EXPECTED_SETTINGS);
+    assert_eq!(store.check().await.expect("checked"), Ok(SchemaState::Current));
+    store.migrate().await.expect("migrated");
+    let (mut reader, _) = LogReader::open(&store).await.expect("a reader");
+    create_project(&connect(&direct).await, "ours").await;
+    let heartbeat = until("the reader sees the change", async || {
+        let tail = reader.next(100).await.expect("a pass");
+        tail.changes
+            .iter()
+            .any(|change| change.kind == ChangeKind::Project)
+            .then_some(tail.heartbeat_at)
+    });
+    assert!(heartbeat.await.is_some(), "it has seen the heartbeat of its opening");
+}
+
+#[tokio::test]
+async fn a_pooler_that_gives_each_transaction_another_session_is_refused() {
+    let direct = fresh_database().await;
+    let proxy = Proxy::pooling_transactions(&direct, NextSession::LastUsed).await;
+    let store = connect(&proxy.url(&direct)).await;
+    let refused = store.check().await.expect("checked").expect_err("refused");
+    assert_eq!(refused, IncompatibleDatabase::SessionNotKept);
+    assert!(refused.to_string().contains("session mode"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_connection_that_loses_its_settings_is_refused() {
+    let direct = fresh_database().await;
+    let proxy = Proxy::pooling_transactions(&direct, NextSession::LongestIdle).await;
+    let url = proxy.url(&direct);
+    let _first = connect(&url).await;
+    let refused = Store::connect(&url, StoreOptions::default()).await.expect_err("refused");
+    let expected = IncompatibleDatabase::SettingLost { name: "statement_timeout" };
+    assert!(matches!(&refused, StoreError::Incompatible(why) if *why == expected), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_stricter_durability_of_the_database_is_kept() {
+    let url = fresh_database().await;
+    let strict = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = remote_apply', \
+                  current_database()); END $$";
+    connect(&url).await.execute_unprepared(strict).await.expect("altered");
+    let settings = session_settings(&connect(&url).await).await;
+    assert!(settings.ends_with("remote_apply"), "{settings}");
+}
+
+/// The pool writes, and the reader sees nothing of it.
+#[tokio::test]
+async fn a_reader_that_does_not_see_a_heartbeat_cannot_read_the_log() {
+    let (store, _) = store_with_project().await;
+    let (mut reader, _) = LogReader::open(&store).await.expect("a reader");
+    let first = reader.next(100).await.expect("a pass").heartbeat_at;
+    log::send_heartbeat(&store).await.expect("sent");
+    let second = reader.next(100).await.expect("a pass").heartbeat_at;
+    assert!(first.is_some() && first < second, "{first:?} {second:?}");
+    // Sessions of readers are read-only.
+    let hide = "ALTER POLICY fleet ON log_heartbeat \
+                USING (current_setting('default_transaction_read_only') = 'off')";
+    execute_sql(&store, hide).await;
+    for _ in 0..2 {
+        log::send_heartbeat(&store).await.expect("sent");
+        let refused = reader.next(100).await;
+        let why = IncompatibleDatabase::HeartbeatNotSeen;
+        assert!(
+            matches!(&refused, Err(LogError::Incompatible(error)) if *error == why),
+            "{refused:?}"
+        );
+    }
+    let refused = LogReader::open(&store).await;
+    assert!(matches!(refused, Err(LogError::Incompatible(_))), "{refused:?}");
+}
+
+async fn set_read_only(postgres: &PrivatePostgres, is_read_only: bool) {
+    let mut admin = PgConnection::connect(&postgres.admin_url()).await.expect("a session");
+    let sql = if is_read_only {
+        "ALTER SYSTEM SET default_transaction_read_only = on"
+    } else {
+        "ALTER SYSTEM RESET default_transaction_read_only"
+    };
+    for sql in [sql, "SELECT pg_reload_conf()"] {
+        sqlx::raw_sql(sql).execute(&mut admin).await.expect(sql);
+    }
+}
+
+async fn read_only_postgres() -> PrivatePostgres {
+    let postgres = PrivatePostgres::throwaway().await.expect("a Postgres");
+    set_read_only(&postgres, true).await;
+    postgres
+}
+
+/// As after a demotion, or while a managed disk is full.
+#[tokio::test]
+async fn a_database_that_turns_read_only_counts_as_unreachable_until_it_can_be_written() {
+    let postgres = PrivatePostgres::throwaway().await.expect("a Postgres");
+    let store = connect(&postgres.url()).await;
+    store.migrate().await.expect("migrated");
+    let tenant = create_project(&store, "ours").await;
+    let before = query_text(&store, "SELECT pg_backend_pid()::text").await;
+    set_read_only(&postgres, true).await;
+    let refused = until("it is read-only", async || store.ping().await.err()).await;
+    assert!(matches!(refused, StoreError::Unreachable(_)), "{refused:?}");
+    let text = evenkeel_kit::chain::chain(&refused).to_string();
+    assert!(text.contains("the database is read-only"), "{text}");
+    let actor = Actor { name: "a user".to_owned(), request_id: String::new() };
+    for refused in [
+        store.tenant(tenant).await.err(),
+        store.tenant_as(tenant, &actor).await.err(),
+        store.snapshot(tenant).await.err(),
+        store.fleet().await.err(),
+        log::send_heartbeat(&store).await.err(),
+    ] {
+        assert!(matches!(refused, Some(StoreError::Unreachable(_))), "{refused:?}");
+    }
+    set_read_only(&postgres, false).await;
+    until("it can be written", async || store.ping().await.ok()).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    hosts::register(&tx, &registration(2), NOON).await.expect("a host");
+    tx.commit().await.expect("committed");
+    let sessions = format!("SELECT count(*)::text FROM pg_stat_activity WHERE pid = {before}");
+    assert_eq!(query_text(&store, &sessions).await, "0", "the pool has closed the connection");
+    postgres.stop().await;
+}
+
+/// The same database before and after a failover, on two servers.
+#[tokio::test]
+async fn of_several_hosts_the_one_that_can_be_written_is_used() {
+    let (one, two) = (read_only_postgres().await, read_only_postgres().await);
+    let proxies = [
+        Proxy::dropping_startup_options(&one.url()).await,
+        Proxy::dropping_startup_options(&two.url()).await,
+    ];
+    let [first, second] = proxies.each_ref().map(Proxy::address);
+    let url =
+        format!("postgres://evenkeel@{first},{second}/evenkeel?target_session_attrs=read-write");
+    let started = "SELECT pg_postmaster_start_time()::text";
+    let server = async |postgres: &PrivatePostgres| {
+        query_text(&connect(&postgres.admin_url()).await, started).await
+    };
+    set_read_only(&two, false).await;
+    let store = connect(&url).await;
+    until("the second one is used", async || store.ping().await.ok()).await;
+    assert_eq!(query_text(&store, started).await, server(&two).await);
+    set_read_only(&two, true).await;
+    until("the second one is read-only", async || store.ping().await.err()).await;
+    set_read_only(&one, false).await;
+    until("the first one is used", async || store.ping().await.ok()).await;
+    assert_eq!(query_text(&store, started).await, server(&one).await);
+    set_read_only(&two, false).await;
+    one.stop().await;
+    until("the second one is used again", async || store.ping().await.ok()).await;
+    assert_eq!(query_text(&store, started).await, server(&two).await);
+    two.stop().await;
+}

@@ -1,0 +1,164 @@
+//! Proxies between a store and its Postgres: TCP towards the store, the socket of a Postgres behind.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinSet;
+
+/// The code of a request for TLS instead of a startup packet.
+const TLS_REQUEST: i32 = 80_877_103;
+
+/// A running proxy. It stops when the value is dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+/// The session that a pooler gives to the next transaction.
+#[derive(Clone, Copy)]
+pub enum NextSession {
+    /// The one that was used last, as PgBouncer does.
+    LastUsed,
+    /// The one that has been idle for longest.
+    LongestIdle,
+}
+
+/// Idle sessions of a pooler.
+type Sessions = Arc<Mutex<VecDeque<UnixStream>>>;
+
+impl Proxy {
+    /// The URL of the same database through the proxy.
+    pub fn url(&self, direct: &str) -> String {
+        let (base, _) = direct.split_once('?').expect("a URL with parameters");
+        let name = base.rsplit('/').next().expect("a database");
+        format!("postgres://evenkeel@{}/{name}", self.address)
+    }
+
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A proxy that drops settings of the startup packet, as poolers can be told to.
+    pub async fn dropping_startup_options(direct: &str) -> Self {
+        let socket = socket_of(direct);
+        Self::start(move |client| forward_without_options(client, socket.clone())).await
+    }
+
+    /// A pooler in transaction mode.
+    pub async fn pooling_transactions(direct: &str, next: NextSession) -> Self {
+        let (socket, sessions) = (socket_of(direct), Sessions::default());
+        let serve =
+            move |client| pool_transactions(client, socket.clone(), Arc::clone(&sessions), next);
+        Self::start(serve).await
+    }
+
+    async fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Option<()>> + Send + 'static,
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut clients = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let served = serve(client);
+                clients.spawn(async move { served.await.unwrap_or_default() });
+            }
+        });
+        Self { address, _tasks: tasks }
+    }
+}
+
+/// The socket that a URL of a private Postgres names.
+fn socket_of(url: &str) -> PathBuf {
+    let (_, host) = url.split_once("host=").expect("a URL with a folder");
+    Path::new(host.split('&').next().unwrap_or_default()).join(".s.PGSQL.5432")
+}
+
+async fn forward_without_options(mut client: TcpStream, socket: PathBuf) -> Option<()> {
+    let startup = read_startup(&mut client).await?;
+    let mut database = UnixStream::connect(socket).await.ok()?;
+    database.write_all(&startup).await.ok()?;
+    copy_bidirectional(&mut client, &mut database).await.ok().map(drop)
+}
+
+/// Reads the startup packet, and returns it without settings of the session.
+async fn read_startup(client: &mut TcpStream) -> Option<Vec<u8>> {
+    loop {
+        let length = usize::try_from(client.read_i32().await.ok()?).ok()?;
+        let mut body = vec![0; length.checked_sub(4)?];
+        client.read_exact(&mut body).await.ok()?;
+        let (code, parameters) = body.split_first_chunk::<4>()?;
+        if i32::from_be_bytes(*code) == TLS_REQUEST {
+            client.write_all(b"N").await.ok()?;
+            continue;
+        }
+        let texts: Vec<&[u8]> = parameters.split(|byte| *byte == 0).collect();
+        let mut kept = code.to_vec();
+        for pair in texts.chunks_exact(2).filter(|pair| !pair[0].is_empty()) {
+            if pair[0] != b"options" {
+                kept.extend([pair[0], b"\0", pair[1], b"\0"].concat());
+            }
+        }
+        kept.push(0);
+        let length = i32::try_from(kept.len() + 4).ok()?;
+        return Some([length.to_be_bytes().as_slice(), &kept].concat());
+    }
+}
+
+async fn pool_transactions(
+    mut client: TcpStream,
+    socket: PathBuf,
+    sessions: Sessions,
+    next: NextSession,
+) -> Option<()> {
+    let startup = read_startup(&mut client).await?;
+    let mut session = UnixStream::connect(socket).await.ok()?;
+    session.write_all(&startup).await.ok()?;
+    while forward_answer(&mut session, &mut client).await? != b'I' {}
+    sessions.lock().expect("a lock").push_back(session);
+    let mut request = vec![0; 64 << 10];
+    loop {
+        let mut count = client.read(&mut request).await.ok()?;
+        if count == 0 || request[0] == b'X' {
+            return None;
+        }
+        let idle = {
+            let mut sessions = sessions.lock().expect("a lock");
+            match next {
+                NextSession::LastUsed => sessions.pop_back(),
+                NextSession::LongestIdle => sessions.pop_front(),
+            }
+        };
+        let mut session = idle?;
+        loop {
+            session.write_all(&request[..count]).await.ok()?;
+            if forward_answer(&mut session, &mut client).await? == b'I' {
+                break;
+            }
+            // The transaction is open, so the client keeps the session.
+            count = client.read(&mut request).await.ok()?;
+        }
+        sessions.lock().expect("a lock").push_back(session);
+    }
+}
+
+/// Forwards messages until the database is ready for the next request, and returns the state of the
+/// transaction.
+async fn forward_answer(session: &mut UnixStream, client: &mut TcpStream) -> Option<u8> {
+    loop {
+        let kind = session.read_u8().await.ok()?;
+        let length = session.read_i32().await.ok()?;
+        let mut body = vec![0; usize::try_from(length).ok()?.checked_sub(4)?];
+        session.read_exact(&mut body).await.ok()?;
+        client.write_all(&[&[kind], length.to_be_bytes().as_slice(), &body].concat()).await.ok()?;
+        if kind == b'Z' {
+            return body.first().copied();
+        }
+    }
+}
