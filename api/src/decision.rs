@@ -138,6 +138,8 @@ pub struct EffectivePolicy {
     pub level: String,
     /// Target of the assignment: a resource ID, or `project`.
     pub assigned_to: String,
+    /// Name of the site or region that the policy is assigned to; empty for other levels.
+    pub assigned_to_name: String,
     /// Update that the policy requests.
     pub target: RunTarget,
 }

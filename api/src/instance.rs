@@ -121,7 +121,7 @@ pub struct InstanceResource {
     /// Lasting facts about the instance that an operator should know although nothing failed.
     pub conditions: Vec<InstanceCondition>,
     /// Policy that applies to the instance, on whatever level it is assigned; null if there is
-    /// none. Filled only in responses for a single instance.
+    /// none. Filled in responses for a single instance, and in lists with `showEffectivePolicy`.
     pub effective_update_policy: Option<EffectivePolicy>,
     /// Image slots of the machine, from the node's last report. Filled only in responses for a
     /// single instance.

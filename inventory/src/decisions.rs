@@ -6,12 +6,14 @@ use evenkeel_api::decision::{
     Reason as WireReason, SkippedPolicy,
 };
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::AssignedPolicy;
+use evenkeel_domain::assignment::{AssignedPolicy, Scope};
 use evenkeel_domain::decide::{Act, AgentProtocol, OfflineGrant, Reason};
 use evenkeel_domain::id::InstanceId;
+use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::policy::PackageRules;
 use evenkeel_domain::window::{Opener, Window};
 use evenkeel_store::decisions::{DecisionInput, ReadMode, load_decision_input};
+use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::runs::{self as stored_runs, RunDetails};
 use evenkeel_store::{contacts, instances, nodes};
 use serde::Deserialize;
@@ -62,7 +64,10 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
             runs::load_resources(&tx, &[run_with_instance]).await?.pop()
         }
     };
-    let mut decision = decision_resource(id, &input, now);
+    let mut related_ids = RelatedIds::default();
+    related_ids.add_host(&host);
+    let related = related::load(&tx, &related_ids).await?;
+    let mut decision = decision_resource(id, &input, &related, now);
     if let Some(waits) = waiting_note(&node.waiting, &input, &decision.act) {
         decision.reason.text.push_str(&waits);
     }
@@ -87,7 +92,12 @@ fn waiting_note(waiting: &str, input: &DecisionInput, act: &str) -> Option<Strin
     (could && !has_begun && !waiting.is_empty()).then(|| format!("; the node waits: {waiting}"))
 }
 
-fn decision_resource(instance: InstanceId, input: &DecisionInput, now: Time) -> Decision {
+fn decision_resource(
+    instance: InstanceId,
+    input: &DecisionInput,
+    related: &Related,
+    now: Time,
+) -> Decision {
     let decision = input.decide(now);
     let (goal, before) = match &decision.act {
         Act::Fetch(target) => (Some(target), None),
@@ -106,12 +116,12 @@ fn decision_resource(instance: InstanceId, input: &DecisionInput, now: Time) -> 
         start_deadline: before,
         reason: WireReason {
             code: decision.reason.code().to_owned(),
-            text: decision.reason.to_string(),
+            text: reason_text(&decision.reason, input, related),
             data: reason_data(&decision.reason),
         },
         next_change: decision.next_change,
         grant: decision.offline_grant.as_ref().map(grant_resource),
-        policy: nearest.map(effective::effective_policy),
+        policy: nearest.map(|assigned| effective::effective_policy(assigned, related)),
         skipped_policies: desired
             .skipped_policies(&input.facts)
             .into_iter()
@@ -123,6 +133,31 @@ fn decision_resource(instance: InstanceId, input: &DecisionInput, now: Time) -> 
         windows: windows.as_slice().iter().map(|window| window_resource(window, now)).collect(),
         ..Decision::default()
     }
+}
+
+/// Text of a reason. It names what it mentions by ID: the site or region whose limit holds the
+/// update back, and the paused site or policy.
+fn reason_text(reason: &Reason, input: &DecisionInput, related: &Related) -> String {
+    let (id, name) = match reason {
+        Reason::NoFreeSlot { scope, .. }
+        | Reason::YieldsSlot { scope, .. }
+        | Reason::Stopped { scope, .. } => {
+            (scope.to_string(), effective::scope_name(*scope, related))
+        }
+        Reason::Paused { scope: PauseScope::Site(site), .. } => {
+            (site.to_string(), effective::scope_name(Scope::Site(*site), related))
+        }
+        Reason::Paused { scope: PauseScope::Policy(id), .. } => {
+            let mut policies = input.desired.policies.iter();
+            let policy = policies.find(|assigned| assigned.policy.id == *id);
+            let name = policy.map(|assigned| assigned.policy.spec.name.to_string());
+            (id.to_string(), name.unwrap_or_default())
+        }
+        _ => return reason.to_string(),
+    };
+    let text = reason.to_string();
+    // Only the first ID: another one is part of a command.
+    if name.is_empty() { text } else { text.replacen(&id, &format!("{name} ({id})"), 1) }
 }
 
 fn grant_resource(grant: &OfflineGrant) -> DecisionGrant {

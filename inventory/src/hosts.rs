@@ -17,11 +17,12 @@ use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, hosts};
 
 use crate::call::{Call, parse_resource_id};
+use crate::effective::{self, PolicyParams};
 use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::location_tree::{labels, metadata};
 use crate::problem::Problem;
-use crate::shape::hosts::{full_resource, load_resources};
+use crate::shape::hosts::{full_resource, load_related};
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
 
 const RESOURCE_KIND: &str = "host_resource";
@@ -29,16 +30,22 @@ const RESOURCE_KIND: &str = "host_resource";
 /// List hosts
 ///
 /// Returns each host with its hardware, site, provider and instance. The instance lacks the fields
-/// that only the response for a single instance has.
+/// that only the response for a single instance has; `showEffectivePolicy` adds the policy that
+/// applies to it.
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts", params(InProject, ListParams),
+    get, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts",
+    params(InProject, ListParams, PolicyParams),
     responses((status = 200, description = "The hosts; by default ordered by id.", body = HostList), Problem),
 )]
 pub async fn list_hosts(call: Call, params: Params) -> Result<Response, Problem> {
-    listing::answer(Hosts, &call, &params).await
+    let with_policies = effective::shows_policies(&params)?;
+    listing::answer(Hosts { with_policies }, &call, &params).await
 }
 
-struct Hosts;
+struct Hosts {
+    /// Whether to load the policies that apply.
+    with_policies: bool,
+}
 
 impl Listable for Hosts {
     const RESOURCE: Resource = Resource::Host;
@@ -50,7 +57,21 @@ impl Listable for Hosts {
     async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<HostResource>, Problem> {
         let host_ids: Vec<_> = ids.iter().map(|bits| HostId::from_bits(*bits)).collect();
         let hosts = hosts::find_many_details(tx, &host_ids).await?;
-        load_resources(tx, in_order(ids, hosts, |record| record.host.id.bits())).await
+        let hosts = in_order(ids, hosts, |record| record.host.id.bits());
+        let related = load_related(tx, &hosts).await?;
+        let mut policies = Vec::new();
+        if self.with_policies {
+            let nodes = hosts.iter().filter_map(|it| Some((&it.host, it.instance.as_ref()?)));
+            let nodes: Vec<_> = nodes.collect();
+            policies = effective::load_policies(tx, &nodes, &related).await?;
+        }
+        let resources = hosts.into_iter().map(|record| full_resource(record, &related));
+        let mut resources: Vec<_> = resources.collect();
+        let instances = resources.iter_mut().filter_map(|host| host.instance.as_deref_mut());
+        for (instance, policy) in instances.zip(policies) {
+            instance.effective_update_policy = policy;
+        }
+        Ok(resources)
     }
 }
 

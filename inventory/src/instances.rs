@@ -12,9 +12,10 @@ use evenkeel_domain::instance::Instance;
 use evenkeel_store::instances::InstanceDetails;
 use evenkeel_store::listing::in_order;
 use evenkeel_store::related::{self, Related, RelatedIds};
-use evenkeel_store::{Tx, decisions, instances};
+use evenkeel_store::{Tx, instances};
 
 use crate::call::{Call, parse_resource_id};
+use crate::effective::PolicyParams;
 use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
@@ -27,7 +28,10 @@ pub use change::check_policy_matches_os;
 /// Name of the resource kind in errors of the store.
 pub const RESOURCE_KIND: &str = "instance_resource";
 
-struct Instances;
+struct Instances {
+    /// Whether to load the policies that apply.
+    with_policies: bool,
+}
 
 impl Listable for Instances {
     const RESOURCE: Resource = Resource::Instance;
@@ -48,21 +52,31 @@ impl Listable for Instances {
         let related = related::load(tx, &related_ids).await?;
         let resources =
             instances.iter().map(|(instance, host)| full_resource(instance, host, &related));
-        Ok(resources.collect())
+        let mut resources: Vec<_> = resources.collect();
+        if self.with_policies {
+            let nodes: Vec<_> = instances.iter().map(|(instance, host)| (host, instance)).collect();
+            let policies = effective::load_policies(tx, &nodes, &related).await?;
+            for (resource, policy) in resources.iter_mut().zip(policies) {
+                resource.effective_update_policy = policy;
+            }
+        }
+        Ok(resources)
     }
 }
 
 /// List instances
 ///
-/// Returns each instance with its host, operating system, local account and policy. Only the
-/// response for a single instance has the effective policy, custom configurations, installed
-/// packages, CVEs, image slots and failed images.
+/// Returns each instance with its host, operating system, local account and policy.
+/// `showEffectivePolicy` adds the policy that applies. Only the response for a single instance has
+/// the custom configurations, installed packages, CVEs, image slots and failed images.
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject, ListParams),
+    get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances",
+    params(InProject, ListParams, PolicyParams),
     responses((status = 200, description = "The instances; by default ordered by id.", body = InstanceList), Problem),
 )]
 pub async fn list_instances(call: Call, params: Params) -> Result<Response, Problem> {
-    listing::answer(Instances, &call, &params).await
+    let with_policies = effective::shows_policies(&params)?;
+    listing::answer(Instances { with_policies }, &call, &params).await
 }
 
 /// Create the instance of a host
@@ -201,14 +215,14 @@ pub async fn delete_instance(call: Call, Path(path): Path<Item>) -> Answer<Empty
 async fn load_instance_resource(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
     let (record, related) = instances::find_details(tx, id).await?;
     let InstanceDetails { instance, host, packages, existing_cves, slots, failed_images } = record;
-    let applied = decisions::load_applicable_policy(tx, &host, &instance).await?;
+    let policy = effective::load_policies(tx, &[(&host, &instance)], &related).await?.pop().flatten();
     let configs = instance.custom_configs.iter();
     let configs = configs.filter_map(|id| related.custom_configs.get(id));
     Ok(Json(InstanceResource {
         custom_config: configs.map(custom_configs::resource).collect(),
         runtime_packages: packages.unwrap_or_default(),
         existing_cves: existing_cves.unwrap_or_default(),
-        effective_update_policy: applied.as_ref().map(effective::effective_policy),
+        effective_update_policy: policy,
         slots: slots.into_iter().map(shape::slot).collect(),
         bad_images: failed_images.into_iter().map(shape::bad_image).collect(),
         ..full_resource(&instance, &host, &related)

@@ -371,16 +371,19 @@ pub async fn load_decision_input(
     Ok(input)
 }
 
-/// The policy that applies to an instance: the nearest one that fits. Like
-/// [`DecisionInput::applicable_policy`], but reads neither schedules nor limits.
-pub async fn load_applicable_policy(
+/// The policies that apply to instances, in their order: for each the nearest one that fits. Like
+/// [`DecisionInput::applicable_policy`], but reads neither schedules nor limits. One statement for
+/// any number of instances, and none for no instances.
+pub async fn load_applicable_policies(
     tx: &Tx,
-    host: &Host,
-    instance: &Instance,
-) -> Result<Option<AssignedPolicy>, StoreError> {
+    of: &[(&Host, &Instance)],
+) -> Result<Vec<Option<AssignedPolicy>>, StoreError> {
+    if of.is_empty() {
+        return Ok(Vec::new());
+    }
     // The node's reports and its past attempts do not affect which policy fits.
     let (protocol, delivered) = (AgentProtocol::Unknown, DeliveryState::default());
-    let subject = DecisionSubject {
+    let subject = |(host, instance): &(&Host, &Instance)| DecisionSubject {
         host,
         instance: instance.id,
         os: instance.summary.os,
@@ -390,14 +393,17 @@ pub async fn load_applicable_policy(
         bad_images: &[],
         delivered: &delivered,
     };
-    // Neither do its order and its run.
-    let node_inputs = NodeInputs { trusted: instance.is_trusted(), order: None, run: None };
+    let subjects: Vec<_> = of.iter().map(subject).collect();
     let mut project_inputs = ProjectInputs::default();
-    project_inputs.load(tx, &[subject], None).await?;
-    let facts = project_inputs.node_facts(&subject, &node_inputs)?;
-    let policies = project_inputs.policies(&project_inputs.chain(&subject));
-    let mut policies = policies.into_iter();
-    Ok(policies.find(|assigned| assigned.mismatch(&facts).is_none()))
+    project_inputs.load(tx, &subjects, None).await?;
+    let applicable = |(subject, (_, instance)): (&DecisionSubject<'_>, &(&Host, &Instance))| {
+        // Neither do its order and its run.
+        let node_inputs = NodeInputs { trusted: instance.is_trusted(), order: None, run: None };
+        let facts = project_inputs.node_facts(subject, &node_inputs)?;
+        let policies = project_inputs.policies(&project_inputs.chain(subject));
+        Ok(policies.into_iter().find(|assigned| assigned.mismatch(&facts).is_none()))
+    };
+    subjects.iter().zip(of).map(applicable).collect()
 }
 
 /// The rows that a JSON column aggregates.

@@ -198,7 +198,8 @@ impl fmt::Display for Reason {
             }
             Self::Paused { scope, by, reason } => write_paused(f, *scope, by, reason),
             Self::NoFreeSlot { scope, limit } => {
-                write!(f, "{limit} nodes are being updated, as many as {scope} allows at once")
+                let nodes = if *limit == 1 { "node is" } else { "nodes are" };
+                write!(f, "{limit} {nodes} being updated, as many as {scope} allows at once")
             }
             Self::YieldsSlot { scope, until } => {
                 write!(
@@ -208,9 +209,11 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Stopped { scope, failures } => {
+                let updates = if *failures == 1 { "update" } else { "updates" };
                 write!(
                     f,
-                    "{failures} updates of {scope} failed; no more start until `evenkeel assignment resume {scope}`"
+                    "{failures} {updates} of {scope} failed; no more start until \
+                     `evenkeel assignment resume {scope}`"
                 )
             }
             Self::NoWindow => f.write_str("no schedule opens a window for updates"),

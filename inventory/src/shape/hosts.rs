@@ -4,31 +4,24 @@ use evenkeel_api as api;
 use evenkeel_api::Timestamps;
 use evenkeel_api::host::HostResource;
 use evenkeel_domain::host::{Host, HostState};
-use evenkeel_store::Tx;
 use evenkeel_store::hosts::HostDetails;
 use evenkeel_store::related::{self, Related, RelatedIds};
+use evenkeel_store::{StoreError, Tx};
 
 use super::hardware::with_hardware;
 use super::{instances, providers, status_fields};
 use crate::location_tree::{LocationTree, labels};
-use crate::problem::Problem;
 
-/// REST form of hosts with their instances, hardware, location and provider, in the given order.
-/// Runs one query for any number of hosts.
-pub async fn load_resources(
-    tx: &Tx,
-    hosts: Vec<HostDetails>,
-) -> Result<Vec<HostResource>, Problem> {
+/// Loads what hosts and their instances refer to. Runs one query for any number of hosts.
+pub async fn load_related(tx: &Tx, hosts: &[HostDetails]) -> Result<Related, StoreError> {
     let mut related_ids = RelatedIds::default();
-    for record in &hosts {
+    for record in hosts {
         related_ids.add_host(&record.host);
         if let Some(instance) = &record.instance {
             related_ids.add_instance(instance);
         }
     }
-    let related = related::load(tx, &related_ids).await?;
-    let render = |host: HostDetails| full_resource(host, &related);
-    Ok(hosts.into_iter().map(render).collect())
+    related::load(tx, &related_ids).await
 }
 
 /// REST form of a host with its instance, hardware, location and provider.

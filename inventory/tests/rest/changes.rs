@@ -41,11 +41,16 @@ impl TestServer {
 
     /// Assigns the policy to the project with `stopAfterFailures: 1`, and lets a run fail.
     async fn stop_assignment(&self, resources: &ResourceIds) -> Value {
+        self.stop_assignment_of("project", resources).await
+    }
+
+    async fn stop_assignment_of(&self, target: &str, resources: &ResourceIds) -> Value {
         self.delete(&format!("assignments/{}", resources.instance)).await;
         let body = json!({"osUpdatePolicyId": resources.policy, "stopAfterFailures": 1});
-        self.put("assignments/project", body).await;
+        let path = format!("assignments/{target}");
+        self.put(&path, body).await;
         self.fail_run(resources).await;
-        let assignment = self.get("assignments/project").await;
+        let assignment = self.get(&path).await;
         assert_eq!(assignment["failures"], 1);
         self.clock.advance(TimeDelta::minutes(1));
         assignment
@@ -128,17 +133,24 @@ async fn a_stopped_assignment_continues_when_it_is_resumed_with_a_reason() {
 
 #[tokio::test]
 async fn a_decision_explains_how_to_resume_a_stopped_assignment() {
-    let (server, resources) = TestServer::with_resources().await;
-    server.stop_assignment(&resources).await;
-    server.mark_node_connected(&resources).await;
-    let path = format!("compute/instances/{}", resources.instance);
-    let now = Some(json!({"kind": "now"}));
-    server.expect_ok(&format!("PUT {path}/order"), now).await;
-    let decision = server.get(&format!("{path}/decision")).await;
-    assert_eq!(decision["reason"]["code"], "stopped");
-    let text =
-        "1 updates of project failed; no more start until `evenkeel assignment resume project`";
-    assert_eq!(decision["reason"]["text"], text);
+    let project = TestServer::with_resources().await;
+    let region = TestServer::with_resources().await;
+    let id = region.1.region.clone();
+    for ((server, resources), target, named) in
+        [(project, "project", "project".to_owned()), (region, id.as_str(), format!("south ({id})"))]
+    {
+        server.stop_assignment_of(target, &resources).await;
+        server.mark_node_connected(&resources).await;
+        let path = format!("compute/instances/{}", resources.instance);
+        let now = Some(json!({"kind": "now"}));
+        server.expect_ok(&format!("PUT {path}/order"), now).await;
+        let decision = server.get(&format!("{path}/decision")).await;
+        assert_eq!(decision["reason"]["code"], "stopped");
+        let text = format!(
+            "1 update of {named} failed; no more start until `evenkeel assignment resume {target}`"
+        );
+        assert_eq!(decision["reason"]["text"], text);
+    }
 }
 
 #[tokio::test]

@@ -19,12 +19,14 @@ use crate::test_server::{
 type Ids = Vec<(&'static str, String)>;
 
 /// Requests in addition to every path of the document. They follow more relations than plain lists.
-const EXTRA_REQUESTS: [&str; 10] = [
+const EXTRA_REQUESTS: [&str; 12] = [
     "regions?showTotalSites=true",
     "sites?filter=region.name%3D%22region%22&orderBy=name",
     "compute/hosts?filter=site.region.name%3D%22region%22&orderBy=name%20desc&pageSize=100",
     "compute/hosts?filter=hostNics.ipaddresses.address%3D%2210.0.0.1%22&pageSize=100",
     "compute/hosts/summary?filter=has(instance)",
+    "compute/hosts?showEffectivePolicy=true&pageSize=100",
+    "compute/instances?showEffectivePolicy=true&pageSize=100",
     "compute/instances?filter=host.site.name%3D%22site%22&offset=1",
     "os-update-runs?orderBy=startTime%20desc&pageSize=100",
     "compute/schedules?hostId={host}",

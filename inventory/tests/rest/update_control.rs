@@ -2,6 +2,8 @@
 
 mod node_reports;
 
+use std::collections::HashMap;
+
 use chrono::TimeDelta;
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_store::nodes;
@@ -79,6 +81,16 @@ async fn the_nearest_policy_that_fits_applies() {
         assert_eq!(effective["resourceId"], policy.as_str());
         assert_eq!(effective["level"], level);
         assert_eq!(effective["assignedTo"], target);
+        let name = HashMap::from([("site", "ulm"), ("region", "south")]);
+        assert_eq!(effective["assignedToName"], *name.get(level).unwrap_or(&""));
+        for (list, pointer) in [
+            ("compute/instances", "/instances/0/effectiveUpdatePolicy"),
+            ("compute/hosts", "/hosts/0/instance/effectiveUpdatePolicy"),
+        ] {
+            assert_eq!(server.get(list).await.pointer(pointer), Some(&Value::Null), "{list}");
+            let shown = server.get(&format!("{list}?showEffectivePolicy=true")).await;
+            assert_eq!(shown.pointer(pointer), Some(effective), "{list}");
+        }
         assert_eq!(server.get_decision(&resources).await["policy"], *effective);
     }
     let listed = server.get("assignments?pageSize=4").await;
@@ -185,12 +197,18 @@ async fn an_assignment_with_limits_shows_their_usage() {
 
 /// A pause of each scope blocks the update of the instance until it is removed.
 async fn check_pauses(server: &TestServer, resources: &ResourceIds) {
-    for scope in ["project", &resources.site, &resources.policy] {
+    for (scope, named) in [
+        ("project", "project".to_owned()),
+        (resources.site.as_str(), format!("ulm ({})", resources.site)),
+        (&resources.policy, format!("security ({})", resources.policy)),
+    ] {
         let pause = format!("pauses/{scope}");
         let created = server.put(&pause, json!({"reason": "a storm"})).await;
         assert_eq!((&created["scope"], &created["by"]), (&json!(scope), &json!("writer")));
         let decision = server.get_decision(resources).await;
         assert_eq!(reason_and_may_start(&decision), ("paused", false), "{scope}");
+        let text = format!("writer paused updates of {named}: a storm");
+        assert_eq!(decision["reason"]["text"], text);
         assert_eq!(decision["pauses"], json!([created]));
         assert_eq!(server.get("pauses").await["pauses"], json!([created]));
         server.delete(&pause).await;

@@ -72,7 +72,7 @@ async fn a_node_that_was_not_woken_learns_that_its_assignment_was_stopped() {
     assert_ne!(answer.decision_tag, previous.decision_tag);
     assert_eq!(act(&answer), "continue");
     let reason = reason(&answer);
-    assert!(reason.starts_with("1 updates of project failed"), "{reason}");
+    assert!(reason.starts_with("1 update of project failed"), "{reason}");
 }
 
 #[tokio::test]

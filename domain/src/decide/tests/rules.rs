@@ -1,4 +1,4 @@
-//! Package rules of a policy in a decision.
+//! Package rules of a policy in a decision, and the texts of reasons.
 
 use serde_json::json;
 
@@ -55,4 +55,29 @@ fn a_target_stored_by_an_older_release_is_continued() {
         serde_json::to_value(&usual).expect("JSON"),
         serde_json::to_value(&frozen).expect("JSON")
     );
+}
+
+#[test]
+fn a_reason_counts_in_the_singular_and_in_the_plural() {
+    let scope = Scope::Project;
+    for (reason, text) in [
+        (
+            Reason::NoFreeSlot { scope, limit: 1 },
+            "1 node is being updated, as many as project allows at once",
+        ),
+        (
+            Reason::NoFreeSlot { scope, limit: 2 },
+            "2 nodes are being updated, as many as project allows at once",
+        ),
+        (
+            Reason::Stopped { scope, failures: 1 },
+            "1 update of project failed; no more start until `evenkeel assignment resume project`",
+        ),
+        (
+            Reason::Stopped { scope, failures: 3 },
+            "3 updates of project failed; no more start until `evenkeel assignment resume project`",
+        ),
+    ] {
+        assert_eq!(reason.to_string(), text);
+    }
 }

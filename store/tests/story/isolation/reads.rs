@@ -197,7 +197,7 @@ async fn read_plans(tx: &Tx, data: &ProjectData) -> FunctionResults {
         schedules::repeated::find => (tx, again);
         schedules::repeated::find_many => (tx, &[again]);
         decisions::load_decision_input => (tx, &data.host, &data.node, &planning_limits, look);
-        decisions::load_applicable_policy => (tx, &data.host, &data.instance);
+        decisions::load_applicable_policies => (tx, &[(&data.host, &data.instance)]);
     }
 }
 
