@@ -21,6 +21,7 @@ mod page;
 mod requests;
 mod resource;
 mod system;
+mod table;
 mod time;
 mod tree;
 

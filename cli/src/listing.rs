@@ -21,7 +21,8 @@ pub struct ListOptions {
     /// tighter than AND.
     #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
     filter: Option<String>,
-    /// Sort order, such as `name` or `name desc, resourceId` [default: by ID].
+    /// Sort order, such as `name` or `name desc, resourceId` [default: by ID; runs: by start, the
+    /// latest first].
     #[arg(long, value_name = "FIELDS", value_parser = NonEmptyStringValueParser::new())]
     order_by: Option<String>,
     #[command(flatten)]

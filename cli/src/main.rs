@@ -8,7 +8,7 @@ use clap::Parser;
 use evenkeel_cli::args::Cli;
 use evenkeel_cli::{Environment, Failure, System, sanitize_text};
 use evenkeel_kit::{Secret, SystemClock, chain};
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcgetwinsize, tcsetattr};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -49,10 +49,15 @@ fn environment() -> Environment {
         token: env_var("EVENKEEL_TOKEN")
             .and_then(|token| token.into_string().ok())
             .map(Secret::new),
-        terminal,
+        width: terminal_width().filter(|_| terminal),
         colour: terminal && env_var("NO_COLOR").is_none(),
         interactive: io::stdin().is_terminal() && io::stderr().is_terminal(),
     }
+}
+
+/// Width of the terminal. Some terminals report 0 because they do not know it.
+fn terminal_width() -> Option<u16> {
+    tcgetwinsize(io::stdout()).ok().map(|size| size.ws_col).filter(|width| *width > 0)
 }
 
 /// Hides or shows typed characters. While they are hidden, Ctrl-C does not raise a signal, because

@@ -46,11 +46,20 @@ pub struct GlobalOptions {
     pub retry_for: Duration,
 }
 
+impl OutputFormat {
+    /// Whether the output is for people.
+    pub const fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// Human-readable table.
+    /// Human-readable table. On a narrow terminal it lacks the least important columns.
     Table,
+    /// Human-readable table with all columns.
+    Wide,
     /// JSON.
     Json,
     /// YAML.

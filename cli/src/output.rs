@@ -3,12 +3,13 @@
 use std::fmt::Display;
 use std::io::{Read, Write};
 
-use comfy_table::{Attribute, Color, ContentArrangement, Table, presets};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::options::OutputFormat;
 use crate::page::{Cell, DetailPage, Tone, sanitize_text};
 use crate::resource::Resource;
+use crate::table::{Columns, format_table};
 use crate::tree::Branch;
 use crate::{Environment, Failure, System};
 
@@ -20,6 +21,9 @@ pub struct Printer<'a> {
     format: OutputFormat,
     ids_only: bool,
     environment: &'a Environment,
+    now: DateTime<Utc>,
+    /// Number of characters of the shown progress.
+    progress_chars: usize,
 }
 
 impl std::fmt::Debug for Printer<'_> {
@@ -38,6 +42,8 @@ impl<'a> Printer<'a> {
             format,
             ids_only,
             environment: &system.environment,
+            now: system.clock.now(),
+            progress_chars: 0,
         }
     }
 
@@ -62,8 +68,12 @@ impl<'a> Printer<'a> {
     /// Shows the progress on a terminal, in place of the last one. An empty text clears it.
     pub fn show_progress(&mut self, text: &str) -> Result<(), Failure> {
         if self.environment.interactive {
-            write!(self.notes, "\r\x1b[K{text}")?;
+            // Spaces replace the rest of the last text: an escape sequence might not be wanted.
+            let last = self.progress_chars;
+            let end = if text.is_empty() { "\r" } else { "" };
+            write!(self.notes, "\r{text:<last$}{end}")?;
             self.notes.flush()?;
+            self.progress_chars = text.chars().count();
         }
         Ok(())
     }
@@ -78,7 +88,12 @@ impl<'a> Printer<'a> {
 
     /// Whether the output is a table for people.
     pub fn is_human_readable(&self) -> bool {
-        self.format == OutputFormat::Table && !self.ids_only
+        self.format.is_table() && !self.ids_only
+    }
+
+    /// Whether to print all columns of a list.
+    pub fn is_wide(&self) -> bool {
+        self.format == OutputFormat::Wide && !self.ids_only
     }
 
     /// Whether to print only IDs.
@@ -100,8 +115,9 @@ impl<'a> Printer<'a> {
             }
             return Ok(());
         }
-        if self.format == OutputFormat::Table {
-            return self.print_table(header, rows);
+        if self.format.is_table() {
+            let titles = header.to_vec();
+            return self.print_table(&Columns { titles, ..Columns::default() }, rows);
         }
         self.print_data(items)
     }
@@ -114,14 +130,24 @@ impl<'a> Printer<'a> {
             }
             return Ok(());
         }
-        if self.format != OutputFormat::Table {
+        if !self.format.is_table() {
             return self.print_data(&items);
         }
         if items.is_empty() {
             writeln!(self.out, "no {}", R::KIND.plural)?;
             return Ok(());
         }
-        self.print_table(&R::header(), items.iter().map(Resource::row))
+        let (now, is_wide) = (self.now, self.is_wide());
+        self.print_list_rows::<R>(items.iter().map(|item| item.list_row(now, is_wide)))
+    }
+
+    /// Prints the rows of a list as a table.
+    pub fn print_list_rows<R: Resource>(
+        &mut self,
+        rows: impl IntoIterator<Item = Vec<Cell>>,
+    ) -> Result<(), Failure> {
+        let titles = R::header(self.is_wide());
+        self.print_table(&Columns { titles, optional: R::optional_titles() }, rows)
     }
 
     /// Prints trees.
@@ -137,7 +163,7 @@ impl<'a> Printer<'a> {
             }
             return Ok(());
         }
-        if self.format != OutputFormat::Table {
+        if !self.format.is_table() {
             return self.print_data(items);
         }
         for (before, cells) in Branch::lines(roots) {
@@ -163,7 +189,7 @@ impl<'a> Printer<'a> {
             writeln!(self.out, "{id}")?;
             return Ok(());
         }
-        if self.format != OutputFormat::Table {
+        if !self.format.is_table() {
             return self.print_data(item);
         }
         let width = page.fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -173,7 +199,9 @@ impl<'a> Printer<'a> {
         }
         for table in &page.tables {
             writeln!(self.out, "\n{}", table.title)?;
-            self.print_table(table.header, table.rows.clone())?;
+            let titles = table.header.to_vec();
+            let columns = Columns { titles, ..Columns::default() };
+            self.print_table(&columns, table.rows.clone())?;
         }
         Ok(())
     }
@@ -182,7 +210,7 @@ impl<'a> Printer<'a> {
     pub fn print_result(&mut self, noun: &str, id: &str, deed: &str) -> Result<(), Failure> {
         if self.ids_only {
             writeln!(self.out, "{id}")?;
-        } else if self.format == OutputFormat::Table {
+        } else if self.format.is_table() {
             writeln!(self.out, "{noun} {id} {deed}")?;
         } else {
             self.print_data(&serde_json::json!({ "resourceId": id, "result": deed }))?;
@@ -231,40 +259,13 @@ impl<'a> Printer<'a> {
 
     fn print_table(
         &mut self,
-        header: &[&str],
+        columns: &Columns<'_>,
         rows: impl IntoIterator<Item = Vec<Cell>>,
     ) -> Result<(), Failure> {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        if self.environment.terminal {
-            table.set_content_arrangement(ContentArrangement::Dynamic);
-        } else {
-            table.force_no_tty();
-        }
-        if self.environment.colour {
-            table.enforce_styling();
-        }
-        let bold = |title: &&str| comfy_table::Cell::new(title).add_attribute(Attribute::Bold);
-        table.set_header(header.iter().map(bold));
-        for row in rows {
-            table.add_row(row.into_iter().map(to_table_cell));
-        }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
-        }
-        for line in table.lines() {
-            writeln!(self.out, "{}", line.trim_end())?;
+        let width = self.environment.width.filter(|_| !self.is_wide());
+        for line in format_table(columns, rows, width, self.environment.colour) {
+            writeln!(self.out, "{line}")?;
         }
         Ok(())
-    }
-}
-
-fn to_table_cell(cell: Cell) -> comfy_table::Cell {
-    let output = comfy_table::Cell::new(cell.text);
-    match cell.tone {
-        Tone::Plain => output,
-        Tone::Good => output.fg(Color::Green),
-        Tone::Busy => output.fg(Color::Yellow),
-        Tone::Bad => output.fg(Color::Red),
     }
 }

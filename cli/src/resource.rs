@@ -1,10 +1,13 @@
 //! What all resources have in common.
 
+use chrono::{DateTime, Utc};
+use evenkeel_api::timestamps::Timestamps;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Failure;
 use crate::page::{Cell, DetailPage};
+use crate::time::format_age;
 
 /// Names of a kind of resources, and where the REST API has them.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +38,17 @@ pub struct ResourceKind {
     pub key_titles: &'static [&'static str],
     /// Titles of [`Resource::columns`].
     pub titles: &'static [&'static str],
+    /// Titles of [`Resource::wide_columns`].
+    pub wide_titles: &'static [&'static str],
+    /// Titles of the columns that a narrow terminal lacks, the least important first. If empty,
+    /// columns are left out from the right, except the first ones.
+    pub optional_titles: &'static [&'static str],
+    /// Whether lists show the age.
+    pub has_age: bool,
 }
+
+/// Title of the column with the age.
+const AGE: &str = "AGE";
 
 impl ResourceKind {
     /// A kind whose paths, keys and prefix are its plural and its singular. The other fields are
@@ -55,6 +68,9 @@ impl ResourceKind {
             in_use_hint: None,
             key_titles: &["ID", "NAME"],
             titles: &[],
+            wide_titles: &[],
+            optional_titles: &[],
+            has_age: true,
         }
     }
 }
@@ -67,6 +83,14 @@ pub trait Resource: Serialize + DeserializeOwned {
     fn key(&self) -> [&str; 2];
     /// Columns of a list, after the ID and the name.
     fn columns(&self) -> Vec<Cell>;
+    /// Columns that a list has only with `--output wide`.
+    fn wide_columns(&self) -> Vec<Cell> {
+        Vec::new()
+    }
+    /// Times of creation and last change, for the age.
+    fn timestamps(&self) -> Option<&Timestamps> {
+        None
+    }
     /// Adds the details to a page that has the ID and the name.
     fn add_details(&self, _page: &mut DetailPage) {}
 
@@ -95,12 +119,36 @@ pub trait Resource: Serialize + DeserializeOwned {
         format!("{}/{id}", Self::KIND.path)
     }
 
-    /// Column titles of [`Resource::row`].
-    fn header() -> Vec<&'static str> {
-        [Self::KIND.key_titles, Self::KIND.titles].concat()
+    /// Column titles of [`Resource::list_row`].
+    fn header(is_wide: bool) -> Vec<&'static str> {
+        let kind = Self::KIND;
+        let age: &[_] = if kind.has_age { &[AGE] } else { &[] };
+        let wide = if is_wide { kind.wide_titles } else { &[] };
+        [kind.key_titles, kind.titles, age, wide].concat()
+    }
+
+    /// Titles of the columns that a narrow terminal lacks, the least important first.
+    fn optional_titles() -> Vec<&'static str> {
+        match Self::KIND.optional_titles {
+            [] => [AGE].iter().chain(Self::KIND.titles.iter().rev()).copied().collect(),
+            titles => titles.to_vec(),
+        }
     }
 
     /// Row of a list.
+    fn list_row(&self, now: DateTime<Utc>, is_wide: bool) -> Vec<Cell> {
+        let mut row = self.row();
+        if Self::KIND.has_age {
+            let age = self.timestamps().map(|times| format_age(times.created_at, now));
+            row.push(Cell::from(age.unwrap_or_default()));
+        }
+        if is_wide {
+            row.extend(self.wide_columns());
+        }
+        row
+    }
+
+    /// The ID, the name and the columns.
     fn row(&self) -> Vec<Cell> {
         let keys = self.key().into_iter().take(Self::KIND.key_titles.len());
         keys.map(Cell::from).chain(self.columns()).collect()

@@ -34,8 +34,9 @@ pub struct Environment {
     pub contexts: PathBuf,
     /// Token that overrides the token of the context.
     pub token: Option<Secret>,
-    /// Whether standard output is a terminal.
-    pub terminal: bool,
+    /// Number of columns of the terminal; none if standard output is no terminal or if the terminal
+    /// does not know its width.
+    pub width: Option<u16>,
     /// Whether to use colours.
     pub colour: bool,
     /// Whether standard input and standard error are terminals, for prompts and progress.

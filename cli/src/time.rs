@@ -90,6 +90,19 @@ pub fn format_distance(from: DateTime<Utc>, to: DateTime<Utc>) -> String {
     }
 }
 
+/// Formats an age in one unit, so that columns stay narrow.
+pub fn format_age(since: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    let seconds = (now - since).num_seconds().max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match (minutes, hours, days) {
+        (0..2, _, _) => format!("{seconds}s"),
+        (_, 0..2, _) => format!("{minutes}m"),
+        (_, 0..48, _) => format!("{hours}h"),
+        (_, _, 0..730) => format!("{days}d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,5 +136,24 @@ mod tests {
         assert_eq!(after(150), "2m");
         assert_eq!(after(7_500), "2h 5m");
         assert_eq!(after(200_000), "2d 7h");
+    }
+    #[test]
+    fn an_age_is_shown_in_one_unit() {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::days(36_500);
+        let age = |seconds| format_age(now - TimeDelta::seconds(seconds), now);
+        for (seconds, text) in [
+            (-5, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (7_199, "119m"),
+            (7_200, "2h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+            (63_071_999, "729d"),
+            (63_072_000, "2y"),
+        ] {
+            assert_eq!(age(seconds), text, "{seconds}");
+        }
     }
 }

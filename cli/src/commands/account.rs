@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::local_account::{LocalAccountInput, LocalAccountResource};
+use evenkeel_api::timestamps::Timestamps;
 
 use crate::Failure;
 use crate::client::Client;
@@ -86,6 +87,10 @@ impl Resource for LocalAccountResource {
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.username]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

@@ -215,7 +215,7 @@ fn build_row(assignment: &AssignmentResource, names: &Names) -> Vec<Cell> {
 
 fn build_page(assignment: &AssignmentResource, names: &Names) -> DetailPage {
     let mut page = DetailPage::default();
-    for (title, cell) in AssignmentResource::header().iter().zip(build_row(assignment, names)) {
+    for (title, cell) in AssignmentResource::header(false).iter().zip(build_row(assignment, names)) {
         page.field(&title.to_lowercase(), cell);
     }
     if let Some(resumption) = &assignment.resumption {
@@ -253,6 +253,7 @@ impl Resource for AssignmentResource {
     const KIND: ResourceKind = ResourceKind {
         id_prefix: "",
         name_field: None,
+        has_age: false,
         key_titles: &["TARGET"],
         titles: &["POLICY", "UPDATING", "FAILURES", "SINCE"],
         ..ResourceKind::new("TARGET", "assignment", "assignments")

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use evenkeel_api::custom_config::{CustomConfigInput, CustomConfigResource};
+use evenkeel_api::timestamps::Timestamps;
 
 use crate::Failure;
 use crate::client::Client;
@@ -66,6 +67,10 @@ impl Resource for CustomConfigResource {
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

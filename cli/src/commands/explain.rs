@@ -78,7 +78,7 @@ fn add_policy(page: &mut DetailPage, decision: &Decision) {
         return;
     };
     let name = name_with_id(&policy.name, &policy.resource_id);
-    let target = describe_scope(&policy.level, &policy.assigned_to);
+    let target = instance::describe_scope(policy);
     page.field("policy", format!("{name}, assigned to the {target}"));
     if let Some(desired) = desired_target(decision) {
         page.field("desired", describe_desired(desired));

@@ -11,10 +11,11 @@ use evenkeel_api::host_summary::HostSummary;
 use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::SiteResource;
+use evenkeel_api::timestamps::Timestamps;
 
 use self::packages::ListPackages;
 use self::write::{CreateHost, RegisterHost, SetHost};
-use super::instance::available_updates_cell;
+use super::instance::{self, available_updates_cell};
 use super::site;
 use crate::Failure;
 use crate::client::Client;
@@ -125,6 +126,7 @@ impl ListHosts {
             (None, Some(region)) => query.and_condition(&region_condition(client, &region).await?),
             (None, None) => query,
         };
+        let query = if printer.is_wide() { instance::with_policies(query) } else { query };
         listing::fetch_and_print::<HostResource>(client, &query, printer).await
     }
 }
@@ -206,11 +208,17 @@ impl Resource for HostResource {
             "delete its instance as well: `evenkeel host delete HOST --with-instance`",
         ),
         titles: &["SITE", "STATE", "STATUS", "OS", "UPDATE", "AVAILABLE"],
+        wide_titles: &["POLICY", "POLICY FROM"],
+        optional_titles: &["AGE", "OS", "STATE", "AVAILABLE", "SITE", "UPDATE", "STATUS"],
         ..ResourceKind::new("HOST", "host", "hosts")
     };
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {
@@ -224,6 +232,11 @@ impl Resource for HostResource {
             Cell::status(&instance.update_status, instance.update_status_indicator),
             available_updates_cell(&instance)
         ]
+    }
+
+    fn wide_columns(&self) -> Vec<Cell> {
+        let instance = self.instance.as_deref().cloned().unwrap_or_default();
+        cells![instance::policy_name(&instance), instance::policy_source(&instance)]
     }
 
     fn add_details(&self, page: &mut DetailPage) {

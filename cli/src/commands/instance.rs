@@ -3,8 +3,10 @@
 mod write;
 
 use clap::Subcommand;
+use evenkeel_api::decision::EffectivePolicy;
 use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::{InstanceBadImage, InstanceCondition, InstanceResource, InstanceSlot};
+use evenkeel_api::timestamps::Timestamps;
 
 use self::write::{CreateInstance, SetInstance};
 use crate::Failure;
@@ -58,7 +60,8 @@ impl InstanceCommand {
         type Instance = InstanceResource;
         match self {
             Self::List(options) => {
-                listing::fetch_and_print::<Instance>(client, &options.query(), printer).await
+                let query = with_policies(options.query());
+                listing::fetch_and_print::<Instance>(client, &query, printer).await
             }
             Self::Get { instance } => {
                 let id = resolve_instance_id(client, &instance).await?;
@@ -138,7 +141,8 @@ impl Resource for InstanceResource {
     const KIND: ResourceKind = ResourceKind {
         id_prefix: "inst",
         path: "compute/instances",
-        titles: &["HOST", "OS", "POLICY", "UPDATE", "AVAILABLE"],
+        titles: &["HOST", "OS", "POLICY", "POLICY FROM", "UPDATE", "AVAILABLE"],
+        optional_titles: &["AGE", "OS", "AVAILABLE", "POLICY FROM", "NAME", "UPDATE", "POLICY"],
         ..ResourceKind::new("INSTANCE", "instance", "instances")
     };
 
@@ -146,11 +150,16 @@ impl Resource for InstanceResource {
         [&self.resource_id, &self.name]
     }
 
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
+    }
+
     fn columns(&self) -> Vec<Cell> {
         cells![
             host_name(self),
             os_name(self),
             policy_name(self),
+            policy_source(self),
             Cell::status(&self.update_status, self.update_status_indicator),
             available_updates_cell(self)
         ]
@@ -220,8 +229,28 @@ fn os_name(instance: &InstanceResource) -> String {
     os.map(|os| os.name.clone()).unwrap_or_default()
 }
 
+/// Also queries the policies that apply, which servers omit from lists by default.
+pub fn with_policies(query: Query) -> Query {
+    query.with_param("showEffectivePolicy", "true")
+}
+
+/// Where the effective policy comes from.
+pub fn policy_source(instance: &InstanceResource) -> String {
+    instance.effective_update_policy.as_ref().map(describe_scope).unwrap_or_default()
+}
+
+/// Level of an assignment and its target: the name of a site or region, else the ID.
+pub fn describe_scope(policy: &EffectivePolicy) -> String {
+    let EffectivePolicy { level, assigned_to, assigned_to_name, .. } = policy;
+    match (level.as_str(), assigned_to_name.as_str()) {
+        ("site" | "region", "") => format!("{level} {assigned_to}"),
+        ("site" | "region", name) => format!("{level} {name}"),
+        _ => level.clone(),
+    }
+}
+
 /// Name of the effective policy.
-fn policy_name(instance: &InstanceResource) -> String {
+pub fn policy_name(instance: &InstanceResource) -> String {
     let own = instance.update_policy.as_ref().map(|policy| &policy.name);
     let applies = instance.effective_update_policy.as_ref();
     applies.map(|policy| &policy.name).or(own).cloned().unwrap_or_default()
@@ -230,8 +259,8 @@ fn policy_name(instance: &InstanceResource) -> String {
 /// Effective policy, and the level that it is assigned to.
 fn describe_policy(instance: &InstanceResource) -> String {
     if let Some(policy) = &instance.effective_update_policy {
-        let (name, id, level) = (&policy.name, &policy.resource_id, &policy.level);
-        return format!("{name} ({id}), assigned to the {level}");
+        let (name, id, target) = (&policy.name, &policy.resource_id, describe_scope(policy));
+        return format!("{name} ({id}), assigned to the {target}");
     }
     let own = instance.update_policy.as_ref();
     own.map(|policy| format!("{} ({})", policy.name, policy.resource_id)).unwrap_or_default()

@@ -78,6 +78,7 @@ impl Resource for JoinTokenResource {
         path: "join-tokens",
         list_key: "joinTokens",
         name_field: None,
+        has_age: false,
         titles: &["STATE", "EXPIRES", "ONE-TIME", "CREATES HOSTS", "USED"],
         ..ResourceKind::new("TOKEN", "join token", "join tokens")
     };

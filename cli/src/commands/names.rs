@@ -32,7 +32,7 @@ pub async fn list_with_names<R: Resource>(
     let ids: Vec<_> = items.iter().flat_map(ids).collect();
     let names = Names::fetch(client, &ids).await?;
     let rows = items.iter().map(|item| row(item, &names));
-    printer.print_rows(&items, [""; 0], &R::header(), rows)
+    printer.print_list_rows::<R>(rows)
 }
 
 /// Names of policies, sites and regions by ID.

@@ -17,6 +17,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use evenkeel_api::os::{
     OperatingSystemInput, OperatingSystemResource, OsProviderKind, OsType, SecurityFeature,
 };
+use evenkeel_api::timestamps::Timestamps;
 use serde::Deserialize;
 
 use self::bundle::{CreateBundle, Import};
@@ -276,11 +277,16 @@ impl Resource for OperatingSystemResource {
         list_key: "OperatingSystemResources",
         in_use_hint: Some("delete the instances and policies that use it first"),
         titles: &["TYPE", "ARCHITECTURE", "PROFILE", "IMAGE VERSION"],
+        optional_titles: &["AGE", "ARCHITECTURE", "PROFILE", "TYPE", "IMAGE VERSION"],
         ..ResourceKind::new("OS", "operating system", "operating systems")
     };
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

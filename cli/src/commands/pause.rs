@@ -128,6 +128,7 @@ impl Resource for PauseResource {
     const KIND: ResourceKind = ResourceKind {
         id_prefix: "",
         name_field: None,
+        has_age: false,
         key_titles: &["PAUSED"],
         titles: &["REASON", "BY", "SINCE"],
         ..ResourceKind::new("PAUSE", "pause", "pauses")

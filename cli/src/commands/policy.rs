@@ -9,6 +9,7 @@ use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
     ImageRulesInput, OsUpdatePolicy, OsUpdatePolicyInput, PackageRulesInput, UpdatePolicyKind,
 };
+use evenkeel_api::timestamps::Timestamps;
 use serde::Deserialize;
 
 use self::rules::{ImageRuleOptions, PackageRuleOptions};
@@ -185,6 +186,10 @@ impl Resource for OsUpdatePolicy {
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

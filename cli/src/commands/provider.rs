@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_api::provider::{ProviderInput, ProviderKind, ProviderResource, ProviderVendor};
+use evenkeel_api::timestamps::Timestamps;
 
 use crate::Failure;
 use crate::client::Client;
@@ -95,6 +96,10 @@ impl Resource for ProviderResource {
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

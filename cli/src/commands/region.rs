@@ -4,6 +4,7 @@ pub mod tree;
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::region::{RegionInput, RegionResource};
+use evenkeel_api::timestamps::Timestamps;
 use serde_json::json;
 
 use super::site;
@@ -118,6 +119,10 @@ impl Resource for RegionResource {
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

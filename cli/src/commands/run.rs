@@ -4,6 +4,7 @@ mod report;
 mod watch;
 
 use clap::Subcommand;
+use evenkeel_api::timestamps::Timestamps;
 use evenkeel_api::update_run::{OsUpdateRun, RunEvent, RunImage, RunPackage};
 
 use self::watch::Watch;
@@ -20,9 +21,9 @@ use crate::{Ending, Failure};
 /// Show and watch update runs.
 #[derive(Debug, Subcommand)]
 pub enum RunCommand {
-    /// List runs.
+    /// List runs, the latest first.
     List {
-        /// List only runs of this host (ID or name), latest first.
+        /// List only runs of this host (ID or name).
         #[arg(long)]
         host: Option<String>,
         #[command(flatten)]
@@ -40,16 +41,11 @@ impl RunCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         match self {
             Self::List { host, options } => {
-                let query = match host {
-                    None => options.query(),
-                    Some(host) => {
-                        let (_, instance) = instance::find_host_and_instance(client, &host).await?;
-                        options
-                            .query()
-                            .and_condition(&instance_condition(&instance))
-                            .default_order(LATEST_FIRST)
-                    }
-                };
+                let mut query = options.query().default_order(LATEST_FIRST);
+                if let Some(host) = host {
+                    let (_, instance) = instance::find_host_and_instance(client, &host).await?;
+                    query = query.and_condition(&instance_condition(&instance));
+                }
                 listing::fetch_and_print::<OsUpdateRun>(client, &query, printer).await?;
             }
             Self::Get(run) => run.print(client, printer).await?,
@@ -82,11 +78,16 @@ impl Resource for OsUpdateRun {
         in_use_hint: Some("a run can be deleted after it has ended"),
         key_titles: &["ID"],
         titles: &["HOST", "STATE", "POLICY", "START", "END", "PACKAGES"],
+        optional_titles: &["END", "START", "PACKAGES", "POLICY"],
         ..ResourceKind::new("RUN", "run", "runs")
     };
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

@@ -11,6 +11,7 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::schedule::{RepeatedScheduleResource, ScheduleStatus, SingleScheduleResource};
 use evenkeel_api::site::SiteResource;
+use evenkeel_api::timestamps::Timestamps;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use self::create::CreateSchedule;
@@ -92,6 +93,7 @@ impl Resource for Schedule {
         list_key: "singleSchedules",
         second_list_key: Some("repeatedSchedules"),
         titles: &["FOR", "OPENS", "CLOSES", "TARGET"],
+        optional_titles: &["AGE", "FOR", "CLOSES", "TARGET"],
         ..ResourceKind::new("SCHEDULE", "schedule", "schedules")
     };
 
@@ -111,6 +113,13 @@ impl Resource for Schedule {
         }
     }
 
+    fn timestamps(&self) -> Option<&Timestamps> {
+        match self {
+            Self::Single(schedule) => schedule.timestamps.as_ref(),
+            Self::Repeated(schedule) => schedule.timestamps.as_ref(),
+        }
+    }
+
     fn columns(&self) -> Vec<Cell> {
         let (opens, closes) = match self {
             Self::Single(schedule) => (
@@ -127,20 +136,18 @@ impl Resource for Schedule {
 
     fn add_details(&self, page: &mut DetailPage) {
         page.field("for", self.purpose());
-        let timestamps = match self {
+        match self {
             Self::Single(schedule) => {
                 page.field("start", format_unix_seconds(schedule.start_seconds))
                     .field("end", format_unix_seconds(schedule.end_seconds));
-                &schedule.timestamps
             }
             Self::Repeated(schedule) => {
                 page.field("cron", cron_expression(schedule))
                     .field("time zone", &schedule.time_zone)
                     .field("duration", format_length(schedule));
-                &schedule.timestamps
             }
-        };
-        page.field("target", self.target()).created(timestamps.as_ref());
+        }
+        page.field("target", self.target()).created(self.timestamps());
     }
 }
 

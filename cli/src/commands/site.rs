@@ -4,6 +4,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::{SiteInput, SiteResource};
 use evenkeel_api::status::MetadataItem;
+use evenkeel_api::timestamps::Timestamps;
 use serde_json::json;
 
 use crate::Failure;
@@ -136,6 +137,10 @@ impl Resource for SiteResource {
 
     fn key(&self) -> [&str; 2] {
         [&self.resource_id, &self.name]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
     }
 
     fn columns(&self) -> Vec<Cell> {

@@ -31,8 +31,8 @@ async fn a_provider_is_added_listed_and_deleted() {
     created      -
     ");
     insta::assert_snapshot!(cli.run("evenkeel provider list").await, @r"
-    ID                 NAME   VENDOR       ENDPOINT
-    provider-00000001  racks  lenovo-loca  https://racks.example.org
+    ID                 NAME   VENDOR       ENDPOINT                   AGE
+    provider-00000001  racks  lenovo-loca  https://racks.example.org  -
     ");
     insta::assert_snapshot!(cli.fail("evenkeel provider delete racks").await, @r#"
     hosts refer to the provider
@@ -95,8 +95,8 @@ async fn a_local_account_has_a_key() {
     let line = format!("evenkeel account create alice --ssh-key-file {}", file.display());
     cli.run(&line).await;
     insta::assert_snapshot!(cli.run("evenkeel account list").await, @r"
-    ID                     USERNAME  KEY
-    localaccount-00000001  alice     ssh-ed25519 …AIFkqJv0c0Zg2 alice@desk
+    ID                     USERNAME  KEY                                    AGE
+    localaccount-00000001  alice     ssh-ed25519 …AIFkqJv0c0Zg2 alice@desk  -
     ");
     assert_eq!(
         cli.run("evenkeel account delete alice").await,

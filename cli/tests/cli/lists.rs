@@ -65,9 +65,9 @@ async fn a_list_is_filtered_and_ordered() {
     let line = "evenkeel host list --filter \"name = edge AND NOT has(site)\" --order-by \"name desc\" --limit 2";
     insta::assert_snapshot!(cli.run(line).await, @r"
     note: showing 2 of 30 hosts
-    ID             NAME    SITE  STATE        STATUS  OS  UPDATE  AVAILABLE
-    host-00000007  edge-7  -     unspecified  -       -   -       -
-    host-00000008  edge-8  -     unspecified  -       -   -       -
+    ID             NAME    SITE  STATE        STATUS  OS  UPDATE  AVAILABLE  AGE
+    host-00000007  edge-7  -     unspecified  -       -   -       -          -
+    host-00000008  edge-8  -     unspecified  -       -   -       -          -
     ");
     assert_eq!(cli.fake_server.requests().lines().count(), 1);
     // JSON output contains no note.
@@ -94,7 +94,9 @@ async fn an_interactive_user_sees_progress() {
         .answer("GET compute/hosts", page(0..100, 101, "one"))
         .answer("GET compute/hosts?pageToken=one", page(100..101, 101, ""));
     let text = cli.run("evenkeel host list -q").await;
-    assert!(text.starts_with("\r\u{1b}[K100 of 101 hosts\r\u{1b}[Khost-00000000\n"), "{text:?}");
+    let cleared = " ".repeat("100 of 101 hosts".len());
+    let start = format!("\r100 of 101 hosts\r{cleared}\rhost-00000000\n");
+    assert!(text.starts_with(&start), "{text:?}");
 }
 
 #[tokio::test]
@@ -105,7 +107,7 @@ async fn every_list_command_takes_a_filter() {
         ("region", "regions?showTotalSites=true", "regions"),
         ("site", "sites", "sites"),
         ("host", "compute/hosts", "hosts"),
-        ("instance", "compute/instances", "instances"),
+        ("instance", "compute/instances?showEffectivePolicy=true", "instances"),
         ("os", "compute/os", "OperatingSystemResources"),
         ("policy", "os-update-policies", "osUpdatePolicies"),
         ("run", "os-update-runs", "osUpdateRuns"),
@@ -234,4 +236,89 @@ async fn hosts_of_a_region_include_its_subregions() {
     GET regions
     GET compute/hosts?filter=(site.region.resourceId == "region-00000001" OR site.region.resourceId == "region-00000002" OR site.region.resourceId == "region-00000003")
     "#);
+}
+
+fn full_host() -> Value {
+    json!({"hosts": [{
+        "resourceId": "host-00000001", "name": "edge-01", "site": {"name": "bonn"},
+        "currentState": "HOST_STATE_ONBOARDED", "hostStatus": "Running",
+        "timestamps": {"createdAt": "2026-02-27T12:00:00Z", "updatedAt": "2026-02-27T12:00:00Z"},
+        "instance": {
+            "resourceId": "inst-00000001", "updateStatus": "No Current Update",
+            "os": {"name": "Debian GNU/Linux 12 (bookworm)"},
+            "effectiveUpdatePolicy": {
+                "resourceId": "osupdatepolicy-00000001", "name": "tools", "level": "region",
+                "assignedTo": "region-00000001", "assignedToName": "emea",
+            },
+        },
+    }], "totalElements": 1, "hasNext": false})
+}
+
+#[tokio::test]
+async fn a_narrow_terminal_gets_fewer_columns_and_whole_ids() {
+    let mut cli = TestCli::new().await;
+    cli.fake_server.answer("GET compute/hosts", full_host());
+    let mut tables = String::new();
+    for width in [None, Some(110), Some(80), Some(20)] {
+        cli.width = width;
+        writeln!(tables, "{width:?}\n{}", cli.run("evenkeel host list").await).expect("a string");
+    }
+    insta::assert_snapshot!(tables, @r"
+    None
+    ID             NAME     SITE  STATE      STATUS   OS                              UPDATE             AVAILABLE  AGE
+    host-00000001  edge-01  bonn  onboarded  Running  Debian GNU/Linux 12 (bookworm)  No Current Update  -          2d
+
+    Some(110)
+    ID             NAME     SITE  STATE      STATUS   OS                              UPDATE             AVAILABLE
+    host-00000001  edge-01  bonn  onboarded  Running  Debian GNU/Linux 12 (bookworm)  No Current Update  -
+
+    Some(80)
+    ID             NAME     SITE  STATE      STATUS   UPDATE             AVAILABLE
+    host-00000001  edge-01  bonn  onboarded  Running  No Current Update  -
+
+    Some(20)
+    ID             NAME
+    host-00000001  edge-01
+    ");
+}
+
+#[tokio::test]
+async fn a_wide_list_names_the_policy_and_its_source_on_any_terminal() {
+    let mut cli = TestCli::new().await;
+    cli.width = Some(40);
+    cli.fake_server.answer("GET compute/hosts?showEffectivePolicy=true", full_host());
+    insta::assert_snapshot!(cli.run("evenkeel host list -o wide").await, @r"
+    ID             NAME     SITE  STATE      STATUS   OS                              UPDATE             AVAILABLE  AGE  POLICY  POLICY FROM
+    host-00000001  edge-01  bonn  onboarded  Running  Debian GNU/Linux 12 (bookworm)  No Current Update  -          2d   tools   region emea
+    ");
+    let instance = full_host()["hosts"][0]["instance"].clone();
+    let list = json!({"instances": [instance], "totalElements": 1, "hasNext": false});
+    cli.fake_server.answer("GET compute/instances?showEffectivePolicy=true", list);
+    cli.width = Some(80);
+    insta::assert_snapshot!(cli.run("evenkeel instance list").await, @r"
+    ID             NAME  HOST  POLICY  POLICY FROM  UPDATE             AVAILABLE
+    inst-00000001  -     -     tools   region emea  No Current Update  -
+    ");
+}
+
+#[tokio::test]
+async fn only_colours_need_escape_sequences() {
+    let mut cli = TestCli::new().await;
+    (cli.width, cli.interactive) = (Some(80), true);
+    cli.fake_server
+        .answer("GET compute/hosts", page(0..100, 101, "one"))
+        .answer("GET compute/hosts?pageToken=one", page(100..101, 101, ""));
+    assert!(!cli.run("evenkeel host list").await.contains('\u{1b}'));
+    cli.colour = true;
+    assert!(cli.run("evenkeel host list").await.contains("\u{1b}[1m"));
+}
+
+#[tokio::test]
+async fn the_latest_runs_are_listed_first() {
+    let cli = TestCli::new().await;
+    let none = json!({"osUpdateRuns": [], "totalElements": 0, "hasNext": false});
+    let latest_first = "GET os-update-runs?orderBy=startTime desc, resourceId desc";
+    cli.fake_server.answer(latest_first, none);
+    cli.run("evenkeel run list").await;
+    assert_eq!(cli.fake_server.requests(), latest_first);
 }

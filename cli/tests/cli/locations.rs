@@ -28,9 +28,9 @@ async fn regions_are_listed_with_their_parent() {
     let cli = TestCli::new().await;
     cli.fake_server.answer("GET regions?showTotalSites=true", regions());
     insta::assert_snapshot!(cli.run("evenkeel region list").await, @r"
-    ID               NAME     PARENT   SITES
-    region-00000001  Germany  -        2
-    region-00000002  Berlin   Germany  1
+    ID               NAME     PARENT   SITES  AGE
+    region-00000001  Germany  -        2      -
+    region-00000002  Berlin   Germany  1      -
     ");
 }
 
@@ -80,8 +80,8 @@ async fn a_site_is_created_with_coordinates() {
     country  de     inherited
     ");
     insta::assert_snapshot!(cli.run("evenkeel site list").await, @r"
-    ID             NAME   REGION  LATITUDE   LONGITUDE
-    site-00000001  Mitte  Berlin  52.520008  -0.0000001
+    ID             NAME   REGION  LATITUDE   LONGITUDE   AGE
+    site-00000001  Mitte  Berlin  52.520008  -0.0000001  -
     ");
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST sites {"name":"Mitte","regionId":"region-00000002","siteLat":525200080,"siteLng":-1,"metadata":[]}

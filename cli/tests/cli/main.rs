@@ -38,6 +38,9 @@ struct TestCli {
     token: Option<Secret>,
     /// Whether prompts can be answered.
     interactive: bool,
+    /// Width of the terminal; none for a pipe.
+    width: Option<u16>,
+    colour: bool,
 }
 
 impl TestCli {
@@ -52,6 +55,8 @@ impl TestCli {
             home,
             token: Some(Secret::new("good")),
             interactive: false,
+            width: None,
+            colour: false,
         }
     }
 
@@ -69,8 +74,8 @@ impl TestCli {
                 environment: Environment {
                     contexts: self.contexts.clone(),
                     token: self.token.clone(),
-                    terminal: false,
-                    colour: false,
+                    width: self.width,
+                    colour: self.colour,
                     interactive: self.interactive,
                 },
             })

@@ -47,7 +47,7 @@ async fn a_sync_waits_for_its_own_report() {
     let answer = cli.answer("evenkeel os sync --interval 1ms", "").await;
     let (text, ending) = answer.expect("it went well");
     assert_eq!(ending, Ending::Done);
-    assert!(text.contains("\u{1b}[Kfetching profiles: 3 of 12"), "{text}");
+    assert!(text.contains("\rfetching profiles: 3 of 12"), "{text}");
     assert!(text.contains("outcome    succeeded\n"), "{text}");
     assert!(text.contains("new        2\n"), "{text}");
 }

@@ -31,9 +31,9 @@ async fn schedules_of_both_kinds_are_listed() {
     let cli = TestCli::new().await;
     cli.fake_server.answer("GET compute/schedules", both());
     insta::assert_snapshot!(cli.run("evenkeel schedule list").await, @r"
-    ID                     NAME     FOR          OPENS                        CLOSES        TARGET
-    singlesche-00000001    tonight  maintenance  2026-03-01T12:00:30Z         -             region region-00000001
-    repeatedsche-00000001  nightly  update       30 22 * * 1-5 Europe/Berlin  after 2h 30m  site Mitte
+    ID                     NAME     FOR          OPENS                        CLOSES        TARGET                  AGE
+    singlesche-00000001    tonight  maintenance  2026-03-01T12:00:30Z         -             region region-00000001  -
+    repeatedsche-00000001  nightly  update       30 22 * * 1-5 Europe/Berlin  after 2h 30m  site Mitte              -
     ");
     let json = cli.run("evenkeel schedule list -o json").await;
     let json: Value = serde_json::from_str(&json).expect("JSON");

@@ -68,7 +68,7 @@ async fn run_cli(line: &str) -> Result<Ending, Failure> {
         environment: Environment {
             contexts: PathBuf::from("/nowhere"),
             token: None,
-            terminal: false,
+            width: None,
             colour: false,
             interactive: false,
         },

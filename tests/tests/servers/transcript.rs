@@ -72,7 +72,7 @@ impl Story {
             environment: Environment {
                 contexts: self.home.path().join("contexts.yaml"),
                 token: None,
-                terminal: false,
+                width: None,
                 colour: false,
                 interactive: false,
             },
