@@ -11,8 +11,8 @@
 //! creates a new key and accepts tokens of the old key until they expire. Replicas share the
 //! folder. The id of a key is its RFC 7638 thumbprint.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -21,6 +21,9 @@ use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData, SubjectPublicKeyInfo};
 use sha2::{Digest, Sha256};
 
 use crate::file::{self, FileError};
+
+/// File of the key that signs.
+const SIGNING_KEY_FILE: &str = "signing.pem";
 
 /// A key whose signatures are accepted.
 #[derive(Clone)]
@@ -76,39 +79,42 @@ impl Keys {
     /// Reads the keys in `folder`. Creates the folder and the signing key if they do not exist.
     pub fn open(folder: &Path) -> Result<Self, FileError> {
         file::create_private_folder(folder)?;
-        let path = folder.join("signing.pem");
-        let pem = file::read_or_create(&path, 0o600, || {
+        let pem = file::read_or_create(&folder.join(SIGNING_KEY_FILE), 0o600, || {
             let key = KeyPair::generate_for(&PKCS_ED25519);
             Ok(key.map_err(FileError::create("a signing key"))?.serialize_pem())
         })?;
+        Self::from_signing_key(folder, &pem)
+    }
+
+    /// Reads the keys in `folder`; none if it has no signing key. Creates nothing.
+    pub fn read(folder: &Path) -> Result<Option<Self>, FileError> {
+        let pem = file::read(&folder.join(SIGNING_KEY_FILE))?;
+        pem.map(|pem| Self::from_signing_key(folder, &pem)).transpose()
+    }
+
+    /// The ids of all keys in `folder`, which need not have a signing key. Creates nothing.
+    pub fn ids_in(folder: &Path) -> Result<Vec<String>, FileError> {
+        let public = key_files(folder)?.into_iter().map(|path| read_public_key(&path));
+        public.map(|public| Ok(thumbprint(&public?))).collect()
+    }
+
+    fn from_signing_key(folder: &Path, pem: &str) -> Result<Self, FileError> {
+        let path = folder.join(SIGNING_KEY_FILE);
         file::warn_if_open(&path);
         let signing = EncodingKey::from_ed_pem(pem.as_bytes())
             .map_err(|error| FileError::content(&path, error))?;
-        let public = public_key(&pem).map_err(|why| FileError::content(&path, why))?;
+        let public = public_key(pem).map_err(|why| FileError::content(&path, why))?;
         let signing_id = thumbprint(&public);
         let mut keys =
             Self { signing, signing_id: signing_id.clone(), public: vec![(signing_id, public)] };
-        keys.read_others(folder, &path)?;
-        Ok(keys)
-    }
-
-    fn read_others(&mut self, folder: &Path, signing: &Path) -> Result<(), FileError> {
-        let entries = fs::read_dir(folder).map_err(FileError::io("read", folder))?;
-        let mut paths: Vec<_> = entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|end| end == "pem") && path != signing)
-            .collect();
-        paths.sort();
-        for path in paths {
-            let pem = fs::read_to_string(&path).map_err(FileError::io("read", &path))?;
-            let public = public_key(&pem).map_err(|why| FileError::content(&path, why))?;
+        for other in key_files(folder)?.into_iter().filter(|other| *other != path) {
+            let public = read_public_key(&other)?;
             let id = thumbprint(&public);
-            if self.public.iter().all(|(existing, _)| *existing != id) {
-                self.public.push((id, public));
+            if keys.public.iter().all(|(existing, _)| *existing != id) {
+                keys.public.push((id, public));
             }
         }
-        Ok(())
+        Ok(keys)
     }
 
     #[must_use]
@@ -140,6 +146,25 @@ impl Keys {
         };
         self.public.iter().map(key).collect()
     }
+}
+
+/// The key files in a folder, by name; none if the folder does not exist.
+fn key_files(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(FileError::io("read", folder)(error)),
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|end| end == "pem")).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn read_public_key(path: &Path) -> Result<Vec<u8>, FileError> {
+    let pem = fs::read_to_string(path).map_err(FileError::io("read", path))?;
+    public_key(&pem).map_err(|why| FileError::content(path, why))
 }
 
 /// The raw Ed25519 public key of a PEM file with a private or public key.
@@ -197,6 +222,22 @@ mod tests {
         let jwks = new.jwks();
         assert_eq!(jwks["keys"][0]["kid"], new.signing_id());
         assert_eq!(jwks["keys"][1]["kid"], old.signing_id());
+    }
+
+    #[test]
+    fn keys_are_read_without_creating_any() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        assert!(Keys::read(&path).unwrap().is_none());
+        assert!(Keys::ids_in(&path).unwrap().is_empty());
+        assert!(!path.exists());
+
+        let first = Keys::open(&path).unwrap();
+        let read = Keys::read(&path).unwrap().unwrap();
+        assert_eq!(read.signing_id(), first.signing_id());
+        fs::rename(path.join("signing.pem"), path.join("2026.pem")).unwrap();
+        assert!(Keys::read(&path).unwrap().is_none());
+        assert_eq!(Keys::ids_in(&path).unwrap(), [first.signing_id()]);
     }
 
     #[test]

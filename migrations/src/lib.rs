@@ -15,6 +15,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000002_clock_failed_runs"),
     step!("20261129_000003_clock_removed_projects"),
     step!("20261129_000002_link"),
+    step!("20261129_000002_cli_server_keys"),
 ];
 
 impl MigratorTrait for Migrator {

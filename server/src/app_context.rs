@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use evenkeel_auth::{Authority, CertificateAuthority, ExternalIssuer, Keys};
+use evenkeel_auth::{Authority, ExternalIssuer};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_store::Store;
 
 use crate::config::{Config, IssuerConfig};
+use crate::shared_keys::KeyFolders;
 use crate::tls::Certificates;
 
 #[derive(Clone, Debug)]
@@ -43,9 +44,8 @@ impl AppContext {
                 Certificates::from_files(certificate, key, south.ca.as_deref())?
             }
             (None, None) => {
-                let folder = config.auth.ca.clone().unwrap_or_else(|| data_dir.join("ca"));
-                let ca = CertificateAuthority::open(&folder, clock.now());
-                let ca = ca.context("the certificate authority is not usable")?;
+                let ca = KeyFolders::new(config, data_dir).open_ca(clock.now())?;
+                let ca = ca.context("southbound.certificate is not set")?;
                 Certificates::from_authority(ca, south, clock.now())?
             }
             _ => anyhow::bail!("set both southbound.certificate and southbound.key, or neither"),
@@ -73,8 +73,7 @@ pub(crate) fn open_authority(config: &Config, data_dir: &Path) -> anyhow::Result
 
 /// Opens the authority that accepts only tokens of this server.
 fn open_own_authority(config: &Config, data_dir: &Path) -> anyhow::Result<Authority> {
-    let folder = config.auth.keys.clone().unwrap_or_else(|| data_dir.join("keys"));
-    let keys = Keys::open(&folder).context("the signing keys are not usable")?;
+    let keys = KeyFolders::new(config, data_dir).open_keys()?;
     Ok(Authority::new(keys, config.auth.tokens.clone()))
 }
 

@@ -41,6 +41,13 @@ pub(crate) enum Command {
     /// Create tokens.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Make the database accept the signing keys and the certificate authority of this server.
+    ///
+    /// All servers on a database have the same keys, and a server with other keys does not start.
+    /// Use this command only if the old keys are lost or no longer secret: tokens of the old signing
+    /// keys become invalid, and nodes that trust the old certificate authority must enrol again.
+    /// Missing keys are created. Stop the servers first.
+    AcceptKeys,
     /// Read a password from standard input and print its hash for the file of users.
     HashPassword,
 }

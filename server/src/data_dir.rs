@@ -25,6 +25,11 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<PathBuf> {
     canonical_path(path).with_context(|| format!("cannot resolve {}", path.display()))
 }
 
+/// Returns the canonical path of the directory if it exists, else the path as it is. Creates nothing.
+pub(crate) fn find(path: &Path) -> anyhow::Result<PathBuf> {
+    if path.exists() { open(path) } else { Ok(path.to_owned()) }
+}
+
 fn canonical_path(path: &Path) -> io::Result<PathBuf> {
     fs::canonicalize(path)
 }

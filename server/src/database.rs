@@ -28,7 +28,8 @@ pub(crate) struct Database {
 pub(crate) enum PrivatePostgresMode {
     /// Start it, and stop it with this process.
     Start,
-    /// Use the one that another process runs. If there is none, start it until this process ends.
+    /// Use the one that another process runs. If none runs, start the existing one until this process
+    /// ends.
     JoinOrStart,
     /// Use the one that another process runs.
     Join,
@@ -153,6 +154,15 @@ fn find_running_postgres(
 ) -> anyhow::Result<Option<String>> {
     if otherwise == PrivatePostgresMode::Start {
         return Ok(None);
+    }
+    // Only `evenkeeld all` creates a database: another command beside the wrong data directory would
+    // create an empty one.
+    if otherwise == PrivatePostgresMode::JoinOrStart && !dir.join("data").exists() {
+        bail!(
+            "no database is configured, and there is no private Postgres in {}: set database.url, or \
+             check --data-dir",
+            dir.display()
+        );
     }
     let url = PrivatePostgres::find_running(dir).context("cannot look for a private Postgres")?;
     if url.is_none() && otherwise == PrivatePostgresMode::Join {

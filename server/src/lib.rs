@@ -2,8 +2,8 @@
 //!
 //! `evenkeeld all` runs all services in one process. `evenkeeld inventory`, `evenkeeld
 //! maintenance-manager` and `evenkeeld os-resource-manager` run one service each, in any number of
-//! replicas; they share a database and a directory of keys. `migrate`, `openapi`, `token` and
-//! `hash-password` are tools.
+//! replicas; they share a database and a directory of keys. `migrate`, `openapi`, `token`,
+//! `accept-keys` and `hash-password` are tools.
 //!
 //! | Module | Purpose |
 //! | --- | --- |
@@ -13,13 +13,14 @@
 //! | `database` | opens the database, runs the private Postgres |
 //! | `app_context` | what the services share |
 //! | `services` | the services and their listeners |
+//! | `shared_keys` | the keys that all servers on one database share |
 //! | `first_start` | the project `default` and the first token |
 //! | `listen`, `http`, `https`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
 //! | `realm` | token endpoint: login with a password |
 //! | `loopback_guard` | checks of requests if authentication is disabled |
 //! | `admin`, `observe` | health, readiness, metrics |
 //! | `clock_watch` | compares the clocks of the process and of the database |
-//! | `tools` | `migrate`, `openapi`, `token`, `hash-password` |
+//! | `tools` | `migrate`, `openapi`, `token`, `accept-keys`, `hash-password` |
 
 mod admin;
 mod app_context;
@@ -37,6 +38,7 @@ mod memory;
 mod observe;
 mod realm;
 mod services;
+mod shared_keys;
 mod southbound;
 mod start;
 mod tls;

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use evenkeel_kit::Lifecycle;
 use evenkeel_kit::telemetry::{self, LogFormat};
+use evenkeel_kit::{Clock, Lifecycle, SystemClock};
 
 use crate::app_context::AppContext;
 use crate::cli::{Cli, Command, TokenCommand};
 use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::services::{Addresses, Listeners, ServiceSelection};
+use crate::shared_keys::KeyFolders;
 use crate::{data_dir, first_start, tools};
 
 /// Runs the command. Errors are written to standard error.
@@ -57,6 +58,7 @@ async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::Token(TokenCommand::Operator(args)) => {
             tools::print_operator_token(&config, &args).await
         }
+        Command::AcceptKeys => tools::accept_keys(&config).await,
         Command::HashPassword => tools::print_password_hash(),
     }
 }
@@ -101,6 +103,8 @@ async fn start_services(
     life: &Lifecycle,
 ) -> anyhow::Result<Addresses> {
     database.stop_if_postgres_ends(life);
+    let folders = KeyFolders::new(&config, data_dir);
+    folders.check(&database.store, SystemClock.now()).await?;
     let context = AppContext::open(&config, data_dir, database.store.clone())?;
     let addresses = listeners.addresses();
     let token_for = config.auth.first_token_ttl;

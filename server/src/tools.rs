@@ -1,4 +1,5 @@
-//! `migrate`, `openapi`, `token` and `hash-password`: commands that do one thing and exit.
+//! `migrate`, `openapi`, `token`, `accept-keys` and `hash-password`: commands that do one thing and
+//! exit.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use chrono::TimeDelta;
-use evenkeel_auth::{Role, users};
+use evenkeel_auth::{Keys, Role, users};
 use evenkeel_kit::{Clock, Secret, SystemClock};
 use evenkeel_store::projects;
 use uuid::Uuid;
@@ -14,11 +15,12 @@ use uuid::Uuid;
 use crate::cli::{OperatorRole, OperatorTokenArgs};
 use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
+use crate::shared_keys::KeyFolders;
 use crate::{app_context, data_dir};
 
 /// Migrates the database schema.
 pub(crate) async fn migrate(config: &Config) -> anyhow::Result<ExitCode> {
-    let data_dir = &data_dir::open(&config.data_dir)?;
+    let data_dir = &data_dir::find(&config.data_dir)?;
     let database =
         Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Migrate)
             .await?;
@@ -40,7 +42,15 @@ pub(crate) async fn print_operator_token(
     config: &Config,
     args: &OperatorTokenArgs,
 ) -> anyhow::Result<ExitCode> {
-    let data_dir = &data_dir::open(&config.data_dir)?;
+    let data_dir = &data_dir::find(&config.data_dir)?;
+    let folder = KeyFolders::new(config, data_dir).keys;
+    // A token of a new key would be useless: no server accepts it.
+    if Keys::read(&folder).context("the signing keys are not usable")?.is_none() {
+        anyhow::bail!(
+            "no keys of a server in {}; is --data-dir or --config right?",
+            folder.display()
+        );
+    }
     let role = match (args.role, &args.project) {
         (OperatorRole::Admin, _) => Role::Administrator,
         (OperatorRole::Read, Some(project)) => {
@@ -58,6 +68,20 @@ pub(crate) async fn print_operator_token(
         .context("cannot create a token")?;
     tracing::info!(%role, subject = args.subject, expires_at = %issued.expires_at, "created a token");
     print_line(issued.token.reveal())
+}
+
+/// Records the keys of this server in place of those that the database records.
+pub(crate) async fn accept_keys(config: &Config) -> anyhow::Result<ExitCode> {
+    let data_dir = &data_dir::open(&config.data_dir)?;
+    let database =
+        Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Refuse)
+            .await?;
+    let accepted = KeyFolders::new(config, data_dir).accept(&database.store, SystemClock.now());
+    let accepted = accepted.await.context("cannot record the keys of this server");
+    database.close().await;
+    accepted?;
+    tracing::info!("the database accepts the keys of this server");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the hash of the password on the first line of standard input.

@@ -56,6 +56,7 @@ pub mod regions;
 pub mod related;
 pub mod runs;
 pub mod schedules;
+pub mod server_keys;
 pub mod settings;
 pub mod sites;
 pub mod tallies;

@@ -86,7 +86,7 @@ impl HostCommand {
         type Host = HostResource;
         match self {
             Self::List(list) => list.run(client, printer).await,
-            Self::Get(host) => host.print(client, printer).await,
+            Self::Get(host) => print_host(client, host.text(), printer).await,
             Self::Create(create) => printer.print_resource(&create.run(client).await?),
             Self::Register(register) => printer.print_resource(&register.run(client).await?),
             Self::Set(set) => printer.print_resource(&set.run(client).await?),
@@ -180,6 +180,20 @@ fn build_summary_page(summary: HostSummary) -> DetailPage {
         .field("with an error", count(summary.error, Tone::Bad))
         .field("without a site", count(summary.unallocated, Tone::Plain));
     page
+}
+
+/// Prints a host, for people with the policy that applies to it.
+async fn print_host(client: &Client, text: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let mut host: HostResource = requests::find(client, text).await?;
+    if let Some(instance) = host.instance.as_ref().filter(|_| printer.is_human_readable()) {
+        // Only the response for the instance has the policy.
+        match client.get(&InstanceResource::address(&instance.resource_id)).await {
+            Ok(full) => host.instance = Some(full),
+            Err(error) if error.is_not_found() => (),
+            Err(error) => return Err(error),
+        }
+    }
+    printer.print_resource(&host)
 }
 
 async fn delete_host(

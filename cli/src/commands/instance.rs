@@ -257,7 +257,7 @@ pub fn policy_name(instance: &InstanceResource) -> String {
 }
 
 /// Effective policy, and the level that it is assigned to.
-fn describe_policy(instance: &InstanceResource) -> String {
+pub fn describe_policy(instance: &InstanceResource) -> String {
     if let Some(policy) = &instance.effective_update_policy {
         let (name, id, target) = (&policy.name, &policy.resource_id, describe_scope(policy));
         return format!("{name} ({id}), assigned to the {target}");

@@ -10,5 +10,6 @@ mod authentication;
 mod files;
 mod lifecycle;
 mod overload;
+mod shared_keys;
 mod startup_errors;
 mod test_server;

@@ -210,3 +210,22 @@ fn a_corrupt_key_file_is_named() {
     let stderr = harness.start(&["token", "operator", "--role", "admin"]).expect_failure();
     assert!(stderr.contains("signing.pem is not usable"), "{stderr}");
 }
+
+#[test]
+fn commands_beside_the_wrong_data_directory_create_nothing() {
+    let harness = TestServer::new();
+    let data_dir = harness.data_dir();
+    let keys = format!("no keys of a server in {}", data_dir.join("keys").display());
+    let postgres =
+        format!("there is no private Postgres in {}", data_dir.join("postgres").display());
+    for (command, message) in [
+        (&["token", "operator", "--role", "admin"][..], &keys),
+        (&["token", "operator", "--project", "default"], &keys),
+        (&["migrate"], &postgres),
+    ] {
+        let stderr = harness.start(command).expect_failure();
+        assert!(stderr.contains(message), "{command:?}: {stderr}");
+        assert!(stderr.contains("--data-dir"), "{command:?}: {stderr}");
+        assert!(!data_dir.exists(), "{command:?}");
+    }
+}

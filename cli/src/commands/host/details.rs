@@ -5,7 +5,7 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::InstanceResource;
 
 use super::{humanize_state, site_label, state_label};
-use crate::commands::instance::available_updates_cell;
+use crate::commands::instance::{available_updates_cell, describe_policy};
 use crate::commands::site;
 use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::time::format_unix_seconds;
@@ -34,11 +34,9 @@ pub fn add_details(page: &mut DetailPage, host: &HostResource) {
 
 fn add_instance(page: &mut DetailPage, instance: &InstanceResource) {
     let os = instance.os.as_ref().map(|os| os.name.clone());
-    let policy = instance.update_policy.as_ref();
-    let policy = policy.map(|policy| policy.name.clone());
     page.field("instance", &instance.resource_id)
         .field("os", os.unwrap_or_default())
-        .field("policy", policy.unwrap_or_default())
+        .field("policy", describe_policy(instance))
         .field("update", Cell::status(&instance.update_status, instance.update_status_indicator))
         .field("available", available_updates_cell(instance));
 }

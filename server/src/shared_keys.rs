@@ -1,0 +1,121 @@
+//! The keys that all servers on one database share: the key that signs tokens, and the certificate
+//! authority of the listeners for nodes. The database records their fingerprints. A server with other
+//! keys would issue tokens and join tokens that the other servers and the nodes do not accept, so it
+//! does not start.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use chrono::{DateTime, Utc};
+use evenkeel_auth::{CertificateAuthority, Keys, ca};
+use evenkeel_store::server_keys::{self, SharedKey};
+use evenkeel_store::{FleetTx, Store};
+
+use crate::config::Config;
+
+/// The folders of the keys of this server.
+#[derive(Debug)]
+pub(crate) struct KeyFolders {
+    pub(crate) keys: PathBuf,
+    /// Folder of the certificate authority; none if the listeners for nodes use certificate files.
+    pub(crate) ca: Option<PathBuf>,
+}
+
+impl KeyFolders {
+    pub(crate) fn new(config: &Config, data_dir: &Path) -> Self {
+        let ca = config.auth.ca.clone().unwrap_or_else(|| data_dir.join("ca"));
+        Self {
+            keys: config.auth.keys.clone().unwrap_or_else(|| data_dir.join("keys")),
+            ca: config.southbound.certificate.is_none().then_some(ca),
+        }
+    }
+
+    pub(crate) fn open_keys(&self) -> anyhow::Result<Keys> {
+        Keys::open(&self.keys).context("the signing keys are not usable")
+    }
+
+    /// The authority, unless the listeners for nodes use certificate files.
+    pub(crate) fn open_ca(
+        &self,
+        now: DateTime<Utc>,
+    ) -> anyhow::Result<Option<CertificateAuthority>> {
+        let ca = self.ca.as_deref().map(|folder| CertificateAuthority::open(folder, now));
+        ca.transpose().context("the certificate authority is not usable")
+    }
+
+    /// Refuses to continue if the database records other keys than those of this server. Creates
+    /// keys only if the database records none, so that a server with the wrong folder leaves no
+    /// traces.
+    pub(crate) async fn check(&self, store: &Store, now: DateTime<Utc>) -> anyhow::Result<()> {
+        let tx = store.fleet().await.context("cannot read the fingerprints of the keys")?;
+        self.check_signing_keys(&tx, now).await?;
+        self.check_ca(&tx, now).await?;
+        tx.commit().await.context("cannot record the fingerprints of the keys")
+    }
+
+    /// The folder may also have a new signing key, as long as it keeps the recorded one.
+    async fn check_signing_keys(&self, tx: &FleetTx, now: DateTime<Utc>) -> anyhow::Result<()> {
+        const KEY: SharedKey = SharedKey::Signing;
+        let ids = Keys::ids_in(&self.keys).context("the signing keys are not usable")?;
+        let known = server_keys::find(tx, KEY).await?;
+        if let Some(known) = known.filter(|known| !ids.contains(known)) {
+            bail!(self.other_keys("signing keys", &known, &self.keys, "auth.keys"));
+        }
+        let keys = self.open_keys()?;
+        let recorded = server_keys::record_first(tx, KEY, keys.signing_id(), now).await?;
+        if recorded == keys.signing_id() {
+            return Ok(());
+        }
+        // Another server has recorded its key since the look above.
+        if !ids.contains(&recorded) {
+            bail!(self.other_keys("signing keys", &recorded, &self.keys, "auth.keys"));
+        }
+        tracing::info!(old = recorded, new = keys.signing_id(), "the signing key was changed");
+        Ok(server_keys::replace(tx, KEY, keys.signing_id(), now).await?)
+    }
+
+    async fn check_ca(&self, tx: &FleetTx, now: DateTime<Utc>) -> anyhow::Result<()> {
+        const KEY: SharedKey = SharedKey::Authority;
+        let Some(folder) = &self.ca else {
+            return Ok(());
+        };
+        let known = server_keys::find(tx, KEY).await?;
+        let file = folder.join("ca.pem");
+        let own = if file.exists() { Some(ca::chain_digest(&file)?) } else { None };
+        if let Some(known) = known.filter(|known| own.as_ref() != Some(known)) {
+            bail!(self.other_keys("certificate authority", &known, folder, "auth.ca"));
+        }
+        let Some(ca) = self.open_ca(now)? else {
+            return Ok(());
+        };
+        let recorded = server_keys::record_first(tx, KEY, &ca.digest(), now).await?;
+        if recorded != ca.digest() {
+            bail!(self.other_keys("certificate authority", &recorded, folder, "auth.ca"));
+        }
+        Ok(())
+    }
+
+    /// Records the keys of this server in place of those that the database records. Creates missing
+    /// keys.
+    pub(crate) async fn accept(&self, store: &Store, now: DateTime<Utc>) -> anyhow::Result<()> {
+        let tx = store.fleet().await?;
+        let keys = self.open_keys()?;
+        server_keys::replace(&tx, SharedKey::Signing, keys.signing_id(), now).await?;
+        if let Some(ca) = self.open_ca(now)? {
+            server_keys::replace(&tx, SharedKey::Authority, &ca.digest(), now).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    fn other_keys(&self, what: &str, known: &str, folder: &Path, setting: &str) -> String {
+        let ca = self.ca.as_ref().map(|ca| format!(" and {}", ca.display())).unwrap_or_default();
+        format!(
+            "the servers on this database have other {what} (fingerprint {known}), which {} ({setting}) does not \
+             contain: copy {}{ca} from such a server or from a backup. If these keys are lost, \
+             `evenkeeld accept-keys` makes the database accept the keys of this server; then tokens of the old \
+             signing keys are invalid, and nodes that trust the old certificate authority must enrol again",
+            folder.display(),
+            self.keys.display(),
+        )
+    }
+}
