@@ -26,7 +26,9 @@ pub mod update;
 
 use std::path::Path;
 
+use evenkeel_api::Input;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::Failure;
 
@@ -38,6 +40,24 @@ fn read_file(path: &Path) -> Result<String, Failure> {
 /// Reads a YAML file.
 fn read_yaml<T: DeserializeOwned>(path: &Path, expected: &'static str) -> Result<T, Failure> {
     serde_saphyr::from_str(&read_file(path)?).map_err(|error| Failure::Content {
+        path: path.to_owned(),
+        expected,
+        source: Box::new(error),
+    })
+}
+
+/// Reads a new resource from a file with a resource as `get` prints it in YAML or JSON. Ignores the
+/// fields that only the server sets.
+fn read_input<I: Input>(path: &Path, expected: &'static str) -> Result<I, Failure> {
+    parse_input(read_yaml(path, expected)?, path, expected)
+}
+
+fn parse_input<I: Input>(
+    resource: Value,
+    path: &Path,
+    expected: &'static str,
+) -> Result<I, Failure> {
+    serde_json::from_value(I::without_read_only(resource)).map_err(|error| Failure::Content {
         path: path.to_owned(),
         expected,
         source: Box::new(error),

@@ -90,6 +90,38 @@ async fn list_by_name<R: Resource>(client: &Client, name: &str) -> Result<Vec<R>
     listing::fetch_all(client, &query.unwrap_or_default()).await
 }
 
+/// Option to give a name that another resource already has.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct DuplicateOption {
+    /// Accept a name that another resource of this kind already has. Commands can then name neither
+    /// of them, only use their IDs.
+    #[arg(long)]
+    allow_duplicate: bool,
+}
+
+impl DuplicateOption {
+    /// Refuses a name that another resource than `own_id` has. The server accepts it.
+    pub async fn check<R: Resource>(
+        self,
+        client: &Client,
+        name: &str,
+        own_id: Option<&str>,
+    ) -> Result<(), Failure> {
+        if self.allow_duplicate || name.is_empty() {
+            return Ok(());
+        }
+        let same = list_by_name::<R>(client, name).await?;
+        let is_other = |item: &&R| item.name() == name && Some(item.id()) != own_id;
+        match same.iter().find(is_other) {
+            None => Ok(()),
+            Some(other) => Err(Failure::usage_with(
+                format!("the {} {} already has the name `{name}`", R::KIND.singular, other.id()),
+                "choose another name, or add --allow-duplicate",
+            )),
+        }
+    }
+}
+
 /// Resolves an ID or a name to an ID.
 pub async fn resolve_id<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
     if R::is_id(text) {

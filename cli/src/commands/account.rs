@@ -24,18 +24,22 @@ pub enum AccountCommand {
     List(ListOptions),
     /// Show a local account.
     Get(ResourceArg<LocalAccountResource>),
-    /// Create a local account.
+    /// Create a local account from options or from a file.
     Create(CreateAccount),
     /// Delete a local account that no instance uses.
     Delete(ResourceArg<LocalAccountResource>),
 }
 
-/// Create a local account.
+/// Create a local account from options or from a file.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("with").required(true).args(["ssh_key", "ssh_key_file"]))]
+#[command(group = ArgGroup::new("with").required(true).args(["ssh_key", "ssh_key_file", "file"]))]
 pub struct CreateAccount {
     /// Username: lower-case letters, digits and dashes; unique in the project.
-    username: String,
+    #[arg(required_unless_present = "file")]
+    username: Option<String>,
+    /// File with a local account as `get -o yaml` or `get -o json` prints it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["username"])]
+    file: Option<PathBuf>,
     /// SSH public key, one line as in `authorized_keys`.
     #[arg(long, value_name = "KEY")]
     ssh_key: Option<String>,
@@ -60,12 +64,16 @@ impl AccountCommand {
 
 impl CreateAccount {
     fn build_input(self) -> Result<LocalAccountInput, Failure> {
+        if let Some(path) = &self.file {
+            return super::read_input(path, "a local account");
+        }
         let key = match (self.ssh_key, self.ssh_key_file) {
             (Some(key), _) => key,
             (None, Some(path)) => super::read_file(&path)?,
             (None, None) => return Err(Failure::usage("give a key: --ssh-key or --ssh-key-file")),
         };
-        Ok(LocalAccountInput { username: self.username, ssh_key: key.trim().to_owned() })
+        let username = self.username.unwrap_or_default();
+        Ok(LocalAccountInput { username, ssh_key: key.trim().to_owned() })
     }
 }
 

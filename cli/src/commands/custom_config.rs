@@ -24,12 +24,13 @@ pub enum CustomConfigCommand {
     /// Create a custom configuration, which cloud-init applies at the first boot of an instance.
     Create {
         /// Name: lower-case letters, digits and dashes; unique in the project.
-        name: String,
-        /// File with the cloud-init configuration.
+        name: Option<String>,
+        /// File with the cloud-init configuration; without NAME, file with a custom configuration as
+        /// `get -o yaml` or `get -o json` prints it.
         #[arg(long, short)]
         file: PathBuf,
         /// Description.
-        #[arg(long, default_value = "", hide_default_value = true)]
+        #[arg(long, default_value = "", hide_default_value = true, requires = "name")]
         description: String,
     },
     /// Delete a custom configuration that no instance uses.
@@ -43,8 +44,12 @@ impl CustomConfigCommand {
             Self::List(options) => requests::list::<Config>(options, client, printer).await,
             Self::Get(config) => config.print(client, printer).await,
             Self::Create { name, file, description } => {
-                let body =
-                    CustomConfigInput { name, description, config: super::read_file(&file)? };
+                let body = match name {
+                    Some(name) => {
+                        CustomConfigInput { name, description, config: super::read_file(&file)? }
+                    }
+                    None => super::read_input(&file, "a custom configuration")?,
+                };
                 requests::create::<Config>(&body, client, printer).await
             }
             Self::Delete(config) => config.delete(client, printer).await,

@@ -11,7 +11,7 @@ mod sync;
 mod verify;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use evenkeel_api::os::{
@@ -19,6 +19,7 @@ use evenkeel_api::os::{
 };
 use evenkeel_api::timestamps::Timestamps;
 use serde::Deserialize;
+use serde_json::Value;
 
 use self::bundle::{CreateBundle, Import};
 use self::key::GenerateKey;
@@ -27,7 +28,7 @@ use self::publish::Publish;
 use self::settings::OsSettingsCommand;
 use self::sync::SyncCommand;
 use self::verify::Verify;
-use super::read_yaml;
+use super::{parse_input, read_yaml};
 use crate::client::Client;
 use crate::listing::ListOptions;
 use crate::output::Printer;
@@ -74,7 +75,8 @@ pub enum TransferCommand {
 /// Create an operating system from a profile file or from options.
 #[derive(Debug, Args)]
 pub struct CreateOs {
-    /// YAML file with an OS profile, in the format of EIM's command line.
+    /// File with an operating system, as `get -o yaml` or `get -o json` prints it, or with an OS
+    /// profile in the format of EIM's command line: the fields below `spec`.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "os_type", "architecture", "profile", "image_version", "image_url", "sha256", "image_signatures", "description"])]
     file: Option<PathBuf>,
     /// Name of the operating system.
@@ -185,7 +187,7 @@ impl SetOs {
 impl CreateOs {
     fn build_input(self) -> Result<OperatingSystemInput, Failure> {
         if let Some(path) = &self.file {
-            return read_yaml::<ProfileFile>(path, "an OS profile").map(|file| file.spec.into());
+            return read_os(path);
         }
         let name = self.name.unwrap_or_default();
         Ok(OperatingSystemInput {
@@ -206,10 +208,20 @@ impl CreateOs {
     }
 }
 
-/// OS profile in the format of EIM's command line.
-#[derive(Debug, Deserialize)]
-struct ProfileFile {
-    spec: ProfileSpec,
+/// Reads an operating system as this program prints it, or a profile in the format of EIM's command
+/// line.
+fn read_os(path: &Path) -> Result<OperatingSystemInput, Failure> {
+    const EXPECTED: &str = "an operating system or an OS profile";
+    let file: Value = read_yaml(path, EXPECTED)?;
+    let Some(spec) = file.get("spec") else {
+        return parse_input(file, path, EXPECTED);
+    };
+    let spec = serde_json::from_value::<ProfileSpec>(spec.clone());
+    spec.map(OperatingSystemInput::from).map_err(|error| Failure::Content {
+        path: path.to_owned(),
+        expected: EXPECTED,
+        source: Box::new(error),
+    })
 }
 
 #[derive(Debug, Default, Deserialize)]

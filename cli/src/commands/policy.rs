@@ -2,7 +2,7 @@
 
 pub mod rules;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::os::OperatingSystemResource;
@@ -11,15 +11,16 @@ use evenkeel_api::policy::{
 };
 use evenkeel_api::timestamps::Timestamps;
 use serde::Deserialize;
+use serde_json::Value;
 
 use self::rules::{ImageRuleOptions, PackageRuleOptions};
-use super::{read_file, read_yaml};
+use super::{parse_input, read_file, read_yaml};
 use crate::Failure;
 use crate::client::Client;
 use crate::listing::ListOptions;
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, cells};
-use crate::requests::{self, ResourceArg};
+use crate::requests::{self, DuplicateOption, ResourceArg};
 use crate::resource::{Resource, ResourceKind};
 
 /// Manage update policies: the desired packages or image of nodes.
@@ -43,7 +44,8 @@ pub struct CreatePolicy {
     /// Name of the policy.
     #[arg(required_unless_present = "file")]
     name: Option<String>,
-    /// YAML file with an update policy, in the format of EIM's command line.
+    /// File with an update policy, as `get -o yaml` or `get -o json` prints it, or in the format of
+    /// EIM's command line: the fields below `spec`.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description", "allow_downgrade", "offline_days",
         "suites", "exclude", "min_age_days", "allow_removals", "reboot", "restart_services", "download_rate",
         "image_download_rate", "image_max_size", "image_attempts"])]
@@ -77,6 +79,8 @@ pub struct CreatePolicy {
     rules: PackageRuleOptions,
     #[command(flatten)]
     image_rules: ImageRuleOptions,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 impl PolicyCommand {
@@ -86,7 +90,9 @@ impl PolicyCommand {
             Self::List(options) => requests::list::<Policy>(options, client, printer).await,
             Self::Get(policy) => policy.print(client, printer).await,
             Self::Create(create) => {
+                let duplicates = create.duplicates;
                 let body = create.build_input(client).await?;
+                duplicates.check::<Policy>(client, &body.name, None).await?;
                 requests::create::<Policy>(&body, client, printer).await
             }
             Self::Delete(policy) => policy.delete(client, printer).await,
@@ -97,7 +103,10 @@ impl PolicyCommand {
 impl CreatePolicy {
     async fn build_input(self, client: &Client) -> Result<OsUpdatePolicyInput, Failure> {
         let spec = match &self.file {
-            Some(path) => read_yaml::<PolicyFile>(path, "an update policy")?.spec,
+            Some(path) => match read_policy(path)? {
+                PolicyFile::Printed(input) => return Ok(*input),
+                PolicyFile::Eim { spec } => *spec,
+            },
             None => self.build_spec()?,
         };
         let target_os_id = match spec.target_os.as_str() {
@@ -141,10 +150,30 @@ impl CreatePolicy {
     }
 }
 
-/// Update policy in the format of EIM's command line.
-#[derive(Debug, Deserialize)]
-struct PolicyFile {
-    spec: PolicySpec,
+/// File with an update policy.
+enum PolicyFile {
+    /// As this program prints it.
+    Printed(Box<OsUpdatePolicyInput>),
+    /// In the format of EIM's command line.
+    Eim { spec: Box<PolicySpec> },
+}
+
+fn read_policy(path: &Path) -> Result<PolicyFile, Failure> {
+    const EXPECTED: &str = "an update policy";
+    let file: Value = read_yaml(path, EXPECTED)?;
+    if let Some(spec) = file.get("spec") {
+        let spec = serde_json::from_value(spec.clone());
+        return spec.map(|spec| PolicyFile::Eim { spec }).map_err(|error| Failure::Content {
+            path: path.to_owned(),
+            expected: EXPECTED,
+            source: Box::new(error),
+        });
+    }
+    // A printed policy has its operating system only as a whole resource.
+    let os = file["targetOs"]["resourceId"].as_str().map(str::to_owned);
+    let input: OsUpdatePolicyInput = parse_input(file, path, EXPECTED)?;
+    let target_os_id = input.target_os_id.clone().filter(|id| !id.is_empty()).or(os);
+    Ok(PolicyFile::Printed(Box::new(OsUpdatePolicyInput { target_os_id, ..input })))
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,5 +1,7 @@
 //! `evenkeel provider`: providers of bare-metal hosts.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_api::provider::{ProviderInput, ProviderKind, ProviderResource, ProviderVendor};
 use evenkeel_api::timestamps::Timestamps;
@@ -19,17 +21,21 @@ pub enum ProviderCommand {
     List(ListOptions),
     /// Show a provider. Tables show only the number of credentials; JSON and YAML contain them.
     Get(ResourceArg<ProviderResource>),
-    /// Create a provider.
+    /// Create a provider from options or from a file.
     Create(CreateProvider),
     /// Delete a provider without hosts.
     Delete(ResourceArg<ProviderResource>),
 }
 
-/// Create a provider.
+/// Create a provider from options or from a file.
 #[derive(Debug, Args)]
 pub struct CreateProvider {
     /// Name, unique in the project.
-    name: String,
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// File with a provider as `get -o yaml` or `get -o json` prints it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "endpoint", "vendor", "credentials", "config"])]
+    file: Option<PathBuf>,
     /// URL of the provider's API.
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     endpoint: String,
@@ -61,7 +67,7 @@ impl ProviderCommand {
             Self::List(options) => requests::list::<Provider>(options, client, printer).await,
             Self::Get(provider) => provider.print(client, printer).await,
             Self::Create(create) => {
-                requests::create::<Provider>(&create.build_input(), client, printer).await
+                requests::create::<Provider>(&create.build_input()?, client, printer).await
             }
             Self::Delete(provider) => provider.delete(client, printer).await,
         }
@@ -69,19 +75,22 @@ impl ProviderCommand {
 }
 
 impl CreateProvider {
-    fn build_input(self) -> ProviderInput {
-        ProviderInput {
+    fn build_input(self) -> Result<ProviderInput, Failure> {
+        if let Some(path) = &self.file {
+            return super::read_input(path, "a provider");
+        }
+        Ok(ProviderInput {
             provider_kind: ProviderKind::Baremetal,
             provider_vendor: match self.vendor {
                 None => ProviderVendor::Unspecified,
                 Some(Vendor::LenovoLxca) => ProviderVendor::LenovoLxca,
                 Some(Vendor::LenovoLoca) => ProviderVendor::LenovoLoca,
             },
-            name: self.name,
+            name: self.name.unwrap_or_default(),
             api_endpoint: self.endpoint,
             api_credentials: self.credentials,
             config: self.config,
-        }
+        })
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub mod tree;
 
+use std::path::PathBuf;
+
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::region::{RegionInput, RegionResource};
 use evenkeel_api::timestamps::Timestamps;
@@ -14,7 +16,7 @@ use crate::labels::{LabelChanges, NewLabels};
 use crate::listing::{self, ListOptions};
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, cells};
-use crate::requests::{self, PatchBody, ResourceArg};
+use crate::requests::{self, DuplicateOption, PatchBody, ResourceArg};
 use crate::resource::{Resource, ResourceKind};
 
 /// Manage regions: areas that contain sites and other regions.
@@ -29,20 +31,30 @@ pub enum RegionCommand {
     },
     /// Show a region.
     Get(ResourceArg<RegionResource>),
-    /// Create a region.
-    Create {
-        /// Name of the region.
-        name: String,
-        /// Parent region (ID or name).
-        #[arg(long, value_name = "REGION")]
-        parent: Option<String>,
-        #[command(flatten)]
-        labels: NewLabels,
-    },
+    /// Create a region from options or from a file.
+    Create(CreateRegion),
     /// Change a region. Options that are not given keep their values.
     Set(SetRegion),
     /// Delete an empty region.
     Delete(ResourceArg<RegionResource>),
+}
+
+/// Create a region from options or from a file.
+#[derive(Debug, Args)]
+pub struct CreateRegion {
+    /// Name of the region.
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// File with a region as `get -o yaml` or `get -o json` prints it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "parent", "labels"])]
+    file: Option<PathBuf>,
+    /// Parent region (ID or name).
+    #[arg(long, value_name = "REGION")]
+    parent: Option<String>,
+    #[command(flatten)]
+    labels: NewLabels,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 /// Change a region.
@@ -63,6 +75,8 @@ pub struct SetRegion {
     no_parent: bool,
     #[command(flatten)]
     labels: LabelChanges,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 impl RegionCommand {
@@ -75,14 +89,10 @@ impl RegionCommand {
             }
             Self::Tree { region } => tree::print_tree(client, region.as_deref(), printer).await,
             Self::Get(region) => region.print(client, printer).await,
-            Self::Create { name, parent, labels } => {
-                let parent =
-                    requests::resolve_optional_id::<Region>(client, parent.as_deref()).await?;
-                let body = RegionInput {
-                    name,
-                    parent_id: parent.unwrap_or_default(),
-                    metadata: labels.labels,
-                };
+            Self::Create(create) => {
+                let duplicates = create.duplicates;
+                let body = create.build_input(client).await?;
+                duplicates.check::<Region>(client, &body.name, None).await?;
                 requests::create::<Region>(&body, client, printer).await
             }
             Self::Set(set) => printer.print_resource(&set.run(client).await?),
@@ -91,10 +101,27 @@ impl RegionCommand {
     }
 }
 
+impl CreateRegion {
+    async fn build_input(self, client: &Client) -> Result<RegionInput, Failure> {
+        if let Some(path) = &self.file {
+            return super::read_input(path, "a region");
+        }
+        let parent = self.parent.as_deref();
+        let parent = requests::resolve_optional_id::<RegionResource>(client, parent).await?;
+        Ok(RegionInput {
+            name: self.name.unwrap_or_default(),
+            parent_id: parent.unwrap_or_default(),
+            metadata: self.labels.labels,
+        })
+    }
+}
+
 impl SetRegion {
     async fn run(self, client: &Client) -> Result<RegionResource, Failure> {
         type Region = RegionResource;
         let id = requests::resolve_id::<Region>(client, &self.region).await?;
+        let name = self.name.as_deref().unwrap_or_default();
+        self.duplicates.check::<Region>(client, name, Some(&id)).await?;
         let parent =
             requests::resolve_optional_id::<Region>(client, self.parent.as_deref()).await?;
         let parent = parent.or_else(|| self.no_parent.then(String::new));

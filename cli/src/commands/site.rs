@@ -1,5 +1,7 @@
 //! `evenkeel site`: locations of hosts.
 
+use std::path::PathBuf;
+
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::{SiteInput, SiteResource};
@@ -14,7 +16,7 @@ use crate::labels::{LabelChanges, NewLabels};
 use crate::listing::ListOptions;
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, cells};
-use crate::requests::{self, PatchBody, ResourceArg};
+use crate::requests::{self, DuplicateOption, PatchBody, ResourceArg};
 use crate::resource::{Resource, ResourceKind};
 
 /// Manage sites: locations of hosts.
@@ -24,18 +26,8 @@ pub enum SiteCommand {
     List(ListOptions),
     /// Show a site.
     Get(ResourceArg<SiteResource>),
-    /// Create a site.
-    Create {
-        /// Name of the site.
-        name: String,
-        /// Region of the site (ID or name).
-        #[arg(long)]
-        region: Option<String>,
-        #[command(flatten)]
-        coordinates: Coordinates,
-        #[command(flatten)]
-        labels: NewLabels,
-    },
+    /// Create a site from options or from a file.
+    Create(CreateSite),
     /// Change a site. Options that are not given keep their values.
     Set(SetSite),
     /// Delete a site without hosts.
@@ -53,6 +45,26 @@ pub struct Coordinates {
     #[arg(long, value_name = "DEGREES", value_parser = Degrees::longitude,
         allow_negative_numbers = true, requires = "latitude")]
     longitude: Option<Degrees>,
+}
+
+/// Create a site from options or from a file.
+#[derive(Debug, Args)]
+pub struct CreateSite {
+    /// Name of the site.
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// File with a site as `get -o yaml` or `get -o json` prints it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "region", "latitude", "longitude", "labels"])]
+    file: Option<PathBuf>,
+    /// Region of the site (ID or name).
+    #[arg(long)]
+    region: Option<String>,
+    #[command(flatten)]
+    coordinates: Coordinates,
+    #[command(flatten)]
+    labels: NewLabels,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 /// Change a site.
@@ -75,6 +87,8 @@ pub struct SetSite {
     coordinates: Coordinates,
     #[command(flatten)]
     labels: LabelChanges,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 impl SiteCommand {
@@ -83,15 +97,10 @@ impl SiteCommand {
         match self {
             Self::List(options) => requests::list::<Site>(options, client, printer).await,
             Self::Get(site) => site.print(client, printer).await,
-            Self::Create { name, region, coordinates, labels } => {
-                let region = resolve_region_id(client, region.as_deref()).await?;
-                let body = SiteInput {
-                    name,
-                    region_id: region.unwrap_or_default(),
-                    site_lat: coordinates.latitude.unwrap_or_default().to_api(),
-                    site_lng: coordinates.longitude.unwrap_or_default().to_api(),
-                    metadata: labels.labels,
-                };
+            Self::Create(create) => {
+                let duplicates = create.duplicates;
+                let body = create.build_input(client).await?;
+                duplicates.check::<Site>(client, &body.name, None).await?;
                 requests::create::<Site>(&body, client, printer).await
             }
             Self::Set(set) => printer.print_resource(&set.run(client).await?),
@@ -100,10 +109,28 @@ impl SiteCommand {
     }
 }
 
+impl CreateSite {
+    async fn build_input(self, client: &Client) -> Result<SiteInput, Failure> {
+        if let Some(path) = &self.file {
+            return super::read_input(path, "a site");
+        }
+        let region = resolve_region_id(client, self.region.as_deref()).await?;
+        Ok(SiteInput {
+            name: self.name.unwrap_or_default(),
+            region_id: region.unwrap_or_default(),
+            site_lat: self.coordinates.latitude.unwrap_or_default().to_api(),
+            site_lng: self.coordinates.longitude.unwrap_or_default().to_api(),
+            metadata: self.labels.labels,
+        })
+    }
+}
+
 impl SetSite {
     async fn run(self, client: &Client) -> Result<SiteResource, Failure> {
         type Site = SiteResource;
         let id = requests::resolve_id::<Site>(client, &self.site).await?;
+        let name = self.name.as_deref().unwrap_or_default();
+        self.duplicates.check::<Site>(client, name, Some(&id)).await?;
         let region = resolve_region_id(client, self.region.as_deref()).await?;
         let region = region.or_else(|| self.no_region.then(String::new));
         let mut body = PatchBody::default();

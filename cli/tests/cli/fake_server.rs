@@ -24,7 +24,8 @@ struct FakeServerState {
 
 impl FakeServer {
     /// Sets the response to a request such as `GET compute/hosts`. Several responses are sent one after
-    /// the other, and the last one repeatedly. The response to a list also answers lookups by name.
+    /// the other, and the last one repeatedly. The response to a list also answers lookups by name;
+    /// without one, a lookup finds nothing and is not recorded.
     pub fn answer(&self, what: &str, body: Value) -> &Self {
         self.answer_with(what, 200, body)
     }
@@ -67,8 +68,12 @@ async fn respond(State(server): State<FakeServer>, request: Request) -> Response
     let body = axum::body::to_bytes(body, 1_000_000).await.expect("a body");
     let text = String::from_utf8_lossy(&body);
     let mut inner = server.inner.lock().expect("no test panics here");
-    inner.requests.push(format!("{exact} {text}").trim_end().to_owned());
     let is_there = inner.answers.contains_key(&exact);
+    // A lookup without a prepared response finds nothing.
+    if !is_there && exact != without_lookups && !inner.answers.contains_key(&without_lookups) {
+        return axum::Json(empty_lists()).into_response();
+    }
+    inner.requests.push(format!("{exact} {text}").trim_end().to_owned());
     let what = if is_there { exact } else { without_lookups };
     let Some(answers) = inner.answers.get_mut(&what) else {
         return problem(404, "NotFound", "host_resource not found");
@@ -76,6 +81,16 @@ async fn respond(State(server): State<FakeServer>, request: Request) -> Response
     let (status, body) = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
     let status = StatusCode::from_u16(status).expect("a status");
     (status, axum::Json(body)).into_response()
+}
+
+/// An empty list of each resource that commands look up by name.
+fn empty_lists() -> Value {
+    json!({
+        "regions": [], "sites": [], "hosts": [], "instances": [], "osUpdatePolicies": [],
+        "OperatingSystemResources": [], "singleSchedules": [], "repeatedSchedules": [],
+        "providers": [], "customConfigs": [], "localAccounts": [], "osUpdateRuns": [],
+        "totalElements": 0, "hasNext": false,
+    })
 }
 
 /// Formats a request with some of its parameters. The default page size is omitted.

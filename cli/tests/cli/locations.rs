@@ -42,7 +42,7 @@ async fn a_region_is_created_in_another() {
         .answer("POST regions", regions()["regions"][1].clone())
         .answer("GET regions/region-00000002", regions()["regions"][1].clone())
         .answer("DELETE regions/region-00000002", json!({}));
-    insta::assert_snapshot!(cli.run("evenkeel region create Berlin --parent Germany").await, @r"
+    insta::assert_snapshot!(cli.run("evenkeel region create Spandau --parent Germany").await, @r"
     id       region-00000002
     name     Berlin
     parent   Germany
@@ -52,7 +52,8 @@ async fn a_region_is_created_in_another() {
     cli.run("evenkeel region delete region-00000002").await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET regions?filter=name == "Germany"
-    POST regions {"name":"Berlin","parentId":"region-00000001","metadata":[]}
+    GET regions?filter=name == "Spandau"
+    POST regions {"name":"Spandau","parentId":"region-00000001","metadata":[]}
     GET regions?filter=name == "Berlin"
     GET regions/region-00000002
     DELETE regions/region-00000002
@@ -232,6 +233,7 @@ async fn regions_and_sites_are_patched() {
         cli.run(line).await;
     }
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
+    GET regions?filter=name == "Berlin-Brandenburg"
     PATCH regions/region-00000002 {"name":"Berlin-Brandenburg","parentId":""}
     GET regions?filter=name == "Germany"
     PATCH regions/region-00000002 {"parentId":"region-00000001"}

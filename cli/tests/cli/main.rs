@@ -3,6 +3,7 @@
 mod dayzero;
 mod errors;
 mod fake_server;
+mod files;
 mod fleet;
 mod hosts;
 mod images;

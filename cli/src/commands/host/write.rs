@@ -1,21 +1,27 @@
 //! Creates, registers and changes hosts.
 
+use std::path::PathBuf;
+
 use clap::{ArgGroup, Args};
 use evenkeel_api::host::{HostInput, HostRegister, HostResource};
 use evenkeel_api::site::SiteResource;
 use serde_json::{Value, json};
 
-use crate::Failure;
 use crate::client::Client;
+use crate::{Failure, commands};
 use crate::labels::{LabelChanges, NewLabels};
-use crate::requests::{self, PatchBody};
+use crate::requests::{self, DuplicateOption, PatchBody};
 use crate::resource::{self, Resource};
 
-/// Create a host that is onboarded when it enrols.
+/// Create a host that is onboarded when it enrols, from options or from a file.
 #[derive(Debug, Args)]
 pub struct CreateHost {
     /// Name of the host.
-    name: String,
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// File with a host as `get -o yaml` or `get -o json` prints it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "uuid", "site", "labels"])]
+    file: Option<PathBuf>,
     /// UUID of the machine.
     #[arg(long)]
     uuid: Option<String>,
@@ -24,6 +30,8 @@ pub struct CreateHost {
     site: Option<String>,
     #[command(flatten)]
     labels: NewLabels,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 /// Register a machine before it enrols.
@@ -48,6 +56,8 @@ pub struct RegisterHost {
     /// Size of the user volume in GB, for the installer.
     #[arg(long, value_name = "GB", default_value_t = 0, hide_default_value = true)]
     user_lvm_size: u32,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 /// Change a host.
@@ -68,23 +78,30 @@ pub struct SetHost {
     no_site: bool,
     #[command(flatten)]
     labels: LabelChanges,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 impl CreateHost {
     pub async fn run(self, client: &Client) -> Result<HostResource, Failure> {
-        let body = HostInput {
-            name: self.name,
-            uuid: self.uuid.unwrap_or_default(),
-            site_id: resolve_site_id(client, self.site.as_deref()).await?.unwrap_or_default(),
-            metadata: self.labels.labels,
-            ..HostInput::default()
+        let body = match &self.file {
+            Some(path) => commands::read_input(path, "a host")?,
+            None => HostInput {
+                name: self.name.unwrap_or_default(),
+                uuid: self.uuid.unwrap_or_default(),
+                site_id: resolve_site_id(client, self.site.as_deref()).await?.unwrap_or_default(),
+                metadata: self.labels.labels,
+                ..HostInput::default()
+            },
         };
+        self.duplicates.check::<HostResource>(client, &body.name, None).await?;
         client.post(HostResource::KIND.path, &body).await
     }
 }
 
 impl RegisterHost {
     pub async fn run(self, client: &Client) -> Result<HostResource, Failure> {
+        self.duplicates.check::<HostResource>(client, &self.name, None).await?;
         let body = HostRegister {
             name: self.name,
             uuid: self.uuid.unwrap_or_default(),
@@ -101,6 +118,8 @@ impl RegisterHost {
 impl SetHost {
     pub async fn run(self, client: &Client) -> Result<HostResource, Failure> {
         let id = requests::resolve_id::<HostResource>(client, &self.host).await?;
+        let name = self.name.as_deref().unwrap_or_default();
+        self.duplicates.check::<HostResource>(client, name, Some(&id)).await?;
         let site = resolve_site_id(client, self.site.as_deref()).await?;
         let site = site.or_else(|| self.no_site.then(String::new));
         let mut body = PatchBody::default();

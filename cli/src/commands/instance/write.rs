@@ -1,5 +1,7 @@
 //! Creates and changes instances.
 
+use std::path::{Path, PathBuf};
+
 use clap::{ArgGroup, Args};
 use evenkeel_api::custom_config::CustomConfigResource;
 use evenkeel_api::host::HostResource;
@@ -7,22 +9,25 @@ use evenkeel_api::instance::{InstanceInput, InstanceKind, InstancePatch, Instanc
 use evenkeel_api::local_account::LocalAccountResource;
 use evenkeel_api::os::{OperatingSystemResource, SecurityFeature};
 use evenkeel_api::policy::OsUpdatePolicy;
+use serde_json::Value;
 
 use super::resolve_instance_id;
-use crate::Failure;
 use crate::client::Client;
-use crate::requests;
 use crate::resource::Resource;
+use crate::{Failure, commands, requests};
 
-/// Create the instance of a host.
+/// Create the instance of a host from options or from a file.
 #[derive(Debug, Args)]
 pub struct CreateInstance {
+    /// File with a instance as `get -o yaml` or `get -o json` prints it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["host", "os", "name", "policy", "account", "custom_configs"])]
+    file: Option<PathBuf>,
     /// ID or name of the host.
-    #[arg(long)]
-    host: String,
+    #[arg(long, required_unless_present = "file")]
+    host: Option<String>,
     /// ID or name of the operating system.
-    #[arg(long)]
-    os: String,
+    #[arg(long, required_unless_present = "file")]
+    os: Option<String>,
     /// Name of the instance.
     #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
@@ -60,23 +65,31 @@ pub struct SetInstance {
 
 impl CreateInstance {
     pub async fn run(self, client: &Client) -> Result<InstanceResource, Failure> {
+        let body = match &self.file {
+            Some(path) => read_instance(path)?,
+            None => self.build_input(client).await?,
+        };
+        client.post(InstanceResource::KIND.path, &body).await
+    }
+
+    async fn build_input(self, client: &Client) -> Result<InstanceInput, Failure> {
         type Account = LocalAccountResource;
+        let (host, os) = (self.host.unwrap_or_default(), self.os.unwrap_or_default());
         let mut configs = Vec::new();
         for config in &self.custom_configs {
             configs.push(requests::resolve_id::<CustomConfigResource>(client, config).await?);
         }
         let account = self.account.as_deref();
-        let body = InstanceInput {
+        Ok(InstanceInput {
             kind: InstanceKind::Metal,
             name: self.name,
-            host_id: requests::resolve_id::<HostResource>(client, &self.host).await?,
-            os_id: requests::resolve_id::<OperatingSystemResource>(client, &self.os).await?,
+            host_id: requests::resolve_id::<HostResource>(client, &host).await?,
+            os_id: requests::resolve_id::<OperatingSystemResource>(client, &os).await?,
             local_account_id: requests::resolve_optional_id::<Account>(client, account).await?,
             custom_config_id: configs,
             os_update_policy_id: resolve_policy_id(client, self.policy.as_deref()).await?,
             security_feature: SecurityFeature::None,
-        };
-        client.post(InstanceResource::KIND.path, &body).await
+        })
     }
 }
 
@@ -93,6 +106,16 @@ impl SetInstance {
         };
         requests::patch(client, &id, &self.instance, &body).await
     }
+}
+
+/// Reads a new instance. A printed instance has its policy only as a whole resource.
+fn read_instance(path: &Path) -> Result<InstanceInput, Failure> {
+    let expected = "an instance";
+    let resource: Value = commands::read_yaml(path, expected)?;
+    let policy = resource["updatePolicy"]["resourceId"].as_str().map(str::to_owned);
+    let input: InstanceInput = commands::parse_input(resource, path, expected)?;
+    let own = input.os_update_policy_id.clone().filter(|id| !id.is_empty());
+    Ok(InstanceInput { os_update_policy_id: own.or(policy), ..input })
 }
 
 /// A patch that changes only the policy.

@@ -1,5 +1,6 @@
 //! `evenkeel schedule create`: creates single and repeated schedules.
 
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,25 +10,31 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::schedule::{RepeatedScheduleInput, ScheduleStatus, SingleScheduleInput};
 use evenkeel_api::site::SiteResource;
+use serde_json::Value;
 
 use super::{REPEATED_PATH, SINGLE_PATH, Schedule};
-use crate::Failure;
 use crate::client::Client;
-use crate::requests;
+use crate::requests::{self, DuplicateOption};
 use crate::time::{Moment, parse_duration};
+use crate::{Failure, commands};
 
-/// Create a single schedule (--start) or a repeated one (--cron, or its fields one by one).
+/// Create a single schedule (--start) or a repeated one (--cron, or its fields one by one), or one of
+/// a file.
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("when").required(true).multiple(true)
-        .args(["start", "cron", "minutes", "hours", "days", "months", "weekdays"]),
+        .args(["start", "cron", "minutes", "hours", "days", "months", "weekdays", "file"]),
     group = ArgGroup::new("fields").multiple(true).conflicts_with_all(["start", "end", "cron"])
         .args(["minutes", "hours", "days", "months", "weekdays"]),
-    group = ArgGroup::new("target").required(true).args(["host", "site", "region"]),
+    group = ArgGroup::new("target").required(true).args(["host", "site", "region", "file"]),
 )]
 pub struct CreateSchedule {
     /// Name of the schedule.
-    name: String,
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// File with a schedule as `get -o yaml` or `get -o json` prints it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "start", "end", "duration", "cron", "fields", "time_zone", "purpose"])]
+    file: Option<PathBuf>,
     /// Start of a single schedule: `now`, an offset such as `+30m`, or a time such as
     /// `2026-01-31T22:00:00Z`.
     #[arg(long, value_name = "TIME")]
@@ -72,6 +79,8 @@ pub struct CreateSchedule {
     /// Purpose of the schedule.
     #[arg(long = "for", value_enum, default_value_t = Purpose::Update)]
     purpose: Purpose,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 /// Purpose of a schedule.
@@ -113,6 +122,27 @@ impl FromStr for Cron {
     }
 }
 
+/// A new schedule.
+enum ScheduleInput {
+    Single(SingleScheduleInput),
+    Repeated(RepeatedScheduleInput),
+}
+
+/// Reads a new schedule with its name from a file. Only repeated schedules have a duration.
+fn read_schedule(path: &Path) -> Result<(String, ScheduleInput), Failure> {
+    let expected = "a schedule";
+    let resource: Value = commands::read_yaml(path, expected)?;
+    if resource.get("durationSeconds").is_some() {
+        let input: RepeatedScheduleInput = commands::parse_input(resource, path, expected)?;
+        return Ok((input.name.clone(), ScheduleInput::Repeated(input)));
+    }
+    let input: SingleScheduleInput = commands::parse_input(resource, path, expected)?;
+    // 0 stands for no end in a printed schedule.
+    let end_seconds = input.end_seconds.filter(|end| *end > 0);
+    let input = SingleScheduleInput { end_seconds, ..input };
+    Ok((input.name.clone(), ScheduleInput::Single(input)))
+}
+
 /// ID of the target of a schedule; the other fields are empty.
 #[derive(Default)]
 struct TargetIds {
@@ -123,23 +153,38 @@ struct TargetIds {
 
 impl CreateSchedule {
     pub async fn run(self, client: &Client, now: DateTime<Utc>) -> Result<Schedule, Failure> {
+        let duplicates = self.duplicates;
+        let (name, input) = match &self.file {
+            Some(path) => read_schedule(path)?,
+            None => (self.name.clone().unwrap_or_default(), self.build_input(client, now).await?),
+        };
+        duplicates.check::<Schedule>(client, &name, None).await?;
+        match input {
+            ScheduleInput::Single(body) => client.post(SINGLE_PATH, &body).await,
+            ScheduleInput::Repeated(body) => client.post(REPEATED_PATH, &body).await,
+        }
+    }
+
+    async fn build_input(
+        self,
+        client: &Client,
+        now: DateTime<Utc>,
+    ) -> Result<ScheduleInput, Failure> {
         let status = self.purpose.status();
         let target = self.resolve_target(client).await?;
         let Some(start) = self.start else {
-            let body = self.build_repeated(status, target)?;
-            return client.post(REPEATED_PATH, &body).await;
+            return self.build_repeated(status, target).map(ScheduleInput::Repeated);
         };
         let (start, end) = self.start_and_end(start, now)?;
-        let body = SingleScheduleInput {
-            name: self.name,
+        Ok(ScheduleInput::Single(SingleScheduleInput {
+            name: self.name.unwrap_or_default(),
             schedule_status: status,
             start_seconds: start,
             end_seconds: end,
             target_host_id: target.host,
             target_site_id: target.site,
             target_region_id: target.region,
-        };
-        client.post(SINGLE_PATH, &body).await
+        }))
     }
 
     async fn resolve_target(&self, client: &Client) -> Result<TargetIds, Failure> {
@@ -191,7 +236,7 @@ impl CreateSchedule {
             ])
         });
         Ok(RepeatedScheduleInput {
-            name: self.name,
+            name: self.name.unwrap_or_default(),
             schedule_status: status,
             duration_seconds: duration_seconds(self.duration.unwrap_or_default())?,
             cron_minutes: minutes,

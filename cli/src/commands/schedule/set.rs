@@ -11,7 +11,7 @@ use super::create::{Cron, Purpose, duration_seconds, unix_seconds};
 use super::{REPEATED_PREFIX, Schedule};
 use crate::Failure;
 use crate::client::Client;
-use crate::requests::{self, PatchBody};
+use crate::requests::{self, DuplicateOption, PatchBody};
 use crate::resource::is_id;
 use crate::time::{Moment, parse_duration};
 
@@ -47,11 +47,15 @@ pub struct SetSchedule {
     /// Purpose of the schedule.
     #[arg(long = "for", value_enum)]
     purpose: Option<Purpose>,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 impl SetSchedule {
     pub async fn run(self, client: &Client, now: DateTime<Utc>) -> Result<Schedule, Failure> {
         let id = requests::resolve_id::<Schedule>(client, &self.schedule).await?;
+        let name = self.name.as_deref().unwrap_or_default();
+        self.duplicates.check::<Schedule>(client, name, Some(&id)).await?;
         let mut body = if is_id(REPEATED_PREFIX, &id) {
             self.repeated_patch()?
         } else {
