@@ -39,4 +39,4 @@ pub use provider::{BadAddress, HttpClientError};
 pub use refresh::RefreshToken;
 pub use roles::{Caller, Role};
 pub use token::{AuthError, Authority, IssueError, IssuedToken, Settings};
-pub use users::{User, Users, UsersFile};
+pub use users::{BadUser, User, Users, UsersFile};

@@ -37,9 +37,13 @@ pub struct UsersFile {
 #[serde(deny_unknown_fields)]
 pub struct UserEntry {
     /// Name to log in with.
+    #[serde(default)]
     pub name: String,
-    pub password_hash: Secret,
+    /// An entry without a hash is invalid.
+    #[serde(default)]
+    pub password_hash: Option<Secret>,
     /// Roles of the user, as in a token.
+    #[serde(default)]
     pub roles: Vec<String>,
 }
 
@@ -98,18 +102,29 @@ impl User {
 #[derive(Clone, Debug)]
 pub struct Users {
     by_name: BTreeMap<String, User>,
+    rejected: Vec<BadUser>,
     /// Checked for unknown names, so that the check takes as long as for a known user.
     decoy: User,
 }
 
 impl Users {
-    /// Reads the entries of a users file.
-    pub fn new(file: UsersFile) -> Result<Self, BadUser> {
-        let mut all = BTreeMap::new();
+    /// Reads the entries of a users file. The user of an invalid entry cannot log in; the others can
+    /// (see [`Self::rejected`]).
+    pub fn new(file: UsersFile) -> Result<Self, BadPassword> {
+        let mut names = BTreeMap::new();
+        for entry in &file.users {
+            *names.entry(entry.name.clone()).or_insert(0) += 1;
+        }
+        let (mut all, mut rejected) = (BTreeMap::new(), Vec::new());
         for entry in file.users {
-            let user = parse_user(&entry)?;
-            if let Some(twice) = all.insert(entry.name, user) {
-                return Err(bad(&twice.name, "the name occurs twice"));
+            // It is not known which of the entries is meant.
+            if names.get(&entry.name).is_some_and(|count| *count > 1) {
+                rejected.push(bad(&entry.name, "the name occurs twice"));
+                continue;
+            }
+            match parse_user(&entry) {
+                Ok(user) => _ = all.insert(entry.name, user),
+                Err(error) => rejected.push(error),
             }
         }
         // The hash of the decoy has the same parameters, so that its check takes as long.
@@ -120,9 +135,15 @@ impl Users {
         let decoy = User {
             name: String::new(),
             roles: Vec::new(),
-            hash: hash.map_err(|error| bad("", &error.to_string()))?,
+            hash: hash.map_err(BadPassword::Hash)?,
         };
-        Ok(Self { by_name: all, decoy })
+        Ok(Self { by_name: all, rejected, decoy })
+    }
+
+    /// The users who cannot log in because their entries are invalid, and why.
+    #[must_use]
+    pub fn rejected(&self) -> &[BadUser] {
+        &self.rejected
     }
 
     #[must_use]
@@ -187,7 +208,8 @@ fn parse_user(entry: &UserEntry) -> Result<User, BadUser> {
             }
         }
     }
-    let hash = PasswordHash::new(entry.password_hash.reveal());
+    let hash = entry.password_hash.as_ref().ok_or_else(|| bad("password_hash is missing"))?;
+    let hash = PasswordHash::new(hash.reveal());
     let hash = hash.map_err(|error| bad(&format!("password_hash: {error}")))?;
     check_hash(&hash).map_err(|why| bad(&format!("password_hash: {why}")))?;
     Ok(User { name: name.clone(), roles, hash })
@@ -233,20 +255,20 @@ mod tests {
     fn entry(name: &str, hash: &str, roles: &[&str]) -> UserEntry {
         UserEntry {
             name: name.to_owned(),
-            password_hash: Secret::new(hash),
+            password_hash: Some(Secret::new(hash)),
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
         }
     }
 
-    fn users(all: Vec<UserEntry>) -> Result<Users, BadUser> {
-        Users::new(UsersFile { users: all })
+    fn users(all: Vec<UserEntry>) -> Users {
+        Users::new(UsersFile { users: all }).unwrap()
     }
 
     #[test]
     fn a_user_logs_in_with_name_and_password() {
         let role = format!("{PROJECT}_im-rw");
         let alice = entry("alice", &cheap_hash("open sesame"), &[&role, "evenkeel-admin"]);
-        let users = users(vec![alice, entry("bob", &cheap_hash("barley"), &[&role])]).unwrap();
+        let users = users(vec![alice, entry("bob", &cheap_hash("barley"), &[&role])]);
         let log_in = |name: &str, password: &str| {
             let user = users.log_in(name, &Secret::new(password));
             user.map(|user| user.roles.clone())
@@ -274,7 +296,7 @@ mod tests {
         let (one, another) = (hash_password(&secret).unwrap(), hash_password(&secret).unwrap());
         assert!(one.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{one}");
         assert_ne!(one, another);
-        let users = users(vec![entry("alice", &one, &["evenkeel-admin"])]).unwrap();
+        let users = users(vec![entry("alice", &one, &["evenkeel-admin"])]);
         assert!(users.log_in("alice", &secret).is_some());
         assert_eq!(hash_password(&Secret::new("")), Err(BadPassword::Empty));
         let long = Secret::new("x".repeat(1025));
@@ -285,45 +307,57 @@ mod tests {
     fn another_password_ends_the_sessions() {
         let session = |password: &str| {
             let users = users(vec![entry("alice", &cheap_hash(password), &["evenkeel-admin"])]);
-            users.unwrap().find("alice").unwrap().session()
+            users.find("alice").unwrap().session()
         };
         assert_eq!(session("one").len(), 16);
         assert_ne!(session("one"), session("two"));
     }
 
     #[test]
-    fn each_invalid_entry_is_reported_with_its_name() {
+    fn an_invalid_entry_is_reported_with_its_name_and_disables_only_its_user() {
         let good = cheap_hash("x");
         let admin = ["evenkeel-admin"];
         let node = format!("{PROJECT}_en-agent-rw");
         let other =
             "$argon2i$v=19$m=16,t=1,p=1$c29tZXNhbHQ$9sTbSlTio3Biev89thdrlKKiCaYsjjYVJxGAL3swxpQ";
         let heavy = good.replace("t=1", "t=1000");
-        let cases: [(UserEntry, &str); 9] = [
+        let no_hash = UserEntry { password_hash: None, ..entry("alice", "", &admin) };
+        let cases: [(UserEntry, &str); 10] = [
             (entry("", &good, &admin), "1 to 128 bytes"),
             (entry("two words", &good, &admin), "no spaces"),
             (entry("alice", &good, &[]), "there are no roles"),
-            (entry("alice", &good, &["root"]), "\"root\" is not a role"),
+            (entry("alice", &good, &[admin[0], "root"]), "\"root\" is not a role"),
             (entry("alice", &good, &[&node]), "cannot speak as a node"),
             (entry("alice", "open sesame", &admin), "password_hash"),
             (entry("alice", other, &admin), "not an argon2id hash"),
             (entry("alice", "$argon2id$v=19$m=16,t=1,p=1", &admin), "no salt"),
             (entry("alice", &heavy, &admin), "it asks for more than"),
+            (no_hash, "password_hash is missing"),
         ];
-        for (entry, why) in cases {
-            let name = entry.name.clone();
-            let error = users(vec![entry]).unwrap_err().to_string();
+        for (invalid, why) in cases {
+            let name = invalid.name.clone();
+            let users = users(vec![invalid, entry("bob", &good, &admin)]);
+            let [error] = users.rejected() else { panic!("{:?}", users.rejected()) };
+            let error = error.to_string();
             assert!(error.contains(why) && error.contains(&name), "{error}");
             assert!(!error.contains("sesame"), "{error}");
+            assert!(users.find(&name).is_none() && users.find("bob").is_some(), "{error}");
         }
-        let twice = || entry("alice", &good, &admin);
-        let error = users(vec![twice(), twice()]).unwrap_err().to_string();
-        assert_eq!(error, "user \"alice\": the name occurs twice");
+    }
+
+    #[test]
+    fn a_name_that_occurs_twice_is_disabled() {
+        let good = cheap_hash("x");
+        let entry = |name: &str| entry(name, &good, &["evenkeel-admin"]);
+        let users = users(vec![entry("alice"), entry("bob"), entry("alice")]);
+        assert!(users.find("alice").is_none() && users.find("bob").is_some());
+        let errors: Vec<_> = users.rejected().iter().map(ToString::to_string).collect();
+        assert_eq!(errors, ["user \"alice\": the name occurs twice"; 2]);
     }
 
     #[test]
     fn a_file_without_users_rejects_every_login() {
-        let empty = users(Vec::new()).unwrap();
+        let empty = users(Vec::new());
         assert!(empty.log_in("", &Secret::new("nobody")).is_none());
     }
 }

@@ -10,6 +10,7 @@ use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_kit::lifecycle::Lifecycle;
+use evenkeel_store::os_catalogue::{CycleClaim, CycleResult};
 use evenkeel_store::{Store, StoreError, os_catalogue};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -62,15 +63,17 @@ impl OsResourceManager {
     /// Creates the manager. It contacts no registry yet.
     ///
     /// # Errors
-    /// Names the first invalid setting.
+    /// Names the first invalid setting that does not concern a single registry.
     pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Result<Self, InvalidSettings> {
-        settings.check()?;
-        let schedule = settings.parse_sync_schedule()?;
-        let sources = Arc::new(Sources::open(&settings.registries)?);
+        let schedule = settings.check()?;
+        let sources = Arc::new(Sources::open(&settings.registries));
+        for problem in sources.problems() {
+            tracing::error!(%problem, "a registry is disabled until this setting is right");
+        }
         let defaults = settings.default_selection();
         Ok(Self(Arc::new(Engine {
             applier: Applier::new(
@@ -212,10 +215,29 @@ impl Engine {
         let tx = self.store.fleet().await?;
         let claim = os_catalogue::claim(&tx, name, Uuid::new_v4(), LEASE).await?;
         tx.commit().await?;
-        let (Some(claim), Some(source)) = (claim, self.sources.refresh(name)) else {
+        let Some(claim) = claim else {
             return Ok(false);
         };
-        Box::pin(Cycle::new(self, claim, source).run(stopping)).await
+        match self.sources.refresh(name) {
+            Some(source) => Box::pin(Cycle::new(self, claim, source).run(stopping)).await,
+            None => self.fail_disabled(&claim).await,
+        }
+    }
+
+    /// Ends the cycle of a disabled registry. Returns whether it has ended.
+    async fn fail_disabled(&self, claim: &CycleClaim) -> Result<bool, StoreError> {
+        let problem = self.sources.problem(&claim.registry);
+        let problem = problem.map(|problem| problem.to_string()).unwrap_or_default();
+        let message = format!("the registry is disabled: {problem}");
+        let result = CycleResult {
+            outcome: CycleOutcome::Failed,
+            message: evenkeel_domain::text::cut(&message, 1_000),
+            not_before: None,
+        };
+        let tx = self.store.fleet().await?;
+        let is_held = os_catalogue::finish(&tx, claim, &result).await?;
+        tx.commit().await?;
+        Ok(is_held)
     }
 
     /// Records the age of the last good cycle, and requests another one after a failure.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use evenkeel_domain::os::catalogue::CatalogSelection;
-use evenkeel_kit::job_schedule::JobScheduleError;
 use evenkeel_kit::{JobSchedule, Secret};
 use evenkeel_registry::{Limits, SignaturePolicy};
 use serde::{Deserialize, Serialize};
@@ -157,17 +156,13 @@ impl Settings {
         }
     }
 
-    pub(crate) fn parse_sync_schedule(&self) -> Result<JobSchedule, InvalidSettings> {
-        let schedule = self.sync_schedule.parse();
-        schedule.map_err(|error: JobScheduleError| InvalidSettings::new("sync_schedule", error))
-    }
-
-    /// Checks the settings, as far as possible without opening files.
+    /// Checks the settings that do not concern a single registry. Returns the schedule of the syncs.
     ///
     /// # Errors
     /// Names the first invalid setting.
-    pub fn check(&self) -> Result<(), InvalidSettings> {
-        self.parse_sync_schedule()?;
+    pub fn check(&self) -> Result<JobSchedule, InvalidSettings> {
+        let schedule = self.sync_schedule.parse();
+        let schedule = schedule.map_err(|error| InvalidSettings::new("sync_schedule", error))?;
         if !(1..=MAX_PARALLEL_FETCHES).contains(&self.parallel) {
             let why = format!("must be from 1 to {MAX_PARALLEL_FETCHES}");
             return Err(InvalidSettings::new("parallel", why));
@@ -188,7 +183,7 @@ impl Settings {
                 let why = format!("there is no registry named {name}");
                 Err(InvalidSettings::new("default.registry", why))
             }
-            _ => Ok(()),
+            _ => Ok(schedule),
         }
     }
 }

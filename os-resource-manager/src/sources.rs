@@ -65,7 +65,8 @@ pub struct Sources {
 
 struct RegistryEntry {
     settings: RegistrySettings,
-    current: Mutex<CurrentSource>,
+    /// The registry, or why it is disabled.
+    current: Mutex<Result<CurrentSource, InvalidSettings>>,
 }
 
 struct CurrentSource {
@@ -76,46 +77,50 @@ struct CurrentSource {
 
 impl fmt::Debug for RegistryEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lock().source.fmt(f)
+        match &*self.lock() {
+            Ok(current) => current.source.fmt(f),
+            Err(problem) => problem.fmt(f),
+        }
     }
 }
 
 impl RegistryEntry {
-    fn lock(&self) -> MutexGuard<'_, CurrentSource> {
+    fn lock(&self) -> MutexGuard<'_, Result<CurrentSource, InvalidSettings>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sources {
-    /// Opens all registries. It contacts none of them.
-    ///
-    /// # Errors
-    /// Names the first invalid setting: an address, a file that cannot be read, a registry that requires signatures but
-    /// has no keys.
-    pub fn open(registries: &BTreeMap<String, RegistrySettings>) -> Result<Self, InvalidSettings> {
-        let mut entries = BTreeMap::new();
-        for (name, settings) in registries {
-            let registry = Some(name.clone());
-            let selection = CatalogSelection { registry, ..CatalogSelection::default() };
-            selection.validated().map_err(|invalid| {
-                InvalidSettings::new(format!("registries.{name:?}"), invalid.why)
-            })?;
-            let files = LoadedFiles::load(name, settings)?;
-            let current = Mutex::new(CurrentSource {
-                files_digest: files.digest(),
-                source: Arc::new(build_source(name, settings, &files)?),
-            });
+    /// Opens all registries. It contacts none of them. A registry with an invalid setting, or with a file that cannot be
+    /// read, is disabled until its files are usable (see [`Self::problems`]).
+    #[must_use]
+    pub fn open(registries: &BTreeMap<String, RegistrySettings>) -> Self {
+        let entry = |(name, settings): (&String, &RegistrySettings)| {
             let settings = settings.clone();
-            entries.insert(name.clone(), RegistryEntry { settings, current });
-        }
-        Ok(Self { entries })
+            let current = Mutex::new(CurrentSource::open(name, &settings));
+            (name.clone(), RegistryEntry { settings, current })
+        };
+        Self { entries: registries.iter().map(entry).collect() }
     }
 
-    /// An open registry; `None` if it is not configured.
+    /// Why registries are disabled.
+    #[must_use]
+    pub fn problems(&self) -> Vec<InvalidSettings> {
+        self.entries.values().filter_map(|entry| entry.lock().as_ref().err().cloned()).collect()
+    }
+
+    /// Why a registry is disabled; `None` if it is not.
+    #[must_use]
+    pub fn problem(&self, name: &str) -> Option<InvalidSettings> {
+        self.entries.get(name)?.lock().as_ref().err().cloned()
+    }
+
+    /// An open registry; `None` if it is not configured or disabled.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Arc<Source>> {
         let entry = self.entries.get(name)?;
-        Some(Arc::clone(&entry.lock().source))
+        let current = entry.lock();
+        Some(Arc::clone(&current.as_ref().ok()?.source))
     }
 
     /// Reads the secrets, keys and CA certificates of a registry again, and returns it. If a file cannot be read or used,
@@ -124,10 +129,16 @@ impl Sources {
     pub fn refresh(&self, name: &str) -> Option<Arc<Source>> {
         let entry = self.entries.get(name)?;
         match entry.reload_if_changed(name) {
-            Ok(Some(current)) => *entry.lock() = current,
+            Ok(Some(current)) => *entry.lock() = Ok(current),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(registry = name, %error, "cannot reload the secrets of a registry; it keeps the old ones");
+                let mut current = entry.lock();
+                if current.is_ok() {
+                    tracing::warn!(registry = name, %error, "cannot reload the secrets of a registry; it keeps the old ones");
+                } else {
+                    tracing::warn!(registry = name, %error, "the registry is still disabled");
+                    *current = Err(error);
+                }
             }
         }
         self.find(name)
@@ -143,12 +154,31 @@ impl RegistryEntry {
     /// The reopened registry, if its files changed.
     fn reload_if_changed(&self, name: &str) -> Result<Option<CurrentSource>, InvalidSettings> {
         let files = LoadedFiles::load(name, &self.settings)?;
-        let files_digest = files.digest();
-        if files_digest == self.lock().files_digest {
+        let is_same = |current: &CurrentSource| current.files_digest == files.digest();
+        if self.lock().as_ref().is_ok_and(is_same) {
             return Ok(None);
         }
-        let source = Arc::new(build_source(name, &self.settings, &files)?);
-        Ok(Some(CurrentSource { files_digest, source }))
+        CurrentSource::build(name, &self.settings, &files).map(Some)
+    }
+}
+
+impl CurrentSource {
+    fn open(name: &str, settings: &RegistrySettings) -> Result<Self, InvalidSettings> {
+        let registry = Some(name.to_owned());
+        let selection = CatalogSelection { registry, ..CatalogSelection::default() };
+        selection.validated().map_err(|invalid| {
+            InvalidSettings::new(format!("registries.{name:?}"), invalid.why)
+        })?;
+        Self::build(name, settings, &LoadedFiles::load(name, settings)?)
+    }
+
+    fn build(
+        name: &str,
+        settings: &RegistrySettings,
+        files: &LoadedFiles,
+    ) -> Result<Self, InvalidSettings> {
+        let source = Arc::new(build_source(name, settings, files)?);
+        Ok(Self { files_digest: files.digest(), source })
     }
 }
 

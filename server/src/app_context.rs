@@ -13,6 +13,10 @@ use crate::config::{Config, IssuerConfig};
 use crate::shared_keys::KeyFolders;
 use crate::tls::Certificates;
 
+/// Error of a certificate for nodes without its key, or the reverse.
+pub(crate) const CERTIFICATE_WITHOUT_KEY: &str =
+    "set both southbound.certificate and southbound.key, or neither";
+
 #[derive(Clone, Debug)]
 pub(crate) struct AppContext {
     pub(crate) store: Store,
@@ -48,7 +52,7 @@ impl AppContext {
                 let ca = ca.context("southbound.certificate is not set")?;
                 Certificates::from_authority(ca, south, clock.now())?
             }
-            _ => anyhow::bail!("set both southbound.certificate and southbound.key, or neither"),
+            _ => anyhow::bail!(CERTIFICATE_WITHOUT_KEY),
         };
         Ok(Self {
             store,
@@ -77,7 +81,7 @@ fn open_own_authority(config: &Config, data_dir: &Path) -> anyhow::Result<Author
     Ok(Authority::new(keys, config.auth.tokens.clone()))
 }
 
-fn open_issuer(config: &IssuerConfig) -> anyhow::Result<ExternalIssuer> {
+pub(crate) fn open_issuer(config: &IssuerConfig) -> anyhow::Result<ExternalIssuer> {
     let (issuer, audience) = (config.issuer.as_str(), config.audience.as_deref());
     let outside = match &config.jwks {
         Some(file) => ExternalIssuer::open(issuer, audience, file)?,

@@ -34,6 +34,10 @@ pub(crate) enum Command {
     /// Synchronize the catalogue of operating systems with the registries, and serve files to
     /// nodes.
     OsResourceManager,
+    /// Check the configuration and the files that it names, without starting anything.
+    ///
+    /// Prints each fault with its setting. Exits with status 0 if there is none, else with status 1.
+    Check,
     /// Migrate the database schema to the version of this program.
     Migrate,
     /// Print the OpenAPI document of the REST API.

@@ -3,14 +3,14 @@
 
 mod auth;
 mod defaults;
-mod errors;
+mod faults;
 mod files;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use chrono::TimeDelta;
 use evenkeel_inventory::OsDefaults;
 use evenkeel_kit::Secret;
@@ -231,26 +231,41 @@ impl Default for AdminConfig {
 }
 
 impl Config {
-    /// Loads and checks the configuration. Fails on the first unknown key or invalid value.
+    /// Loads and checks the configuration.
+    ///
+    /// # Errors
+    /// Names all unknown settings and invalid values that were found.
     pub(crate) fn load(cli: &Cli) -> anyhow::Result<Self> {
         let read = Self::read(cli.config.as_deref(), cli.data_dir.as_deref());
-        let config = read.context("the configuration is invalid")?;
-        let checked = config.check().map_err(anyhow::Error::msg);
-        checked.context("the configuration is invalid")?;
-        Ok(config)
+        let checked = read.and_then(|config| match config.find_faults() {
+            faults if faults.is_empty() => Ok(config),
+            faults => Err(faults),
+        });
+        checked.map_err(|faults| match faults.as_slice() {
+            [one] => anyhow!("the configuration is invalid: {one}"),
+            several => anyhow!("the configuration is invalid:\n  {}", several.join("\n  ")),
+        })
     }
 
-    /// Checks rules between different keys.
-    fn check(&self) -> Result<(), String> {
+    /// Violations of rules between different settings.
+    fn find_faults(&self) -> Vec<String> {
+        let checks = [
+            self.check_origins(),
+            self.check_message_memory(),
+            self.check_long_polls(),
+            self.auth.check(self.rest.listen),
+        ];
+        checks.into_iter().filter_map(Result::err).collect()
+    }
+
+    fn check_origins(&self) -> Result<(), String> {
         let is_odd = |origin: &&String| *origin != "*" && !is_origin(origin);
-        if let Some(odd) = self.rest.cors_origins.iter().find(is_odd) {
-            return Err(format!(
+        match self.rest.cors_origins.iter().find(is_odd) {
+            None => Ok(()),
+            Some(odd) => Err(format!(
                 "rest.cors_origins contains {odd:?}; an origin has the form https://ui.example"
-            ));
+            )),
         }
-        self.check_message_memory()?;
-        self.check_long_polls()?;
-        self.auth.check(self.rest.listen)
     }
 
     /// The limit must admit the longest message; otherwise that message could never be received.
@@ -318,7 +333,7 @@ impl Config {
         }
     }
 
-    fn read(file: Option<&Path>, data_dir: Option<&Path>) -> anyhow::Result<Self> {
+    fn read(file: Option<&Path>, data_dir: Option<&Path>) -> Result<Self, Vec<String>> {
         let file = match file {
             Some(file) => Toml::file_exact(file),
             None => Toml::file(DEFAULT_CONFIG_FILE),
@@ -329,7 +344,7 @@ impl Config {
         if let Some(data_dir) = data_dir {
             figment = figment.merge(Serialized::default("data_dir", data_dir));
         }
-        figment.extract().map_err(errors::describe_without_secrets)
+        faults::extract(&figment)
     }
 }
 
@@ -341,7 +356,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("evenkeeld.toml");
         std::fs::write(&file, text).unwrap();
-        Config::read(Some(&file), None).map_err(|error| error.to_string())
+        Config::read(Some(&file), None).map_err(|faults| faults.join("\n"))
     }
 
     #[test]
@@ -442,7 +457,7 @@ mod tests {
         assert_eq!(inventory.body_limit, 1000);
         assert_eq!(inventory.cors_origins, ["https://ui.example"]);
         assert_eq!(inventory.max_streamed_lists, 3);
-        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.find_faults(), [""; 0]);
         assert_eq!(inventory.planning_limits.fetch_ahead, TimeDelta::minutes(90));
         let manager = &config.maintenance_manager;
         assert_eq!(manager.run_retention, Duration::from_hours(90 * 24));
@@ -483,35 +498,62 @@ mod tests {
     }
 
     #[test]
+    fn each_fault_is_reported_with_its_setting_and_its_file() {
+        let text = "colour = 'blue'\nshutdown_timeout = 'soon'\n[rest]\nport = 80\nlisten = 5\n\
+                    [admin]\nlisen = '127.0.0.1:0'\n[files]\nauth = 'nobody'\n\
+                    [[auth.issuers]]\ndiscovery = true\n\
+                    [os_resource_manager.registries.a]\nplain_http = true\n";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("typo.toml");
+        std::fs::write(&file, text).unwrap();
+        let faults = Config::read(Some(&file), None).unwrap_err();
+        let text = faults.join("\n").replace(&file.display().to_string(), "typo.toml");
+        let expected = [
+            "unknown setting colour in typo.toml; the settings there are data_dir,",
+            "shutdown_timeout in typo.toml is \"soon\", expected ",
+            "unknown setting rest.port in typo.toml",
+            "rest.listen in typo.toml is 5, expected ",
+            "unknown setting admin.lisen in typo.toml; did you mean listen?",
+            "files.auth in typo.toml is \"nobody\"; the values are ",
+            "auth.issuers.0.issuer is missing in typo.toml",
+            "os_resource_manager.registries.a.address is missing in typo.toml",
+        ];
+        for part in expected {
+            assert!(text.lines().any(|line| line.starts_with(part)), "{part}:\n{text}");
+        }
+        assert_eq!(faults.len(), expected.len(), "{text}");
+    }
+
+    #[test]
     fn the_request_timeout_must_exceed_the_longest_long_poll() {
         let config = parse("[southbound]\nrequest_timeout = '3m'").unwrap();
-        let wrong = config.check().unwrap_err();
+        let wrong = config.find_faults().join("\n");
         assert!(
             wrong.contains("request_timeout (3m)") && wrong.contains("max_duration (1h)"),
             "{wrong}"
         );
         let shorter = "[southbound]\nrequest_timeout = '3m'\n\
                        [maintenance_manager.long_poll]\nmax_duration = '2m'";
-        assert_eq!(parse(shorter).unwrap().check(), Ok(()));
+        assert_eq!(parse(shorter).unwrap().find_faults(), [""; 0]);
         let none = "[southbound]\nrequest_timeout = '1m'\n\
                     [maintenance_manager.long_poll]\nmax_polls = 0";
-        assert_eq!(parse(none).unwrap().check(), Ok(()));
+        assert_eq!(parse(none).unwrap().find_faults(), [""; 0]);
     }
 
     #[test]
     fn the_message_memory_must_hold_the_longest_message() {
         let of = |bytes| format!("[maintenance_manager.load]\nmessage_memory_limit = {bytes}");
-        let wrong = parse(&of(1 << 20)).unwrap().check().unwrap_err();
+        let wrong = parse(&of(1 << 20)).unwrap().find_faults().join("\n");
         assert!(wrong.contains("message_memory_limit (1048576)"), "{wrong}");
         for good in [0, 16 << 20] {
-            assert_eq!(parse(&of(good)).unwrap().check(), Ok(()));
+            assert_eq!(parse(&of(good)).unwrap().find_faults(), [""; 0]);
         }
     }
 
     #[test]
     fn long_polls_spare_calls_for_reports_on_a_connection() {
         let config = parse("[southbound]\nmax_calls_per_connection = 16").unwrap();
-        let wrong = config.check().unwrap_err();
+        let wrong = config.find_faults().join("\n");
         assert!(wrong.contains("max_per_connection (16)"), "{wrong}");
     }
 
@@ -525,14 +567,14 @@ mod tests {
             ("ui.example", false),
         ] {
             let config = parse(&format!("[rest]\ncors_origins = ['{origin}']")).unwrap();
-            assert_eq!(config.check().is_ok(), is_one, "{origin}");
+            assert_eq!(config.find_faults().is_empty(), is_one, "{origin}");
         }
     }
 
     #[test]
     fn a_named_file_must_exist() {
-        let error = Config::read(Some(Path::new("/does/not/exist.toml")), None).unwrap_err();
-        assert!(error.to_string().contains("/does/not/exist.toml"), "{error}");
+        let faults = Config::read(Some(Path::new("/does/not/exist.toml")), None).unwrap_err();
+        assert!(faults[0].contains("/does/not/exist.toml"), "{faults:?}");
     }
 
     #[test]

@@ -19,11 +19,13 @@
 //! | `realm` | token endpoint: login with a password |
 //! | `loopback_guard` | checks of requests if authentication is disabled |
 //! | `admin`, `observe` | health, readiness, metrics |
+//! | `check` | checks the configuration and the files that it names |
 //! | `clock_watch` | compares the clocks of the process and of the database |
 //! | `tools` | `migrate`, `openapi`, `token`, `accept-keys`, `hash-password` |
 
 mod admin;
 mod app_context;
+mod check;
 mod cli;
 mod clock_watch;
 mod config;

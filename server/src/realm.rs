@@ -5,7 +5,7 @@
 //! verify tokens.
 
 mod attempts;
-mod user_store;
+pub(crate) mod user_store;
 
 use std::net::IpAddr;
 use std::sync::Arc;

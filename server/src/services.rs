@@ -12,7 +12,7 @@ use axum::Router;
 use evenkeel_inventory::Inventory;
 use evenkeel_kit::Lifecycle;
 use evenkeel_maintenance_manager::MaintenanceManager;
-use evenkeel_os_resource_manager::{FileServer, OsResourceManager, Sources};
+use evenkeel_os_resource_manager::{FileServer, OsResourceManager};
 use serde::Serialize;
 
 use crate::app_context::AppContext;
@@ -45,11 +45,9 @@ impl ServiceSelection {
             let checked = config.maintenance_manager.check();
             checked.context("the configuration is invalid")?;
         }
-        let settings = &config.os_resource_manager;
-        if self.os_resource_manager && !settings.registries.is_empty() {
-            settings.check().context("the configuration is invalid")?;
-            let opened = Sources::open(&settings.registries);
-            opened.context("the configuration is invalid")?;
+        if self.os_resource_manager {
+            let checked = config.os_resource_manager.check();
+            checked.context("the configuration is invalid")?;
         }
         Ok(())
     }

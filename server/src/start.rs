@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use evenkeel_kit::telemetry::{self, LogFormat};
-use evenkeel_kit::{Clock, Lifecycle, SystemClock};
+use evenkeel_kit::{Clock, Lifecycle, SystemClock, chain};
 
 use crate::app_context::AppContext;
 use crate::cli::{Cli, Command, TokenCommand};
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::services::{Addresses, Listeners, ServiceSelection};
 use crate::shared_keys::KeyFolders;
-use crate::{data_dir, first_start, tools};
+use crate::{check, data_dir, first_start, tools};
 
 /// Runs the command. Errors are written to standard error.
 pub async fn run(cli: Cli) -> ExitCode {
@@ -34,10 +34,11 @@ pub async fn run(cli: Cli) -> ExitCode {
 }
 
 fn print_error(format: LogFormat, error: &anyhow::Error) -> ExitCode {
+    let message = chain(error.as_ref());
     match format {
-        LogFormat::Json => tracing::error!(error = format!("{error:#}"), "evenkeeld failed"),
+        LogFormat::Json => tracing::error!(error = %message, "evenkeeld failed"),
         // Keeps the line breaks of the message.
-        LogFormat::Text => _ = writeln!(std::io::stderr(), "evenkeeld: {error:#}"),
+        LogFormat::Text => _ = writeln!(std::io::stderr(), "evenkeeld: {message}"),
     }
     ExitCode::FAILURE
 }
@@ -53,6 +54,7 @@ async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::OsResourceManager => {
             run_services(config, ServiceSelection::OS_RESOURCE_MANAGER, ready_file).await
         }
+        Command::Check => check::print_faults(&config),
         Command::Migrate => tools::migrate(&config).await,
         Command::Openapi => tools::print_openapi(),
         Command::Token(TokenCommand::Operator(args)) => {

@@ -1,5 +1,6 @@
 //! Communication with the server: requests, answers and errors.
 
+mod connect_error;
 mod floor;
 mod grpc;
 mod pin;

@@ -9,7 +9,9 @@ fn single_registry(settings: RegistrySettings) -> BTreeMap<String, RegistrySetti
 }
 
 fn open_error(settings: RegistrySettings) -> InvalidSettings {
-    Sources::open(&single_registry(settings)).expect_err("an invalid setting")
+    let sources = Sources::open(&single_registry(settings));
+    assert!(sources.find("release").is_none());
+    sources.problem("release").expect("an invalid setting")
 }
 
 fn default_settings() -> RegistrySettings {
@@ -33,7 +35,7 @@ impl TestFolder {
 
 #[test]
 fn a_registry_is_found_by_its_name_alone() {
-    let sources = Sources::open(&single_registry(default_settings())).expect("good settings");
+    let sources = Sources::open(&single_registry(default_settings()));
     assert_eq!(sources.names().collect::<Vec<_>>(), ["release"]);
     assert_eq!(sources.find("release").expect("it is configured").name, "release");
     assert!(sources.find("other").is_none());
@@ -72,7 +74,25 @@ fn an_invalid_setting_is_named() {
         assert_eq!(open_error(settings).key, format!("registries.release.{key}"));
     }
     let bad_name = BTreeMap::from([("a b".to_owned(), default_settings())]);
-    assert!(Sources::open(&bad_name).is_err());
+    assert_eq!(Sources::open(&bad_name).problems().len(), 1);
+}
+
+#[test]
+fn a_registry_is_disabled_alone_and_until_its_files_are_there() {
+    let folder = TestFolder::new();
+    let file = folder.0.path().join("key.pem");
+    let settings = RegistrySettings { keys: vec![file], ..default_settings() };
+    let mut registries = single_registry(settings);
+    registries.insert("other".to_owned(), default_settings());
+    let sources = Sources::open(&registries);
+    assert!(sources.find("other").is_some() && sources.find("release").is_none());
+    let problems: Vec<_> = sources.problems().into_iter().map(|problem| problem.key).collect();
+    assert_eq!(problems, ["registries.release.keys"]);
+    assert!(sources.refresh("release").is_none());
+
+    folder.write_file("key.pem", &SigningKey::generate().public_pem());
+    assert!(sources.refresh("release").is_some());
+    assert!(sources.find("release").is_some() && sources.problems().is_empty());
 }
 
 #[test]
@@ -84,7 +104,7 @@ fn secrets_are_not_printed() {
         proxy: Some("http://me:sesame@proxy.example".to_owned().into()),
         ..default_settings()
     };
-    let sources = Sources::open(&single_registry(settings.clone())).expect("good settings");
+    let sources = Sources::open(&single_registry(settings.clone()));
     for text in [format!("{settings:?}"), format!("{sources:?}")] {
         assert!(!text.contains("sesame"), "{text}");
     }
@@ -101,7 +121,7 @@ fn secrets_are_reread_and_an_unchanged_source_stays() {
         token_file: Some(folder.write_file("token", "one")),
         ..default_settings()
     };
-    let sources = Sources::open(&single_registry(settings)).expect("good settings");
+    let sources = Sources::open(&single_registry(settings));
     let first = sources.find("release").expect("it is configured");
     let same = sources.refresh("release").expect("it is configured");
     assert!(Arc::ptr_eq(&first, &same));
@@ -124,7 +144,7 @@ fn a_key_is_recognised_by_its_id_in_signatures() {
         keys: vec![folder.write_file("key.pem", &key.public_pem())],
         ..default_settings()
     };
-    let sources = Sources::open(&single_registry(settings)).expect("good settings");
+    let sources = Sources::open(&single_registry(settings));
     let source = sources.find("release").expect("it is configured");
     let name = |key: &SigningKey| serde_json::json!({ "key": key.id() });
     assert!(source.has_key(&name(&key)));

@@ -82,7 +82,7 @@ impl FileFixture {
 
     /// Starts the file service.
     fn open(&self) -> FileServer {
-        let sources = Sources::open(&self.server.settings.registries).expect("registries");
+        let sources = Sources::open(&self.server.settings.registries);
         FileServer::open(
             self.server.store.clone(),
             Arc::clone(&self.server.authority),

@@ -76,9 +76,8 @@ fn without_a_registry_no_listener_for_files_is_opened() {
 }
 
 #[test]
-fn an_unusable_registry_is_rejected_before_startup() {
+fn a_fault_of_a_registry_is_found_by_the_check() {
     let harness = TestServer::new();
-    harness.write_file("password", "open sesame\n");
     for (more, why) in [
         ("address = 'http://registry.example'", "plain_http"),
         ("address = 'registry.example'", "address"),
@@ -91,14 +90,32 @@ fn an_unusable_registry_is_rejected_before_startup() {
     ] {
         let text = format!("[os_resource_manager.registries.release]\n{more}\n");
         let file = harness.write_file("evenkeeld.toml", &text);
-        let stderr = harness.start(&["all", "--config", &file]).expect_failure();
+        let stderr = harness.start(&["check", "--config", &file]).expect_failure();
         assert!(stderr.contains(why) && stderr.contains("release"), "{stderr}");
     }
     let default = "[os_resource_manager.default]\nregistry = 'other'\nrevision = 'main'\n";
     let text = format!("{}{default}", registry(&harness));
     let file = harness.write_file("evenkeeld.toml", &text);
-    let stderr = harness.start(&["all", "--config", &file]).expect_failure();
-    assert!(stderr.contains("default.registry") && stderr.contains("other"), "{stderr}");
+    for command in ["all", "check"] {
+        let stderr = harness.start(&[command, "--config", &file]).expect_failure();
+        assert!(stderr.contains("default.registry") && stderr.contains("other"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_wrong_role_and_a_missing_key_disable_only_their_user_and_their_registry() {
+    let harness = TestServer::new();
+    let users = "[[users]]\nname = 'alice'\npassword_hash = 'open sesame'\nroles = ['root']\n";
+    let users = harness.write_file("users.toml", users);
+    let text = format!("{}keys = ['/no/such.pub']\n", registry(&harness));
+    let file = harness.write_file("evenkeeld.toml", &text);
+    let server = harness
+        .with_env("EVENKEELD_AUTH__LOGIN__USERS", &users)
+        .start_and_wait(&["all", "--config", &file]);
+    let log = server.stop();
+    assert!(log.contains("user \"alice\": \"root\" is not a role"), "{log}");
+    assert!(log.contains("os_resource_manager.registries.release.keys: cannot read"), "{log}");
+    assert!(!log.contains("sesame"), "{log}");
 }
 
 #[test]

@@ -75,9 +75,62 @@ fn an_unknown_setting_is_named() {
     let harness = TestServer::new();
     let file = harness.write_file("evenkeeld.toml", "[rest]\nlisten = '127.0.0.1:0'\nport = 80\n");
     let stderr = harness.start(&["all", "--config", &file]).expect_failure();
-    assert!(stderr.contains("unknown field") && stderr.contains("port"), "{stderr}");
+    assert!(stderr.contains(&format!("unknown setting rest.port in {file}")), "{stderr}");
     let stderr = harness.start(&["all", "--config", "/no/such/file.toml"]).expect_failure();
     assert!(stderr.contains("/no/such/file.toml"), "{stderr}");
+}
+
+#[test]
+fn an_unknown_variable_is_named() {
+    let with = TestServer::new().with_env("EVENKEELD_ADMIN__LISEN", "127.0.0.1:0");
+    let stderr = with.start(&["check"]).expect_failure();
+    let expected = "the configuration is invalid: unknown setting admin.lisen in the environment \
+                    variable EVENKEELD_ADMIN__LISEN; did you mean listen?";
+    assert!(stderr.contains(expected), "{stderr}");
+}
+
+#[test]
+fn a_configuration_is_checked_without_side_effects() {
+    let harness = TestServer::new();
+    assert_eq!(harness.start(&["check"]).expect_success(), "the configuration is valid\n");
+    assert!(!harness.data_dir().exists());
+    let users = harness.write_file(
+        "users.toml",
+        "[[users]]\nname = 'alice'\npassword_hash = 'x'\nroles = ['default_im-r']\n",
+    );
+    let text = format!(
+        "[auth.login]\nusers = {users:?}\n[southbound]\nkey = '/no/such/key'\n\
+         [[auth.issuers]]\nissuer = 'https://login.example'\njwks = '/no/such/jwks'\n\
+         [os_resource_manager]\nparallel = 0\n\
+         [os_resource_manager.registries.release]\naddress = 'https://r.example'\nkeys = ['/no/such.pub']\n"
+    );
+    let file = harness.write_file("evenkeeld.toml", &text);
+    let stderr = harness.start(&["check", "--config", &file]).expect_failure();
+    let faults = [
+        "auth.login.users: user \"alice\": \"default_im-r\" is not a role",
+        "auth.issuers: https://login.example: ",
+        "set both southbound.certificate and southbound.key",
+        "os_resource_manager.parallel: ",
+        "os_resource_manager.registries.release.keys: cannot read /no/such.pub",
+    ];
+    for fault in faults {
+        assert!(stderr.contains(&format!("evenkeeld: {fault}")), "{fault}: {stderr}");
+    }
+    assert_eq!(stderr.lines().count(), faults.len(), "{stderr}");
+    assert!(!harness.data_dir().exists());
+}
+
+#[tokio::test]
+async fn a_missing_database_is_said_once() {
+    let harness = TestServer::new();
+    let postgres = harness.start_postgres().await;
+    let url = postgres.url().replace("/evenkeel?", "/absent?");
+    assert_ne!(url, postgres.url());
+    let with = harness.with_env("EVENKEELD_DATABASE__URL", &url);
+    let stderr = with.start(&["migrate"]).expect_failure();
+    let sentence = "database \"absent\" does not exist";
+    assert_eq!(stderr.matches(sentence).count(), 1, "{stderr}");
+    postgres.stop().await;
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use chrono::{DateTime, Utc};
-use evenkeel_kit::Secret;
+use evenkeel_kit::{Secret, chain};
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use hyper_util::rt::TokioIo;
@@ -20,7 +20,8 @@ use super::floor::TimeFloor;
 use super::proxy::{self, KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Proxy};
 use super::trust::Trust;
 use super::{
-    Applicant, Enrollment, LinkError, PollAnswer, PollQuery, ServerLink, StartPermit, wire,
+    Applicant, Enrollment, LinkError, PollAnswer, PollQuery, ServerLink, StartPermit,
+    connect_error, wire,
 };
 use crate::journal::JournalEntry;
 use crate::modules::{MODULES, ModuleKind};
@@ -72,7 +73,7 @@ impl GrpcLink {
         proxy: Option<&Proxy>,
         deadline: Duration,
     ) -> Result<Self, LinkError> {
-        let setup = |error: tonic::transport::Error| LinkError::Setup(error_chain(&error));
+        let setup = |error: tonic::transport::Error| LinkError::Setup(chain(&error).to_string());
         let verifier = trust.verifier(Arc::clone(&floor))?;
         let endpoint = Endpoint::from_shared(server.to_owned())
             .map_err(setup)?
@@ -261,7 +262,9 @@ fn connect_through_proxy(endpoint: &Endpoint, proxy: &Proxy) -> Channel {
 
 fn to_link_error(status: &Status) -> LinkError {
     let text = match status.source() {
-        Some(source) => error_chain(source),
+        Some(source) => {
+            connect_error::explain(source).map_or_else(|| chain(source).to_string(), str::to_owned)
+        }
         None => status.message().to_owned(),
     };
     if let Some(again) = parse_pushback(status) {
@@ -295,20 +298,6 @@ fn parse_pushback(status: &Status) -> Option<Duration> {
     let value = status.metadata().get(PUSHBACK_METADATA_KEY)?.to_str().ok()?;
     let again = Duration::from_millis(value.parse().ok()?);
     Some(again.min(MAX_PUSHBACK))
-}
-
-/// The error with its causes. Transport errors repeat their causes; each is added once.
-fn error_chain(error: &(dyn Error + 'static)) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !message.ends_with(&more) {
-            message = format!("{message}: {more}");
-        }
-        cause = error.source();
-    }
-    message
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Fetches the certification authority whose digest is in the join token.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use tokio_rustls::TlsConnector;
 
+use super::connect_error;
 use super::proxy::{self, Proxy};
 use super::trust::TrustError;
 
@@ -21,9 +23,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects once and returns the authority as DER. The server's certificate is fully verified against it.
 pub async fn fetch_ca(
+    server: &str,
     proxy: Option<&Proxy>,
-    host: &str,
-    port: u16,
+    (host, port): (&str, u16),
     digest: [u8; 32],
 ) -> Result<Vec<u8>, TrustError> {
     let provider = Arc::new(ring::default_provider());
@@ -41,14 +43,25 @@ pub async fn fetch_ca(
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name =
         ServerName::try_from(host.to_owned()).map_err(|_| TrustError::Host(host.to_owned()))?;
+    let unreachable = |reason: String| TrustError::Unreachable { server: server.to_owned(), reason };
+    let explained = |error: &io::Error| connect_error::explain(error).map(str::to_owned);
     let connect = async {
-        let stream = proxy::connect(proxy, host, port).await?;
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        let stream = proxy::connect(proxy, host, port).await;
+        let stream = stream.map_err(|error| {
+            unreachable(explained(&error).unwrap_or_else(|| error.to_string()))
+        })?;
+        let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+        connected.map_err(|source| match explained(&source) {
+            Some(reason) => unreachable(reason),
+            None => TrustError::NotTrusted { server: server.to_owned(), source },
+        })
     };
     match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => return Err(TrustError::Connect(error)),
-        Err(_) => return Err(TrustError::Connect(std::io::ErrorKind::TimedOut.into())),
+        Ok(connected) => connected.map(drop)?,
+        Err(_) => {
+            let seconds = CONNECT_TIMEOUT.as_secs();
+            return Err(unreachable(format!("no answer within {seconds} seconds")));
+        }
     }
     let pinned_ca = verifier.pinned_ca.get();
     pinned_ca.cloned().ok_or(TrustError::NotPinned)

@@ -1,5 +1,6 @@
 //! The certification authorities that are trusted for the server.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,11 +47,18 @@ pub enum TrustError {
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]
     Tls(#[source] rustls::Error),
-    /// The server cannot be reached or its certificate is not valid.
+    /// No connection, or no listener for nodes at its end.
+    #[error("cannot reach {server}: {reason}")]
+    Unreachable { server: String, reason: String },
+    /// The server's certificate is not valid.
     #[error(
-        "the server did not prove that its certificate is issued by the authority in the join token"
+        "{server} did not prove that its certificate is issued by the authority in the join token"
     )]
-    Connect(#[source] std::io::Error),
+    NotTrusted {
+        server: String,
+        #[source]
+        source: io::Error,
+    },
     /// The handshake completed without verification of a certificate.
     #[error("the server showed no certificate of the authority in the join token")]
     NotPinned,
@@ -76,7 +84,7 @@ impl Trust {
         }
         match token.ca {
             Some(digest) => {
-                let der = pin::fetch_ca(proxy, &host, port, digest).await?;
+                let der = pin::fetch_ca(server, proxy, (&host, port), digest).await?;
                 Ok(Self::Ca(encode_pem(&der)))
             }
             None => Ok(Self::System),

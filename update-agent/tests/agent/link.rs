@@ -110,6 +110,28 @@ async fn a_server_of_another_authority_is_rejected() {
 }
 
 #[tokio::test]
+async fn an_address_without_a_server_or_without_tls_is_explained() {
+    let server = TestServer::start_on_loopback().await;
+    let token = JoinToken::parse(&server.token()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let answer_without_tls = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_u8().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        stream
+    };
+    let (error, _stream) = tokio::join!(resolve_trust(&url, &token), answer_without_tls);
+    let expected = format!("cannot reach {url}: it does not speak TLS. Nodes connect to southbound.listen");
+    let text = error.unwrap_err().to_string();
+    assert!(text.starts_with(&expected), "{text}");
+
+    drop(listener);
+    let text = resolve_trust(&url, &token).await.unwrap_err().to_string();
+    assert!(text.starts_with(&format!("cannot reach {url}: connection refused. Is ")), "{text}");
+}
+
+#[tokio::test]
 async fn a_certificate_for_another_host_is_rejected() {
     let name = SanType::DnsName("keel.example".try_into().unwrap());
     let server = TestServer::start(name).await;

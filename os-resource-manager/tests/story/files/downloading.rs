@@ -214,7 +214,7 @@ fn kill_during_download(fixture: &FileFixture, url: &str, path: &str, edge: &[u8
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let came = runtime.block_on(async {
         let store = Store::connect(url, StoreOptions::default()).await;
-        let sources = Sources::open(&fixture.server.settings.registries).expect("registries");
+        let sources = Sources::open(&fixture.server.settings.registries);
         let files = FileServer::open(
             store.expect("the database"),
             Arc::clone(&fixture.server.authority),
