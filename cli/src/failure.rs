@@ -178,6 +178,10 @@ impl Failure {
                 "log in again with `evenkeel login --username NAME` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token"
                     .to_owned(),
             ),
+            // The message names the role.
+            Self::Refused { status: 403, message, .. } if message.contains("the token lacks the role") => Some(
+                "use another login or token that has this role, or ask an administrator for the role".to_owned(),
+            ),
             Self::Refused { status: 403, .. } => Some(
                 "the project does not exist, or your token has no role in it; `evenkeel project list` lists your projects, `--project NAME` selects one"
                     .to_owned(),

@@ -7,7 +7,7 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use evenkeel_auth::Caller;
+use evenkeel_auth::{Caller, Role};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
@@ -87,7 +87,10 @@ impl Call {
     pub async fn administrate(&self) -> Result<FleetTx, Problem> {
         let caller = self.caller()?;
         if !caller.may_administrate() {
-            return Err(Problem::forbidden("only an administrator may create and delete projects"));
+            return Err(Problem::forbidden(format!(
+                "only an administrator may create and delete projects: the token lacks the role {}",
+                Role::Administrator
+            )));
         }
         Ok(self.app.store.fleet_as(&self.actor(&caller)).await?)
     }
@@ -111,11 +114,25 @@ impl Call {
             TransactionMode::Read | TransactionMode::Snapshot => caller.may_read(tenant.uuid()),
             TransactionMode::Write(_) => caller.may_write(tenant.uuid()),
         };
-        // The same answer for a missing project and a missing role, so that nobody can probe for
-        // projects.
-        entered
-            .filter(|tx| may(tx.tenant()))
-            .ok_or_else(|| Problem::forbidden("no such project, or no role in it for this"))
+        match entered {
+            Some(tx) if may(tx.tenant()) => Ok(tx),
+            Some(tx) if caller.may_read(tx.tenant().uuid()) => {
+                let (project, role) = (self.project_label(), Role::Write(tx.tenant().uuid()));
+                Err(Problem::forbidden(format!(
+                    "you may read in project {project}, not write: the token lacks the role {role}"
+                )))
+            }
+            // The same answer for a missing project and a missing role, so that nobody can probe
+            // for projects.
+            _ => Err(Problem::forbidden("no such project, or no role in it for this")),
+        }
+    }
+
+    fn project_label(&self) -> String {
+        match &self.project {
+            ProjectRef::Name(name) => name.clone(),
+            ProjectRef::Header(id) => id.map(|id| id.to_string()).unwrap_or_default(),
+        }
     }
 
     /// Who changes data in this request.

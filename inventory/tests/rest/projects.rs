@@ -61,3 +61,20 @@ async fn only_administrators_delete_projects_and_force_must_be_true_or_false() {
     }
     server.get("regions").await;
 }
+
+#[tokio::test]
+async fn a_reader_is_told_the_role_that_a_change_needs() {
+    let server = TestServer::new().await;
+    let uuid = server.ours.uuid();
+    let expected = json!({
+        "message": format!(
+            "you may read in project ours, not write: the token lacks the role {uuid}_im-rw"
+        ),
+    });
+    let (reader, stranger) =
+        (server.client_of(Caller::Reader), server.client_of(Caller::Foreigner));
+    let body = || Some(json!({"name": "south"}));
+    reader.expect_problem("POST regions", body(), 403, expected).await;
+    let expected = json!({"message": "no such project, or no role in it for this"});
+    stranger.expect_problem("POST regions", body(), 403, expected).await;
+}
