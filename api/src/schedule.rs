@@ -188,7 +188,9 @@ impl Input for SingleScheduleInput {
 /// Repeated schedule to create or change. PATCH changes only the fields in the body.
 ///
 /// A cron field is `*` or a comma-separated list of numbers, ranges (`1-5`) and steps (`*/15`,
-/// `0-30/10`). The day of the month may also be `L`, the last day.
+/// `0-30/10`). The day of the month may also be `L`, the last day. Months and days of the week may
+/// be named (`JAN`, `MON-FRI`); responses have numbers. A schedule that would never open, such as on
+/// 30 February, is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RepeatedScheduleInput {
@@ -207,11 +209,12 @@ pub struct RepeatedScheduleInput {
     /// Hours at which a window opens, in cron syntax: 0 to 23.
     pub cron_hours: String,
     /// Days of the month on which a window opens, in cron syntax: 1 to 31, or `L`. If both this
-    /// field and `cronDayWeek` are restricted, a day needs to match only one of them.
+    /// field and `cronDayWeek` are restricted, a day needs to match only one of them. A step such as
+    /// `*/2` restricts.
     pub cron_day_month: String,
-    /// Months in which a window opens, in cron syntax: 1 to 12.
+    /// Months in which a window opens, in cron syntax: 1 to 12, or JAN to DEC.
     pub cron_month: String,
-    /// Days of the week on which a window opens, in cron syntax: 0 (Sunday) to 6.
+    /// Days of the week on which a window opens, in cron syntax: 0 (Sunday) to 6, or SUN to SAT.
     pub cron_day_week: String,
     /// IANA name of the time zone of the cron fields; null for UTC. A new schedule without this
     /// field uses UTC. PUT without this field keeps the current time zone, because EIM clients do

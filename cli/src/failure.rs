@@ -160,6 +160,21 @@ impl Failure {
         matches!(self, Self::Refused { status: 400 | 404 | 409 | 422, .. })
     }
 
+    /// Names the option that the user gave in place of the field of the API that the server names.
+    #[must_use]
+    pub fn with_option(self, options: &[(&str, &str)]) -> Self {
+        let Self::Refused { field: Some(field), message, .. } = &self else {
+            return self;
+        };
+        match options.iter().find(|(name, _)| name == field) {
+            None => self,
+            Some((_, option)) => {
+                let why = message.strip_prefix(&format!("{field}: ")).unwrap_or(message);
+                Self::usage_with(format!("{option}: {why}"), "--help describes the option")
+            }
+        }
+    }
+
     /// How to solve the problem.
     #[must_use]
     pub fn hint(&self) -> Option<String> {

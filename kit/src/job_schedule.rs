@@ -39,6 +39,12 @@ const FIELD_NUMBERS: [RangeInclusive<u32>; 6] = [0..=59, 0..=59, 0..=23, 1..=31,
 /// Position of the days of the month among the fields.
 const DAY_OF_MONTH: usize = 3;
 
+/// Positions of the fields with names, and the names.
+const NAMES: [(usize, &[&str]); 2] = [
+    (4, &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]),
+    (5, &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]),
+];
+
 /// How long the scheduler may take to add a job. It only stores it.
 const ADD_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,8 +56,9 @@ const CHANNEL_SIZE: usize = 16;
 /// It has six fields: seconds, minutes, hours, days of the month, months, and days of the week (0
 /// is Sunday). There is no field for years. A field is `*` or a list, separated by commas, of
 /// numbers, ranges (`1-5`) and steps (`*/15`, `8-18/2`); the day of the month may also be `L`, the
-/// last of its month. If both the day of the month and the day of the week are restricted, a day
-/// needs to match only one of them, as in cron; `*` and `*/1` do not restrict.
+/// last of its month. Months and days of the week may be named (`JAN`, `MON-FRI`). If both the day
+/// of the month and the day of the week are restricted, a day needs to match only one of them, as in
+/// cron; `*` and `*/1` do not restrict.
 #[derive(Clone, Debug)]
 pub struct JobSchedule(Cron);
 
@@ -90,13 +97,12 @@ fn parse(text: &str) -> Result<Cron, CronError> {
     Ok(cron)
 }
 
-/// Rejects what only croner's dialect has, such as names, `+` and 7 for Sunday. Returns `*` for a
+/// Rejects what only croner's dialect has, such as `5L`, `+` and 7 for Sunday. Returns `*` for a
 /// field that does not restrict, because croner joins `*/1` like a list of all days.
 fn check_field((position, field): (usize, &str)) -> Result<&str, CronError> {
     // croner reports that there are too many fields.
     let Some(numbers) = FIELD_NUMBERS.get(position) else { return Ok(field) };
-    let is_allowed =
-        |part: &str| is_part(part, numbers) || (part == "L" && position == DAY_OF_MONTH);
+    let is_allowed = |part: &str| is_part(part, position) || (part == "L" && position == DAY_OF_MONTH);
     if field != "*" && !field.split(',').all(is_allowed) {
         let (min, max) = (numbers.start(), numbers.end());
         return Err(CronError::ComponentError(format!(
@@ -109,14 +115,18 @@ fn check_field((position, field): (usize, &str)) -> Result<&str, CronError> {
 }
 
 /// Whether the text between two commas is a number, a range or a step.
-fn is_part(part: &str, numbers: &RangeInclusive<u32>) -> bool {
-    let is_number =
-        |digits: &str| parse_number(digits).is_some_and(|number| numbers.contains(&number));
+fn is_part(part: &str, position: usize) -> bool {
+    let numbers = &FIELD_NUMBERS[position];
+    let names = NAMES.iter().find(|(at, _)| *at == position).map_or(&[][..], |(_, names)| names);
+    let is_value = |text: &str| {
+        parse_number(text).is_some_and(|number| numbers.contains(&number))
+            || names.iter().any(|name| name.eq_ignore_ascii_case(text))
+    };
     let is_step = |digits: &str| parse_number(digits).is_some_and(|step| step <= *numbers.end());
     let is_range =
-        |range: &str| range.split_once('-').is_some_and(|(a, b)| is_number(a) && is_number(b));
+        |range: &str| range.split_once('-').is_some_and(|(a, b)| is_value(a) && is_value(b));
     match part.split_once('/') {
-        None => is_number(part) || is_range(part),
+        None => is_value(part) || is_range(part),
         Some((range, step)) => (range == "*" || is_range(range)) && is_step(step),
     }
 }
@@ -470,16 +480,24 @@ mod tests {
     }
 
     #[test]
+    fn months_and_weekdays_may_be_named() {
+        let next = |text: &str| schedule(text).next_after(noon());
+        assert_eq!(next("0 0 0 * FEB,apr mon-FRI"), next("0 0 0 * 2,4 1-5"));
+        assert!(next("0 0 0 * * SUN").is_some_and(|at| at.format("%a").to_string() == "Sun"));
+    }
+
+    #[test]
     fn an_invalid_schedule_is_rejected() {
         let never = "0 0 0 30 2 *";
         let years = "0 0 0 1 1 * 2030";
-        let only_croner = ["0 0 0 * * MON", "0 0 0 * * +1", "0 0 0 * * 5L", "@daily"];
+        let only_croner = ["0 0 0 * * +1", "0 0 0 * * 5L", "0 0 0 * * MON#1", "@daily"];
+        let misplaced = ["0 0 0 MON * *", "0 0 0 * MON *", "0 0 0 * * JAN", "0 0 0 * L *"];
         let malformed = ["every now and then", "", "0 7 * * *", "61 * * * * *"];
         let weekdays = ["0 0 0 * * 7", "0 0 0 * * 5-7", "0 0 0 * * */7"];
         let numbers = ["0 01 * * * *", "0 1-05 * * * *", "0 */07 * * * *", "0 */60 * * * *"];
         let parts = ["0 1,,2 * * * *", "0 5, * * * *", "0 ,5 * * * *", "0 5/10 * * * *"];
         let ranges = ["0 *,5 * * * *", "0 5-1 * * * *", "0 */0 * * * *", "0 0 0 L-3 * *"];
-        let dialect = [weekdays.as_slice(), &numbers, &parts, &ranges].concat();
+        let dialect = [weekdays.as_slice(), &numbers, &parts, &ranges, &misplaced].concat();
         let malformed = only_croner.into_iter().chain(malformed).chain([never, years]);
         for text in malformed.chain(dialect) {
             let refused = text.parse::<JobSchedule>().expect_err(text);

@@ -61,7 +61,7 @@ pub struct Settings {
     pub change_log_retention: Duration,
     /// When data that is no longer needed is removed: a cron expression in UTC with the fields
     /// seconds, minutes, hours, days of the month, months and days of the week. If both day fields
-    /// are restricted, a day needs to match only one of them.
+    /// are restricted, a day needs to match only one of them; a step such as `*/2` restricts.
     pub housekeeping_schedule: String,
     /// Rate limit of calls for each node.
     pub rate_limit: RateLimitSettings,

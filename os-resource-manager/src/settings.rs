@@ -16,7 +16,8 @@ const MAX_PARALLEL_FETCHES: usize = 64;
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// When registries are synced: a cron expression in UTC with the fields seconds, minutes, hours, days of the
-    /// month, months and days of the week. If both day fields are restricted, a day needs to match only one of them.
+    /// month, months and days of the week. If both day fields are restricted, a day needs to match only one of them; a
+    /// step such as `*/2` restricts.
     pub sync_schedule: String,
     /// Whether registries are synced when the process starts, in addition to the schedule.
     pub at_start: bool,

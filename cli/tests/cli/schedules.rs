@@ -94,6 +94,28 @@ async fn a_repeated_schedule_stays_open_for_a_day_at_most() {
     assert_eq!(cli.fake_server.requests(), "");
 }
 
+#[tokio::test]
+async fn an_error_names_the_option_that_was_given() {
+    let create = "evenkeel schedule create s --site site-00000001 --duration 1h";
+    let set = "evenkeel schedule set repeatedsche-00000001";
+    for (line, field, option) in [
+        (format!("{create} --cron \"0 2 30 2 *\""), "cronDayMonth", "--cron, days of the month"),
+        (format!("{create} --cron \"0 2 * * SUNDAY\""), "cronDayWeek", "--cron, days of the week"),
+        (format!("{create} --weekdays SUNDAY"), "cronDayWeek", "--weekdays"),
+        (format!("{create} --hours 2 --time-zone x"), "timeZone", "--time-zone"),
+        (format!("{set} --cron \"61 * * * *\""), "cronMinutes", "--cron, minutes"),
+    ] {
+        let cli = TestCli::new().await;
+        let message = format!("{field}: it is wrong");
+        let problem = json!({"code": "InvalidArgument", "message": message, "field": field});
+        cli.fake_server
+            .answer_with("POST schedules/repeated", 400, problem.clone())
+            .answer_with("PATCH schedules/repeated/repeatedsche-00000001", 400, problem);
+        let expected = format!("{option}: it is wrong\nhint: --help describes the option");
+        assert_eq!(cli.fail(&line).await, expected);
+    }
+}
+
 #[test]
 fn cron_has_five_fields() {
     let line = ["evenkeel", "schedule", "create", "s", "--site", "s", "--duration", "1h", "--cron"];

@@ -14,8 +14,11 @@ use crate::invalid::Invalid;
 const MINUTES: CronField = CronField::new("cronMinutes", 0, 59);
 const HOURS: CronField = CronField::new("cronHours", 0, 23);
 const DAY_MONTH: CronField = CronField::new("cronDayMonth", 1, 31).with_last();
-const MONTH: CronField = CronField::new("cronMonth", 1, 12);
-const DAY_WEEK: CronField = CronField::new("cronDayWeek", 0, 6);
+const MONTH: CronField = CronField::new("cronMonth", 1, 12).with_names(&[
+    "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC",
+]);
+const DAY_WEEK: CronField = CronField::new("cronDayWeek", 0, 6)
+    .with_names(&["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]);
 
 /// Maximum number of consecutive months without a matching day: 29 February 2096 is followed by 29 February 2104.
 const MAX_MONTHS_WITHOUT_MATCH: u32 = 8 * 12;
@@ -23,9 +26,10 @@ const MAX_MONTHS_WITHOUT_MATCH: u32 = 8 * 12;
 /// A cron expression of five fields: EIM's subset and a little more.
 ///
 /// A field is `*` or a list, separated by commas, of numbers, ranges (`1-5`) and steps (`*/15`, `8-18/2`); the day of
-/// the month may also be `L`, the last of its month. There are no names, no spaces and no leading zeros; day 0 of the
-/// week is Sunday. If both the day of the month and the day of the week are restricted, a day needs to fit only one of
-/// them; `*` and `*/1` do not restrict.
+/// the month may also be `L`, the last of its month. Months and days of the week may be named (`JAN`, `MON-FRI`), in upper
+/// or lower case; they are stored as numbers. There are no spaces and no leading zeros; day 0 of the week is Sunday. If
+/// both the day of the month and the day of the week are restricted, a day needs to fit only one of them. `*` and `*/1` do
+/// not restrict; `*/2` does, although some cron programs let a day fit both fields then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron {
     texts: [String; 5],
@@ -51,14 +55,30 @@ impl Cron {
         month: &str,
         day_week: &str,
     ) -> Result<Self, Invalid> {
+        let (month, day_week) = (MONTH.without_names(month), DAY_WEEK.without_names(day_week));
         Ok(Self {
             minutes: MINUTES.parse(minutes)?,
             hours: HOURS.parse(hours)?,
             day_month: DAY_MONTH.parse(day_month)?,
-            month: MONTH.parse(month)?,
-            day_week: DAY_WEEK.parse(day_week)?,
-            texts: [minutes, hours, day_month, month, day_week].map(str::to_owned),
+            month: MONTH.parse(&month)?,
+            day_week: DAY_WEEK.parse(&day_week)?,
+            texts: [minutes.to_owned(), hours.to_owned(), day_month.to_owned(), month, day_week],
         })
+    }
+
+    /// Refuses an expression that matches no day, such as 30 February.
+    ///
+    /// # Errors
+    /// No selected month has a selected day.
+    pub fn check_occurs(&self) -> Result<(), Invalid> {
+        let leap_year = NaiveDate::from_ymd_opt(2000, 1, 1);
+        match leap_year.and_then(|first| self.next_day(first)) {
+            Some(_) => Ok(()),
+            None => Err(Invalid::new(
+                "cronDayMonth",
+                "no month in cronMonth has such a day, so the schedule would never open",
+            )),
+        }
     }
 
     /// The minutes, as given.
@@ -79,13 +99,13 @@ impl Cron {
         &self.texts[2]
     }
 
-    /// The months, as given.
+    /// The months, with numbers in place of names.
     #[must_use]
     pub fn month(&self) -> &str {
         &self.texts[3]
     }
 
-    /// The days of the week, as given.
+    /// The days of the week, with numbers in place of names.
     #[must_use]
     pub fn day_week(&self) -> &str {
         &self.texts[4]

@@ -196,17 +196,19 @@ pub async fn delete_repeated_schedule(call: Call, Path(path): Path<Item>) -> Ans
 
 /// Parses the input.
 fn parse_spec(body: &RepeatedScheduleInput) -> Result<RepeatedSpec, Problem> {
+    let cron = Cron::parse(
+        &body.cron_minutes,
+        &body.cron_hours,
+        &body.cron_day_month,
+        &body.cron_month,
+        &body.cron_day_week,
+    )?;
+    cron.check_occurs()?;
     Ok(RepeatedSpec {
         name: Name::parse("name", &body.name)?,
         status: status_from(body.schedule_status),
         duration: RepeatedSpec::duration(body.duration_seconds)?,
-        cron: Cron::parse(
-            &body.cron_minutes,
-            &body.cron_hours,
-            &body.cron_day_month,
-            &body.cron_month,
-            &body.cron_day_week,
-        )?,
+        cron,
         zone: Zone::parse(&body.time_zone)?,
         target: parse_target(
             TARGET_FIELDS,

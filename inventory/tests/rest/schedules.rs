@@ -174,3 +174,16 @@ async fn a_page_of_both_kinds_counts_each_kind_separately() {
     let all = server.get("schedules").await;
     assert_eq!(summarize(&all), (1, 4));
 }
+
+#[tokio::test]
+async fn a_schedule_that_never_opens_is_refused_and_names_become_numbers() {
+    let (server, resources) = TestServer::with_resources().await;
+    let path = format!("schedules/repeated/{}", resources.repeated);
+    let never = Some(json!({"cronDayMonth": "30", "cronMonth": "FEB"}));
+    let expected = json!({"code": "InvalidArgument", "field": "cronDayMonth"});
+    server.expect_problem(&format!("PATCH {path}"), never, 400, expected).await;
+    let named = json!({"cronMonth": "jan,JUL", "cronDayWeek": "MON-FRI"});
+    let changed = server.patch(&path, named).await;
+    assert_eq!((&changed["cronMonth"], &changed["cronDayWeek"]), (&json!("1,7"), &json!("1-5")));
+    assert_eq!(server.get(&path).await, changed);
+}

@@ -46,7 +46,8 @@ pub struct CreateSchedule {
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     duration: Option<Duration>,
     /// Cron expression: minutes, hours, days of the month, months and days of the week (0 is Sunday),
-    /// such as `30 22 * * 1-5`.
+    /// such as `30 22 * * MON-FRI`. If days of the month and days of the week are given, a day needs
+    /// to match only one of them; a step such as `*/2` counts as given.
     #[arg(long, value_name = "M H DOM MON DOW", conflicts_with = "start", requires = "duration")]
     cron: Option<Cron>,
     /// Minutes [default: 0].
@@ -58,10 +59,10 @@ pub struct CreateSchedule {
     /// Days of the month, L for the last one [default: *].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     days: Option<String>,
-    /// Months [default: *].
+    /// Months, 1 to 12 or JAN to DEC [default: *].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     months: Option<String>,
-    /// Days of the week, 0 is Sunday [default: *].
+    /// Days of the week, 0 (Sunday) to 6 or SUN to SAT [default: *].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     weekdays: Option<String>,
     /// Time zone of the cron expression, such as `Europe/Berlin` [default: UTC].
@@ -122,6 +123,40 @@ impl FromStr for Cron {
     }
 }
 
+/// How the user gave a schedule.
+#[derive(Clone, Copy)]
+enum Typed {
+    File,
+    Cron,
+    Fields,
+}
+
+/// The option for the cron fields of the API.
+pub const CRON_OPTION: [(&str, &str); 5] = [
+    ("cronMinutes", "--cron, minutes"),
+    ("cronHours", "--cron, hours"),
+    ("cronDayMonth", "--cron, days of the month"),
+    ("cronMonth", "--cron, months"),
+    ("cronDayWeek", "--cron, days of the week"),
+];
+
+/// The options for each of the cron fields of the API.
+const FIELD_OPTIONS: [(&str, &str); 5] = [
+    ("cronMinutes", "--minutes"),
+    ("cronHours", "--hours"),
+    ("cronDayMonth", "--days"),
+    ("cronMonth", "--months"),
+    ("cronDayWeek", "--weekdays"),
+];
+
+/// The options for the other time fields of the API.
+pub const TIME_OPTIONS: [(&str, &str); 4] = [
+    ("timeZone", "--time-zone"),
+    ("durationSeconds", "--duration"),
+    ("startSeconds", "--start"),
+    ("endSeconds", "--end"),
+];
+
 /// A new schedule.
 enum ScheduleInput {
     Single(SingleScheduleInput),
@@ -154,15 +189,25 @@ struct TargetIds {
 impl CreateSchedule {
     pub async fn run(self, client: &Client, now: DateTime<Utc>) -> Result<Schedule, Failure> {
         let duplicates = self.duplicates;
+        let typed = match (&self.file, &self.cron) {
+            (Some(_), _) => Typed::File,
+            (None, Some(_)) => Typed::Cron,
+            (None, None) => Typed::Fields,
+        };
         let (name, input) = match &self.file {
             Some(path) => read_schedule(path)?,
             None => (self.name.clone().unwrap_or_default(), self.build_input(client, now).await?),
         };
         duplicates.check::<Schedule>(client, &name, None).await?;
-        match input {
+        let created = match input {
             ScheduleInput::Single(body) => client.post(SINGLE_PATH, &body).await,
             ScheduleInput::Repeated(body) => client.post(REPEATED_PATH, &body).await,
-        }
+        };
+        created.map_err(|error| match typed {
+            Typed::File => error,
+            Typed::Cron => error.with_option(&CRON_OPTION).with_option(&TIME_OPTIONS),
+            Typed::Fields => error.with_option(&FIELD_OPTIONS).with_option(&TIME_OPTIONS),
+        })
     }
 
     async fn build_input(

@@ -7,7 +7,9 @@ use clap::{ArgGroup, Args};
 use evenkeel_api::timestamps::from_unix_seconds;
 use serde_json::Value;
 
-use super::create::{Cron, Purpose, duration_seconds, unix_seconds};
+use super::create::{
+    CRON_OPTION, Cron, Purpose, TIME_OPTIONS, duration_seconds, unix_seconds,
+};
 use super::{REPEATED_PREFIX, Schedule};
 use crate::Failure;
 use crate::client::Client;
@@ -38,7 +40,7 @@ pub struct SetSchedule {
     /// How long the schedule stays open, such as `2h`.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     duration: Option<Duration>,
-    /// New cron expression of a repeated schedule, such as `30 22 * * 1-5`.
+    /// New cron expression of a repeated schedule, as for `evenkeel schedule create`.
     #[arg(long, value_name = "M H DOM MON DOW")]
     cron: Option<Cron>,
     /// Time zone of the cron expression, such as `Europe/Berlin`.
@@ -63,7 +65,8 @@ impl SetSchedule {
         };
         let status = self.purpose.map(|purpose| purpose.status().as_str());
         body.set("scheduleStatus", status).set("name", self.name);
-        requests::patch(client, &id, &self.schedule, &body).await
+        let changed = requests::patch(client, &id, &self.schedule, &body).await;
+        changed.map_err(|error| error.with_option(&CRON_OPTION).with_option(&TIME_OPTIONS))
     }
 
     /// The time fields to change of a repeated schedule.

@@ -10,6 +10,8 @@ pub(super) struct CronField {
     min: u32,
     max: u32,
     allows_last: bool,
+    /// Names of the numbers from `min` on; empty if they have none.
+    names: &'static [&'static str],
 }
 
 /// Numbers that a field selects.
@@ -37,7 +39,30 @@ impl Values {
 
 impl CronField {
     pub const fn new(name: &'static str, min: u32, max: u32) -> Self {
-        Self { name, min, max, allows_last: false }
+        Self { name, min, max, allows_last: false, names: &[] }
+    }
+
+    /// Allows names in place of the numbers.
+    pub const fn with_names(self, names: &'static [&'static str]) -> Self {
+        Self { names, ..self }
+    }
+
+    /// The text of a field with numbers in place of names. Clients of EIM know no names.
+    pub fn without_names(self, text: &str) -> String {
+        let mut numbers = String::new();
+        for word in text.split_inclusive([',', '-', '/']) {
+            let letters = word.trim_end_matches([',', '-', '/']);
+            let number = self.number_of(letters).map(|number| number.to_string());
+            numbers.push_str(number.as_deref().unwrap_or(letters));
+            numbers.push_str(&word[letters.len()..]);
+        }
+        numbers
+    }
+
+    /// The number of a name, in upper or lower case.
+    fn number_of(self, name: &str) -> Option<u32> {
+        let numbers = (self.min..=self.max).zip(self.names);
+        numbers.into_iter().find_map(|(number, own)| own.eq_ignore_ascii_case(name).then_some(number))
     }
 
     /// Allows `L` in the field.
@@ -104,10 +129,12 @@ impl CronField {
         let value =
             parse_plain_number(digits).filter(|value| (self.min..=self.max).contains(value));
         value.ok_or_else(|| {
-            let allowed = if self.allows_last {
-                "lists, ranges (1-5), steps (*/5) and L for the last day"
-            } else {
-                "lists, ranges (1-5) and steps (*/5)"
+            let allowed = match (self.allows_last, self.names) {
+                (true, _) => "lists, ranges (1-5), steps (*/5) and L for the last day".to_owned(),
+                (false, []) => "lists, ranges (1-5) and steps (*/5)".to_owned(),
+                (false, [first, ..]) => {
+                    format!("names such as {first}, lists, ranges (1-5) and steps (*/5)")
+                }
             };
             self.invalid(format!(
                 "{digits:?} is not a number from {} to {} without leading zeros; `*`, {allowed} can be given",

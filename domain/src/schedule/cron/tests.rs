@@ -85,6 +85,51 @@ fn an_invalid_field_is_named_as_in_the_api() {
 }
 
 #[test]
+fn months_and_weekdays_may_be_named() {
+    for (named, numbered) in [
+        ("0 2 * * SUN", "0 2 * * 0"),
+        ("0 2 * * mon-Fri", "0 2 * * 1-5"),
+        ("0 2 * JAN,jul SAT,1-3/2,TUE-THU/2", "0 2 * 1,7 6,1-3/2,2-4/2"),
+        ("0 2 1 FEB-DEC/3 *", "0 2 1 2-12/3 *"),
+    ] {
+        assert_eq!(cron(named), cron(numbered), "{named}");
+        assert_eq!(cron(named).to_string(), numbered, "{named}");
+    }
+    for (text, field) in [
+        ("MON * * * *", "cronMinutes"),
+        ("* * SUN * *", "cronDayMonth"),
+        ("* * * MON *", "cronMonth"),
+        ("* * * * JAN", "cronDayWeek"),
+        ("* * * * MONDAY", "cronDayWeek"),
+        ("* * * * MON-", "cronDayWeek"),
+        ("* * * * SAT-SUN", "cronDayWeek"),
+        ("* * * * */MON", "cronDayWeek"),
+    ] {
+        assert!(parse(text).is_err_and(|error| error.field == field), "{text}");
+    }
+}
+
+#[test]
+fn an_expression_without_a_day_is_found() {
+    for (text, occurs) in [
+        ("0 2 30 2 *", false),
+        ("0 2 31 APR,JUN,SEP,NOV *", false),
+        ("0 2 30,31 FEB */1", false),
+        ("0 2 29 2 *", true),
+        ("0 2 L 2 *", true),
+        ("0 2 31 2-4 *", true),
+        ("0 2 30 2 MON", true),
+        ("* * * * *", true),
+    ] {
+        let checked = cron(text).check_occurs();
+        assert_eq!(checked.is_ok(), occurs, "{text}");
+        let never = cron(text).next_local_time("2026-01-01T00:00:00".parse().expect("a time"));
+        assert_eq!(never.is_some(), occurs, "{text}");
+        assert!(checked.err().is_none_or(|error| error.field == "cronDayMonth"), "{text}");
+    }
+}
+
+#[test]
 fn an_error_names_the_accepted_values() {
     let why = |text: &str| parse(text).expect_err(text).to_string();
     insta::assert_snapshot!([
@@ -93,6 +138,7 @@ fn an_error_names_the_accepted_values() {
         why("* 5-1 * * *"),
         why("* * * */13 *"),
         why("* * * * 1/2"),
+        why("* * * * 7"),
         why(&format!("{} * * * *", "1,".repeat(200))),
     ].join("\n"), @r#"
     cronMinutes: "60" is not a number from 0 to 59 without leading zeros; `*`, lists, ranges (1-5) and steps (*/5) can be given
@@ -100,6 +146,7 @@ fn an_error_names_the_accepted_values() {
     cronHours: "5-1": a range cannot end before it begins
     cronMonth: "*/13": a step is a number from 1 to 12, without leading zeros
     cronDayWeek: "1/2": a step needs `*` or a range before it
+    cronDayWeek: "7" is not a number from 0 to 6 without leading zeros; `*`, names such as SUN, lists, ranges (1-5) and steps (*/5) can be given
     cronMinutes: longer than 200 bytes
     "#);
 }
@@ -137,6 +184,16 @@ fn one_of_two_restricted_days_is_enough() {
             "2026-02-20 00:00 Fri",
             "2026-02-27 00:00 Fri",
             "2026-03-06 00:00 Fri"
+        ]
+    );
+    assert_eq!(
+        readings("0 0 */2 2 3", "2026-02-01T00:00:00"),
+        [
+            "2026-02-01 00:00 Sun",
+            "2026-02-03 00:00 Tue",
+            "2026-02-04 00:00 Wed",
+            "2026-02-05 00:00 Thu",
+            "2026-02-07 00:00 Sat"
         ]
     );
     // A list of every day restricts; `*` and `*/1` do not.
