@@ -27,7 +27,17 @@ impl Cli {
                 let printer = &mut Printer::new(system, globals.output, globals.ids_only);
                 return moving.run(printer).await;
             }
-            Command::Version => writeln!(system.out, "evenkeel {}", env!("CARGO_PKG_VERSION"))?,
+            Command::Version => {
+                let printer = &mut Printer::new(system, globals.output, globals.ids_only);
+                let version = env!("CARGO_PKG_VERSION");
+                if globals.ids_only {
+                    printer.print_text(version)?;
+                } else if globals.output.is_table() {
+                    printer.print_text(&format!("evenkeel {version}"))?;
+                } else {
+                    printer.print_data(&serde_json::json!({ "version": version }))?;
+                }
+            }
             other => return run_with_server(other, globals, system).await,
         }
         Ok(Ending::Done)

@@ -80,7 +80,7 @@ pub enum Failure {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// An order failed for some of the nodes.
-    #[error("the order failed for {failed} of {all} nodes")]
+    #[error("the order failed for {failed} of {all} {}", if *all == 1 { "node" } else { "nodes" })]
     OrdersFailed {
         /// Number of nodes for which it failed.
         failed: usize,

@@ -96,7 +96,7 @@ fn method_label(method: &str) -> &'static str {
 pub(crate) fn update_process_metrics() {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok()).map(f64::from);
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     if let Some(bytes) = memory::resident_bytes() {
         #[expect(clippy::cast_precision_loss, reason = "no machine has that much memory")]
         let bytes = bytes as f64;
@@ -107,8 +107,8 @@ pub(crate) fn update_process_metrics() {
     let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     let (user, system) = (number(fields.nth(11)), number(fields.next()));
     if let (Some(user), Some(system)) = (user, system) {
-        let ticks = u32::try_from(rustix::param::clock_ticks_per_second()).map_or(100.0, f64::from);
-        metrics::gauge!("process_cpu_seconds_total").set((user + system) / ticks);
+        let ticks = rustix::param::clock_ticks_per_second().max(1);
+        metrics::counter!("process_cpu_seconds_total").absolute((user + system) / ticks);
     }
 }
 

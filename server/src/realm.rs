@@ -239,11 +239,19 @@ impl Realm {
             TokenError::TooManyAttempts(wait)
         })?;
         let Some(user) = self.check_password(&name, password).await? else {
-            tracing::warn!(user = truncate_name(&name), ?client, "a login failed");
+            tracing::warn!(
+                user = truncate_name(&name),
+                client = client.map(tracing::field::display),
+                "a login failed"
+            );
             return Err(invalid_grant("the name or the password is wrong"));
         };
         self.attempts.record_success(&name, client);
-        tracing::info!(user = user.name, ?client, "a user logged in");
+        tracing::info!(
+            user = user.name,
+            client = client.map(tracing::field::display),
+            "a user logged in"
+        );
         let now = self.clock.now();
         let refresh = RefreshToken {
             endpoint,

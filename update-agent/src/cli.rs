@@ -111,7 +111,7 @@ pub struct StatusArgs {
     #[command(flatten)]
     pub paths: PathArgs,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
 
@@ -126,7 +126,7 @@ pub struct PlanArgs {
     #[arg(long = "package", value_name = "NAME[=VERSION]")]
     pub packages: Vec<String>,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
 
@@ -137,7 +137,7 @@ pub struct HistoryArgs {
     #[command(flatten)]
     pub paths: PathArgs,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
 
@@ -148,7 +148,7 @@ pub struct DoctorArgs {
     #[command(flatten)]
     pub paths: PathArgs,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
 
@@ -176,7 +176,7 @@ pub struct ImageShowArgs {
     #[command(flatten)]
     pub paths: PathArgs,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use evenkeel_api::decision::{AvailableUpdate, Decision, DecisionWindow};
 use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::order::OrderResource;
-use evenkeel_api::update_run::RunTarget;
+use evenkeel_api::update_run::{RunPackage, RunTarget};
 
 use super::{assignment, instance, policy};
 use crate::Failure;
@@ -62,13 +62,27 @@ fn build_page(instance: &InstanceResource, decision: &Decision) -> DetailPage {
         let text = format!("may start without the server until {}", format_time(grant.expires_at));
         page.field("offline grant", text);
     }
-    let changes = pending_changes(decision);
-    if changes.is_empty() && desired_target(decision).is_none_or(is_package_update) {
+    let planned = planned_changes(decision);
+    let changes = if planned.is_empty() { pending_changes(decision) } else { Vec::new() };
+    if planned.is_empty() && changes.is_empty() && desired_target(decision).is_none_or(is_package_update) {
         page.field("pending changes", "none reported by the node");
     }
     add_tables(&mut page, instance, decision);
+    page.table("Planned changes:", PLANNED_HEADER, planned);
     page.table("Pending changes:", &["PACKAGE", "ARCHITECTURE", "INSTALLED", "TARGET"], changes);
     page
+}
+
+const PLANNED_HEADER: &[&str] = &["PACKAGE", "ARCHITECTURE", "ACTION", "INSTALLED", "TARGET"];
+
+/// The plan of the open run, with all packages that change; empty before the node has planned it.
+fn planned_changes(decision: &Decision) -> Vec<Vec<Cell>> {
+    let run = decision.run.as_ref().filter(|run| !run.has_ended());
+    let packages = run.into_iter().flat_map(|run| &run.packages);
+    let row = |one: &RunPackage| {
+        cells![&one.name, &one.architecture, &one.action, &one.before, &one.version]
+    };
+    packages.map(row).collect()
 }
 
 /// Adds the policy, its desired update, and the usage of its assignment.
@@ -90,7 +104,11 @@ fn add_policy(page: &mut DetailPage, decision: &Decision) {
             slots.max_concurrent,
         );
         let mine = if slots.holds_slot { ", including this node" } else { "" };
-        page.field("updating", format!("{used} nodes{mine}")).field(
+        let noun = match slots.max_concurrent.unwrap_or(slots.held_by_others) {
+            1 => "node",
+            _ => "nodes",
+        };
+        page.field("updating", format!("{used} {noun}{mine}")).field(
             "failures",
             assignment::failures_cell(slots.failures, slots.stop_after_failures),
         );
@@ -199,7 +217,8 @@ fn describe_desired(desired: &RunTarget) -> String {
         _ => {
             let mut parts = desired.packages.clone();
             if !desired.sources.is_empty() {
-                parts.push(format!("{} sources", desired.sources.len()));
+                let noun = if desired.sources.len() == 1 { "source" } else { "sources" };
+                parts.push(format!("{} {noun}", desired.sources.len()));
             }
             if !desired.kernel_command.is_empty() {
                 parts.push(kernel(&desired.kernel_command));
@@ -223,7 +242,10 @@ fn window_row(window: &DecisionWindow, decision: &Decision) -> Vec<Cell> {
     cells![format_time(window.start), format_time(window.end), opener, when]
 }
 
-/// The available updates that the desired update would install.
+/// Target of a package of which the node reports no newer version.
+const NOT_PLANNED: &str = "not known before the node plans it";
+
+/// The changes that the desired update would make, as far as they are known.
 fn pending_changes(decision: &Decision) -> Vec<Vec<Cell>> {
     let Some(desired) = desired_target(decision).filter(|desired| is_package_update(desired))
     else {
@@ -248,15 +270,16 @@ fn pending_changes(decision: &Decision) -> Vec<Vec<Cell>> {
                 (Some(update), version) => {
                     Some(update_row(update, version.unwrap_or(&update.available)))
                 }
-                // The node reports no newer version, but the requested one may still differ.
-                (None, Some(version)) if decision.reason.code != "up_to_date" => {
+                // The node reports no newer version. The package may be missing on the node, or the
+                // requested version may be another one.
+                (None, version) if decision.reason.code != "up_to_date" => {
                     let unknown = AvailableUpdate {
                         name: name.to_owned(),
                         architecture: architecture.to_owned(),
                         installed: "unknown".to_owned(),
                         ..AvailableUpdate::default()
                     };
-                    Some(update_row(&unknown, version))
+                    Some(update_row(&unknown, version.unwrap_or(NOT_PLANNED)))
                 }
                 (None, _) => None,
             }

@@ -113,10 +113,18 @@ pub async fn resolve_instance_id(client: &Client, text: &str) -> Result<String, 
     };
     let ids = instances.iter().filter(matches).map(|instance| instance.resource_id.clone());
     let ids: Vec<_> = ids.collect();
-    if ids.is_empty() && requests::resolve_id::<HostResource>(client, text).await.is_ok() {
-        return Err(no_instance_error(text));
+    if ids.is_empty() {
+        let is_host = requests::resolve_id::<HostResource>(client, text).await.is_ok();
+        return Err(if is_host { no_instance_error(text) } else { no_node_error(text) });
     }
     resource::single_id::<InstanceResource>(text, ids)
+}
+
+fn no_node_error(text: &str) -> Failure {
+    Failure::usage_with(
+        format!("there is no instance or host `{text}`"),
+        "`evenkeel host list` lists all hosts, `evenkeel instance list` all instances",
+    )
 }
 
 fn no_instance_error(host: &str) -> Failure {

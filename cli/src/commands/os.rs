@@ -1,6 +1,7 @@
 //! `evenkeel os`: the catalog of operating systems, and the tools that publish and copy them.
 
 mod bundle;
+mod details;
 mod key;
 mod mirror;
 mod progress;
@@ -307,23 +308,8 @@ impl Resource for OperatingSystemResource {
 
     fn add_details(&self, page: &mut DetailPage) {
         self.add_columns(page);
-        page.field_if("image", &self.image_url)
-            .field_if("sha256", if self.sha256 == NO_IMAGE { "" } else { &self.sha256 })
-            .field_if("description", &self.description)
-            .field_if("metadata", &self.metadata)
-            .created(self.timestamps.as_ref())
-            .table(
-                "Image signatures:",
-                &["KEY"],
-                self.image_signatures.iter().map(|one| key_row(one)),
-            );
+        details::add_details(page, self);
     }
-}
-
-/// The key of a signature. The signature itself is not shown.
-fn key_row(signature: &str) -> Vec<Cell> {
-    let (key, _) = signature.split_once(':').unwrap_or((signature, ""));
-    cells![key]
 }
 
 fn type_label(os: &OperatingSystemResource) -> &'static str {

@@ -160,3 +160,46 @@ async fn an_instance_with_slots_shows_them_and_failed_images() {
     let rules = "rules        no retry of a failed image download\n";
     assert!(output.contains(rules), "{output}");
 }
+
+#[tokio::test]
+async fn an_operating_system_shows_its_registry_its_signature_and_its_vulnerabilities() {
+    let cli = TestCli::new().await;
+    let cves = |id: &str| {
+        let entry = json!([{"cve_id": id, "priority": "high", "affected_packages": ["curl", "jq"]}]);
+        entry.to_string()
+    };
+    let os = json!({
+        "resourceId": "os-00000001", "name": "edge 1.1", "osType": "OS_TYPE_IMMUTABLE", "architecture": "x86_64",
+        "profileName": "edge", "profileVersion": "1.1.0", "imageId": "1.1", "sha256": "ab".repeat(32),
+        "securityFeature": "SECURITY_FEATURE_SECURE_BOOT_AND_FULL_DISK_ENCRYPTION",
+        "registry": "release", "revision": "1.1.0", "artifactDigest": "sha256:12", "signature": {"key": "cd"},
+        "installedPackages": "{\"repo\":[{\"name\":\"apt\",\"version\":\"2\"},{\"name\":\"jq\",\"version\":\"1\"}]}",
+        "existingCves": cves("CVE-2026-1"), "fixedCves": cves("CVE-2026-2"),
+    });
+    cli.fake_server.answer("GET compute/os/os-00000001", os);
+    insta::assert_snapshot!(cli.run("evenkeel os get os-00000001").await, @r"
+    id               os-00000001
+    name             edge 1.1
+    type             immutable
+    architecture     x86_64
+    profile          edge
+    image version    1.1
+    profile version  1.1.0
+    sha256           abababababababababababababababababababababababababababababababab
+    security         secure boot and full disk encryption
+    registry         release
+    revision         1.1.0
+    artifact         sha256:12
+    signature        of key cd
+    packages         2, listed with -o json
+    created          -
+
+    Open vulnerabilities:
+    CVE         PRIORITY  PACKAGES
+    CVE-2026-1  high      curl, jq
+
+    Fixed vulnerabilities:
+    CVE         PRIORITY  PACKAGES
+    CVE-2026-2  high      curl, jq
+    ");
+}

@@ -154,3 +154,18 @@ async fn a_context_stores_the_absolute_path_of_its_ca() {
     let (text, _) = cli.bare("evenkeel context show -q", "").await.expect("the context");
     assert_eq!(text, "lab\n");
 }
+
+#[tokio::test]
+async fn the_version_is_printed_in_every_format() {
+    let cli = TestCli::new().await;
+    let version = env!("CARGO_PKG_VERSION");
+    for (options, expected) in [
+        ("", format!("evenkeel {version}\n")),
+        (" -q", format!("{version}\n")),
+        (" -o json", format!("{{\n  \"version\": \"{version}\"\n}}\n")),
+        (" -o yaml", format!("version: {version}\n")),
+    ] {
+        let (text, _) = cli.bare(&format!("evenkeel version{options}"), "").await.expect("printed");
+        assert_eq!(text, expected, "{options}");
+    }
+}

@@ -117,6 +117,46 @@ async fn an_explanation_names_everything_that_matters() {
 }
 
 #[tokio::test]
+async fn an_explanation_says_what_is_known_before_and_after_the_node_plans() {
+    let mut decision = decision();
+    decision["availableUpdates"] = json!([]);
+    decision["policy"]["target"]["packages"] = json!(["demo-service"]);
+    let cli = cli_with_decision(decision.clone()).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    let unknown = "demo-service  -             unknown    not known before the node plans it\n";
+    assert!(text.contains(unknown) && !text.contains("none reported"), "{text}");
+
+    decision["run"] = json!({"resourceId": "osupdaterun-00000001", "state": "staged", "packages": [
+        {"name": "demo-service", "architecture": "amd64", "action": "install", "version": "1.0", "status": "planned"},
+        {"name": "demo-lib", "architecture": "amd64", "action": "upgrade", "version": "2", "before": "1", "status": "planned"},
+    ]});
+    let cli = cli_with_decision(decision).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    let planned = "Planned changes:\n\
+                   PACKAGE       ARCHITECTURE  ACTION   INSTALLED  TARGET\n\
+                   demo-service  amd64         install  -          1.0\n\
+                   demo-lib      amd64         upgrade  1          2\n";
+    assert!(text.contains(planned) && !text.contains("Pending"), "{text}");
+}
+
+#[tokio::test]
+async fn a_limit_of_one_node_is_counted_in_the_singular() {
+    let mut one = decision();
+    one["slots"] = json!({"assignedTo": "project", "maxConcurrent": 1, "heldByOthers": 1, "holdsSlot": false});
+    let text = cli_with_decision(one).await.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("1 of 1 node\n"), "{text}");
+}
+
+#[tokio::test]
+async fn an_unknown_name_may_be_meant_as_a_host() {
+    let cli = TestCli::new().await;
+    insta::assert_snapshot!(cli.fail("evenkeel explain nosuch").await, @r"
+    there is no instance or host `nosuch`
+    hint: `evenkeel host list` lists all hosts, `evenkeel instance list` all instances
+    ");
+}
+
+#[tokio::test]
 async fn an_explanation_shows_until_when_an_update_may_start() {
     let mut open = decision();
     open["act"] = json!("apply");

@@ -320,7 +320,7 @@ const PROCESS: &[MetricDescription] = &[
         "How far the clock of this process is ahead of the clock of the database. Beyond 60 in either direction the process is not ready, deletes no old data and ends no runs.",
     ),
     metric("process_resident_memory_bytes", Gauge, &[], "Resident memory of this process."),
-    metric("process_cpu_seconds_total", Gauge, &[], "CPU time of this process."),
+    metric("process_cpu_seconds_total", Counter, &[], "CPU time of this process."),
     metric(
         "evenkeel_runtime_wakeup_delay_seconds",
         Histogram,

@@ -122,6 +122,7 @@ fn the_admin_listener_serves_health_readiness_and_metrics() {
     assert_eq!(server.get("admin", "/readyz", None), (200, "ready\n".to_owned()));
     server.get("rest", "/v1/no/such/thing", None);
     let (status, metrics) = server.get("admin", "/metrics", None);
+    assert!(metrics.contains("# TYPE process_cpu_seconds_total counter"), "{metrics}");
     assert_eq!(status, 200);
     assert!(metrics.contains("evenkeel_http_requests_total{"), "{metrics}");
     assert!(

@@ -60,6 +60,11 @@ impl ListPackages {
     }
 }
 
+/// Number of packages in a package list; 0 if it cannot be read.
+pub fn count_packages(text: &str) -> usize {
+    parse_packages(text).map(|packages| packages.len()).unwrap_or_default()
+}
+
 /// Parses the package list of a node. An empty text is an empty list.
 fn parse_packages(text: &str) -> Result<Vec<Package>, serde_json::Error> {
     if text.is_empty() {

@@ -178,7 +178,7 @@ POST schedules/repeated | {"cronMinutes": "<201>"} | 400 InvalidArgument cronMin
 POST schedules/repeated | {"cronHours": "24"} | 400 InvalidArgument cronHours
 POST schedules/repeated | {"cronDayMonth": "32"} | 400 InvalidArgument cronDayMonth
 POST schedules/repeated | {"cronMonth": "13"} | 400 InvalidArgument cronMonth
-POST schedules/repeated | {"cronDayWeek": "sun"} | 400 InvalidArgument cronDayWeek
+POST schedules/repeated | {"cronDayWeek": "sunday"} | 400 InvalidArgument cronDayWeek
 POST schedules/repeated | {"cronHours": 5} | 400 InvalidArgument cronHours
 POST schedules/repeated | {"durationSeconds": "60"} | 400 InvalidArgument durationSeconds
 POST schedules/repeated | {"targetSiteId": "site-00000000"} | 400 FailedPrecondition targetSiteId
