@@ -132,11 +132,8 @@ impl Users {
         let params = like.and_then(|hash| Params::try_from(&hash).ok());
         let hash: Result<PasswordHash, _> =
             Argon2::from(params.unwrap_or_default()).hash_password(b"nobody");
-        let decoy = User {
-            name: String::new(),
-            roles: Vec::new(),
-            hash: hash.map_err(BadPassword::Hash)?,
-        };
+        let decoy =
+            User { name: String::new(), roles: Vec::new(), hash: hash.map_err(BadPassword::Hash)? };
         Ok(Self { by_name: all, rejected, decoy })
     }
 

@@ -54,9 +54,7 @@ fn hidden_columns(columns: &Columns<'_>, widths: &[u16], width: Option<u16>) -> 
     let Some(width) = width else {
         return hidden;
     };
-    let needs = |at: usize| {
-        u32::from(widths.get(at).copied().unwrap_or_default()) + u32::from(GAP)
-    };
+    let needs = |at: usize| u32::from(widths.get(at).copied().unwrap_or_default()) + u32::from(GAP);
     let mut needed: u32 = (0..widths.len()).map(needs).sum();
     let optional = columns.optional.iter();
     let positions =
@@ -95,9 +93,8 @@ mod tests {
     }
 
     fn table(width: Option<u16>, colour: bool) -> Vec<String> {
-        let row = |id: &str| {
-            cells![id, "edge", Cell::toned("failed", Tone::Bad), "2026-03-01T12:00:00Z"]
-        };
+        let row =
+            |id: &str| cells![id, "edge", Cell::toned("failed", Tone::Bad), "2026-03-01T12:00:00Z"];
         format_table(&columns(), [row("host-00000001"), row("host-00000002")], width, colour)
     }
 

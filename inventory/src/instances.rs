@@ -215,7 +215,8 @@ pub async fn delete_instance(call: Call, Path(path): Path<Item>) -> Answer<Empty
 async fn load_instance_resource(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
     let (record, related) = instances::find_details(tx, id).await?;
     let InstanceDetails { instance, host, packages, existing_cves, slots, failed_images } = record;
-    let policy = effective::load_policies(tx, &[(&host, &instance)], &related).await?.pop().flatten();
+    let policy =
+        effective::load_policies(tx, &[(&host, &instance)], &related).await?.pop().flatten();
     let configs = instance.custom_configs.iter();
     let configs = configs.filter_map(|id| related.custom_configs.get(id));
     Ok(Json(InstanceResource {

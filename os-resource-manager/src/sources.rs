@@ -166,9 +166,9 @@ impl CurrentSource {
     fn open(name: &str, settings: &RegistrySettings) -> Result<Self, InvalidSettings> {
         let registry = Some(name.to_owned());
         let selection = CatalogSelection { registry, ..CatalogSelection::default() };
-        selection.validated().map_err(|invalid| {
-            InvalidSettings::new(format!("registries.{name:?}"), invalid.why)
-        })?;
+        selection
+            .validated()
+            .map_err(|invalid| InvalidSettings::new(format!("registries.{name:?}"), invalid.why))?;
         Self::build(name, settings, &LoadedFiles::load(name, settings)?)
     }
 

@@ -42,9 +42,12 @@ fn find_faults(config: &Config) -> Vec<String> {
     }
     if let Some(login) = &config.auth.login {
         match user_store::read_users(&login.users) {
-            Ok(users) => faults.extend(users.rejected().iter().map(|error| {
-                format!("auth.login.users: {error} in {}", login.users.display())
-            })),
+            Ok(users) => faults.extend(
+                users
+                    .rejected()
+                    .iter()
+                    .map(|error| format!("auth.login.users: {error} in {}", login.users.display())),
+            ),
             Err(error) => faults.push(format!("auth.login.users: {error:#}")),
         }
     }

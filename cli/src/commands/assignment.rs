@@ -215,7 +215,8 @@ fn build_row(assignment: &AssignmentResource, names: &Names) -> Vec<Cell> {
 
 fn build_page(assignment: &AssignmentResource, names: &Names) -> DetailPage {
     let mut page = DetailPage::default();
-    for (title, cell) in AssignmentResource::header(false).iter().zip(build_row(assignment, names)) {
+    for (title, cell) in AssignmentResource::header(false).iter().zip(build_row(assignment, names))
+    {
         page.field(&title.to_lowercase(), cell);
     }
     if let Some(resumption) = &assignment.resumption {

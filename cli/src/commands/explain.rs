@@ -64,7 +64,10 @@ fn build_page(instance: &InstanceResource, decision: &Decision) -> DetailPage {
     }
     let planned = planned_changes(decision);
     let changes = if planned.is_empty() { pending_changes(decision) } else { Vec::new() };
-    if planned.is_empty() && changes.is_empty() && desired_target(decision).is_none_or(is_package_update) {
+    if planned.is_empty()
+        && changes.is_empty()
+        && desired_target(decision).is_none_or(is_package_update)
+    {
         page.field("pending changes", "none reported by the node");
     }
     add_tables(&mut page, instance, decision);

@@ -13,8 +13,8 @@ use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::SiteResource;
 use evenkeel_api::timestamps::Timestamps;
 
-pub use self::packages::count_packages;
 use self::packages::ListPackages;
+pub use self::packages::count_packages;
 use self::write::{CreateHost, RegisterHost, SetHost};
 use super::instance::{self, available_updates_cell};
 use super::site;

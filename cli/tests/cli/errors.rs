@@ -94,7 +94,8 @@ async fn a_missing_role_is_named() {
     let cli = TestCli::new().await;
     let message = "you may read in project default, not write: the token lacks the role x_im-rw";
     cli.fake_server.answer_with("POST regions", 403, json!({"message": message}));
-    let hint = "use another login or token that has this role, or ask an administrator for the role";
+    let hint =
+        "use another login or token that has this role, or ask an administrator for the role";
     let expected = format!("{message}\nhint: {hint}");
     assert_eq!(cli.fail("evenkeel region create emea").await, expected);
 }

@@ -103,29 +103,27 @@ fn machines(times: &Value) -> Vec<Sample> {
 
 fn operating_systems(times: &Value) -> Vec<Sample> {
     let sha256 = "0123456789".repeat(6) + "0123";
-    vec![
-        Sample {
-            noun: "os",
-            get: "compute/os/os-00000001",
-            resource: json!({
-                "resourceId": "os-00000001", "osResourceID": "os-00000001", "name": "Edge 3",
-                "architecture": "x86_64", "imageUrl": "https://images.example/edge.raw.gz", "imageId": "3.10",
-                "sha256": sha256, "imageSignatures": ["key:signature"], "profileName": "edge",
-                "description": "a\nb", "securityFeature": "SECURITY_FEATURE_NONE",
-                "osType": "OS_TYPE_IMMUTABLE", "osProvider": "OS_PROVIDER_KIND_INFRA",
-                "metadata": "{\"a\":\"1\"}", "timestamps": times, "registry": "release",
-            }),
-            post: "compute/os",
-            body: json!({
-                "name": "Edge 3", "architecture": "x86_64", "imageUrl": "https://images.example/edge.raw.gz",
-                "imageId": "3.10", "sha256": sha256, "imageSignatures": ["key:signature"], "profileName": "edge",
-                "description": "a\nb", "installedPackagesUrl": "", "securityFeature": "SECURITY_FEATURE_NONE",
-                "osType": "OS_TYPE_IMMUTABLE", "osProvider": "OS_PROVIDER_KIND_INFRA",
-                "metadata": "{\"a\":\"1\"}", "tlsCaCert": "", "existingCvesUrl": "", "fixedCvesUrl": "",
-                "repoUrl": "",
-            }),
-        },
-    ]
+    vec![Sample {
+        noun: "os",
+        get: "compute/os/os-00000001",
+        resource: json!({
+            "resourceId": "os-00000001", "osResourceID": "os-00000001", "name": "Edge 3",
+            "architecture": "x86_64", "imageUrl": "https://images.example/edge.raw.gz", "imageId": "3.10",
+            "sha256": sha256, "imageSignatures": ["key:signature"], "profileName": "edge",
+            "description": "a\nb", "securityFeature": "SECURITY_FEATURE_NONE",
+            "osType": "OS_TYPE_IMMUTABLE", "osProvider": "OS_PROVIDER_KIND_INFRA",
+            "metadata": "{\"a\":\"1\"}", "timestamps": times, "registry": "release",
+        }),
+        post: "compute/os",
+        body: json!({
+            "name": "Edge 3", "architecture": "x86_64", "imageUrl": "https://images.example/edge.raw.gz",
+            "imageId": "3.10", "sha256": sha256, "imageSignatures": ["key:signature"], "profileName": "edge",
+            "description": "a\nb", "installedPackagesUrl": "", "securityFeature": "SECURITY_FEATURE_NONE",
+            "osType": "OS_TYPE_IMMUTABLE", "osProvider": "OS_PROVIDER_KIND_INFRA",
+            "metadata": "{\"a\":\"1\"}", "tlsCaCert": "", "existingCvesUrl": "", "fixedCvesUrl": "",
+            "repoUrl": "",
+        }),
+    }]
 }
 
 fn day_zero(times: &Value) -> Vec<Sample> {
@@ -280,7 +278,7 @@ async fn a_file_with_an_unknown_field_is_refused_with_its_name() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_taken_is_refused_unless_that_is_wanted() {
+async fn a_name_that_is_taken_is_refused_unless_duplicates_are_allowed() {
     let list = |key: &str, id: &str| {
         let mut list = json!({
             "singleSchedules": [], "repeatedSchedules": [], "totalElements": 1, "hasNext": false,
@@ -290,7 +288,13 @@ async fn a_name_that_is_taken_is_refused_unless_that_is_wanted() {
     };
     for (create, kind, get, key, id) in [
         ("region create emea", "region", "regions", "regions", "region-00000001"),
-        ("region set region-00000002 --name emea", "region", "regions", "regions", "region-00000001"),
+        (
+            "region set region-00000002 --name emea",
+            "region",
+            "regions",
+            "regions",
+            "region-00000001",
+        ),
         ("site create emea", "site", "sites", "sites", "site-00000001"),
         ("site set site-00000002 --name emea", "site", "sites", "sites", "site-00000001"),
         ("host create emea", "host", "compute/hosts", "hosts", "host-00000001"),

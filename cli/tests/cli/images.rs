@@ -165,7 +165,8 @@ async fn an_instance_with_slots_shows_them_and_failed_images() {
 async fn an_operating_system_shows_its_registry_its_signature_and_its_vulnerabilities() {
     let cli = TestCli::new().await;
     let cves = |id: &str| {
-        let entry = json!([{"cve_id": id, "priority": "high", "affected_packages": ["curl", "jq"]}]);
+        let entry =
+            json!([{"cve_id": id, "priority": "high", "affected_packages": ["curl", "jq"]}]);
         entry.to_string()
     };
     let os = json!({

@@ -108,9 +108,11 @@ async fn an_error_names_the_option_that_was_given() {
         let cli = TestCli::new().await;
         let message = format!("{field}: it is wrong");
         let problem = json!({"code": "InvalidArgument", "message": message, "field": field});
-        cli.fake_server
-            .answer_with("POST schedules/repeated", 400, problem.clone())
-            .answer_with("PATCH schedules/repeated/repeatedsche-00000001", 400, problem);
+        cli.fake_server.answer_with("POST schedules/repeated", 400, problem.clone()).answer_with(
+            "PATCH schedules/repeated/repeatedsche-00000001",
+            400,
+            problem,
+        );
         let expected = format!("{option}: it is wrong\nhint: --help describes the option");
         assert_eq!(cli.fail(&line).await, expected);
     }

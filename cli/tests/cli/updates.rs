@@ -117,7 +117,7 @@ async fn an_explanation_names_everything_that_matters() {
 }
 
 #[tokio::test]
-async fn an_explanation_says_what_is_known_before_and_after_the_node_plans() {
+async fn an_explanation_shows_what_is_known_before_and_after_the_node_plans() {
     let mut decision = decision();
     decision["availableUpdates"] = json!([]);
     decision["policy"]["target"]["packages"] = json!(["demo-service"]);
@@ -142,7 +142,8 @@ async fn an_explanation_says_what_is_known_before_and_after_the_node_plans() {
 #[tokio::test]
 async fn a_limit_of_one_node_is_counted_in_the_singular() {
     let mut one = decision();
-    one["slots"] = json!({"assignedTo": "project", "maxConcurrent": 1, "heldByOthers": 1, "holdsSlot": false});
+    one["slots"] =
+        json!({"assignedTo": "project", "maxConcurrent": 1, "heldByOthers": 1, "holdsSlot": false});
     let text = cli_with_decision(one).await.run("evenkeel explain inst-00000001").await;
     assert!(text.contains("1 of 1 node\n"), "{text}");
 }

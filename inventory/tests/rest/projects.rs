@@ -63,7 +63,7 @@ async fn only_administrators_delete_projects_and_force_must_be_true_or_false() {
 }
 
 #[tokio::test]
-async fn a_reader_is_told_the_role_that_a_change_needs() {
+async fn a_refused_change_names_the_missing_role() {
     let server = TestServer::new().await;
     let uuid = server.ours.uuid();
     let expected = json!({

@@ -155,10 +155,10 @@ fn edit_distance(one: &str, other: &str) -> usize {
     let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];
     for (i, letter) in one.iter().enumerate() {
         let mut row = vec![i + 1];
-        for (j, wanted) in other.iter().enumerate() {
-            let replaced = rows[i][j] + usize::from(letter != wanted);
+        for (j, expected) in other.iter().enumerate() {
+            let replaced = rows[i][j] + usize::from(letter != expected);
             let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *letter == other[j - 1] && one[i - 1] == *wanted {
+            if i > 0 && j > 0 && *letter == other[j - 1] && one[i - 1] == *expected {
                 least = least.min(rows[i - 1][j - 1] + 1);
             }
             row.push(least);

@@ -121,7 +121,7 @@ fn a_configuration_is_checked_without_side_effects() {
 }
 
 #[tokio::test]
-async fn a_missing_database_is_said_once() {
+async fn a_missing_database_is_reported_once() {
     let harness = TestServer::new();
     let postgres = harness.start_postgres().await;
     let url = postgres.url().replace("/evenkeel?", "/absent?");
@@ -265,7 +265,7 @@ fn a_corrupt_key_file_is_named() {
 }
 
 #[test]
-fn commands_beside_the_wrong_data_directory_create_nothing() {
+fn commands_with_the_wrong_data_directory_create_nothing() {
     let harness = TestServer::new();
     let data_dir = harness.data_dir();
     let keys = format!("no keys of a server in {}", data_dir.join("keys").display());

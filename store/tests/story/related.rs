@@ -293,7 +293,8 @@ async fn the_applicable_policy_is_that_of_decisions() {
         let (loaded_instance, loaded_host) =
             instances::find_with_host(&tx, instance.id).await.expect("found");
         let nodes = [(&loaded_host, &loaded_instance)];
-        let applied = decisions::load_applicable_policies(&tx, &nodes).await.expect("read").remove(0);
+        let applied =
+            decisions::load_applicable_policies(&tx, &nodes).await.expect("read").remove(0);
         assert_eq!(applied.as_ref().map(|assigned| assigned.policy.id), applies);
         let input = read_decision_input(&tx, &loaded_host, ReadMode::Preview(NOON)).await;
         assert_eq!(applied.as_ref(), input.applicable_policy());

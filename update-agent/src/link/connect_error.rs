@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn other_errors_keep_their_own_text() {
-        let proxy = io::Error::new(io::ErrorKind::ConnectionRefused, "the proxy http://p:1: refused");
+        let proxy =
+            io::Error::new(io::ErrorKind::ConnectionRefused, "the proxy http://p:1: refused");
         for error in [proxy, io::ErrorKind::TimedOut.into(), io::Error::other("no route")] {
             assert_eq!(explain(&error), None, "{error}");
         }

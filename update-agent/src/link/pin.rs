@@ -43,13 +43,13 @@ pub async fn fetch_ca(
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name =
         ServerName::try_from(host.to_owned()).map_err(|_| TrustError::Host(host.to_owned()))?;
-    let unreachable = |reason: String| TrustError::Unreachable { server: server.to_owned(), reason };
+    let unreachable =
+        |reason: String| TrustError::Unreachable { server: server.to_owned(), reason };
     let explained = |error: &io::Error| connect_error::explain(error).map(str::to_owned);
     let connect = async {
         let stream = proxy::connect(proxy, host, port).await;
-        let stream = stream.map_err(|error| {
-            unreachable(explained(&error).unwrap_or_else(|| error.to_string()))
-        })?;
+        let stream = stream
+            .map_err(|error| unreachable(explained(&error).unwrap_or_else(|| error.to_string())))?;
         let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         connected.map_err(|source| match explained(&source) {
             Some(reason) => unreachable(reason),

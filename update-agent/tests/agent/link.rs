@@ -122,7 +122,8 @@ async fn an_address_without_a_server_or_without_tls_is_explained() {
         stream
     };
     let (error, _stream) = tokio::join!(resolve_trust(&url, &token), answer_without_tls);
-    let expected = format!("cannot reach {url}: it does not speak TLS. Nodes connect to southbound.listen");
+    let expected =
+        format!("cannot reach {url}: it does not speak TLS. Nodes connect to southbound.listen");
     let text = error.unwrap_err().to_string();
     assert!(text.starts_with(&expected), "{text}");
 

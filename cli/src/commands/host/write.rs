@@ -8,10 +8,10 @@ use evenkeel_api::site::SiteResource;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::{Failure, commands};
 use crate::labels::{LabelChanges, NewLabels};
 use crate::requests::{self, DuplicateOption, PatchBody};
 use crate::resource::{self, Resource};
+use crate::{Failure, commands};
 
 /// Create a host that is onboarded when it enrols, from options or from a file.
 #[derive(Debug, Args)]

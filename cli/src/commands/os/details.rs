@@ -53,9 +53,8 @@ fn key_row(signature: &str) -> Vec<Cell> {
 
 fn vulnerability_rows(text: &str) -> Vec<Vec<Cell>> {
     let all: Vec<Vulnerability> = serde_json::from_str(text).unwrap_or_default();
-    let row = |one: &Vulnerability| {
-        cells![&one.cve_id, &one.priority, one.affected_packages.join(", ")]
-    };
+    let row =
+        |one: &Vulnerability| cells![&one.cve_id, &one.priority, one.affected_packages.join(", ")];
     all.iter().map(row).collect()
 }
 

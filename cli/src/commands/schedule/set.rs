@@ -7,9 +7,7 @@ use clap::{ArgGroup, Args};
 use evenkeel_api::timestamps::from_unix_seconds;
 use serde_json::Value;
 
-use super::create::{
-    CRON_OPTION, Cron, Purpose, TIME_OPTIONS, duration_seconds, unix_seconds,
-};
+use super::create::{CRON_OPTION, Cron, Purpose, TIME_OPTIONS, duration_seconds, unix_seconds};
 use super::{REPEATED_PREFIX, Schedule};
 use crate::Failure;
 use crate::client::Client;

@@ -62,7 +62,9 @@ impl CronField {
     /// The number of a name, in upper or lower case.
     fn number_of(self, name: &str) -> Option<u32> {
         let numbers = (self.min..=self.max).zip(self.names);
-        numbers.into_iter().find_map(|(number, own)| own.eq_ignore_ascii_case(name).then_some(number))
+        numbers
+            .into_iter()
+            .find_map(|(number, own)| own.eq_ignore_ascii_case(name).then_some(number))
     }
 
     /// Allows `L` in the field.

@@ -63,7 +63,8 @@ pub fn stabilize(text: &str) -> String {
 
 /// Replaces an age at the end of a line.
 fn hide_age(line: &str) -> String {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    let is_number =
+        |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     match line.rsplit_once("  ") {
         Some((before, age)) if age.strip_suffix(['s', 'm']).is_some_and(is_number) => {
             format!("{before}  0s\n")
