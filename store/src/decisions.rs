@@ -383,7 +383,7 @@ pub async fn load_applicable_policies(
     }
     // The node's reports and its past attempts do not affect which policy fits.
     let (protocol, delivered) = (AgentProtocol::Unknown, DeliveryState::default());
-    let subject = |(host, instance): &(&Host, &Instance)| DecisionSubject {
+    let subjects = of.iter().map(|&(host, instance)| DecisionSubject {
         host,
         instance: instance.id,
         os: instance.summary.os,
@@ -392,8 +392,8 @@ pub async fn load_applicable_policies(
         last_end: None,
         bad_images: &[],
         delivered: &delivered,
-    };
-    let subjects: Vec<_> = of.iter().map(subject).collect();
+    });
+    let subjects: Vec<_> = subjects.collect();
     let mut project_inputs = ProjectInputs::default();
     project_inputs.load(tx, &subjects, None).await?;
     let applicable = |(subject, (_, instance)): (&DecisionSubject<'_>, &(&Host, &Instance))| {
@@ -401,7 +401,9 @@ pub async fn load_applicable_policies(
         let node_inputs = NodeInputs { trusted: instance.is_trusted(), order: None, run: None };
         let facts = project_inputs.node_facts(subject, &node_inputs)?;
         let policies = project_inputs.policies(&project_inputs.chain(subject));
-        Ok(policies.into_iter().find(|assigned| assigned.mismatch(&facts).is_none()))
+        Ok::<_, StoreError>(
+            policies.into_iter().find(|assigned| assigned.mismatch(&facts).is_none()),
+        )
     };
     subjects.iter().zip(of).map(applicable).collect()
 }
