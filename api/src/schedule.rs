@@ -109,6 +109,10 @@ pub struct SingleScheduleList {
     pub has_next: bool,
     /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
+    /// Number of resources on this page that cannot be read, because a newer server wrote them; the
+    /// server's log names them. Omitted if all can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_elements: Option<u32>,
 }
 
 /// A page of repeated schedules.
@@ -123,6 +127,10 @@ pub struct RepeatedScheduleList {
     pub has_next: bool,
     /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
+    /// Number of resources on this page that cannot be read, because a newer server wrote them; the
+    /// server's log names them. Omitted if all can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_elements: Option<u32>,
 }
 
 /// A page of schedules of both kinds. `pageSize` and `offset` apply to each kind separately.
@@ -139,6 +147,10 @@ pub struct ScheduleList {
     pub has_next: bool,
     /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
+    /// Number of resources on this page that cannot be read, because a newer server wrote them; the
+    /// server's log names them. Omitted if all can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_elements: Option<u32>,
 }
 
 /// Single schedule to create or change. PATCH changes only the fields in the body.

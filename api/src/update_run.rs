@@ -236,4 +236,8 @@ pub struct OsUpdateRunList {
     pub has_next: bool,
     /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
+    /// Number of resources on this page that cannot be read, because a newer server wrote them; the
+    /// server's log names them. Omitted if all can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_elements: Option<u32>,
 }

@@ -202,6 +202,9 @@ struct ListResponse {
     /// Token of the next page; older servers do not send it.
     #[serde(default)]
     next_page_token: String,
+    /// Number of resources of the page that the server cannot read.
+    #[serde(default)]
+    unreadable_elements: u64,
     #[serde(flatten)]
     lists: Map<String, Value>,
 }
@@ -222,6 +225,7 @@ impl ListResponse {
 struct ListResult<R> {
     items: Vec<R>,
     total: u64,
+    unreadable: u64,
 }
 
 /// Fetches all resources of a query.
@@ -252,6 +256,10 @@ pub async fn fetch_with_progress<R: Resource>(
         let total = result.total;
         printer.print_note(&format!("showing {count} of {total} {many}"))?;
     }
+    if result.unreadable > 0 {
+        let count = result.unreadable;
+        printer.print_note(&format!("{count} {many} are missing: the server cannot read them; its log says why"))?;
+    }
     Ok(result.items)
 }
 
@@ -274,7 +282,7 @@ async fn fetch_pages<R: Resource>(
 ) -> Result<ListResult<R>, Failure> {
     let size = query.limit.map_or(MAX_PAGE_SIZE, |limit| limit.min(MAX_PAGE_SIZE));
     let most = query.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let mut items: Vec<R> = Vec::new();
+    let (mut items, mut unreadable): (Vec<R>, u64) = (Vec::new(), 0);
     let mut position = None;
     for page in 1_u64.. {
         let params = query.params(size, position.take());
@@ -282,12 +290,13 @@ async fn fetch_pages<R: Resource>(
         let mut envelope = response.map_err(|error| query.locate_error(&error).unwrap_or(error))?;
         let more = envelope.take_items::<R>();
         let more = more.map_err(|error| client.unreadable_response(error))?;
-        let is_empty = more.is_empty();
+        let is_empty = more.is_empty() && envelope.unreadable_elements == 0;
+        unreadable += envelope.unreadable_elements;
         items.extend(more);
         let total = envelope.total_elements;
         if items.len() >= most || is_empty || !envelope.has_next {
             items.truncate(most);
-            return Ok(ListResult { items, total });
+            return Ok(ListResult { items, total, unreadable });
         }
         on_page(items.len(), total)?;
         position = Some(match envelope.next_page_token {

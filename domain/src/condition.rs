@@ -1,5 +1,7 @@
 //! Conditions of an instance: problems that users must know about although no run failed.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
@@ -51,17 +53,63 @@ impl ConditionKind {
     }
 }
 
+/// The kind of a stored condition. While servers are upgraded, a newer one may have written a kind that this one does
+/// not know: it is kept and shown by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StoredConditionKind {
+    Known(ConditionKind),
+    Unknown(String),
+}
+
+impl StoredConditionKind {
+    /// The kind, if this release knows it.
+    #[must_use]
+    pub const fn known(&self) -> Option<ConditionKind> {
+        match self {
+            Self::Known(kind) => Some(*kind),
+            Self::Unknown(_) => None,
+        }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Known(kind) => kind.name(),
+            Self::Unknown(name) => name,
+        }
+    }
+}
+
+impl From<ConditionKind> for StoredConditionKind {
+    fn from(kind: ConditionKind) -> Self {
+        Self::Known(kind)
+    }
+}
+
+impl PartialEq<ConditionKind> for StoredConditionKind {
+    fn eq(&self, other: &ConditionKind) -> bool {
+        self.known() == Some(*other)
+    }
+}
+
+impl fmt::Display for StoredConditionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// A problem that users must know about. An instance has at most one condition of each kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    pub kind: ConditionKind,
+    pub kind: StoredConditionKind,
     /// Details for users.
     pub text: String,
     pub since: Time,
 }
 
 /// Replaces the conditions of the kinds that `covers` selects by `holds`. A condition whose text is unchanged keeps its
-/// time. Sorts the conditions by kind.
+/// time. Conditions of unknown kinds stay. Sorts the conditions by kind.
 pub fn replace(
     conditions: &mut Vec<Condition>,
     covers: impl Fn(ConditionKind) -> bool,
@@ -70,17 +118,17 @@ pub fn replace(
 ) {
     let before = std::mem::take(conditions);
     let (mut remaining, _replaced): (Vec<_>, Vec<_>) =
-        before.iter().cloned().partition(|condition| !covers(condition.kind));
+        before.iter().cloned().partition(|condition| !condition.kind.known().is_some_and(&covers));
     for (kind, text) in holds {
         let same = before.iter().find(|condition| condition.kind == kind && condition.text == text);
         remaining.retain(|condition| condition.kind != kind);
         remaining.push(Condition {
-            kind,
+            kind: kind.into(),
             since: same.map_or(now, |condition| condition.since),
             text,
         });
     }
-    remaining.sort_by_key(|condition| condition.kind);
+    remaining.sort_by(|one, other| one.kind.cmp(&other.kind));
     *conditions = remaining;
 }
 
@@ -103,11 +151,25 @@ mod tests {
             start,
         );
         replace(&mut conditions, K::depends_on_policy, [(K::NotNewer, "a".into())], later);
-        let listed: Vec<_> = conditions.iter().map(|c| (c.kind, c.since)).collect();
-        assert_eq!(listed, [(K::NotNewer, start), (K::OtherImage, start)]);
+        let listed: Vec<_> = conditions.iter().map(|c| (c.kind.known(), c.since)).collect();
+        assert_eq!(listed, [(Some(K::NotNewer), start), (Some(K::OtherImage), start)]);
         replace(&mut conditions, K::depends_on_policy, [(K::NotNewer, "c".into())], later);
         assert_eq!(conditions[0].since, later, "another text is another condition");
         replace(&mut conditions, K::depends_on_policy, [], later);
         assert_eq!(conditions.len(), 1, "conditions from node reports remain");
+    }
+
+    #[test]
+    fn a_condition_of_an_unknown_kind_is_kept() {
+        let start = DateTime::UNIX_EPOCH;
+        let stored = r#"[{"kind":"not_newer","text":"a","since":"1970-01-01T00:00:00Z"},
+            {"kind":"from_a_newer_release","text":"b","since":"1970-01-01T00:00:00Z","more":1}]"#;
+        let mut conditions: Vec<Condition> = serde_json::from_str(stored).expect("conditions");
+        replace(&mut conditions, |_| true, [(K::OtherImage, "c".into())], start);
+        let names: Vec<_> = conditions.iter().map(|condition| condition.kind.name()).collect();
+        assert_eq!(names, ["other_image", "from_a_newer_release"]);
+        let written = serde_json::to_value(&conditions).expect("JSON");
+        assert_eq!(written[1]["kind"], "from_a_newer_release");
+        assert_eq!(written[0]["kind"], "other_image");
     }
 }

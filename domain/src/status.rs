@@ -16,6 +16,14 @@ named! {
     }
 }
 
+impl Indication {
+    /// A stored indication; one that this release does not know is unspecified.
+    #[must_use]
+    pub fn from_stored(name: &str) -> Self {
+        Self::from_name(name).unwrap_or(Self::Unspecified)
+    }
+}
+
 /// One status of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {

@@ -48,6 +48,13 @@ impl Name {
         Self(chars.map(|c| if allowed(c) { c } else { '-' }).collect())
     }
 
+    /// A stored name. Another release may have allowed other characters: such a name is shown as
+    /// [`Name::sanitized`] has it, because it must not hide what it names.
+    #[must_use]
+    pub fn from_stored(text: &str) -> Self {
+        Self::parse("name", text).unwrap_or_else(|_| Self::sanitized(text))
+    }
+
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -174,6 +181,16 @@ mod tests {
         fn a_cut_text_fits(text in "\\PC{0,80}", max in 20usize..60) {
             prop_assert!(cut(&text, max).len() <= max);
         }
+    }
+
+    #[test]
+    fn a_stored_name_is_shown_even_if_this_release_would_refuse_it() {
+        for (stored, shown) in
+            [("edge 1 ", "edge 1 "), ("", ""), ("edge\u{1}1", "edge-1"), ("Fürth", "F-rth")]
+        {
+            assert_eq!(Name::from_stored(stored).as_str(), shown);
+        }
+        assert_eq!(Name::from_stored(&"e".repeat(90)).as_str().len(), Name::MAX_BYTES);
     }
 
     #[test]

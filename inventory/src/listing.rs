@@ -66,7 +66,7 @@ pub trait Listable: Send + Sync + 'static {
     /// REST form of the resource.
     type Item: Serialize + Send;
 
-    /// Loads the items with these ids, in the same order. Items that no longer exist are omitted.
+    /// Loads the items with these ids, in the same order. Items that cannot be read are omitted.
     fn load(
         &self,
         tx: &Tx,
@@ -115,6 +115,8 @@ impl<L: Listable> ListSource for L {
     ) -> BoxFuture<'a, Result<(), Problem>> {
         Box::pin(async move {
             let items = self.load(tx, ids).await?;
+            // The snapshot contains every resource that it listed.
+            text.count_unreadable(ids.len().saturating_sub(items.len()));
             text.push(&items)
         })
     }

@@ -11,7 +11,7 @@ use crate::fields::{RowReader, columns};
 use crate::keyed::{self, KeyedEntity};
 use crate::limit_usage::{FAILED_RUNS_SQL, saturating_count, scope_key};
 use crate::rows::assignment::{ActiveModel, Column, Entity, Model};
-use crate::rows::{host, instance, or_corrupt, region, site};
+use crate::rows::{host, instance, or_corrupt, readable, region, site};
 use crate::tx::{self, Tx, execute, query_one};
 
 const RESOURCE: &str = "assignment";
@@ -221,7 +221,7 @@ pub async fn all(tx: &Tx, now: Time) -> Result<Vec<Assignment>, StoreError> {
     );
     let values = [now.into(), tx.tenant().uuid().into()];
     let rows = tx::query_all(tx.conn(), sql, values).await?;
-    rows.iter().map(assignment_from_row).collect()
+    Ok(rows.iter().filter_map(|row| readable("assignments", assignment_from_row(row))).collect())
 }
 
 /// The columns of an assignment with the use of its limits, and the `FROM` clause. `$1` is the

@@ -252,17 +252,16 @@ impl TryFrom<Model> for Host {
             |name: &str, column| or_corrupt(HostState::from_name(name), TABLE, row.id, column);
         let serial = SerialNumber::parse("serial", row.serial.as_deref().unwrap_or_default());
         let site = row.site_id.map(|id| SiteId::from_bits(id.cast_unsigned()));
-        let indication = Indication::from_name(&row.status_indication);
         let lvm_size = u32::try_from(row.user_lvm_size).ok();
         Ok(Self {
             id: HostId::from_bits(row.id.cast_unsigned()),
-            name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+            name: Name::from_stored(&row.name),
             uuid: row.uuid,
             serial: or_corrupt(serial.ok(), TABLE, row.id, "serial")?,
             desired: state(&row.desired_state, "desired_state")?,
             current: state(&row.current_state, "current_state")?,
             status: Status {
-                indication: or_corrupt(indication, TABLE, row.id, "status_indication")?,
+                indication: Indication::from_stored(&row.status_indication),
                 text: row.status,
                 at: row.status_at,
             },

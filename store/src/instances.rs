@@ -23,9 +23,11 @@ use crate::keyed::KeyedEntity;
 use crate::nodes::{self, SummaryRow};
 use crate::related::{self, Related, RelatedIdsSql};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
-use crate::rows::{JsonColumn, host, or_corrupt};
+use crate::rows::{JsonColumn, host, or_corrupt, readable};
 use crate::tx::{Tx, execute, ids_in, query_all, query_map, query_one};
 use crate::{fields, ids, keyed};
+
+const TABLE: &str = "instances";
 
 /// Creates an instance and the empty state of its node.
 ///
@@ -118,19 +120,29 @@ pub async fn find_many(tx: &Tx, ids: &[InstanceId]) -> Result<Vec<Instance>, Sto
 /// # Errors
 /// It does not exist in the project.
 pub async fn find_with_host(tx: &Tx, id: InstanceId) -> Result<(Instance, Host), StoreError> {
-    first_or_not_found(find_with_hosts(tx, &[id]).await?)
+    let rows = read_with_hosts(tx, &[id], with_host).await?;
+    first_or_not_found(rows.into_iter().flatten().collect())
 }
 
 /// The instances with these ids that exist, each with its host, in no particular order: one
-/// statement for any number of instances.
+/// statement for any number of instances. Leaves out instances that cannot be read.
 pub async fn find_with_hosts(
     tx: &Tx,
     ids: &[InstanceId],
 ) -> Result<Vec<(Instance, Host)>, StoreError> {
+    let read = |row: &QueryResult| Ok(readable(TABLE, with_host(row)).flatten());
+    let pairs = read_with_hosts(tx, ids, read).await?;
+    Ok(pairs.into_iter().flatten().collect())
+}
+
+async fn read_with_hosts<T>(
+    tx: &Tx,
+    ids: &[InstanceId],
+    read: impl Fn(&QueryResult) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    let pairs = query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, with_host).await?;
-    Ok(pairs.into_iter().flatten().collect())
+    query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, read).await
 }
 
 fn with_host(row: &QueryResult) -> Result<Option<(Instance, Host)>, StoreError> {
@@ -370,13 +382,12 @@ pub(crate) fn read_instance(row: &mut RowReader<'_>) -> Result<Option<Instance>,
 
 /// An instance without its assignment and its configurations.
 fn instance_from_row(row: Model, summary: Summary) -> Result<Instance, StoreError> {
-    const TABLE: &str = "instances";
     let at = |name: &str, column| or_corrupt(InstanceState::from_name(name), TABLE, row.id, column);
     let security = SecurityFeature::from_name(&row.security_feature);
     Ok(Instance {
         id: InstanceId::from_bits(row.id.cast_unsigned()),
         host: HostId::from_bits(row.host_id.cast_unsigned()),
-        name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+        name: Name::from_stored(&row.name),
         kind: or_corrupt(InstanceKind::from_name(&row.kind), TABLE, row.id, "kind")?,
         desired: at(&row.desired_state, "desired_state")?,
         current: at(&row.current_state, "current_state")?,

@@ -13,7 +13,6 @@ use sea_orm::{
 use crate::error::StoreError;
 use crate::keyed::KeyedEntity;
 use crate::rows::join_token::{ActiveModel, Column, Entity, Model};
-use crate::rows::or_corrupt;
 use crate::tx::{FleetTx, Tx};
 use crate::{ids, keyed};
 
@@ -104,11 +103,10 @@ impl TryFrom<Model> for JoinToken {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
-        let name = Name::parse("name", &row.name).ok();
         Ok(Self {
             id: JoinTokenId::from_bits(row.id.cast_unsigned()),
             spec: JoinTokenSpec {
-                name: or_corrupt(name, "join_tokens", row.id, "name")?,
+                name: Name::from_stored(&row.name),
                 expires_at: row.expires_at,
                 one_time: row.one_time,
                 may_create_hosts: row.may_create_hosts,

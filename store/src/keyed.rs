@@ -1,8 +1,12 @@
 //! Queries for all resources that have an id.
 
-use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter, QuerySelect};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter,
+    QuerySelect, QueryTrait,
+};
 
 use crate::error::StoreError;
+use crate::rows::readable;
 use crate::tx::{Scoped, Tx, is_any_of};
 
 /// A table with an id column.
@@ -34,7 +38,8 @@ pub(crate) async fn exists<E: KeyedEntity>(tx: &Tx, id: u32) -> Result<bool, Sto
     Ok(query.one(tx.conn()).await?.is_some())
 }
 
-/// The resources with these ids that exist, in no particular order.
+/// The resources with these ids that exist, in no particular order. Leaves out those that cannot be
+/// read.
 pub(crate) async fn find_many<E, T>(
     tx: &Tx,
     ids: impl IntoIterator<Item = u32>,
@@ -45,8 +50,13 @@ where
     T: TryFrom<E::Model, Error = StoreError>,
 {
     let ids = ids.into_iter().map(u32::cast_signed);
-    let rows = tx.scope::<E>().filter(is_any_of(E::ID, ids)).all(tx.conn()).await?;
-    rows.into_iter().map(T::try_from).collect()
+    let query = tx.scope::<E>().filter(is_any_of(E::ID, ids)).into_query();
+    let rows = tx.conn().query_all(&query).await?;
+    let read = rows.iter().filter_map(|row| {
+        let model = E::Model::from_query_result(row, "").map_err(StoreError::from);
+        readable(E::RESOURCE, model.and_then(T::try_from))
+    });
+    Ok(read.collect())
 }
 
 /// Deletes the resource with this id; [`StoreError::NotFound`] if the project has none.

@@ -7,7 +7,7 @@ use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryOrder, Set}
 use crate::error::StoreError;
 use crate::keyed::{self, KeyedEntity};
 use crate::rows::pause::{ActiveModel, Column, Entity, Model};
-use crate::rows::{or_corrupt, site, update_policy};
+use crate::rows::{or_corrupt, readable, site, update_policy};
 use crate::tx::Tx;
 
 /// Sets a pause and replaces a previous pause of the same scope.
@@ -64,7 +64,7 @@ pub async fn all(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
         .order_by_asc(Column::ScopeId)
         .all(tx.conn())
         .await?;
-    rows.into_iter().map(Pause::try_from).collect()
+    Ok(rows.into_iter().filter_map(|row| readable("pauses", row.try_into())).collect())
 }
 
 fn scope_condition(scope: PauseScope) -> Condition {

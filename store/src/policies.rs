@@ -100,13 +100,12 @@ impl TryFrom<Model> for UpdatePolicy {
             })),
             _ => None,
         };
-        let name = Name::parse("name", &row.name).ok();
         let rules = serde_json::from_value(row.rules).ok();
         let image_rules = serde_json::from_value(row.image_rules).ok();
         Ok(Self {
             id: PolicyId::from_bits(id.cast_unsigned()),
             spec: PolicySpec {
-                name: or_corrupt(name, TABLE, id, "name")?,
+                name: Name::from_stored(&row.name),
                 description: row.description,
                 desired: or_corrupt(desired, TABLE, id, "mode")?,
                 allow_downgrade: row.allow_downgrade,

@@ -12,7 +12,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::error::{Conflict, StoreError};
-use crate::rows::or_corrupt;
+use crate::rows::{or_corrupt, readable};
 use crate::rows::project::{ActiveModel, Column, Entity, Model};
 use crate::tx::{FleetTx, execute, query_one};
 
@@ -58,10 +58,10 @@ fn select() -> Select<Entity> {
     Entity::find().filter(Column::RemovedAt.is_null())
 }
 
-/// All projects, by name.
+/// All projects, by name. Leaves out those that cannot be read.
 pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
     let rows = select().order_by_asc(Column::Name).all(tx.conn()).await?;
-    rows.into_iter().map(Project::try_from).collect()
+    Ok(rows.into_iter().filter_map(|row| readable("projects", row.try_into())).collect())
 }
 
 /// The project with this name.

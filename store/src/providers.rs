@@ -61,13 +61,12 @@ impl TryFrom<Model> for Provider {
         const TABLE: &str = "providers";
         let kind = ProviderKind::from_name(&row.kind);
         let vendor = ProviderVendor::from_name(&row.vendor);
-        let name = Name::parse("name", &row.name).ok();
         Ok(Self {
             id: ProviderId::from_bits(row.id.cast_unsigned()),
             spec: ProviderSpec {
                 kind: or_corrupt(kind, TABLE, row.id, "kind")?,
                 vendor: or_corrupt(vendor, TABLE, row.id, "vendor")?,
-                name: or_corrupt(name, TABLE, row.id, "name")?,
+                name: Name::from_stored(&row.name),
                 api_endpoint: row.api_endpoint,
                 api_credentials: row.api_credentials,
                 config: row.config,

@@ -13,7 +13,7 @@ use crate::assignments;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::KeyedEntity;
 use crate::rows::region::{ActiveModel, Entity, Model};
-use crate::rows::{JsonColumn, or_corrupt};
+use crate::rows::JsonColumn;
 use crate::tx::{Tx, query_all, query_one};
 use crate::{ids, keyed};
 
@@ -148,13 +148,11 @@ impl TryFrom<Model> for Region {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
-        const TABLE: &str = "regions";
-        let name = Name::parse("name", &row.name).ok();
         let parent = row.parent_id.map(|id| RegionId::from_bits(id.cast_unsigned()));
         Ok(Self {
             id: RegionId::from_bits(row.id.cast_unsigned()),
             spec: RegionSpec {
-                name: or_corrupt(name, TABLE, row.id, "name")?,
+                name: Name::from_stored(&row.name),
                 parent,
                 metadata: row.metadata.0,
             },

@@ -14,12 +14,14 @@ use evenkeel_domain::location::{Region, Site};
 use evenkeel_domain::os::OsProfile;
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::provider::Provider;
-use sea_orm::{QueryResult, Value};
+use sea_orm::{DbErr, QueryResult, Value};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use crate::error::StoreError;
 use crate::rows::{
-    JsonColumn, custom_config, local_account, os_profile, provider, region, site, update_policy,
+    JsonColumn, custom_config, local_account, os_profile, provider, readable, region, site,
+    update_policy,
 };
 use crate::tx::{Tx, ids_in, query_one};
 
@@ -234,10 +236,10 @@ fn enclosing_regions(sites: Option<&str>, regions: Option<&str>) -> Option<Strin
     ))
 }
 
-/// The resources of a JSON column, by id.
+/// The resources of a JSON column, by id. Leaves out those that cannot be read.
 fn by_id<M, T, K>(
     row: &QueryResult,
-    column: &str,
+    column: &'static str,
     id: fn(&T) -> K,
 ) -> Result<HashMap<K, T>, StoreError>
 where
@@ -245,11 +247,12 @@ where
     T: TryFrom<M, Error = StoreError>,
     K: Eq + Hash,
 {
-    let rows: Option<JsonColumn<Vec<M>>> = row.try_get("", column)?;
-    let rows = rows.map(|json| json.0).unwrap_or_default();
-    let thing = |row: M| -> Result<(K, T), StoreError> {
-        let thing = T::try_from(row)?;
-        Ok((id(&thing), thing))
-    };
-    rows.into_iter().map(thing).collect()
+    let rows: Option<JsonColumn<Vec<Box<RawValue>>>> = row.try_get("", column)?;
+    let resources = rows.map(|json| json.0).unwrap_or_default().into_iter().filter_map(|row| {
+        let model = serde_json::from_str::<M>(row.get());
+        let model = model.map_err(|error| DbErr::Json(error.to_string()).into());
+        let resource = readable(column, model.and_then(T::try_from))?;
+        Some((id(&resource), resource))
+    });
+    Ok(resources.collect())
 }

@@ -128,6 +128,16 @@ impl<T> Nullable for JsonColumn<T> {
     }
 }
 
+/// The value of a row of a list. A row that this release cannot read, because a newer one wrote it,
+/// must not hide the others: it is logged and left out. The list says how many rows are missing.
+pub fn readable<T>(table: &'static str, row: Result<T, StoreError>) -> Option<T> {
+    row.inspect_err(|error| {
+        let error = evenkeel_kit::chain(error);
+        tracing::error!(table, %error, "a stored row cannot be read; lists leave it out");
+    })
+    .ok()
+}
+
 /// Returns the decoded value of a column, or [`StoreError::Corrupt`] if it could not be decoded.
 pub fn or_corrupt<T>(
     value: Option<T>,

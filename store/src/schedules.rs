@@ -97,7 +97,7 @@ impl TryFrom<Model> for SingleSchedule {
             region: row.target_region_id,
         };
         let spec = SingleSpec {
-            name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+            name: Name::from_stored(&row.name),
             status: or_corrupt(status, TABLE, row.id, "status")?,
             start: row.start_at,
             end: row.end_at,

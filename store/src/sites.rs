@@ -10,7 +10,7 @@ use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
 use crate::rows::site::{ActiveModel, Entity, Model};
-use crate::rows::{JsonColumn, or_corrupt};
+use crate::rows::JsonColumn;
 use crate::tx::Tx;
 use crate::{assignments, ids, keyed, pauses};
 
@@ -78,13 +78,11 @@ impl TryFrom<Model> for Site {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
-        const TABLE: &str = "sites";
-        let name = Name::parse("name", &row.name).ok();
         let region = row.region_id.map(|id| RegionId::from_bits(id.cast_unsigned()));
         Ok(Self {
             id: SiteId::from_bits(row.id.cast_unsigned()),
             spec: SiteSpec {
-                name: or_corrupt(name, TABLE, row.id, "name")?,
+                name: Name::from_stored(&row.name),
                 region,
                 latitude: row.latitude,
                 longitude: row.longitude,

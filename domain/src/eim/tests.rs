@@ -258,7 +258,7 @@ impl Story {
     }
 
     fn conditions(&self) -> Vec<ConditionKind> {
-        self.conditions.iter().map(|one| one.kind).collect()
+        self.conditions.iter().filter_map(|one| one.kind.known()).collect()
     }
 
     fn failure(&self, run: usize) -> &str {

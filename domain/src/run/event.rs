@@ -31,6 +31,14 @@ named! {
     }
 }
 
+impl FailureKind {
+    /// A stored kind; one that this release does not know is unspecified.
+    #[must_use]
+    pub fn from_stored(name: &str) -> Self {
+        Self::from_name(name).unwrap_or(Self::Unspecified)
+    }
+}
+
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

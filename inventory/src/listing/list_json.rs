@@ -13,6 +13,8 @@ pub struct ListJson {
     bytes: Vec<u8>,
     has_lists: bool,
     has_items: bool,
+    /// Number of resources of the lists that cannot be read.
+    unreadable: usize,
 }
 
 /// Fields that follow the lists.
@@ -53,6 +55,11 @@ impl ListJson {
         Ok(())
     }
 
+    /// Counts resources that are in the lists, but cannot be read. The response says how many.
+    pub fn count_unreadable(&mut self, count: usize) {
+        self.unreadable = self.unreadable.saturating_add(count);
+    }
+
     pub fn end(&mut self) {
         self.bytes.push(b']');
     }
@@ -67,8 +74,12 @@ impl ListJson {
         let total = i32::try_from(end.total).unwrap_or(i32::MAX);
         let has_next = end.next.is_some();
         let token = end.next.as_deref().unwrap_or_default();
+        let unreadable = match self.unreadable {
+            0 => String::new(),
+            count => format!(",\"unreadableElements\":{count}"),
+        };
         let tail = format!(
-            "{}\"totalElements\":{total},\"hasNext\":{has_next},\"nextPageToken\":\"{token}\"}}",
+            "{}\"totalElements\":{total},\"hasNext\":{has_next},\"nextPageToken\":\"{token}\"{unreadable}}}",
             if self.has_lists { ',' } else { '{' }
         );
         self.bytes.extend_from_slice(tail.as_bytes());
@@ -102,6 +113,18 @@ mod tests {
             String::from_utf8(written).expect("text"),
             r#"{"hosts":[1,2,3],"totalElements":9,"hasNext":true,"nextPageToken":"abc"}"#
         );
+    }
+
+    #[test]
+    fn a_list_says_how_many_resources_cannot_be_read() {
+        let mut text = ListJson::default();
+        text.begin("hosts");
+        for _ in 0..2 {
+            text.count_unreadable(1);
+        }
+        text.end();
+        let end = ListTail { total: 2, next: None };
+        assert_eq!(read(&text.finish(&end))["unreadableElements"], 2);
     }
 
     #[test]

@@ -23,4 +23,5 @@ mod statements;
 mod statuses;
 mod story;
 mod test_server;
+mod unreadable;
 mod update_control;

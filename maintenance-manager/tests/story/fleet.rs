@@ -259,7 +259,7 @@ impl TestServer {
 
     pub async fn conditions(&self, instance: InstanceId) -> Vec<ConditionKind> {
         let conditions = self.state(instance).await.conditions;
-        conditions.iter().map(|condition| condition.kind).collect()
+        conditions.iter().filter_map(|condition| condition.kind.known()).collect()
     }
 
     /// How many slots of a scope are in use.

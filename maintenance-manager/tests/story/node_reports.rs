@@ -347,3 +347,21 @@ async fn unreported_versions_are_removed_after_a_year() {
     assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 1);
     assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 0);
 }
+
+/// While servers are upgraded, the newer ones write what the older ones do not know.
+#[tokio::test]
+async fn a_node_with_a_condition_of_a_newer_release_still_reports() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let newer = "BEGIN; SET LOCAL evenkeel.tenant = '*'; \
+         UPDATE node_states SET conditions = '[{\"kind\": \"from_a_newer_release\", \
+         \"text\": \"look\", \"since\": \"2026-03-01T12:00:00Z\"}]'; \
+         UPDATE hosts SET name = E'edge\\x01'; COMMIT";
+    server.store.execute_unprepared(newer).await.expect("written");
+    let reported =
+        Facts { agent_errors: vec!["the journal was set aside".to_owned()], ..facts() };
+    server.report_facts(&node, reported).await;
+    let conditions = server.node_state(&node).await.conditions;
+    let kinds: Vec<_> = conditions.iter().map(|one| one.kind.name()).collect();
+    assert_eq!(kinds, ["agent_error", "from_a_newer_release"]);
+}

@@ -14,7 +14,10 @@ use crate::instances;
 use crate::keyed::KeyedEntity;
 use crate::related::{self, Related, RelatedIdsSql};
 use crate::rows::host::{Entity, Model};
+use crate::rows::readable;
 use crate::tx::{Tx, ids_in, query_map, query_one};
+
+const TABLE: &str = "hosts";
 
 /// A host with its instance and hardware.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,11 +79,13 @@ pub async fn find_details(tx: &Tx, id: HostId) -> Result<(HostDetails, Related),
 }
 
 /// The details of the hosts that exist, in no particular order: one statement for any number of
-/// hosts.
+/// hosts. Leaves out hosts that cannot be read.
 pub async fn find_many_details(tx: &Tx, ids: &[HostId]) -> Result<Vec<HostDetails>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, details_from_row).await
+    let read = |row: &QueryResult| Ok(readable(TABLE, details_from_row(row)));
+    let rows = query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, read).await?;
+    Ok(rows.into_iter().flatten().collect())
 }
 
 fn details_from_row(row: &QueryResult) -> Result<HostDetails, StoreError> {
@@ -88,6 +93,7 @@ fn details_from_row(row: &QueryResult) -> Result<HostDetails, StoreError> {
     Ok(HostDetails {
         host: row.fields::<Model>()?.try_into()?,
         instance: instances::read_instance(&mut row)?,
-        hardware: hardware::read_hardware(&mut row)?,
+        // The last columns: a host is shown without a hardware report that cannot be read.
+        hardware: readable(TABLE, hardware::read_hardware(&mut row)).flatten(),
     })
 }

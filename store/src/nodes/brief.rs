@@ -220,8 +220,6 @@ fn from_row(mut row: RowReader<'_>) -> Result<(Host, NodeBrief), StoreError> {
 fn read_brief(row: &mut RowReader<'_>) -> Result<NodeBrief, StoreError> {
     let plain: BriefRow = row.fields()?;
     let id = plain.instance_id;
-    let indication =
-        |name: &str, column| or_corrupt(Indication::from_name(name), TABLE, id, column);
     let digest = |bytes: Vec<u8>, column| {
         let digest = contents::ContentDigest::try_from(bytes);
         or_corrupt(digest.ok(), TABLE, id, column)
@@ -246,12 +244,12 @@ fn read_brief(row: &mut RowReader<'_>) -> Result<NodeBrief, StoreError> {
         packages_digest: packages.transpose()?,
         status: Status {
             text: plain.status,
-            indication: indication(&plain.status_indication, "status_indication")?,
+            indication: Indication::from_stored(&plain.status_indication),
             at: plain.status_at,
         },
         update_status: Status {
             text: plain.update_status,
-            indication: indication(&plain.update_status_indication, "update_status_indication")?,
+            indication: Indication::from_stored(&plain.update_status_indication),
             at: plain.update_status_at,
         },
         conditions,

@@ -131,8 +131,6 @@ impl TryFrom<Model> for NodeState {
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let id = row.instance_id;
-        let indication =
-            |name: &str, column| or_corrupt(Indication::from_name(name), TABLE, id, column);
         let end = (row.last_end_run_id, row.last_end_at, row.last_end_verdict);
         let last_sample = row.sample.map(serde_json::from_value).transpose().ok();
         let delivered = serde_json::from_value(row.delivered).ok();
@@ -151,12 +149,12 @@ impl TryFrom<Model> for NodeState {
             facts: row.facts,
             status: Status {
                 text: row.status,
-                indication: indication(&row.status_indication, "status_indication")?,
+                indication: Indication::from_stored(&row.status_indication),
                 at: row.status_at,
             },
             update_status: Status {
                 text: row.update_status,
-                indication: indication(&row.update_status_indication, "update_status_indication")?,
+                indication: Indication::from_stored(&row.update_status_indication),
                 at: row.update_status_at,
             },
             os_update_available: row.os_update_available,

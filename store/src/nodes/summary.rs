@@ -48,19 +48,17 @@ impl TryFrom<SummaryRow> for Summary {
     fn try_from(row: SummaryRow) -> Result<Self, StoreError> {
         const TABLE: &str = "node_states";
         let id = row.instance_id;
-        let indication =
-            |name: &str, column| or_corrupt(Indication::from_name(name), TABLE, id, column);
         let packages = row.packages_digest.map(TryInto::try_into).transpose().ok();
         Ok(Self {
             os: OsId::from_bits(row.os_id.cast_unsigned()),
             provisioned: row.provisioned,
             status: Status {
-                indication: indication(&row.status_indication, "status_indication")?,
+                indication: Indication::from_stored(&row.status_indication),
                 text: row.status,
                 at: row.status_at,
             },
             update_status: Status {
-                indication: indication(&row.update_status_indication, "update_status_indication")?,
+                indication: Indication::from_stored(&row.update_status_indication),
                 text: row.update_status,
                 at: row.update_status_at,
             },

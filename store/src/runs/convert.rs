@@ -122,7 +122,7 @@ fn decode_state(row: &Model) -> Result<RunState, &'static str> {
     let at: Time = since;
     let failure = || -> Result<Failure, &'static str> {
         let kind =
-            row.failure_kind.as_deref().and_then(FailureKind::from_name).ok_or("failure_kind")?;
+            row.failure_kind.as_deref().map(FailureKind::from_stored).ok_or("failure_kind")?;
         let reason = row.failure.clone().ok_or("failure")?;
         Ok(Failure { kind, reason })
     };

@@ -13,9 +13,11 @@ use crate::fields::{self, RowReader};
 use crate::instances;
 use crate::keyed::KeyedEntity;
 use crate::related::{self, Related, RelatedIdsSql};
-use crate::rows::or_corrupt;
 use crate::rows::update_run::{Entity, Model};
+use crate::rows::{or_corrupt, readable};
 use crate::tx::{Tx, ids_in, query_map, query_one};
+
+const TABLE: &str = "update_runs";
 
 /// A run with its instance and the name of its host.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,11 +81,13 @@ pub async fn find_details(tx: &Tx, id: RunId) -> Result<(RunDetails, Related), S
 }
 
 /// The details of the runs that exist, in no particular order: one statement for any number of
-/// runs.
+/// runs. Leaves out runs that cannot be read.
 pub async fn find_many_details(tx: &Tx, ids: &[RunId]) -> Result<Vec<RunDetails>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, details_from_row).await
+    let read = |row: &QueryResult| Ok(readable(TABLE, details_from_row(row)));
+    let rows = query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, read).await?;
+    Ok(rows.into_iter().flatten().collect())
 }
 
 fn details_from_row(row: &QueryResult) -> Result<RunDetails, StoreError> {
@@ -92,10 +96,9 @@ fn details_from_row(row: &QueryResult) -> Result<RunDetails, StoreError> {
     let id = run.id;
     let instance = instances::read_instance(&mut row)?;
     let name: String = row.take()?;
-    let name = Name::parse("name", &name).ok();
     Ok(RunDetails {
         run: run.try_into()?,
-        instance: or_corrupt(instance, "update_runs", id, "instance_id")?,
-        host_name: or_corrupt(name, "hosts", id, "name")?,
+        instance: or_corrupt(instance, TABLE, id, "instance_id")?,
+        host_name: Name::from_stored(&name),
     })
 }

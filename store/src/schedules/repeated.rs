@@ -113,7 +113,7 @@ impl TryFrom<Model> for RepeatedSchedule {
             region: row.target_region_id,
         };
         let spec = RepeatedSpec {
-            name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+            name: Name::from_stored(&row.name),
             status: or_corrupt(status, TABLE, row.id, "status")?,
             duration: TimeDelta::seconds(row.duration_seconds.into()),
             cron: or_corrupt(cron.ok(), TABLE, row.id, "cron")?,

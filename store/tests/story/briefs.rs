@@ -44,7 +44,7 @@ fn set_reported_values(node: &mut NodeState, n: u32) {
     node.update_status = Status::new("Update completed", Indication::Idle, at);
     node.conditions = (0..n % 3)
         .map(|nth| Condition {
-            kind: ConditionKind::AgentError,
+            kind: ConditionKind::AgentError.into(),
             text: format!("error {nth}"),
             since: at,
         })

@@ -22,7 +22,7 @@ async fn an_instance_shows_its_conditions_and_its_installed_packages() {
         .edit_node(&resources.host, |node| {
             node.packages_digest = Some(digest);
             node.conditions = vec![Condition {
-                kind: ConditionKind::NotNewer,
+                kind: ConditionKind::NotNewer.into(),
                 text: "the image is not newer".to_owned(),
                 since: now,
             }];

@@ -11,7 +11,7 @@ async fn the_state_of_a_node_is_stored() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let mut node = nodes::lock(&tx, host.id).await.expect("locked");
     node.conditions = vec![Condition {
-        kind: ConditionKind::TwoMachines,
+        kind: ConditionKind::TwoMachines.into(),
         text: "two boots at once".into(),
         since: NOON,
     }];

@@ -1,0 +1,82 @@
+//! Rows that this release cannot read, because a newer one wrote them: they never hide a list.
+
+use serde_json::{Value, json};
+
+use crate::test_server::TestServer;
+
+impl TestServer {
+    async fn write_rows(&self, sql: &str) {
+        let statement = format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
+        self.store.execute_unprepared(&statement).await.expect("written");
+    }
+}
+
+#[tokio::test]
+async fn a_condition_of_an_unknown_kind_and_an_odd_name_are_shown() {
+    let (server, resources) = TestServer::with_resources().await;
+    let conditions = r#"[{"kind": "from_a_newer_release", "text": "look", "since": "2026-03-01T12:00:00Z"}]"#;
+    server
+        .write_rows(&format!(
+            "UPDATE node_states SET conditions = '{conditions}'; UPDATE hosts SET name = E'edge\\x01-7'"
+        ))
+        .await;
+    let hosts = server.get("compute/hosts").await;
+    assert_eq!(hosts["hosts"][0]["name"], "edge--7");
+    assert_eq!(hosts.get("unreadableElements"), None);
+    let shown = json!([{
+        "type": "from_a_newer_release", "message": "look", "since": "2026-03-01T12:00:00Z",
+    }]);
+    assert_eq!(hosts["hosts"][0]["instance"]["conditions"], shown);
+    let instance = server.get(&format!("compute/instances/{}", resources.instance)).await;
+    assert_eq!(instance["conditions"], shown);
+    server.get(&format!("compute/instances/{}/decision", resources.instance)).await;
+}
+
+/// Each row: a list, its key, and a statement that makes the only resource in it unreadable. No
+/// list depends on one before it.
+const UNREADABLE: &[(&str, &str, &str)] = &[
+    ("os-update-runs", "osUpdateRuns", "UPDATE update_runs SET origin = '{\"target\": 5}'"),
+    ("providers", "providers", "UPDATE providers SET kind = 'cloud'"),
+    ("schedules/repeated", "repeatedSchedules", "UPDATE repeated_schedules SET cron_hours = 'noon'"),
+    ("schedules/single", "singleSchedules", "UPDATE single_schedules SET status = 'frozen'"),
+    ("os-update-policies", "osUpdatePolicies", "UPDATE update_policies SET mode = 'pinned'"),
+    ("compute/os", "OperatingSystemResources", "UPDATE os_profiles SET kind = 'atomic'"),
+    ("compute/instances", "instances", "UPDATE instances SET kind = 'virtual'"),
+    ("sites", "sites", "UPDATE sites SET metadata = '[5]'"),
+    ("regions", "regions", "UPDATE regions SET metadata = '[5]'"),
+];
+
+/// A newer schema knows more values than this one.
+const WITHOUT_CHECKS: &str = "DO $$ DECLARE c record; BEGIN FOR c IN \
+    SELECT conrelid::regclass AS t, conname AS n FROM pg_constraint \
+    WHERE contype = 'c' AND connamespace = 'public'::regnamespace \
+    LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.n); END LOOP; END $$";
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_is_left_out_and_counted() {
+    let (server, _) = TestServer::with_resources().await;
+    server.write_rows(WITHOUT_CHECKS).await;
+    for (list, key, sql) in UNREADABLE {
+        let all = server.get(list).await;
+        assert_eq!(all[*key].as_array().map(Vec::len), Some(1), "{list}");
+        server.write_rows(sql).await;
+        for path in [(*list).to_owned(), format!("{list}?pageSize=10")] {
+            let listed = server.get(&path).await;
+            let shown = [&listed[*key], &listed["totalElements"], &listed["unreadableElements"]];
+            assert_eq!(shown, [&json!([]), &json!(1), &json!(1)], "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_row_that_cannot_be_read_does_not_hide_the_others() {
+    let (server, _) = TestServer::with_resources().await;
+    let body = json!({"name": "edge-02", "serialNumber": "DEF12345"});
+    server.post("compute/hosts/register", body).await;
+    server.write_rows("UPDATE hosts SET metadata = '[5]' WHERE name = 'edge-01'").await;
+    let listed = server.get("compute/hosts").await;
+    let shown = listed["hosts"].as_array().into_iter().flatten();
+    let names: Vec<&Value> = shown.map(|host| &host["name"]).collect();
+    assert_eq!(names, ["edge-02"]);
+    assert_eq!((&listed["totalElements"], &listed["unreadableElements"]), (&json!(2), &json!(1)));
+}
