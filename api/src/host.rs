@@ -223,6 +223,7 @@ pub struct HostRegister {
 
 impl Input for HostRegister {
     const READ_ONLY: &[&str] = &["resourceId", "timestamps"];
+    const CREATE_ONLY: &[&str] = &["serialNumber", "uuid", "siteId", "enableVpro", "userLvmSize"];
 }
 
 /// Host to create or change. PATCH changes only the fields in the body.
@@ -298,6 +299,7 @@ impl HostInput {
 }
 
 impl Input for HostInput {
+    const CREATE_ONLY: &[&str] = &["uuid"];
     const READ_ONLY: &[&str] = &[
         "resourceId",
         "desiredState",

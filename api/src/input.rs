@@ -11,6 +11,15 @@ pub trait Input: DeserializeOwned {
     /// Keys of the resource that cannot be written.
     const READ_ONLY: &[&str];
 
+    /// Keys that a change accepts but that keep the value of the creation.
+    const CREATE_ONLY: &[&str] = &[];
+
+    /// The key of a read-only value that no resource can have, and what is wrong with it.
+    #[must_use]
+    fn invalid_read_only(_body: &Value) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// Removes the read-only keys from a body.
     #[must_use]
     fn without_read_only(mut body: Value) -> Value {

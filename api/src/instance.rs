@@ -266,6 +266,7 @@ pub struct InstancePatch {
 
 impl Input for InstancePatch {
     const READ_ONLY: &[&str] = READ_ONLY;
+    const CREATE_ONLY: &[&str] = &["hostID", "localAccountID", "customConfigID", "securityFeature"];
 }
 
 const READ_ONLY: &[&str] = &[

@@ -1,6 +1,7 @@
 //! Operating systems: the catalogue of operating systems for nodes.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{Input, Timestamps};
@@ -257,6 +258,14 @@ pub struct OperatingSystemPatch {
 }
 
 impl Input for OperatingSystemPatch {
+    const CREATE_ONLY: &[&str] = &["name"];
+
+    // EIM's clients must send the digest, although it cannot be changed.
+    fn invalid_read_only(body: &Value) -> Option<(&'static str, &'static str)> {
+        let is_empty = body.get("sha256").is_some_and(|digest| digest == "");
+        is_empty.then_some(("sha256", "must be 64 lower-case hexadecimal digits, or omitted"))
+    }
+
     const READ_ONLY: &[&str] = &[
         "resourceId",
         "osResourceID",

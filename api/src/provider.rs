@@ -77,8 +77,8 @@ pub struct ProviderInput {
     /// Name: at most 40 letters, digits, spaces and `-_./:`; not empty, unique in the project.
     #[schema(min_length = 1, max_length = 40, pattern = "^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// URL of the provider's API; may be empty.
-    #[schema(max_length = 500, pattern = "^$|^[a-zA-Z-_0-9./:;=?@!#,<>*() ]+$")]
+    /// URL of the provider's API; not empty.
+    #[schema(min_length = 1, max_length = 500, pattern = "^[a-zA-Z-_0-9./:;=?@!#,<>*() ]+$")]
     pub api_endpoint: String,
     /// Credentials for the provider's API: each one line of at most 500 characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

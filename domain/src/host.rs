@@ -32,7 +32,8 @@ impl HostState {
         use HostState as S;
         match self {
             S::Unspecified => true,
-            S::Registered => matches!(desired, S::Registered | S::Onboarded | S::Deleted),
+            // EIM has no such transition. A machine can be lost before it connects.
+            S::Registered => !matches!(desired, S::Unspecified),
             S::Onboarded => matches!(desired, S::Onboarded | S::Untrusted | S::Deleted),
             S::Untrusted => matches!(desired, S::Untrusted | S::Deleted),
             S::Deleted => matches!(desired, S::Deleted),
@@ -54,6 +55,8 @@ pub struct Host {
     pub name: Name,
     /// The machine's UUID, unique in its project.
     pub uuid: Option<Uuid>,
+    /// The UUID as its client wrote it; empty if there is none.
+    pub uuid_text: String,
     /// Serial number of the vendor.
     pub serial: Option<SerialNumber>,
     /// Host name as the machine reports it; empty until it has connected.
@@ -98,8 +101,12 @@ pub struct Registration {
     pub name: Name,
     /// Identifies the machine when it connects.
     pub uuid: Option<Uuid>,
+    /// The UUID as its client wrote it; empty if there is none.
+    pub uuid_text: String,
     /// Identifies the machine when it connects.
     pub serial: Option<SerialNumber>,
+    /// State of the host until its machine connects.
+    pub current: HostState,
     /// Whether the machine is onboarded as soon as it connects; stored as the desired state of the host.
     pub auto_onboard: bool,
     /// Size of the user volume in gigabytes.
@@ -126,7 +133,9 @@ impl Registration {
         let registration = Self {
             name: Name::parse_up_to("name", name, Self::MAX_NAME_BYTES)?,
             uuid: parse_uuid("uuid", uuid)?,
+            uuid_text: uuid.to_owned(),
             serial: SerialNumber::parse("serialNumber", serial)?,
+            current: HostState::Registered,
             auto_onboard,
             user_lvm_size: 0,
         };
@@ -137,7 +146,7 @@ impl Registration {
     }
 
     /// A host that is created directly, without a registration: it is to be onboarded, and may have neither UUID nor
-    /// serial number yet.
+    /// serial number yet. As in EIM, it has no state before its machine connects.
     ///
     /// # Errors
     /// The name or UUID is invalid.
@@ -145,7 +154,9 @@ impl Registration {
         Ok(Self {
             name: Name::parse("name", name)?,
             uuid: parse_uuid("uuid", uuid)?,
+            uuid_text: uuid.to_owned(),
             serial: None,
+            current: HostState::Unspecified,
             auto_onboard: true,
             user_lvm_size: 0,
         })
@@ -265,7 +276,7 @@ mod tests {
         use HostState as S;
         let table: [(S, &[S]); 5] = [
             (S::Unspecified, S::ALL),
-            (S::Registered, &[S::Registered, S::Onboarded, S::Deleted]),
+            (S::Registered, &[S::Registered, S::Onboarded, S::Untrusted, S::Deleted]),
             (S::Onboarded, &[S::Onboarded, S::Untrusted, S::Deleted]),
             (S::Untrusted, &[S::Untrusted, S::Deleted]),
             (S::Deleted, &[S::Deleted]),
@@ -283,7 +294,7 @@ mod tests {
     fn a_host_can_be_created_by_its_name_alone() {
         let created = Registration::without_registration("a name of more than twenty", "")
             .expect("a machine");
-        assert_eq!(created.desired(), HostState::Onboarded);
+        assert_eq!((created.desired(), created.current), (HostState::Onboarded, HostState::Unspecified));
         assert_eq!(Registration::without_registration("a;b", "").expect_err("a;b").field, "name");
         assert_eq!(Registration::without_registration("a", "b").expect_err("b").field, "uuid");
     }

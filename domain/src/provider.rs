@@ -42,7 +42,7 @@ pub struct ProviderSpec {
     pub vendor: ProviderVendor,
     /// Unique in its project.
     pub name: Name,
-    /// URL of its API; may be empty.
+    /// URL of its API.
     pub api_endpoint: String,
     pub api_credentials: Vec<String>,
     /// Configuration for its tools, usually JSON; may be empty.
@@ -62,7 +62,7 @@ impl ProviderSpec {
     /// Parses a provider.
     ///
     /// # Errors
-    /// The kind is not set, the name is empty or invalid, there are too many credentials, or a text is too long or has
+    /// The kind is not set, the name or the endpoint is empty or invalid, there are too many credentials, or a text is too long or has
     /// characters that are not allowed.
     pub fn parse(
         (kind, vendor): (ProviderKind, ProviderVendor),
@@ -79,6 +79,9 @@ impl ProviderSpec {
             return Err(Invalid::new("name", "must not be empty"));
         }
         let name = Name::parse_up_to("name", name, Self::MAX_NAME_BYTES)?;
+        if api_endpoint.is_empty() {
+            return Err(Invalid::new("apiEndpoint", "must not be empty"));
+        }
         text::check("apiEndpoint", api_endpoint, Self::MAX_TEXT, text::TEXT_PUNCTUATION)?;
         if api_credentials.len() > Self::MAX_CREDENTIALS {
             return Err(Invalid::new("apiCredentials", "more than 100 credentials"));
@@ -121,7 +124,7 @@ mod tests {
         assert_eq!(read.name.as_str(), "LOCA 1");
         assert_eq!(read.api_credentials, credentials);
         assert_eq!(read.config, config);
-        assert!(parse("x", "", Vec::new(), "").is_ok(), "only the required fields");
+        assert!(parse("x", "y", Vec::new(), "").is_ok(), "only the required fields");
     }
 
     #[test]
@@ -132,6 +135,7 @@ mod tests {
             (parse("", "x", Vec::new(), ""), "name"),
             (parse(&"a".repeat(41), "x", Vec::new(), ""), "name"),
             (parse("a;b", "x", Vec::new(), ""), "name"),
+            (parse("a", "", Vec::new(), ""), "apiEndpoint"),
             (parse("a", &long, Vec::new(), ""), "apiEndpoint"),
             (parse("a", "a\"b", Vec::new(), ""), "apiEndpoint"),
             (parse("a", "x", many, ""), "apiCredentials"),

@@ -39,7 +39,12 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let bytes = read_body(request, state).await?;
-        offload(bytes.len(), || parse_object(&bytes).and_then(parse_input)).await.map(Self)
+        let parse = || {
+            let object = parse_object(&bytes)?;
+            check_read_only::<T>(&object)?;
+            parse_input(object)
+        };
+        offload(bytes.len(), parse).await.map(Self)
     }
 }
 
@@ -59,6 +64,8 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
         let bytes = read_body(request, state).await?;
         let parse = || {
             let object = parse_object(&bytes)?;
+            check_read_only::<T>(&object)?;
+            check_changes_something::<T>(&object)?;
             let fields = object.as_object().cloned().unwrap_or_default();
             Ok(Self { body: parse_input(object)?, fields })
         };
@@ -77,9 +84,15 @@ impl<S: Send + Sync, T: Input + Default + Serialize> FromRequest<S> for Change<T
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let has_mask = has_field_mask(request.uri().query());
         let bytes = read_body(request, state).await?;
         let parse = || {
-            let object = T::without_read_only(parse_object(&bytes)?);
+            let object = parse_object(&bytes)?;
+            check_read_only::<T>(&object)?;
+            if !has_mask {
+                check_changes_something::<T>(&object)?;
+            }
+            let object = T::without_read_only(object);
             let fields = object.as_object().cloned().unwrap_or_default();
             let change = Self { fields, marker: PhantomData };
             // The form is checked before the token, so before the current resource can be read.
@@ -120,17 +133,56 @@ impl<T: Input + Serialize> Change<T> {
     }
 }
 
-/// Checks that the mask names only known fields. Read-only fields are accepted and ignored.
+/// Checks that the mask names only known fields, and one that can be changed. Other fields are
+/// accepted and ignored.
 fn check_mask<T: Input>(names: &[String]) -> Result<(), Problem> {
     let writable = members::<T>();
     let is_known = |name: &str| writable.contains(&name) || T::READ_ONLY.contains(&name);
-    match names.iter().find(|name| !is_known(name)) {
-        None => Ok(()),
-        Some(name) => {
-            let why = format!("there is no field `{name}`");
-            Err(Problem::parameter("fieldMask", why))
-        }
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        let why = format!("there is no field `{name}`");
+        return Err(Problem::parameter("fieldMask", why));
     }
+    match names.first() {
+        Some(name) if names.iter().all(|name| is_fixed::<T>(name)) => {
+            Err(Problem::parameter("fieldMask", unchangeable(name)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a change cannot change a field.
+fn is_fixed<T: Input>(name: &str) -> bool {
+    T::READ_ONLY.contains(&name) || T::CREATE_ONLY.contains(&name)
+}
+
+fn unchangeable(name: &str) -> String {
+    format!("`{name}` cannot be changed, and the request names no other field")
+}
+
+fn check_read_only<T: Input>(body: &Value) -> Result<(), Problem> {
+    match T::invalid_read_only(body) {
+        None => Ok(()),
+        Some((field, why)) => Err(Problem::invalid(field, why)),
+    }
+}
+
+/// Refuses a change that names only fields that cannot be changed: a client that sends it expects
+/// something to happen.
+fn check_changes_something<T: Input>(body: &Value) -> Result<(), Problem> {
+    let mut names = body.as_object().into_iter().flatten().map(|(name, _)| name);
+    let Some(first) = names.clone().next() else {
+        return Ok(());
+    };
+    if names.all(|name| is_fixed::<T>(name)) {
+        return Err(Problem::invalid(first, unchangeable(first)));
+    }
+    Ok(())
+}
+
+/// Whether a query has a mask, which may clear fields that the body does not name.
+fn has_field_mask(query: Option<&str>) -> bool {
+    let mut pairs = query.unwrap_or_default().split('&');
+    pairs.any(|pair| pair.split('=').next() == Some("fieldMask"))
 }
 
 /// Reads the body of a request.

@@ -1,5 +1,7 @@
 //! `locations`: searches regions and sites by name.
 
+use std::cmp::Reverse;
+
 use evenkeel_api::location::{LocationKind, LocationList, LocationNode};
 use evenkeel_domain::filter::{FieldCondition, FieldTest, Filter, OrderKey, Pattern, Resource};
 use evenkeel_domain::id::{RegionId, SiteId};
@@ -38,8 +40,9 @@ pub struct LocationParams {
 
 /// Search regions and sites by name
 ///
-/// Returns at most 50 regions and 50 sites whose names match, by name, with all regions that
-/// contain them. `totalElements` counts all matches.
+/// Returns at most 50 regions and 50 sites whose names match, with all regions that contain them:
+/// sites first, then regions, each before the region that contains it. `totalElements` counts all
+/// matches.
 ///
 /// The server refuses a request without `name`, and a request in which both `showSites` and
 /// `showRegions` are false (`invalid-argument`).
@@ -120,12 +123,12 @@ impl LocationMatches {
     }
 }
 
-/// REST form: regions from the outermost inwards, then sites; each by name.
+/// REST form, in EIM's order: sites, then regions from the innermost outwards; each by name.
 fn nodes(locations: LocationTree<'_>) -> Vec<LocationNode> {
     let mut regions: Vec<&Region> = locations.regions().collect();
     regions.sort_by_cached_key(|region| {
         let depth = locations.region_chain(region.spec.parent).count();
-        (depth, region.spec.name.to_string(), region.id)
+        (Reverse(depth), region.spec.name.to_string(), region.id)
     });
     let mut sites: Vec<&Site> = locations.sites().collect();
     sites.sort_by_cached_key(|site| (site.spec.name.to_string(), site.id));
@@ -141,7 +144,7 @@ fn nodes(locations: LocationTree<'_>) -> Vec<LocationNode> {
         name: site.spec.name.to_string(),
         kind: LocationKind::Site,
     });
-    regions.chain(sites).collect()
+    sites.chain(regions).collect()
 }
 
 /// Id of the parent region; empty if there is none.

@@ -50,7 +50,7 @@ impl Listable for Providers {
 /// EIM's clients, and does not use them.
 ///
 /// The server refuses a name that exists (`failed-precondition`), and an unspecified `providerKind`
-/// (`invalid-argument`).
+/// and an empty `apiEndpoint` (`invalid-argument`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/providers", tag = "day zero", params(InProject),
     request_body = ProviderInput,

@@ -16,6 +16,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000003_clock_removed_projects"),
     step!("20261129_000002_link"),
     step!("20261129_000002_cli_server_keys"),
+    step!("20261129_000002_eim_host_uuid"),
 ];
 
 impl MigratorTrait for Migrator {

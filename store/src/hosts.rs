@@ -43,7 +43,7 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         serial: Set(host.serial.as_ref().map(|serial| serial.as_str().to_owned())),
         hostname: Set(String::new()),
         desired_state: Set(host.desired().name().to_owned()),
-        current_state: Set(HostState::Registered.name().to_owned()),
+        current_state: Set(host.current.name().to_owned()),
         note: Set(String::new()),
         public_key: Set(Vec::new()),
         status: Set("Not Connected".to_owned()),
@@ -55,6 +55,7 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         metadata: Set(JsonColumn(Metadata::default())),
         provider_id: Set(None),
         user_lvm_size: Set(host.user_lvm_size.cast_signed()),
+        uuid_text: Set(host.uuid_text.clone()),
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -257,6 +258,10 @@ impl TryFrom<Model> for Host {
             id: HostId::from_bits(row.id.cast_unsigned()),
             name: Name::from_stored(&row.name),
             uuid: row.uuid,
+            uuid_text: match row.uuid {
+                Some(uuid) if row.uuid_text.is_empty() => uuid.to_string(),
+                _ => row.uuid_text,
+            },
             serial: or_corrupt(serial.ok(), TABLE, row.id, "serial")?,
             desired: state(&row.desired_state, "desired_state")?,
             current: state(&row.current_state, "current_state")?,

@@ -7,7 +7,7 @@ use super::{FilterField, Resource, syntax};
 /// A field that a list is ordered by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderKey {
-    /// Field of the listed resource itself.
+    /// Field of the listed resource itself, or one of its references.
     pub field: &'static FilterField,
     /// Whether the greatest value comes first.
     pub descending: bool,
@@ -46,7 +46,7 @@ fn resolve_key(resource: Resource, written: &syntax::KeyNode) -> Result<OrderKey
         let why = format!("{} can be ordered only by their own fields", resource.plural());
         return Err(BadFilter::at(name.at, why));
     }
-    let Some(field) = resource.field(&name.text) else {
+    let Some(field) = resource.order_field(&name.text) else {
         let bad = unknown_field(resource, name, true);
         let hint = bad.hint.clone().filter(|hint| !hint.contains('.'));
         return Err(bad.with_hint(hint));

@@ -3,6 +3,7 @@
 mod edges;
 mod enumerations;
 mod fields;
+mod references;
 mod suggestions;
 
 /// A resource in filters: a listed one or one that is related to it.
@@ -113,6 +114,19 @@ impl Resource {
     #[must_use]
     pub fn field(self, name: &str) -> Option<&'static FilterField> {
         self.fields().iter().find(|field| matches_name(field.name, name))
+    }
+
+    /// The references by which lists can be ordered, besides the fields.
+    #[must_use]
+    pub const fn references(self) -> &'static [FilterField] {
+        references::references_of(self)
+    }
+
+    /// The field or reference with this name, in `snake_case` or `camelCase`.
+    #[must_use]
+    pub fn order_field(self, name: &str) -> Option<&'static FilterField> {
+        let mut references = self.references().iter();
+        self.field(name).or_else(|| references.find(|field| matches_name(field.name, name)))
     }
 
     /// The edge with this name, in `snake_case` or `camelCase`.

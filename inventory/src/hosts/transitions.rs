@@ -85,10 +85,7 @@ pub struct NoteParams {
 ///
 /// Withdraws the trust in the machine: the server refuses it from now on. This cannot be undone: to
 /// use the machine again, delete the host and register it again. A repeated request replaces the
-/// note.
-///
-/// The server refuses a host whose machine has never connected (`failed-precondition`): delete it
-/// instead.
+/// note. A host whose machine has never connected can be invalidated as well.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/invalidate", tag = "hosts",
     params(Item, NoteParams),

@@ -63,7 +63,7 @@ pub fn resource(host: &Host, locations: LocationTree<'_>) -> HostResource {
             .as_ref()
             .map(|serial| serial.as_str().to_owned())
             .unwrap_or_default(),
-        uuid: host.uuid.map(|uuid| uuid.to_string()).unwrap_or_default(),
+        uuid: host.uuid_text.clone(),
         hostname: host.hostname.clone(),
         host_status,
         host_status_indicator,

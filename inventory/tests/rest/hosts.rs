@@ -46,6 +46,7 @@ async fn a_host_is_created_without_registration() {
     });
     let host = server.post("compute/hosts", body.clone()).await;
     insta::assert_json_snapshot!(redact(&host));
+    assert_eq!(host["currentState"], "HOST_STATE_UNSPECIFIED");
     let read = server.get(&format!("compute/hosts/{}", id(&host))).await;
     assert_eq!(read, host);
 
@@ -154,7 +155,6 @@ async fn a_desired_state_is_accepted_only_if_the_host_can_reach_it() {
         server.expect_problem(&of(what), body, 400, json!({"code": "FailedPrecondition"})).await;
     };
     let read = async || server.get(&format!("compute/hosts/{host}")).await;
-    refused("PUT invalidate", None).await;
     assert_eq!(server.expect_ok(&of("PATCH onboard"), None).await, json!({}));
     let fetched = read().await;
     assert_eq!(fetched["desiredState"], "HOST_STATE_ONBOARDED");
@@ -184,6 +184,38 @@ async fn a_desired_state_is_accepted_only_if_the_host_can_reach_it() {
             .expect_problem(&of(what), None, 404, json!({"message": "host_resource not found"}))
             .await;
     }
+}
+
+#[tokio::test]
+async fn a_host_that_was_only_registered_can_be_invalidated() {
+    let server = TestServer::new().await;
+    let host = register_host(&server, "ABC12345").await;
+    server.expect_ok(&format!("PUT compute/hosts/{host}/invalidate?note=lost"), None).await;
+    let fetched = server.get(&format!("compute/hosts/{host}")).await;
+    assert_eq!(
+        (&fetched["currentState"], &fetched["note"]),
+        (&json!("HOST_STATE_UNTRUSTED"), &json!("lost"))
+    );
+}
+
+#[tokio::test]
+async fn a_uuid_is_returned_as_it_was_given_and_matched_in_any_case() {
+    let server = TestServer::new().await;
+    let (upper, lower) = (UUID.to_uppercase(), UUID.to_lowercase());
+    assert_ne!(upper, lower);
+    let host = server.post("compute/hosts/register", json!({"uuid": upper})).await;
+    assert_eq!(host["uuid"], upper.as_str());
+    assert_eq!(server.get(&format!("compute/hosts/{}", id(&host))).await["uuid"], upper.as_str());
+    for filter in ["uuid%3D%22{}%22", "uuid%3D%3D%22{}%22", "NOT%20uuid!%3D%22{}%22"] {
+        for uuid in [&upper, &lower] {
+            let listed =
+                server.get(&format!("compute/hosts?filter={}", filter.replace("{}", uuid))).await;
+            assert_eq!(listed["hosts"][0]["uuid"], upper.as_str(), "{filter} {uuid}");
+        }
+    }
+    let again = Some(json!({"uuid": lower}));
+    let expected = json!({"code": "FailedPrecondition", "field": "uuid"});
+    server.expect_problem("POST compute/hosts/register", again, 400, expected).await;
 }
 
 #[tokio::test]

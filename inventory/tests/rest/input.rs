@@ -7,7 +7,7 @@ use axum::http::{Request, StatusCode};
 use evenkeel_inventory::Settings;
 use serde_json::{Value, json};
 
-use crate::test_server::{Caller, TestServer, nightly, os_body, read_json};
+use crate::test_server::{Caller, TestServer, legacy_path, nightly, os_body, read_json};
 
 /// Sends each body. Each must be rejected with the name of its field, and nothing may be written.
 async fn assert_rejected(server: &TestServer, path: &str, list: &str, cases: Vec<(Value, &str)>) {
@@ -241,6 +241,32 @@ async fn a_bad_join_token_is_rejected_with_its_field() {
         (json!({"name": "a;b"}), "name"),
     ];
     assert_rejected(&server, "join-tokens", "join-tokens", cases).await;
+}
+
+/// The form of a request is checked first, so the answer does not depend on the project.
+#[tokio::test]
+async fn a_change_that_names_only_unchangeable_fields_is_rejected_in_both_forms_of_paths() {
+    let (server, resources) = TestServer::with_resources().await;
+    let project = server.ours.uuid().to_string();
+    let token = server.token(Caller::Writer);
+    for (path, body, field) in [
+        (format!("compute/hosts/{}", resources.host), json!({"hostname": "x"}), "hostname"),
+        (format!("compute/os/{}", resources.os), json!({"imageUrl": "x"}), "imageUrl"),
+        (
+            format!("compute/os/{}", resources.os),
+            json!({"sha256": "", "architecture": "x"}),
+            "sha256",
+        ),
+    ] {
+        let named = format!("/v1/projects/ours/{path}");
+        let legacy = legacy_path(&named);
+        for (uri, header) in [(&named, None), (&legacy, None), (&legacy, Some(project.as_str()))] {
+            let client = server.client(token.as_deref(), header);
+            let expected = json!({"code": "InvalidArgument", "field": field});
+            let what = format!("PATCH {uri}");
+            client.expect_problem(&what, Some(body.clone()), 400, expected).await;
+        }
+    }
 }
 
 #[tokio::test]

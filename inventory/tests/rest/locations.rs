@@ -219,19 +219,19 @@ async fn locations_are_found_by_a_part_of_their_name_with_the_regions_above_them
     let regions = find("name=ulm&showRegions=true&showSites=false").await;
     let node = |id: &str, parent: &str, name: &str| json!({"resourceId": id, "parentId": parent, "name": name, "type": "RESOURCE_KIND_REGION"});
     let chain = [
-        node(&south, "", "south"),
-        node(&swabia, &south, "swabia"),
         node(&city, &swabia, "Ulm city"),
+        node(&swabia, &south, "swabia"),
+        node(&south, "", "south"),
     ];
     let expected = json!({"nodes": chain, "totalElements": 1, "outputElements": 1});
     assert_eq!(regions, expected);
 
     let sites = find("name=ULM&showSites=true").await;
-    let of_sites = ["south", "swabia", "NEU-ULM", "ulm hall"];
+    let of_sites = ["NEU-ULM", "ulm hall", "swabia", "south"];
     assert_eq!(names(&sites["nodes"]), of_sites);
-    assert_eq!(sites["nodes"][2]["type"], "RESOURCE_KIND_SITE");
-    assert_eq!(sites["nodes"][2]["parentId"], "");
-    assert_eq!(sites["nodes"][3]["parentId"], swabia.as_str());
+    assert_eq!(sites["nodes"][0]["type"], "RESOURCE_KIND_SITE");
+    assert_eq!(sites["nodes"][0]["parentId"], "");
+    assert_eq!(sites["nodes"][1]["parentId"], swabia.as_str());
     assert_eq!((&sites["totalElements"], &sites["outputElements"]), (&json!(2), &json!(2)));
 
     let both = "showSites=true&showRegions=true";
@@ -298,6 +298,14 @@ async fn locations_are_filtered_by_their_region_and_ordered() {
     let by_id = encode_parameter("filter", &format!("resource_id='{south}'"));
     let counted = server.get(&format!("regions?showTotalSites=true&{by_id}")).await;
     assert_eq!(counted["regions"][0]["totalSites"], 2);
+    let order = "site_resource_region%20desc,resource_id";
+    let mut paged = Vec::new();
+    for offset in 0..3 {
+        let page = server.get(&format!("sites?orderBy={order}&pageSize=1&offset={offset}")).await;
+        paged.extend(names(&page["sites"]));
+    }
+    assert_eq!(paged[2], "NEU-ULM", "no region comes last");
+    assert_eq!(names(&server.get(&format!("sites?orderBy={order}")).await["sites"]), paged);
     let last = server.get("sites?orderBy=name%20desc&pageSize=1").await;
     assert_eq!(names(&last["sites"]), ["ulm hall"]);
     assert_eq!((&last["totalElements"], &last["hasNext"]), (&json!(3), &json!(true)));

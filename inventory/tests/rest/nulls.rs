@@ -107,7 +107,7 @@ async fn create_minimal(server: &TestServer) -> BTreeMap<&'static str, Value> {
         (
             "provider",
             ("providers", "providers"),
-            json!({"providerKind": "PROVIDER_KIND_BAREMETAL", "name": "a", "apiEndpoint": ""}),
+            json!({"providerKind": "PROVIDER_KIND_BAREMETAL", "name": "a", "apiEndpoint": "x"}),
         ),
         ("custom config", ("customConfigs", "customConfigs"), json!({"name": "a", "config": "#"})),
         (

@@ -61,7 +61,7 @@ pub fn request_body(
         }
         "put_host" | "patch_host" => json!({"name": "edge-01", "siteId": resources.site}),
         "create_provider" => json!({
-            "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "new", "apiEndpoint": "",
+            "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "new", "apiEndpoint": "x",
         }),
         "create_custom_config" => json!({"name": "new", "config": "#cloud-config"}),
         "create_local_account" => json!({"username": "new", "sshKey": SSH_KEY}),

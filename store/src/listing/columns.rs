@@ -32,12 +32,19 @@ pub struct ResourceTable {
     pub tally: Option<&'static str>,
     pub columns: &'static [Column],
     pub links: &'static [Link],
+    /// The references by which lists are ordered.
+    pub references: &'static [Column],
 }
 
 impl ResourceTable {
     /// The column of a field.
     pub fn column(&self, name: &str) -> Option<&'static Column> {
         self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// The column of a field or reference.
+    pub fn order_column(&self, name: &str) -> Option<&'static Column> {
+        self.column(name).or_else(|| self.references.iter().find(|column| column.name == name))
     }
 
     /// The storage of an edge.
@@ -91,6 +98,11 @@ impl Column {
     /// A nullable UUID column.
     const fn uuid(name: &'static str, sql: &'static str) -> Self {
         Self { form: ColumnForm::Uuid, ..Self::new(name, sql).nullable() }
+    }
+
+    /// A reference to a row of another table, by the unsigned bits of its id.
+    const fn reference(name: &'static str, sql: &'static str) -> Self {
+        Self::new(name, sql).nullable()
     }
 
     /// The id of a row.
@@ -170,6 +182,7 @@ const fn project_table(
         tally: None,
         columns,
         links,
+        references: &[],
     }
 }
 
@@ -209,6 +222,9 @@ mod tests {
             let table = table(*resource);
             let fields: BTreeSet<_> = resource.fields().iter().map(|field| field.name).collect();
             let columns: BTreeSet<_> = table.columns.iter().map(|column| column.name).collect();
+            assert_eq!(fields, columns, "{resource:?}");
+            let fields: Vec<_> = resource.references().iter().map(|field| field.name).collect();
+            let columns: Vec<_> = table.references.iter().map(|column| column.name).collect();
             assert_eq!(fields, columns, "{resource:?}");
             let edges: BTreeSet<_> = resource.edges().iter().map(|edge| edge.name).collect();
             let links: BTreeSet<_> = table.links.iter().map(|link| link.name).collect();

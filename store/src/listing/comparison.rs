@@ -90,7 +90,7 @@ pub fn id(
     }
 }
 
-/// Matches a UUID in its rendered form.
+/// Matches a UUID in any case.
 pub fn uuid(builder: &mut SqlBuilder, sql: &str, condition: &FieldCondition) -> SqlCondition {
     let parse_uuid = |text: &str| {
         let is_whole = text.len() == 36;
@@ -98,12 +98,14 @@ pub fn uuid(builder: &mut SqlBuilder, sql: &str, condition: &FieldCondition) -> 
     };
     match condition {
         FieldCondition::Exactly(text) if text.is_empty() => certain(format!("{sql} IS NULL")),
-        // A UUID is rendered in lowercase.
-        FieldCondition::Exactly(text) => {
-            match parse_uuid(text).filter(|uuid| uuid.to_string() == *text) {
-                Some(uuid) => nullable(format!("{sql} = {}", builder.bind(uuid))),
-                None => never(),
-            }
+        FieldCondition::Exactly(text) => match parse_uuid(text) {
+            Some(uuid) => nullable(format!("{sql} = {}", builder.bind(uuid))),
+            None => never(),
+        },
+        // Postgres writes a UUID in lower case.
+        FieldCondition::Not(other) => {
+            let other = FieldCondition::Not(other.to_ascii_lowercase());
+            text(builder, &format!("{sql}::text"), &other)
         }
         FieldCondition::Contains(pattern) => {
             if let [piece] = pattern.pieces()

@@ -308,7 +308,8 @@ mod tests {
         let is = |filter: String| sql(Resource::Host, &filter);
         assert_eq!(is(format!("uuid = '{}'", uuid.to_uppercase())), "t0.uuid = $2");
         assert_eq!(is(format!("uuid == '{uuid}'")), "t0.uuid = $2");
-        assert_eq!(is(format!("uuid == '{}'", uuid.to_uppercase())), "FALSE");
+        assert_eq!(is(format!("uuid == '{}'", uuid.to_uppercase())), "t0.uuid = $2");
+        assert_eq!(is("uuid == '0123'".to_owned()), "FALSE");
         assert_eq!(is("uuid = '0123'".to_owned()), "(t0.uuid::text) ILIKE $2");
         assert_eq!(is("uuid = 'edge'".to_owned()), "FALSE");
     }

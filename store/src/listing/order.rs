@@ -45,7 +45,7 @@ impl SortOrder {
     pub fn new(level: &mut Level, keys: &[OrderKey]) -> Result<Self, StoreError> {
         let mut terms = Vec::with_capacity(keys.len() + 1);
         for key in keys {
-            let column = level.table.column(key.field.name);
+            let column = level.table.order_column(key.field.name);
             let column = column.ok_or_else(|| unknown_column(key.field.name))?;
             let (sql, kind) = comparable(level, column, key.field.kind);
             terms.push(Term { sql, kind, is_descending: key.descending });

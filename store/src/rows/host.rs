@@ -25,5 +25,6 @@ table! {
         pub metadata: JsonColumn<Metadata>,
         pub provider_id: Option<i32>,
         pub user_lvm_size: i32,
+        pub uuid_text: String,
     }
 }

@@ -53,11 +53,13 @@ async fn a_desired_state_must_be_reachable_from_the_current_state() {
         let host = hosts::set_desired_state(&tx, host, desired, NOON).await.expect("state set");
         assert_eq!((host.desired, host.current), (desired, HostState::Registered));
     }
-    let refused = hosts::invalidate(&tx, host, &InvalidationNote::default(), NOON).await;
+    let lost = hosts::invalidate(&tx, host, &InvalidationNote::default(), NOON).await;
+    assert_eq!(lost.expect("invalidated").current, HostState::Untrusted);
+    let refused = hosts::set_desired_state(&tx, host, HostState::Onboarded, NOON).await;
     let Err(StoreError::Conflict(refused)) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!(refused.to_string(), "host_resource is registered and cannot become untrusted");
+    assert_eq!(refused.to_string(), "host_resource is untrusted and cannot become onboarded");
     let missing = hosts::set_desired_state(&tx, HostId::nth(99), HostState::Onboarded, NOON).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
 }

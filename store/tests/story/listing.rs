@@ -104,7 +104,7 @@ async fn every_field_orders_up_and_down() {
     create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     for resource in LISTED_RESOURCES {
-        for field in resource.fields() {
+        for field in resource.fields().iter().chain(resource.references()) {
             for descending in [false, true] {
                 let listing = Listing {
                     resource: *resource,

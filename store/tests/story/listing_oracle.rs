@@ -204,12 +204,22 @@ impl ListingOracle {
     }
 }
 
+/// Whether two values of a field are the same. The case of a UUID does not matter.
+fn same_text(field: &FilterField, one: &str, other: &str) -> bool {
+    match field.name {
+        "uuid" | "attempt" => one.eq_ignore_ascii_case(other),
+        _ => one == other,
+    }
+}
+
 fn cell_matches(cell: &Cell, field: &FilterField, condition: &FieldCondition) -> bool {
     match (cell, condition) {
         (Cell::Text(text), FieldCondition::Unset) => text.is_empty(),
         (Cell::Text(text), FieldCondition::Contains(pattern)) => matches_pattern(text, pattern),
-        (Cell::Text(text), FieldCondition::Exactly(expected)) => text == expected,
-        (Cell::Text(text), FieldCondition::Not(other)) => !text.is_empty() && text != other,
+        (Cell::Text(text), FieldCondition::Exactly(expected)) => same_text(field, text, expected),
+        (Cell::Text(text), FieldCondition::Not(other)) => {
+            !text.is_empty() && !same_text(field, text, other)
+        }
         (Cell::Enumeration(name), FieldCondition::Unset) => name == "unspecified",
         (Cell::Enumeration(name), FieldCondition::Is(expected)) => name == expected,
         (Cell::Enumeration(name), FieldCondition::IsNot(other)) => name != other,

@@ -19,6 +19,20 @@ fn fields_are_separated_by_commas() {
     assert_eq!(order(" "), "");
 }
 
+/// EIM's clients order by columns of its database.
+#[test]
+fn lists_are_ordered_by_references_under_the_names_of_eim() {
+    assert!(parse_order(Resource::Site, "site_resource_region desc, resource_id").is_ok());
+    assert!(parse_order(Resource::Host, "site_resource_region").is_err(), "of another resource");
+    for resource in Resource::ALL {
+        for field in resource.references() {
+            assert!(parse_order(*resource, field.name).is_ok(), "{}", field.name);
+            let filter = format!("{} = 1", field.name);
+            assert!(parse_filter(*resource, &filter).is_err(), "{filter}");
+        }
+    }
+}
+
 #[test]
 fn a_bad_order_is_reported_with_its_position_and_reason() {
     let bad = [

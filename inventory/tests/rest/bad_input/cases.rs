@@ -118,6 +118,13 @@ POST compute/os | {"imageSignatures": "a"} | 400 InvalidArgument imageSignatures
 POST compute/os | {"imageSignatures": ["no signature"]} | 400 InvalidArgument imageSignatures
 PUT compute/os/<image> | {"imageSignatures": ["<64>"]} | 400 InvalidArgument imageSignatures
 PUT compute/os/<image> | {"architecture": "half", "imageSignatures": ["<64>:"]} | 400 InvalidArgument imageSignatures
+PATCH compute/os/<image> | {"architecture": "half", "sha256": ""} | 400 InvalidArgument sha256
+PATCH compute/os/<image> | {"sha256": "<64>"} | 400 InvalidArgument sha256
+PATCH compute/os/<image>?fieldMask=sha256 | {"architecture": "half"} | 400 InvalidArgument fieldMask
+PATCH compute/hosts/<host> | {"uuid": "01234567-89ab-cdef-0123-456789abcdef", "hostname": "half"} | 400 InvalidArgument hostname
+PATCH compute/hosts/<host>/register | {"serialNumber": "XYZ98765"} | 400 InvalidArgument serialNumber
+PATCH compute/instances/<instance> | {"instanceStatus": "half"} | 400 InvalidArgument instanceStatus
+PATCH sites/<site> | {"timestamps": null} | 400 InvalidArgument timestamps
 PATCH compute/os/<image> | {"architecture": "half", "imageSignatures": ["<64>:a b"]} | 400 InvalidArgument imageSignatures
 PATCH compute/os/<image> | {"imageSignatures": ["<64>:<201>"]} | 400 InvalidArgument imageSignatures
 PATCH compute/os/<image> | {"imageSignatures": <9 signatures>} | 400 InvalidArgument imageSignatures
@@ -194,6 +201,7 @@ POST providers | {"name": "a;b"} | 400 InvalidArgument name
 POST providers | {"name": "first"} | 400 FailedPrecondition name
 POST providers | {"providerKind": "PROVIDER_KIND_UNSPECIFIED"} | 400 InvalidArgument providerKind
 POST providers | {"providerVendor": "DELL"} | 400 InvalidArgument providerVendor
+POST providers | {"apiEndpoint": ""} | 400 InvalidArgument apiEndpoint
 POST providers | {"apiEndpoint": null} | 400 InvalidArgument apiEndpoint
 POST providers | {"apiEndpoint": "a\"b"} | 400 InvalidArgument apiEndpoint
 POST providers | {"apiCredentials": "a"} | 400 InvalidArgument apiCredentials

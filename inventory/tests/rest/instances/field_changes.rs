@@ -37,16 +37,21 @@ async fn fields_set_at_creation_accept_only_their_current_value() {
     let before = server.get(&path).await;
     for (query, body, field) in [
         ("", json!({"hostID": "host-00000001", "name": "x"}), "hostID"),
-        ("", json!({"hostID": null}), "hostID"),
-        ("", json!({"hostID": ""}), "hostID"),
-        ("?fieldMask=hostID", json!({}), "hostID"),
-        ("", json!({"securityFeature": "SECURITY_FEATURE_NONE"}), "securityFeature"),
-        ("", json!({"localAccountID": "localaccount-00000001"}), "localAccountID"),
-        ("", json!({"customConfigID": ["customconfig-00000001"]}), "customConfigID"),
+        ("", json!({"hostID": null, "name": "x"}), "hostID"),
+        ("", json!({"hostID": "", "name": "x"}), "hostID"),
+        ("?fieldMask=hostID,name", json!({}), "hostID"),
+        ("", json!({"securityFeature": "SECURITY_FEATURE_NONE", "name": "x"}), "securityFeature"),
+        ("", json!({"localAccountID": "localaccount-00000001", "name": "x"}), "localAccountID"),
+        ("", json!({"customConfigID": ["customconfig-00000001"], "name": "x"}), "customConfigID"),
     ] {
         let what = format!("PATCH {path}{query}");
         server.expect_problem(&what, Some(body), 400, json!({"field": field, "message": format!("{field}: it is set when the instance is created, and cannot be changed")})).await;
     }
+    // Even with their current values: such a request changes nothing.
+    let current = json!({"hostID": resources.host, "securityFeature": before["securityFeature"]});
+    let message = "hostID: `hostID` cannot be changed, and the request names no other field";
+    let expected = json!({"field": "hostID", "message": message});
+    server.expect_problem(&format!("PATCH {path}"), Some(current), 400, expected).await;
     for (query, body, field) in [
         ("", json!({"kind": 7}), "kind"),
         ("", json!({"osID": null}), "osID"),

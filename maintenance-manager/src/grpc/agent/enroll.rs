@@ -271,7 +271,9 @@ async fn join_host(
         let registration = Registration {
             name: Name::default(),
             uuid: Some(joining.uuid),
+            uuid_text: String::new(),
             serial: joining.serial.clone(),
+            current: HostState::Registered,
             auto_onboard: true,
             user_lvm_size: 0,
         };

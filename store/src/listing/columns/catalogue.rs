@@ -33,21 +33,29 @@ pub const OS: ResourceTable = project_table(
     &[],
 );
 
-pub const POLICY: ResourceTable = project_table(
-    "update_policies @",
-    &[
-        Column::ID,
-        Column::new("name", "@.name"),
-        Column::new("description", "@.description").long(),
-        Column::new("update_policy", "@.mode"),
-        Column::new("update_packages", "@.packages").long(),
-        Column::new("update_sources", "array_to_string(@.sources, '|')").long(),
-        Column::new("update_kernel_command", "@.kernel_command").long(),
-        Column::new("allow_downgrade", "@.allow_downgrade"),
-        Column::new("offline_days", "@.offline_days"),
-        Column::CREATED_AT,
-        // A policy is never changed.
-        Column::new("updated_at", "@.created_at"),
+pub const POLICY: ResourceTable = ResourceTable {
+    references: &[
+        Column::reference(
+            "os_update_policy_resource_target_os",
+            "(@.target_os_id::bigint & 4294967295)",
+        ),
     ],
-    &[Link::keyed("target_os", "#.id = @.target_os_id", "@.target_os_id")],
-);
+    ..project_table(
+        "update_policies @",
+        &[
+            Column::ID,
+            Column::new("name", "@.name"),
+            Column::new("description", "@.description").long(),
+            Column::new("update_policy", "@.mode"),
+            Column::new("update_packages", "@.packages").long(),
+            Column::new("update_sources", "array_to_string(@.sources, '|')").long(),
+            Column::new("update_kernel_command", "@.kernel_command").long(),
+            Column::new("allow_downgrade", "@.allow_downgrade"),
+            Column::new("offline_days", "@.offline_days"),
+            Column::CREATED_AT,
+            // A policy is never changed.
+            Column::new("updated_at", "@.created_at"),
+        ],
+        &[Link::keyed("target_os", "#.id = @.target_os_id", "@.target_os_id")],
+    )
+};

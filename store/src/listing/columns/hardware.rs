@@ -16,6 +16,7 @@ const fn part_table(
         tally: None,
         columns,
         links,
+        references: &[],
     }
 }
 

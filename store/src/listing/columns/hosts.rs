@@ -6,6 +6,10 @@ pub const HOST: ResourceTable = ResourceTable {
     joined: " LEFT JOIN host_hardware @x ON @x.tenant_id = @.tenant_id AND @x.host_id = @.id",
     labels: Some("@.metadata"),
     tally: Some("host"),
+    references: &[
+        Column::reference("host_resource_site", "(@.site_id::bigint & 4294967295)"),
+        Column::reference("host_resource_provider", "(@.provider_id::bigint & 4294967295)"),
+    ],
     ..project_table("hosts @", COLUMNS, LINKS)
 };
 

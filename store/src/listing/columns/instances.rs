@@ -5,6 +5,13 @@ use super::{Column, Link, ResourceTable, project_table};
 pub const INSTANCE: ResourceTable = ResourceTable {
     joined: " JOIN node_states @x ON @x.tenant_id = @.tenant_id AND @x.instance_id = @.id",
     tally: Some("instance"),
+    references: &[
+        Column::reference("instance_resource_os", "(@x.os_id::bigint & 4294967295)"),
+        Column::reference(
+            "instance_resource_localaccount",
+            "(@.local_account_id::bigint & 4294967295)",
+        ),
+    ],
     ..project_table("instances @", COLUMNS, LINKS)
 };
 

@@ -4,6 +4,9 @@ use super::{Column, Link, ResourceTable, project_table};
 
 pub const REGION: ResourceTable = ResourceTable {
     labels: Some("@.metadata"),
+    references: &[
+        Column::reference("region_resource_parent_region", "(@.parent_id::bigint & 4294967295)"),
+    ],
     ..project_table(
         "regions @",
         &[
@@ -22,6 +25,9 @@ pub const REGION: ResourceTable = ResourceTable {
 
 pub const SITE: ResourceTable = ResourceTable {
     labels: Some("@.metadata"),
+    references: &[
+        Column::reference("site_resource_region", "(@.region_id::bigint & 4294967295)"),
+    ],
     ..project_table(
         "sites @",
         &[

@@ -2,8 +2,20 @@
 
 use super::{Column, Link, ResourceTable, project_table};
 
-pub const RUN: ResourceTable =
-    ResourceTable { tally: Some("run"), ..project_table("update_runs @", COLUMNS, LINKS) };
+pub const RUN: ResourceTable = ResourceTable {
+    tally: Some("run"),
+    references: &[
+        Column::reference(
+            "os_update_run_resource_applied_policy",
+            "(@.policy_id::bigint & 4294967295)",
+        ),
+        Column::reference(
+            "os_update_run_resource_instance",
+            "(@.instance_id::bigint & 4294967295)",
+        ),
+    ],
+    ..project_table("update_runs @", COLUMNS, LINKS)
+};
 
 const COLUMNS: &[Column] = &[
     Column::ID,
