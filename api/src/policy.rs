@@ -202,12 +202,14 @@ pub struct OsUpdatePolicyInput {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500_000)]
     pub update_packages: String,
-    /// Additional package sources, one DEB822 stanza of at most 100,000 bytes per item.
+    /// Additional package sources, one DEB822 stanza of at most 65,536 bytes per item, with `Types`,
+    /// `URIs`, `Suites`, `Components` (except for a suite that is a path) and `Signed-By`. Lines that
+    /// begin with `#` are comments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub update_sources: Vec<String>,
-    /// Kernel command line: at most 500 letters, digits, spaces and `-_./:;=?@!#,<>*()"`; empty to
-    /// leave it unchanged.
+    /// Kernel command line: at most 500 letters, digits, spaces and `-_=.,/`; empty to leave it
+    /// unchanged.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500)]
     pub update_kernel_command: String,

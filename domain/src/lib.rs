@@ -60,6 +60,7 @@ pub mod lookup;
 pub mod order;
 pub mod os;
 pub mod package;
+pub mod package_source;
 pub mod pause;
 pub mod policy;
 pub mod provider;

@@ -13,6 +13,7 @@ use crate::id::{OsId, PolicyId};
 use crate::invalid::Invalid;
 use crate::os::OsKind;
 use crate::package::PackageRequirement;
+use crate::package_source;
 use crate::text::{self, Name};
 
 /// What the nodes that it is assigned to should run.
@@ -167,10 +168,14 @@ impl DesiredUpdate {
         if sources.len() > 100 {
             return Err(Invalid::new("updateSources", "more than 100 sources"));
         }
-        for source in sources {
-            text::check("updateSources", source, 100_000, SOURCE_PUNCTUATION)?;
+        for (index, source) in sources.iter().enumerate() {
+            text::check("updateSources", source, package_source::MAX_SOURCE_BYTES, SOURCE_PUNCTUATION)?;
+            package_source::check(source).map_err(|why| {
+                Invalid::new("updateSources", format!("source {}: {why}", index + 1))
+            })?;
         }
-        text::check("updateKernelCommand", kernel_command, 500, text::TEXT_PUNCTUATION_AND_QUOTE)?;
+        // EIM's agents ignore the whole update if the command line has any other character.
+        text::check("updateKernelCommand", kernel_command, 500, "-_=., /")?;
         if os.is_some() && (!packages.is_empty() || !sources.is_empty()) {
             return Err(Invalid::new(
                 "targetOsId",
@@ -225,6 +230,28 @@ mod tests {
         assert_eq!(target(false, "jq;id", "").expect_err("a shell").field, "updatePackages");
         assert_eq!(target(false, "", "a`b").expect_err("a shell").field, "updateKernelCommand");
         assert!(target(true, "", "quiet").is_ok());
+    }
+
+    #[test]
+    fn a_command_line_has_only_characters_that_every_agent_accepts() {
+        for kernel in ["console=ttyS0,115200n8 quiet", "root=/dev/sda1 mitigations=auto", "a-b_c.d=1"] {
+            assert!(target(true, "", kernel).is_ok(), "{kernel}");
+        }
+        for kernel in ["a;b", "a:b", "a\"b", "a(b)", "a@b", "a\nb", "ä"] {
+            assert_eq!(target(true, "", kernel).expect_err(kernel).field, "updateKernelCommand");
+        }
+    }
+
+    #[test]
+    fn a_source_that_a_node_would_refuse_is_refused_by_its_number() {
+        let source = |text: &str| vec!["# ours\nTypes: deb\nURIs: https://deb.example\nSuites: ./\nSigned-By: /k\n".to_owned(), text.to_owned()];
+        let parse = |text| DesiredUpdate::parse_target(None, "", &source(text), "");
+        assert!(parse("Types: deb\nURIs: file:/srv\nSuites: a\nComponents: b\nSigned-By: /k").is_ok());
+        for bad in ["", "deb http://deb.example stable main", "Types: deb\nURIs: https://deb.example\nSuites: ./"] {
+            let refused = parse(bad).expect_err(bad);
+            assert_eq!(refused.field, "updateSources");
+            assert!(refused.why.starts_with("source 2: "), "{refused}");
+        }
     }
 
     #[test]

@@ -282,7 +282,8 @@ async fn create_profiles(tx: &Tx) -> Vec<OsProfile> {
 async fn create_policies(tx: &Tx, oses: &[OsProfile]) -> Vec<UpdatePolicy> {
     let image =
         DesiredUpdate::parse_target(Some(oses[1].id), "", &[], "").expect("a desired update");
-    let sources = ["deb http://a_b ./", "deb http://c_d ./"].map(String::from);
+    let sources = ["http://a_b", "http://c_d"]
+        .map(|uri| format!("Types: deb\nURIs: {uri}\nSuites: ./\nSigned-By: /k"));
     let packages =
         DesiredUpdate::parse_target(None, "curl\njq", &sources, "quiet").expect("a desired update");
     let mut created = Vec::new();

@@ -140,7 +140,8 @@ fn without_a_policy_or_trust_an_agent_gets_nothing() {
 
 #[test]
 fn packages_sources_and_the_command_line_are_those_of_the_policy() {
-    let source = "Types: deb\nURIs: https://deb.example.org".to_owned();
+    let source = "# ours\nTypes: deb\nURIs: https://deb.example.org\nSuites: ./\nSigned-By: /k";
+    let source = source.to_owned();
     let desired =
         DesiredUpdate::parse_target(None, "jq\ncurl=8.5", std::slice::from_ref(&source), "quiet");
     let mut node = Node::packages(&[window(0, 1)]);

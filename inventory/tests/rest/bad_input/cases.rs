@@ -139,10 +139,13 @@ POST os-update-policies | {"updatePackages": "Curl"} | 400 InvalidArgument updat
 POST os-update-policies | {"updatePackages": "<129>"} | 400 InvalidArgument updatePackages
 POST os-update-policies | {"updateSources": "deb"} | 400 InvalidArgument updateSources
 POST os-update-policies | {"updateSources": ["a\tb"]} | 400 InvalidArgument updateSources
+POST os-update-policies | {"updateSources": ["Types: deb\nURIs: https://x\nSuites: ./"]} | 400 InvalidArgument updateSources
+POST os-update-policies | {"updateSources": ["deb http://x ./"]} | 400 InvalidArgument updateSources
+POST os-update-policies | {"updateKernelCommand": "a:b"} | 400 InvalidArgument updateKernelCommand
 POST os-update-policies | {"updateKernelCommand": "a`b"} | 400 InvalidArgument updateKernelCommand
 POST os-update-policies | {"targetOsId": "os-1"} | 400 InvalidArgument targetOsId
 POST os-update-policies | {"targetOsId": "<image>"} | 400 InvalidArgument targetOsId
-POST os-update-policies | {"targetOsId": "<image>", "updatePackages": null, "updateSources": ["a"]} | 400 InvalidArgument targetOsId
+POST os-update-policies | {"targetOsId": "<image>", "updatePackages": null, "updateSources": ["Types: deb\nURIs: https://x\nSuites: ./\nSigned-By: /k"]} | 400 InvalidArgument targetOsId
 POST os-update-policies | {"targetOsId": "os-00000000", "updatePackages": null} | 400 FailedPrecondition targetOsId
 POST os-update-policies | {"updatePackages": null} | 400 InvalidArgument updatePolicy
 POST os-update-policies | {"updatePolicy": "UPDATE_POLICY_LATEST"} | 400 InvalidArgument updatePolicy

@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use evenkeel_domain::package_source;
+
 use super::index_targets::IndexTarget;
 use crate::durable::{self, FileError};
 use crate::paths::AgentPaths;
@@ -112,7 +114,8 @@ pub fn collect_sources(
         });
     }
     if !stanzas.is_empty() {
-        let stanzas: Vec<_> = stanzas.iter().map(|text| text.trim_end()).collect();
+        let stanzas: Vec<_> =
+            stanzas.iter().map(|text| package_source::without_comments(text)).collect();
         sources.push(SourceFile {
             name: "evenkeel-update.sources".to_owned(),
             text: stanzas.join("\n\n") + "\n",
@@ -368,7 +371,8 @@ mod tests {
         fs::write(apt.join("a.sources"), "Types: deb").unwrap();
         fs::write(apt.join("a.sources.bak"), "old").unwrap();
 
-        let stanzas = ["Types: deb\nURIs: a\n", "Types: deb\nURIs: b"].map(str::to_owned);
+        let stanzas =
+            ["# ours\n\nTypes: deb\nURIs: a\n", "Types: deb\nURIs: b"].map(str::to_owned);
         let new = collect_sources(&paths, &stanzas).unwrap();
         write_sources(&paths, SourceScope::Allowed, &new).unwrap();
 
