@@ -37,6 +37,9 @@ named! {
     }
 }
 
+/// End of the text of a condition that says how much of a package list is stored.
+pub const CUT_LIST_SUFFIX: &str = " of them are kept";
+
 impl ConditionKind {
     /// Whether the condition follows from the desired update and is removed when that changes. All others follow from
     /// reports of the node.

@@ -14,7 +14,7 @@ mod steady;
 mod tests;
 mod turn_order;
 
-pub use available::{MAX_AVAILABLE_BYTES, available_update, newer_image_name};
+pub use available::{MAX_AVAILABLE_BYTES, available_update, mark_cut_list, newer_image_name};
 pub use delivery::{Answer, AnswerInput, DeliveryState, Slot, render_answer};
 pub use detail::{Detail, MAX_DETAIL_BYTES, SampleDetail};
 pub use evidence::{

@@ -10,7 +10,7 @@ use crate::eim::delivery::DeliveryState;
 use crate::eim::detail::{Detail, SampleDetail};
 use crate::eim::echo;
 use crate::os::{Image, OsKind};
-use crate::run::{CancelCause, Evidence, OpenRun, RunEvent, RunEventRecord, RunState};
+use crate::run::{CancelCause, Evidence, ImageChange, OpenRun, RunEvent, RunEventRecord, RunState};
 use crate::status::Indication;
 use crate::text;
 
@@ -176,8 +176,11 @@ pub fn evaluate_sample(before: &PriorState<'_>, sample: &Sample, now: Time) -> P
             let is_finished = matches!(events.last(), Some(RunEvent::Finished));
             let frozen = before.frozen_image(&events);
             proof.record_events(events, detail);
-            if is_finished && before.facts.os_kind == OsKind::Immutable {
-                echo::conclude_update(before, frozen, sample, &mut proof);
+            if before.facts.os_kind == OsKind::Immutable {
+                if is_finished {
+                    echo::conclude_update(before, frozen, sample, &mut proof);
+                }
+                proof.record_image(&before.facts.running, frozen);
             }
         }
     }
@@ -305,12 +308,11 @@ impl PriorState<'_> {
         if self.eim_run().is_none() && is_repeated {
             return Reading::NoEvent;
         }
-        // The agent does not clear a detail: an old one does not describe the update that ends now.
-        let detail = if sample.has_new_detail(last) {
-            sample.detail.content().clone()
-        } else {
-            Detail::default()
-        };
+        // The agent does not clear a detail, so the detail of an earlier failure may still be there. Two successes often
+        // have the same detail.
+        let detail = sample.detail.content();
+        let is_valid = sample.has_new_detail(last) || detail.failure.is_none();
+        let detail = if is_valid { detail.clone() } else { Detail::default() };
         Reading::Proved(vec![RunEvent::Finished], Some(detail))
     }
 
@@ -419,6 +421,21 @@ impl Proof {
             log: detail.text,
             ..Evidence::default()
         };
+    }
+}
+
+impl Proof {
+    /// Records in the last event which image the run installs, and which one ran before and runs after it.
+    fn record_image(&mut self, running: &Image, frozen: Option<&Image>) {
+        let (Some(target), Some(last)) = (frozen, self.events.last_mut()) else {
+            return;
+        };
+        last.evidence.image = Some(ImageChange {
+            profile_name: target.profile_name.clone(),
+            before: running.image_id.clone(),
+            desired: target.image_id.clone(),
+            booted: self.image.as_ref().map(|image| image.image_id.clone()),
+        });
     }
 }
 

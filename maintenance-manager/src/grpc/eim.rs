@@ -156,6 +156,7 @@ impl MaintenanceManager {
         if let Some(available) = available_packages(&node_tx, &update_status.os_update_available) {
             node_tx.node.os_update_available = available;
         }
+        mark_cut_list(&mut node_tx, &update_status.os_update_available);
         cancel_obsolete_run(&mut node_tx).await.map_err(status::from_store_error)?;
         let answer = Box::pin(commit_answer(node_tx)).await.map_err(status::from_store_error)?;
         Ok(wire::encode_answer(answer, kind))
@@ -180,6 +181,12 @@ fn decode_sample(update_status: &UpdateStatus) -> Sample {
 fn available_packages(node_tx: &NodeTransaction<'_>, reported: &str) -> Option<String> {
     let input = &node_tx.input;
     eim::available_update(&input.facts, &input.desired.images, reported)
+}
+
+/// Shows whether the list of available updates is stored completely.
+fn mark_cut_list(node_tx: &mut NodeTransaction<'_>, reported: &str) {
+    let conditions = &mut node_tx.node.conditions;
+    eim::mark_cut_list(conditions, &node_tx.input.facts, reported, node_tx.now);
 }
 
 /// Applies the events that the sample proves to the runs of the node, and updates the node state.

@@ -324,5 +324,23 @@ async fn an_oversized_report_is_cut_and_its_outcome_is_stored() {
     assert!(run.log.len() <= 100_000);
     let kinds = server.conditions(node.instance).await;
     assert_eq!(kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(), ["detail_cut"]);
-    assert_eq!(server.state(node.instance).await.os_update_available, "");
+    let available = server.state(node.instance).await.os_update_available;
+    assert!(available.starts_with("yyy") && available.len() <= 500_000);
+
+    let package = |n: usize| format!(r#"{{"name":"package-{n}","available_version":"2"}}"#);
+    let list = |count| format!("[{}]", (0..count).map(package).collect::<Vec<_>>().join(", "));
+    let report = |count| evenkeel_proto::maintmgr::UpdateStatus {
+        os_update_available: list(count),
+        ..sample(S::UpToDate)
+    };
+    server.send_status(&node, report(20_000)).await;
+    let state = server.state(node.instance).await;
+    let entries: Vec<serde_json::Value> =
+        serde_json::from_str(&state.os_update_available).expect("whole entries");
+    assert!((5_000..20_000).contains(&entries.len()), "{}", entries.len());
+    let cut = format!("20000 packages could be updated; the first {} of them are kept", entries.len());
+    assert_eq!(state.conditions[0].text, cut);
+    server.send_status(&node, report(3)).await;
+    let state = server.state(node.instance).await;
+    assert_eq!((state.os_update_available, state.conditions), (list(3), vec![]));
 }

@@ -3,6 +3,7 @@
 use super::delivery::Node;
 use super::*;
 use crate::decide::QuarantinedImage;
+use crate::run::ImageChange;
 use SampleKind::{Downloading, Started, UpToDate, Updated};
 
 /// A node that runs 3.0.1 and got 3.0.2.
@@ -30,6 +31,32 @@ fn an_echoed_image_proves_the_update() {
     let mut story = with_delivered_image();
     assert!(story.receive(&sample_of_image(Updated, "edge", "3.0.2")).image.is_some());
     assert_eq!(story.receive(&sample_of_image(Updated, "edge", "3.0.2")).image, None);
+}
+
+#[test]
+fn a_run_names_the_images_before_and_after_it() {
+    let mut story = with_delivered_image();
+    let mut change = ImageChange {
+        profile_name: "edge".to_owned(),
+        before: "3.0.1".to_owned(),
+        desired: "3.0.2".to_owned(),
+        booted: None,
+    };
+    for kind in [Downloading, Started] {
+        let proof = story.receive(&sample(kind));
+        assert_eq!(proof.events[0].evidence.image.as_ref(), Some(&change), "{kind}");
+    }
+    let proof = story.receive(&sample_of_image(Updated, "edge", "3.0.2"));
+    change.booted = Some("3.0.2".to_owned());
+    assert_eq!(proof.events[0].evidence.image, Some(change));
+    // Which image runs after another one was reported is unknown.
+    let mut story = with_delivered_image();
+    let proof = story.receive(&sample_of_image(Updated, "edge", "3.0.3"));
+    let image = proof.events[0].evidence.image.as_ref().expect("the target");
+    assert_eq!((image.desired.as_str(), image.booted.as_deref()), ("3.0.2", None));
+    // Packages and kernel command lines are no images.
+    let mut story = Story::at_rest(true);
+    assert_eq!(story.receive(&sample(Started)).events[0].evidence.image, None);
 }
 
 /// The target was withdrawn between the beginning and the end, so the agent had no image to echo. If the update were

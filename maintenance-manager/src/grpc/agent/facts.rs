@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
-use evenkeel_domain::condition::{self, ConditionKind};
+use evenkeel_domain::condition::{self, CUT_LIST_SUFFIX, ConditionKind};
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::eim::MAX_AVAILABLE_BYTES;
 use evenkeel_domain::invalid::Invalid;
@@ -42,9 +42,6 @@ const MAX_LIMITS_BYTES: usize = 2_000;
 
 /// The maximum length of the text of a condition, in bytes.
 const MAX_CONDITION_BYTES: usize = 2_000;
-
-/// The end of the condition text which says that the list of available updates was cut.
-const TRUNCATION_SUFFIX: &str = " of them are kept";
 
 /// Facts in the form in which they are stored. They are converted before the transaction of the
 /// node begins, because they may be megabytes long.
@@ -117,7 +114,7 @@ fn may_clear_detail_cut(node: &NodeState) -> bool {
         |since: Time| last_end.is_some_and(|end| since + TimeDelta::seconds(1) < end.at);
     node.conditions.iter().any(|one| {
         let is_it = one.kind == ConditionKind::DetailCut;
-        is_it && (one.text.ends_with(TRUNCATION_SUFFIX) || is_superseded(one.since))
+        is_it && (one.text.ends_with(CUT_LIST_SUFFIX) || is_superseded(one.since))
     })
 }
 
@@ -150,7 +147,7 @@ fn available_packages(packages: &[AvailablePackage]) -> (String, Option<(Conditi
     let all = packages.len();
     let cut = (stored < all).then(|| {
         let text =
-            format!("{all} packages could be updated; the first {stored}{TRUNCATION_SUFFIX}");
+            format!("{all} packages could be updated; the first {stored}{CUT_LIST_SUFFIX}");
         (ConditionKind::DetailCut, text)
     });
     (text, cut)
