@@ -8,11 +8,13 @@ use evenkeel_api::decision::{
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{AssignedPolicy, Scope};
 use evenkeel_domain::decide::{Act, AgentProtocol, OfflineGrant, Reason};
+use evenkeel_domain::eim;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::policy::PackageRules;
 use evenkeel_domain::window::{Opener, Window};
 use evenkeel_store::decisions::{DecisionInput, ReadMode, load_decision_input};
+use evenkeel_store::nodes::NodeState;
 use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::runs::{self as stored_runs, RunDetails};
 use evenkeel_store::{contacts, instances, nodes};
@@ -68,9 +70,11 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     related_ids.add_host(&host);
     let related = related::load(&tx, &related_ids).await?;
     let mut decision = decision_resource(id, &input, &related, now);
-    if let Some(waits) = waiting_note(&node.waiting, &input, &decision.act) {
-        decision.reason.text.push_str(&waits);
-    }
+    let notes = [
+        waiting_note(&node.waiting, &input, &decision.act),
+        eim_note(&node, &input, now),
+    ];
+    decision.reason.text.extend(notes.into_iter().flatten());
     let limits = node.facts.get("limits").and_then(Value::as_str);
     Ok(Json(Decision {
         instance_id: id.to_string(),
@@ -90,6 +94,14 @@ fn waiting_note(waiting: &str, input: &DecisionInput, act: &str) -> Option<Strin
     let run = input.run.as_ref();
     let has_begun = run.is_some_and(|run| !run.state.is_untouched());
     (could && !has_begun && !waiting.is_empty()).then(|| format!("; the node waits: {waiting}"))
+}
+
+/// Suffix of the reason, while an agent of EIM will not begin an update that it may begin.
+fn eim_note(node: &NodeState, input: &DecisionInput, now: Time) -> Option<String> {
+    let is_waiting = node.protocol == AgentProtocol::Eim && input.run.is_none();
+    let reason = input.decide(now).reason;
+    let obstacle = eim::start_obstacle(node.last_sample.as_ref(), &reason, now);
+    obstacle.filter(|_| is_waiting).map(|why| format!("; {why}"))
 }
 
 fn decision_resource(

@@ -70,6 +70,9 @@ pub struct LastSample {
     /// A failure that is not confirmed yet.
     #[serde(default)]
     pub unconfirmed_failure: Option<UnconfirmedFailure>,
+    /// Whether the agent reports that it skips the updates that it gets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skips_updates: bool,
 }
 
 /// A failure without a detail. It may be an error of the sampling, so a later sample must confirm it. The node repeats a
@@ -377,6 +380,7 @@ impl PriorState<'_> {
                 Reading::Unconfirmed(failure) => Some(*failure),
                 _ => None,
             },
+            skips_updates: sample.reports_skip(),
         })
     }
 
@@ -440,6 +444,11 @@ impl Proof {
 }
 
 impl Sample {
+    /// Whether the agent skips updates because its operating system is of another kind: its fixed text for that.
+    fn reports_skip(&self) -> bool {
+        self.detail.starts_with("skipping ") && self.detail.contains(" update request on ")
+    }
+
     /// Whether the sample has a detail that differs from the last one.
     fn has_new_detail(&self, last: &LastSample) -> bool {
         !self.detail.is_empty() && last.detail_digest != self.detail.digest()

@@ -5,12 +5,12 @@ use chrono::TimeDelta;
 
 use crate::Time;
 use crate::condition::{self, Condition};
-use crate::decide::{self, UpdateIntent, first_after};
+use crate::decide::{self, Reason, UpdateIntent, first_after};
 use crate::eim::delivery::{
     AnswerInput, DeliveryState, LATE_REPORT_PERIOD, MAX_CLOCK_SKEW, MIN_REMAINING_WINDOW,
     REPLACEMENT_GAP,
 };
-use crate::eim::evidence::{PriorState, Proof, Sample, evaluate_sample};
+use crate::eim::evidence::{LastSample, PriorState, Proof, Sample, evaluate_sample};
 use crate::status::Status;
 
 /// Maximum time between two polls of an agent, even if some calls fail: it polls every 20 seconds and tries four times.
@@ -120,4 +120,25 @@ pub fn is_unchanged_sample(
         && proof.image.is_none()
         && proof.last_sample.as_ref() == before.last_sample
         && shows.covers(proof, now)
+}
+
+/// Why an EIM agent does not start an update that the decision permits, for users; `None` if it starts.
+#[must_use]
+pub fn start_obstacle(
+    last_sample: Option<&LastSample>,
+    reason: &Reason,
+    now: Time,
+) -> Option<&'static str> {
+    let is_waiting = matches!(reason, Reason::WindowOpen { .. } | Reason::WindowClosed { .. });
+    if is_waiting && last_sample.is_some_and(|last| last.skips_updates) {
+        return Some(
+            "its agent reports that it skips the update: its operating system is of another kind than the instance's",
+        );
+    }
+    match reason {
+        Reason::WindowOpen { until } if *until < now + MIN_REMAINING_WINDOW => {
+            Some("EIM's agent does not start: less than 10 minutes of the window are left")
+        }
+        _ => None,
+    }
 }

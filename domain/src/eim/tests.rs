@@ -63,6 +63,7 @@ fn stored_sample(sample: &Sample) -> LastSample {
         detail_digest: String::new(),
         image: String::new(),
         unconfirmed_failure: None,
+        skips_updates: false,
     })
 }
 

@@ -47,6 +47,16 @@ fn the_first_sample_is_a_baseline() {
     }
 }
 
+/// Its fixed text, if the operating system of the instance is of another kind than that of the node.
+#[test]
+fn an_agent_that_skips_updates_says_so_in_its_detail() {
+    let skipping = "skipping IMMUTABLE update request on Ubuntu node";
+    assert!(stored_sample(&sample_with_detail(UpToDate, skipping)).skips_updates);
+    for other in ["", "skipping the line", "cannot download: 404"] {
+        assert!(!stored_sample(&sample_with_detail(UpToDate, other)).skips_updates, "{other}");
+    }
+}
+
 #[test]
 fn a_failure_is_recorded_once_until_the_next_update_begins() {
     let broken = sample_with_detail(Failed, "no space");

@@ -2,6 +2,7 @@
 
 use evenkeel_domain::condition::{Condition, ConditionKind};
 use evenkeel_domain::decide::AgentProtocol;
+use evenkeel_domain::eim::{LastSample, SampleKind};
 use evenkeel_kit::Clock;
 use evenkeel_store::contents;
 use serde_json::{Value, json};
@@ -92,4 +93,35 @@ async fn updates_excluded_by_rules_are_marked_only_for_nodes_that_support_rules(
     assert_eq!(left_out().await, [true, false]);
     server.edit_node(&resources.host, |node| node.protocol = AgentProtocol::Eim).await;
     assert_eq!(left_out().await, [false, false]);
+}
+
+#[tokio::test]
+async fn a_decision_says_when_an_agent_of_eim_will_not_start() {
+    let (server, resources) = TestServer::with_resources().await;
+    server.mark_node_connected(&resources).await;
+    let order = format!("PUT compute/instances/{}/order", resources.instance);
+    let now = json!({"kind": "now", "seconds": 599, "reason": "a hole"});
+    server.expect_ok(&order, Some(now)).await;
+    let reason = async || server.get_decision(&resources).await["reason"]["text"].to_string();
+    assert!(!reason().await.contains("does not start"), "our own agent starts");
+    server.edit_node(&resources.host, |node| node.protocol = AgentProtocol::Eim).await;
+    let late = "EIM's agent does not start: less than 10 minutes of the window are left";
+    assert!(reason().await.contains(late), "{}", reason().await);
+
+    let longer = json!({"kind": "now", "seconds": 3_600, "reason": "a hole"});
+    server.expect_ok(&order, Some(longer)).await;
+    assert!(!reason().await.contains("does not start"), "{}", reason().await);
+    server
+        .edit_node(&resources.host, |node| {
+            node.last_sample = Some(LastSample {
+                kind: SampleKind::UpToDate,
+                detail_digest: String::new(),
+                image: String::new(),
+                unconfirmed_failure: None,
+                skips_updates: true,
+            });
+        })
+        .await;
+    let skips = "its agent reports that it skips the update";
+    assert!(reason().await.contains(skips), "{}", reason().await);
 }
