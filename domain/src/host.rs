@@ -1,5 +1,9 @@
 //! Hosts: the machines of the fleet.
 
+mod serial_number;
+
+pub use serial_number::SerialNumber;
+
 use uuid::Uuid;
 
 use crate::Time;
@@ -228,34 +232,6 @@ pub fn parse_uuid(field: &'static str, text: &str) -> Result<Option<Uuid>, Inval
         return Err(bad());
     }
     Uuid::try_parse(text).map(Some).map_err(|_| bad())
-}
-
-/// A serial number: 5 to 20 letters and digits.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SerialNumber(String);
-
-impl SerialNumber {
-    /// Parses a serial number; `None` for the empty text.
-    ///
-    /// # Errors
-    /// The text is too short, too long or has other characters.
-    pub fn parse(field: &'static str, text: &str) -> Result<Option<Self>, Invalid> {
-        if text.is_empty() {
-            return Ok(None);
-        }
-        let good =
-            (5..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric());
-        if good {
-            Ok(Some(Self(text.to_owned())))
-        } else {
-            Err(Invalid::new(field, "a serial number has 5 to 20 letters and digits"))
-        }
-    }
-
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::fields::{Fields as _, RowReader};
 use crate::hosts;
 use crate::rows::host_hardware::{Column, Entity, Model};
-use crate::rows::{JsonColumn, or_corrupt};
+use crate::rows::{JsonColumn, or_corrupt, readable};
 use crate::tx::{Tx, is_any_of, query_all};
 
 /// SHA-256 of the hardware report of a machine.
@@ -123,8 +123,8 @@ pub async fn store_if_changed(
     if before.as_ref().is_some_and(|row| row.digest == digest.as_slice()) {
         return Ok(false);
     }
-    let serial = SerialNumber::parse("serialNumber", &reported.serial_number);
-    if let (None, Ok(Some(serial))) = (locked_host.serial, serial) {
+    let serial = SerialNumber::from_report(&reported.serial_number);
+    if let (None, Some(serial)) = (locked_host.serial, serial) {
         hosts::record_serial(tx, host, &serial).await?;
     }
     write_row(tx, host, reported, before, (digest, now)).await?;
@@ -155,7 +155,7 @@ async fn write_row(
 ) -> Result<(), StoreError> {
     let created_at = before.as_ref().map_or(now, |row| row.created_at);
     let is_new = before.is_none();
-    let before = before.map(Hardware::try_from).transpose()?;
+    let before = before.and_then(|row| readable(TABLE, Hardware::try_from(row)));
     let new = reported.carry_over(before.as_ref(), now);
     assign_address_ids(tx, new).await?;
     let lifetime = Lifetime { created_at, updated_at: now };

@@ -251,7 +251,6 @@ impl TryFrom<Model> for Host {
         const TABLE: &str = "hosts";
         let state =
             |name: &str, column| or_corrupt(HostState::from_name(name), TABLE, row.id, column);
-        let serial = SerialNumber::parse("serial", row.serial.as_deref().unwrap_or_default());
         let site = row.site_id.map(|id| SiteId::from_bits(id.cast_unsigned()));
         let lvm_size = u32::try_from(row.user_lvm_size).ok();
         Ok(Self {
@@ -262,7 +261,7 @@ impl TryFrom<Model> for Host {
                 Some(uuid) if row.uuid_text.is_empty() => uuid.to_string(),
                 _ => row.uuid_text,
             },
-            serial: or_corrupt(serial.ok(), TABLE, row.id, "serial")?,
+            serial: SerialNumber::from_stored(row.serial.as_deref().unwrap_or_default()),
             desired: state(&row.desired_state, "desired_state")?,
             current: state(&row.current_state, "current_state")?,
             status: Status {

@@ -119,10 +119,7 @@ fn parse_claim(request: EnrollRequest) -> Result<Claim, Invalid> {
     Ok(Claim {
         joining: JoinRequest {
             uuid,
-            // Vendors write arbitrary text here; an invalid serial number is dropped.
-            serial: SerialNumber::parse("identity.serial_number", &identity.serial_number)
-                .ok()
-                .flatten(),
+            serial: SerialNumber::from_report(&identity.serial_number),
             hostname: short(&identity.host_name, 253),
             public_key: request.public_key,
         },
