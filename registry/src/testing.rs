@@ -37,6 +37,8 @@ pub struct RegistryOptions {
     pub page_size: usize,
     /// Whether pages have a link to the next one.
     pub sends_links: bool,
+    /// Scheme and host in the links; empty for links without them.
+    pub link_origin: String,
     /// Whether the parameters `n` and `last` of tag lists are supported.
     pub supports_paging: bool,
     /// Whether range requests are supported.
@@ -49,6 +51,7 @@ impl Default for RegistryOptions {
             access: AccessRule::Open,
             page_size: 1_000,
             sends_links: true,
+            link_origin: String::new(),
             supports_paging: true,
             supports_ranges: true,
         }

@@ -114,12 +114,7 @@ impl RegistryClient {
         let mut links = headers.get_all(LINK).iter();
         let link = links.find_map(|link| parse_next_link(link.to_str().ok()?));
         if let Some(link) = link {
-            let next = url.join(link).map_err(|error| malformed("tag list", error.to_string()))?;
-            let is_named = !next.username().is_empty() || next.password().is_some();
-            if next.origin() != url.origin() || is_named {
-                return Err(forbidden_address(&next));
-            }
-            return Ok(NextPage::Linked(next));
+            return linked_page(url, link).map(NextPage::Linked);
         }
         let has_new_tags = reading.seen.len() > before;
         Ok(match last {
@@ -127,6 +122,19 @@ impl RegistryClient {
             _ => NextPage::End,
         })
     }
+}
+
+/// The page to which a link leads: at the registry of this page, by the path and the query of the
+/// link. Behind a proxy a registry names itself by a scheme or host that is unknown outside.
+fn linked_page(url: &Url, link: &str) -> RegistryResult<Url> {
+    let target = url.join(link).map_err(|error| malformed("tag list", error.to_string()))?;
+    if !target.has_host() {
+        return Err(forbidden_address(&target));
+    }
+    let mut page = url.clone();
+    page.set_path(target.path());
+    page.set_query(target.query());
+    Ok(page)
 }
 
 fn with_query(url: &Url, pairs: &[(&str, &str)]) -> Url {
@@ -182,7 +190,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_link_is_followed_at_the_same_registry() {
+        let url = Url::parse("https://registry.example:8443/v2/a/tags/list?n=2").unwrap();
+        for (link, page) in [
+            ("/v2/a/tags/list?last=b&n=2", "/v2/a/tags/list?last=b&n=2"),
+            ("list?last=b", "/v2/a/tags/list?last=b"),
+            ("http://registry.example/v2/a/tags/list?last=b", "/v2/a/tags/list?last=b"),
+            ("http://inside:5000/v2/a/tags/list?last=b", "/v2/a/tags/list?last=b"),
+            ("https://user:word@other/v2/a/tags/list", "/v2/a/tags/list"),
+            ("//other/v2/a/tags/list", "/v2/a/tags/list"),
+        ] {
+            let expected = format!("https://registry.example:8443{page}");
+            assert_eq!(linked_page(&url, link).unwrap().as_str(), expected, "{link}");
+        }
+        for bad in ["mailto:a@b", "http://[", "data:,x"] {
+            assert!(linked_page(&url, bad).is_err(), "{bad}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_link_stays_at_the_registry(link in "\\PC*") {
+            let url = Url::parse("https://registry.example/v2/a/tags/list").unwrap();
+            if let Ok(page) = linked_page(&url, &link) {
+                prop_assert_eq!(page.origin(), url.origin());
+            }
+        }
+
         #[test]
         fn any_text_can_be_parsed(text in "\\PC*") {
             parse_next_link(&text);

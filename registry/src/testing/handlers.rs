@@ -132,7 +132,8 @@ impl IncomingRequest<'_> {
         let more = rest.next().is_some() && options.sends_links;
         let last = tags.last().filter(|_| more);
         let next = last.map(|last| {
-            format!("</v2/{repository}/tags/list?last={last}&n={limit}>; rel=\"next\"")
+            let origin = &options.link_origin;
+            format!("<{origin}/v2/{repository}/tags/list?last={last}&n={limit}>; rel=\"next\"")
         });
         if let Some(link) = data.link_header.as_ref().or(next.as_ref()) {
             let link = HeaderValue::from_str(link).expect("a value");

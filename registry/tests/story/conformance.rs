@@ -206,6 +206,20 @@ async fn a_long_tag_list_is_read_page_by_page() {
     assert_eq!(server.count_requests("GET /v2/os/a/tags/list"), 7);
 }
 
+/// Behind a proxy that ends TLS, a registry names itself by another scheme or host.
+#[tokio::test]
+async fn links_with_the_origin_inside_of_a_proxy_are_followed_at_the_registry() {
+    for origin in ["https://127.0.0.1", "http://registry.internal:5000"] {
+        let link_origin = origin.to_owned();
+        let options = RegistryOptions { page_size: 10, link_origin, ..RegistryOptions::default() };
+        let server = with_tags(options, 25);
+        let registry = open(&server.access()).unwrap();
+        let tags = registry.tags(&repository("os/a")).await.unwrap();
+        assert_eq!(tags.len(), 25, "{origin}");
+        assert_eq!(server.count_requests("GET /v2/os/a/tags/list"), 3, "{origin}");
+    }
+}
+
 #[tokio::test]
 async fn the_page_after_a_full_page_without_link_is_requested() {
     let access = |server: &TestRegistry| {
