@@ -3,7 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use evenkeel_kit::chain;
 use evenkeel_registry::{CopyError, RegistryError};
+
+use crate::certificate;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -185,10 +188,13 @@ impl Failure {
                 "a filter is a condition such as `name = \"edge\"`; combine conditions with AND, OR, NOT and parentheses".to_owned(),
             ),
             Self::InvalidExpression { .. } => Some("give fields such as `name` or `name desc, resourceId`".to_owned()),
-            Self::Unreachable { .. } => Some(
-                "check that the server is running and that the address is right: `evenkeel context show` prints it, `--server URL` overrides it"
-                    .to_owned(),
-            ),
+            Self::Unreachable { source, .. } => {
+                let text = chain(source).to_string();
+                certificate::hint(&text, "--ca").or_else(|| Some(
+                    "check that the server is running and that the address is right: `evenkeel context show` prints it, `--server URL` overrides it"
+                        .to_owned(),
+                ))
+            }
             Self::Refused { status: 401, .. } => Some(
                 "log in again with `evenkeel login --username NAME` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token"
                     .to_owned(),
@@ -229,6 +235,11 @@ fn lines(findings: &[String]) -> String {
 
 /// Hint for an error of a registry.
 fn registry_hint(error: &RegistryError) -> Option<String> {
+    if let RegistryError::Unreachable(why) = error
+        && let Some(hint) = certificate::hint(why, "--registry-ca")
+    {
+        return Some(hint);
+    }
     let hint = match error {
         RegistryError::Unreachable(_) => {
             "check the address; --plain-http uses http://, --registry-ca names the CA certificate, --proxy the proxy; \

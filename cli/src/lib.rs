@@ -4,6 +4,7 @@
 //! the streams of a [`System`], so tests pass a line and compare the output.
 
 pub mod args;
+mod certificate;
 mod client;
 mod commands;
 pub mod contexts;

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use evenkeel_api::project::ProjectResource;
-use evenkeel_kit::Secret;
+use evenkeel_kit::{Secret, chain};
 
+use crate::certificate;
 use crate::client::{Client, DEFAULT_PROJECT, DEFAULT_SERVER, Target};
 use crate::contexts::{Context, Contexts, absolute_path};
 use crate::http::{build_realm_client, parse_server_address};
 use crate::login::{DEFAULT_CLIENT_ID, IssuedToken, LoginRequest, realm_of_server};
 use crate::options::GlobalOptions;
-use crate::{Failure, System};
+use crate::{Failure, System, sanitize_text};
 
 /// Maximum size of a token.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
@@ -67,9 +68,10 @@ impl LoginCommand {
             ca: context.ca.clone(),
             retry_for: globals.retry_for,
         };
-        verify_token(&Client::new(target)?, system).await?;
+        let is_verified = verify_token(&Client::new(target)?, system).await?;
 
-        let text = format!("logged in to {} as context {}", context.server, context.name);
+        let done = if is_verified { "logged in to" } else { "saved the unverified token for" };
+        let text = format!("{done} {} as context {}", context.server, context.name);
         // Another command may have changed the file in the meantime.
         let mut contexts = Contexts::load(&path)?;
         contexts.upsert(context);
@@ -203,14 +205,17 @@ fn unused_name(contexts: &Contexts, server: &str) -> String {
         .expect("the numbers never run out")
 }
 
-/// Verifies the token with the server. An unreachable server is only noted, because it says nothing
-/// about the token.
-async fn verify_token(client: &Client, system: &mut System<'_>) -> Result<(), Failure> {
+/// Verifies the token with the server. Returns whether the server has accepted it. A server that is
+/// away says nothing about the token, so that is only noted; a server whose certificate is refused
+/// never gets the token.
+async fn verify_token(client: &Client, system: &mut System<'_>) -> Result<bool, Failure> {
     match client.get_global::<Vec<ProjectResource>>(&["v1", "projects"]).await {
-        Ok(_) => Ok(()),
-        Err(Failure::Unreachable { server, .. }) => {
-            let text = "is unreachable, so the token was not verified";
-            Ok(writeln!(system.notes, "note: {server} {text}")?)
+        Ok(_) => Ok(true),
+        Err(Failure::Unreachable { server, source }) if !certificate::is_refused(&source) => {
+            let why = sanitize_text(&chain(&source).to_string());
+            let text = format!("{server} is unreachable, so the token was not verified: {why}");
+            writeln!(system.notes, "note: {text}")?;
+            Ok(false)
         }
         Err(error) => Err(error),
     }

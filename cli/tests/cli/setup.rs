@@ -53,8 +53,8 @@ async fn a_token_for_an_unreachable_server_is_saved_unverified() {
     let line = "evenkeel login --token good --server http://127.0.0.1:1 --retry-for 0s";
     let (text, _) = cli.bare(line, "").await.expect("kept");
     insta::assert_snapshot!(text, @r"
-    note: http://127.0.0.1:1 is unreachable, so the token was not verified
-    logged in to http://127.0.0.1:1 as context default
+    note: http://127.0.0.1:1 is unreachable, so the token was not verified: error sending request: client error (Connect): tcp connect error: Connection refused (os error 111)
+    saved the unverified token for http://127.0.0.1:1 as context default
     ");
     let failure = cli.bare("evenkeel login", "two words").await.expect_err("no token");
     assert_eq!(failure.to_string(), "this is not a token: a token has no spaces");
@@ -115,10 +115,10 @@ async fn a_login_reuses_the_context_of_its_server() {
     insta::assert_snapshot!(story, @r"
     context default added
     context lab added
-    note: http://127.0.0.1:1 is unreachable, so the token was not verified
-    logged in to http://127.0.0.1:1 as context lab
-    note: http://127.0.0.1:1 is unreachable, so the token was not verified
-    logged in to http://127.0.0.1:1 as context new
+    note: http://127.0.0.1:1 is unreachable, so the token was not verified: error sending request: client error (Connect): tcp connect error: Connection refused (os error 111)
+    saved the unverified token for http://127.0.0.1:1 as context lab
+    note: http://127.0.0.1:1 is unreachable, so the token was not verified: error sending request: client error (Connect): tcp connect error: Connection refused (os error 111)
+    saved the unverified token for http://127.0.0.1:1 as context new
     CURRENT  NAME     SERVER              PROJECT  TOKEN
     *        default  http://127.0.0.1:2  east     no
              lab      http://127.0.0.1:1  west     yes

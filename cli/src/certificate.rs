@@ -1,0 +1,48 @@
+//! What is wrong with a server's certificate, and what to do.
+
+use std::error::Error;
+
+use evenkeel_kit::chain;
+
+/// How rustls reports a certificate that it does not accept.
+const REFUSED: &str = "invalid peer certificate";
+
+/// Whether a connection failed because the certificate of the server was not accepted.
+pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
+    chain(error).to_string().contains(REFUSED)
+}
+
+/// What to do about a certificate, given the text of an error with its causes. `None` for other
+/// errors. `ca_option` names the CA certificate.
+pub fn hint(text: &str, ca_option: &str) -> Option<String> {
+    let why = text.split_once(REFUSED)?.1;
+    if why.contains("CaUsedAsEndEntity") {
+        return Some(format!(
+            "the server uses the certificate of a CA (CA:TRUE) as its own, which TLS does not accept: sign a certificate for \
+             the server with that CA, or make a self-signed one that is no CA, such as `openssl req -x509 -newkey rsa:2048 \
+             -nodes -keyout key.pem -out cert.pem -subj /CN=HOST -addext subjectAltName=DNS:HOST -addext \
+             basicConstraints=critical,CA:FALSE`, and name it with {ca_option}"
+        ));
+    }
+    if why.contains("UnknownIssuer") {
+        return Some(format!(
+            "the server's certificate was issued by an unknown CA: name the certificate of that CA with {ca_option}"
+        ));
+    }
+    Some("check the server's certificate: its names, its validity, and the clock of this machine".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_has_its_own_hint() {
+        let hint = |why: &str| hint(&format!("error sending request: {REFUSED}: {why}"), "--ca");
+        let ca = hint("Other(OtherError(CaUsedAsEndEntity))").expect("a hint");
+        assert!(ca.contains("CA:FALSE") && ca.ends_with("name it with --ca"), "{ca}");
+        assert!(hint("UnknownIssuer").is_some_and(|text| text.contains("unknown CA")));
+        assert!(hint("Expired").is_some_and(|text| text.contains("validity")));
+        assert_eq!(super::hint("connection refused", "--ca"), None);
+    }
+}
