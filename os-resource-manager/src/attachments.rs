@@ -11,13 +11,12 @@ use bytes::Bytes;
 use evenkeel_domain::os::catalogue::{AttachmentKind, CatalogFile, CycleStep};
 use evenkeel_registry::copy::to_finding;
 use evenkeel_registry::{
-    Blob, Digest, FetchResult, Finding, FindingKind, Limits, RegistryError, RegistryResult,
-    read_cves, read_packages,
+    Blob, Digest, FetchResult, Finding, FindingKind, InstalledPackages, Limits, RegistryError,
+    RegistryResult, read_cves, read_packages,
 };
 use evenkeel_store::contents;
 use evenkeel_store::os_catalogue::{self, Attachment, AttachmentKey};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use serde::Deserialize;
 use tokio::time::timeout;
 
 use self::requests::{
@@ -271,7 +270,8 @@ fn render_document(
     let text = match kind {
         AttachmentKind::Packages => read_packages(bytes)?,
         AttachmentKind::Cves => {
-            let read = read_cves(bytes, list.and_then(package_names).as_ref())?;
+            let installed = list.and_then(InstalledPackages::from_list);
+            let read = read_cves(bytes, installed.as_ref())?;
             if read.is_truncated {
                 let why =
                     "vulnerabilities were left out: there are too many, or some cannot be read";
@@ -284,22 +284,6 @@ fn render_document(
         return Err(Finding::new(finding_kind(kind), "it contains a zero byte"));
     }
     Ok((text, remarks))
-}
-
-/// The names in a stored list of packages.
-fn package_names(list: &str) -> Option<HashSet<String>> {
-    #[derive(Deserialize)]
-    struct List {
-        repo: Vec<Package>,
-    }
-
-    #[derive(Deserialize)]
-    struct Package {
-        name: String,
-    }
-
-    let list: List = serde_json::from_str(list).ok()?;
-    Some(list.repo.into_iter().map(|package| package.name).collect())
 }
 
 /// The finding for an unusable document.

@@ -1,19 +1,23 @@
 //! Published documents about the vulnerabilities that an image has or no longer has.
 
+mod installed;
+mod lenient;
 mod list_builder;
 mod osv;
 mod oval;
+mod ranges;
 mod streams;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::io::BufReader;
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+pub use self::installed::InstalledPackages;
 use self::streams::MultiStreamReader;
 use crate::finding::{Finding, FindingKind};
+use crate::foreign::foreign_format;
 use crate::packages::strict_json;
 
 /// Largest document as transferred, in bytes.
@@ -40,19 +44,19 @@ pub struct CveList {
 /// A list in EIM's format is not changed, except that a byte order mark is removed, unless it is
 /// too long. OSV documents (a record, a list, or `vulns`) and OVAL documents (also compressed with
 /// bzip2) are converted and sorted by ID. If `installed` is given, vulnerabilities that affect only
-/// other packages are left out. Entries that name no package stay, and so do entries that name only
-/// source packages.
+/// other packages are left out, and those of OSV also if the installed versions are not affected or
+/// the record is for another distribution. Entries that name no package stay, and so do those whose
+/// packages cannot be judged: source packages without an installed package of the same name.
 ///
 /// # Errors
 /// The document has none of these formats, or it is too large.
-#[expect(clippy::implicit_hasher, reason = "callers use the default hasher for package names")]
-pub fn read_cves(body: &[u8], installed: Option<&HashSet<String>>) -> Result<CveList, Finding> {
+pub fn read_cves(body: &[u8], installed: Option<&InstalledPackages>) -> Result<CveList, Finding> {
     read_bounded(body, installed, MAX_UNPACKED_BYTES)
 }
 
 fn read_bounded(
     body: &[u8],
-    installed: Option<&HashSet<String>>,
+    installed: Option<&InstalledPackages>,
     unpacked: u64,
 ) -> Result<CveList, Finding> {
     if body.len() > MAX_DOCUMENT_BYTES {
@@ -72,8 +76,19 @@ fn read_bounded(
             ListFormat::Osv => osv::read_list(text, installed),
         },
         Some('{') => osv::read_object(text, installed),
-        Some('<') => oval::read(text.as_bytes(), installed, unpacked),
-        Some(_) => Err(invalid("it is neither JSON nor XML")),
+        Some('<') => oval::read(text.as_bytes(), installed, unpacked)
+            .map_err(|finding| if foreign_format(text).is_some() { invalid_format(text, "") } else { finding }),
+        Some(_) => Err(invalid_format(text, "it is neither JSON nor XML")),
+    }
+}
+
+/// The finding for a document in another format, which names the format if it is known.
+fn invalid_format(text: &str, otherwise: &str) -> Finding {
+    match foreign_format(text) {
+        Some(format) => {
+            invalid(format!("it is {format}; EIM's list, OSV and OVAL are understood"))
+        }
+        None => invalid(otherwise),
     }
 }
 

@@ -7,6 +7,7 @@ use std::{fmt, mem};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::finding::{Finding, FindingKind};
+use crate::foreign::foreign_format;
 
 /// Largest list, in bytes.
 pub const MAX_LIST_BYTES: usize = 16 * 1024 * 1024;
@@ -46,17 +47,30 @@ pub fn read_packages(body: &[u8]) -> Result<String, Finding> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.trim_start().chars().next() {
         None => Err(invalid_list("it is empty")),
-        Some('<') => Err(invalid_list("it is a web page")),
+        Some('<') => {
+            Err(invalid_format(text).unwrap_or_else(|| invalid_list("it is a web page")))
+        }
         Some('{') => {
-            let list: PackageList = serde_json::from_str(text).map_err(invalid_list)?;
+            let list = serde_json::from_str::<PackageList>(text);
+            let list = list.map_err(|error| invalid_format(text).unwrap_or_else(|| invalid_list(error)))?;
             if matches!(list.repo, PackageCount(0)) {
                 return Err(invalid_list("it has no packages"));
             }
             strict_json::check_json(text).map_err(invalid_list)?;
             Ok(text.to_owned())
         }
-        Some(_) => convert_dpkg_lines(text),
+        Some(_) => match invalid_format(text) {
+            Some(finding) => Err(finding),
+            None => convert_dpkg_lines(text),
+        },
     }
+}
+
+/// The finding for a list in the format of another tool.
+fn invalid_format(text: &str) -> Option<Finding> {
+    let format = foreign_format(text)?;
+    let why = format!("it is {format}; EIM's list and lines with names and versions are understood");
+    Some(invalid_list(why))
 }
 
 fn invalid_list(why: impl fmt::Display) -> Finding {
@@ -226,6 +240,21 @@ mod tests {
             prop_assert_eq!(read, once);
             // A list in EIM's format is not changed.
             prop_assert_eq!(read_packages(list.as_bytes()).unwrap(), list);
+        }
+    }
+
+    #[test]
+    fn the_formats_of_other_tools_are_named() {
+        for (body, format) in [
+            (r#"{"bomFormat":"CycloneDX","components":[]}"#, "a CycloneDX document"),
+            (r#"{"spdxVersion":"SPDX-2.3","packages":[]}"#, "an SPDX document"),
+            ("SPDXVersion: SPDX-2.3\nPackageName: curl", "an SPDX document"),
+            ("<bom xmlns=\"http://cyclonedx.org/schema/bom/1.5\"/>", "a CycloneDX document"),
+            (r#"{"SchemaVersion":2,"ArtifactName":"x"}"#, "a report of trivy"),
+        ] {
+            let finding = read_packages(body.as_bytes()).expect_err(body);
+            let expected = format!("the package list cannot be used: it is {format}; ");
+            assert!(finding.message.starts_with(&expected), "{body}: {finding}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Builds a list in EIM's format from OSV and OVAL documents.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CveList, MAX_JSON_BYTES};
+use super::{CveList, InstalledPackages, MAX_JSON_BYTES};
 
 /// Approximate limit of the memory for the list, in bytes.
 const MAX_MEMORY_BYTES: usize = 64 * 1024 * 1024;
@@ -26,7 +26,7 @@ const MAX_LABEL_BYTES: usize = 64;
 /// Collects vulnerabilities, each once, sorted by ID.
 #[derive(Debug)]
 pub(super) struct CveListBuilder<'a> {
-    installed: Option<&'a HashSet<String>>,
+    installed: Option<&'a InstalledPackages>,
     entries: BTreeMap<String, CveEntry>,
     size: usize,
     name_count: usize,
@@ -78,8 +78,13 @@ struct CveJson<'a> {
 
 impl<'a> CveListBuilder<'a> {
     /// An empty list. If `installed` is given, only vulnerabilities of these packages are added.
-    pub fn new(installed: Option<&'a HashSet<String>>) -> Self {
+    pub fn new(installed: Option<&'a InstalledPackages>) -> Self {
         Self { installed, entries: BTreeMap::new(), size: 0, name_count: 0, is_truncated: false }
+    }
+
+    /// The packages of the image, if they are known.
+    pub fn installed(&self) -> Option<&'a InstalledPackages> {
+        self.installed
     }
 
     /// Records that entries or packages are missing.
@@ -90,6 +95,11 @@ impl<'a> CveListBuilder<'a> {
     /// Whether a limit is reached, so nothing more is added.
     pub fn is_full(&self) -> bool {
         self.size > MAX_MEMORY_BYTES || self.name_count > MAX_NAMES
+    }
+
+    /// Counts comparisons of versions as names, because both take time.
+    pub fn count_comparisons(&mut self, count: usize) {
+        self.name_count = self.name_count.saturating_add(count);
     }
 
     /// Selects the affected packages that are installed. `are_all` tells whether `names` is

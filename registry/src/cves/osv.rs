@@ -1,8 +1,8 @@
 //! Reader for OSV documents.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
-use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::{
@@ -10,21 +10,21 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
+use super::installed::{InstalledPackages, SourceVersion};
+use super::lenient::{BoundedList, LenientString, MAX_LIST_ENTRIES};
 use super::list_builder::{CveListBuilder, PackageName, Priority, is_label, is_package_name};
-use super::{CveList, find_cve_id, invalid, too_large};
+use super::ranges::{AffectedVersions, VersionRange};
+use super::{CveList, find_cve_id, invalid, invalid_format, too_large};
 use crate::finding::Finding;
 
 /// Largest record, in bytes. Reading a record takes up to ten times as much memory: a name of one
 /// letter needs six bytes in the document and about sixty in memory. Larger records are skipped.
 const MAX_RECORD_BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum number of entries per list of a record, and of installed packages per source package.
-const MAX_LIST_ENTRIES: usize = 4_000;
-
 /// Reads a list of records.
 pub(super) fn read_list(
     text: &str,
-    installed: Option<&HashSet<String>>,
+    installed: Option<&InstalledPackages>,
 ) -> Result<CveList, Finding> {
     let mut sorted = CveListBuilder::new(installed);
     let mut json = serde_json::Deserializer::from_str(text);
@@ -36,7 +36,7 @@ pub(super) fn read_list(
 /// Reads a single record, or a response of a server with records.
 pub(super) fn read_object(
     text: &str,
-    installed: Option<&HashSet<String>>,
+    installed: Option<&InstalledPackages>,
 ) -> Result<CveList, Finding> {
     #[derive(Deserialize)]
     struct ObjectKeys {
@@ -58,7 +58,7 @@ pub(super) fn read_object(
         (None, Some(_)) => {
             serde_json::from_str::<OsvRecord>(text).map_err(invalid)?.add_to(&mut sorted);
         }
-        (None, None) => return Err(invalid("it has neither an id nor vulns")),
+        (None, None) => return Err(invalid_format(text, "it has neither an id nor vulns")),
     }
     Ok(sorted.build())
 }
@@ -95,12 +95,19 @@ struct AffectedEntry {
     package: Option<OsvPackage>,
     ecosystem_specific: Option<SpecificFields<Binaries>>,
     database_specific: Option<SpecificFields<IgnoredAny>>,
+    #[serde(default)]
+    ranges: BoundedList<VersionRange>,
+    /// Affected versions besides those in the ranges.
+    #[serde(default)]
+    versions: BoundedList<LenientString>,
 }
 
 #[derive(Deserialize)]
 struct OsvPackage {
     #[serde(default)]
     name: LenientString,
+    #[serde(default)]
+    ecosystem: LenientString,
 }
 
 /// Fields that only some databases have. `B` is the type of the list of installed packages, which
@@ -133,15 +140,33 @@ impl OsvRecord {
             sorted.mark_truncated();
             return;
         }
-        let affected = &self.affected.entries;
+        let installed = sorted.installed();
+        let all = &self.affected.entries;
+        let affected: Vec<_> = all.iter().filter(|one| one.may_concern(installed)).collect();
+        if affected.is_empty() && !all.is_empty() {
+            return;
+        }
         // One entry of a source may list its installed packages while another entry does not.
         let by_binaries: HashSet<&str> = affected
             .iter()
             .filter(|one| !one.binaries().is_empty())
             .filter_map(AffectedEntry::source)
             .collect();
-        let names = affected.iter().flat_map(|one| one.package_names(&by_binaries));
+        let (is_fixed, comparisons) = (Cell::new(false), Cell::new(0));
+        let names = affected.iter().flat_map(|one| {
+            let is_affected = |name: &PackageName<'_>| {
+                let is_affected = one.affects(*name, installed);
+                comparisons.set(comparisons.get() + one.versions().count());
+                is_fixed.set(is_fixed.get() || !is_affected);
+                is_affected
+            };
+            one.package_names(&by_binaries).filter(is_affected)
+        });
         let concern = sorted.select(names, !self.is_truncated());
+        sorted.count_comparisons(comparisons.get());
+        if is_fixed.get() && !concern.names_packages {
+            return;
+        }
         let priority = Priority { label: self.priority(), is_own: true };
         for id in BTreeSet::from_iter(self.cve_ids()) {
             sorted.add(id, priority, &concern);
@@ -202,6 +227,32 @@ impl AffectedEntry {
         let source = source.filter(|source| !by_binaries.contains(source));
         let installed = names.iter().map(|name| PackageName::Installed(name));
         installed.chain(source.map(PackageName::Source))
+    }
+
+    /// Whether the entry may be about the distribution of the image.
+    fn may_concern(&self, installed: Option<&InstalledPackages>) -> bool {
+        let ecosystem = self.package.as_ref().map(|package| package.ecosystem.0.as_str());
+        installed.is_none_or(|installed| installed.may_be_in(ecosystem.unwrap_or_default()))
+    }
+
+    /// Whether a package of the image may be affected.
+    fn affects(&self, name: PackageName<'_>, installed: Option<&InstalledPackages>) -> bool {
+        let Some(installed) = installed else {
+            return true;
+        };
+        let version = match name {
+            PackageName::Installed(name) => installed.version(name),
+            PackageName::Source(name) => match installed.source_version(name) {
+                SourceVersion::Absent => return false,
+                SourceVersion::Unknown => None,
+                SourceVersion::Known(version) => Some(version),
+            },
+        };
+        version.is_none_or(|version| self.versions().include(version))
+    }
+
+    fn versions(&self) -> AffectedVersions<'_> {
+        AffectedVersions { ranges: &self.ranges, versions: &self.versions }
     }
 
     fn binaries(&self) -> &[String] {
@@ -279,113 +330,6 @@ impl<'de> Visitor<'de> for OsvResponse<'_, '_> {
             }
         }
         Ok(())
-    }
-}
-
-/// The first entries of a list. `null` counts as an empty list.
-struct BoundedList<T> {
-    entries: Vec<T>,
-    /// Whether the list has more entries.
-    is_truncated: bool,
-}
-
-impl<T> Default for BoundedList<T> {
-    fn default() -> Self {
-        Self { entries: Vec::new(), is_truncated: false }
-    }
-}
-
-impl BoundedList<LenientString> {
-    fn cve_ids(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().filter_map(|text| find_cve_id(&text.0))
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(BoundedListVisitor(PhantomData))
-    }
-}
-
-struct BoundedListVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for BoundedListVisitor<T> {
-    type Value = BoundedList<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_unit<E: serde::de::Error>(self) -> Result<BoundedList<T>, E> {
-        Ok(BoundedList::default())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<BoundedList<T>, A::Error> {
-        let mut few = BoundedList::default();
-        while few.entries.len() < MAX_LIST_ENTRIES {
-            match entries.next_element()? {
-                Some(entry) => few.entries.push(entry),
-                None => return Ok(few),
-            }
-        }
-        while entries.next_element::<IgnoredAny>()?.is_some() {
-            few.is_truncated = true;
-        }
-        Ok(few)
-    }
-}
-
-/// A string. Other JSON types are read as an empty string.
-#[derive(Default)]
-struct LenientString(String);
-
-impl<'de> Deserialize<'de> for LenientString {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LenientStringVisitor)
-    }
-}
-
-struct LenientStringVisitor;
-
-impl<'de> Visitor<'de> for LenientStringVisitor {
-    type Value = LenientString;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<LenientString, E> {
-        Ok(LenientString(text.to_owned()))
-    }
-
-    fn visit_unit<E: serde::de::Error>(self) -> Result<LenientString, E> {
-        Ok(LenientString::default())
-    }
-
-    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<LenientString, E> {
-        Ok(LenientString::default())
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<LenientString, E> {
-        Ok(LenientString::default())
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<LenientString, E> {
-        Ok(LenientString::default())
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<LenientString, E> {
-        Ok(LenientString::default())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<LenientString, A::Error> {
-        while entries.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(LenientString::default())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<LenientString, A::Error> {
-        while fields.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(LenientString::default())
     }
 }
 

@@ -20,7 +20,7 @@ use quick_xml::events::{BytesStart, Event};
 use self::bounded::BoundedReader;
 use self::element::{Element, ElementText, attribute, package_from_comment};
 use super::list_builder::{CveListBuilder, PackageName, Priority, is_label, is_package_name};
-use super::{CveList, find_cve_id, invalid, too_large};
+use super::{CveList, InstalledPackages, find_cve_id, invalid, too_large};
 use crate::finding::Finding;
 
 /// Approximate limit of the memory for collected data, in bytes.
@@ -45,7 +45,7 @@ static UNNAMED: [String; 1] = [String::new()];
 /// Reads a document of at most `limit` bytes.
 pub(super) fn read(
     input: impl BufRead,
-    installed: Option<&HashSet<String>>,
+    installed: Option<&InstalledPackages>,
     limit: u64,
 ) -> Result<CveList, Finding> {
     let mut reader = Reader::from_reader(BoundedReader::new(input, limit));
@@ -411,7 +411,7 @@ impl OvalParser {
     }
 
     /// Combines the collected data into a list.
-    fn finish(self, installed: Option<&HashSet<String>>) -> Result<CveList, Finding> {
+    fn finish(self, installed: Option<&InstalledPackages>) -> Result<CveList, Finding> {
         if !self.has_root {
             return Err(invalid("it has no OVAL definitions"));
         }

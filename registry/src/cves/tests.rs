@@ -6,12 +6,23 @@ use bzip2::write::BzEncoder;
 use super::*;
 
 mod truncation;
+mod versions;
 
-fn package_set(names: &[&str]) -> HashSet<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
+/// Packages of an unknown distribution.
+fn package_set(names: &[&str]) -> InstalledPackages {
+    let entries: Vec<_> = names.iter().map(|name| (*name, "1")).collect();
+    package_list(&entries)
 }
 
-fn json(body: &str, installed: Option<&HashSet<String>>) -> String {
+fn package_list(packages: &[(&str, &str)]) -> InstalledPackages {
+    let entry =
+        |(name, version): &(&str, &str)| format!(r#"{{"name":"{name}","version":"{version}"}}"#);
+    let entries: Vec<_> = packages.iter().map(entry).collect();
+    let list = format!(r#"{{"repo":[{}]}}"#, entries.join(","));
+    InstalledPackages::from_list(&list).expect("a list")
+}
+
+fn json(body: &str, installed: Option<&InstalledPackages>) -> String {
     let cves = read_cves(body.as_bytes(), installed).expect("vulnerabilities");
     assert!(!cves.is_truncated);
     serde_json::from_str::<serde_json::Value>(&cves.json).expect("JSON");

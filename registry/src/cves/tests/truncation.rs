@@ -3,7 +3,7 @@
 use super::*;
 
 /// Reads a document. Returns the list and whether it is truncated.
-fn read_list(body: &str, installed: Option<&HashSet<String>>) -> (String, bool) {
+fn read_list(body: &str, installed: Option<&InstalledPackages>) -> (String, bool) {
     let cves = read_cves(body.as_bytes(), installed).expect("vulnerabilities");
     (cves.json, cves.is_truncated)
 }
