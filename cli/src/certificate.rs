@@ -18,10 +18,11 @@ pub fn hint(text: &str, ca_option: &str) -> Option<String> {
     let why = text.split_once(REFUSED)?.1;
     if why.contains("CaUsedAsEndEntity") {
         return Some(format!(
-            "the server uses the certificate of a CA (CA:TRUE) as its own, which TLS does not accept: sign a certificate for \
-             the server with that CA, or make a self-signed one that is no CA, such as `openssl req -x509 -newkey rsa:2048 \
-             -nodes -keyout key.pem -out cert.pem -subj /CN=HOST -addext subjectAltName=DNS:HOST -addext \
-             basicConstraints=critical,CA:FALSE`, and name it with {ca_option}"
+            "the server uses the certificate of a CA (CA:TRUE) as its own, which TLS does not accept: \
+             sign a certificate for the server with that CA, or make a self-signed one that is no CA, \
+             such as `openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem \
+             -subj /CN=HOST -addext subjectAltName=DNS:HOST -addext basicConstraints=critical,CA:FALSE`, \
+             and name it with {ca_option}"
         ));
     }
     if why.contains("UnknownIssuer") {
@@ -29,7 +30,10 @@ pub fn hint(text: &str, ca_option: &str) -> Option<String> {
             "the server's certificate was issued by an unknown CA: name the certificate of that CA with {ca_option}"
         ));
     }
-    Some("check the server's certificate: its names, its validity, and the clock of this machine".to_owned())
+    Some(
+        "check the server's certificate: its names, its validity, and the clock of this machine"
+            .to_owned(),
+    )
 }
 
 #[cfg(test)]

@@ -258,7 +258,9 @@ pub async fn fetch_with_progress<R: Resource>(
     }
     if result.unreadable > 0 {
         let count = result.unreadable;
-        printer.print_note(&format!("{count} {many} are missing: the server cannot read them; its log says why"))?;
+        printer.print_note(&format!(
+            "{count} {many} are missing: the server cannot read them; its log says why"
+        ))?;
     }
     Ok(result.items)
 }

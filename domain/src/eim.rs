@@ -21,6 +21,4 @@ pub use evidence::{
     LastSample, PriorState, Proof, Sample, SampleKind, UnconfirmedFailure, evaluate_sample,
 };
 pub use repeated::WireRepeatedSchedule;
-pub use steady::{
-    VisibleState, is_unchanged_sample, may_begin_from, start_obstacle, steady_until,
-};
+pub use steady::{VisibleState, is_unchanged_sample, may_begin_from, start_obstacle, steady_until};

@@ -270,7 +270,10 @@ mod tests {
     fn a_host_can_be_created_by_its_name_alone() {
         let created = Registration::without_registration("a name of more than twenty", "")
             .expect("a machine");
-        assert_eq!((created.desired(), created.current), (HostState::Onboarded, HostState::Unspecified));
+        assert_eq!(
+            (created.desired(), created.current),
+            (HostState::Onboarded, HostState::Unspecified)
+        );
         assert_eq!(Registration::without_registration("a;b", "").expect_err("a;b").field, "name");
         assert_eq!(Registration::without_registration("a", "b").expect_err("b").field, "uuid");
     }

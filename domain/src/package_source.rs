@@ -144,7 +144,10 @@ mod tests {
             (String::new(), "the field Types is missing"),
             ("# nothing\n".to_owned(), "the field Types is missing"),
             ("deb http://deb.example stable main".to_owned(), "is not allowed"),
-            ("Types: deb\nURIs: https://deb.example\nSuites: x/\n".to_owned(), "Signed-By is missing"),
+            (
+                "Types: deb\nURIs: https://deb.example\nSuites: x/\n".to_owned(),
+                "Signed-By is missing",
+            ),
             (GOOD.replace("Components: main", "Trusted: yes"), "the field \"Trusted\""),
             (GOOD.replace("Components: main", "Allow-Insecure: yes"), "is not allowed"),
             (GOOD.replace("Components: main", "Suites: other"), "occurs twice"),

@@ -169,7 +169,12 @@ impl DesiredUpdate {
             return Err(Invalid::new("updateSources", "more than 100 sources"));
         }
         for (index, source) in sources.iter().enumerate() {
-            text::check("updateSources", source, package_source::MAX_SOURCE_BYTES, SOURCE_PUNCTUATION)?;
+            text::check(
+                "updateSources",
+                source,
+                package_source::MAX_SOURCE_BYTES,
+                SOURCE_PUNCTUATION,
+            )?;
             package_source::check(source).map_err(|why| {
                 Invalid::new("updateSources", format!("source {}: {why}", index + 1))
             })?;
@@ -234,7 +239,9 @@ mod tests {
 
     #[test]
     fn a_command_line_has_only_characters_that_every_agent_accepts() {
-        for kernel in ["console=ttyS0,115200n8 quiet", "root=/dev/sda1 mitigations=auto", "a-b_c.d=1"] {
+        for kernel in
+            ["console=ttyS0,115200n8 quiet", "root=/dev/sda1 mitigations=auto", "a-b_c.d=1"]
+        {
             assert!(target(true, "", kernel).is_ok(), "{kernel}");
         }
         for kernel in ["a;b", "a:b", "a\"b", "a(b)", "a@b", "a\nb", "ä"] {
@@ -244,10 +251,22 @@ mod tests {
 
     #[test]
     fn a_source_that_a_node_would_refuse_is_refused_by_its_number() {
-        let source = |text: &str| vec!["# ours\nTypes: deb\nURIs: https://deb.example\nSuites: ./\nSigned-By: /k\n".to_owned(), text.to_owned()];
+        let source = |text: &str| {
+            vec![
+                "# ours\nTypes: deb\nURIs: https://deb.example\nSuites: ./\nSigned-By: /k\n"
+                    .to_owned(),
+                text.to_owned(),
+            ]
+        };
         let parse = |text| DesiredUpdate::parse_target(None, "", &source(text), "");
-        assert!(parse("Types: deb\nURIs: file:/srv\nSuites: a\nComponents: b\nSigned-By: /k").is_ok());
-        for bad in ["", "deb http://deb.example stable main", "Types: deb\nURIs: https://deb.example\nSuites: ./"] {
+        assert!(
+            parse("Types: deb\nURIs: file:/srv\nSuites: a\nComponents: b\nSigned-By: /k").is_ok()
+        );
+        for bad in [
+            "",
+            "deb http://deb.example stable main",
+            "Types: deb\nURIs: https://deb.example\nSuites: ./",
+        ] {
             let refused = parse(bad).expect_err(bad);
             assert_eq!(refused.field, "updateSources");
             assert!(refused.why.starts_with("source 2: "), "{refused}");

@@ -62,8 +62,8 @@ impl ProviderSpec {
     /// Parses a provider.
     ///
     /// # Errors
-    /// The kind is not set, the name or the endpoint is empty or invalid, there are too many credentials, or a text is too long or has
-    /// characters that are not allowed.
+    /// The kind is not set, the name or the endpoint is empty or invalid, there are too many credentials, or a text is
+    /// too long or has characters that are not allowed.
     pub fn parse(
         (kind, vendor): (ProviderKind, ProviderVendor),
         name: &str,

@@ -76,8 +76,9 @@ fn read_bounded(
             ListFormat::Osv => osv::read_list(text, installed),
         },
         Some('{') => osv::read_object(text, installed),
-        Some('<') => oval::read(text.as_bytes(), installed, unpacked)
-            .map_err(|finding| if foreign_format(text).is_some() { invalid_format(text, "") } else { finding }),
+        Some('<') => oval::read(text.as_bytes(), installed, unpacked).map_err(|finding| {
+            if foreign_format(text).is_some() { invalid_format(text, "") } else { finding }
+        }),
         Some(_) => Err(invalid_format(text, "it is neither JSON nor XML")),
     }
 }
@@ -85,9 +86,7 @@ fn read_bounded(
 /// The finding for a document in another format, which names the format if it is known.
 fn invalid_format(text: &str, otherwise: &str) -> Finding {
     match foreign_format(text) {
-        Some(format) => {
-            invalid(format!("it is {format}; EIM's list, OSV and OVAL are understood"))
-        }
+        Some(format) => invalid(format!("it is {format}; EIM's list, OSV and OVAL are understood")),
         None => invalid(otherwise),
     }
 }

@@ -80,10 +80,16 @@ mod tests {
     fn well_known_formats_are_named() {
         for (text, format) in [
             (r#"{"bomFormat":"CycloneDX","specVersion":"1.5","components":[]}"#, "CycloneDX"),
-            ("<?xml version=\"1.0\"?>\n<bom xmlns=\"http://cyclonedx.org/schema/bom/1.5\"/>", "CycloneDX"),
+            (
+                "<?xml version=\"1.0\"?>\n<bom xmlns=\"http://cyclonedx.org/schema/bom/1.5\"/>",
+                "CycloneDX",
+            ),
             (r#"{"spdxVersion":"SPDX-2.3","SPDXID":"SPDXRef-DOCUMENT","packages":[]}"#, "SPDX"),
             ("SPDXVersion: SPDX-2.3\nDataLicense: CC0-1.0\n", "SPDX"),
-            (r#"{"@context":"https://spdx.org/rdf/3.0.1/spdx-context.jsonld","@graph":[]}"#, "SPDX"),
+            (
+                r#"{"@context":"https://spdx.org/rdf/3.0.1/spdx-context.jsonld","@graph":[]}"#,
+                "SPDX",
+            ),
             (r#"{"@context":"https://openvex.dev/ns/v0.2.0","statements":[]}"#, "OpenVEX"),
             (r#"{"document":{"csaf_version":"2.0"},"vulnerabilities":[]}"#, "CSAF"),
             (r#"{"SchemaVersion":2,"ArtifactName":"image","Results":[]}"#, "trivy"),
@@ -93,7 +99,9 @@ mod tests {
             let found = foreign_format(text).unwrap_or_default();
             assert!(found.contains(format), "{text}: {found}");
         }
-        for text in ["", "{", "{}", "[]", r#"{"repo":[]}"#, r#"{"id":"CVE-1"}"#, "curl 7.88", "<oval/>"] {
+        for text in
+            ["", "{", "{}", "[]", r#"{"repo":[]}"#, r#"{"id":"CVE-1"}"#, "curl 7.88", "<oval/>"]
+        {
             assert_eq!(foreign_format(text), None, "{text}");
         }
     }

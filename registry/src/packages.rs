@@ -47,12 +47,11 @@ pub fn read_packages(body: &[u8]) -> Result<String, Finding> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.trim_start().chars().next() {
         None => Err(invalid_list("it is empty")),
-        Some('<') => {
-            Err(invalid_format(text).unwrap_or_else(|| invalid_list("it is a web page")))
-        }
+        Some('<') => Err(invalid_format(text).unwrap_or_else(|| invalid_list("it is a web page"))),
         Some('{') => {
             let list = serde_json::from_str::<PackageList>(text);
-            let list = list.map_err(|error| invalid_format(text).unwrap_or_else(|| invalid_list(error)))?;
+            let list =
+                list.map_err(|error| invalid_format(text).unwrap_or_else(|| invalid_list(error)))?;
             if matches!(list.repo, PackageCount(0)) {
                 return Err(invalid_list("it has no packages"));
             }
@@ -69,7 +68,8 @@ pub fn read_packages(body: &[u8]) -> Result<String, Finding> {
 /// The finding for a list in the format of another tool.
 fn invalid_format(text: &str) -> Option<Finding> {
     let format = foreign_format(text)?;
-    let why = format!("it is {format}; EIM's list and lines with names and versions are understood");
+    let why =
+        format!("it is {format}; EIM's list and lines with names and versions are understood");
     Some(invalid_list(why))
 }
 

@@ -55,7 +55,10 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         metadata: Set(JsonColumn(Metadata::default())),
         provider_id: Set(None),
         user_lvm_size: Set(host.user_lvm_size.cast_signed()),
-        uuid_text: Set(host.uuid_text.clone()),
+        uuid_text: Set(match host.uuid {
+            Some(uuid) if uuid.to_string() != host.uuid_text => host.uuid_text.clone(),
+            _ => String::new(),
+        }),
     };
     row.insert(tx.conn()).await?.try_into()
 }

@@ -1,8 +1,8 @@
 //! Queries for all resources that have an id.
 
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter,
-    QuerySelect, QueryTrait,
+    ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter, QuerySelect,
+    QueryTrait,
 };
 
 use crate::error::StoreError;

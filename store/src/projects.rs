@@ -12,8 +12,8 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::error::{Conflict, StoreError};
-use crate::rows::{or_corrupt, readable};
 use crate::rows::project::{ActiveModel, Column, Entity, Model};
+use crate::rows::{or_corrupt, readable};
 use crate::tx::{FleetTx, execute, query_one};
 
 const RESOURCE: &str = "project";

@@ -12,8 +12,8 @@ use sea_orm::{ActiveModelTrait, Set};
 use crate::assignments;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::KeyedEntity;
-use crate::rows::region::{ActiveModel, Entity, Model};
 use crate::rows::JsonColumn;
+use crate::rows::region::{ActiveModel, Entity, Model};
 use crate::tx::{Tx, query_all, query_one};
 use crate::{ids, keyed};
 

@@ -9,8 +9,8 @@ use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
-use crate::rows::site::{ActiveModel, Entity, Model};
 use crate::rows::JsonColumn;
+use crate::rows::site::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{assignments, ids, keyed, pauses};
 

@@ -50,7 +50,8 @@ impl SerialNumber {
             return Err(Invalid::new(field, "a serial number has 5 to 20 letters and digits"));
         }
         if is_placeholder(text) {
-            let why = "this is a placeholder that many machines have; register the machine by its uuid";
+            let why =
+                "this is a placeholder that many machines have; register the machine by its uuid";
             return Err(Invalid::new(field, why));
         }
         Ok(Some(Self(text.to_owned())))

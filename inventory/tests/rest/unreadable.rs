@@ -14,7 +14,8 @@ impl TestServer {
 #[tokio::test]
 async fn a_condition_of_an_unknown_kind_and_an_odd_name_are_shown() {
     let (server, resources) = TestServer::with_resources().await;
-    let conditions = r#"[{"kind": "from_a_newer_release", "text": "look", "since": "2026-03-01T12:00:00Z"}]"#;
+    let conditions =
+        r#"[{"kind": "from_a_newer_release", "text": "look", "since": "2026-03-01T12:00:00Z"}]"#;
     server
         .write_rows(&format!(
             "UPDATE node_states SET conditions = '{conditions}'; UPDATE hosts SET name = E'edge\\x01-7'"
@@ -37,7 +38,11 @@ async fn a_condition_of_an_unknown_kind_and_an_odd_name_are_shown() {
 const UNREADABLE: &[(&str, &str, &str)] = &[
     ("os-update-runs", "osUpdateRuns", "UPDATE update_runs SET origin = '{\"target\": 5}'"),
     ("providers", "providers", "UPDATE providers SET kind = 'cloud'"),
-    ("schedules/repeated", "repeatedSchedules", "UPDATE repeated_schedules SET cron_hours = 'noon'"),
+    (
+        "schedules/repeated",
+        "repeatedSchedules",
+        "UPDATE repeated_schedules SET cron_hours = 'noon'",
+    ),
     ("schedules/single", "singleSchedules", "UPDATE single_schedules SET status = 'frozen'"),
     ("os-update-policies", "osUpdatePolicies", "UPDATE update_policies SET mode = 'pinned'"),
     ("compute/os", "OperatingSystemResources", "UPDATE os_profiles SET kind = 'atomic'"),

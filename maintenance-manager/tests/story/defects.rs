@@ -338,7 +338,8 @@ async fn an_oversized_report_is_cut_and_its_outcome_is_stored() {
     let entries: Vec<serde_json::Value> =
         serde_json::from_str(&state.os_update_available).expect("whole entries");
     assert!((5_000..20_000).contains(&entries.len()), "{}", entries.len());
-    let cut = format!("20000 packages could be updated; the first {} of them are kept", entries.len());
+    let cut =
+        format!("20000 packages could be updated; the first {} of them are kept", entries.len());
     assert_eq!(state.conditions[0].text, cut);
     server.send_status(&node, report(3)).await;
     let state = server.state(node.instance).await;

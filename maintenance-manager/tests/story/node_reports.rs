@@ -358,8 +358,7 @@ async fn a_node_with_a_condition_of_a_newer_release_still_reports() {
          \"text\": \"look\", \"since\": \"2026-03-01T12:00:00Z\"}]'; \
          UPDATE hosts SET name = E'edge\\x01'; COMMIT";
     server.store.execute_unprepared(newer).await.expect("written");
-    let reported =
-        Facts { agent_errors: vec!["the journal was set aside".to_owned()], ..facts() };
+    let reported = Facts { agent_errors: vec!["the journal was set aside".to_owned()], ..facts() };
     server.report_facts(&node, reported).await;
     let conditions = server.node_state(&node).await.conditions;
     let kinds: Vec<_> = conditions.iter().map(|one| one.kind.name()).collect();

@@ -87,15 +87,17 @@ impl InstalledPackages {
     /// The version of a source package. Without sources in the list, that of the package with the
     /// same name.
     pub(super) fn source_version(&self, name: &str) -> SourceVersion<'_> {
-        let known = |version: Option<&'_ String>| match version.filter(|_| self.distribution.is_some())
-        {
-            Some(version) => SourceVersion::Known(version.as_str()),
-            None => SourceVersion::Unknown,
-        };
         match &self.sources {
             Some(sources) if !sources.contains_key(name) => SourceVersion::Absent,
-            Some(sources) => known(sources.get(name)),
-            None => known(self.versions.get(name)),
+            Some(sources) => self.known_version(sources.get(name)),
+            None => self.known_version(self.versions.get(name)),
+        }
+    }
+
+    fn known_version<'a>(&self, version: Option<&'a String>) -> SourceVersion<'a> {
+        match version.filter(|_| self.distribution.is_some()) {
+            Some(version) => SourceVersion::Known(version),
+            None => SourceVersion::Unknown,
         }
     }
 
@@ -169,14 +171,20 @@ mod tests {
 
     #[test]
     fn the_distribution_is_recognised() {
-        for (packages, same, others) in [
-            (&[("base-files", "12.4+deb12u8")][..], "Debian:12", &["Debian:11", "Ubuntu:22.04:LTS", "npm"][..]),
-            (&[("base-files", "13.8")], "Debian:13", &["Debian:12"]),
-            (&[("curl", "7.88.1-10+deb12u8"), ("a", "1")], "Debian:12", &["Debian:11"]),
-            (&[("base-files", "12ubuntu4.6")], "Ubuntu:22.04:LTS", &["Ubuntu:24.04:LTS", "Debian:12", "Ubuntu:Pro:22.04:LTS"]),
-            (&[("base-files", "15ubuntu1")], "Ubuntu:26.04:LTS", &["Debian:12", "Ubuntu:Pro:26.04:LTS"]),
-        ] {
-            let installed = list(packages);
+        let cases: [(&str, &str, &str, &[&str]); 5] = [
+            ("base-files", "12.4+deb12u8", "Debian:12", &["Debian:11", "Ubuntu:22.04:LTS", "npm"]),
+            ("base-files", "13.8", "Debian:13", &["Debian:12"]),
+            ("curl", "7.88.1-10+deb12u8", "Debian:12", &["Debian:11"]),
+            (
+                "base-files",
+                "12ubuntu4.6",
+                "Ubuntu:22.04:LTS",
+                &["Ubuntu:24.04:LTS", "Debian:12", "Ubuntu:Pro:22.04:LTS"],
+            ),
+            ("base-files", "15ubuntu1", "Ubuntu:26.04:LTS", &["Debian:12", "Ubuntu:Pro:26.04:LTS"]),
+        ];
+        for (name, version, same, others) in cases {
+            let installed = list(&[(name, version), ("a", "1")]);
             assert!(installed.may_be_in(same) && installed.may_be_in(""), "{same}");
             for other in others {
                 assert!(!installed.may_be_in(other), "{other} on {same}");

@@ -149,18 +149,18 @@ impl OsvRecord {
         // One entry of a source may list its installed packages while another entry does not.
         let by_binaries: HashSet<&str> = affected
             .iter()
+            .copied()
             .filter(|one| !one.binaries().is_empty())
             .filter_map(AffectedEntry::source)
             .collect();
-        let (is_fixed, comparisons) = (Cell::new(false), Cell::new(0));
-        let names = affected.iter().flat_map(|one| {
-            let is_affected = |name: &PackageName<'_>| {
+        let (is_fixed, comparisons) = (&Cell::new(false), &Cell::new(0));
+        let names = affected.iter().copied().flat_map(|one| {
+            one.package_names(&by_binaries).filter(move |name| {
                 let is_affected = one.affects(*name, installed);
                 comparisons.set(comparisons.get() + one.versions().count());
                 is_fixed.set(is_fixed.get() || !is_affected);
                 is_affected
-            };
-            one.package_names(&by_binaries).filter(is_affected)
+            })
         });
         let concern = sorted.select(names, !self.is_truncated());
         sorted.count_comparisons(comparisons.get());

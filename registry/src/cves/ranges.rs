@@ -50,7 +50,9 @@ impl AffectedVersions<'_> {
         let is_cut = ranges.is_truncated
             || self.versions.is_truncated
             || comparable().any(|range| range.events.is_truncated);
-        if is_cut || events > MAX_COMPARED_EVENTS || (events == 0 && self.versions.entries.is_empty())
+        if is_cut
+            || events > MAX_COMPARED_EVENTS
+            || (events == 0 && self.versions.entries.is_empty())
         {
             return true;
         }
@@ -65,9 +67,11 @@ impl AffectedVersions<'_> {
     }
 }
 
+/// A version cannot be compared with those of a range.
+struct Incomparable;
+
 impl VersionRange {
-    /// `None` if a version cannot be compared.
-    fn includes(&self, version: &PackageVersion) -> Option<bool> {
+    fn includes(&self, version: &PackageVersion) -> Result<bool, Incomparable> {
         let (mut introduced, mut ended): (Option<Bound>, Option<Bound>) = (None, None);
         for event in &self.events.entries {
             let introduction = Bound::parse(&event.introduced.0, version)?;
@@ -77,7 +81,7 @@ impl VersionRange {
             let last = Bound::parse(&event.last_affected.0, version)?;
             ended = ended.max(last.filter(|bound| bound.is_below(version)));
         }
-        Some(introduced.is_some() && introduced > ended)
+        Ok(introduced.is_some() && introduced > ended)
     }
 }
 
@@ -86,18 +90,19 @@ impl VersionRange {
 struct Bound(Option<PackageVersion>);
 
 impl Bound {
-    /// Reads a bound. The outer `None`: it cannot be compared with the version. The inner one: there
-    /// is none.
-    fn parse(text: &str, version: &PackageVersion) -> Option<Option<Self>> {
+    /// Reads a bound; none for the empty text.
+    fn parse(text: &str, version: &PackageVersion) -> Result<Option<Self>, Incomparable> {
         match text {
-            "" => Some(None),
-            "0" => Some(Some(Self(None))),
-            text => {
-                let bound = PackageVersion::parse("version", text).ok()?;
-                // A binary package with another epoch is not numbered as its source package.
-                let has_same_epoch = epoch(bound.as_str()) == epoch(version.as_str());
-                has_same_epoch.then_some(Some(Self(Some(bound))))
-            }
+            "" => return Ok(None),
+            "0" => return Ok(Some(Self(None))),
+            _ => {}
+        }
+        let bound = PackageVersion::parse("version", text).map_err(|_| Incomparable)?;
+        // A binary package with another epoch is not numbered as its source package.
+        if epoch(bound.as_str()) == epoch(version.as_str()) {
+            Ok(Some(Self(Some(bound))))
+        } else {
+            Err(Incomparable)
         }
     }
 

@@ -2,7 +2,7 @@
 
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
-use evenkeel_domain::host::{Host, Registration, SerialNumber, parse_uuid};
+use evenkeel_domain::host::{Host, HostState, Registration, SerialNumber, parse_uuid};
 use evenkeel_domain::id::{HostId, OsId};
 use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
 use evenkeel_domain::invalid::Invalid;

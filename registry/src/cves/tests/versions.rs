@@ -17,11 +17,15 @@ fn only_records_that_affect_the_installed_versions_are_listed() {
         record(3, "Debian:11", "curl", "9"),
         record(4, "npm", "curl", "9"),
         record(5, "Debian:12", "glibc", "2.36-9"),
-        record(6, "Debian:12", "curl", "9").replace("\"affected\"", "\"withdrawn\":\"2024-01-01T00:00:00Z\",\"affected\""),
+        record(6, "Debian:12", "curl", "9")
+            .replace("\"affected\"", "\"withdrawn\":\"2024-01-01T00:00:00Z\",\"affected\""),
     ];
     let records = format!("[{}]", records.join(","));
-    let installed =
-        package_list(&[("curl", "7.88.1-10+deb12u8"), ("libcurl4", "7.88.1-10+deb12u8"), ("libc6", "2.36-9+deb12u9")]);
+    let installed = package_list(&[
+        ("curl", "7.88.1-10+deb12u8"),
+        ("libcurl4", "7.88.1-10+deb12u8"),
+        ("libc6", "2.36-9+deb12u9"),
+    ]);
     let ids = |list: &str| -> Vec<String> {
         let entries: Vec<serde_json::Value> = serde_json::from_str(list).expect("a list");
         let ids = entries.iter().map(|entry| entry["cve_id"].as_str().expect("an id").to_owned());

@@ -34,12 +34,10 @@ pub const OS: ResourceTable = project_table(
 );
 
 pub const POLICY: ResourceTable = ResourceTable {
-    references: &[
-        Column::reference(
-            "os_update_policy_resource_target_os",
-            "(@.target_os_id::bigint & 4294967295)",
-        ),
-    ],
+    references: &[Column::reference(
+        "os_update_policy_resource_target_os",
+        "(@.target_os_id::bigint & 4294967295)",
+    )],
     ..project_table(
         "update_policies @",
         &[

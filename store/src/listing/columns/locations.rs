@@ -4,9 +4,10 @@ use super::{Column, Link, ResourceTable, project_table};
 
 pub const REGION: ResourceTable = ResourceTable {
     labels: Some("@.metadata"),
-    references: &[
-        Column::reference("region_resource_parent_region", "(@.parent_id::bigint & 4294967295)"),
-    ],
+    references: &[Column::reference(
+        "region_resource_parent_region",
+        "(@.parent_id::bigint & 4294967295)",
+    )],
     ..project_table(
         "regions @",
         &[
@@ -25,9 +26,7 @@ pub const REGION: ResourceTable = ResourceTable {
 
 pub const SITE: ResourceTable = ResourceTable {
     labels: Some("@.metadata"),
-    references: &[
-        Column::reference("site_resource_region", "(@.region_id::bigint & 4294967295)"),
-    ],
+    references: &[Column::reference("site_resource_region", "(@.region_id::bigint & 4294967295)")],
     ..project_table(
         "sites @",
         &[

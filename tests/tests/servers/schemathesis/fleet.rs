@@ -114,8 +114,7 @@ async fn open_window(client: &OperatorClient, site: &str) {
 
 /// Creates an instance with all optional fields; no operating system runs on its host yet.
 async fn create_instance(client: &OperatorClient, locations: &Locations, policy: &str) {
-    let provider =
-        json!({ "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "racks", "apiEndpoint": "https://racks" });
+    let provider = json!({ "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "racks", "apiEndpoint": "https://racks" });
     client.create("providers", &provider).await;
     let config = json!({ "name": "setup", "config": "#cloud-config\npackages: [jq]\n" });
     let config = client.create("customConfigs", &config).await;

@@ -371,8 +371,7 @@ mod tests {
         fs::write(apt.join("a.sources"), "Types: deb").unwrap();
         fs::write(apt.join("a.sources.bak"), "old").unwrap();
 
-        let stanzas =
-            ["# ours\n\nTypes: deb\nURIs: a\n", "Types: deb\nURIs: b"].map(str::to_owned);
+        let stanzas = ["# ours\n\nTypes: deb\nURIs: a\n", "Types: deb\nURIs: b"].map(str::to_owned);
         let new = collect_sources(&paths, &stanzas).unwrap();
         write_sources(&paths, SourceScope::Allowed, &new).unwrap();
 
