@@ -435,19 +435,17 @@ fn change_from_row(row: &QueryResult, epoch: i32) -> Result<Option<LoggedChange>
         kind: ChangeKind::from_name(&kind),
         id: id.cast_unsigned(),
         operation: or_corrupt(operation, TABLE, id, "operation")?,
-        scope: scope_from_row(row, id)?,
+        scope: scope_from_row(row)?,
         at: Position { epoch, xid: xid.cast_unsigned(), seq: row.try_get_by_index(9)? },
     }))
 }
 
-fn scope_from_row(row: &QueryResult, id: i32) -> Result<Option<Scope>, StoreError> {
+/// A level that only a newer server knows may be any scope.
+fn scope_from_row(row: &QueryResult) -> Result<Option<Scope>, StoreError> {
     let level: Option<String> = row.try_get_by_index(14)?;
     let bits: Option<i32> = row.try_get_by_index(15)?;
-    let Some((level, bits)) = level.zip(bits) else {
-        return Ok(None);
-    };
-    let level = or_corrupt(Level::from_name(&level), TABLE, id, "scope_level")?;
-    Ok(Some(Scope::from_bits(level, bits.cast_unsigned())))
+    let level = level.and_then(|level| Level::from_name(&level));
+    Ok(level.zip(bits).map(|(level, bits)| Scope::from_bits(level, bits.cast_unsigned())))
 }
 
 fn no_answer_error() -> StoreError {

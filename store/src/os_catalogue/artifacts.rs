@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::cycle::is_held;
 use super::{Artifact, CycleClaim, digest};
 use crate::error::StoreError;
-use crate::rows::{JsonColumn, or_corrupt};
+use crate::rows::{JsonColumn, or_corrupt, readable};
 use crate::tx::{FleetTx, execute, query_all};
 
 const TABLE: &str = "os_artifacts";
@@ -25,7 +25,8 @@ pub async fn list_artifacts(
                WHERE registry = $1 AND repository = ANY ($2) ORDER BY repository, tag";
     let values = [registry.into(), repositories.to_vec().into()];
     let rows = query_all(tx.conn(), sql, values).await?;
-    rows.iter().map(artifact_from_row).collect()
+    // A row that cannot be read counts as missing: its artifact is fetched again.
+    Ok(rows.iter().filter_map(|row| readable(TABLE, artifact_from_row(row))).collect())
 }
 
 /// Stores the artifact of a tag that exists. If the tag pointed to another readable manifest

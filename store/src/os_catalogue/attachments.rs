@@ -7,7 +7,7 @@ use super::cycle::is_held;
 use super::{Attachment, AttachmentKey, CycleClaim, digest};
 use crate::contents::ContentDigest;
 use crate::error::StoreError;
-use crate::rows::{JsonColumn, or_corrupt};
+use crate::rows::{JsonColumn, or_corrupt, readable};
 use crate::tx::{FleetTx, execute, query_all, query_one};
 
 const TABLE: &str = "os_attachments";
@@ -17,7 +17,8 @@ pub async fn list_attachments(tx: &FleetTx, registry: &str) -> Result<Vec<Attach
     let sql = "SELECT location, kind, filtered_by, digest, etag, findings, fetched_at \
                FROM os_attachments WHERE registry = $1 ORDER BY location, kind, filtered_by";
     let rows = query_all(tx.conn(), sql, [registry.into()]).await?;
-    rows.iter().map(attachment_from_row).collect()
+    // A row that cannot be read counts as missing: its document is fetched again.
+    Ok(rows.iter().filter_map(|row| readable(TABLE, attachment_from_row(row))).collect())
 }
 
 /// The last valid body of an attachment; none if there was none yet.
