@@ -37,7 +37,7 @@ pub struct CreateProvider {
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "endpoint", "vendor", "credentials", "config"])]
     file: Option<PathBuf>,
     /// URL of the provider's API.
-    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "URL")]
     endpoint: String,
     /// Vendor of the provider.
     #[arg(long, value_enum)]
