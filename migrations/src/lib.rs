@@ -12,11 +12,11 @@ pub struct Migrator;
 /// All steps, oldest first. A new step is a new line here.
 const STEPS: &[Step] = &[
     step!("20261129_000001_baseline"),
-    step!("20261129_000002_clock_failed_runs"),
-    step!("20261129_000003_clock_removed_projects"),
-    step!("20261129_000002_link"),
-    step!("20261129_000002_cli_server_keys"),
-    step!("20261129_000002_eim_host_uuid"),
+    step!("20261129_000002_assignment_of_runs"),
+    step!("20261129_000003_removed_projects"),
+    step!("20261129_000004_log_heartbeat"),
+    step!("20261129_000005_server_keys"),
+    step!("20261129_000006_host_uuid_text"),
 ];
 
 impl MigratorTrait for Migrator {
