@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::run::{
     AttemptId, Failure, FailureKind, Origin, RunEvent, RunEventRecord, RunTimeouts,
 };
@@ -12,21 +13,24 @@ use uuid::Uuid;
 
 use crate::test_server::{ResourceIds, TestServer, nightly};
 
+fn new_attempt(resources: &ResourceIds) -> Subject {
+    Subject::New(Box::new(RunOpening {
+        instance: resources.instance.parse().expect("an id"),
+        name: "edge-01 update".to_owned(),
+        description: String::new(),
+        attempt: Some(AttemptId(Uuid::now_v7())),
+        origin: Origin { target: None, policy: None, order: None },
+        follows: None,
+        assignment: None,
+    }))
+}
+
 impl TestServer {
     /// Lets a run of the instance fail after it was granted under the assignment of the project.
     async fn fail_run(&self, resources: &ResourceIds) {
         let tx = self.store.tenant(self.ours).await.expect("a transaction");
-        let opening = RunOpening {
-            instance: resources.instance.parse().expect("an id"),
-            name: "edge-01 update".to_owned(),
-            description: String::new(),
-            attempt: Some(AttemptId(Uuid::now_v7())),
-            origin: Origin { target: None, policy: None, order: None },
-            follows: None,
-            assignment: None,
-        };
         let (now, timeouts) = (self.clock.now(), RunTimeouts::default());
-        let new = Subject::New(Box::new(opening));
+        let new = new_attempt(resources);
         let fetched = RunEventRecord::from_event(RunEvent::Downloaded);
         let run = runs::advance(&tx, new, &fetched, &timeouts, now).await;
         let run = run.expect("it opens");
@@ -129,6 +133,25 @@ async fn a_stopped_assignment_continues_when_it_is_resumed_with_a_reason() {
     server
         .expect_problem(&missing, Some(json!({})), 404, json!({"message": "assignment not found"}))
         .await;
+}
+
+#[tokio::test]
+async fn a_decision_shows_the_planned_packages_of_the_open_run() {
+    let (server, resources) = TestServer::with_resources().await;
+    let mut planned = RunEventRecord::from_event(RunEvent::Downloading);
+    planned.evidence.plan = Some(vec![PackageChange {
+        name: "curl".into(),
+        architecture: "amd64".into(),
+        before: None,
+        desired: Some("8.5".into()),
+        observed: None,
+    }]);
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
+    let (new, timeouts) = (new_attempt(&resources), RunTimeouts::default());
+    runs::advance(&tx, new, &planned, &timeouts, server.clock.now()).await.expect("it opens");
+    tx.commit().await.expect("committed");
+    let decision = server.get(&format!("compute/instances/{}/decision", resources.instance)).await;
+    assert_eq!(decision["run"]["packages"][0]["name"], "curl");
 }
 
 #[tokio::test]
