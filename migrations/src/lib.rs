@@ -17,6 +17,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000004_log_heartbeat"),
     step!("20261129_000005_server_keys"),
     step!("20261129_000006_host_uuid_text"),
+    step!("20261129_000007_indexes_of_due_runs"),
 ];
 
 impl MigratorTrait for Migrator {
