@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_says_how_many_resources_cannot_be_read() {
+    fn a_list_reports_how_many_resources_cannot_be_read() {
         let mut text = ListJson::default();
         text.begin("hosts");
         for _ in 0..2 {

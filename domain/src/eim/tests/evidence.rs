@@ -49,7 +49,7 @@ fn the_first_sample_is_a_baseline() {
 
 /// Its fixed text, if the operating system of the instance is of another kind than that of the node.
 #[test]
-fn an_agent_that_skips_updates_says_so_in_its_detail() {
+fn an_agent_that_skips_updates_reports_it_in_its_detail() {
     let skipping = "skipping IMMUTABLE update request on Ubuntu node";
     assert!(stored_sample(&sample_with_detail(UpToDate, skipping)).skips_updates);
     for other in ["", "skipping the line", "cannot download: 404"] {

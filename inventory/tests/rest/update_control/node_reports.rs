@@ -96,7 +96,7 @@ async fn updates_excluded_by_rules_are_marked_only_for_nodes_that_support_rules(
 }
 
 #[tokio::test]
-async fn a_decision_says_when_an_agent_of_eim_will_not_start() {
+async fn a_decision_reports_that_an_agent_of_eim_will_not_start() {
     let (server, resources) = TestServer::with_resources().await;
     server.mark_node_connected(&resources).await;
     let order = format!("PUT compute/instances/{}/order", resources.instance);
