@@ -39,7 +39,7 @@ pub(super) enum SourceVersion<'a> {
 }
 
 #[derive(Deserialize)]
-struct PackageList {
+struct InstalledList {
     repo: Vec<ListedPackage>,
 }
 
@@ -57,7 +57,7 @@ impl InstalledPackages {
     /// Reads a stored list of packages in EIM's format. `None` if it is not such a list.
     #[must_use]
     pub fn from_list(list: &str) -> Option<Self> {
-        let list: PackageList = serde_json::from_str(list).ok()?;
+        let list: InstalledList = serde_json::from_str(list).ok()?;
         let names_sources = list.repo.iter().any(|package| !package.source.is_empty());
         let (mut versions, mut sources) = (HashMap::new(), HashMap::new());
         for package in list.repo {
