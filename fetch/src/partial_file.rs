@@ -205,7 +205,7 @@ mod tests {
     fn a_failed_append_leaves_no_bytes_behind_the_length() {
         let temp_dir = tempfile::tempdir().unwrap();
         let mut part = PartialFile::open(&temp_dir.path().join("one"), 0o600).unwrap();
-        let (mut max_size, mut too_large) = (0, 1 << 63);
+        let (mut max_size, mut too_large) = (0, 1_u64 << 63);
         while too_large - max_size > 1 {
             let size = max_size + (too_large - max_size) / 2;
             if part.truncate(size).is_ok() {

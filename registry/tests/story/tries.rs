@@ -75,7 +75,7 @@ async fn a_failing_origin_is_not_retried() {
 
 #[tokio::test]
 async fn a_file_that_changes_during_its_transfer_is_not_continued() {
-    let new_files = [(2, 100_000), (1, 200_000), (1, 1)];
+    let new_files = [(2_u8, 100_000), (1, 200_000), (1, 1)];
     for (supports_ranges, (byte, length)) in
         [true, false].into_iter().flat_map(|ranges| new_files.map(|file| (ranges, file)))
     {
