@@ -92,8 +92,6 @@ fn check_file_system(path: &str, inside: &Path, needed: u64) -> Result<(), Strin
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn root(folders: &[&str]) -> (tempfile::TempDir, AgentPaths) {
