@@ -19,7 +19,7 @@ use crate::{Failure, commands, requests};
 /// Create the instance of a host from options or from a file.
 #[derive(Debug, Args)]
 pub struct CreateInstance {
-    /// File with a instance as `get -o yaml` or `get -o json` prints it.
+    /// File with an instance as `get -o yaml` or `get -o json` prints it.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["host", "os", "name", "policy", "account", "custom_configs"])]
     file: Option<PathBuf>,
     /// ID or name of the host.
