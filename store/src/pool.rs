@@ -8,11 +8,12 @@ use std::time::Duration;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_migrations::Migrator;
 use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, QueryResult, TransactionTrait,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbErr, QueryResult, RuntimeErr,
+    TransactionTrait,
 };
 use sea_orm_migration::MigratorTrait;
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -24,7 +25,7 @@ use crate::log::LastHeartbeat;
 use crate::session::{
     SessionError, SessionSettings, TENANT_SETTING, connect_options, connection_error, timeout_error,
 };
-use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx, query_one};
+use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
 
 /// Settings of the database connection.
 #[derive(Clone, Debug)]
@@ -281,17 +282,26 @@ impl Store {
     /// # Errors
     /// The database does not answer, or is read-only.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        let row = self.query_alone(&format!("SELECT {IS_READ_ONLY}")).await?;
+        let row = self.query_alone(AssertSqlSafe(format!("SELECT {IS_READ_ONLY}"))).await?;
         self.note_read_only(row.try_get_by_index(0)?)
     }
 
-    /// Runs a statement that returns one row, without a transaction.
-    pub(crate) async fn query_alone(&self, sql: &str) -> Result<QueryResult, StoreError> {
+    /// Runs a statement that returns one row, without a transaction. Counters of statements do not
+    /// see it.
+    pub(crate) async fn query_alone(
+        &self,
+        sql: impl SqlSafeStr + Send,
+    ) -> Result<QueryResult, StoreError> {
         let attempt = self.address.begin_attempt();
-        let answer = timeout(self.answer_timeout, query_one(&self.db, sql, [])).await;
-        let row = answer.unwrap_or_else(|_| Err(timeout_error()));
-        let row = self.record_result(attempt, row)?;
-        row.ok_or(StoreError::NotFound { what: "database" })
+        let pool = self.db.get_postgres_connection_pool();
+        let answer = async {
+            let mut connection = pool.acquire().await.map_err(connection_error)?;
+            let row = sqlx::query::<Postgres>(sql).fetch_one(&mut *connection).await;
+            let row = row.map_err(|error| DbErr::Query(RuntimeErr::SqlxError(Arc::new(error))))?;
+            Ok::<_, StoreError>(QueryResult::from(row))
+        };
+        let answer = timeout(self.answer_timeout, answer).await;
+        self.record_result(attempt, answer.unwrap_or_else(|_| Err(timeout_error())))
     }
 
     /// Begins a transaction on a connection of the pool.

@@ -16,6 +16,7 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Clock;
 use evenkeel_pg::PrivatePostgres;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, DbErr};
+use sqlx::AssertSqlSafe;
 use tokio::sync::OnceCell;
 
 use crate::error::StoreError;
@@ -164,7 +165,7 @@ pub async fn tenant_rows(store: &Store, tenant: TenantId) -> Vec<String> {
 
 /// The text that a statement returns on a connection of the store's pool.
 pub async fn query_text(store: &Store, sql: &str) -> String {
-    let row = store.query_alone(sql).await.expect(sql);
+    let row = store.query_alone(AssertSqlSafe(sql)).await.expect(sql);
     row.try_get_by_index(0).expect("a text")
 }
 
