@@ -26,7 +26,8 @@ pub struct StalledRun {
 /// planner from joining whole tables: each run costs a lookup of its instance.
 fn page_sql(candidates: &str) -> String {
     format!(
-        "SELECT r.tenant_id, i.host_id, r.id FROM ({candidates}) r \
+        "WITH present AS (SELECT tenant_id FROM projects WHERE removed_at IS NULL) \
+         SELECT r.tenant_id, i.host_id, r.id FROM ({candidates}) r \
          CROSS JOIN LATERAL (SELECT i.host_id FROM instances i \
          WHERE i.tenant_id = r.tenant_id AND i.id = r.instance_id OFFSET 0) i \
          WHERE $1::uuid IS NULL OR (r.tenant_id, r.id) > ($1, $2) ORDER BY r.tenant_id, r.id LIMIT $3"
@@ -66,12 +67,12 @@ pub async fn list_timed_out(
     page: (Option<StalledRun>, u32),
 ) -> Result<Vec<StalledRun>, StoreError> {
     // The second part is the rule of `RunTimeouts::for_run`.
-    let candidates = "SELECT u.tenant_id, u.id, u.instance_id FROM projects p \
+    let candidates = "SELECT u.tenant_id, u.id, u.instance_id FROM present p \
          CROSS JOIN unnest($4::text[], $5::timestamptz[]) AS t (state, expired) \
          CROSS JOIN LATERAL (SELECT u.tenant_id, u.id, u.instance_id FROM update_runs u \
          WHERE u.tenant_id = p.tenant_id AND u.ended_at IS NULL AND u.state = t.state \
          AND u.state_since <= t.expired OFFSET 0) u \
-         UNION SELECT u.tenant_id, u.id, u.instance_id FROM projects p \
+         UNION SELECT u.tenant_id, u.id, u.instance_id FROM present p \
          CROSS JOIN LATERAL (SELECT u.tenant_id, u.id, u.instance_id FROM update_runs u \
          WHERE u.tenant_id = p.tenant_id AND u.ended_at IS NULL AND u.granted_at <= $6 \
          AND u.state IN ('downloading', 'staged') OFFSET 0) u";
@@ -104,7 +105,7 @@ pub async fn list_unattended(
     now: Time,
     page: (Option<StalledRun>, u32),
 ) -> Result<Vec<StalledRun>, StoreError> {
-    let candidates = "SELECT u.tenant_id, u.id, u.instance_id FROM projects p \
+    let candidates = "SELECT u.tenant_id, u.id, u.instance_id FROM present p \
          CROSS JOIN LATERAL (SELECT u.tenant_id, u.id, u.instance_id, u.attempt, u.state_since, d.grace_period \
          FROM update_runs u CROSS JOIN LATERAL (SELECT make_interval(hours => 24 * \
          coalesce((u.origin #>> '{policy,spec,offline_days}')::integer, $4)) AS grace_period) d \
