@@ -70,10 +70,7 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     related_ids.add_host(&host);
     let related = related::load(&tx, &related_ids).await?;
     let mut decision = decision_resource(id, &input, &related, now);
-    let notes = [
-        waiting_note(&node.waiting, &input, &decision.act),
-        eim_note(&node, &input, now),
-    ];
+    let notes = [waiting_note(&node.waiting, &input, &decision.act), eim_note(&node, &input, now)];
     decision.reason.text.extend(notes.into_iter().flatten());
     let limits = node.facts.get("limits").and_then(Value::as_str);
     Ok(Json(Decision {

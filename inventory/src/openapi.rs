@@ -97,8 +97,11 @@ fn complete_descriptions(document: &mut Value) {
     }
 }
 
-/// Marks all fields of responses as required, because responses always contain every field. Schemas
-/// that are used in request bodies, and the problem document, keep their optional fields.
+/// The only field of a response that may be absent.
+const OPTIONAL_RESPONSE_FIELD: &str = "unreadableElements";
+
+/// Marks all fields of responses as required, because responses always contain every other field.
+/// Schemas that are used in request bodies, and the problem document, keep their optional fields.
 fn require_response_fields(document: &mut Value) {
     let mut request_schemas = BTreeSet::from(["Problem".to_owned()]);
     if let Some(paths) = document["paths"].as_object() {
@@ -120,7 +123,8 @@ fn require_response_fields(document: &mut Value) {
         let Some(properties) = schema["properties"].as_object() else {
             continue;
         };
-        let names: Vec<Value> = properties.keys().cloned().map(Value::from).collect();
+        let names = properties.keys().filter(|name| *name != OPTIONAL_RESPONSE_FIELD);
+        let names: Vec<Value> = names.cloned().map(Value::from).collect();
         if !names.is_empty() {
             schema["required"] = Value::from(names);
         }

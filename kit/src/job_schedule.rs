@@ -102,7 +102,8 @@ fn parse(text: &str) -> Result<Cron, CronError> {
 fn check_field((position, field): (usize, &str)) -> Result<&str, CronError> {
     // croner reports that there are too many fields.
     let Some(numbers) = FIELD_NUMBERS.get(position) else { return Ok(field) };
-    let is_allowed = |part: &str| is_part(part, position) || (part == "L" && position == DAY_OF_MONTH);
+    let is_allowed =
+        |part: &str| is_part(part, position) || (part == "L" && position == DAY_OF_MONTH);
     if field != "*" && !field.split(',').all(is_allowed) {
         let (min, max) = (numbers.start(), numbers.end());
         return Err(CronError::ComponentError(format!(
@@ -397,7 +398,8 @@ mod tests {
         job.clone().run(scheduler.clone()).await;
         assert!(matches!(due.try_recv(), Ok(Ok(()))));
         let mut locked = Arc::clone(&scheduler.context.metadata_storage).write_owned().await;
-        let waits = tokio::spawn(async move { locked.list_next_ticks().await.map(drop) });
+        let waits =
+            crate::Lifecycle::detach(async move { locked.list_next_ticks().await.map(drop) });
 
         job.clone().run(scheduler.clone()).await;
         assert!(due.try_recv().is_err(), "it is signalled once");

@@ -54,14 +54,14 @@ mod tests {
 
     /// Starts work that ends when another task has seen its begin. Returns whether it did before a deadline.
     fn work_for_another_task() -> impl FnOnce() -> bool + Send {
-        let (begin, begun) = oneshot::channel();
+        let (start, started) = oneshot::channel();
         let (answer, answered) = mpsc::channel();
         Lifecycle::detach(async move {
-            begun.await.expect("the work begins");
+            started.await.expect("the work begins");
             answer.send(()).expect("the work waits");
         });
         move || {
-            begin.send(()).expect("the task waits");
+            start.send(()).expect("the task waits");
             answered.recv_timeout(Duration::from_mins(1)).is_ok()
         }
     }

@@ -20,8 +20,8 @@ use uuid::Uuid;
 
 use crate::admission::AdmissionLayer;
 use crate::admission::concurrency::Load;
-use crate::admission::peer::Peer;
 use crate::admission::daily_limits::DailyLimits;
+use crate::admission::peer::Peer;
 use crate::admission::rate_limit::RateLimiter;
 use crate::admission::refusals::Refusals;
 use crate::admission::semaphore::WaitQueue;
@@ -191,7 +191,8 @@ impl MaintenanceManager {
         let (outage, stopping) = (Arc::clone(&self.outage), life.stopping());
         life.spawn("change log", async move {
             let wake_affected = move |invalidation: &Invalidation| long_polls.wake(invalidation);
-            cache::follow_log(answer_cache, store, outage, stopping, wake_affected).await;
+            let follower = cache::follow_log(answer_cache, store, outage, stopping, wake_affected);
+            Box::pin(follower).await;
             Ok(())
         });
     }

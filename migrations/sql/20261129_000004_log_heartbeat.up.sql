@@ -14,10 +14,12 @@ CREATE POLICY fleet ON log_heartbeat USING ((SELECT current_setting('evenkeel.te
 -- Counts up the number and returns it. Sets the scope itself, so that one statement without a transaction is enough.
 CREATE FUNCTION send_log_heartbeat() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    sent bigint;
+    outer_scope text := coalesce(current_setting('evenkeel.tenant', true), '');
+    sent        bigint;
 BEGIN
     PERFORM set_config('evenkeel.tenant', '*', true);
     UPDATE log_heartbeat SET number = number + 1 RETURNING number INTO sent;
+    PERFORM set_config('evenkeel.tenant', outer_scope, true);
     RETURN sent;
 END
 $$;

@@ -45,8 +45,11 @@ async fn check_ready(State(admin): State<AdminState>) -> Response {
     if admin.stopping.is_cancelled() {
         return unavailable("stopping\n".to_owned());
     }
-    let clocks = admin.store.read_clocks(&*admin.clock);
-    match tokio::time::timeout(DATABASE_TIMEOUT, clocks).await {
+    let check = async {
+        admin.store.ping().await?;
+        admin.store.read_clocks(&*admin.clock).await
+    };
+    match tokio::time::timeout(DATABASE_TIMEOUT, check).await {
         Ok(Ok(clocks)) if clocks.agreement() == ClockAgreement::Differs => {
             unavailable(format!("{clocks}\n"))
         }

@@ -76,8 +76,9 @@ pub(crate) async fn accept_keys(config: &Config) -> anyhow::Result<ExitCode> {
     let database =
         Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Refuse)
             .await?;
-    let accepted = KeyFolders::new(config, data_dir).accept(&database.store, SystemClock.now());
-    let accepted = accepted.await.context("cannot record the keys of this server");
+    let keys = KeyFolders::new(config, data_dir);
+    let accepted = keys.accept(&database.store, SystemClock.now()).await;
+    let accepted = accepted.context("cannot record the keys of this server");
     database.close().await;
     accepted?;
     tracing::info!("the database accepts the keys of this server");

@@ -30,9 +30,9 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-#[path = "nodes/images.rs"]
+#[path = "simulated_nodes/images.rs"]
 mod images;
-#[path = "nodes/long_poll.rs"]
+#[path = "simulated_nodes/long_poll.rs"]
 mod long_poll;
 
 const NOON: DateTime<Utc> = DateTime::UNIX_EPOCH;

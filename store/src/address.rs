@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use evenkeel_kit::Secret;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
@@ -115,7 +116,7 @@ impl DatabaseAddress {
         let current = self.current.load(Ordering::Relaxed);
         let options = self.hosts[current % self.hosts.len()].clone();
         match &self.password_file {
-            Some(path) => Ok(options.password(&read_password(path)?)),
+            Some(path) => Ok(options.password(read_password(path)?.reveal())),
             None => Ok(options),
         }
     }
@@ -195,10 +196,10 @@ pub(crate) struct PasswordFileError {
 }
 
 /// The first line of the file.
-fn read_password(path: &Path) -> Result<String, PasswordFileError> {
+fn read_password(path: &Path) -> Result<Secret, PasswordFileError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| PasswordFileError { path: path.to_owned(), source })?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    Ok(Secret::new(text.lines().next().unwrap_or_default()))
 }
 
 /// A connection that nobody outside of this machine can read.
@@ -229,7 +230,7 @@ fn split_hosts(url: &str) -> Result<Vec<String>, InvalidDatabaseUrl> {
     let mut kept = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !PARAMETERS.contains(&name) && !(name.starts_with("options[") && name.ends_with(']')) {
+        if !(PARAMETERS.contains(&name) || name.starts_with("options[") && name.ends_with(']')) {
             return Err(InvalidDatabaseUrl::UnknownParameter);
         }
         match name {
@@ -315,7 +316,7 @@ mod tests {
 
     /// sqlx accepts any public certificate for verify-ca, and ignores the file for require.
     #[test]
-    fn a_mode_that_would_verify_less_than_its_name_says_is_refused() {
+    fn a_mode_that_would_verify_less_than_its_name_promises_is_refused() {
         let url = |query: &str| parse(&format!("postgres://db.example/evenkeel?{query}")).err();
         assert_eq!(url("sslmode=verify-ca"), Some(InvalidDatabaseUrl::HostNotVerified));
         let unused = Some(InvalidDatabaseUrl::RootCertificateNotUsed);
@@ -340,7 +341,9 @@ mod tests {
         assert_eq!(next().1, 5434);
         assert_eq!(next(), ("one.example".to_owned(), 5432));
         let attempts = [address.begin_attempt(), address.begin_attempt()];
-        attempts.into_iter().for_each(|attempt| address.record_failure(attempt));
+        for attempt in attempts {
+            address.record_failure(attempt);
+        }
         assert_eq!(next().1, 5434, "changed once for all who saw the host fail");
         let attempt = address.begin_attempt();
         address.record_success();

@@ -101,7 +101,7 @@ impl Store {
                    current_user::text, rolsuper OR rolbypassrls, to_regclass('seaql_migrations') IS NOT NULL \
                    FROM pg_roles WHERE rolname = current_user";
         if !keeps_sessions(&self.address, &self.settings, self.answer_timeout).await? {
-            return Ok(Err(IncompatibleDatabase::SessionNotKept));
+            return Ok(IncompatibleDatabase::SessionNotKept.into());
         }
         let tx = BoundedTransaction::new(self.begin().await?, self.answer_timeout);
         let Some(row) = query_one(&tx, sql, []).await? else {

@@ -111,12 +111,7 @@ pub async fn describe(
 ///
 /// # Errors
 /// It does not exist, or it contains hosts.
-pub async fn delete(
-    tx: &FleetTx,
-    id: TenantId,
-    force: bool,
-    now: Time,
-) -> Result<(), StoreError> {
+pub async fn delete(tx: &FleetTx, id: TenantId, force: bool, now: Time) -> Result<(), StoreError> {
     let tenant = || [Value::from(id.uuid())];
     // Waits for decisions, so that no permit is granted afterwards.
     tx.lock_for_change(id).await?;

@@ -48,7 +48,7 @@ impl SessionSettings {
         let read = select_texts(session, read.collect()).await?;
         let mut compared = self.0.iter().zip(set.iter().zip(&read));
         match compared.find(|(_, (set, read))| set != read) {
-            Some(((name, _), _)) => Err(IncompatibleDatabase::SettingLost { name: *name }.into()),
+            Some(((name, _), _)) => Err(IncompatibleDatabase::SettingLost { name }.into()),
             None => Ok(()),
         }
     }

@@ -249,10 +249,10 @@ pub(crate) fn ids_in(parameter: usize) -> String {
 }
 
 /// Names and values of session settings.
-type SessionSettings<'a> = Vec<(&'static str, &'a str)>;
+type TransactionSettings<'a> = Vec<(&'static str, &'a str)>;
 
 /// The settings besides the scope.
-fn session_settings(mode: &TransactionMode) -> SessionSettings<'_> {
+fn session_settings(mode: &TransactionMode) -> TransactionSettings<'_> {
     match mode {
         TransactionMode::Read => Vec::new(),
         TransactionMode::Snapshot => vec![
@@ -264,7 +264,7 @@ fn session_settings(mode: &TransactionMode) -> SessionSettings<'_> {
 }
 
 /// The settings that the triggers of the change log read.
-fn actor_settings(actor: &Actor) -> SessionSettings<'_> {
+fn actor_settings(actor: &Actor) -> TransactionSettings<'_> {
     vec![("evenkeel.actor", actor.name.as_str()), ("evenkeel.request", actor.request_id.as_str())]
 }
 

@@ -91,5 +91,6 @@ fn store_options() -> StoreOptions {
         acquire_timeout: Duration::from_secs(30),
         lock_timeout: Duration::from_secs(20),
         statement_timeout: Duration::from_secs(30),
+        ..StoreOptions::default()
     }
 }

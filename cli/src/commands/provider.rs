@@ -37,8 +37,8 @@ pub struct CreateProvider {
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "endpoint", "vendor", "credentials", "config"])]
     file: Option<PathBuf>,
     /// URL of the provider's API.
-    #[arg(long, value_name = "URL")]
-    endpoint: String,
+    #[arg(long, value_name = "URL", required_unless_present = "file")]
+    endpoint: Option<String>,
     /// Vendor of the provider.
     #[arg(long, value_enum)]
     vendor: Option<Vendor>,
@@ -87,7 +87,7 @@ impl CreateProvider {
                 Some(Vendor::LenovoLoca) => ProviderVendor::LenovoLoca,
             },
             name: self.name.unwrap_or_default(),
-            api_endpoint: self.endpoint,
+            api_endpoint: self.endpoint.unwrap_or_default(),
             api_credentials: self.credentials,
             config: self.config,
         })

@@ -63,9 +63,7 @@ async fn a_region_is_created_in_another() {
 #[tokio::test]
 async fn a_site_is_created_with_coordinates() {
     let cli = TestCli::new().await;
-    cli.fake_server
-        .answer("POST sites", site())
-        .answer("GET sites", json!({"sites": [site()], "totalElements": 1, "hasNext": false}));
+    cli.fake_server.answer("POST sites", site());
     let line = "evenkeel site create Mitte --region region-00000002 --latitude 52.520008 --longitude -0.0000001";
     insta::assert_snapshot!(cli.run(line).await, @r"
     id         site-00000001
@@ -80,6 +78,8 @@ async fn a_site_is_created_with_coordinates() {
     tier     gold   own
     country  de     inherited
     ");
+    cli.fake_server
+        .answer("GET sites", json!({"sites": [site()], "totalElements": 1, "hasNext": false}));
     insta::assert_snapshot!(cli.run("evenkeel site list").await, @r"
     ID             NAME   REGION  LATITUDE   LONGITUDE   AGE
     site-00000001  Mitte  Berlin  52.520008  -0.0000001  -

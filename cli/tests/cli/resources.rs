@@ -106,12 +106,6 @@ async fn a_policy_is_created_and_assigned() {
     cli.fake_server
         .answer("POST os-update-policies", policy.clone())
         .answer(
-            "GET os-update-policies",
-            json!({
-                "osUpdatePolicies": [policy], "totalElements": 1, "hasNext": false,
-            }),
-        )
-        .answer(
             "GET compute/instances",
             json!({
                 "instances": [{"resourceId": "inst-00000001", "host": {"name": "edge-01"}}],
@@ -121,6 +115,10 @@ async fn a_policy_is_created_and_assigned() {
         .answer("PATCH compute/instances/inst-00000001", json!({"resourceId": "inst-00000001"}));
     insta::assert_snapshot!(
         cli.run("evenkeel policy create security --package curl=8.5 --package jq").await
+    );
+    cli.fake_server.answer(
+        "GET os-update-policies",
+        json!({"osUpdatePolicies": [policy], "totalElements": 1, "hasNext": false}),
     );
     cli.run("evenkeel instance set-policy edge-01 security").await;
     cli.run("evenkeel instance set-policy inst-00000001 --none").await;

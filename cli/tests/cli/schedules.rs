@@ -147,6 +147,7 @@ async fn a_schedule_is_patched() {
     }
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET compute/schedules?filter=name == "nightly"
+    GET compute/schedules?filter=name == "weekly"
     PATCH schedules/repeated/repeatedsche-00000001 {"cronDayMonth":"*","cronDayWeek":"0","cronHours":"2","cronMinutes":"0","cronMonth":"*","durationSeconds":3600,"name":"weekly","timeZone":"UTC"}
     PATCH schedules/repeated/repeatedsche-00000001 {"scheduleStatus":"SCHEDULE_STATUS_MAINTENANCE"}
     GET compute/schedules?filter=name == "tonight"

@@ -163,7 +163,7 @@ async fn the_version_is_printed_in_every_format() {
         ("", format!("evenkeel {version}\n")),
         (" -q", format!("{version}\n")),
         (" -o json", format!("{{\n  \"version\": \"{version}\"\n}}\n")),
-        (" -o yaml", format!("version: {version}\n")),
+        (" -o yaml", format!("version: \"{version}\"\n")),
     ] {
         let (text, _) = cli.bare(&format!("evenkeel version{options}"), "").await.expect("printed");
         assert_eq!(text, expected, "{options}");

@@ -226,7 +226,7 @@ async fn a_host_without_an_instance_cannot_be_explained() {
     let message = cli.fail("evenkeel explain edge-01").await;
     assert!(message.starts_with("host `edge-01` has no instance yet\n"), "{message}");
     let message = cli.fail("evenkeel explain edge-02").await;
-    assert!(message.starts_with("there is no instance `edge-02`\n"), "{message}");
+    assert!(message.starts_with("there is no instance or host `edge-02`\n"), "{message}");
 }
 
 #[tokio::test]

@@ -32,6 +32,11 @@ impl SampleDetail {
         self.content();
     }
 
+    /// Whether the agent skips updates because its operating system is of another kind: its fixed text for that.
+    pub(super) fn reports_skip(&self) -> bool {
+        self.raw.starts_with("skipping ") && self.raw.contains(" update request on ")
+    }
+
     pub(super) fn digest(&self) -> &str {
         self.digest.get_or_init(|| digest(&self.raw))
     }

@@ -380,7 +380,7 @@ impl PriorState<'_> {
                 Reading::Unconfirmed(failure) => Some(*failure),
                 _ => None,
             },
-            skips_updates: sample.reports_skip(),
+            skips_updates: sample.detail.reports_skip(),
         })
     }
 
@@ -444,11 +444,6 @@ impl Proof {
 }
 
 impl Sample {
-    /// Whether the agent skips updates because its operating system is of another kind: its fixed text for that.
-    fn reports_skip(&self) -> bool {
-        self.detail.starts_with("skipping ") && self.detail.contains(" update request on ")
-    }
-
     /// Whether the sample has a detail that differs from the last one.
     fn has_new_detail(&self, last: &LastSample) -> bool {
         !self.detail.is_empty() && last.detail_digest != self.detail.digest()

@@ -81,7 +81,7 @@ impl SerialNumber {
 
 fn is_placeholder(text: &str) -> bool {
     const COUNTED: &str = "01234567890123456789";
-    let letters: String = text.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+    let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
     let letters = letters.to_ascii_lowercase();
     let mut bytes = letters.bytes();
     let first = bytes.next();

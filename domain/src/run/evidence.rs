@@ -172,7 +172,9 @@ mod tests {
             let (mut run, mut naive) = (new_run(), new_run());
             for events in &reports {
                 run.add_evidence(events);
-                events.iter().for_each(|evidence| add_naively(&mut naive, evidence));
+                for evidence in events {
+                    add_naively(&mut naive, evidence);
+                }
             }
             prop_assert_eq!(run, naive);
         }

@@ -27,14 +27,14 @@ fn new_attempt(resources: &ResourceIds) -> Subject {
 
 impl TestServer {
     /// Lets a run of the instance fail after it was granted under the assignment of the project.
-    async fn fail_run(&self, resources: &ResourceIds) {
+    async fn fail_run(&self, resources: &ResourceIds, scope: Scope) {
         let tx = self.store.tenant(self.ours).await.expect("a transaction");
         let (now, timeouts) = (self.clock.now(), RunTimeouts::default());
         let new = new_attempt(resources);
         let fetched = RunEventRecord::from_event(RunEvent::Downloaded);
         let run = runs::advance(&tx, new, &fetched, &timeouts, now).await;
         let run = run.expect("it opens");
-        runs::grant(&tx, &run, Some(Scope::Project), now).await.expect("granted");
+        runs::grant(&tx, &run, Some(scope), now).await.expect("granted");
         let failed = RunEventRecord::from_event(RunEvent::Failed(Failure {
             kind: FailureKind::Apply,
             reason: "a script failed".to_owned(),
@@ -53,7 +53,7 @@ impl TestServer {
         let body = json!({"osUpdatePolicyId": resources.policy, "stopAfterFailures": 1});
         let path = format!("assignments/{target}");
         self.put(&path, body).await;
-        self.fail_run(resources).await;
+        self.fail_run(resources, target.parse().expect("a scope")).await;
         let assignment = self.get(&path).await;
         assert_eq!(assignment["failures"], 1);
         self.clock.advance(TimeDelta::minutes(1));

@@ -55,8 +55,7 @@ async fn no_attempt_reads_or_changes_another_project() {
     for (attacker, victim) in [(&walruses, &penguins), (&penguins, &walruses)] {
         let context = AttackContext::new(&server, attacker, victim).await;
         let before = tenant_rows(&server.store, victim.tenant).await;
-        let attempts: Vec<_> =
-            (0..count).map(|_| random_attempt(&mut rng, &context)).collect();
+        let attempts: Vec<_> = (0..count).map(|_| random_attempt(&mut rng, &context)).collect();
         let failures = context.try_all(&attempts).await;
         let sample: Vec<_> = failures.iter().take(5).collect();
         let wrong = failures.len();

@@ -18,7 +18,7 @@ impl MaintenanceManager {
             return;
         }
         for refusal in self.daily_limits.take_refusals(self.now()) {
-            let shown = self.with_write_permit(CallKind::Write, |permit| async {
+            let shown = self.node_writer.with_write_permit(CallKind::Write, |permit| async {
                 let shown = set_condition(permit, &refusal).await;
                 shown.map_err(status::from_store_error)
             });
@@ -30,17 +30,17 @@ impl MaintenanceManager {
 }
 
 async fn set_condition(
-    (manager, _permit): WritePermit<'_>,
+    (writer, _permit): WritePermit<'_>,
     refusal: &LimitRefusal,
 ) -> Result<(), StoreError> {
     let (tenant, host) = refusal.node;
-    let tx = manager.store.tenant(tenant).await?;
+    let tx = writer.store.tenant(tenant).await?;
     let (_, mut node) = nodes::lock_with_host(&tx, MachineKey::Host(host)).await?;
     let before = node.clone();
     let is_it = |kind| kind == ConditionKind::DailyLimit;
     let condition = (ConditionKind::DailyLimit, refusal.text.clone());
-    condition::replace(&mut node.conditions, is_it, [condition], manager.now());
+    condition::replace(&mut node.conditions, is_it, [condition], writer.clock.now());
     nodes::save_changes(&tx, &before, &node).await?;
-    let _unsettled = manager.pending_invalidation(tenant, host, node.instance);
+    let _unsettled = writer.pending_invalidation(tenant, host, node.instance);
     tx.commit().await
 }

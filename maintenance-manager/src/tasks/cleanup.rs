@@ -12,8 +12,8 @@ use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_store::{
-    ClockAgreement, Store, StoreError, contents, limit_usage, log, node_tokens, oldest_rows,
-    package_versions, projects, runs, tallies,
+    ClockAgreement, FleetTx, Store, StoreError, contents, limit_usage, log, node_tokens,
+    oldest_rows, package_versions, projects, runs, tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -72,23 +72,23 @@ pub struct RemovedRows {
 }
 
 impl RemovedRows {
-    fn count_mut(&mut self, step: Step) -> &mut u64 {
+    fn count_mut(&mut self, step: CleanupStep) -> &mut u64 {
         match step {
-            Step::Runs => &mut self.runs,
-            Step::Contents => &mut self.contents,
-            Step::Slots => &mut self.slots,
-            Step::Versions => &mut self.versions,
-            Step::Tokens => &mut self.tokens,
-            Step::Changes => &mut self.changes,
-            Step::Tallies => &mut self.tallies,
-            Step::Projects => &mut self.projects,
+            CleanupStep::Runs => &mut self.runs,
+            CleanupStep::Contents => &mut self.contents,
+            CleanupStep::Slots => &mut self.slots,
+            CleanupStep::Versions => &mut self.versions,
+            CleanupStep::Tokens => &mut self.tokens,
+            CleanupStep::Changes => &mut self.changes,
+            CleanupStep::Tallies => &mut self.tallies,
+            CleanupStep::Projects => &mut self.projects,
         }
     }
 }
 
 /// One kind of data that a pass removes. A step that fails does not stop the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum CleanupStep {
     Runs,
     Contents,
     Slots,
@@ -99,7 +99,7 @@ enum Step {
     Projects,
 }
 
-impl Step {
+impl CleanupStep {
     /// In the order of a pass: runs refer to contents.
     const ALL: [Self; 8] = [
         Self::Runs,
@@ -165,7 +165,7 @@ impl Housekeeping {
                 () = stopping.cancelled() => return Ok(()),
                 _ = frequent_ticks.tick() => {
                     let (now, mut removed) = (self.clock.now(), RemovedRows::default());
-                    for step in Step::FREQUENT {
+                    for step in CleanupStep::FREQUENT {
                         self.run_step(step, now, &mut removed, &stopping).await;
                     }
                     continue;
@@ -207,7 +207,7 @@ impl Housekeeping {
         let mut removed = RemovedRows::default();
         let clocks = self.store.read_clocks(&*self.clock).await?;
         if clocks.agreement() == ClockAgreement::Agrees {
-            for step in Step::ALL {
+            for step in CleanupStep::ALL {
                 self.run_step(step, clocks.database, &mut removed, stopping).await;
             }
         }
@@ -218,7 +218,7 @@ impl Housekeeping {
     /// Runs a step. A failure is logged and counted, and stops no other step.
     async fn run_step(
         &self,
-        step: Step,
+        step: CleanupStep,
         now: Time,
         removed: &mut RemovedRows,
         stopping: &CancellationToken,
@@ -230,7 +230,7 @@ impl Housekeeping {
     /// Removes the rows of a step in batches, each in a transaction of its own.
     async fn remove_batches(
         &self,
-        step: Step,
+        step: CleanupStep,
         now: Time,
         removed: &mut u64,
         stopping: &CancellationToken,
@@ -257,26 +257,46 @@ impl Housekeeping {
     }
 
     /// Removes at most `size` rows of a step.
-    async fn remove_batch(&self, step: Step, now: Time, size: u32) -> Result<u64, StoreError> {
+    async fn remove_batch(
+        &self,
+        step: CleanupStep,
+        now: Time,
+        size: u32,
+    ) -> Result<u64, StoreError> {
         let tx = self.store.fleet().await?;
-        let count = match (step, self.change_log_retention) {
-            (Step::Runs, _) => {
-                runs::delete_expired(&tx, self.retention_days, now, size).await?
-            }
-            (Step::Contents, _) => contents::delete_unused(&tx, now, size).await?,
-            (Step::Slots, _) => limit_usage::delete_expired_slots(&tx, now, size).await?,
-            (Step::Versions, _) => package_versions::delete_expired(&tx, now, size).await?,
-            (Step::Tokens, _) => {
-                node_tokens::delete_expired(&tx, now - TOKEN_GRACE_PERIOD, size).await?
-            }
-            (Step::Changes, Some(retention)) => log::prune(&tx, now - retention, size).await?,
-            (Step::Changes, None) => 0,
-            (Step::Tallies, _) => tallies::fold(&tx).await?,
-            (Step::Projects, _) => projects::remove_batch(&tx, size).await?,
-        };
-        tx.commit().await?;
-        metrics::counter!("evenkeel_housekeeping_removed_rows_total", "kind" => step.name()).increment(count);
+        let removed = self.remove_rows(&tx, step, now, size).await;
+        // Also after an error: the next batch skips locked rows, and a dropped transaction keeps its locks until its
+        // connection is used again.
+        let ended = tx.commit().await;
+        let count = removed?;
+        ended?;
+        metrics::counter!("evenkeel_housekeeping_removed_rows_total", "kind" => step.name())
+            .increment(count);
         Ok(count)
+    }
+
+    async fn remove_rows(
+        &self,
+        tx: &FleetTx,
+        step: CleanupStep,
+        now: Time,
+        size: u32,
+    ) -> Result<u64, StoreError> {
+        match (step, self.change_log_retention) {
+            (CleanupStep::Runs, _) => {
+                runs::delete_expired(tx, self.retention_days, now, size).await
+            }
+            (CleanupStep::Contents, _) => contents::delete_unused(tx, now, size).await,
+            (CleanupStep::Slots, _) => limit_usage::delete_expired_slots(tx, now, size).await,
+            (CleanupStep::Versions, _) => package_versions::delete_expired(tx, now, size).await,
+            (CleanupStep::Tokens, _) => {
+                node_tokens::delete_expired(tx, now - TOKEN_GRACE_PERIOD, size).await
+            }
+            (CleanupStep::Changes, Some(retention)) => log::prune(tx, now - retention, size).await,
+            (CleanupStep::Changes, None) => Ok(0),
+            (CleanupStep::Tallies, _) => tallies::fold(tx).await,
+            (CleanupStep::Projects, _) => projects::remove_batch(tx, size).await,
+        }
     }
 
     /// Counts and logs the failure of a step. An unreachable database is logged once per outage.

@@ -102,11 +102,13 @@ impl RunReaper {
         let Some(lease) = self.store.try_lease(Lease::RunTimeouts).await? else {
             return Ok(0);
         };
-        let mut ended = self.end_all(&lease, Search::TimedOut, now, stopping).await?;
+        let mut ended = self.end_all(&lease, RunSearch::TimedOut, now, stopping).await?;
         if self.is_unattended_check_due(now) {
-            ended += self.end_all(&lease, Search::Unattended, now, stopping).await?;
+            ended += self.end_all(&lease, RunSearch::Unattended, now, stopping).await?;
             *self.last_check() = Some(now);
         }
+        // A dropped transaction ends only when its connection is used again.
+        lease.commit().await?;
         Ok(ended)
     }
 
@@ -122,7 +124,7 @@ impl RunReaper {
     async fn end_all(
         &self,
         lease: &FleetTx,
-        search: Search,
+        search: RunSearch,
         now: Time,
         stopping: &CancellationToken,
     ) -> Result<usize, StoreError> {
@@ -130,8 +132,10 @@ impl RunReaper {
         loop {
             let page = (last, PAGE_SIZE);
             let candidates = match search {
-                Search::TimedOut => runs::list_timed_out(lease, &self.timeouts, now, page).await?,
-                Search::Unattended => {
+                RunSearch::TimedOut => {
+                    runs::list_timed_out(lease, &self.timeouts, now, page).await?
+                }
+                RunSearch::Unattended => {
                     runs::list_unattended(lease, self.contact_lag, now, page).await?
                 }
             };
@@ -161,10 +165,10 @@ impl RunReaper {
     async fn end_if_due(
         &self,
         candidate: StalledRun,
-        search: Search,
+        search: RunSearch,
         now: Time,
     ) -> Result<bool, StoreError> {
-        if search == Search::Unattended {
+        if search == RunSearch::Unattended {
             let tx = self.store.tenant(candidate.tenant).await?;
             let (host, node) = nodes::find_with_host(&tx, MachineKey::Host(candidate.host)).await?;
             if self.find_ending(&tx, candidate, (&host, &node), now).await?.is_none() {
@@ -237,7 +241,7 @@ impl RunReaper {
 
 /// Which runs a pass looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Search {
+enum RunSearch {
     TimedOut,
     Unattended,
 }

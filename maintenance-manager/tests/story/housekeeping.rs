@@ -97,7 +97,7 @@ async fn a_small_difference_of_the_clocks_does_not_decide() {
     let ahead = TestClock::new(server.now() + TimeDelta::seconds(59));
     let tasks = Tasks::new(&server, Arc::new(ahead));
     assert_eq!(tasks.reaper.pass().await.expect("a pass"), 0);
-    server.clock.advance(TimeDelta::seconds(30));
+    server.clock.advance(TimeDelta::seconds(31));
     assert_eq!(tasks.reaper.pass().await.expect("a pass"), 1);
     assert_eq!(server.runs(&busy).await[0].state.name(), "abandoned");
 }

@@ -121,7 +121,7 @@ async fn the_parts_of_a_large_machine_keep_their_times() {
     let server = TestServer::new().await;
     let eim = server.eim_node(1).await;
     let disk = |n| SystemDisk { name: format!("disk-{n}"), ..SystemDisk::default() };
-    let usb = |n| SystemUsb { bus: n / 100, addr: n % 100, ..SystemUsb::default() };
+    let usb = |n: u32| SystemUsb { bus: n / 100, addr: n % 100, ..SystemUsb::default() };
     let address = |n: usize| IpAddress {
         ip_address: format!("10.{}.{}.1", n / 250, n % 250),
         network_prefix_bits: 24,

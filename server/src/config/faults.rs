@@ -180,7 +180,7 @@ mod tests {
             ("litsen", "listen", 1),
             ("lissen", "listen", 1),
             ("", "url", 3),
-            ("port", "listen", 6),
+            ("port", "listen", 5),
         ] {
             assert_eq!(edit_distance(one, other), distance, "{one} {other}");
         }

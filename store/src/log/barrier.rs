@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_proceeds_waits_anew() {
+    fn a_reader_that_proceeds_waits_again() {
         let mut barrier = Barrier::new(Duration::MAX);
         barrier.observe(10, 10, 20);
         let first = barrier.stall.expect("waiting");

@@ -43,7 +43,7 @@ async fn the_oldest_row_of_all_projects_is_found() {
         ObservedVersion { name: "curl".into(), architecture: "amd64".into(), version: "1".into() };
     for (tenant, at) in [(one, NOON), (other, NOON - TimeDelta::days(1))] {
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let recorded = package_versions::record_seen(&tx, &[version.clone()], at).await;
+        let recorded = package_versions::record_seen(&tx, std::slice::from_ref(&version), at).await;
         recorded.expect("recorded");
         tx.commit().await.expect("committed");
     }

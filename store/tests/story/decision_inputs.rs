@@ -415,5 +415,5 @@ async fn every_table_read_by_decisions_is_in_the_change_log() {
     for table in ["node_states", "regions", "update_policies", "update_slots"] {
         assert!(after.contains_key(table), "{table} was not read: {after:?}");
     }
-    assert_eq!(after.len(), 15, "{after:?}");
+    assert_eq!(after.len(), 16, "{after:?}");
 }

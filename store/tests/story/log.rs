@@ -419,7 +419,7 @@ async fn a_commit_wakes_listeners_also_in_another_process() {
         hints.next().await;
         stopping.cancel();
     };
-    let both = async { tokio::join!(sending, listening) };
+    let both = Box::pin(async { tokio::join!(sending, listening) });
     let within = Duration::from_mins(1);
     let heard = tokio::time::timeout(within, both).await;
     heard.expect("a hint for each commit");

@@ -69,7 +69,8 @@ async fn a_database_of_before_the_baseline_must_be_created_again() {
     let url = fresh_database().await;
     let store = Store::connect(&url, StoreOptions::default()).await.expect("a store");
     let step = "20261121_000001_tenants_and_ids";
-    let old = format!("UPDATE seaql_migrations SET version = '{step}' WHERE version LIKE '%baseline'");
+    let old =
+        format!("UPDATE seaql_migrations SET version = '{step}' WHERE version LIKE '%baseline'");
     store.execute_unprepared(&old).await.expect("changed");
     let expected = IncompatibleDatabase::SchemaBeforeBaseline { step: step.to_owned() };
     assert_eq!(store.check().await.expect("checked"), SchemaCheck::Incompatible(expected));

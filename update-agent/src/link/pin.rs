@@ -56,12 +56,11 @@ pub async fn fetch_ca(
             None => TrustError::NotTrusted { server: server.to_owned(), source },
         })
     };
-    match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
-        Ok(connected) => connected.map(drop)?,
-        Err(_) => {
-            let seconds = CONNECT_TIMEOUT.as_secs();
-            return Err(unreachable(format!("no answer within {seconds} seconds")));
-        }
+    if let Ok(connected) = tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
+        connected.map(drop)?;
+    } else {
+        let seconds = CONNECT_TIMEOUT.as_secs();
+        return Err(unreachable(format!("no answer within {seconds} seconds")));
     }
     let pinned_ca = verifier.pinned_ca.get();
     pinned_ca.cloned().ok_or(TrustError::NotPinned)

@@ -16,6 +16,8 @@ use evenkeel_update_agent::model::Action;
 use evenkeel_update_agent::os::{BootedImage, OsRelease};
 use rcgen::SanType;
 use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use crate::support::server::{TOKEN_SECRET, TestServer};

@@ -49,12 +49,14 @@ impl CronField {
 
     /// The text of a field with numbers in place of names. Clients of EIM know no names.
     pub fn without_names(self, text: &str) -> String {
-        let mut numbers = String::new();
+        let (mut numbers, mut is_step) = (String::new(), false);
         for word in text.split_inclusive([',', '-', '/']) {
             let letters = word.trim_end_matches([',', '-', '/']);
-            let number = self.number_of(letters).map(|number| number.to_string());
+            let number = self.number_of(letters).filter(|_| !is_step);
+            let number = number.map(|number| number.to_string());
             numbers.push_str(number.as_deref().unwrap_or(letters));
             numbers.push_str(&word[letters.len()..]);
+            is_step = word.ends_with('/');
         }
         numbers
     }

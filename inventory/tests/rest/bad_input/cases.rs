@@ -77,7 +77,6 @@ PATCH compute/hosts/<host>/register | {"name": "half", "autoOnboard": "yes"} | 4
 PUT compute/hosts/<host> | {"name": "half", "siteId": "site-00000000"} | 400 FailedPrecondition siteId
 PATCH compute/hosts/<host> | {"name": "half", "siteId": "site-00000000"} | 400 FailedPrecondition siteId
 PATCH compute/hosts/<host>?fieldMask=name,colour | {"name": "half"} | 400 InvalidArgument fieldMask
-PUT compute/hosts/<bare>/invalidate | - | 400 FailedPrecondition -
 DELETE compute/hosts/<host> | - | 400 FailedPrecondition -
 GET compute/hosts/summary?filter= | - | 400 InvalidArgument filter
 

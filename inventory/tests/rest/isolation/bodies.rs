@@ -159,7 +159,7 @@ pub fn masked_changes(
     let mut all = vec![(format!("PUT {site}"), site_with_relations.clone(), true)];
     for (path, mask, body, is_ignored) in [
         (&host, "", &host_with_relations, true),
-        (&host, "?fieldMask=site", &host_with_relations, true),
+        (&host, "?fieldMask=site,name", &host_with_relations, true),
         (&host, "?fieldMask=name", &to_host, true),
         (&host, "?fieldMask=name,siteId", &to_host, false),
         (&site, "", &site_with_relations, true),

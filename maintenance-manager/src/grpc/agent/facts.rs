@@ -146,8 +146,7 @@ fn available_packages(packages: &[AvailablePackage]) -> (String, Option<(Conditi
     }
     let all = packages.len();
     let cut = (stored < all).then(|| {
-        let text =
-            format!("{all} packages could be updated; the first {stored}{CUT_LIST_SUFFIX}");
+        let text = format!("{all} packages could be updated; the first {stored}{CUT_LIST_SUFFIX}");
         (ConditionKind::DetailCut, text)
     });
     (text, cut)

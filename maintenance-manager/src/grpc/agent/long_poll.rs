@@ -176,7 +176,7 @@ impl LongPoll<'_> {
         }
         self.last_query = Some(Instant::now());
         let is_expired = self.deadline <= Instant::now();
-        if is_expired && let Some(cached) = self.current_answer().await {
+        if is_expired && let Some(cached) = Box::pin(self.current_answer()).await {
             return Ok(Some(LongPollResult::Answer(cached)));
         }
         if !is_expired && self.manager.answer_cache.last_pass().is_none() {
@@ -258,7 +258,7 @@ impl LongPoll<'_> {
             WakeReason::Draining => true,
         };
         let cached = if self.cached.answer.requires_fence {
-            let current = self.current_answer().await;
+            let current = Box::pin(self.current_answer()).await;
             current.filter(|cached| self.has_same_tag(cached))
         } else {
             Some(self.cached.clone())
@@ -355,6 +355,7 @@ mod tests {
     #[test]
     fn a_long_poll_stays_small() {
         let size = size(wait_for_change);
-        assert!(size <= 700, "{size} bytes");
+        // Without optimisations of MIR, as with clippy's driver, it is a few bytes larger.
+        assert!(size <= 720, "{size} bytes");
     }
 }

@@ -12,7 +12,6 @@ use evenkeel_proto::agent::{Facts, PollRequest, PollResponse};
 use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
 use evenkeel_store::{StoreError, package_versions};
-use prost::Message as _;
 use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
@@ -59,7 +58,7 @@ struct WriteInput {
 impl PollInput {
     /// The bytes of the facts and the packages.
     fn bytes(&self) -> usize {
-        self.facts.as_ref().map_or(0, |facts| facts.encoded_len()) + self.packages.len()
+        self.facts.as_ref().map_or(0, prost::Message::encoded_len) + self.packages.len()
     }
 
     /// Converts the facts and the packages before the transaction of the node begins.

@@ -299,7 +299,7 @@ mod tests {
         let following =
             follow_log(cache.clone(), store.clone(), Arc::default(), stopping, on_invalidation);
         life.spawn("change log", async move {
-            following.await;
+            Box::pin(following).await;
             Ok(())
         });
         // The first notification comes at the start, because something may have changed before.

@@ -71,9 +71,8 @@ async fn a_failure_counts_for_the_assignment_of_its_run_only() {
     move_to_site(&store, fleet.tenant, &fleet.nodes[0].0, site.id).await;
     let failures = async || {
         let tx = store.tenant(fleet.tenant).await.expect("a transaction");
-        let count = async |scope| {
-            assignments::find(&tx, scope, NOON).await.expect("assigned").failures
-        };
+        let count =
+            async |scope| assignments::find(&tx, scope, NOON).await.expect("assigned").failures;
         (count(at_site).await, count(Scope::Project).await)
     };
     let planned = stage_run(&store, &fleet, 0).await;

@@ -1,6 +1,5 @@
 //! Proxies between a store and its Postgres: TCP towards the store, the socket of a Postgres behind.
 
-use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,17 +17,8 @@ pub struct Proxy {
     _tasks: JoinSet<()>,
 }
 
-/// The session that a pooler gives to the next transaction.
-#[derive(Clone, Copy)]
-pub enum NextSession {
-    /// The one that was used last, as PgBouncer does.
-    LastUsed,
-    /// The one that has been idle for longest.
-    LongestIdle,
-}
-
 /// Idle sessions of a pooler.
-type Sessions = Arc<Mutex<VecDeque<UnixStream>>>;
+type Sessions = Arc<Mutex<Vec<UnixStream>>>;
 
 impl Proxy {
     /// The URL of the same database through the proxy.
@@ -49,10 +39,9 @@ impl Proxy {
     }
 
     /// A pooler in transaction mode.
-    pub async fn pooling_transactions(direct: &str, next: NextSession) -> Self {
+    pub async fn pooling_transactions(direct: &str) -> Self {
         let (socket, sessions) = (socket_of(direct), Sessions::default());
-        let serve =
-            move |client| pool_transactions(client, socket.clone(), Arc::clone(&sessions), next);
+        let serve = move |client| pool_transactions(client, socket.clone(), Arc::clone(&sessions));
         Self::start(serve).await
     }
 
@@ -115,26 +104,20 @@ async fn pool_transactions(
     mut client: TcpStream,
     socket: PathBuf,
     sessions: Sessions,
-    next: NextSession,
 ) -> Option<()> {
     let startup = read_startup(&mut client).await?;
     let mut session = UnixStream::connect(socket).await.ok()?;
     session.write_all(&startup).await.ok()?;
     while forward_answer(&mut session, &mut client).await? != b'I' {}
-    sessions.lock().expect("a lock").push_back(session);
+    sessions.lock().expect("a lock").push(session);
     let mut request = vec![0; 64 << 10];
     loop {
         let mut count = client.read(&mut request).await.ok()?;
         if count == 0 || request[0] == b'X' {
             return None;
         }
-        let idle = {
-            let mut sessions = sessions.lock().expect("a lock");
-            match next {
-                NextSession::LastUsed => sessions.pop_back(),
-                NextSession::LongestIdle => sessions.pop_front(),
-            }
-        };
+        // The one that was used last, as `PgBouncer` does.
+        let idle = sessions.lock().expect("a lock").pop();
         let mut session = idle?;
         loop {
             session.write_all(&request[..count]).await.ok()?;
@@ -144,7 +127,7 @@ async fn pool_transactions(
             // The transaction is open, so the client keeps the session.
             count = client.read(&mut request).await.ok()?;
         }
-        sessions.lock().expect("a lock").push_back(session);
+        sessions.lock().expect("a lock").push(session);
     }
 }
 
@@ -156,7 +139,10 @@ async fn forward_answer(session: &mut UnixStream, client: &mut TcpStream) -> Opt
         let length = session.read_i32().await.ok()?;
         let mut body = vec![0; usize::try_from(length).ok()?.checked_sub(4)?];
         session.read_exact(&mut body).await.ok()?;
-        client.write_all(&[&[kind], length.to_be_bytes().as_slice(), &body].concat()).await.ok()?;
+        client
+            .write_all(&[[kind].as_slice(), length.to_be_bytes().as_slice(), &body].concat())
+            .await
+            .ok()?;
         if kind == b'Z' {
             return body.first().copied();
         }

@@ -97,7 +97,7 @@ async fn start_on_a_port(home: &Path) -> (PrivatePostgres, u16) {
 /// Creates an authority and writes its certificate.
 fn write_authority(file: &Path) -> Issuer<'static, KeyPair> {
     let key = KeyPair::generate().expect("a key");
-    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = params.self_signed(&key).expect("a certificate");
     fs::write(file, certificate.pem()).expect("written");

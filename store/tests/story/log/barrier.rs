@@ -66,14 +66,15 @@ async fn a_transaction_with_an_older_snapshot_cannot_pass_the_barrier() {
     let mut reader = impatient_reader(&store).await;
     register_host(&store, tenant, 1).await;
     let mut other = PgConnection::connect(&url).await.expect("a session");
-    let begin = "CREATE TABLE notes (text text); BEGIN ISOLATION LEVEL REPEATABLE READ; \
-                 INSERT INTO notes VALUES ('x'); SET LOCAL evenkeel.tenant = '*'";
+    raw_sql("CREATE TABLE notes (text text)").execute(&mut other).await.expect("created");
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO notes VALUES ('x'); \
+                 SET LOCAL evenkeel.tenant = '*'";
     raw_sql(begin).execute(&mut other).await.expect("written");
     register_host(&store, tenant, 2).await;
     assert_eq!(reader.next(100).await.expect("a pass").long_transactions.len(), 1);
     assert!(!catch_up(&mut reader).await.is_empty());
     let refused = raw_sql(RENAME_HOSTS).execute(&mut other).await.expect_err("too old");
-    let code = refused.as_database_error().and_then(|answer| answer.code());
+    let code = refused.as_database_error().and_then(sqlx::error::DatabaseError::code);
     assert_eq!(code.as_deref(), Some("40001"), "{refused:?}");
 }
 
@@ -100,7 +101,7 @@ async fn register_some(store: &Store, tenant: TenantId, writer: u128) -> Vec<Hos
     let mut written = Vec::new();
     for turn in 0..20 {
         let tx = store.tenant(tenant).await.expect("a transaction");
-        if (writer + turn) % 2 == 0 {
+        if (writer + turn).is_multiple_of(2) {
             // Takes a transaction id, like the write of a table without a log.
             tx.assign_id().await.expect("an id");
         }
@@ -155,7 +156,7 @@ async fn every_change_is_read_once_while_the_barrier_is_raised_all_the_time() {
 
 /// The backup of another server has a barrier that this server has not reached.
 #[tokio::test]
-async fn a_barrier_from_another_server_refuses_nobody_and_is_replaced() {
+async fn a_barrier_from_another_server_refuses_no_writer_and_is_replaced() {
     let (url, store, tenant) = connect().await;
     let restored = "SELECT setval('log_barrier', 9000000000000)";
     store.execute_unprepared(restored).await.expect("restored");

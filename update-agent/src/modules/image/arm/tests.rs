@@ -74,15 +74,16 @@ fn an_ordered_retry_does_not_report_an_earlier_failure() {
 
 #[test]
 fn an_undecided_trial_is_reported_only_by_its_own_attempt() {
-    let reason =
+    let latest_end =
         TrialEnd { reason: "the server cannot be reached".into(), log: "no route\n".into() };
-    let undecided = UndecidedImage { file: Sha256::hash(b"1.1"), times: 2, reason: reason.clone() };
+    let undecided =
+        UndecidedImage { file: Sha256::hash(b"1.1"), times: 2, latest_end: latest_end.clone() };
     let slots = Slots { undecided: vec![undecided], ..Slots::default() };
     let step = step(false);
     let ready = || ImageStage::Ready(slot_image("1.1"));
     assert_eq!(ready().with_undecided_since(2, &step, &slots), ready(), "of another attempt");
     let reported = ready().with_undecided_since(1, &step, &slots);
-    assert_eq!(reported, ImageStage::Undecided(reason));
+    assert_eq!(reported, ImageStage::Undecided(latest_end));
     let (failure, is_final) = reported.problem(&step).expect("it does not run");
     assert!(is_final);
     assert!(failure.reason.ends_with(": the server cannot be reached"), "{failure}");
