@@ -155,7 +155,7 @@ fn find_running_postgres(
     if otherwise == PrivatePostgresMode::Start {
         return Ok(None);
     }
-    // Only `evenkeeld all` creates a database: another command beside the wrong data directory would
+    // Only `evenkeeld all` creates a database: another command with the wrong data directory would
     // create an empty one.
     if otherwise == PrivatePostgresMode::JoinOrStart && !dir.join("data").exists() {
         bail!(

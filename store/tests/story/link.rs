@@ -51,7 +51,7 @@ async fn session_settings(store: &Store) -> String {
 /// The test server has `synchronous_commit` off.
 const EXPECTED_SETTINGS: &str = "10s 5s 3s off off on";
 
-/// Poolers can be told to ignore what they do not know in the startup packet.
+/// Poolers can be configured to ignore unknown settings of the startup packet.
 #[tokio::test]
 async fn a_pooler_that_drops_settings_of_the_startup_packet_changes_nothing() {
     let direct = fresh_database().await;

@@ -242,7 +242,7 @@ fn a_poll_with_an_uncached_answer_is_not_held() {
     assert!(fixture.long_polls.register(fixture.key(1), &cached, None).is_none());
 }
 
-/// What the change log tells of slots of the project's assignment.
+/// Changes in the change log to slots of the project's assignment.
 fn slot_invalidation(freed: usize, taken: usize) -> Invalidation {
     let scope = (TENANT, Scope::Project);
     Invalidation {
@@ -290,7 +290,7 @@ fn further_slot_waiters_are_woken_until_the_slot_is_taken() {
     assert_eq!(next_woken(), [3, 4, 5, 6]);
     fixture.long_polls.wake(&slot_invalidation(0, 1));
     assert_eq!(next_woken(), [0; 0]);
-    // Nobody takes the next slot: everybody is woken once.
+    // No node takes the next slot: each poll is woken once.
     fixture.long_polls.wake(&slot_invalidation(1, 0));
     let rounds: Vec<_> = (0..8).map(|_| next_woken().len()).collect();
     assert_eq!(rounds, [1 + 2, 4, 8, 16, 9, 0, 0, 0]);

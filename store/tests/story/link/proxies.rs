@@ -32,7 +32,7 @@ impl Proxy {
         self.address
     }
 
-    /// A proxy that drops settings of the startup packet, as poolers can be told to.
+    /// A proxy that drops settings of the startup packet, as poolers can be configured to do.
     pub async fn dropping_startup_options(direct: &str) -> Self {
         let socket = socket_of(direct);
         Self::start(move |client| forward_without_options(client, socket.clone())).await
