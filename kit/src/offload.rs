@@ -8,7 +8,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 use tokio::task::block_in_place;
 
-/// The data up to which work is done at once: parsing so much takes about a millisecond, and other tasks may wait that long.
+/// Maximum size of data that an async worker converts itself, in bytes. It takes about a millisecond, and other tasks may
+/// wait that long.
 pub const MAX_INLINE_BYTES: usize = 64 << 10;
 
 /// Half of the processors, so that tasks get the other half although there may be many large messages.

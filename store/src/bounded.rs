@@ -48,6 +48,11 @@ impl BoundedTransaction {
         with_timeout(self.timeout, self.transaction.commit()).await
     }
 
+    /// Ends the transaction without its changes.
+    pub(crate) async fn rollback(self) -> Result<(), DbErr> {
+        with_timeout(self.timeout, self.transaction.rollback()).await
+    }
+
     /// Reads the rows of a result as they arrive, while the database still produces the next ones.
     pub(crate) async fn query_map<T>(
         &self,

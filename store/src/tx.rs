@@ -211,6 +211,15 @@ impl FleetTx {
         Ok(self.transaction.commit().await?)
     }
 
+    /// Ends the transaction without its changes. A transaction that is only dropped keeps its locks
+    /// until its connection is used again.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn rollback(self) -> Result<(), StoreError> {
+        Ok(self.transaction.rollback().await?)
+    }
+
     pub(crate) fn conn(&self) -> &BoundedTransaction {
         &self.transaction
     }

@@ -264,12 +264,15 @@ impl Housekeeping {
         size: u32,
     ) -> Result<u64, StoreError> {
         let tx = self.store.fleet().await?;
-        let removed = self.remove_rows(&tx, step, now, size).await;
-        // Also after an error: the next batch skips locked rows, and a dropped transaction keeps its locks until its
-        // connection is used again.
-        let ended = tx.commit().await;
-        let count = removed?;
-        ended?;
+        let count = match self.remove_rows(&tx, step, now, size).await {
+            Ok(count) => count,
+            Err(error) => {
+                // The next batch skips locked rows, so this one must not leave its locks.
+                tx.rollback().await?;
+                return Err(error);
+            }
+        };
+        tx.commit().await?;
         metrics::counter!("evenkeel_housekeeping_removed_rows_total", "kind" => step.name())
             .increment(count);
         Ok(count)
