@@ -13,23 +13,23 @@ use tokio::task::block_in_place;
 pub const MAX_INLINE_BYTES: usize = 64 << 10;
 
 /// Half of the processors, so that tasks get the other half although there may be many large messages.
-static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+static LARGE_WORK_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     let processors = available_parallelism().map_or(1, NonZeroUsize::get);
     Semaphore::new((processors / 2).max(1))
 });
 
-/// Does work on this number of bytes. Work on more than [`MAX_INLINE_BYTES`] waits for its turn, and the thread runs no
+/// Does work on this number of bytes. Work on more than [`MAX_INLINE_BYTES`] waits for a permit, and the thread runs no
 /// other tasks meanwhile: another thread takes them over. Other parts of the same task wait.
 pub async fn offload<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     if bytes <= MAX_INLINE_BYTES {
         return work();
     }
     // Nothing closes the semaphore.
-    let _turn = TURNS.acquire().await;
+    let _permit = LARGE_WORK_PERMITS.acquire().await;
     run_outside(work)
 }
 
-/// As [`offload`], without waiting for a turn. For work inside a transaction, whose locks others wait for.
+/// As [`offload`], without waiting for a permit. For work inside a transaction, whose locks others wait for.
 pub fn offload_now<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     if bytes <= MAX_INLINE_BYTES { work() } else { run_outside(work) }
 }

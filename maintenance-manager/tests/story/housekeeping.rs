@@ -66,6 +66,18 @@ impl TestServer {
         );
         self.execute_sql(&sql).await;
     }
+
+    /// A statement that deletes more versions fails like one that takes too long.
+    async fn refuse_version_batches_above(&self, max_rows: u32) {
+        let sql = format!(
+            "CREATE FUNCTION refuse_many() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF (SELECT count(*) FROM gone) > {max_rows} THEN RAISE 'slow' USING ERRCODE = '57014'; END IF; \
+             RETURN NULL; END $$; \
+             CREATE TRIGGER refuse_many AFTER DELETE ON package_versions REFERENCING OLD TABLE AS gone \
+             FOR EACH STATEMENT EXECUTE FUNCTION refuse_many()"
+        );
+        self.execute_sql(&sql).await;
+    }
 }
 
 #[tokio::test]
@@ -127,16 +139,7 @@ async fn a_step_that_fails_does_not_stop_the_later_steps() {
 async fn a_batch_that_takes_too_long_is_halved_and_tried_again() {
     let server = TestServer::new().await;
     server.add_old_versions(7).await;
-    // A statement that deletes more than two rows ends like one that takes too long.
-    server
-        .execute_sql(
-            "CREATE FUNCTION refuse_many() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             IF (SELECT count(*) FROM gone) > 2 THEN RAISE 'slow' USING ERRCODE = '57014'; END IF; \
-             RETURN NULL; END $$; \
-             CREATE TRIGGER refuse_many AFTER DELETE ON package_versions REFERENCING OLD TABLE AS gone \
-             FOR EACH STATEMENT EXECUTE FUNCTION refuse_many()",
-        )
-        .await;
+    server.refuse_version_batches_above(2).await;
     assert_eq!(server.run_housekeeping(Settings::default()).await.versions, 7);
 }
 
@@ -144,16 +147,7 @@ async fn a_batch_that_takes_too_long_is_halved_and_tried_again() {
 async fn a_pass_removes_a_bounded_number_of_rows() {
     let server = TestServer::new().await;
     server.add_old_versions(251).await;
-    // Each batch ends at one row.
-    server
-        .execute_sql(
-            "CREATE FUNCTION refuse_two() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             IF (SELECT count(*) FROM gone) > 1 THEN RAISE 'slow' USING ERRCODE = '57014'; END IF; \
-             RETURN NULL; END $$; \
-             CREATE TRIGGER refuse_two AFTER DELETE ON package_versions REFERENCING OLD TABLE AS gone \
-             FOR EACH STATEMENT EXECUTE FUNCTION refuse_two()",
-        )
-        .await;
+    server.refuse_version_batches_above(1).await;
     // Nine attempts of the 250 halve the batch from 1,000 rows to one.
     let first = server.run_housekeeping(Settings::default()).await.versions;
     assert!((200..250).contains(&first), "{first}");
