@@ -3,7 +3,7 @@
 //! Changes are ordered by transaction id. Transactions do not end in the order in which they began,
 //! so a reader stops at the oldest transaction that is still writing in this database; before it,
 //! no change can appear any more. After some seconds it waits only for transactions that have
-//! written the log (see [`barrier`]). If a reader may have missed changes, it returns a
+//! written the log (see `log/barrier.rs`). If a reader may have missed changes, it returns a
 //! [`LogBreak`]: then all conclusions from the log are void, and it must be followed from its
 //! current end.
 //!
