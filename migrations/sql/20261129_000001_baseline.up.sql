@@ -61,7 +61,7 @@ CREATE TABLE project_settings (
 CREATE TABLE contents (
     tenant_id uuid NOT NULL REFERENCES projects ON DELETE CASCADE,
     digest    bytea NOT NULL CHECK (length(digest) = 32),
-    body      text COMPRESSION lz4 NOT NULL,
+    body      text NOT NULL,
     -- When the text was last stored or used. A new text may not have references yet, so cleanup waits.
     used_at   timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, digest)
@@ -331,7 +331,7 @@ CREATE TABLE host_hardware (
     updated_at        timestamptz NOT NULL,
     -- The four lists as the REST API shows them, so that no answer has to parse them. Filters read the lists. It is one column,
     -- because the change log leaves out at most one column of a table.
-    parts_json        text COMPRESSION lz4 NOT NULL GENERATED ALWAYS AS (
+    parts_json        text NOT NULL GENERATED ALWAYS AS (
         '{"storages":' || storages_json(storages) || ',"nics":' || nics_json(nics) || ',"usbs":' || usbs_json(usbs)
         || ',"gpus":' || gpus_json(gpus) || '}'
     ) STORED,
@@ -689,7 +689,7 @@ CREATE TABLE node_states (
     update_status_indication text NOT NULL
         CHECK (update_status_indication IN ('unspecified', 'error', 'in_progress', 'idle')),
     update_status_at         timestamptz NOT NULL,
-    os_update_available      text COMPRESSION lz4 NOT NULL,
+    os_update_available      text NOT NULL,
     conditions               jsonb NOT NULL CHECK (jsonb_typeof(conditions) = 'array'),
     -- Why the node does not start an update.
     waiting                  text NOT NULL DEFAULT '' CHECK (octet_length(waiting) <= 1000),
@@ -757,7 +757,7 @@ CREATE TABLE update_runs (
     image           jsonb CHECK (jsonb_typeof(image) = 'object'),
     -- The report of the attempt.
     report          jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(report) = 'object'),
-    log             text COMPRESSION lz4 NOT NULL,
+    log             text NOT NULL,
     sequence        integer NOT NULL CHECK (sequence >= 0),
     generation      bigint NOT NULL CHECK (generation > 0),
     granted_at      timestamptz,
@@ -806,7 +806,7 @@ CREATE TABLE run_events (
     boot_id   text NOT NULL,
     node_time timestamptz,
     at        timestamptz NOT NULL,
-    detail    text COMPRESSION lz4 NOT NULL,
+    detail    text NOT NULL,
     PRIMARY KEY (tenant_id, run_id, position),
     FOREIGN KEY (tenant_id, run_id) REFERENCES update_runs ON DELETE CASCADE
 );
@@ -848,8 +848,8 @@ CREATE TABLE os_artifacts (
     digest     bytea NOT NULL CHECK (length(digest) = 32),
     moved_from bytea CHECK (length(moved_from) = 32),
     title      text,
-    manifest   text COMPRESSION lz4,
-    document   text COMPRESSION lz4,
+    manifest   text,
+    document   text,
     findings   jsonb NOT NULL CHECK (jsonb_typeof(findings) = 'array'),
     trust      text NOT NULL CHECK (trust IN ('valid', 'unsigned', 'invalid', 'unchecked')),
     signature  jsonb CHECK (jsonb_typeof(signature) = 'object'),
@@ -867,7 +867,7 @@ CREATE TABLE os_attachments (
     kind        text NOT NULL CHECK (kind IN ('packages', 'cves')),
     filtered_by bytea NOT NULL CHECK (length(filtered_by) IN (0, 32)),
     digest      bytea CHECK (length(digest) = 32),
-    body        text COMPRESSION lz4,
+    body        text,
     etag        text CHECK (octet_length(etag) <= 1024),
     findings    jsonb NOT NULL CHECK (jsonb_typeof(findings) = 'array'),
     fetched_at  timestamptz NOT NULL,
@@ -1194,6 +1194,23 @@ CREATE TRIGGER tally_emptied AFTER TRUNCATE ON hosts FOR EACH STATEMENT EXECUTE 
 CREATE TRIGGER tally_emptied AFTER TRUNCATE ON instances FOR EACH STATEMENT EXECUTE FUNCTION delete_all_tallies('instance');
 CREATE TRIGGER tally_emptied AFTER TRUNCATE ON update_runs FOR EACH STATEMENT EXECUTE FUNCTION delete_all_tallies('run');
 
+
+-- Long texts are compressed with lz4, which takes less time than the default, pglz. A server without lz4 uses its default.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)) THEN
+        ALTER TABLE contents ALTER COLUMN body SET COMPRESSION lz4;
+        ALTER TABLE host_hardware ALTER COLUMN parts_json SET COMPRESSION lz4;
+        ALTER TABLE node_states ALTER COLUMN os_update_available SET COMPRESSION lz4;
+        ALTER TABLE update_runs ALTER COLUMN log SET COMPRESSION lz4;
+        ALTER TABLE run_events ALTER COLUMN detail SET COMPRESSION lz4;
+        ALTER TABLE os_artifacts
+            ALTER COLUMN manifest SET COMPRESSION lz4,
+            ALTER COLUMN document SET COMPRESSION lz4;
+        ALTER TABLE os_attachments ALTER COLUMN body SET COMPRESSION lz4;
+    END IF;
+END
+$$;
 
 -- Row-level security: a second protection of tenants from each other. A transaction sees the rows of one tenant, all rows with
 -- the scope '*', and none without a scope. FORCE is needed because the program owns the tables. Postgres evaluates the

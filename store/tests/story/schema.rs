@@ -20,13 +20,35 @@ async fn schema_text(db: &DatabaseConnection) -> String {
     lines.join("\n")
 }
 
+/// The recorded schema: the text of the snapshot after its header.
+fn recorded_schema() -> &'static str {
+    let snapshot = include_str!("snapshots/story__schema__schema.snap");
+    let parts = snapshot.splitn(3, "---\n");
+    parts.last().expect("a text").trim_end()
+}
+
+/// Whether the server was built with lz4.
+async fn has_lz4(db: &DatabaseConnection) -> bool {
+    let query =
+        "SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression'";
+    let query = Statement::from_string(DbBackend::Postgres, query);
+    let row = db.query_one_raw(query).await.expect("the settings");
+    row.expect("a row").try_get_by_index(0).expect("an answer")
+}
+
 /// A changed schema is a changed snapshot, so a review sees it next to its migration.
 #[tokio::test]
 async fn the_migrations_create_the_recorded_schema() {
     let db = connect(&fresh_database().await).await;
     let schema = schema_text(&db).await;
     assert!(schema.contains("table hosts"), "{schema}");
-    insta::assert_snapshot!("schema", schema);
+    if has_lz4(&db).await {
+        insta::assert_snapshot!("schema", schema);
+    } else {
+        // Only the compression of the long texts is missing.
+        let expected = recorded_schema().replace(" text lz4", " text");
+        assert_eq!(schema.trim_end(), expected);
+    }
 }
 
 #[tokio::test]
