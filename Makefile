@@ -96,7 +96,7 @@ package: ## build the agent's Debian package (ARCH=amd64|arm64; default: this ma
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-vm test-image-cut test-schema test-history test-race test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-vm test-image-cut test-schema test-postgres test-history test-race test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
 
 .PHONY: test-kill
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
@@ -132,6 +132,11 @@ test-schema: tools ## test every operation of /openapi.json with schemathesis fo
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_SCHEMA_SECONDS=$$(($(or $(MINUTES),10) * 60)) \
 	  EVENKEEL_SCHEMA_EXAMPLES=$(or $(EXAMPLES),50) $(if $(SEED),EVENKEEL_SCHEMA_SEED=$(SEED)) \
 	  $(step) test-schema cargo test --locked -p evenkeel-tests --test servers -- --nocapture schemathesis::
+
+.PHONY: test-postgres
+test-postgres: tools ## run the tests of the store and of the services on newer versions of Postgres (VERSIONS="16 17 18")
+	@deploy/dev/install-tools postgres
+	@deploy/dev/test-postgres $(or $(VERSIONS),16 17 18)
 
 # The long tests build our own crates with optimisation and debug assertions. Without optimisation, our code would take most
 # of their time. Dependencies are built as for `make test`.

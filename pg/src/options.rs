@@ -3,6 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Folder with the Postgres installations of Debian.
+const DEBIAN_BINARIES: &str = "/usr/lib/postgresql";
+
+/// Folder with the Postgres installation that tests use instead of Debian's.
+const TEST_BINARIES_VARIABLE: &str = "EVENKEEL_TEST_POSTGRES_BINARIES";
+
 /// Location and behaviour of a private Postgres.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -21,12 +27,23 @@ impl Options {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
-            binaries: PathBuf::from("/usr/lib/postgresql"),
+            binaries: PathBuf::from(DEBIAN_BINARIES),
             durable: true,
             create_databases: false,
             max_connections: 100,
             start_timeout: Duration::from_mins(2),
             settings: Vec::new(),
+        }
+    }
+
+    /// A Postgres for tests with all its files below `dir`: fast instead of durable. `EVENKEEL_TEST_POSTGRES_BINARIES`
+    /// names the folder of its programs as for [`Self::binaries_in`], so that the same tests run on another version.
+    #[expect(clippy::disallowed_methods, reason = "a switch of the tests")]
+    pub fn for_tests(dir: impl Into<PathBuf>) -> Self {
+        let options = Self::new(dir).durable(false);
+        match std::env::var_os(TEST_BINARIES_VARIABLE) {
+            Some(folder) => options.binaries_in(folder),
+            None => options,
         }
     }
 
@@ -109,7 +126,7 @@ mod tests {
     fn durability_is_off_only_on_request() {
         let durable = Options::new("/x").command_line("/s").join(" ");
         assert!(!durable.contains("fsync"), "{durable}");
-        let quick = Options::new("/x").durable(false).command_line("/s").join(" ");
+        let quick = Options::for_tests("/x").command_line("/s").join(" ");
         assert!(quick.contains("-c fsync=off -c synchronous_commit=off -c full_page_writes=off"));
     }
 

@@ -36,8 +36,7 @@ impl PrivatePostgres {
     async fn start_in(parent: PathBuf, settings: Vec<(String, String)>) -> Result<Self, Error> {
         run_on_thread("postgres-start", move || {
             let (dir, lock) = claim_directory(&parent)?;
-            let options =
-                Options::new(dir).durable(false).create_databases(true).max_connections(200);
+            let options = Options::for_tests(dir).create_databases(true).max_connections(200);
             let options = settings
                 .into_iter()
                 .fold(options, |options, (name, value)| options.setting(name, value));

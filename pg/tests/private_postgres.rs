@@ -24,7 +24,7 @@ fn open_folder() -> TempDir {
 }
 
 fn fast_options(dir: &Path) -> Options {
-    Options::new(dir.join("pg")).durable(false)
+    Options::for_tests(dir.join("pg"))
 }
 
 fn try_sql(url: &str, statement: &str) -> Result<String, String> {

@@ -82,8 +82,7 @@ async fn start_on_a_port(home: &Path) -> (PrivatePostgres, u16) {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let port = free.local_addr().expect("an address").port();
         drop(free);
-        let options = Options::new(home)
-            .durable(false)
+        let options = Options::for_tests(home)
             .setting("listen_addresses", "localhost")
             .setting("port", port.to_string());
         match PrivatePostgres::start(options).await {

@@ -46,7 +46,7 @@ async fn a_restarted_server_is_detected() {
     // The user of Postgres needs access to the folder.
     let open_to_all = fs::Permissions::from_mode(0o711);
     fs::set_permissions(folder.path(), open_to_all).expect("changed");
-    let options = Options::new(folder.path().join("postgres"));
+    let options = Options::for_tests(folder.path().join("postgres")).durable(true);
     let postgres = PrivatePostgres::start(options.clone()).await;
     let postgres = postgres.expect("a Postgres");
     let store = Store::connect(&postgres.url(), StoreOptions::default()).await;
