@@ -21,7 +21,15 @@ pub(crate) const TENANT_SETTING: &str = "evenkeel.tenant";
 const DURABLE_COMMIT: (&str, &str) =
     ("synchronous_commit", "replace(current_setting('synchronous_commit'), 'off', 'on')");
 
-/// Settings of a session: names and SQL expressions of their values.
+/// A setting of Postgres 17 and newer. A value of the role or the database would end long lists,
+/// leases and migrations, which have limits of their own.
+const NO_TRANSACTION_TIMEOUT: (&str, &str) = (
+    "transaction_timeout",
+    "CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL \
+     THEN set_config('transaction_timeout', '0', false) END",
+);
+
+/// Settings of a session: names, and SQL expressions that set them and return the new values.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionSettings(Arc<[(&'static str, String)]>);
 
@@ -29,10 +37,15 @@ impl SessionSettings {
     pub(crate) fn new<V: AsRef<str>>(
         settings: impl IntoIterator<Item = (&'static str, V)>,
     ) -> Self {
+        let set = |name: &'static str, value: &str| {
+            (name, format!("set_config('{name}', {value}, false)"))
+        };
         let literal = |value: V| format!("'{}'", value.as_ref().replace('\'', "''"));
-        let settings = settings.into_iter().map(|(name, value)| (name, literal(value)));
-        let (name, durable) = DURABLE_COMMIT;
-        Self(settings.chain([(name, durable.to_owned())]).collect())
+        let settings = settings.into_iter().map(|(name, value)| set(name, &literal(value)));
+        let (durable, value) = DURABLE_COMMIT;
+        let (unlimited, expression) = NO_TRANSACTION_TIMEOUT;
+        let last = [set(durable, value), (unlimited, expression.to_owned())];
+        Self(settings.chain(last).collect())
     }
 
     /// Sets the settings for the whole session and reads them back.
@@ -40,15 +53,23 @@ impl SessionSettings {
     /// # Errors
     /// The database does not answer, refuses a setting, or has lost one.
     pub(crate) async fn apply(&self, session: &mut PgConnection) -> Result<(), SessionError> {
-        let set =
-            self.0.iter().map(|(name, value)| format!("set_config('{name}', {value}, false)"));
+        let set = self.0.iter().map(|(_, expression)| expression.clone());
         let set = select_texts(session, set.collect()).await?;
         // In a statement of its own, so that a pooler can choose another session for it.
         let read = self.0.iter().map(|(name, _)| format!("current_setting('{name}', true)"));
         let read = select_texts(session, read.collect()).await?;
-        let mut compared = self.0.iter().zip(set.iter().zip(&read));
+        Ok(self.compare(&set, &read)?)
+    }
+
+    /// Compares the values of all settings, as they were set and as they were read back.
+    fn compare(
+        &self,
+        set: &[Option<String>],
+        read: &[Option<String>],
+    ) -> Result<(), IncompatibleDatabase> {
+        let mut compared = self.0.iter().zip(set.iter().zip(read));
         match compared.find(|(_, (set, read))| set != read) {
-            Some(((name, _), _)) => Err(IncompatibleDatabase::SettingLost { name }.into()),
+            Some(((name, _), _)) => Err(IncompatibleDatabase::SettingLost { name }),
             None => Ok(()),
         }
     }
@@ -153,4 +174,34 @@ pub(crate) async fn keeps_sessions(
 
 async fn backend_pid(session: &mut PgConnection) -> Result<Vec<Option<String>>, sqlx::Error> {
     select_texts(session, vec!["pg_backend_pid()::text".to_owned()]).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_that_is_read_back_with_another_value_is_lost() {
+        let settings = SessionSettings::new([("jit", "off"), ("lock_timeout", "5000")]);
+        let values = |texts: [&str; 3]| {
+            let mut values: Vec<_> = texts.map(|text| Some(text.to_owned())).into();
+            values.push(None); // Before Postgres 17 there is no transaction_timeout.
+            values
+        };
+        let set = values(["off", "5s", "on"]);
+        assert_eq!(settings.compare(&set, &set), Ok(()));
+        for (read, name) in [
+            (["on", "5s", "on"], "jit"),
+            (["off", "0", "on"], "lock_timeout"),
+            (["off", "5s", "off"], "synchronous_commit"),
+            (["on", "0", "off"], "jit"),
+        ] {
+            let lost = IncompatibleDatabase::SettingLost { name };
+            assert_eq!(settings.compare(&set, &values(read)), Err(lost));
+        }
+        let mut newer = set.clone();
+        newer[3] = Some("1min".to_owned());
+        let lost = IncompatibleDatabase::SettingLost { name: "transaction_timeout" };
+        assert_eq!(settings.compare(&set, &newer), Err(lost));
+    }
 }

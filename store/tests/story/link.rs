@@ -82,6 +82,43 @@ async fn a_pooler_that_gives_each_transaction_another_session_is_refused() {
     assert!(refused.to_string().contains("session mode"), "{refused}");
 }
 
+/// It sets the settings in one session and reads them back in another one.
+#[tokio::test]
+async fn a_pooler_that_loses_the_settings_of_a_session_is_refused() {
+    let direct = fresh_database().await;
+    let proxy = Proxy::opening_sessions(&direct).await;
+    let url = proxy.url(&direct);
+    // The pool tries again until this time is over.
+    let acquire_timeout = Duration::from_millis(500);
+    let options = StoreOptions { acquire_timeout, ..StoreOptions::default() };
+    let refused = until("the settings are compared", async || {
+        match Store::connect(&url, options.clone()).await {
+            // A busy machine.
+            Err(StoreError::Unreachable(_)) => None,
+            answer => Some(answer),
+        }
+    });
+    let lost = IncompatibleDatabase::SettingLost { name: "statement_timeout" };
+    let refused = refused.await;
+    assert!(
+        matches!(&refused, Err(StoreError::Incompatible(error)) if *error == lost),
+        "{refused:?}"
+    );
+    assert!(lost.to_string().contains("the setting statement_timeout"), "{lost}");
+}
+
+/// Postgres 17 added this limit. It would end a long list or a migration.
+#[tokio::test]
+async fn a_limit_of_the_database_for_transactions_does_not_apply_to_the_server() {
+    let url = fresh_database().await;
+    let limit = "DO $$ BEGIN IF current_setting('server_version_num')::integer >= 170000 THEN \
+                 EXECUTE format('ALTER DATABASE %I SET transaction_timeout = 60000', current_database()); \
+                 END IF; END $$";
+    connect(&url).await.execute_unprepared(limit).await.expect("altered");
+    let limit = "SELECT coalesce(current_setting('transaction_timeout', true), '0')";
+    assert_eq!(query_text(&connect(&url).await, limit).await, "0");
+}
+
 #[tokio::test]
 async fn a_stricter_durability_of_the_database_is_kept() {
     let url = fresh_database().await;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional, sink};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
@@ -17,8 +17,13 @@ pub struct Proxy {
     _tasks: JoinSet<()>,
 }
 
-/// Idle sessions of a pooler.
-type Sessions = Arc<Mutex<Vec<UnixStream>>>;
+/// A pooler in transaction mode.
+#[derive(Clone)]
+struct Pooler {
+    socket: PathBuf,
+    idle: Arc<Mutex<Vec<UnixStream>>>,
+    reuses_sessions: bool,
+}
 
 impl Proxy {
     /// The URL of the same database through the proxy.
@@ -38,11 +43,20 @@ impl Proxy {
         Self::start(move |client| forward_without_options(client, socket.clone())).await
     }
 
-    /// A pooler in transaction mode.
+    /// A pooler in transaction mode. A transaction gets the session that was used last, as from
+    /// `PgBouncer`.
     pub async fn pooling_transactions(direct: &str) -> Self {
-        let (socket, sessions) = (socket_of(direct), Sessions::default());
-        let serve = move |client| pool_transactions(client, socket.clone(), Arc::clone(&sessions));
-        Self::start(serve).await
+        Self::pooling(direct, true).await
+    }
+
+    /// A pooler that gives each transaction a new session.
+    pub async fn opening_sessions(direct: &str) -> Self {
+        Self::pooling(direct, false).await
+    }
+
+    async fn pooling(direct: &str, reuses_sessions: bool) -> Self {
+        let pooler = Pooler { socket: socket_of(direct), idle: Arc::default(), reuses_sessions };
+        Self::start(move |client| pool_transactions(client, pooler.clone())).await
     }
 
     async fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
@@ -100,25 +114,43 @@ async fn read_startup(client: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
-async fn pool_transactions(
-    mut client: TcpStream,
-    socket: PathBuf,
-    sessions: Sessions,
-) -> Option<()> {
+impl Pooler {
+    /// Opens a session and forwards the answer to the startup packet.
+    async fn open_session(
+        &self,
+        startup: &[u8],
+        client: &mut (impl AsyncWrite + Unpin),
+    ) -> Option<UnixStream> {
+        let mut session = UnixStream::connect(&self.socket).await.ok()?;
+        session.write_all(startup).await.ok()?;
+        while forward_answer(&mut session, client).await? != b'I' {}
+        Some(session)
+    }
+
+    /// The session for the next transaction of a client.
+    async fn acquire(&self, startup: &[u8]) -> Option<UnixStream> {
+        if self.reuses_sessions {
+            return self.idle.lock().expect("a lock").pop();
+        }
+        self.open_session(startup, &mut sink()).await
+    }
+
+    fn release(&self, session: UnixStream) {
+        self.idle.lock().expect("a lock").push(session);
+    }
+}
+
+async fn pool_transactions(mut client: TcpStream, pooler: Pooler) -> Option<()> {
     let startup = read_startup(&mut client).await?;
-    let mut session = UnixStream::connect(socket).await.ok()?;
-    session.write_all(&startup).await.ok()?;
-    while forward_answer(&mut session, &mut client).await? != b'I' {}
-    sessions.lock().expect("a lock").push(session);
+    let session = pooler.open_session(&startup, &mut client).await?;
+    pooler.release(session);
     let mut request = vec![0; 64 << 10];
     loop {
         let mut count = client.read(&mut request).await.ok()?;
         if count == 0 || request[0] == b'X' {
             return None;
         }
-        // The one that was used last, as `PgBouncer` does.
-        let idle = sessions.lock().expect("a lock").pop();
-        let mut session = idle?;
+        let mut session = pooler.acquire(&startup).await?;
         loop {
             session.write_all(&request[..count]).await.ok()?;
             if forward_answer(&mut session, &mut client).await? == b'I' {
@@ -127,13 +159,18 @@ async fn pool_transactions(
             // The transaction is open, so the client keeps the session.
             count = client.read(&mut request).await.ok()?;
         }
-        sessions.lock().expect("a lock").push(session);
+        if pooler.reuses_sessions {
+            pooler.release(session);
+        }
     }
 }
 
 /// Forwards messages until the database is ready for the next request, and returns the state of the
 /// transaction.
-async fn forward_answer(session: &mut UnixStream, client: &mut TcpStream) -> Option<u8> {
+async fn forward_answer(
+    session: &mut UnixStream,
+    client: &mut (impl AsyncWrite + Unpin),
+) -> Option<u8> {
     loop {
         let kind = session.read_u8().await.ok()?;
         let length = session.read_i32().await.ok()?;
