@@ -143,7 +143,7 @@ test-postgres: tools ## run the tests of the store and of the services on newer 
 test-history test-race: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
 
 .PHONY: test-history
-test-history: tools ## kill two servers repeatedly and compare their records with the actions of simulated nodes (POLLS=n, SEED=n, SCALE=n)
+test-history: tools ## kill servers, shift clocks, restore dumps, and compare the records with the actions of simulated nodes (POLLS=n, SEED=n, SCALE=n)
 	@SHOW=1 EVENKEEL_HISTORY_POLLS=$(or $(POLLS),1000000) $(if $(SEED),EVENKEEL_HISTORY_SEED=$(SEED)) \
 	  EVENKEEL_HISTORY_SCALE=$(or $(SCALE),3) \
 	  $(step) test-history cargo test --locked -p evenkeel-tests --test servers -- --nocapture history::

@@ -1,10 +1,11 @@
 //! Histories: what servers recorded, compared with what simulated nodes really did.
 //!
-//! [`Replicas`] are real servers on one Postgres that are killed all the time, [`SimulatedFleet`] has nodes of both
-//! protocols, and [`Operator`] creates windows and changes assignments meanwhile and logs this in an [`OperatorLog`].
-//! [`check`] compares.
+//! [`Replicas`] are real servers on one Postgres that are killed all the time, a [`ShiftedServer`] has a wrong clock,
+//! [`SimulatedFleet`] has nodes of both protocols, and [`Operator`] creates windows and changes assignments meanwhile and
+//! logs this in an [`OperatorLog`]. [`check`] compares.
 
 pub mod check;
+mod database;
 mod image_catalog;
 mod operator;
 mod operator_client;
@@ -14,6 +15,7 @@ mod repeated_schedules;
 mod replicas;
 mod run_records;
 mod scripted_node;
+mod shifted_server;
 mod simulated_fleet;
 mod timeline;
 
@@ -28,6 +30,7 @@ pub use registrar::NodeRegistrar;
 pub use replicas::{Replicas, machine_time, server_program};
 pub use run_records::{Run, RunEntry, read_runs};
 pub use scripted_node::ScriptedNode;
+pub use shifted_server::ShiftedServer;
 pub use simulated_fleet::{FleetSettings, GroundTruth, SimulatedFleet};
 pub use timeline::render_timeline;
 

@@ -10,3 +10,6 @@ pub mod history;
 pub mod lab;
 pub mod node_setup;
 pub mod node_state;
+mod programs;
+
+pub use programs::run_program;

@@ -4,8 +4,10 @@ mod delivery;
 mod eim;
 mod images;
 mod own;
+pub mod restored;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use std::fmt;
 
@@ -34,6 +36,8 @@ pub enum Rule {
     NoRunTwice,
     /// Every recorded event happened.
     NothingIsInvented,
+    /// A run belongs to the machine that did it, also if IDs were given to another machine after a restore.
+    NoMachineIsMistaken,
     /// An update starts only in a window and with a permit, by the clock of the side that decides.
     NoStartWithoutPermit,
     /// An instance has at most one open run.
@@ -42,6 +46,10 @@ pub enum Rule {
     EndsMatch,
     /// A run times out only after it stayed in one state for the configured time.
     NoEarlyTimeout,
+    /// An event is recorded with a time of the history, whatever the clock of a server shows.
+    TimesAreTrue,
+    /// Nothing is recorded while the database cannot be written.
+    NoWriteWhileReadOnly,
     /// A node gets only a desired image, and an older image only if the policy allows it.
     NoUndesiredImage,
     /// The target of a node does not change while an update to it runs.
@@ -83,6 +91,7 @@ pub fn check_own_node(
     let log = &log.for_node(member);
     check_open_runs(&mut findings, runs);
     check_timeouts(&mut findings, runs, log);
+    times::check_times(&mut findings, runs, log);
     own::check_own(&mut findings, ground_truth, runs, log);
     images::check_images(&mut findings, ground_truth, runs, log);
     findings.violations
@@ -99,6 +108,7 @@ pub fn check_eim_node(
     let log = &log.for_node(member);
     check_open_runs(&mut findings, runs);
     check_timeouts(&mut findings, runs, log);
+    times::check_times(&mut findings, runs, log);
     eim::check_eim(&mut findings, ground_truth, runs, log);
     findings.violations
 }

@@ -1,4 +1,5 @@
-//! What operators did: windows, assignments, pauses, orders and images, and the time span in which each was valid.
+//! What operators did: windows, assignments, pauses, orders and images, and the time span in which each was valid; and
+//! when the database could not be written.
 
 use std::collections::BTreeMap;
 
@@ -131,6 +132,10 @@ pub struct OperatorLog {
     pub desired_images: BTreeMap<String, DesiredImage>,
     /// How long a run may stay in one state before the servers time it out, by their settings.
     pub run_timeout: TimeDelta,
+    /// From the start of the first node to the end of the last one.
+    pub period: Span,
+    /// When nothing could be written to the database.
+    pub read_only: Vec<Span>,
 }
 
 impl SimulatedMember {

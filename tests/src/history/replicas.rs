@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use evenkeel_auth::{Authority, CertificateAuthority, Keys};
 use evenkeel_kit::{Clock as _, SystemClock};
@@ -15,6 +16,12 @@ use crate::lab::Binaries;
 /// Settings of Postgres. As in production, it must collect statistics of its tables: without them it takes a project
 /// with hundreds of nodes for a small one, and scans whole tables for each node.
 const POSTGRES_SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
+
+/// How long a server may take to notice that it is ready, or not ready, on a busy machine.
+const READINESS_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Delay between two questions whether a server is ready.
+const READINESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The clock of this machine, which is the servers' clock as well.
 pub fn machine_time() -> Time {
@@ -47,19 +54,49 @@ impl Replicas {
         let folder = folder.expect("a temporary folder");
         let postgres = PrivatePostgres::throwaway_with(&POSTGRES_SETTINGS).await;
         let postgres = postgres.expect("a Postgres");
-        let program = server_program().await;
-        let mut servers = Vec::new();
+        let mut replicas = Self { servers: Vec::new(), postgres: Some(postgres), folder };
         for (number, settings) in settings.iter().enumerate() {
-            let config = folder.path().join(format!("{number}.toml"));
-            fs::write(&config, configuration(folder.path(), number, &postgres.url(), settings))
-                .expect("a configuration can be written");
-            let server = ServerProcess::new(&program, folder.path(), &format!("server-{number}"));
-            let mut server = server.option("--config", &config);
+            let mut server = replicas.new_server(number, settings).await;
             // Sequentially: the first server creates the schema, the keys and the project.
             server.start_and_wait().await;
-            servers.push(server);
+            replicas.servers.push(server);
         }
-        Self { servers, postgres: Some(postgres), folder }
+        replicas
+    }
+
+    /// One more server with the same database, which is not started and does not belong to the replicas.
+    pub(super) async fn new_server(&self, number: usize, settings: &str) -> ServerProcess {
+        let (program, folder) = (server_program().await, self.folder());
+        let config = folder.join(format!("{number}.toml"));
+        let url = self.postgres().url();
+        fs::write(&config, configuration(folder, number, &url, settings))
+            .expect("a configuration can be written");
+        let server = ServerProcess::new(&program, folder, &format!("server-{number}"));
+        server.option("--config", &config)
+    }
+
+    /// The folder of all files.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The URL of a database for the superuser.
+    pub(super) fn admin_url(&self, database: &str) -> String {
+        self.postgres().admin_url().replacen("/postgres?", &format!("/{database}?"), 1)
+    }
+
+    fn postgres(&self) -> &PrivatePostgres {
+        self.postgres.as_ref().expect("it runs until the replicas are stopped")
+    }
+
+    /// Waits until every running server says that it is ready, or that it is not ready.
+    ///
+    /// # Panics
+    /// A server does not say so in time.
+    pub async fn wait_for_readiness(&self, is_ready: bool) {
+        for server in self.servers.iter().filter(|server| server.is_started()) {
+            wait_for_readiness(server, is_ready).await;
+        }
     }
 
     /// REST address of each server.
@@ -137,6 +174,22 @@ impl Replicas {
         if let Some(postgres) = self.postgres.take() {
             postgres.stop().await;
         }
+    }
+}
+
+/// Waits until a server says that it is ready, or that it is not ready.
+pub(super) async fn wait_for_readiness(server: &ServerProcess, is_ready: bool) {
+    let admin = RestClient::connect(&server.address("admin"), "default", "none");
+    let begun = Instant::now();
+    loop {
+        let answer = admin.call("GET /readyz", None).await;
+        if answer.status.is_success() == is_ready {
+            return;
+        }
+        let expected = if is_ready { "ready" } else { "not ready" };
+        let is_late = begun.elapsed() > READINESS_TIMEOUT;
+        assert!(!is_late, "it should be {expected}: {}\n{}", answer.text, server.log());
+        tokio::time::sleep(READINESS_INTERVAL).await;
     }
 }
 

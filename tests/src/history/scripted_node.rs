@@ -46,8 +46,18 @@ impl ScriptedNode {
         replicas: &Replicas,
         rng: &mut Rng,
     ) -> Self {
-        registrar.connect(replicas);
         let uuid = rng.uuid();
+        Self::enroll_machine(registrar, replicas, uuid, rng).await
+    }
+
+    /// Enrolls the machine with this UUID, with our own agent.
+    pub async fn enroll_machine(
+        registrar: &mut NodeRegistrar,
+        replicas: &Replicas,
+        uuid: Uuid,
+        rng: &mut Rng,
+    ) -> Self {
+        registrar.connect(replicas);
         let (member, credential) = registrar.enroll(uuid, None, rng).await;
         Self {
             member,
@@ -99,14 +109,27 @@ impl ScriptedNode {
     /// # Panics
     /// The poll fails.
     pub async fn send_facts(&self) {
+        self.try_send_facts().await.expect("a poll");
+    }
+
+    /// Polls with facts until a server accepts or refuses the poll.
+    ///
+    /// # Errors
+    /// The server refuses the poll.
+    ///
+    /// # Panics
+    /// There is no answer in time.
+    pub async fn try_send_facts(&self) -> Result<(), Status> {
         let facts = Facts {
             agent_version: "0.1.0".to_owned(),
             modules: vec!["packages".to_owned()],
             ..Facts::default()
         };
         let request = PollRequest { facts: Some(facts), ..PollRequest::default() };
-        let mut client = AgentServiceClient::new(self.channels[0].clone());
-        client.poll(self.with_credential(request)).await.expect("a poll");
+        let answer = self.call_until_settled(0, &request, async |channel, request| {
+            AgentServiceClient::new(channel).poll(request).await
+        });
+        answer.await.map(drop)
     }
 
     /// Reports a new attempt that has downloaded and is ready to start.
@@ -129,9 +152,26 @@ impl ScriptedNode {
     /// Sends a report, and repeats it until there is an answer.
     ///
     /// # Panics
-    /// There is no answer in time.
+    /// There is no answer in time, or the server refuses the report.
     pub async fn send_report(&self, server: usize, request: &ReportRequest) -> ReportResponse {
-        self.call_until_answered(server, request, async |channel, request| {
+        self.try_send_report(server, request)
+            .await
+            .unwrap_or_else(|status| panic!("{} was refused: {status:?}", self.member.host))
+    }
+
+    /// Sends a report, and repeats it until a server accepts or refuses it.
+    ///
+    /// # Errors
+    /// The server refuses the report.
+    ///
+    /// # Panics
+    /// There is no answer in time.
+    pub async fn try_send_report(
+        &self,
+        server: usize,
+        request: &ReportRequest,
+    ) -> Result<ReportResponse, Status> {
+        self.call_until_settled(server, request, async |channel, request| {
             AgentServiceClient::new(channel).report(request).await
         })
         .await
@@ -183,19 +223,31 @@ impl ScriptedNode {
         schedule.is_some_and(|schedule| schedule.single_schedule.is_some())
     }
 
-    /// Calls one server after the other, starting with `first`, until there is an answer. Agents repeat a call that may
-    /// have been lost in the same way.
+    /// Calls one server after the other as [`Self::call_until_settled`] does, until there is an answer.
     async fn call_until_answered<Q: Clone, A>(
         &self,
         first: usize,
         request: &Q,
         call: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
     ) -> A {
+        let answer = self.call_until_settled(first, request, call).await;
+        answer.unwrap_or_else(|status| panic!("{} was refused: {status:?}", self.member.host))
+    }
+
+    /// Calls one server after the other, starting with `first`, until there is an answer or a refusal. Agents repeat a
+    /// call that may have been lost in the same way.
+    async fn call_until_settled<Q: Clone, A>(
+        &self,
+        first: usize,
+        request: &Q,
+        call: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Status> {
         let begun = Instant::now();
         for server in first.. {
             let channel = self.channels[server % self.channels.len()].clone();
             match call(channel, self.with_credential(request.clone())).await {
-                Ok(answer) => return answer.into_inner(),
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) if !is_network_error(&status) => return Err(status),
                 Err(status) => self.wait_before_retry(&status, begun).await,
             }
         }
@@ -203,7 +255,6 @@ impl ScriptedNode {
     }
 
     async fn wait_before_retry(&self, status: &Status, begun: Instant) {
-        assert!(is_network_error(status), "{} was refused: {status:?}", self.member.host);
         assert!(begun.elapsed() < ANSWER_TIMEOUT, "{} has no answer: {status:?}", self.member.host);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

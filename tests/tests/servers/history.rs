@@ -1,5 +1,7 @@
 //! Many nodes of both protocols over unreliable connections, and two servers on one Postgres that
-//! are killed every few seconds: the recorded runs must match what the nodes did.
+//! are killed every few seconds: the recorded runs must match what the nodes did. Meanwhile the clock
+//! of a third server jumps by a year, and the database turns read-only; see [`faults`]. [`restore`]
+//! goes back to a dump.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -11,10 +13,13 @@
 //! With the same seed every node, the operator and the killer make the same random choices. Their
 //! order in time still depends on the machine.
 
+mod faults;
+mod restore;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::TimeDelta;
 use evenkeel_simulator::connection::Faults;
@@ -22,10 +27,12 @@ use evenkeel_simulator::ground_truth::{DeliveredSchedule, EimSchedule, StartPerm
 use evenkeel_simulator::rng::Rng;
 use evenkeel_tests::history::{
     FleetSettings, GroundTruth, MAX_CACHE_AGE, Operator, OperatorClient, OperatorLog, Replicas,
-    Run, SimulatedFleet, SimulatedMember, check, number, print_progress, read_runs,
-    render_timeline,
+    Run, ShiftedServer, SimulatedFleet, SimulatedMember, check, machine_time, number,
+    print_progress, read_runs, render_timeline,
 };
 use tokio_util::sync::CancellationToken;
+
+use faults::inject_faults;
 
 /// Timeout of a run: shorter than the default, so that some runs are abandoned.
 const RUN_TIMEOUT: TimeDelta = TimeDelta::seconds(50);
@@ -56,6 +63,18 @@ min_query_interval = \"200ms\"
 /// what the nodes did.
 const AUDIT_SETTINGS: [&str; 2] = ["audit_every = 1\n", "audit_every = 0\n"];
 
+/// Settings of the server with the shifted clock. It tries to clean up every second.
+const SHIFTED_SETTINGS: &str = "
+[maintenance_manager]
+run_check_interval = \"1s\"
+housekeeping_schedule = \"* * * * * *\"
+[maintenance_manager.run_timeouts]
+applying = \"50s\"
+rebooting = \"50s\"
+verifying = \"50s\"
+reverting = \"50s\"
+";
+
 /// Log text and metric of a server that cached a wrong answer.
 const MISMATCH_LOG_TEXT: &str = "a cached answer differs from the database";
 const MISMATCHES_METRIC: &str = "evenkeel_answer_cache_mismatches_total";
@@ -72,7 +91,9 @@ async fn recorded_runs_match_what_the_nodes_did() {
     let oldest = MAX_CACHE_AGE.num_seconds();
     let settings =
         AUDIT_SETTINGS.map(|audits| format!("{SETTINGS}max_staleness = \"{oldest}s\"\n{audits}"));
+    let begun_at = machine_time();
     let mut replicas = Replicas::start_each(&settings.each_ref().map(String::as_str)).await;
+    let shifted = ShiftedServer::start(&replicas, SHIFTED_SETTINGS).await;
     let client = OperatorClient::new(&replicas.rest_addresses(), &replicas.operator_token());
     let times = usize::try_from(number("EVENKEEL_HISTORY_SCALE", 1)).expect("a small factor");
     let options =
@@ -85,7 +106,7 @@ async fn recorded_runs_match_what_the_nodes_did() {
     let begun = Instant::now();
     let stop = CancellationToken::new();
     let ended = CancellationToken::new();
-    let killer = kill_repeatedly(&mut replicas, Rng::new(seed, 2), stop.clone());
+    let faults = inject_faults(&mut replicas, &shifted, Rng::new(seed, 2), stop.clone());
     let work = async {
         let log = operator.run(stop.clone()).await;
         ended.cancel();
@@ -98,27 +119,30 @@ async fn recorded_runs_match_what_the_nodes_did() {
         ended.cancelled().await;
     };
     let lived = fleet.run(polls, pause);
-    let ((kills, mut answered), log, done) = tokio::join!(killer, work, lived);
+    let (mut faults, mut log, done) = tokio::join!(faults, work, lived);
+    log.period = (begun_at, machine_time());
+    log.read_only = std::mem::take(&mut faults.read_only);
 
     let ended = Instant::now();
     let runs = read_runs(&client).await;
     print_progress(&format!("{} runs read in {:.0?}", runs.len(), ended.elapsed()));
     let coverage = Coverage::from_history(&done, &runs);
-    print_progress(&format!("{kills} kills, {}; {coverage:?}", describe_log(&log)));
+    print_progress(&format!("{faults:?}, {}; {coverage:?}", describe_log(&log)));
     let ended = Instant::now();
     let failures: Vec<_> = done.iter().filter_map(|node| check_node(node, &runs, &log)).collect();
     print_progress(&format!("checked in {:.0?}", ended.elapsed()));
-    let logs = replicas.logs();
+    let logs = replicas.logs() + &shifted.log();
     let counted = replicas.metric_lines(MISMATCHES_METRIC).await;
-    answered.add(&replicas.metric_lines(POLLS_METRIC).await);
-    print_progress(&answered.lines().join("\n"));
+    faults.answered.add(&replicas.metric_lines(POLLS_METRIC).await);
+    print_progress(&faults.answered.lines().join("\n"));
+    drop(shifted);
     replicas.stop().await;
     let failures = failures.join("\n\n");
     assert!(failures.is_empty(), "{failures}\n{logs}\nEVENKEEL_HISTORY_SEED={seed}");
     assert_no_mismatches(&logs, &counted);
-    assert!(kills > 1, "only {kills} kills: this shows nothing");
+    faults.assert_sufficient();
     coverage.assert_sufficient(polls);
-    answered.assert_sufficient(polls);
+    faults.answered.assert_sufficient(polls);
 }
 
 /// Fails if a server logged or counted a wrong cached answer.
@@ -287,42 +311,6 @@ impl PollCounts {
             self.count_kind("hit") >= least && self.count_kind("long_poll") >= least,
             "too few cached answers or long polls: {self:?}"
         );
-    }
-}
-
-/// Kills a server every few seconds and restarts it. All servers run at the end. Returns the number of
-/// kills and the counters of the killed processes.
-async fn kill_repeatedly(
-    replicas: &mut Replicas,
-    mut rng: Rng,
-    stop: CancellationToken,
-) -> (usize, PollCounts) {
-    let (mut kills, mut answered) = (0, PollCounts::default());
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return (kills, answered),
-            () = tokio::time::sleep(Duration::from_millis(rng.between(1_500, 5_000))) => {}
-        }
-        let counted = replicas.metric_lines(POLLS_METRIC).await;
-        let servers = replicas.servers();
-        let at = usize::from(rng.happens(500)) % servers.len();
-        let both = rng.happens(100);
-        servers[at].kill();
-        if both {
-            let other = (at + 1) % servers.len();
-            servers[other].kill();
-        }
-        kills += 1;
-        // All servers ran, and each has the same metrics.
-        let share = counted.len() / servers.len();
-        let each = servers.iter().zip(counted.chunks(share));
-        for (_, counted) in each.filter(|(server, _)| !server.is_started()) {
-            answered.add(counted);
-        }
-        tokio::time::sleep(Duration::from_millis(rng.between(0, 800))).await;
-        for server in servers.iter_mut().filter(|server| !server.is_started()) {
-            server.start_and_wait().await;
-        }
     }
 }
 

@@ -4,7 +4,9 @@ mod delivery;
 mod eim;
 mod images;
 mod own;
+mod restored;
 mod run_timeouts;
+mod times;
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_simulator::clock::{Moment, Time};
@@ -41,7 +43,8 @@ fn action(requested_at: i64, done: i64) -> Action {
     Action { requested_at: at(requested_at), done_at: Some(at(done)) }
 }
 
-/// A window from 100 to 200, created at 10, an assignment to the project since 5, and a run timeout of 50 seconds.
+/// A window from 100 to 200, created at 10, an assignment to the project since 5, and a run timeout of 50 seconds. The
+/// history lasts until 1,000.
 fn usual_log() -> OperatorLog {
     OperatorLog {
         windows: vec![WindowRecord {
@@ -56,6 +59,7 @@ fn usual_log() -> OperatorLog {
             validity: Validity::since(action(5, 6)),
         }],
         run_timeout: TimeDelta::seconds(50),
+        period: (at(0), at(1_000)),
         ..OperatorLog::default()
     }
 }

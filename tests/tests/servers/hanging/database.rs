@@ -3,21 +3,16 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use evenkeel_pg::{Options, PrivatePostgres};
-use evenkeel_tests::lab::describe_output;
+use evenkeel_tests::run_program;
 use tempfile::TempDir;
-use tokio::process::Command;
 
 use super::test_server::until;
 
 /// Logins as in a private Postgres, and also for replication.
 const HBA_RULES: &str =
     "local all all peer map=evenkeel\nlocal replication all peer map=evenkeel\n";
-
-/// Maximum run time of a Postgres program on a busy machine.
-const PROGRAM_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A Postgres in a temporary folder, which is deleted with it.
 #[derive(Debug)]
@@ -124,21 +119,4 @@ fn temporary_folder() -> TempDir {
         .permissions(Permissions::from_mode(0o711))
         .tempdir()
         .expect("a temporary folder")
-}
-
-/// Output of a program of this machine, which must succeed.
-#[expect(clippy::disallowed_methods, reason = "Postgres comes with its own programs")]
-async fn run_program(program: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(program);
-    let output = command.args(arguments).kill_on_drop(true).output();
-    let output = tokio::time::timeout(PROGRAM_TIMEOUT, output).await;
-    let output = output.expect("the program ends");
-    let output = output.expect("the program starts");
-    assert!(
-        output.status.success(),
-        "{} {arguments:?}: {}",
-        program.display(),
-        describe_output(&output)
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -1,0 +1,106 @@
+//! Faults while the nodes live: servers are killed, the database cannot be written for a while, and
+//! the clock of a server jumps by a year and back.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use evenkeel_simulator::ground_truth::Span;
+use evenkeel_simulator::rng::Rng;
+use evenkeel_tests::history::{Replicas, ShiftedServer};
+use tokio_util::sync::CancellationToken;
+
+use super::{POLLS_METRIC, PollCounts};
+
+/// Days by which the clock jumps.
+const CLOCK_SHIFTS: [i64; 2] = [365, -365];
+
+/// How long the clock stays shifted: the server tries to clean up every second.
+const SHIFT_MILLIS: (u64, u64) = (2_500, 4_000);
+
+/// How long the database stays read-only after every server has noticed it.
+const READ_ONLY_MILLIS: (u64, u64) = (1_500, 3_000);
+
+/// Connections of servers begin to refuse writes one after the other. After this time all do.
+const READ_ONLY_MARGIN: TimeDelta = TimeDelta::seconds(1);
+
+/// What was done to the servers.
+#[derive(Debug, Default)]
+pub struct InjectedFaults {
+    kills: usize,
+    clock_shifts: usize,
+    read_only_count: usize,
+    /// When the database was read-only.
+    pub read_only: Vec<Span>,
+    /// The counters of the killed processes.
+    pub answered: PollCounts,
+}
+
+impl InjectedFaults {
+    /// Fails if too few faults happened to show anything.
+    pub fn assert_sufficient(&self) {
+        let Self { kills, clock_shifts, read_only_count, .. } = self;
+        assert!(
+            *kills > 1 && *clock_shifts > 0 && *read_only_count > 0,
+            "too few faults: {kills} kills, {clock_shifts} shifts of a clock, {read_only_count} times read-only"
+        );
+    }
+}
+
+/// Kills a server every few seconds and restarts it. The database turns read-only after the first
+/// kill, the clock is shifted after the second one, and then both at random. All servers run at the
+/// end, with the right time.
+pub async fn inject_faults(
+    replicas: &mut Replicas,
+    shifted: &ShiftedServer,
+    mut rng: Rng,
+    stop: CancellationToken,
+) -> InjectedFaults {
+    let mut faults = InjectedFaults::default();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return faults,
+            () = tokio::time::sleep(draw(&mut rng, (1_500, 5_000))) => {}
+        }
+        kill_servers(replicas, &mut rng, &mut faults).await;
+        if faults.kills == 1 || rng.happens(80) {
+            let length = draw(&mut rng, READ_ONLY_MILLIS);
+            let (from, until) = replicas.make_read_only(length).await;
+            faults.read_only.push((from + READ_ONLY_MARGIN, until));
+            faults.read_only_count += 1;
+        }
+        if faults.kills == 2 || rng.happens(80) {
+            shifted.shift_clock(*rng.pick(&CLOCK_SHIFTS)).await;
+            tokio::time::sleep(draw(&mut rng, SHIFT_MILLIS)).await;
+            shifted.shift_clock(0).await;
+            faults.clock_shifts += 1;
+        }
+    }
+}
+
+fn draw(rng: &mut Rng, (least, most): (u64, u64)) -> Duration {
+    Duration::from_millis(rng.between(least, most))
+}
+
+/// Kills one server, sometimes all, and starts them again.
+async fn kill_servers(replicas: &mut Replicas, rng: &mut Rng, faults: &mut InjectedFaults) {
+    let counted = replicas.metric_lines(POLLS_METRIC).await;
+    let servers = replicas.servers();
+    let at = usize::from(rng.happens(500)) % servers.len();
+    let both = rng.happens(100);
+    servers[at].kill();
+    if both {
+        let other = (at + 1) % servers.len();
+        servers[other].kill();
+    }
+    faults.kills += 1;
+    // All servers ran, and each has the same metrics.
+    let share = counted.len() / servers.len();
+    let each = servers.iter().zip(counted.chunks(share));
+    for (_, counted) in each.filter(|(server, _)| !server.is_started()) {
+        faults.answered.add(counted);
+    }
+    tokio::time::sleep(Duration::from_millis(rng.between(0, 800))).await;
+    for server in servers.iter_mut().filter(|server| !server.is_started()) {
+        server.start_and_wait().await;
+    }
+}
