@@ -77,6 +77,10 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
     restricted("SystemTime::now", &["kit/src/clock.rs"]),
     restricted("tokio::spawn", &["kit/src/lifecycle.rs"]),
     restricted("env::var", &["kit/", "store/src/testing.rs", "bench/", "tests/"]),
+    restricted(
+        "env::var_os",
+        &["kit/", "pg/src/options.rs", "cli/src/main.rs", "bench/", "tests/"],
+    ),
 ];
 
 /// Names that the domain must not use, because it is pure.
