@@ -11,15 +11,19 @@ pub struct EnrollRequest {
     /// Debian architecture, for example `amd64`.
     #[prost(string, tag = "4")]
     pub architecture: ::prost::alloc::string::String,
-    /// SubjectPublicKeyInfo (DER) of the node's Ed25519 key.
-    #[prost(bytes = "vec", tag = "5")]
-    pub public_key: ::prost::alloc::vec::Vec<u8>,
     #[prost(string, tag = "6")]
     pub agent_version: ::prost::alloc::string::String,
     /// Booted image; unset if the machine has no image slots. If set, the server creates an instance with an immutable
     /// operating system.
     #[prost(message, optional, tag = "7")]
     pub booted_image: ::core::option::Option<BootedImage>,
+    /// Certificate request (PKCS #10, DER) for the node's Ed25519 key, signed with this key. The server uses only its key.
+    #[prost(bytes = "vec", tag = "8")]
+    pub certificate_request: ::prost::alloc::vec::Vec<u8>,
+    /// Certificate request (PKCS #10, DER) for the RSA key with which the node decrypts secrets (2048 to 4096 bits), signed
+    /// with this key. Empty if the node has no such key.
+    #[prost(bytes = "vec", tag = "9")]
+    pub decryption_certificate_request: ::prost::alloc::vec::Vec<u8>,
 }
 /// Identity of the machine.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -47,7 +51,7 @@ pub struct OsRelease {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnrollResponse {
-    /// Bearer token for all other calls.
+    /// Bearer token for connections through a proxy that terminates TLS; empty unless the server permits it.
     #[prost(string, tag = "1")]
     pub credential: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
@@ -61,6 +65,31 @@ pub struct EnrollResponse {
     /// Name of the project.
     #[prost(string, tag = "5")]
     pub project: ::prost::alloc::string::String,
+    /// Client certificate (X.509, DER) for the node's key.
+    #[prost(bytes = "vec", tag = "6")]
+    pub certificate: ::prost::alloc::vec::Vec<u8>,
+    /// Certificate (X.509, DER) of the key for decryption; empty if the node requested none.
+    #[prost(bytes = "vec", tag = "7")]
+    pub decryption_certificate: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RenewRequest {
+    /// Certificate request (PKCS #10, DER) for the same key as in the certificate of the connection.
+    #[prost(bytes = "vec", tag = "1")]
+    pub certificate_request: ::prost::alloc::vec::Vec<u8>,
+    /// Certificate request (PKCS #10, DER) for the RSA key for decryption; empty if the node has no such key. A node may
+    /// replace this key.
+    #[prost(bytes = "vec", tag = "2")]
+    pub decryption_certificate_request: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RenewResponse {
+    /// New client certificate (X.509, DER).
+    #[prost(bytes = "vec", tag = "1")]
+    pub certificate: ::prost::alloc::vec::Vec<u8>,
+    /// New certificate (X.509, DER) of the key for decryption; empty if the node requested none.
+    #[prost(bytes = "vec", tag = "2")]
+    pub decryption_certificate: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PollRequest {
@@ -265,6 +294,9 @@ pub struct PollResponse {
     /// After a lost connection, the node reconnects after a random delay of at most this time, in milliseconds.
     #[prost(uint32, tag = "9")]
     pub reconnect_spread_millis: u32,
+    /// The certificates of the node are older than a day: the node should renew them soon (`Renew`).
+    #[prost(bool, tag = "10")]
+    pub renew_certificate: bool,
 }
 /// What the node should do, and why. An unset `act` means idle.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1066,7 +1098,7 @@ pub mod agent_service_client {
             self
         }
         /// Makes this machine a node of the project of the join token. A repeated call with the same key and UUID returns a new
-        /// credential for the same host and instance.
+        /// certificate for the same host and instance.
         pub async fn enroll(
             &mut self,
             request: impl tonic::IntoRequest<super::EnrollRequest>,
@@ -1086,6 +1118,29 @@ pub mod agent_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("evenkeel.agent.v1.AgentService", "Enroll"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Replaces the certificates of the node. The current client certificate may have expired: the handshake proves that the
+        /// node still has its key. It is the only call that accepts an expired certificate.
+        pub async fn renew(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RenewRequest>,
+        ) -> std::result::Result<tonic::Response<super::RenewResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/evenkeel.agent.v1.AgentService/Renew",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("evenkeel.agent.v1.AgentService", "Renew"));
             self.inner.unary(req, path, codec).await
         }
         /// Reports the state of the node and returns what the node should do.
@@ -1171,11 +1226,17 @@ pub mod agent_service_server {
     #[async_trait]
     pub trait AgentService: std::marker::Send + std::marker::Sync + 'static {
         /// Makes this machine a node of the project of the join token. A repeated call with the same key and UUID returns a new
-        /// credential for the same host and instance.
+        /// certificate for the same host and instance.
         async fn enroll(
             &self,
             request: tonic::Request<super::EnrollRequest>,
         ) -> std::result::Result<tonic::Response<super::EnrollResponse>, tonic::Status>;
+        /// Replaces the certificates of the node. The current client certificate may have expired: the handshake proves that the
+        /// node still has its key. It is the only call that accepts an expired certificate.
+        async fn renew(
+            &self,
+            request: tonic::Request<super::RenewRequest>,
+        ) -> std::result::Result<tonic::Response<super::RenewResponse>, tonic::Status>;
         /// Reports the state of the node and returns what the node should do.
         async fn poll(
             &self,
@@ -1299,6 +1360,50 @@ pub mod agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = EnrollSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/evenkeel.agent.v1.AgentService/Renew" => {
+                    #[allow(non_camel_case_types)]
+                    struct RenewSvc<T: AgentService>(pub Arc<T>);
+                    impl<
+                        T: AgentService,
+                    > tonic::server::UnaryService<super::RenewRequest> for RenewSvc<T> {
+                        type Response = super::RenewResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RenewRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AgentService>::renew(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RenewSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
