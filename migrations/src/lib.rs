@@ -1,13 +1,24 @@
 //! The database schema: one pair of SQL files per step.
 //!
 //! A released file is never edited: a later change is a new step. Checks and unique indexes in the
-//! database repeat the rules of the domain types.
+//! database repeat the rules of the domain types. docs/design/migrations.md describes how a step
+//! changes a schema that servers are using.
 
+mod part;
+mod run;
+
+use sea_orm_migration::MigratorTraitSelf;
 use sea_orm_migration::prelude::*;
 
-/// Runs the steps and records the steps that have run.
-#[derive(Debug)]
-pub struct Migrator;
+pub use part::Part;
+pub use run::LOCK_TIMEOUT;
+
+/// Runs steps and records the steps that have run.
+#[derive(Clone, Debug)]
+pub struct Migrator {
+    /// Oldest first.
+    steps: Vec<Step>,
+}
 
 /// All steps, oldest first. A new step is a new line here.
 const STEPS: &[Step] = &[
@@ -18,11 +29,32 @@ const STEPS: &[Step] = &[
     step!("20261129_000005_server_keys"),
     step!("20261129_000006_host_uuid_text"),
     step!("20261129_000007_indexes_of_due_runs"),
+    step!("20261129_000010_online_upgrades"),
 ];
 
-impl MigratorTrait for Migrator {
-    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        STEPS.iter().map(|step| Box::new(*step) as _).collect()
+impl Default for Migrator {
+    fn default() -> Self {
+        Self { steps: STEPS.to_vec() }
+    }
+}
+
+impl Migrator {
+    /// Adds a step after all others, for tests.
+    #[must_use]
+    pub fn with_step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    /// All steps, oldest first.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+}
+
+impl MigratorTraitSelf for Migrator {
+    fn migrations(&self) -> Vec<Box<dyn MigrationTrait>> {
+        self.steps.iter().map(|step| Box::new(*step) as _).collect()
     }
 }
 
@@ -31,16 +63,31 @@ pub fn step_names() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|step| step.name)
 }
 
-/// SQL of all steps, up and down, for callers that must notice a change of the schema.
-pub fn all_sql() -> impl Iterator<Item = &'static str> {
-    STEPS.iter().flat_map(|step| [step.up, step.down])
+/// One change of the schema, and the way back.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The name, which sorts after those of older steps.
+    pub name: &'static str,
+    /// The SQL file, possibly of several parts.
+    pub up: &'static str,
+    /// SQL that undoes the step in one transaction. Tests use it.
+    pub down: &'static str,
 }
 
-#[derive(Clone, Copy)]
-struct Step {
-    name: &'static str,
-    up: &'static str,
-    down: &'static str,
+impl Step {
+    /// The parts of the step.
+    ///
+    /// # Errors
+    /// The SQL file is not valid.
+    pub fn parts(&self) -> Result<Vec<Part<'static>>, DbErr> {
+        Part::parse_all(self.up).map_err(|why| DbErr::Migration(format!("{}: {why}", self.name)))
+    }
+
+    /// Whether the step is one transaction, which also records it. A file that is not valid is
+    /// refused when it runs.
+    fn is_one_transaction(&self) -> bool {
+        matches!(self.parts().as_deref(), Ok([Part::Transaction(_)]))
+    }
 }
 
 macro_rules! step {
@@ -62,16 +109,37 @@ impl MigrationName for Step {
 
 #[async_trait::async_trait]
 impl MigrationTrait for Step {
+    fn use_transaction(&self) -> Option<bool> {
+        Some(self.is_one_transaction())
+    }
+
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        execute_sql(manager, self.up).await
+        let connection = manager.get_connection();
+        match &self.parts()?[..] {
+            [Part::Transaction(sql)] => run::run_in_transaction(connection, sql).await,
+            parts => run::run_parts(connection, self.name, parts).await,
+        }
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        execute_sql(manager, self.down).await
+        let connection = manager.get_connection();
+        connection.execute_unprepared(self.down).await?;
+        if self.is_one_transaction() {
+            return Ok(());
+        }
+        run::forget_parts(connection, self.name).await
     }
 }
 
-async fn execute_sql(manager: &SchemaManager<'_>, sql: &str) -> Result<(), DbErr> {
-    let connection = manager.get_connection();
-    connection.execute_unprepared(sql).await.map(drop)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_valid_and_follows_the_one_before() {
+        for step in STEPS {
+            assert!(step.parts().is_ok(), "{}", step.name);
+        }
+        assert!(STEPS.is_sorted_by_key(|step| step.name));
+    }
 }
