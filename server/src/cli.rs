@@ -38,8 +38,12 @@ pub(crate) enum Command {
     ///
     /// Prints each fault with its setting. Exits with status 0 if there is none, else with status 1.
     Check,
-    /// Migrate the database schema to the version of this program.
-    Migrate,
+    /// Migrate the database schema to the version of this program, while servers run.
+    ///
+    /// A step that has to wait for a lock gives up after a second, so that it does not delay the
+    /// servers for longer, and is tried again. The log names the sessions that hold the locks. Parts
+    /// of steps that are done stay, and the next call continues there.
+    Migrate(MigrateArgs),
     /// Print the OpenAPI document of the REST API.
     Openapi,
     /// Create tokens.
@@ -54,6 +58,24 @@ pub(crate) enum Command {
     AcceptKeys,
     /// Read a password from standard input and print its hash for the file of users.
     HashPassword,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    /// How long to wait for locks in all, for example 10m or 2h.
+    #[arg(long, default_value = "30m", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+    /// Print the missing steps of the schema, and do nothing.
+    #[arg(long, conflicts_with = "restored")]
+    pub(crate) dry_run: bool,
+    /// Let all IDs jump ahead, because the database was restored from a copy of its files or its
+    /// disks.
+    ///
+    /// The IDs of what was created after the backup are never given again. Servers notice by
+    /// themselves that a database was restored with pg_restore, recovered to a point in time, or has
+    /// failed over.
+    #[arg(long)]
+    pub(crate) restored: bool,
 }
 
 #[derive(Debug, Subcommand)]

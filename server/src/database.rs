@@ -38,7 +38,10 @@ pub(crate) enum PrivatePostgresMode {
 /// What to do if the schema is older than the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SchemaPolicy {
-    Migrate,
+    /// Migrate it, and wait for locks for at most this long.
+    Migrate(Duration),
+    /// Leave it as it is.
+    Keep,
     /// Fail, and name the command that migrates it.
     Refuse,
 }
@@ -108,9 +111,18 @@ impl Database {
         match (check, if_older) {
             (SchemaCheck::Incompatible(why), _) => Err(why).context("the database is not usable"),
             (SchemaCheck::Current, _) => Ok(()),
-            (SchemaCheck::Outdated, SchemaPolicy::Migrate) => {
-                tracing::info!("migrating the database schema");
-                self.store.migrate().await.context("cannot migrate the database schema")
+            (SchemaCheck::Newer { step }, _) => {
+                tracing::info!(
+                    step,
+                    "the database schema is newer than this program, which can still use it"
+                );
+                Ok(())
+            }
+            (SchemaCheck::Outdated, SchemaPolicy::Keep) => Ok(()),
+            (SchemaCheck::Outdated, SchemaPolicy::Migrate(limit)) => {
+                tracing::info!(timeout = ?limit, "migrating the database schema");
+                let migrated = self.store.migrate_within(limit).await;
+                migrated.context("cannot migrate the database schema")
             }
             (SchemaCheck::Outdated, SchemaPolicy::Refuse) => {
                 bail!(

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use evenkeel_kit::telemetry::{self, LogFormat};
 use evenkeel_kit::{Clock, Lifecycle, SystemClock, chain};
+use evenkeel_store::DEFAULT_MIGRATION_TIMEOUT;
 
 use crate::app_context::AppContext;
 use crate::cli::{Cli, Command, TokenCommand};
@@ -55,7 +56,7 @@ async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
             run_services(config, ServiceSelection::OS_RESOURCE_MANAGER, ready_file).await
         }
         Command::Check => check::print_faults(&config),
-        Command::Migrate => tools::migrate(&config).await,
+        Command::Migrate(args) => tools::migrate(&config, &args).await,
         Command::Openapi => tools::print_openapi(),
         Command::Token(TokenCommand::Operator(args)) => {
             tools::print_operator_token(&config, &args).await
@@ -76,7 +77,7 @@ async fn run_services(
     selection.check(&config)?;
     let listeners = Listeners::bind(&config, selection)?;
     let (otherwise, if_older) = if selection == ServiceSelection::ALL {
-        (PrivatePostgresMode::Start, SchemaPolicy::Migrate)
+        (PrivatePostgresMode::Start, SchemaPolicy::Migrate(DEFAULT_MIGRATION_TIMEOUT))
     } else {
         (PrivatePostgresMode::Join, SchemaPolicy::Refuse)
     };

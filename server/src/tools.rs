@@ -9,23 +9,40 @@ use anyhow::Context;
 use chrono::TimeDelta;
 use evenkeel_auth::{Keys, Role, users};
 use evenkeel_kit::{Clock, Secret, SystemClock};
-use evenkeel_store::projects;
+use evenkeel_store::{Store, projects};
 use uuid::Uuid;
 
-use crate::cli::{OperatorRole, OperatorTokenArgs};
+use crate::cli::{MigrateArgs, OperatorRole, OperatorTokenArgs};
 use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::shared_keys::KeyFolders;
 use crate::{app_context, data_dir};
 
-/// Migrates the database schema.
-pub(crate) async fn migrate(config: &Config) -> anyhow::Result<ExitCode> {
+/// Migrates the database schema, or prints what a migration would do.
+pub(crate) async fn migrate(config: &Config, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let data_dir = &data_dir::find(&config.data_dir)?;
+    let if_older =
+        if args.dry_run { SchemaPolicy::Keep } else { SchemaPolicy::Migrate(args.timeout) };
     let database =
-        Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Migrate)
-            .await?;
+        Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, if_older).await?;
+    let done = finish_migration(&database.store, args).await;
     database.close().await;
+    done
+}
+
+async fn finish_migration(store: &Store, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
+    if args.dry_run {
+        let steps = store.describe_migration().await.context("cannot read the schema")?;
+        if steps.is_empty() {
+            return print_line("the database schema is up to date");
+        }
+        return print_line(&steps.join("\n"));
+    }
     tracing::info!("the database schema is up to date");
+    if args.restored {
+        let epoch = store.advance_ids().await.context("cannot let the IDs jump ahead")?;
+        tracing::info!(epoch, "all IDs have jumped ahead");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,6 +10,15 @@ use crate::pool::Store;
 use crate::session::keeps_sessions;
 use crate::tx::{query_all, query_one};
 
+/// The release of this program. A candidate of a release counts as that release.
+const RELEASE: &str = concat!(
+    env!("CARGO_PKG_VERSION_MAJOR"),
+    ".",
+    env!("CARGO_PKG_VERSION_MINOR"),
+    ".",
+    env!("CARGO_PKG_VERSION_PATCH")
+);
+
 /// Why the program refuses to use a database. The message says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IncompatibleDatabase {
@@ -25,13 +34,17 @@ pub enum IncompatibleDatabase {
          CREATE ROLE evenkeel LOGIN NOSUPERUSER NOBYPASSRLS; CREATE DATABASE evenkeel OWNER evenkeel;"
     )]
     RoleBypassesRls { role: String },
-    /// A newer version of the program has migrated the schema.
+    /// A newer version of the program has migrated the schema, and this one is too old for it.
     #[error(
-        "the database schema is newer than this program: it has the step {step}, which this program does not know; install a newer evenkeeld"
+        "the database schema is newer than this program: it has the step {step}, which release {release} does not know; install \
+         evenkeeld {min_release}",
+        release = RELEASE
     )]
     SchemaNewer {
         /// The first unknown migration.
         step: String,
+        /// The releases that can use the schema.
+        min_release: String,
     },
     /// A development version created the schema, before the first step of this program.
     #[error(
@@ -80,6 +93,11 @@ pub enum SchemaCheck {
     Current,
     /// Migrations are missing; [`Store::migrate`] runs them.
     Outdated,
+    /// A newer program has migrated it, and this one can still use it.
+    Newer {
+        /// The first unknown migration.
+        step: String,
+    },
     /// The program refuses the database.
     Incompatible(IncompatibleDatabase),
 }
@@ -98,8 +116,8 @@ impl Store {
     /// The database cannot be reached.
     pub async fn check(&self) -> Result<SchemaCheck, StoreError> {
         let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_version'), \
-                   current_user::text, rolsuper OR rolbypassrls, to_regclass('seaql_migrations') IS NOT NULL \
-                   FROM pg_roles WHERE rolname = current_user";
+                   current_user::text, rolsuper OR rolbypassrls, to_regclass('seaql_migrations') IS NOT NULL, \
+                   to_regclass('schema_compatibility') IS NOT NULL FROM pg_roles WHERE rolname = current_user";
         if !keeps_sessions(&self.address, &self.settings, self.answer_timeout).await? {
             return Ok(IncompatibleDatabase::SessionNotKept.into());
         }
@@ -119,7 +137,14 @@ impl Store {
         if !row.try_get_by_index::<bool>(4)? {
             return Ok(SchemaCheck::Outdated);
         }
-        compare_schema(&tx).await
+        let min_release = if row.try_get_by_index::<bool>(5)? {
+            query_one(&tx, "SELECT min_release FROM schema_compatibility", []).await?
+        } else {
+            None
+        };
+        let min_release = min_release.map(|row| row.try_get_by_index::<String>(0)).transpose()?;
+        let known_steps: Vec<&str> = evenkeel_migrations::step_names().collect();
+        Ok(compare_steps(&applied_steps(&tx).await?, &known_steps, min_release.as_deref()))
     }
 
     /// Runs one statement, for tests and tools only.
@@ -129,31 +154,37 @@ impl Store {
     }
 }
 
-/// Compares the applied migrations with those that the program knows.
-async fn compare_schema(tx: &BoundedTransaction) -> Result<SchemaCheck, StoreError> {
+/// Names of the applied migrations, oldest first.
+pub(crate) async fn applied_steps(tx: &BoundedTransaction) -> Result<Vec<String>, StoreError> {
     let rows = query_all(tx, "SELECT version FROM seaql_migrations ORDER BY version", []).await?;
-    let mut done = Vec::new();
-    for row in rows {
-        done.push(row.try_get_by_index::<String>(0)?);
-    }
-    let known_steps: Vec<&str> = evenkeel_migrations::step_names().collect();
-    Ok(compare_steps(&done, &known_steps))
+    rows.iter().map(|row| Ok(row.try_get_by_index(0)?)).collect()
 }
 
 /// Compares the applied steps with the known ones, both in their order. Names begin with a date.
-fn compare_steps(done: &[String], known_steps: &[&str]) -> SchemaCheck {
-    if let Some(step) = done.iter().find(|step| !known_steps.contains(&step.as_str())) {
-        let step = step.clone();
-        let is_older = known_steps.first().is_some_and(|first| step.as_str() < *first);
-        let incompatible = if is_older {
-            IncompatibleDatabase::SchemaBeforeBaseline { step }
-        } else {
-            IncompatibleDatabase::SchemaNewer { step }
-        };
-        return incompatible.into();
-    }
+fn compare_steps(done: &[String], known_steps: &[&str], min_release: Option<&str>) -> SchemaCheck {
     let is_current = known_steps.iter().all(|step| done.iter().any(|done| done == step));
-    if is_current { SchemaCheck::Current } else { SchemaCheck::Outdated }
+    let Some(step) = done.iter().find(|step| !known_steps.contains(&step.as_str())) else {
+        return if is_current { SchemaCheck::Current } else { SchemaCheck::Outdated };
+    };
+    let step = step.clone();
+    if known_steps.first().is_some_and(|first| step.as_str() < *first) {
+        return IncompatibleDatabase::SchemaBeforeBaseline { step }.into();
+    }
+    let own = parse_release(RELEASE);
+    let needed = min_release.and_then(parse_release);
+    // A known step is missing only if another development version has migrated the schema.
+    if is_current && needed.is_some_and(|needed| own.is_some_and(|own| own >= needed)) {
+        return SchemaCheck::Newer { step };
+    }
+    let min_release = min_release.map(|release| format!("{release} or newer"));
+    let min_release = min_release.unwrap_or_else(|| "of a newer release".to_owned());
+    IncompatibleDatabase::SchemaNewer { step, min_release }.into()
+}
+
+/// The numbers of a release such as `1.2.3`.
+fn parse_release(text: &str) -> Option<[u32; 3]> {
+    let numbers: Result<Vec<u32>, _> = text.split('.').map(str::parse).collect();
+    numbers.ok()?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -162,13 +193,15 @@ mod tests {
 
     const KNOWN: [&str; 2] = ["20261129_000001_baseline", "20270110_000001_next"];
 
-    fn compare(done: &[&str]) -> SchemaCheck {
+    const LATER: &str = "20280101_000001_later";
+
+    fn compare(done: &[&str], min_release: Option<&str>) -> SchemaCheck {
         let done: Vec<_> = done.iter().map(|&step| step.to_owned()).collect();
-        compare_steps(&done, &KNOWN)
+        compare_steps(&done, &KNOWN, min_release)
     }
 
-    fn refusal(done: &[&str]) -> String {
-        match compare(done) {
+    fn refusal(done: &[&str], min_release: Option<&str>) -> String {
+        match compare(done, min_release) {
             SchemaCheck::Incompatible(why) => why.to_string(),
             other => panic!("{other:?}"),
         }
@@ -176,22 +209,45 @@ mod tests {
 
     #[test]
     fn a_schema_is_current_when_all_known_steps_were_applied() {
-        assert_eq!(compare(&KNOWN), SchemaCheck::Current);
-        assert_eq!(compare(&KNOWN[..1]), SchemaCheck::Outdated);
-        assert_eq!(compare(&[]), SchemaCheck::Outdated);
+        assert_eq!(compare(&KNOWN, None), SchemaCheck::Current);
+        assert_eq!(compare(&KNOWN[..1], Some(RELEASE)), SchemaCheck::Outdated);
+        assert_eq!(compare(&[], None), SchemaCheck::Outdated);
     }
 
     #[test]
-    fn a_newer_step_requires_a_newer_program() {
-        let newer = refusal(&[KNOWN[0], KNOWN[1], "20280101_000001_later"]);
-        assert!(newer.contains("newer than this program"), "{newer}");
-        assert!(newer.contains("20280101_000001_later"), "{newer}");
+    fn a_program_that_is_not_too_old_uses_a_newer_schema() {
+        let newer = SchemaCheck::Newer { step: LATER.to_owned() };
+        for min_release in ["0.0.9", RELEASE] {
+            assert_eq!(compare(&[KNOWN[0], KNOWN[1], LATER], Some(min_release)), newer);
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_too_old_is_refused() {
+        for (done, min_release, install) in [
+            (&[KNOWN[0], KNOWN[1], LATER][..], Some("99.0.0"), "install evenkeeld 99.0.0 or newer"),
+            (&[KNOWN[0], KNOWN[1], LATER], None, "install evenkeeld of a newer release"),
+            (&[KNOWN[0], KNOWN[1], LATER], Some("?"), "install evenkeeld"),
+            // Another development version.
+            (&[KNOWN[0], LATER], Some(RELEASE), "install evenkeeld"),
+        ] {
+            let newer = refusal(done, min_release);
+            assert!(newer.contains("newer than this program"), "{newer}");
+            assert!(newer.contains(LATER) && newer.contains(install), "{newer}");
+        }
+    }
+
+    #[test]
+    fn releases_are_compared_by_their_numbers() {
+        assert!(parse_release("0.10.0") > parse_release("0.9.12"));
+        assert_eq!(parse_release("1.2"), None);
+        assert!(parse_release(RELEASE).is_some());
     }
 
     #[test]
     fn a_step_before_the_baseline_requires_a_new_database() {
         let development = ["20261121_000001_tenants_and_ids", "20261121_000002_inventory"];
-        let older = refusal(&development);
+        let older = refusal(&development, None);
         assert!(!older.contains("newer"), "{older}");
         assert!(older.contains("20261121_000001_tenants_and_ids"), "{older}");
         assert!(older.contains("create the database again"), "{older}");

@@ -1,9 +1,50 @@
 //! Ids of new resources.
 
 use sea_orm::{ConnectionTrait, QueryResult};
+use sqlx::PgConnection;
 
 use crate::error::StoreError;
+use crate::pool::Store;
+use crate::session::select_texts;
 use crate::tx::query_one;
+
+/// The code of the error that a function does not exist.
+const UNDEFINED_FUNCTION: &str = "42883";
+
+/// Lets all ids jump ahead if the database was restored or has failed over since it gave the last
+/// id. Every new connection calls this before it is used, because a failover ends all connections.
+/// Does nothing before the first migration, and while the database is read-only.
+pub(crate) async fn protect(session: &mut PgConnection) -> Result<(), sqlx::Error> {
+    match select_texts(session, vec!["protect_ids(false)::text".to_owned()]).await {
+        Ok(epochs) => {
+            if let Some(epoch) = epochs.into_iter().flatten().next() {
+                tracing::warn!(
+                    epoch,
+                    "the database was restored, copied or has failed over: ids jump ahead, so that no id is given twice"
+                );
+            }
+            Ok(())
+        }
+        Err(sqlx::Error::Database(error))
+            if error.code().as_deref() == Some(UNDEFINED_FUNCTION) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Store {
+    /// Lets all ids jump ahead, after a restore that the database does not show. Returns how often
+    /// they have jumped so far, plus one.
+    ///
+    /// # Errors
+    /// The database cannot be reached or written.
+    pub async fn advance_ids(&self) -> Result<i32, StoreError> {
+        let row = self.query_alone("SELECT protect_ids(true)").await?;
+        Ok(row.try_get_by_index(0)?)
+    }
+}
 
 /// The next number of a sequence.
 pub(crate) async fn next(db: &impl ConnectionTrait, sequence: &str) -> Result<u32, StoreError> {

@@ -6,12 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_migrations::Migrator;
 use sea_orm::{
     ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbErr, QueryResult, RuntimeErr,
     TransactionTrait,
 };
-use sea_orm_migration::MigratorTrait;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::Notify;
@@ -21,9 +19,10 @@ use crate::address::{DatabaseAddress, HostAttempt};
 use crate::bounded::with_timeout;
 use crate::check::IncompatibleDatabase;
 use crate::error::{StoreError, read_only_error};
+use crate::ids;
 use crate::log::LastHeartbeat;
 use crate::session::{
-    SessionError, SessionSettings, TENANT_SETTING, connect_options, connection_error, timeout_error,
+    SessionError, SessionSettings, connect_options, connection_error, timeout_error,
 };
 use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
 
@@ -89,9 +88,6 @@ pub struct Store {
 /// A connection of the pool that was idle for this long is tested before it is used.
 const IDLE_TEST_AGE: Duration = Duration::from_secs(5);
 
-/// How long a migration waits for a connection.
-const MIGRATION_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Limit for the test of a released connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -109,8 +105,8 @@ async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Erro
 pub(crate) const IS_READ_ONLY: &str =
     "pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean";
 
-/// Opens a pool whose connections have the settings.
-async fn connect_pool(
+/// Opens a pool whose connections have the settings. A database that was restored gives no ID twice.
+pub(crate) async fn connect_pool(
     pool: PgPoolOptions,
     address: &DatabaseAddress,
     settings: SessionSettings,
@@ -125,7 +121,8 @@ async fn connect_pool(
             if let Err(SessionError::Incompatible(why)) = &applied {
                 *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
             }
-            Ok(applied?)
+            applied?;
+            ids::protect(connection).await
         })
     });
     let mut attempts = address.host_count();
@@ -205,34 +202,6 @@ impl Store {
             }
         }
         Ok(store)
-    }
-
-    /// Migrates the schema to the current version. Safe to call from several processes at once.
-    /// Uses two extra connections: one holds the lock, one migrates.
-    ///
-    /// # Errors
-    /// The database cannot be reached, or a migration fails. A failed migration leaves no changes.
-    pub async fn migrate(&self) -> Result<(), StoreError> {
-        // A migration has no timeout and sees every project: one that fills a column must not miss
-        // any.
-        let settings = SessionSettings::new([
-            ("statement_timeout", "0"),
-            ("lock_timeout", "0"),
-            ("idle_in_transaction_session_timeout", "0"),
-            (TENANT_SETTING, "*"),
-        ]);
-        let pool = PgPoolOptions::new()
-            .max_connections(2)
-            .acquire_timeout(MIGRATION_CONNECT_TIMEOUT)
-            .test_before_acquire(false);
-        let db = connect_pool(pool, &self.address, settings).await?;
-        let lock_tx = db.begin().await?;
-        // Waits as long as a migration of another process takes.
-        lock_tx.execute_unprepared("SELECT pg_advisory_xact_lock(7030)").await?;
-        let done = Migrator::up(&db, None).await;
-        lock_tx.commit().await?;
-        db.close().await?;
-        Ok(done?)
     }
 
     /// Opens a transaction for one project, which is looked up in the same statement; none if the

@@ -76,7 +76,7 @@ impl SessionSettings {
 }
 
 /// Selects texts in one message, because a pooler may lose a prepared statement.
-async fn select_texts(
+pub(crate) async fn select_texts(
     session: &mut PgConnection,
     expressions: Vec<String>,
 ) -> Result<Vec<Option<String>>, sqlx::Error> {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Clock;
+pub use evenkeel_migrations::{LOCK_TIMEOUT, Migrator, Step};
 use evenkeel_pg::PrivatePostgres;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, DbErr};
 use sqlx::AssertSqlSafe;
@@ -141,6 +142,15 @@ pub fn with_database_clock(store: &Store, clock: Arc<dyn Clock>) -> Store {
     let mut store = store.clone();
     store.database_clock = Some(clock);
     store
+}
+
+/// Applies the steps of a migrator, like [`Store::migrate_within`].
+pub async fn run_migrator(
+    store: &Store,
+    migrator: &Migrator,
+    limit: Duration,
+) -> Result<(), StoreError> {
+    store.run_migrator(migrator, limit).await
 }
 
 /// All rows of a project in the database: one text per row, prefixed with the name of its table.

@@ -5,7 +5,7 @@ use evenkeel_store::testing::fresh_database;
 use evenkeel_store::{IncompatibleDatabase, SchemaCheck, Store, StoreOptions};
 use futures_util::future::join;
 use sea_orm::{ConnectionTrait, Database, DatabaseConnection, DbBackend, Statement};
-use sea_orm_migration::MigratorTrait;
+use sea_orm_migration::MigratorTraitSelf;
 
 async fn connect(url: &str) -> DatabaseConnection {
     Database::connect(url).await.expect("connected")
@@ -65,9 +65,9 @@ async fn the_migrations_insert_the_state_of_the_log() {
 async fn the_steps_down_remove_everything_and_the_steps_up_create_the_same_schema() {
     let db = connect(&fresh_database().await).await;
     let schema = schema_text(&db).await;
-    Migrator::down(&db, None).await.expect("down");
+    Migrator::default().down(&db, None).await.expect("down");
     assert_eq!(schema_text(&db).await, "");
-    Migrator::up(&db, None).await.expect("up");
+    Migrator::default().up(&db, None).await.expect("up");
     assert_eq!(schema_text(&db).await, schema);
 }
 
@@ -75,7 +75,7 @@ async fn the_steps_down_remove_everything_and_the_steps_up_create_the_same_schem
 async fn two_servers_that_start_together_migrate_once() {
     let url = fresh_database().await;
     let db = connect(&url).await;
-    Migrator::down(&db, None).await.expect("down");
+    Migrator::default().down(&db, None).await.expect("down");
     let open = || Store::connect(&url, StoreOptions::default());
     let (one, other) = (open().await.expect("a store"), open().await.expect("a store"));
     assert_eq!(one.check().await.expect("checked"), SchemaCheck::Outdated);

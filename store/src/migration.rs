@@ -1,0 +1,215 @@
+//! Migrates the schema while servers use it.
+//!
+//! A statement that waits for a lock makes others wait behind it. So a step gives up after
+//! [`LOCK_TIMEOUT`], lets the others go on, and tries again until the migration times out.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use evenkeel_migrations::{LOCK_TIMEOUT, Migrator, Part};
+use sea_orm::{ConnectionTrait, DatabaseConnection};
+use sea_orm_migration::MigratorTraitSelf;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use tokio::time::sleep;
+
+use crate::bounded::BoundedTransaction;
+use crate::check::applied_steps;
+use crate::error::StoreError;
+use crate::pool::{Store, connect_pool};
+use crate::session::{
+    SessionSettings, TENANT_SETTING, connection_error, open_session, select_texts,
+};
+use crate::tx::query_one;
+
+/// How long a migration waits for locks in all, unless the caller decides.
+pub const DEFAULT_MIGRATION_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// How long a migration waits for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Delay before a step is tried again. Others get the locks that they waited for.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// Delay between two looks at what a step waits for.
+const WAIT_CHECK_INTERVAL: Duration = Duration::from_millis(300);
+
+/// The advisory lock of the process that migrates.
+const MIGRATION_LOCK: i64 = 7030;
+
+/// Name of the connections of a migration in `pg_stat_activity`.
+const APPLICATION_NAME: &str = "evenkeeld migrate";
+
+impl Store {
+    /// Migrates the schema to the current version, and waits for locks for as long as a command does
+    /// by default.
+    ///
+    /// # Errors
+    /// As those of [`Store::migrate_within`].
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        self.migrate_within(DEFAULT_MIGRATION_TIMEOUT).await
+    }
+
+    /// Migrates the schema to the current version. Waits for locks for at most `limit` in all. Safe
+    /// to call from several processes at once.
+    ///
+    /// # Errors
+    /// The database cannot be reached, locks were not free in time, or a step fails. Parts of steps
+    /// that are done stay, and the next call continues there.
+    pub async fn migrate_within(&self, limit: Duration) -> Result<(), StoreError> {
+        self.run_migrator(&Migrator::default(), limit).await
+    }
+
+    /// Applies the steps of a migrator. Uses two extra connections: one holds the lock of the
+    /// migration and looks at waits, one migrates.
+    ///
+    /// # Errors
+    /// As those of [`Store::migrate_within`].
+    pub(crate) async fn run_migrator(
+        &self,
+        migrator: &Migrator,
+        limit: Duration,
+    ) -> Result<(), StoreError> {
+        let deadline = Instant::now() + limit;
+        // A migration sees every project: one that fills a column must not miss any.
+        let settings = SessionSettings::new([
+            ("statement_timeout", "0"),
+            ("lock_timeout", "0"),
+            ("idle_in_transaction_session_timeout", "0"),
+            ("application_name", APPLICATION_NAME),
+            (TENANT_SETTING, "*"),
+        ]);
+        let mut observer = open_session(&self.address, &settings, CONNECT_TIMEOUT).await?;
+        lock_migration(&mut observer, limit).await?;
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(CONNECT_TIMEOUT)
+            .test_before_acquire(false)
+            // A new session would lose the limit for locks.
+            .idle_timeout(None)
+            .max_lifetime(None);
+        let db = connect_pool(pool, &self.address, settings).await?;
+        let done = apply_steps(&db, &mut observer, migrator, deadline).await;
+        db.close().await?;
+        // Releases the lock. An error while closing has no consequences.
+        observer.close().await.ok();
+        done
+    }
+
+    /// What a migration would do: a line for each step that is missing, followed by its parts.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn describe_migration(&self) -> Result<Vec<String>, StoreError> {
+        let tx = BoundedTransaction::new(self.begin().await?, self.answer_timeout);
+        let exists = "SELECT to_regclass('seaql_migrations') IS NOT NULL";
+        let exists = match query_one(&tx, exists, []).await? {
+            Some(row) => row.try_get_by_index::<bool>(0)?,
+            None => false,
+        };
+        let done = if exists { applied_steps(&tx).await? } else { Vec::new() };
+        let migrator = Migrator::default();
+        let mut lines = Vec::new();
+        for step in
+            migrator.steps().iter().filter(|step| !done.iter().any(|done| done == step.name))
+        {
+            lines.push(step.name.to_owned());
+            let parts = step.parts()?;
+            lines.extend(parts.iter().map(|part: &Part<'_>| format!("  {}", part.describe())));
+        }
+        Ok(lines)
+    }
+}
+
+/// Takes the lock of the migration. Waits for a migration of another process.
+async fn lock_migration(observer: &mut PgConnection, limit: Duration) -> Result<(), StoreError> {
+    let attempt = vec![format!("pg_try_advisory_lock({MIGRATION_LOCK})::text")];
+    let is_free = select_texts(observer, attempt).await.map_err(connection_error)?;
+    if is_free.iter().flatten().any(|is_free| is_free == "true") {
+        return Ok(());
+    }
+    tracing::info!("another process migrates the schema, waiting for it");
+    let wait = format!(
+        "SET lock_timeout = {}; SELECT pg_advisory_lock({MIGRATION_LOCK})",
+        limit.as_millis().max(1)
+    );
+    let waited = sqlx::raw_sql(AssertSqlSafe(wait)).execute(observer).await;
+    waited.map(drop).map_err(|error| {
+        StoreError::from(sea_orm::DbErr::Exec(sea_orm::RuntimeErr::SqlxError(error.into())))
+    })
+}
+
+/// Applies the missing steps, one after the other.
+async fn apply_steps(
+    db: &DatabaseConnection,
+    observer: &mut PgConnection,
+    migrator: &Migrator,
+    deadline: Instant,
+) -> Result<(), StoreError> {
+    loop {
+        let pending = migrator.get_pending_migrations(db).await?;
+        let Some(step) = pending.first().map(|step| step.name().to_owned()) else {
+            return Ok(());
+        };
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        // For what delays no others: the creation of an index waits for old transactions to end.
+        let limit = format!("SET lock_timeout = {}", remaining.as_millis().max(1));
+        db.execute_unprepared(&limit).await?;
+        let pid = query_one(db, "SELECT pg_backend_pid()", []).await?;
+        let pid: i32 = pid.map_or(Ok(0), |row| row.try_get_by_index(0))?;
+        let applied = log_waits(migrator.up(db, Some(1)), observer, (&step, pid)).await?;
+        match applied.map_err(StoreError::from) {
+            Ok(()) => {}
+            Err(StoreError::Busy(error)) if Instant::now() + RETRY_DELAY < deadline => {
+                tracing::info!(
+                    step,
+                    lock_timeout = ?LOCK_TIMEOUT,
+                    retry_after = ?RETRY_DELAY,
+                    %error,
+                    "a step of the schema did not get its locks, trying again"
+                );
+                sleep(RETRY_DELAY).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Awaits a step and logs which locks it waits for, and who holds them.
+///
+/// # Errors
+/// The connection that holds the lock of the migration is lost.
+async fn log_waits<T>(
+    applying: impl Future<Output = T>,
+    observer: &mut PgConnection,
+    (step, pid): (&str, i32),
+) -> Result<T, StoreError> {
+    let mut applying = pin!(applying);
+    let mut last = None;
+    loop {
+        tokio::select! {
+            applied = &mut applying => return Ok(applied),
+            () = sleep(WAIT_CHECK_INTERVAL) => {}
+        }
+        let wait = select_texts(observer, vec![lock_wait(pid)]).await.map_err(connection_error)?;
+        let wait = wait.into_iter().flatten().next();
+        if let Some(wait) = wait.as_ref().filter(|wait| last.as_ref() != Some(*wait)) {
+            tracing::info!(step, "waiting for {wait}");
+        }
+        last = wait;
+    }
+}
+
+/// SQL: the lock that a session waits for and the sessions that hold it; null if it does not wait.
+fn lock_wait(pid: i32) -> String {
+    format!(
+        "(SELECT format('the lock %s, held by %s', \
+            (SELECT concat_ws(' on ', l.mode, coalesce(l.relation::regclass::text, l.locktype)) \
+             FROM pg_locks l WHERE l.pid = {pid} AND NOT l.granted LIMIT 1), \
+            string_agg(format('pid %s (application %s, state %s, transaction since %s)', b.pid, \
+                coalesce(nullif(a.application_name, ''), 'unknown'), coalesce(a.state, 'unknown'), \
+                coalesce(a.xact_start::text, 'unknown')), ', ' ORDER BY b.pid)) \
+          FROM unnest(pg_blocking_pids({pid})) AS b (pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid \
+          HAVING count(*) > 0)"
+    )
+}
