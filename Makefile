@@ -60,6 +60,7 @@ snapshots: ## check that every snapshot is reviewed
 .PHONY: tests
 tests: ## all tests, with their output (POLLS=n, ROUNDS=n: size of the long ones)
 	@EVENKEEL_HISTORY_POLLS=$(or $(POLLS),20000) EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),10) EVENKEEL_FUZZ_SECONDS=3 \
+	  EVENKEEL_UPGRADE_RUNS=20000 \
 	  deploy/dev/run-tests all
 
 .PHONY: generate
@@ -96,7 +97,7 @@ package: ## build the agent's Debian package (ARCH=amd64|arm64; default: this ma
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-vm test-image-cut test-schema test-postgres test-history test-race test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
 
 .PHONY: test-kill
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
@@ -140,7 +141,7 @@ test-postgres: tools ## run the tests of the store and of the services on newer 
 
 # The long tests build our own crates with optimisation and debug assertions. Without optimisation, our code would take most
 # of their time. Dependencies are built as for `make test`.
-test-history test-race: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
+test-history test-race test-upgrade: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
 
 .PHONY: test-history
 test-history: tools ## kill servers, shift clocks, restore dumps, and compare the records with the actions of simulated nodes (POLLS=n, SEED=n, SCALE=n)
@@ -152,6 +153,11 @@ test-history: tools ## kill servers, shift clocks, restore dumps, and compare th
 test-race: tools ## 200 nodes race for the slots of an assignment while two servers are killed repeatedly (ROUNDS=n, SEED=n)
 	@SHOW=1 EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),1000) $(if $(SEED),EVENKEEL_RACE_SEED=$(SEED)) \
 	  $(step) test-race cargo test --locked -p evenkeel-tests --test servers -- --nocapture race::
+
+.PHONY: test-upgrade
+test-upgrade: tools ## migrate 1,000,000 runs with 10,000,000 events while nodes poll and pg_dump reads everything (RUNS=n)
+	@SHOW=1 EVENKEEL_UPGRADE_RUNS=$(or $(RUNS),1000000) \
+	  $(step) test-upgrade cargo test --locked -p evenkeel-tests --test servers -- --nocapture upgrade::
 
 .PHONY: test-fuzz
 test-fuzz: tools ## feed mutated inputs to each parser of untrusted documents for a minute (SECONDS=n)

@@ -10,8 +10,10 @@ use sea_orm_migration::sea_orm::{
 
 use crate::part::Part;
 
-/// How long a statement of a migration waits for a lock that others need, and so blocks them.
-pub const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a statement of a migration waits for a lock that others need, and so blocks them. Longer
+/// than Postgres waits before it cancels an automatic vacuum that holds the lock (`deadlock_timeout`,
+/// one second).
+pub const LOCK_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// Number of blocks of 8 KiB per batch: some thousand short rows, a fraction of a second.
 const BLOCKS_PER_BATCH: i64 = 128;

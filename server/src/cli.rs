@@ -40,8 +40,8 @@ pub(crate) enum Command {
     Check,
     /// Migrate the database schema to the version of this program, while servers run.
     ///
-    /// A step that has to wait for a lock gives up after a second, so that it does not delay the
-    /// servers for longer, and is tried again. The log names the sessions that hold the locks. Parts
+    /// A step that has to wait for a lock gives up after 1.5 s, so that it does not delay the servers
+    /// for longer, and is tried again. The log names the sessions that hold the locks. Parts
     /// of steps that are done stay, and the next call continues there.
     Migrate(MigrateArgs),
     /// Print the OpenAPI document of the REST API.

@@ -109,6 +109,14 @@ impl Replicas {
         self.servers.iter().map(|server| server.address("southbound")).collect()
     }
 
+    /// The URL of the database, as the servers use it.
+    ///
+    /// # Panics
+    /// Postgres was stopped.
+    pub fn database_url(&self) -> String {
+        self.postgres.as_ref().expect("Postgres runs as long as the servers").url()
+    }
+
     /// The token of the first operator.
     ///
     /// # Panics

@@ -6,7 +6,8 @@ use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    BeginRequest, Downloaded, Downloading, Facts, PollRequest, ReportRequest, ReportResponse,
+    BeginRequest, Downloaded, Downloading, Facts, PollRequest, PollResponse, ReportRequest,
+    ReportResponse,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::update_status::StatusType;
@@ -130,6 +131,17 @@ impl ScriptedNode {
             AgentServiceClient::new(channel).poll(request).await
         });
         answer.await.map(drop)
+    }
+
+    /// Polls once with these facts.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses the poll.
+    pub async fn poll(&self, server: usize, facts: Facts) -> Result<PollResponse, Status> {
+        let request = PollRequest { facts: Some(facts), ..PollRequest::default() };
+        let channel = self.channels[server % self.channels.len()].clone();
+        let mut client = AgentServiceClient::new(channel);
+        Ok(client.poll(self.with_credential(request)).await?.into_inner())
     }
 
     /// Reports a new attempt that has downloaded and is ready to start.

@@ -9,3 +9,4 @@ mod os_registry;
 mod race;
 mod schemathesis;
 mod transcript;
+mod upgrade;
