@@ -9,6 +9,7 @@ pub mod code;
 pub mod cycles;
 pub mod documents;
 pub mod markdown;
+pub mod migration_steps;
 pub mod naming;
 pub mod restricted_names;
 pub mod shape;

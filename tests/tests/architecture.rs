@@ -6,7 +6,8 @@ use std::process::Command;
 use clap::CommandFactory as _;
 use evenkeel_tests::architecture::naming::{self, RetiredWords};
 use evenkeel_tests::architecture::{
-    agent_modules, arrows, cycles, documents, markdown, restricted_names, shape, tree,
+    agent_modules, arrows, cycles, documents, markdown, migration_steps, restricted_names, shape,
+    tree,
 };
 use serde_json::Value;
 
@@ -114,6 +115,14 @@ fn released_migrations_are_unchanged() {
     assert!(!steps.is_empty());
     let released = include_str!("../released-migrations.txt");
     assert_none(shape::changed_migrations(&steps, released));
+}
+
+#[test]
+fn steps_of_the_schema_do_not_stop_servers() {
+    let steps = tree::files(|path| path.starts_with("migrations/") && tree::ends_in(path, "sql"));
+    assert!(steps.len() > 10);
+    let exceptions = migration_steps::STEP_EXCEPTIONS;
+    assert_none(migration_steps::blocking_statements(&steps, exceptions));
 }
 
 #[test]
