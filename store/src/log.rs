@@ -252,10 +252,12 @@ impl LogReader {
         let heartbeat = store.last_heartbeat.get();
         let (state, _) = read_log(&mut line, END_OF_LOG, 1, 0).await?;
         heartbeat.map_or(Ok(()), |heartbeat| heartbeat.check_seen(state.heartbeat))?;
+        // After a crash of the database, ids below the limit may be assigned again.
+        let durable = heartbeat.map_or(state.limit, |heartbeat| heartbeat.xid);
         Ok(Self {
             store: store.clone(),
             connection: Some(ReaderConnection { line, settled: None }),
-            at: Position { epoch: state.epoch, xid: state.limit, seq: 0 },
+            at: Position { epoch: state.epoch, xid: state.limit.min(durable), seq: 0 },
             highest: 0,
             server: state.server,
             barrier: Barrier::new(barrier::STALL_LIMIT),

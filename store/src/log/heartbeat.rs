@@ -14,6 +14,9 @@ use crate::pool::Store;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heartbeat {
     number: i64,
+    /// The transaction that sent it. It was committed durably, so no transaction id up to this one
+    /// is assigned again after a crash of the database.
+    pub(super) xid: u64,
     /// An instant before the commit.
     pub(super) at: Instant,
 }
@@ -49,7 +52,9 @@ impl Heartbeat {
 /// Sends a heartbeat. Readers of this process must see it from then on.
 pub async fn send_heartbeat(store: &Store) -> Result<(), StoreError> {
     let at = Instant::now();
-    let row = store.query_alone("SELECT send_log_heartbeat()").await?;
-    store.last_heartbeat.set(Heartbeat { number: row.try_get_by_index(0)?, at });
+    let sql = "SELECT send_log_heartbeat(), pg_current_xact_id()::text::bigint";
+    let row = store.query_alone(sql).await?;
+    let xid = row.try_get_by_index::<i64>(1)?.cast_unsigned();
+    store.last_heartbeat.set(Heartbeat { number: row.try_get_by_index(0)?, xid, at });
     Ok(())
 }

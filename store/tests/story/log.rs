@@ -18,7 +18,7 @@ use evenkeel_pg::{Options, PrivatePostgres};
 use evenkeel_store::log::{
     self, ChangeKind, LogBreak, LogError, LogReader, LoggedChange, Operation, Position,
 };
-use evenkeel_store::testing::{fresh_database, fresh_store};
+use evenkeel_store::testing::{fresh_database, fresh_store, query_text};
 use evenkeel_store::{IncompatibleDatabase, Store, StoreError, StoreOptions, hosts};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
@@ -393,6 +393,16 @@ async fn a_role_that_cannot_see_other_transactions_cannot_read_the_log() {
     let (_, repair) = message.split_once('\n').expect("the SQL that repairs it");
     superuser.execute_unprepared(repair).await.expect("repaired");
     open_reader(&store).await;
+}
+
+/// After a crash, Postgres may assign the ids of transactions again that it had not written to its
+/// disk. A reader that began above them would miss the changes of the new ones.
+#[tokio::test]
+async fn a_reader_begins_at_a_transaction_that_survives_a_crash_of_the_database() {
+    let (store, _) = store_with_project().await;
+    let (_, begin) = LogReader::open(&store).await.expect("a reader");
+    let status = format!("SELECT pg_xact_status('{}')", begin.xid);
+    assert_eq!(query_text(&store, &status).await, "committed");
 }
 
 #[tokio::test]
