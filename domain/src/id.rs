@@ -19,6 +19,12 @@ macro_rules! id {
                 Self(scatter(n ^ salt($prefix)))
             }
 
+            /// The number that [`Self::nth`] converts into this identifier.
+            #[must_use]
+            pub const fn number(self) -> u32 {
+                gather(self.0) ^ salt($prefix)
+            }
+
             /// The identifier with these bits, as stored in the database.
             #[must_use]
             pub const fn from_bits(bits: u32) -> Self {
@@ -175,6 +181,13 @@ pub const fn scatter(n: u32) -> u32 {
     n ^ (n >> 16)
 }
 
+/// The number that [`scatter`] has spread: its steps in reverse, with the inverses of its factors modulo 2^32.
+const fn gather(n: u32) -> u32 {
+    let n = (n ^ (n >> 16)).wrapping_mul(0x4302_1123);
+    let n = (n ^ (n >> 15) ^ (n >> 30)).wrapping_mul(0x1d69_e2a5);
+    n ^ (n >> 16)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -188,6 +201,12 @@ mod tests {
         fn an_id_reads_as_it_prints(bits: u32) {
             let id = HostId::from_bits(bits);
             prop_assert_eq!(id.to_string().parse::<HostId>(), Ok(id));
+        }
+
+        #[test]
+        fn an_id_has_the_number_that_it_was_made_from(number: u32) {
+            prop_assert_eq!(HostId::nth(number).number(), number);
+            prop_assert_eq!(RunId::nth(number).number(), number);
         }
 
         #[test]

@@ -5,3 +5,4 @@ pub mod caller;
 mod daily_limit_condition;
 pub mod eim;
 pub mod hostmgr;
+mod lost_hosts;

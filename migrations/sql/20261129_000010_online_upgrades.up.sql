@@ -54,9 +54,15 @@ BEGIN
 END
 $$;
 
--- Lets all IDs jump ahead if this is not the database that has given the IDs so far, or if it is forced. Returns the new epoch,
--- or null if the IDs go on as before. A transaction that fails does not take the numbers back, so they may jump twice.
-CREATE FUNCTION protect_ids(forced boolean) RETURNS integer LANGUAGE plpgsql AS $$
+-- Whether this number of a host was given.
+CREATE FUNCTION is_given_host(number bigint) RETURNS boolean LANGUAGE sql AS $$
+    SELECT number < last_value OR (number = last_value AND is_called) FROM host_numbers
+$$;
+
+-- Lets all IDs jump ahead if this is not the database that has given the IDs so far, if it has not given the number of this host
+-- yet, or if it is forced. Returns the new epoch, or null if the IDs go on as before. A transaction that fails does not take the
+-- numbers back, so they may jump twice.
+CREATE FUNCTION protect_ids(forced boolean, given_host bigint DEFAULT NULL) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     current_identity  text;
     recorded_identity text;
@@ -67,13 +73,13 @@ BEGIN
     END IF;
     current_identity := current_database_identity();
     SELECT identity INTO recorded_identity FROM database_identity;
-    IF recorded_identity = current_identity AND NOT forced THEN
+    IF recorded_identity = current_identity AND NOT forced AND (given_host IS NULL OR is_given_host(given_host)) THEN
         RETURN NULL;
     END IF;
     INSERT INTO database_identity (identity, epoch) VALUES (current_identity, 1) ON CONFLICT DO NOTHING;
     -- Another session may have been faster, or this is the first one.
     SELECT identity, epoch + 1 INTO recorded_identity, new_epoch FROM database_identity FOR UPDATE;
-    IF recorded_identity = current_identity AND NOT forced THEN
+    IF recorded_identity = current_identity AND NOT forced AND (given_host IS NULL OR is_given_host(given_host)) THEN
         RETURN NULL;
     END IF;
     -- More numbers than a fleet takes between two backups. All numbers last for 4,095 jumps.

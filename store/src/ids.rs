@@ -1,7 +1,8 @@
 //! Ids of new resources.
 
+use evenkeel_domain::id::HostId;
 use sea_orm::{ConnectionTrait, QueryResult};
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::error::StoreError;
 use crate::pool::Store;
@@ -35,6 +36,26 @@ pub(crate) async fn protect(session: &mut PgConnection) -> Result<(), sqlx::Erro
 }
 
 impl Store {
+    /// Lets all ids jump ahead if the database has not given the id of this host yet. Such a host
+    /// shows that the database has lost its last changes, so the id must come from a credential that
+    /// this installation has signed: it signs credentials only for hosts that it has created.
+    ///
+    /// # Errors
+    /// The database cannot be reached or written.
+    pub async fn protect_ids_after(&self, host: HostId) -> Result<(), StoreError> {
+        let sql = format!("SELECT protect_ids(false, {})", host.number());
+        let row = self.query_alone(AssertSqlSafe(sql)).await?;
+        if let Some(epoch) = row.try_get_by_index::<Option<i32>>(0)? {
+            tracing::error!(
+                epoch,
+                %host,
+                "a node has a credential for a host that the database has not created yet: the database has lost its last \
+                 changes, as after the restore of a backup; ids jump ahead, so that no id is given twice"
+            );
+        }
+        Ok(())
+    }
+
     /// Lets all ids jump ahead, after a restore that the database does not show. Returns how often
     /// they have jumped so far, plus one.
     ///

@@ -63,6 +63,7 @@ impl AgentService for MaintenanceManager {
             Err(refused) => Err(refused),
         };
         self.show_daily_limits(&answer).await;
+        self.protect_ids_of_lost_host(&peer, &answer).await;
         self.finish_call(POLL_CALL, peer, answer)
     }
 
@@ -75,6 +76,7 @@ impl AgentService for MaintenanceManager {
             Ok(node) => Box::pin(begin::begin(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
+        self.protect_ids_of_lost_host(&peer, &answer).await;
         self.finish_call("begin", peer, answer)
     }
 
@@ -88,6 +90,7 @@ impl AgentService for MaintenanceManager {
             Err(refused) => Err(refused),
         };
         self.show_daily_limits(&answer).await;
+        self.protect_ids_of_lost_host(&peer, &answer).await;
         self.finish_call("report", peer, answer)
     }
 }

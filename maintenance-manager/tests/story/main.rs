@@ -27,6 +27,7 @@ mod overload;
 mod poll_cost;
 mod quarantine;
 mod replicas;
+mod restored;
 mod rules;
 mod stale;
 mod system_info;
