@@ -6,7 +6,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use evenkeel_migrations::{LOCK_TIMEOUT, Migrator, Part};
+use evenkeel_migrations::{LOCK_TIMEOUT, Migrator};
 use sea_orm::{ConnectionTrait, DatabaseConnection};
 use sea_orm_migration::MigratorTraitSelf;
 use sqlx::postgres::PgPoolOptions;
@@ -24,6 +24,9 @@ use crate::tx::query_one;
 
 /// How long a migration waits for locks in all, unless the caller decides.
 pub const DEFAULT_MIGRATION_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// The longest limit. Postgres takes limits for locks of up to 24 days.
+const MAX_MIGRATION_TIMEOUT: Duration = Duration::from_hours(24 * 20);
 
 /// How long a migration waits for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,8 +53,8 @@ impl Store {
         self.migrate_within(DEFAULT_MIGRATION_TIMEOUT).await
     }
 
-    /// Migrates the schema to the current version. Waits for locks for at most `limit` in all. Safe
-    /// to call from several processes at once.
+    /// Migrates the schema to the current version. Waits for locks for at most `limit` in all, and at
+    /// most 20 days. Safe to call from several processes at once.
     ///
     /// # Errors
     /// The database cannot be reached, locks were not free in time, or a step fails. Parts of steps
@@ -70,6 +73,7 @@ impl Store {
         migrator: &Migrator,
         limit: Duration,
     ) -> Result<(), StoreError> {
+        let limit = limit.min(MAX_MIGRATION_TIMEOUT);
         let deadline = Instant::now() + limit;
         // A migration sees every project: one that fills a column must not miss any.
         let settings = SessionSettings::new([
@@ -115,7 +119,7 @@ impl Store {
         {
             lines.push(step.name.to_owned());
             let parts = step.parts()?;
-            lines.extend(parts.iter().map(|part: &Part<'_>| format!("  {}", part.describe())));
+            lines.extend(parts.iter().map(|part| format!("  {}", part.describe())));
         }
         Ok(lines)
     }

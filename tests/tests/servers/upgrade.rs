@@ -257,7 +257,11 @@ fn assert_no_outage(polls: &[PollLog], logs: &str) {
     let outages: Vec<_> = polls.iter().map(|log| log.longest_outage).collect();
     let failed: usize = polls.iter().map(|log| log.failed).sum();
     let answered: usize = polls.iter().map(|log| log.answered).sum();
-    print_progress(&format!("{answered} polls answered, {failed} failed; outages {outages:.1?}"));
+    let failures = polls.iter().map(|log| log.last_failure.as_str());
+    let failure = failures.max().unwrap_or_default();
+    print_progress(&format!(
+        "{answered} polls answered, {failed} failed {failure}; outages {outages:.1?}"
+    ));
     assert!(polls.iter().all(|log| log.answered > 10), "too few polls: {polls:?}");
     let is_short = polls.iter().all(|log| log.longest_outage <= MAX_OUTAGE);
     assert!(is_short, "{polls:#?}\n{logs}");
