@@ -1,5 +1,7 @@
 //! Steps of the schema that would stop servers while they run.
 
+use std::collections::BTreeSet;
+
 use super::tree::SourceFile;
 
 /// The last step that the rules do not apply to: up to here no release contains the tables.
@@ -62,6 +64,7 @@ fn check_step(text: &str) -> Vec<String> {
     let mut findings = Vec::new();
     for part in &parts {
         let is_transaction = part.kind == "transaction";
+        let mut locked = BTreeSet::new();
         for statement in &part.statements {
             if let Some(table) = word_after(statement, "CREATE TABLE ") {
                 created.push(table);
@@ -75,12 +78,18 @@ fn check_step(text: &str) -> Vec<String> {
             {
                 findings.push(format!("{why}: {statement}"));
             }
+            locked.extend(table.filter(|_| !statement.starts_with("UPDATE ")));
             if statement.contains("VALIDATE CONSTRAINT") && part.statements.len() > 1 {
                 findings.push(format!("validates in a part with other statements: {statement}"));
             }
             if is_contraction(statement) && !text.contains("schema_compatibility") {
                 findings.push(format!("removes without a new min_release: {statement}"));
             }
+        }
+        if locked.len() > 1 {
+            findings.push(format!(
+                "holds the lock of one table while it waits for another: {locked:?}"
+            ));
         }
         let checks = part.statements.iter().filter(|one| one.contains("VALIDATE CONSTRAINT"));
         validated.extend(checks.filter_map(|statement| changed_table(statement)));
@@ -123,11 +132,14 @@ fn is_contraction(statement: &str) -> bool {
         || (is_alter && (statement.contains(" DROP COLUMN ") || statement.contains(" RENAME ")))
 }
 
-/// The table that a statement changes or indexes.
+/// The table that a statement changes, indexes or gives a trigger.
 fn changed_table(statement: &str) -> Option<&str> {
     let is_index =
         statement.starts_with("CREATE INDEX ") || statement.starts_with("CREATE UNIQUE INDEX ");
     if is_index {
+        return word_after(statement, " ON ");
+    }
+    if statement.starts_with("CREATE TRIGGER ") || statement.starts_with("DROP TRIGGER ") {
         return word_after(statement, " ON ");
     }
     let beginnings = ["ALTER TABLE ", "UPDATE ", "DELETE FROM ", "LOCK TABLE ", "DROP TABLE "];
@@ -201,6 +213,10 @@ mod tests {
             ("ALTER TABLE hosts DROP COLUMN a;", "new min_release"),
             ("DROP TABLE hosts;", "new min_release"),
             (
+                "ALTER TABLE hosts ADD COLUMN a text; CREATE TRIGGER a AFTER UPDATE ON sites FOR EACH ROW EXECUTE FUNCTION f();",
+                "while it waits for another",
+            ),
+            (
                 "-- part: transaction\nSELECT 1;\n-- part: transaction\nLOCK TABLE hosts;",
                 "locks a table",
             ),
@@ -222,6 +238,7 @@ mod tests {
             "-- part: transaction\nALTER TABLE hosts VALIDATE CONSTRAINT a;\n\
              -- part: transaction\nALTER TABLE hosts ALTER COLUMN b SET NOT NULL;",
             "UPDATE schema_compatibility SET min_release = '2.0.0'; ALTER TABLE hosts DROP COLUMN a;",
+            "CREATE TABLE a (b text); ALTER TABLE a ADD c text; ALTER TABLE hosts ADD COLUMN a text;",
         ] {
             assert_eq!(check(sql), Vec::<String>::new(), "{sql}");
         }
