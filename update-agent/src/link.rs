@@ -1,5 +1,6 @@
 //! Communication with the server: requests, answers and errors.
 
+mod channel;
 mod connect_error;
 mod floor;
 mod grpc;
@@ -19,6 +20,7 @@ use crate::facts::Facts;
 use crate::identity::Identity;
 use crate::journal::JournalEntry;
 use crate::model::Decision;
+use crate::node::{CertificateRequests, IssuedCertificates};
 use crate::os::{BootedImage, OsRelease};
 
 pub use self::floor::TimeFloor;
@@ -43,7 +45,10 @@ pub enum LinkError {
         /// The server's message.
         message: String,
     },
-    /// The server does not accept the credential or the join token.
+    /// The server does not know who calls: the certificate or the bearer token is missing, expired or invalid.
+    #[error("the server does not accept this node: {0}")]
+    Unauthenticated(String),
+    /// The server does not trust the host, does not renew its certificate, or does not accept the join token.
     #[error("the server does not accept this node: {0}")]
     Denied(String),
     /// The server does not accept the request.
@@ -67,8 +72,8 @@ pub struct Applicant {
     pub os_release: OsRelease,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// `SubjectPublicKeyInfo` (DER).
-    pub public_key: Vec<u8>,
+    /// Certificate requests for its keys.
+    pub requests: CertificateRequests,
     /// The booted image, if the machine has image slots. `None` for a machine with packages, even if it was once created
     /// from an image.
     pub booted_image: Option<BootedImage>,
@@ -77,9 +82,11 @@ pub struct Applicant {
 /// The server's answer to an enrollment.
 #[derive(Debug)]
 pub struct Enrollment {
-    /// The bearer token for every later call.
-    pub credential: Secret,
-    /// When the credential expires.
+    /// The certificates for the node's keys.
+    pub certificates: IssuedCertificates,
+    /// The bearer token for every later call; `None` unless the server permits it.
+    pub credential: Option<Secret>,
+    /// When the bearer token expires.
     pub credential_expires: Option<DateTime<Utc>>,
     /// For example `host-0a1b2c3d`.
     pub host_id: String,
@@ -120,7 +127,7 @@ pub struct PollAnswer {
     pub next_poll: Duration,
     /// What the node must do.
     pub decision: Decision,
-    /// New credential that replaces the present one.
+    /// New bearer token that replaces the present one.
     pub credential: Option<Secret>,
     /// Tag of the decision; 0 if the server does not support tags.
     pub decision_tag: u64,
@@ -146,7 +153,7 @@ pub enum StartPermit {
 }
 
 /// Connection to the server. Calls have deadlines and are retried where that may help. A long poll has its own deadline and
-/// is not retried.
+/// is not retried. The connection renews the node's certificates when the server asks for it or no longer accepts them.
 #[async_trait::async_trait]
 pub trait ServerLink: Send + Sync {
     /// Enrols this machine as a node.
@@ -157,6 +164,6 @@ pub trait ServerLink: Send + Sync {
     async fn request_start(&self, entry: &JournalEntry) -> Result<StartPermit, LinkError>;
     /// Sends the unacknowledged events. Returns the sequence number up to which all events are stored.
     async fn report(&self, entry: &JournalEntry) -> Result<u32, LinkError>;
-    /// Sets the credential for further calls.
+    /// Sets the bearer token for further calls.
     fn set_credential(&self, credential: &Secret) -> Result<(), LinkError>;
 }

@@ -19,7 +19,7 @@ use crate::model::Failure;
 use crate::modules::image::ImageSystem;
 use crate::modules::packages::PackageTools;
 use crate::modules::{AnyModule, MODULES};
-use crate::node::{self, Node};
+use crate::node::{self, Node, NodeCertificates, NodeError};
 use crate::os;
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
@@ -45,6 +45,8 @@ pub struct ModuleRegistry<'a> {
     images: OnceLock<Result<Option<ImageSystem>, Failure>>,
     /// Loaded at the first use.
     time_floor: OnceLock<Arc<TimeFloor>>,
+    /// Loaded at the first use.
+    certificates: OnceLock<Arc<NodeCertificates>>,
 }
 
 impl fmt::Debug for ModuleRegistry<'_> {
@@ -76,6 +78,7 @@ impl<'a> ModuleRegistry<'a> {
             owner,
             images: OnceLock::new(),
             time_floor: OnceLock::new(),
+            certificates: OnceLock::new(),
         }
     }
 
@@ -93,6 +96,16 @@ impl<'a> ModuleRegistry<'a> {
     /// server share it.
     pub fn time_floor(&self) -> Arc<TimeFloor> {
         Arc::clone(self.time_floor.get_or_init(|| Arc::new(TimeFloor::load(self.paths))))
+    }
+
+    /// The node's certificates. There is one instance per process, so that all connections to the
+    /// server show a renewed certificate.
+    pub fn certificates(&self) -> Result<Arc<NodeCertificates>, NodeError> {
+        if let Some(certificates) = self.certificates.get() {
+            return Ok(Arc::clone(certificates));
+        }
+        let loaded = Arc::new(NodeCertificates::load(self.paths)?);
+        Ok(Arc::clone(self.certificates.get_or_init(|| loaded)))
     }
 
     /// The package tools: apt and dpkg.
@@ -116,14 +129,22 @@ impl<'a> ModuleRegistry<'a> {
         modules.collect()
     }
 
-    /// Creates the link to the node's server, with the node's credential.
+    /// Creates the link to the node's server, with the node's certificate and bearer token.
     pub fn connect(&self, node: &Node) -> anyhow::Result<GrpcLink> {
         let trust = node::load_ca(self.paths)?.map_or(Trust::System, Trust::Ca);
         let proxy = self.config.proxy().context("read the configuration")?;
         let deadline = self.config.call_timeout;
         let floor = self.time_floor();
-        let link = GrpcLink::with_floor(floor, &node.server, &trust, proxy.as_ref(), deadline)?;
-        link.set_credential(&node::load_credential(self.paths)?)?;
+        let certificates = self.certificates()?;
+        let credential = node::load_credential(self.paths)?;
+        if !certificates.has_client() && credential.is_none() {
+            return Err(NodeError::NoCertificate.into());
+        }
+        let link = GrpcLink::with_floor(floor, &node.server, &trust, proxy.as_ref(), deadline)?
+            .with_certificates(certificates)?;
+        if let Some(credential) = &credential {
+            link.set_credential(credential)?;
+        }
         Ok(link)
     }
 

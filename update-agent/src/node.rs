@@ -1,8 +1,9 @@
-//! Result of the enrolment: the identity of this node at the server, and its secrets.
+//! Result of the enrolment: the identity of this node at the server, its certificates and its secrets.
+
+mod certificates;
 
 use chrono::{DateTime, Utc};
 use evenkeel_kit::secret::Secret;
-use rcgen::{KeyPair, PKCS_ED25519};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -10,6 +11,8 @@ use crate::durable::{self, FileError};
 use crate::identity::MachineMarks;
 use crate::journal::FileJournal;
 use crate::paths::AgentPaths;
+
+pub use self::certificates::{CertificateRequests, IssuedCertificates, NodeCertificates};
 
 /// Identity of this node at the server. Written last at enrolment: if this file exists, all others
 /// exist.
@@ -26,7 +29,7 @@ pub struct Node {
     pub instance_id: String,
     /// Name of the project.
     pub project: String,
-    /// Expiry of the credential that was issued at enrolment.
+    /// Expiry of the bearer token that was issued at enrolment.
     pub credential_expires: Option<DateTime<Utc>>,
     /// Marks of the machine when it enrolled; older agents did not store them.
     #[serde(default)]
@@ -51,6 +54,15 @@ pub enum NodeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// There is neither a client certificate nor a bearer token.
+    #[error("this node has no certificate; enrol again")]
+    NoCertificate,
+    /// A certificate request could not be made.
+    #[error("cannot make the certificate request")]
+    Request(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A certificate from the server does not fit the key.
+    #[error("the certificate from the server is not for the key of this node")]
+    Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Node {
@@ -72,6 +84,12 @@ impl Node {
         })
     }
 
+    /// Whether both are the same instance at the same server.
+    pub fn is_same_host(&self, other: &Self) -> bool {
+        (&self.server, &self.host_id, &self.instance_id)
+            == (&other.server, &other.host_id, &other.instance_id)
+    }
+
     /// Stores the node.
     pub fn save(&self, paths: &AgentPaths) -> Result<(), NodeError> {
         let content =
@@ -88,7 +106,10 @@ pub fn forget_identity(paths: &AgentPaths) -> Result<(), FileError> {
         // Removed first: if this file exists, all others must exist.
         paths.node(),
         paths.credential(),
+        paths.certificate(),
         paths.key(),
+        paths.decryption_certificate(),
+        paths.decryption_key(),
         paths.ca(),
         paths.grant(),
         paths.status(),
@@ -102,16 +123,21 @@ pub fn forget_identity(paths: &AgentPaths) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Reads the bearer token.
-pub fn load_credential(paths: &AgentPaths) -> Result<Secret, NodeError> {
-    let content = durable::read_file(&paths.credential())?.ok_or(NodeError::NotEnrolled)?;
+/// Reads the bearer token; `None` if the server issued none.
+pub fn load_credential(paths: &AgentPaths) -> Result<Option<Secret>, NodeError> {
+    let Some(content) = durable::read_file(&paths.credential())? else {
+        return Ok(None);
+    };
     let text = String::from_utf8(content).map_err(|error| corrupt_file("credential", error))?;
-    Ok(Secret::new(text.trim()))
+    Ok(Some(Secret::new(text.trim())))
 }
 
-/// Replaces the bearer token.
-pub fn save_credential(paths: &AgentPaths, credential: &Secret) -> Result<(), FileError> {
-    durable::replace_file(&paths.credential(), credential.reveal().as_bytes(), 0o600)
+/// Replaces the bearer token, or removes the stored one.
+pub fn save_credential(paths: &AgentPaths, credential: Option<&Secret>) -> Result<(), FileError> {
+    match credential {
+        Some(token) => durable::replace_file(&paths.credential(), token.reveal().as_bytes(), 0o600),
+        None => durable::remove_file(&paths.credential()),
+    }
 }
 
 /// The only CA that the server is verified with, as PEM; `None` for the system roots.
@@ -131,20 +157,6 @@ pub fn save_ca(paths: &AgentPaths, ca: Option<&str>) -> Result<(), FileError> {
     }
 }
 
-/// The node's public key (`SubjectPublicKeyInfo`, DER). The key pair is created at the first call.
-pub fn public_key(paths: &AgentPaths) -> Result<Vec<u8>, NodeError> {
-    let bad_key = |error: rcgen::Error| corrupt_file("key.pem", error);
-    let pair = if let Some(content) = durable::read_file(&paths.key())? {
-        let text = String::from_utf8(content).map_err(|error| corrupt_file("key.pem", error))?;
-        KeyPair::from_pkcs8_pem_and_sign_algo(&text, &PKCS_ED25519).map_err(bad_key)?
-    } else {
-        let pair = KeyPair::generate_for(&PKCS_ED25519).map_err(bad_key)?;
-        durable::replace_file(&paths.key(), pair.serialize_pem().as_bytes(), 0o600)?;
-        pair
-    };
-    Ok(rcgen::PublicKeyData::subject_public_key_info(&pair))
-}
-
 fn corrupt_file(
     file: &str,
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -155,7 +167,6 @@ fn corrupt_file(
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -166,27 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_created_once_and_only_its_owner_can_read_it() {
-        let (_folder, paths) = test_paths();
-        let key = public_key(&paths).unwrap();
-        assert_eq!(public_key(&paths).unwrap(), key);
-        // The DER prefix of an Ed25519 SubjectPublicKeyInfo, then 32 bytes.
-        assert_eq!(key[..12], hex("302a300506032b6570032100"));
-        assert_eq!(key.len(), 44);
-        let mode = fs::metadata(paths.key()).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-
-        fs::write(paths.key(), "not a key").unwrap();
-        let error = public_key(&paths).unwrap_err();
-        assert_eq!(error.to_string(), "key.pem is invalid; enrol again");
-    }
-
-    #[test]
     fn a_node_without_enrolment_gets_the_enroll_command() {
         let (_folder, paths) = test_paths();
         let error = Node::load(&paths).unwrap_err();
         assert!(error.to_string().contains("evenkeel-agent enroll"));
-        assert!(load_credential(&paths).is_err());
+        assert!(load_credential(&paths).unwrap().is_none());
         assert_eq!(load_ca(&paths).unwrap(), None);
     }
 
@@ -204,8 +199,10 @@ mod tests {
         };
         node.save(&paths).unwrap();
         assert_eq!(Node::load(&paths).unwrap(), node);
-        save_credential(&paths, &Secret::new("token")).unwrap();
-        assert_eq!(load_credential(&paths).unwrap().reveal(), "token");
+        save_credential(&paths, Some(&Secret::new("token"))).unwrap();
+        assert_eq!(load_credential(&paths).unwrap().unwrap().reveal(), "token");
+        save_credential(&paths, None).unwrap();
+        assert!(load_credential(&paths).unwrap().is_none());
         save_ca(&paths, Some("pem")).unwrap();
         assert_eq!(load_ca(&paths).unwrap().as_deref(), Some("pem"));
         save_ca(&paths, None).unwrap();
@@ -227,7 +224,15 @@ mod tests {
             machine: Some(marks(1)),
         };
         node.save(&paths).unwrap();
-        public_key(&paths).unwrap();
+        for file in [
+            paths.key(),
+            paths.certificate(),
+            paths.decryption_key(),
+            paths.decryption_certificate(),
+            paths.credential(),
+        ] {
+            fs::write(file, "of the other machine").unwrap();
+        }
         assert_eq!(node.identity_mismatch(&marks(1)), None);
         let mismatch = node.identity_mismatch(&marks(2)).unwrap();
         assert!(mismatch.contains("host-0a1b2c3d") && mismatch.contains("enroll"), "{mismatch}");
@@ -244,12 +249,5 @@ mod tests {
             "host_id":"h","instance_id":"i","project":"p","credential_expires":null}"#;
         fs::write(paths.node(), earlier).unwrap();
         assert_eq!(Node::load(&paths).unwrap().identity_mismatch(&MachineMarks::default()), None);
-    }
-
-    fn hex(text: &str) -> Vec<u8> {
-        (0..text.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
-            .collect()
     }
 }

@@ -96,7 +96,7 @@ impl AgentPaths {
         self.state.join("node.json")
     }
 
-    /// The bearer token.
+    /// The bearer token, for a server behind a proxy that terminates TLS.
     pub fn credential(&self) -> PathBuf {
         self.state.join("credential")
     }
@@ -104,6 +104,21 @@ impl AgentPaths {
     /// The node's private key.
     pub fn key(&self) -> PathBuf {
         self.state.join("key.pem")
+    }
+
+    /// The client certificate for the node's key.
+    pub fn certificate(&self) -> PathBuf {
+        self.state.join("certificate.pem")
+    }
+
+    /// The private key that decrypts secrets.
+    pub fn decryption_key(&self) -> PathBuf {
+        self.state.join("decryption-key.pem")
+    }
+
+    /// The certificate for the key that decrypts secrets.
+    pub fn decryption_certificate(&self) -> PathBuf {
+        self.state.join("decryption-certificate.pem")
     }
 
     /// CA of the server; missing if the system roots are used.

@@ -1,7 +1,9 @@
-//! Formats text output for people.
+//! Formats text.
 
 use std::io::{self, Write};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, SecondsFormat, Utc};
 
 /// Units of sizes; each is a thousand times the one before.
@@ -45,6 +47,13 @@ pub fn format_duration(millis: u64) -> String {
 /// Formats a number with the singular or the plural of a noun.
 pub fn pluralize(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Encodes DER as PEM with this label, for example `CERTIFICATE`.
+pub fn encode_pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 /// Prints rows in aligned columns.

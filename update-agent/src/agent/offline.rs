@@ -26,7 +26,8 @@ impl Agent {
                 let since = self.loop_state.busy_since.get_or_insert_with(Instant::now);
                 since.elapsed() >= MAX_BUSY_TIME
             }
-            LinkError::Denied(_)
+            LinkError::Unauthenticated(_)
+            | LinkError::Denied(_)
             | LinkError::Refused(_)
             | LinkError::InvalidAnswer(_)
             | LinkError::Setup(_) => false,

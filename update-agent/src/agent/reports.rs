@@ -238,10 +238,10 @@ impl Agent {
             .store(answer.decision.offline_grant.as_ref(), answer.server_time)
             .map_err(AgentError::Grant)?;
         if let Some(credential) = &answer.credential {
-            save_credential(&self.paths, credential).map_err(JournalError::from)?;
+            save_credential(&self.paths, Some(credential)).map_err(JournalError::from)?;
             self.link.set_credential(credential)?;
             self.engine.set_credential(credential);
-            tracing::info!("the server issued a new credential");
+            tracing::info!("the server issued a new bearer token");
         }
         Ok(())
     }

@@ -13,10 +13,11 @@ use super::{build_runtime, load_config};
 use crate::agent_lock::AgentLock;
 use crate::cli::EnrollArgs;
 use crate::config::Config;
+use crate::durable;
 use crate::facts;
 use crate::identity::{Identity, MachineMarks};
 use crate::link::{Applicant, Enrollment, GrpcLink, JoinToken, LinkError, ServerLink, Trust};
-use crate::node::{self, Node};
+use crate::node::{self, Node, NodeCertificates, NodeError};
 use crate::os::OsRelease;
 use crate::paths::AgentPaths;
 
@@ -94,12 +95,13 @@ async fn enroll_machine(
     paths: &AgentPaths,
 ) -> anyhow::Result<Enrollment> {
     let booted_image = facts::detect_booted_image(config, paths).await?;
+    let certificates = NodeCertificates::none(paths);
     let applicant = Applicant {
         token: token.text.clone(),
         identity: Identity::detect(paths, arguments.uuid)?,
         os_release: OsRelease::read(paths),
         architecture: facts::detect_architecture(config, paths).await?,
-        public_key: node::public_key(paths)?,
+        requests: certificates.requests().await?,
         booted_image,
     };
     let proxy = config.proxy().context("read the configuration")?;
@@ -111,10 +113,7 @@ async fn enroll_machine(
         Trust::Ca(pem) => Some(pem.as_str()),
         Trust::System => None,
     };
-    node::save_ca(paths, ca)?;
-    node::save_credential(paths, &enrolled.credential)?;
-    // Written last: if this file exists, all others exist.
-    Node {
+    let node = Node {
         server: arguments.server.clone(),
         uuid: applicant.identity.uuid,
         host_id: enrolled.host_id.clone(),
@@ -122,9 +121,28 @@ async fn enroll_machine(
         project: enrolled.project.clone(),
         credential_expires: enrolled.credential_expires,
         machine: Some(MachineMarks::detect(paths)),
-    }
-    .save(paths)?;
+    };
+    store_enrolment(paths, &node, ca, &certificates, &enrolled)?;
     Ok(enrolled)
+}
+
+/// Stores the result of an enrolment. A power cut leaves a node that is not enrolled, or one that can go on.
+fn store_enrolment(
+    paths: &AgentPaths,
+    node: &Node,
+    ca: Option<&str>,
+    certificates: &NodeCertificates,
+    enrolled: &Enrollment,
+) -> Result<(), NodeError> {
+    // Certificates of another host or server do not fit the stored identity.
+    if Node::load(paths).is_ok_and(|stored| !stored.is_same_host(node)) {
+        durable::remove_file(&paths.node())?;
+    }
+    node::save_ca(paths, ca)?;
+    certificates.store(&enrolled.certificates)?;
+    node::save_credential(paths, enrolled.credential.as_ref())?;
+    // Written last: if this file exists, all others exist.
+    node.save(paths)
 }
 
 #[cfg(test)]
@@ -132,17 +150,50 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use evenkeel_kit::Secret;
+    use uuid::Uuid;
 
     use super::*;
+    use crate::node::IssuedCertificates;
 
     fn enrollment() -> Enrollment {
         Enrollment {
             host_id: "host-00000001".to_owned(),
             instance_id: "inst-00000001".to_owned(),
             project: "default".to_owned(),
-            credential: Secret::new("a credential".to_owned()),
+            certificates: IssuedCertificates::default(),
+            credential: Some(Secret::new("a credential".to_owned())),
             credential_expires: None,
         }
+    }
+
+    #[test]
+    fn a_power_cut_during_enrolment_leaves_no_mixture_of_two_hosts() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
+        let store = |host_id: &str| {
+            let node = Node {
+                server: "https://keel.example:50002".to_owned(),
+                uuid: Uuid::from_u128(1),
+                host_id: host_id.to_owned(),
+                instance_id: "inst-00000001".to_owned(),
+                project: "default".to_owned(),
+                credential_expires: None,
+                machine: None,
+            };
+            store_enrolment(&paths, &node, None, &NodeCertificates::none(&paths), &enrollment())
+        };
+        let stored_host = || Node::load(&paths).map(|node| node.host_id);
+        store("host-00000001").unwrap();
+        // The power is cut when the bearer token is written.
+        let half_written = folder.path().join("credential.new");
+        std::fs::create_dir(&half_written).unwrap();
+        store("host-00000001").unwrap_err();
+        assert_eq!(stored_host().unwrap(), "host-00000001");
+        store("host-00000002").unwrap_err();
+        assert!(matches!(stored_host(), Err(NodeError::NotEnrolled)));
+        std::fs::remove_dir(&half_written).unwrap();
+        store("host-00000002").unwrap();
+        assert_eq!(stored_host().unwrap(), "host-00000002");
     }
 
     fn busy(seconds: u64) -> LinkError {

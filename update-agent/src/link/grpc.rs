@@ -1,8 +1,9 @@
 //! Connection to the server over gRPC and TLS.
 
+mod renewal;
+
 use std::error::Error;
 use std::future::Future;
-use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use chrono::{DateTime, Utc};
 use evenkeel_kit::{Secret, chain};
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use hyper_util::rt::TokioIo;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint, Uri};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
+use super::channel::ChannelFactory;
 use super::floor::TimeFloor;
-use super::proxy::{self, KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Proxy};
+use super::proxy::Proxy;
 use super::trust::Trust;
 use super::{
     Applicant, Enrollment, LinkError, PollAnswer, PollQuery, ServerLink, StartPermit,
@@ -25,9 +26,9 @@ use super::{
 };
 use crate::journal::JournalEntry;
 use crate::modules::{MODULES, ModuleKind};
+use crate::node::NodeCertificates;
 
-/// Time to establish a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use self::renewal::RenewalPace;
 
 /// How much later than the maximum long-poll time an answer may arrive.
 const POLL_GRACE_PERIOD: Duration = Duration::from_secs(20);
@@ -40,7 +41,10 @@ const MAX_PUSHBACK: Duration = Duration::from_hours(1);
 
 /// Calls the server. Connects on demand, and again when the connection is lost.
 pub struct GrpcLink {
-    client: AgentServiceClient<Channel>,
+    channels: ChannelFactory,
+    client: RwLock<AgentServiceClient<Channel>>,
+    certificates: Option<Arc<NodeCertificates>>,
+    renewal_pace: RenewalPace,
     credential: RwLock<Option<AsciiMetadataValue>>,
     deadline: Duration,
     floor: Arc<TimeFloor>,
@@ -73,28 +77,28 @@ impl GrpcLink {
         proxy: Option<&Proxy>,
         deadline: Duration,
     ) -> Result<Self, LinkError> {
-        let setup = |error: tonic::transport::Error| LinkError::Setup(chain(&error).to_string());
-        let verifier = trust.verifier(Arc::clone(&floor))?;
-        let endpoint = Endpoint::from_shared(server.to_owned())
-            .map_err(setup)?
-            .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
-            .map_err(setup)?
-            .connect_timeout(CONNECT_TIMEOUT)
-            // A long poll is silent: TCP keep-alive detects a dead connection within two minutes.
-            .tcp_keepalive(Some(KEEP_ALIVE_IDLE))
-            .tcp_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
-            .tcp_keepalive_retries(Some(KEEP_ALIVE_PROBES));
-        let channel = match proxy {
-            None => endpoint.connect_lazy(),
-            Some(proxy) => connect_through_proxy(&endpoint, proxy),
-        };
+        let channels = ChannelFactory::new(server, trust.verifier(Arc::clone(&floor))?, proxy);
+        let client = AgentServiceClient::new(channels.open(None)?);
         Ok(Self {
-            client: AgentServiceClient::new(channel),
+            channels,
+            client: RwLock::new(client),
+            certificates: None,
+            renewal_pace: RenewalPace::default(),
             credential: RwLock::new(None),
             deadline,
             floor,
             modules: MODULES.to_vec(),
         })
+    }
+
+    /// Shows the node's client certificate to the server, and renews it.
+    pub fn with_certificates(
+        mut self,
+        certificates: Arc<NodeCertificates>,
+    ) -> Result<Self, LinkError> {
+        self.certificates = Some(certificates);
+        self.reconnect()?;
+        Ok(self)
     }
 
     /// Uses these modules to read specs and to write reports.
@@ -104,27 +108,45 @@ impl GrpcLink {
         self
     }
 
-    /// Converts the answer to a poll. The server has proved its identity, so its time updates the floor.
-    fn accept_answer(&self, answer: PollResponse) -> Result<PollAnswer, LinkError> {
+    /// Converts the answer to a poll. The server has proved its identity, so its time updates the floor. Renews the
+    /// certificate if the server asks for it.
+    async fn accept_answer(&self, answer: PollResponse) -> Result<PollAnswer, LinkError> {
+        let renew = answer.renew_certificate;
         let answer = wire::parse_poll_answer(answer, &self.modules)?;
         if let Some(now) = answer.server_time {
             self.floor.record_server_time(now);
         }
+        if renew {
+            self.renew_in_time().await;
+        }
         Ok(answer)
     }
 
-    /// Checks whether the server can be reached, proves its identity and accepts the credential. Changes nothing. Returns
-    /// the server's time.
+    /// Checks whether the server can be reached, proves its identity and accepts the node. Changes nothing: an expired
+    /// certificate is not renewed. Returns the server's time.
     pub async fn probe(&self) -> Result<Option<DateTime<Utc>>, LinkError> {
         let message = wire::empty_report();
         let answer = self
             .call(|| {
                 let request = self.request(message.clone());
-                let mut client = self.client.clone();
+                let mut client = self.client();
                 async move { client.report(request).await }
             })
             .await?;
         Ok(wire::server_time(&answer))
+    }
+
+    fn client(&self) -> AgentServiceClient<Channel> {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens a new connection, which shows the present client certificate, at the next call. Calls in progress finish on
+    /// the old connection.
+    fn reconnect(&self) -> Result<(), LinkError> {
+        let identity = self.certificates.as_ref().and_then(|own| own.tls_identity());
+        let client = AgentServiceClient::new(self.channels.open(identity)?);
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+        Ok(())
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -158,11 +180,25 @@ impl GrpcLink {
             .await
     }
 
+    /// Makes a call as this node. If the server does not accept the certificate, renews it and repeats the call once.
+    async fn call_as_node<A, F>(&self, call: impl Fn() -> F) -> Result<A, LinkError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        match self.call(&call).await {
+            Err(LinkError::Unauthenticated(why)) if self.may_renew() => {
+                self.renew_rejected(&why).await?;
+                self.call(&call).await
+            }
+            answer => answer,
+        }
+    }
+
     /// Makes one long poll. It is not retried here: the agent decides what to do when it breaks off.
     async fn long_poll(&self, query: PollQuery<'_>) -> Result<PollResponse, LinkError> {
         let deadline = query.max_hold.saturating_add(POLL_GRACE_PERIOD);
         let request = self.request_with_deadline(wire::poll_request(query), deadline);
-        let mut client = self.client.clone();
+        let mut client = self.client();
         with_deadline(deadline, client.poll(request)).await
     }
 }
@@ -186,7 +222,7 @@ impl ServerLink for GrpcLink {
         let answer = self
             .call(|| {
                 let request = self.request(message.clone());
-                let mut client = self.client.clone();
+                let mut client = self.client();
                 async move { client.enroll(request).await }
             })
             .await?;
@@ -195,25 +231,32 @@ impl ServerLink for GrpcLink {
 
     async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
         if !query.max_hold.is_zero() {
-            return self.accept_answer(self.long_poll(query).await?);
+            let answer = match self.long_poll(query).await {
+                Err(LinkError::Unauthenticated(why)) if self.may_renew() => {
+                    self.renew_rejected(&why).await?;
+                    self.long_poll(query).await?
+                }
+                answer => answer?,
+            };
+            return self.accept_answer(answer).await;
         }
         let message = wire::poll_request(query);
         let answer = self
-            .call(|| {
+            .call_as_node(|| {
                 let request = self.request(message.clone());
-                let mut client = self.client.clone();
+                let mut client = self.client();
                 async move { client.poll(request).await }
             })
             .await?;
-        self.accept_answer(answer)
+        self.accept_answer(answer).await
     }
 
     async fn request_start(&self, entry: &JournalEntry) -> Result<StartPermit, LinkError> {
         let message = wire::begin_request(entry);
         let answer = self
-            .call(|| {
+            .call_as_node(|| {
                 let request = self.request(message.clone());
-                let mut client = self.client.clone();
+                let mut client = self.client();
                 async move { client.begin(request).await }
             })
             .await?;
@@ -223,9 +266,9 @@ impl ServerLink for GrpcLink {
     async fn report(&self, entry: &JournalEntry) -> Result<u32, LinkError> {
         let message = wire::report_request(entry, &self.modules);
         let answer = self
-            .call(|| {
+            .call_as_node(|| {
                 let request = self.request(message.clone());
-                let mut client = self.client.clone();
+                let mut client = self.client();
                 async move { client.report(request).await }
             })
             .await?;
@@ -246,20 +289,6 @@ impl ServerLink for GrpcLink {
     }
 }
 
-/// A channel through the tunnel of a proxy. TLS begins inside the tunnel.
-fn connect_through_proxy(endpoint: &Endpoint, proxy: &Proxy) -> Channel {
-    let proxy = Arc::new(proxy.clone());
-    endpoint.connect_with_connector_lazy(tower::service_fn(move |uri: Uri| {
-        let proxy = Arc::clone(&proxy);
-        async move {
-            let host = proxy::unbracketed(uri.host().unwrap_or_default());
-            let port = uri.port_u16().unwrap_or(443);
-            let stream = proxy::connect(Some(&*proxy), host, port).await?;
-            Ok::<_, io::Error>(TokioIo::new(stream))
-        }
-    }))
-}
-
 fn to_link_error(status: &Status) -> LinkError {
     let text = match status.source() {
         Some(source) => {
@@ -271,7 +300,8 @@ fn to_link_error(status: &Status) -> LinkError {
         return LinkError::Busy { retry_after: again, message: text };
     }
     match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => LinkError::Denied(text),
+        Code::Unauthenticated => LinkError::Unauthenticated(text),
+        Code::PermissionDenied => LinkError::Denied(text),
         Code::InvalidArgument
         | Code::NotFound
         | Code::AlreadyExists

@@ -4,8 +4,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use rustls::RootCertStore;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
@@ -19,6 +17,7 @@ use super::proxy::{Proxy, unbracketed};
 use super::token::JoinToken;
 use super::{LinkError, pin};
 use crate::durable::{self, FileError};
+use crate::text::encode_pem;
 
 /// The certification authorities that are trusted for the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +84,7 @@ impl Trust {
         match token.ca {
             Some(digest) => {
                 let der = pin::fetch_ca(server, proxy, (&host, port), digest).await?;
-                Ok(Self::Ca(encode_pem(&der)))
+                Ok(Self::Ca(encode_pem("CERTIFICATE", &der)))
             }
             None => Ok(Self::System),
         }
@@ -152,12 +151,6 @@ fn parse_server_address(server: &str) -> Result<(String, u16), TrustError> {
         }
         _ => Err(wrong()),
     }
-}
-
-fn encode_pem(der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
-    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::model::{
 };
 use crate::modules::ModuleKind;
 use crate::modules::packages::held_back_message;
+use crate::node::{CertificateRequests, IssuedCertificates};
 use crate::os::{BootedImage, OsRelease};
 
 /// Shortest poll interval, whatever the server asks for.
@@ -39,23 +40,42 @@ pub(super) fn enroll_request(applicant: &Applicant) -> pb::EnrollRequest {
         }),
         os_release: Some(os_release_message(&applicant.os_release)),
         architecture: applicant.architecture.clone(),
-        public_key: applicant.public_key.clone(),
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         booted_image: applicant.booted_image.as_ref().map(booted_image_message),
+        certificate_request: applicant.requests.client.clone(),
+        decryption_certificate_request: applicant.requests.decryption.clone(),
     }
 }
 
 pub(super) fn parse_enrollment(answer: pb::EnrollResponse) -> Result<Enrollment, LinkError> {
-    if answer.credential.is_empty() {
-        return Err(LinkError::InvalidAnswer("it contains no credential"));
+    if answer.certificate.is_empty() && answer.credential.is_empty() {
+        return Err(LinkError::InvalidAnswer("it contains no certificate"));
     }
     Ok(Enrollment {
-        credential: Secret::new(answer.credential),
+        certificates: IssuedCertificates {
+            client: answer.certificate,
+            decryption: answer.decryption_certificate,
+        },
+        credential: Some(answer.credential).filter(|text| !text.is_empty()).map(Secret::new),
         credential_expires: answer.credential_expires.and_then(parse_timestamp),
         host_id: answer.host_id,
         instance_id: answer.instance_id,
         project: answer.project,
     })
+}
+
+pub(super) fn renew_request(requests: CertificateRequests) -> pb::RenewRequest {
+    pb::RenewRequest {
+        certificate_request: requests.client,
+        decryption_certificate_request: requests.decryption,
+    }
+}
+
+pub(super) fn parse_renewal(answer: pb::RenewResponse) -> Result<IssuedCertificates, LinkError> {
+    if answer.certificate.is_empty() {
+        return Err(LinkError::InvalidAnswer("it contains no certificate"));
+    }
+    Ok(IssuedCertificates { client: answer.certificate, decryption: answer.decryption_certificate })
 }
 
 pub(super) fn poll_request(query: PollQuery<'_>) -> pb::PollRequest {

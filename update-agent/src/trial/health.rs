@@ -128,6 +128,7 @@ impl<'a> HealthMonitor<'a> {
             Ok(_)
             | Err(
                 LinkError::Busy { .. }
+                | LinkError::Unauthenticated(_)
                 | LinkError::Denied(_)
                 | LinkError::Refused(_)
                 | LinkError::InvalidAnswer(_),
@@ -135,7 +136,7 @@ impl<'a> HealthMonitor<'a> {
                 self.last_answer = Some(Instant::now());
                 Ok(())
             }
-            // Address, CA and credential worked in the previous image.
+            // Address, CA and certificate worked in the previous image.
             Err(error @ LinkError::Setup(_)) => Err(own_fault(chain(&error).to_string())),
             Err(error @ LinkError::Unavailable(_)) => {
                 Err(ServerUnreachable { reason: chain(&error).to_string(), is_own_fault: false })

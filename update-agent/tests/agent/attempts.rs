@@ -291,7 +291,7 @@ async fn a_new_credential_is_stored_and_used() {
     node.server().renewal = Some("second".into());
     node.run_once().await.unwrap();
     assert_eq!(node.server().renewed, ["second"]);
-    assert_eq!(load_credential(&node.paths()).unwrap().reveal(), "second");
+    assert_eq!(load_credential(&node.paths()).unwrap().unwrap().reveal(), "second");
 }
 
 #[tokio::test]

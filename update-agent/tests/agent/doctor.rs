@@ -8,7 +8,7 @@ use evenkeel_update_agent::commands::doctor::{CheckOutcome, DoctorFinding, run_c
 use evenkeel_update_agent::config::Config;
 use evenkeel_update_agent::identity::MachineMarks;
 use evenkeel_update_agent::module_registry::ModuleRegistry;
-use evenkeel_update_agent::node::{self, Node as Enrolled};
+use evenkeel_update_agent::node::{self, Node as Enrolled, NodeCertificates};
 use uuid::Uuid;
 
 use crate::support::node::TestNode;
@@ -30,7 +30,7 @@ async fn enrolled_node(server: &TestServer) -> TestNode {
 fn enrol(node: &TestNode, server: &TestServer, machine: Option<MachineMarks>) {
     let paths = node.paths();
     node::save_ca(&paths, Some(&server.ca_pem)).unwrap();
-    node::save_credential(&paths, &Secret::new("first-credential")).unwrap();
+    node::save_credential(&paths, Some(&Secret::new("first-credential"))).unwrap();
     let enrolled = Enrolled {
         server: server.url(),
         uuid: Uuid::from_u128(1),
@@ -105,6 +105,26 @@ async fn a_copied_disk_in_another_machine_fails() {
     let identity = finding(&results, "identity");
     assert_eq!(identity.outcome, CheckOutcome::Failed);
     assert!(identity.result.contains("host-0a1b2c3d"), "{identity:?}");
+}
+
+#[tokio::test]
+async fn a_damaged_or_missing_certificate_fails_with_advice() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    let paths = node.paths();
+    node::save_credential(&paths, None).unwrap();
+    let results = findings(&node).await;
+    let enrolment = finding(&results, "enrolment");
+    assert_eq!(enrolment.outcome, CheckOutcome::Failed);
+    assert!(enrolment.result.contains("has no certificate"), "{enrolment:?}");
+
+    NodeCertificates::none(&paths).requests().await.unwrap();
+    std::fs::write(paths.certificate(), "half of it").unwrap();
+    let results = findings(&node).await;
+    let enrolment = finding(&results, "enrolment");
+    assert_eq!(enrolment.outcome, CheckOutcome::Failed);
+    assert!(enrolment.result.contains("certificate.pem is invalid"), "{enrolment:?}");
+    assert!(enrolment.advice.contains("enroll"), "{enrolment:?}");
 }
 
 #[tokio::test]

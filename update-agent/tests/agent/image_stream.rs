@@ -264,7 +264,7 @@ async fn the_process_that_is_measured() {
     let Some(task) = read_task() else { return };
     let before = peak_memory_kib();
     let settings = WebSettings { roots: vec![task.authority], ..WebSettings::default() };
-    let web = WebClient::new(settings, None, Arc::new(TimeFloor::unset())).unwrap();
+    let web = WebClient::new(settings, None, Arc::new(TimeFloor::unset()), None).unwrap();
     let images = task.folder.join("images");
     let spool = Spool::new(images, web, Arc::new(SystemClock));
     let started = Instant::now();

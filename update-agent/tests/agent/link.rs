@@ -13,6 +13,7 @@ use evenkeel_update_agent::link::{
     Applicant, GrpcLink, JoinToken, LinkError, PollQuery, ServerLink, Trust, TrustError,
 };
 use evenkeel_update_agent::model::Action;
+use evenkeel_update_agent::node::CertificateRequests;
 use evenkeel_update_agent::os::{BootedImage, OsRelease};
 use rcgen::SanType;
 use sha2::{Digest, Sha256};
@@ -34,7 +35,7 @@ fn applicant(token: &JoinToken) -> Applicant {
         },
         os_release: OsRelease { id: "debian".into(), ..OsRelease::default() },
         architecture: "amd64".into(),
-        public_key: vec![1, 2, 3],
+        requests: CertificateRequests::default(),
         booted_image: Some(BootedImage { profile_name: "edge".into(), image_id: "1.0".into() }),
     }
 }
@@ -78,11 +79,10 @@ async fn a_node_enrols_with_the_authority_that_its_token_names() {
     let enrolled = link.enroll(&applicant(&token)).await.unwrap();
 
     assert_eq!(enrolled.host_id, "host-0a1b2c3d");
-    assert_eq!(enrolled.credential.reveal(), "first-credential");
+    assert_eq!(enrolled.credential.unwrap().reveal(), "first-credential");
     let state = server.state.lock().unwrap();
     let request = state.enroll_request.as_ref().unwrap();
     assert_eq!(request.join_token, server.token());
-    assert_eq!(request.public_key, [1, 2, 3]);
     let image = request.booted_image.as_ref().unwrap();
     assert_eq!((&*image.profile_name, &*image.image_id), ("edge", "1.0"));
     let identity = request.identity.as_ref().unwrap();
@@ -324,7 +324,7 @@ async fn a_probe_reads_the_server_time_and_stores_nothing() {
     let server = TestServer::start_on_loopback().await;
     let link = trusted_link(&server).await;
     let error = link.probe().await.unwrap_err();
-    assert!(matches!(error, LinkError::Denied(_)), "{error}");
+    assert!(matches!(error, LinkError::Unauthenticated(_)), "{error}");
     link.set_credential(&Secret::new("first-credential")).unwrap();
     let now = link.probe().await.unwrap().unwrap();
     assert_eq!(now.timestamp(), 1_800_000_000);

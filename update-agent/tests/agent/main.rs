@@ -1,11 +1,12 @@
 //! The whole agent, from the server's decision to the changed package, with one side replaced: either the system below it
 //! and the server (`attempts`, `doctor`, `facts`, `history`, `image_failures`, `image_hooks`, `image_steps`, `long_poll`,
 //! `offline`, `plan`, `reboot`, `resume`, `text_module`, `waiting`, `watchdog`) or only the machine at the other end of the connection
-//! (`image_stream`, `image_web`, `link`, `proxy`).
+//! (`certificates`, `image_stream`, `image_web`, `link`, `proxy`).
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod attempts;
+mod certificates;
 mod doctor;
 mod facts;
 mod history;

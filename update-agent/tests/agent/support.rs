@@ -1,5 +1,6 @@
 //! Test doubles, and helpers for the real machine.
 
+pub mod authority;
 // A file server with exact control over its responses, shared with the unit tests of the agent's HTTP client.
 #[path = "../../src/modules/image/web/testing.rs"]
 pub mod file_server;

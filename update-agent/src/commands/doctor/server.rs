@@ -55,8 +55,12 @@ fn connection_advice(error: &LinkError) -> &'static str {
         LinkError::Busy { .. } => {
             "the server is overloaded: try again later, and check the server if this persists"
         }
+        LinkError::Unauthenticated(_) => {
+            "the agent renews an expired certificate at its next contact: check that it runs. If `evenkeel-agent status` \
+             shows that the certificate is not renewed, enrol again with a new join token"
+        }
         LinkError::Denied(_) => {
-            "the server does not accept the node's credential: enrol again, and ask its operator whether this host is still trusted"
+            "the server does not trust this host: ask its operator why, and enrol again with a new join token"
         }
         LinkError::Refused(_) | LinkError::InvalidAnswer(_) => {
             "the versions of agent and server may be incompatible: update the older one"
@@ -85,6 +89,14 @@ mod tests {
         assert_eq!(check_clock(None).outcome, CheckOutcome::Warning);
         assert_eq!(check_clock(Some(TimeDelta::seconds(3))).outcome, CheckOutcome::Passed);
         assert_eq!(check_clock(Some(TimeDelta::hours(-3))).outcome, CheckOutcome::Failed);
+    }
+
+    #[test]
+    fn an_expired_certificate_of_the_node_is_left_to_the_agent() {
+        let expired = LinkError::Unauthenticated("the certificate expired".into());
+        assert!(connection_advice(&expired).contains("renews an expired certificate"));
+        let invalidated = LinkError::Denied("the host is not trusted".into());
+        assert!(connection_advice(&invalidated).contains("enrol again"));
     }
 
     #[test]

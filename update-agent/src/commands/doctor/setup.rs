@@ -91,11 +91,19 @@ fn check_enrolment(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
         None => DoctorFinding::passed("identity", "this machine is the one that enrolled"),
         Some(mismatch) => DoctorFinding::failed("identity", mismatch, ""),
     };
-    let credential = match node::load_credential(paths) {
-        Ok(_) => DoctorFinding::passed("enrolment", identity_text),
-        Err(_) => {
-            DoctorFinding::failed("enrolment", "the node's credential cannot be read", ENROL_ADVICE)
+    let enrolment = match check_certificates(registry) {
+        Ok(()) => DoctorFinding::passed("enrolment", identity_text),
+        Err(error) => {
+            let text = evenkeel_kit::chain(&error).to_string();
+            DoctorFinding::failed("enrolment", text, ENROL_ADVICE)
         }
     };
-    vec![credential, identity]
+    vec![enrolment, identity]
+}
+
+/// Whether the node has a certificate that fits its key, or else a bearer token.
+fn check_certificates(registry: &ModuleRegistry<'_>) -> Result<(), NodeError> {
+    let has_certificate = registry.certificates()?.has_client();
+    let has_credential = node::load_credential(registry.paths)?.is_some();
+    if has_certificate || has_credential { Ok(()) } else { Err(NodeError::NoCertificate) }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use rustls::client::ResolvesClientCert;
 use url::Url;
 
 use super::boot_control::{self, BootControl};
@@ -48,8 +49,12 @@ impl ImageSystem {
         check_state_partition(paths)?;
         let proxy = registry.config.proxy();
         let proxy = proxy.map_err(|error| unusable(error.to_string()))?;
-        let web = WebClient::new(web_settings(config, paths), proxy, registry.time_floor())?;
-        if let Ok(credential) = node::load_credential(paths) {
+        // The link to the server reports a damaged certificate.
+        let certificate = registry.certificates().ok();
+        let certificate = certificate.map(|own| own as Arc<dyn ResolvesClientCert>);
+        let settings = web_settings(config, paths);
+        let web = WebClient::new(settings, proxy, registry.time_floor(), certificate)?;
+        if let Ok(Some(credential)) = node::load_credential(paths) {
             web.set_credential(&credential);
         }
         let slots = SlotFile::open(&paths.slots(), Arc::clone(&registry.clock))?;
@@ -102,7 +107,7 @@ fn web_settings(config: &ImageConfig, paths: &AgentPaths) -> WebSettings {
     settings
 }
 
-/// `HOST:PORT` of the server that gets the node's credential; empty if the node is not enrolled.
+/// `HOST:PORT` of the server that gets the node's certificate and bearer token; empty if the node is not enrolled.
 fn server_authority(paths: &AgentPaths) -> String {
     let server = Node::load(paths).ok().map(|node| node.server);
     let url = server.and_then(|server| Url::parse(&server).ok());

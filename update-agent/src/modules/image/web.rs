@@ -23,6 +23,7 @@ use http::header::{self, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body_util::Empty;
 use hyper::body::Bytes;
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsConnector;
@@ -57,8 +58,8 @@ pub struct WebSettings {
     pub plain_http: bool,
     /// Base of relative image addresses, as `https://HOST[:PORT]/PATH`; empty for none.
     pub release_service: String,
-    /// `HOST:PORT` of the node's own server. The bearer token is sent only to it and to a release
-    /// service on the same host, and only over TLS.
+    /// `HOST:PORT` of the node's own server. The client certificate and the bearer token are sent
+    /// only to it and to a release service on the same host, and only over TLS.
     #[serde(skip)]
     pub own_server: String,
 }
@@ -75,6 +76,8 @@ struct WebClientInner {
     proxy: Option<Proxy>,
     /// `None` if no authority is trusted.
     tls: Option<TlsConnector>,
+    /// The same with the node's client certificate.
+    own_server_tls: Option<TlsConnector>,
     token: RwLock<Option<HeaderValue>>,
 }
 
@@ -120,24 +123,27 @@ pub(super) enum OpenedFile {
 
 impl WebClient {
     /// Loads the trusted authorities. Certificates are verified at a time that is not before the
-    /// floor. Sends nothing. Fails if a file of authorities or the address of the release service
-    /// is invalid.
+    /// floor. The node's own server gets the client certificate. Sends nothing. Fails if a file of
+    /// authorities or the address of the release service is invalid.
     pub fn new(
         settings: WebSettings,
         proxy: Option<Proxy>,
         floor: Arc<TimeFloor>,
+        certificate: Option<Arc<dyn ResolvesClientCert>>,
     ) -> Result<Self, Failure> {
         let release_service = match settings.release_service.trim() {
             "" => None,
             text => Some(address::parse_base_address(text, settings.plain_http)?),
         };
-        let tls = roots::build_connector(&settings.roots, floor)?;
+        let tls = roots::build_connector(&settings.roots, Arc::clone(&floor), None)?;
+        let own_server_tls = roots::build_connector(&settings.roots, floor, certificate)?;
         Ok(Self {
             inner: Arc::new(WebClientInner {
                 settings,
                 release_service,
                 proxy,
                 tls,
+                own_server_tls,
                 token: RwLock::new(None),
             }),
         })
@@ -317,7 +323,9 @@ impl WebClient {
         if url.scheme() == "http" {
             return connection::send(stream, request).await;
         }
-        let tls = self.inner.tls.as_ref().ok_or_else(|| {
+        let inner = &self.inner;
+        let tls = if self.is_own_server(url) { &inner.own_server_tls } else { &inner.tls };
+        let tls = tls.as_ref().ok_or_else(|| {
             download_failure(format!(
                 "no certificate authority is trusted for {}: install ca-certificates, or name a \
                  file with its authority in image.web.roots in agent.toml",
@@ -356,15 +364,20 @@ impl WebClient {
         })
     }
 
-    /// The bearer token, only for the node's own server and a release service on its host. Other
-    /// ports of the host may belong to other services.
-    fn token_for(&self, url: &Url) -> Option<HeaderValue> {
+    /// Whether an address is that of the node's own server or of a release service on its host, with
+    /// TLS. Other ports of the host may belong to other services.
+    fn is_own_server(&self, url: &Url) -> bool {
         let home = &self.inner.settings.own_server;
         let host = home.rsplit_once(':').map_or("", |(host, _)| host);
         let service = self.inner.release_service.as_ref();
         let is_service = service
             .is_some_and(|service| has_host(service, host) && service.origin() == url.origin());
-        if url.scheme() != "https" || !(has_authority(url, home) || is_service) {
+        url.scheme() == "https" && (has_authority(url, home) || is_service)
+    }
+
+    /// The bearer token, only for the node's own server.
+    fn token_for(&self, url: &Url) -> Option<HeaderValue> {
+        if !self.is_own_server(url) {
             return None;
         }
         let token = self.inner.token.read();

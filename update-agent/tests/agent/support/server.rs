@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex};
 use evenkeel_proto::agent as pb;
 use pb::agent_service_server::{AgentService, AgentServiceServer};
 use pb::event::Kind;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rcgen::SanType;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::{Identity, Server, ServerTlsConfig};
-use tonic::{Request, Response, Status};
+use tonic::transport::Server;
+use tonic::{Code, Request, Response, Status};
+
+use super::authority::TestAuthority;
 
 /// The secret of every join token of this server.
 pub const TOKEN_SECRET: &str = "c2VjcmV0";
@@ -23,8 +25,20 @@ pub struct ServerState {
     /// The target that it offers to the node.
     pub target: Option<pb::Target>,
     pub window_open: bool,
-    /// The credential that the server accepts.
+    /// The bearer token that the server issues and accepts; empty for none.
     pub credential: String,
+    /// The client certificates that the server issued.
+    pub issued: Vec<Vec<u8>>,
+    /// The certificate requests of the last renewal.
+    pub renew_request: Option<pb::RenewRequest>,
+    /// This many of the issued certificates, the oldest ones, should be renewed.
+    pub aged: usize,
+    /// This many of the issued certificates, the oldest ones, have expired.
+    pub expired: usize,
+    /// The server does not renew certificates, with this status.
+    pub renewal_refusal: Option<Code>,
+    /// The client certificate of each call.
+    pub shown: Vec<Option<Vec<u8>>>,
     /// The new credential in the answer to the next poll.
     pub renewal: String,
     /// The reported events, by attempt.
@@ -59,6 +73,12 @@ impl Default for ServerState {
             target: None,
             window_open: false,
             credential: "first-credential".into(),
+            issued: Vec::new(),
+            renew_request: None,
+            aged: 0,
+            expired: 0,
+            renewal_refusal: None,
+            shown: Vec::new(),
             renewal: String::new(),
             reported_events: BTreeMap::new(),
             facts: None,
@@ -91,6 +111,12 @@ fn has_ended(events: &[pb::Event]) -> bool {
 }
 
 impl ServerState {
+    /// Position of a certificate among the issued ones.
+    fn index_of(&self, certificate: Option<Vec<u8>>) -> Option<usize> {
+        let certificate = certificate?;
+        self.issued.iter().position(|issued| *issued == certificate)
+    }
+
     fn decide(&self, attempt: Option<&pb::Attempt>) -> pb::decision::Act {
         use pb::decision::Act;
         let idle = Act::Idle(pb::Idle {});
@@ -129,13 +155,22 @@ fn later() -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: now().seconds + 3600, nanos: 0 }
 }
 
-struct TestAgentService(Arc<Mutex<ServerState>>);
+struct TestAgentService {
+    state: Arc<Mutex<ServerState>>,
+    authority: TestAuthority,
+}
+
+/// The client certificate of a call.
+fn shown_certificate<T>(request: &Request<T>) -> Option<Vec<u8>> {
+    request.peer_certs().map(|chain| chain[0].to_vec())
+}
 
 impl TestAgentService {
-    async fn record_call(&self, call: &'static str) -> Result<(), Status> {
+    async fn record_call<T>(&self, call: &'static str, request: &Request<T>) -> Result<(), Status> {
         let mute = {
-            let mut state = self.0.lock().unwrap();
+            let mut state = self.state.lock().unwrap();
             state.calls.push(call);
+            state.shown.push(shown_certificate(request));
             if state.unavailable_calls > 0 {
                 state.unavailable_calls -= 1;
                 let mut status = Status::unavailable("not just now");
@@ -158,8 +193,17 @@ impl TestAgentService {
         call: &'static str,
         request: Request<T>,
     ) -> Result<T, Status> {
-        self.record_call(call).await?;
-        let expected = format!("Bearer {}", self.0.lock().unwrap().credential);
+        self.record_call(call, &request).await?;
+        let state = self.state.lock().unwrap();
+        if let Some(index) = state.index_of(shown_certificate(&request)) {
+            if index < state.expired {
+                return Err(Status::unauthenticated("the certificate expired 60 days ago"));
+            }
+            drop(state);
+            return Ok(request.into_inner());
+        }
+        let expected = format!("Bearer {}", state.credential);
+        drop(state);
         match request.metadata().get("authorization") {
             Some(value) if value.as_bytes() == expected.as_bytes() => Ok(request.into_inner()),
             _ => Err(Status::unauthenticated("the credential is not valid")),
@@ -173,28 +217,54 @@ impl AgentService for TestAgentService {
         &self,
         request: Request<pb::EnrollRequest>,
     ) -> Result<Response<pb::EnrollResponse>, Status> {
-        self.record_call("enroll").await?;
+        self.record_call("enroll", &request).await?;
         let request = request.into_inner();
         if !request.join_token.ends_with(&format!(".{TOKEN_SECRET}")) {
             return Err(Status::permission_denied("the join token is not valid"));
         }
-        let mut state = self.0.lock().unwrap();
+        let certificate = self.authority.issue(&request.certificate_request);
+        let decryption_certificate = self.authority.issue(&request.decryption_certificate_request);
+        let mut state = self.state.lock().unwrap();
         state.enroll_request = Some(request);
+        state.issued.push(certificate.clone());
         Ok(Response::new(pb::EnrollResponse {
             credential: state.credential.clone(),
             credential_expires: Some(later()),
+            certificate,
+            decryption_certificate,
             host_id: "host-0a1b2c3d".into(),
             instance_id: "inst-0a1b2c3d".into(),
             project: "default".into(),
         }))
     }
 
+    async fn renew(
+        &self,
+        request: Request<pb::RenewRequest>,
+    ) -> Result<Response<pb::RenewResponse>, Status> {
+        self.record_call("renew", &request).await?;
+        let mut state = self.state.lock().unwrap();
+        if state.index_of(shown_certificate(&request)).is_none() {
+            return Err(Status::unauthenticated("the connection shows no certificate"));
+        }
+        if let Some(code) = state.renewal_refusal {
+            return Err(Status::new(code, "the host is not trusted"));
+        }
+        let request = request.into_inner();
+        let certificate = self.authority.issue(&request.certificate_request);
+        let decryption_certificate = self.authority.issue(&request.decryption_certificate_request);
+        state.renew_request = Some(request);
+        state.issued.push(certificate.clone());
+        Ok(Response::new(pb::RenewResponse { certificate, decryption_certificate }))
+    }
+
     async fn poll(
         &self,
         request: Request<pb::PollRequest>,
     ) -> Result<Response<pb::PollResponse>, Status> {
+        let shown = shown_certificate(&request);
         let request = self.record_node_call("poll", request).await?;
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         state.waiting_reason = request.waiting;
         state.long_polls.push((request.decision_tag, request.long_poll_millis));
         let (decision_tag, hold_millis, spread_millis) = state.long_poll_options;
@@ -228,6 +298,7 @@ impl AgentService for TestAgentService {
             decision_tag,
             next_long_poll_millis: hold_millis,
             reconnect_spread_millis: spread_millis,
+            renew_certificate: state.index_of(shown).is_some_and(|index| index < state.aged),
         }))
     }
 
@@ -237,7 +308,7 @@ impl AgentService for TestAgentService {
     ) -> Result<Response<pb::BeginResponse>, Status> {
         use pb::begin_response::Answer;
         let request = self.record_node_call("begin", request).await?;
-        let state = self.0.lock().unwrap();
+        let state = self.state.lock().unwrap();
         let reported = state.reported_events.get(&request.attempt_id);
         let stored = reported.and_then(|events| events.last()).map(|event| event.sequence);
         let target_digest = state.target.as_ref().map(|target| &target.digest);
@@ -256,7 +327,7 @@ impl AgentService for TestAgentService {
         request: Request<pb::ReportRequest>,
     ) -> Result<Response<pb::ReportResponse>, Status> {
         let request = self.record_node_call("report", request).await?;
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         let events = state.reported_events.entry(request.attempt_id).or_default();
         for event in request.events {
             let next = u32::try_from(events.len()).unwrap() + 1;
@@ -299,27 +370,21 @@ impl TestServer {
 
     #[expect(clippy::disallowed_methods, reason = "a test has no lifecycle")]
     pub async fn start_at(host: SanType, address: SocketAddr) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![host];
-        let certificate = params.signed_by(&key, &ca).unwrap();
-        let chain = format!("{}{}", certificate.pem(), ca.pem());
-        let tls = ServerTlsConfig::new().identity(Identity::from_pem(chain, key.serialize_pem()));
-
+        let authority = TestAuthority::new();
+        let tls = authority.server_tls(host);
+        let ca_pem = authority.pem();
+        let ca_digest =
+            evenkeel_update_agent::modules::packages::hex(&Sha256::digest(authority.der()));
         let state = Arc::new(Mutex::new(ServerState::default()));
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let service = TestAgentService(Arc::clone(&state));
+        let service = TestAgentService { state: Arc::clone(&state), authority };
         let router = Server::builder()
             .tls_config(tls)
             .unwrap()
             .add_service(AgentServiceServer::new(service));
         tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
-        let ca_digest = evenkeel_update_agent::modules::packages::hex(&Sha256::digest(ca.der()));
-        Self { address, state, ca_pem: ca.pem(), ca_digest }
+        Self { address, state, ca_pem, ca_digest }
     }
 
     pub fn url(&self) -> String {

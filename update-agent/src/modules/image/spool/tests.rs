@@ -46,7 +46,8 @@ impl SpoolBench {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
-            web: WebClient::new(settings, None, Arc::new(TimeFloor::unset())).expect("settings"),
+            web: WebClient::new(settings, None, Arc::new(TimeFloor::unset()), None)
+                .expect("settings"),
             limits: TEST_LIMITS,
         }
     }

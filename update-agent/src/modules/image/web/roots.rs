@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evenkeel_kit::chain;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -17,10 +18,12 @@ use crate::model::Failure;
 
 /// Trusts the authorities in the files, or those of the system; `None` if the system has none.
 /// Certificates are verified at a time that is not before the floor: a node whose clock starts in
-/// the past must get an image as well.
+/// the past must get an image as well. `own`, if given, is shown to servers that request a client
+/// certificate.
 pub fn build_connector(
     files: &[PathBuf],
     floor: Arc<TimeFloor>,
+    own: Option<Arc<dyn ResolvesClientCert>>,
 ) -> Result<Option<TlsConnector>, Failure> {
     let roots = if files.is_empty() { system_roots() } else { load_roots(files)? };
     if roots.is_empty() {
@@ -29,12 +32,17 @@ pub fn build_connector(
     let cannot =
         |error: &dyn std::error::Error| download_failure(format!("TLS cannot be set up: {error}"));
     let verifier = floor_verifier(roots, floor).map_err(|error| cannot(&error))?;
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| cannot(&error))?
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match own {
+        Some(own) => builder.with_client_cert_resolver(own),
+        None => builder.with_no_client_auth(),
+    };
+    // A resumed session would still show the certificate from before a renewal.
+    config.resumption = Resumption::disabled();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(TlsConnector::from(Arc::new(config))))
 }

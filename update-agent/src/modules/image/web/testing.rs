@@ -15,6 +15,8 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 #[derive(Clone, Debug)]
 pub struct TestRequest {
     head: String,
+    /// The certificate that the client has shown, as DER.
+    pub client_certificate: Option<Vec<u8>>,
 }
 
 impl TestRequest {
@@ -138,9 +140,22 @@ impl TestReply {
     }
 }
 
-trait ReadWrite: Read + Write {}
+trait ReadWrite: Read + Write {
+    /// The certificate that the client has shown.
+    fn client_certificate(&self) -> Option<Vec<u8>>;
+}
 
-impl<T: Read + Write> ReadWrite for T {}
+impl ReadWrite for TcpStream {
+    fn client_certificate(&self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+impl ReadWrite for StreamOwned<ServerConnection, TcpStream> {
+    fn client_certificate(&self) -> Option<Vec<u8>> {
+        Some(self.conn.peer_certificates()?.first()?.to_vec())
+    }
+}
 
 type ReplyFn = Box<dyn FnMut(usize, &TestRequest) -> TestReply + Send>;
 
@@ -230,7 +245,10 @@ fn answer_request(mut stream: impl ReadWrite, shared: &TestServerState) -> std::
         stream.read_exact(&mut byte)?;
         head.extend_from_slice(&byte);
     }
-    let request = TestRequest { head: String::from_utf8_lossy(&head).into_owned() };
+    let request = TestRequest {
+        head: String::from_utf8_lossy(&head).into_owned(),
+        client_certificate: stream.client_certificate(),
+    };
     let before = {
         let requests = shared.requests.lock();
         let mut requests = requests.unwrap_or_else(PoisonError::into_inner);

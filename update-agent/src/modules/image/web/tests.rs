@@ -4,6 +4,7 @@ use super::testing::{AfterBody, TestFileServer, TestReply, TestRequest};
 use super::*;
 
 mod authorities;
+mod client_certificate;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -15,7 +16,7 @@ fn plain_http_settings() -> WebSettings {
 }
 
 fn client(settings: WebSettings) -> WebClient {
-    WebClient::new(settings, None, no_floor()).expect("valid settings")
+    WebClient::new(settings, None, no_floor(), None).expect("valid settings")
 }
 
 fn no_floor() -> Arc<TimeFloor> {
@@ -162,7 +163,7 @@ fn a_relative_address_belongs_to_the_release_service() {
 
     for bad in ["keel.example", "http://keel.example", "ftp://x", "https://"] {
         let settings = WebSettings { release_service: bad.to_owned(), ..WebSettings::default() };
-        let reason = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
+        let reason = WebClient::new(settings, None, no_floor(), None).unwrap_err().reason;
         assert!(reason.contains("https://HOST/PATH"), "{reason}");
     }
 }

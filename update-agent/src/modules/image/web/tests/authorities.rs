@@ -71,7 +71,7 @@ async fn a_clock_in_the_past_does_not_prevent_a_download_after_a_contact() {
     let address = format!("https://{}/a", server.address);
     let above = |floor: Arc<TimeFloor>| {
         let settings = WebSettings { roots: vec![file.clone()], ..WebSettings::default() };
-        WebClient::new(settings, None, floor).expect("valid settings")
+        WebClient::new(settings, None, floor, None).expect("valid settings")
     };
     let Err(DownloadError::Transient { reason, .. }) = open(&above(no_floor()), &address).await
     else {
@@ -112,7 +112,7 @@ fn an_invalid_file_of_authorities_is_refused_by_name() {
             std::fs::write(&file, content).unwrap();
         }
         let settings = WebSettings { roots: vec![file.clone()], ..WebSettings::default() };
-        let reason = WebClient::new(settings, None, no_floor()).unwrap_err().reason;
+        let reason = WebClient::new(settings, None, no_floor(), None).unwrap_err().reason;
         assert!(reason.contains("roots.pem"), "{reason}");
     }
 }
