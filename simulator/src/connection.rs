@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use tokio_util::task::TaskTracker;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Response, Status};
 
 use crate::rng::Rng;
@@ -99,7 +101,8 @@ impl Network {
 #[derive(Clone, Debug)]
 pub struct NodeConnection {
     servers: Vec<Channel>,
-    authorization: MetadataValue<Ascii>,
+    /// `None` if the connections to the servers show a client certificate.
+    authorization: Option<MetadataValue<Ascii>>,
     network: Network,
     faults: Faults,
 }
@@ -140,6 +143,23 @@ impl NodeConnection {
         authorization: MetadataValue<Ascii>,
         network: &Network,
     ) -> Self {
+        Self::with_optional_authorization(servers, Some(authorization), network)
+    }
+
+    /// A connection to these servers, each of which knows the node by the client certificate of its
+    /// channel.
+    #[must_use]
+    pub fn with_certificate(servers: Vec<Channel>, network: &Network) -> Self {
+        Self::with_optional_authorization(servers, None, network)
+    }
+
+    /// A connection to these servers with this value of the `authorization` header, if there is one.
+    #[must_use]
+    pub fn with_optional_authorization(
+        servers: Vec<Channel>,
+        authorization: Option<MetadataValue<Ascii>>,
+        network: &Network,
+    ) -> Self {
         Self { servers, authorization, faults: network.faults, network: network.clone() }
     }
 
@@ -158,7 +178,7 @@ impl NodeConnection {
     /// Replaces the credential by a new one of the server.
     pub fn set_credential(&mut self, credential: &str) {
         if let Ok(value) = format!("Bearer {credential}").parse() {
-            self.authorization = value;
+            self.authorization = Some(value);
         }
     }
 
@@ -191,7 +211,10 @@ impl NodeConnection {
     {
         let mut fate = self.draw_fate(rng);
         let send = |rng: &mut Rng| -> Call<A> {
-            let mut request = authorize(message.clone(), &self.authorization);
+            let mut request = match &self.authorization {
+                Some(authorization) => authorize(message.clone(), authorization),
+                None => Request::new(message.clone()),
+            };
             request.set_timeout(CALL_TIMEOUT);
             Box::pin(with_deadline(send(rng.pick(&self.servers).clone(), request)))
         };
@@ -277,15 +300,42 @@ pub fn connect_lazily(address: &str, ca: &str) -> Result<Channel, tonic::transpo
     Ok(tls_endpoint(address, ca)?.connect_lazy())
 }
 
+/// Opens a connection to a server as [`connect_lazily`] does. It shows this client certificate (DER)
+/// with its key (PKCS #8, PEM).
+///
+/// # Errors
+/// The address, a certificate or the key is invalid.
+pub fn connect_with_certificate(
+    address: &str,
+    ca: &str,
+    (certificate, key_pem): (&[u8], &str),
+) -> Result<Channel, tonic::transport::Error> {
+    let identity = Identity::from_pem(encode_certificate(certificate), key_pem);
+    Ok(endpoint(address, tls_config(ca).identity(identity))?.connect_lazy())
+}
+
 /// A server that is reached over TLS.
 ///
 /// # Errors
 /// The address or the certificate is invalid.
 pub fn tls_endpoint(address: &str, ca: &str) -> Result<Endpoint, tonic::transport::Error> {
-    let tls =
-        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost");
+    endpoint(address, tls_config(ca))
+}
+
+fn tls_config(ca: &str) -> ClientTlsConfig {
+    ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost")
+}
+
+fn endpoint(address: &str, tls: ClientTlsConfig) -> Result<Endpoint, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls)?;
     Ok(endpoint.connect_timeout(Duration::from_secs(5)).tcp_nodelay(true))
+}
+
+/// A certificate as PEM.
+fn encode_certificate(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
 /// The retry hint of an overloaded server; `None` if the call failed for another reason.

@@ -60,12 +60,12 @@ pub(super) fn parse_time(at: Option<prost_types::Timestamp>) -> Option<Time> {
     DateTime::from_timestamp(at.seconds, u32::try_from(at.nanos).ok()?)
 }
 
-/// The request of a new node to join.
+/// The request of a new node to join. `certificate_request` (PKCS #10, DER) is for its Ed25519 key.
 #[must_use]
 pub fn enroll_request(
     join_token: &str,
     identity: Identity,
-    public_key: Vec<u8>,
+    certificate_request: Vec<u8>,
     image: Option<BootedImage>,
 ) -> EnrollRequest {
     EnrollRequest {
@@ -73,9 +73,10 @@ pub fn enroll_request(
         identity: Some(identity),
         os_release: Some(os_release()),
         architecture: "amd64".to_owned(),
-        public_key,
         agent_version: "0.1.0".to_owned(),
         booted_image: image,
+        certificate_request,
+        decryption_certificate_request: Vec::new(),
     }
 }
 

@@ -10,10 +10,9 @@ use evenkeel_proto::agent::{
     AvailablePackage, Began, BeginRequest, Downloaded, Downloading, Facts, Finished, Identity,
     PackageChange, PackageResult, PhaseSpan, Plan, PollRequest, RunReport,
 };
-use evenkeel_simulator::connection::authorize;
-use evenkeel_simulator::own;
+use evenkeel_simulator::{connection, own};
+use evenkeel_test_support::{certificate_request, node_key};
 use sha2::{Digest, Sha256};
-use tonic::Request;
 use tonic::transport::Channel;
 use uuid::Uuid;
 
@@ -26,37 +25,34 @@ const PACKAGES: &str = concat!(
     r#"{"name":"curl","version":"7.88.1-10+deb12u5","architecture":"amd64"}]}"#
 );
 
-/// A machine with our agent.
+/// A machine with our agent. Its connection shows its client certificate.
 pub struct Machine {
     client: AgentServiceClient<Channel>,
-    credential: String,
     attempt: Uuid,
     reported: u32,
 }
 
 impl Machine {
-    /// Enrolls a registered machine.
-    pub async fn join(channel: Channel, nth: u32, token: &str) -> Self {
-        let mut client = AgentServiceClient::new(channel);
+    /// Enrolls a registered machine at a server with this address and CA.
+    pub async fn join(southbound: &str, ca: &str, nth: u8, token: &str) -> Self {
+        let channel = connection::connect_lazily(southbound, ca).expect("a connection");
+        let (key, number) = (node_key(nth), u32::from(nth));
         let identity = Identity {
-            uuid: uuid(nth),
-            serial_number: serial(nth),
+            uuid: uuid(number),
+            serial_number: serial(number),
             host_name: format!("edge-{nth:02}.example.org"),
         };
-        let key = [uuid(nth).as_bytes(), uuid(nth).as_bytes()].concat();
-        let request = own::enroll_request(token, identity, key, None);
-        let joined = client.enroll(request).await.expect("a machine joins");
+        let request = own::enroll_request(token, identity, certificate_request(&key), None);
+        let joined = AgentServiceClient::new(channel).enroll(request).await;
+        let certificate = joined.expect("a machine joins").into_inner().certificate;
+        let key_pem = key.serialize_pem();
+        let pair = (certificate.as_slice(), key_pem.as_str());
+        let channel = connection::connect_with_certificate(southbound, ca, pair);
         Self {
-            client,
-            credential: joined.into_inner().credential,
+            client: AgentServiceClient::new(channel.expect("a connection")),
             attempt: Uuid::from_u128(u128::from(nth)),
             reported: 0,
         }
-    }
-
-    fn with_credential<T>(&self, message: T) -> Request<T> {
-        let header = format!("Bearer {}", self.credential).parse().expect("a header");
-        authorize(message, &header)
     }
 
     /// Sends facts and available updates. Returns the action.
@@ -76,11 +72,11 @@ impl Machine {
             packages_digest: Sha256::digest(PACKAGES).to_vec(),
             ..Facts::default()
         };
-        let request = self.with_credential(PollRequest {
+        let request = PollRequest {
             facts: Some(facts),
             packages: PACKAGES.to_owned(),
             ..PollRequest::default()
-        });
+        };
         let answer = self.client.poll(request).await.expect("a poll");
         answer.into_inner().decision?.act
     }
@@ -110,11 +106,11 @@ impl Machine {
         let downloading = Kind::Downloading(Downloading { plan: Some(plan) });
         self.report_event(target, downloading, None).await;
         self.report_event(target, Kind::Downloaded(Downloaded {}), None).await;
-        let request = self.with_credential(BeginRequest {
+        let request = BeginRequest {
             attempt_id: self.attempt.to_string(),
             target_digest: target.to_owned(),
             last_sequence: self.reported,
-        });
+        };
         let answer = self.client.begin(request).await.expect("an answer");
         let answer = answer.into_inner().answer;
         assert!(matches!(answer, Some(Answer::Granted(_))), "{answer:?}");
@@ -141,8 +137,7 @@ impl Machine {
         self.reported += 1;
         let mut message = own::report_request(self.attempt, target, self.reported, &[kind]);
         message.events[0].report = report;
-        let request = self.with_credential(message);
-        let answer = self.client.report(request).await.expect("an answer");
+        let answer = self.client.report(message).await.expect("an answer");
         assert_eq!(answer.into_inner().acknowledged, self.reported);
     }
 }

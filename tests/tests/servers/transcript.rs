@@ -13,7 +13,6 @@ use clap::Parser as _;
 use evenkeel_cli::args::Cli;
 use evenkeel_cli::{Environment, Failure, System};
 use evenkeel_kit::{SystemClock, chain};
-use evenkeel_simulator::connection;
 use evenkeel_tests::history::Replicas;
 use tempfile::TempDir;
 
@@ -176,12 +175,11 @@ async fn join_hosts(story: &mut Story, replicas: &Replicas) -> Machine {
     let token = story.run_unrecorded("evenkeel join-token create racks -q").await;
     let token = token.trim();
     let southbound = &replicas.southbound_addresses()[0];
-    let channel =
-        connection::connect_lazily(southbound, &replicas.ca_certificate()).expect("a connection");
-    let mut first = Machine::join(channel.clone(), 1, token).await;
+    let ca = replicas.ca_certificate();
+    let mut first = Machine::join(southbound, &ca, 1, token).await;
     first.poll(false).await;
     for nth in 2..=20 {
-        let mut machine = Machine::join(channel.clone(), nth, token).await;
+        let mut machine = Machine::join(southbound, &ca, nth, token).await;
         machine.poll(false).await;
     }
     story.run("evenkeel join-token list").await;

@@ -164,6 +164,7 @@ async fn the_token_is_not_sent_to_another_host_after_a_redirect() {
     let tokens: Vec<_> = home.requests().iter().map(token).collect();
     assert_eq!(tokens, vec![Some("Bearer token".to_owned()); 3]);
     let there = other.requests();
+    assert!(there.iter().all(|request| request.client_certificate.is_none()));
     let requests: Vec<_> =
         there.iter().map(|received| (token(received), received.range_start())).collect();
     assert_eq!(requests, [(None, None), (None, Some(50_000))]);
