@@ -20,6 +20,9 @@ const PORT_RANGE: std::ops::Range<u16> = 20_000..32_000;
 /// of 128 MiB is not.
 const SHARED_BUFFERS: &str = "1GB";
 
+/// Settings of servers whose nodes share connections: such nodes cannot show certificates.
+pub const BEARER_CREDENTIALS: &str = "[maintenance_manager]\nbearer_credentials = true\n";
+
 /// Interval at which the memory of the servers is sampled.
 const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 

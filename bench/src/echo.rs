@@ -9,7 +9,7 @@ use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::agent_service_server::{AgentService, AgentServiceServer};
 use evenkeel_proto::agent::{
     BeginRequest, BeginResponse, EnrollRequest, EnrollResponse, PollRequest, PollResponse,
-    ReportRequest, ReportResponse,
+    RenewRequest, RenewResponse, ReportRequest, ReportResponse,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_server::{MaintmgrService, MaintmgrServiceServer};
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, PlatformUpdateStatusResponse};
@@ -56,6 +56,10 @@ impl AgentService for EchoAnswers {
     }
 
     async fn enroll(&self, _: Request<EnrollRequest>) -> Result<Response<EnrollResponse>, Status> {
+        Err(Status::unimplemented("an echo"))
+    }
+
+    async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<RenewResponse>, Status> {
         Err(Status::unimplemented("an echo"))
     }
 

@@ -16,6 +16,7 @@ mod echo_comparison;
 mod faults;
 mod first_answer;
 mod fleet_report;
+mod node_credentials;
 pub mod node_driver;
 mod node_list;
 mod policy_change;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use evenkeel_auth::CertificateAuthority;
 
-use crate::bench_harness::BenchHarness;
+use crate::bench_harness::{BEARER_CREDENTIALS, BenchHarness};
 use crate::echo::EchoAnswers;
 use crate::report::{millis, print_status, round_figure};
 use driver_pool::{ConnectionShare, DriverPool, Measurement};
@@ -90,6 +91,10 @@ pub struct FleetArgs {
     /// Connections that are dedicated to one node each.
     #[arg(long = "connections", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(0..=200_000))]
     dedicated_connections: u32,
+    /// Let own nodes with a dedicated connection show a client certificate, as real nodes do. The other
+    /// own nodes send bearer credentials.
+    #[arg(long)]
+    client_certificates: bool,
     /// Connections that the other nodes share.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     multiplexed: u32,
@@ -161,6 +166,18 @@ impl FleetArgs {
         let usual = self.nodes.div_ceil(NODES_PER_DRIVER);
         let drivers = self.drivers.unwrap_or(usual).min(self.multiplexed);
         drivers.next_multiple_of(self.servers.into())
+    }
+
+    /// For each driver, how many of its first nodes show a client certificate, if they are own nodes.
+    fn certified_nodes(&self) -> anyhow::Result<Vec<u32>> {
+        let shares = driver_pool::share_connections(
+            self.driver_count(),
+            self.multiplexed,
+            self.dedicated(),
+        )?;
+        let count =
+            |share: &ConnectionShare| if self.client_certificates { share.dedicated } else { 0 };
+        Ok(shares.iter().map(count).collect())
     }
 
     fn has_echo(&self) -> bool {
@@ -245,7 +262,7 @@ impl<'a> FleetBench<'a> {
         let interval = args.interval.as_millis();
         // Seeded nodes must not be reported as silent.
         let settings = format!(
-            "[maintenance_manager]\npoll_interval = \"{interval}ms\"\nsilence_timeout = \"1d\"\n"
+            "{BEARER_CREDENTIALS}poll_interval = \"{interval}ms\"\nsilence_timeout = \"1d\"\n"
         );
         let mut harness = BenchHarness::start_many(args.servers, &settings).await?;
         // The database is seeded while the servers are stopped, so that they find the data as old.
@@ -257,7 +274,7 @@ impl<'a> FleetBench<'a> {
             spare: args.faults.spare_nodes(),
         };
         print_status(&format!("creating {} hosts", counts.registered));
-        let node_list = NodeList::create(&harness, counts).await?;
+        let node_list = NodeList::create(&harness, counts, &args.certified_nodes()?).await?;
         let files = node_list.write_files(&harness, args.driver_count())?;
         let nodes = files.first().map_or(Path::new(""), PathBuf::as_path);
         let (first, answers) = first_answer::wait_for_first_answer(&mut harness, nodes).await?;

@@ -18,7 +18,7 @@ use prost::Message as _;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::bench_harness::BenchHarness;
+use crate::bench_harness::{BEARER_CREDENTIALS, BenchHarness};
 use crate::measure::as_f64;
 use crate::report::{micros_each, millis, round_figure};
 use crate::{load, seed};
@@ -55,7 +55,7 @@ struct MessageFigures {
 
 /// Runs the benchmark.
 pub async fn run(args: &MessageArgs) -> anyhow::Result<ExitCode> {
-    let harness = BenchHarness::start("").await?;
+    let harness = BenchHarness::start(BEARER_CREDENTIALS).await?;
     let keys = Keys::open(&harness.data_dir().join("keys"))?;
     let authority = Authority::new(keys, evenkeel_auth::Settings::default());
     let store = Store::connect(&harness.database_url(), StoreOptions::default()).await?;

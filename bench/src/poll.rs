@@ -13,7 +13,7 @@ use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_simulator::connection::authorize;
 use evenkeel_store::{Store, StoreOptions, projects};
 
-use crate::bench_harness::BenchHarness;
+use crate::bench_harness::{BEARER_CREDENTIALS, BenchHarness};
 use crate::echo::{self, EchoAnswers};
 use crate::load::{self, LoadShape, PollingNode};
 use crate::measure::Meter;
@@ -68,7 +68,7 @@ async fn measure_round(
     hosts: usize,
 ) -> anyhow::Result<(PollFigures, EchoFigures)> {
     ensure!(hosts > 0, "--hosts must be at least 1");
-    let harness = BenchHarness::start("").await?;
+    let harness = BenchHarness::start(BEARER_CREDENTIALS).await?;
     let clock = SystemClock;
     let authority = Authority::new(
         Keys::open(&harness.data_dir().join("keys"))?,

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::Authority;
+use evenkeel_auth::{Authority, KeyFingerprint};
 use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::host::Registration;
@@ -17,6 +18,7 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::PollRequest;
+use evenkeel_store::hosts::JoinRequest;
 use evenkeel_store::testing::fill::{self, ProjectSize, SeededProject};
 use evenkeel_store::{
     Store, StoreOptions, Tx, assignments, hosts, instances, nodes, os_profiles, policies, projects,
@@ -106,7 +108,11 @@ pub async fn seed_nodes(
 async fn create_host(tx: &Tx, n: usize, now: DateTime<Utc>) -> anyhow::Result<HostId> {
     let uuid = format!("00000000-0000-4000-8000-{n:012x}");
     let registration = Registration::parse(&format!("edge-{n:06}"), &uuid, "", true)?;
-    let id = hosts::register(tx, &registration, now).await?.id;
+    let host = hosts::register(tx, &registration, now).await?;
+    let (id, public_key) = (host.id, fill::PUBLIC_KEY.to_vec());
+    let uuid = host.uuid.context("a host has no UUID")?;
+    let joining = JoinRequest { uuid, serial: None, hostname: host.hostname, public_key };
+    hosts::record_join(tx, id, &joining, now).await?;
     let window = SingleSpec {
         name: Name::default(),
         status: ScheduleStatus::OsUpdate,
@@ -125,8 +131,10 @@ fn polling_node(
     digest: &[u8],
     now: DateTime<Utc>,
 ) -> anyhow::Result<PollingNode> {
+    let key = KeyFingerprint::from_public_key(&fill::PUBLIC_KEY);
+    let host = host.to_string();
     let issued =
-        authority.issue_node(tenant.uuid(), &host.to_string(), TimeDelta::days(90), now)?;
+        authority.issue_credential((tenant.uuid(), &host), &key, TimeDelta::days(90), now)?;
     Ok(PollingNode {
         authorization: format!("Bearer {}", issued.token.reveal()).parse()?,
         request: PollRequest { facts_digest: digest.to_vec(), ..PollRequest::default() },

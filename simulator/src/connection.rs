@@ -133,29 +133,13 @@ impl NodeConnection {
     #[must_use]
     pub fn new(servers: Vec<Channel>, credential: &str, network: &Network) -> Option<Self> {
         let authorization = format!("Bearer {credential}").parse().ok()?;
-        Some(Self::with_authorization(servers, authorization, network))
+        Some(Self::with_authorization(servers, Some(authorization), network))
     }
 
-    /// A connection to these servers with this value of the `authorization` header.
+    /// A connection to these servers with this value of the `authorization` header. `None` if each
+    /// of the channels shows the client certificate of the node.
     #[must_use]
     pub fn with_authorization(
-        servers: Vec<Channel>,
-        authorization: MetadataValue<Ascii>,
-        network: &Network,
-    ) -> Self {
-        Self::with_optional_authorization(servers, Some(authorization), network)
-    }
-
-    /// A connection to these servers, each of which knows the node by the client certificate of its
-    /// channel.
-    #[must_use]
-    pub fn with_certificate(servers: Vec<Channel>, network: &Network) -> Self {
-        Self::with_optional_authorization(servers, None, network)
-    }
-
-    /// A connection to these servers with this value of the `authorization` header, if there is one.
-    #[must_use]
-    pub fn with_optional_authorization(
         servers: Vec<Channel>,
         authorization: Option<MetadataValue<Ascii>>,
         network: &Network,
@@ -211,10 +195,7 @@ impl NodeConnection {
     {
         let mut fate = self.draw_fate(rng);
         let send = |rng: &mut Rng| -> Call<A> {
-            let mut request = match &self.authorization {
-                Some(authorization) => authorize(message.clone(), authorization),
-                None => Request::new(message.clone()),
-            };
+            let mut request = authorize(message.clone(), self.authorization.as_ref());
             request.set_timeout(CALL_TIMEOUT);
             Box::pin(with_deadline(send(rng.pick(&self.servers).clone(), request)))
         };
@@ -284,10 +265,16 @@ impl NodeConnection {
     }
 }
 
-/// Adds a value of the `authorization` header to a message.
-pub fn authorize<Q>(message: Q, authorization: &MetadataValue<Ascii>) -> Request<Q> {
+/// Adds a value of the `authorization` header to a message; `None` for a connection that shows a
+/// client certificate.
+pub fn authorize<'a, Q>(
+    message: Q,
+    authorization: impl Into<Option<&'a MetadataValue<Ascii>>>,
+) -> Request<Q> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("authorization", authorization.clone());
+    if let Some(authorization) = authorization.into() {
+        request.metadata_mut().insert("authorization", authorization.clone());
+    }
     request
 }
 

@@ -10,8 +10,8 @@ use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
     Apply, BeginRequest, BeginResponse, Decision, EnrollRequest, EnrollResponse, Fetch, Granted,
-    Idle, OfflineGrant, PollRequest, PollResponse, Refused, ReportRequest, ReportResponse, Target,
-    Window, begin_response,
+    Idle, OfflineGrant, PollRequest, PollResponse, Refused, RenewRequest, RenewResponse,
+    ReportRequest, ReportResponse, Target, Window, begin_response,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_server::{MaintmgrService, MaintmgrServiceServer};
 use evenkeel_proto::maintmgr::update_status::StatusType;
@@ -109,6 +109,10 @@ impl FakeServer {
 impl AgentService for FakeServer {
     async fn enroll(&self, _: Request<EnrollRequest>) -> Result<Response<EnrollResponse>, Status> {
         Err(Status::unimplemented("no enrolment"))
+    }
+
+    async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<RenewResponse>, Status> {
+        Err(Status::unimplemented("no renewal"))
     }
 
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {

@@ -23,8 +23,8 @@ pub enum CallConnection {
 pub struct OutgoingCall {
     /// The connection to use.
     pub connection: CallConnection,
-    /// The value of the `authorization` header.
-    pub authorization: MetadataValue<Ascii>,
+    /// The value of the `authorization` header; `None` if the connection shows a client certificate.
+    pub authorization: Option<MetadataValue<Ascii>>,
     /// The message to send.
     pub payload: PollPayload,
     /// Deadline of the call.
@@ -66,7 +66,8 @@ impl OutgoingCall {
         };
         let (answer, fate) = match self.fault_injection {
             None => {
-                let answer = send_directly(channel, &self.authorization, self.payload).await;
+                let authorization = self.authorization.as_ref();
+                let answer = send_directly(channel, authorization, self.payload).await;
                 (answer, Fate::Arrives)
             }
             Some((network, mut rng)) => {
@@ -89,7 +90,7 @@ impl CallResult {
 /// Sends a message without faults.
 pub async fn send_directly(
     channel: Channel,
-    authorization: &MetadataValue<Ascii>,
+    authorization: Option<&MetadataValue<Ascii>>,
     payload: PollPayload,
 ) -> Result<CallOutcome, Status> {
     let request = authorize(payload, authorization);

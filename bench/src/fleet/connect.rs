@@ -12,6 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
@@ -36,7 +37,7 @@ pub struct Dialer {
 #[derive(Clone)]
 pub struct TlsDialer {
     address: SocketAddr,
-    tls: TlsConnector,
+    tls: Arc<ClientConfig>,
 }
 
 impl std::fmt::Debug for TlsDialer {
@@ -69,7 +70,7 @@ impl TlsDialer {
     /// Performs the TLS handshake over a TCP connection.
     pub async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-        self.tls.connect(name, stream).await
+        TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await
     }
 }
 
@@ -88,10 +89,16 @@ impl Dialer {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?
             .origin(Uri::from_static("https://localhost"))
             .connect_timeout(CONNECT_TIMEOUT);
-        Ok(Self {
-            endpoint,
-            tls_dialer: TlsDialer { address, tls: TlsConnector::from(Arc::new(config)) },
-        })
+        Ok(Self { endpoint, tls_dialer: TlsDialer { address, tls: Arc::new(config) } })
+    }
+
+    /// The same dialer, whose connections show the client certificate of a node.
+    #[must_use]
+    pub fn with_certificate(&self, certificate: CertifiedKey) -> Self {
+        let mut config = ClientConfig::clone(&self.tls_dialer.tls);
+        config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certificate));
+        let tls_dialer = TlsDialer { tls: Arc::new(config), ..self.tls_dialer.clone() };
+        Self { endpoint: self.endpoint.clone(), tls_dialer }
     }
 
     /// Opens connection `number`, including its TLS handshake. A lost connection is opened again

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use anyhow::bail;
+use rustls::sign::CertifiedKey;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
@@ -23,6 +24,8 @@ pub struct DriverConnections {
     first_number: u32,
     shared: usize,
     dedicated: usize,
+    /// The client certificates that dedicated connections show, by node.
+    certificates: Vec<Option<CertifiedKey>>,
     /// The shared connections come first, then the dedicated ones.
     channels: Vec<Option<Channel>>,
     pending: VecDeque<usize>,
@@ -33,16 +36,18 @@ pub struct DriverConnections {
 }
 
 impl DriverConnections {
-    /// Starts to open the shared connections.
-    pub fn new(dialer: Dialer, plan: &DriverPlan, nodes: usize) -> Self {
+    /// Starts to open the shared connections. `certificates` are the client certificates of all
+    /// nodes.
+    pub fn new(dialer: Dialer, plan: &DriverPlan, certificates: Vec<Option<CertifiedKey>>) -> Self {
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let (shared, dedicated) =
-            (count(plan.multiplexed), count(plan.dedicated_connections).min(nodes));
+            (count(plan.multiplexed), count(plan.dedicated_connections).min(certificates.len()));
         let mut connections = Self {
             dialer,
             first_number: plan.connections_before,
             shared,
             dedicated,
+            certificates,
             channels: vec![None; shared + dedicated],
             pending: (0..shared).collect(),
             dials: JoinSet::new(),
@@ -63,12 +68,32 @@ impl DriverConnections {
     /// The connection of a node: its dedicated one if it is open, otherwise a shared one. `None` if
     /// neither is open.
     pub fn channel(&self, node: usize) -> Option<Channel> {
-        let own = if node < self.dedicated {
-            self.channels.get(self.shared + node).cloned().flatten()
-        } else {
-            None
-        };
-        own.or_else(|| self.channels.get(node % self.shared.max(1)).cloned().flatten())
+        let shared = || self.channels.get(node % self.shared.max(1)).cloned().flatten();
+        self.dedicated_channel(node).or_else(shared)
+    }
+
+    /// Whether the connection of a node shows the client certificate of the node.
+    pub fn shows_certificate(&self, node: usize) -> bool {
+        self.certificate(node).is_some() && self.dedicated_channel(node).is_some()
+    }
+
+    /// The client certificate that the dedicated connection of a node shows.
+    fn certificate(&self, node: usize) -> Option<&CertifiedKey> {
+        self.certificates.get(node).and_then(Option::as_ref)
+    }
+
+    fn dedicated_channel(&self, node: usize) -> Option<Channel> {
+        let index = self.shared + node;
+        (node < self.dedicated).then(|| self.channels.get(index).cloned().flatten()).flatten()
+    }
+
+    /// The dialer for a connection.
+    fn dialer(&self, index: usize) -> Dialer {
+        let node = index.checked_sub(self.shared);
+        match node.and_then(|node| self.certificate(node)) {
+            Some(certificate) => self.dialer.with_certificate(certificate.clone()),
+            None => self.dialer.clone(),
+        }
     }
 
     /// Closes the dedicated connection of a node, if it has one.
@@ -79,11 +104,12 @@ impl DriverConnections {
     }
 
     /// The dialer and the number of a node's dedicated connection, if the node has one that is not
-    /// open.
-    pub fn missing(&self, node: usize) -> Option<(Dialer, u32)> {
+    /// open, and whether that connection shows the client certificate of the node.
+    pub fn missing(&self, node: usize) -> Option<(Dialer, u32, bool)> {
         let index = self.shared + node;
         let is_missing = node < self.dedicated && self.channels.get(index)?.is_none();
-        is_missing.then(|| (self.dialer.clone(), self.connection_number(index)))
+        let shows_certificate = self.certificate(node).is_some();
+        is_missing.then(|| (self.dialer(index), self.connection_number(index), shows_certificate))
     }
 
     /// Stores the dedicated connection of a node that was opened elsewhere.
@@ -147,7 +173,7 @@ impl DriverConnections {
             let Some(index) = self.pending.pop_front() else {
                 return;
             };
-            let dialer = self.dialer.clone();
+            let dialer = self.dialer(index);
             let number = self.connection_number(index);
             self.dials.spawn(async move { (index, dialer.dial(number).await) });
         }

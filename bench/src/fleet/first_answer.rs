@@ -70,7 +70,7 @@ async fn poll_until_answered(
     loop {
         let mut node = entry.create_node(started_at);
         let poll = node.prepare_poll(&UNCHANGED, &mut Rng::new(0, 0));
-        let call = send_directly(channel.clone(), &entry.authorization, poll.payload);
+        let call = send_directly(channel.clone(), Some(&entry.authorization), poll.payload);
         match call.await {
             Ok(answer) => return Ok(answer),
             Err(status) if FIRST_ANSWER_TIMEOUT < started_at.elapsed() => return Err(status.into()),

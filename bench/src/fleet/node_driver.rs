@@ -119,7 +119,8 @@ struct NodeDriver {
 impl NodeDriver {
     /// Creates the driver, and starts to open its shared connections.
     fn new(plan: DriverPlan) -> anyhow::Result<Self> {
-        let entries = NodeEntry::read_file(&plan.nodes_file)?;
+        let mut entries = NodeEntry::read_file(&plan.nodes_file)?;
+        let certificates = entries.iter_mut().map(|entry| entry.certificate.take()).collect();
         ensure!(0 < plan.multiplexed, "the nodes need a shared connection");
         let now = Instant::now();
         let dialer = Dialer::new(plan.address, &plan.authority)?;
@@ -133,7 +134,7 @@ impl NodeDriver {
             },
             rng: Rng::new(7, plan.driver_number.into()),
             nodes: entries.iter().map(|entry| entry.create_node(now)).collect(),
-            connections: DriverConnections::new(dialer, &plan, entries.len()),
+            connections: DriverConnections::new(dialer, &plan, certificates),
             active_calls: entries.iter().map(|_| None).collect(),
             entries,
             queue: CallQueue::default(),
@@ -256,7 +257,8 @@ impl NodeDriver {
             let reporter = ReportingNode {
                 number: entry.number,
                 wrong_clock: spec.wrong_clocks,
-                authorization: entry.authorization.clone(),
+                authorization: (!self.connections.shows_certificate(index))
+                    .then(|| entry.authorization.clone()),
                 channel: self.connections.channel(index).context("not connected")?,
             };
             let (target, rng) = (target.to_owned(), self.rng.split());
@@ -279,7 +281,7 @@ impl NodeDriver {
         let (Some(node), Some(entry)) = (self.nodes.get_mut(index), self.entries.get(index)) else {
             return;
         };
-        let Some(connection) = connection else {
+        let Some((connection, shows_certificate)) = connection else {
             self.queue.push(now + TIMER_TOLERANCE, index);
             return;
         };
@@ -290,7 +292,7 @@ impl NodeDriver {
         let has_faults = self.network.faults != Faults::default() && poll.long_poll_millis == 0;
         let call = OutgoingCall {
             connection,
-            authorization: entry.authorization.clone(),
+            authorization: (!shows_certificate).then(|| entry.authorization.clone()),
             payload: poll.payload,
             timeout: CALL_TIMEOUT + Duration::from_millis(poll.long_poll_millis.into()),
             fault_injection: has_faults.then(|| (self.network.clone(), self.rng.split())),
@@ -312,14 +314,19 @@ impl NodeDriver {
         }
     }
 
-    /// The connection for a call of a node; `None` if none is open. A node that comes back first
-    /// opens its dedicated connection again.
-    fn connection_for(&self, index: usize) -> Option<CallConnection> {
+    /// The connection for a call of a node, and whether it shows the client certificate of the node;
+    /// `None` if none is open. A node that comes back first opens its dedicated connection again.
+    fn connection_for(&self, index: usize) -> Option<(CallConnection, bool)> {
         let is_back = self.returning_nodes.is_back(index);
         let missing = is_back.then(|| self.connections.missing(index)).flatten();
         match missing {
-            Some((dialer, number)) => Some(CallConnection::Dial(Box::new(dialer), number)),
-            None => self.connections.channel(index).map(CallConnection::Open),
+            Some((dialer, number, shows_certificate)) => {
+                Some((CallConnection::Dial(Box::new(dialer), number), shows_certificate))
+            }
+            None => {
+                let channel = self.connections.channel(index)?;
+                Some((CallConnection::Open(channel), self.connections.shows_certificate(index)))
+            }
         }
     }
 

@@ -1,11 +1,14 @@
-//! The nodes of the fleet: hosts of a large project, with a credential each.
+//! The nodes of the fleet: hosts of a large project, with a credential each. Some nodes have a client
+//! certificate as well.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use chrono::TimeDelta;
-use evenkeel_auth::{Authority, Keys};
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::id::{HostId, InstanceId, SiteId};
@@ -17,10 +20,12 @@ use evenkeel_simulator::polling::PollingNode;
 use evenkeel_store::hosts::JoinRequest;
 use evenkeel_store::testing::fill::{self, ProjectSize};
 use evenkeel_store::{Store, hosts, nodes, schedules};
+use rustls::sign::{CertifiedKey, SigningKey};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 
+use super::node_credentials::{CredentialIssuer, certified_key, private_key};
 use crate::bench_harness::BenchHarness;
 use crate::report::print_status;
 use crate::seed;
@@ -59,6 +64,8 @@ pub struct ListedNode {
     pub instance: InstanceId,
     /// UUID that EIM's agent sends; `None` for own nodes.
     pub uuid: Option<String>,
+    /// Whether it is an own node with a client certificate.
+    pub is_certified: bool,
 }
 
 /// Numbers of hosts and nodes.
@@ -83,7 +90,13 @@ impl NodeCounts {
 
 impl NodeList {
     /// Seeds the project. Each site has a window tomorrow, so no node has an update to start today.
-    pub async fn create(harness: &BenchHarness, counts: NodeCounts) -> anyhow::Result<Self> {
+    /// `certified` contains for each driver how many of its first nodes have a client certificate, if
+    /// they are own nodes.
+    pub async fn create(
+        harness: &BenchHarness,
+        counts: NodeCounts,
+        certified: &[u32],
+    ) -> anyhow::Result<Self> {
         let size = ProjectSize {
             hosts: counts.registered,
             sites: (counts.registered / 10).clamp(1, MAX_SITES),
@@ -99,6 +112,7 @@ impl NodeList {
                 host: *host,
                 instance: *instance,
                 uuid: None,
+                is_certified: false,
             })
             .collect();
         let nodes = usize::try_from(counts.nodes)?.min(members.len());
@@ -106,7 +120,16 @@ impl NodeList {
         let eim = members.iter().filter(|member| counts.is_eim(member.number));
         let eim: Vec<_> = eim.map(|member| (member.number, member.host)).collect();
         print_status(&format!("{} nodes use EIM's protocol", eim.len()));
-        for (number, uuid) in convert_to_eim(&store, tenant, &eim, now).await? {
+        for member in &mut members {
+            let is_own = !counts.is_eim(member.number);
+            member.is_certified = is_own && is_among_first(member.number, certified)?;
+        }
+        let own = members.iter().filter(|member| member.is_certified);
+        let own: Vec<_> = own.map(|member| (member.number, member.host)).collect();
+        let enrolment = Enrolment::Own(certified_key()?.public_key());
+        change_hosts(&store, tenant, &own, enrolment, now).await?;
+        let converted = change_hosts(&store, tenant, &eim, Enrolment::Eim, now).await?;
+        for (number, uuid) in converted {
             if let Some(member) = members.get_mut(usize::try_from(number)?) {
                 member.uuid = Some(uuid);
             }
@@ -121,21 +144,24 @@ impl NodeList {
         self.members.iter().filter(|member| member.uuid.is_none())
     }
 
-    /// Writes a file for each driver with its nodes and their credentials.
+    /// Writes a file for each driver with its nodes, their credentials and their certificates.
     pub fn write_files(
         &self,
         harness: &BenchHarness,
         drivers: u32,
     ) -> anyhow::Result<Vec<PathBuf>> {
-        let authority = open_authority(harness)?;
-        let now = SystemClock.now();
+        let issuer = CredentialIssuer::open(harness, self.tenant)?;
         let mut parts = vec![String::new(); usize::try_from(drivers)?];
         for member in &self.members {
-            let token = self.issue_token(&authority, member, now)?;
+            let token = issuer.issue_token(member)?;
             let uuid = member.uuid.as_deref().unwrap_or(OWN_NODE_MARKER);
             let part = usize::try_from(member.number % drivers)?;
             let part = parts.get_mut(part).context("there is no driver for a node")?;
-            writeln!(part, "{} {uuid} {token}", member.number)?;
+            write!(part, "{} {uuid} {token}", member.number)?;
+            if member.is_certified {
+                write!(part, " {}", STANDARD.encode(issuer.issue_certificate(member)?))?;
+            }
+            writeln!(part)?;
         }
         let write = |(part, text): (usize, String)| -> anyhow::Result<PathBuf> {
             let path = harness.folder().join(format!("nodes-{part}"));
@@ -147,31 +173,12 @@ impl NodeList {
 
     /// The credentials of the nodes that do not call, as values of the `authorization` header.
     pub fn spare_credentials(&self, harness: &BenchHarness) -> anyhow::Result<Vec<String>> {
-        let authority = open_authority(harness)?;
-        let now = SystemClock.now();
+        let issuer = CredentialIssuer::open(harness, self.tenant)?;
         let credential = |member: &ListedNode| -> anyhow::Result<String> {
-            let token = self.issue_token(&authority, member, now)?;
-            Ok(format!("Bearer {token}"))
+            Ok(format!("Bearer {}", issuer.issue_token(member)?))
         };
         self.spare.iter().map(credential).collect()
     }
-
-    fn issue_token(
-        &self,
-        authority: &Authority,
-        member: &ListedNode,
-        now: Time,
-    ) -> anyhow::Result<String> {
-        let (tenant, host) = (self.tenant.uuid(), member.host.to_string());
-        let issued = authority.issue_node(tenant, &host, TimeDelta::days(90), now)?;
-        Ok(issued.token.reveal().to_owned())
-    }
-}
-
-/// The authority for node credentials, with the keys of the server.
-fn open_authority(harness: &BenchHarness) -> anyhow::Result<Authority> {
-    let keys = Keys::open(&harness.data_dir().join("keys"))?;
-    Ok(Authority::new(keys, evenkeel_auth::Settings::default()))
 }
 
 /// A node as listed in the file of a driver.
@@ -183,12 +190,14 @@ pub struct NodeEntry {
     pub uuid: Option<String>,
     /// The value of the `authorization` header.
     pub authorization: MetadataValue<Ascii>,
+    /// The client certificate with its key; `None` for a node that shares a connection.
+    pub certificate: Option<CertifiedKey>,
 }
 
 impl NodeEntry {
     pub fn read_file(path: &Path) -> anyhow::Result<Vec<Self>> {
-        let text = std::fs::read_to_string(path)?;
-        text.lines().map(Self::parse).collect()
+        let (text, key) = (std::fs::read_to_string(path)?, private_key()?);
+        text.lines().map(|line| Self::parse(line, &key)).collect()
     }
 
     /// The node, which calls for the first time at this instant.
@@ -199,17 +208,30 @@ impl NodeEntry {
         }
     }
 
-    fn parse(line: &str) -> anyhow::Result<Self> {
+    fn parse(line: &str, key: &Arc<dyn SigningKey>) -> anyhow::Result<Self> {
         let mut fields = line.split(' ');
         let (number, uuid, token) = (fields.next(), fields.next(), fields.next());
         let uuid = uuid.context("a line of the node file has no UUID")?;
         let token = token.context("a line of the node file has no credential")?;
+        let certificate = fields.next().map(|text| STANDARD.decode(text)).transpose()?;
+        let certificate =
+            certificate.map(|der| CertifiedKey::new(vec![der.into()], Arc::clone(key)));
         Ok(Self {
             number: number.unwrap_or_default().parse()?,
             uuid: (uuid != OWN_NODE_MARKER).then(|| uuid.to_owned()),
             authorization: format!("Bearer {token}").parse()?,
+            certificate,
         })
     }
+}
+
+/// Whether a node is among the first ones of its driver. `counts` has the number of first nodes of
+/// each driver, whose nodes are in the order of their numbers.
+fn is_among_first(number: u32, counts: &[u32]) -> anyhow::Result<bool> {
+    let drivers = u32::try_from(counts.len())?;
+    let driver = number.checked_rem(drivers).context("there is no driver")?;
+    let first = counts.get(usize::try_from(driver)?).context("there is no driver for a node")?;
+    Ok(number / drivers < *first)
 }
 
 fn write_private_file(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -246,11 +268,21 @@ async fn create_windows(
     Ok(())
 }
 
-/// Turns hosts into EIM nodes, which have never enrolled. Returns their numbers and UUIDs.
-async fn convert_to_eim(
+/// How the nodes of some hosts identify themselves.
+#[derive(Clone, Debug)]
+enum Enrolment {
+    /// Own nodes with this public key.
+    Own(Vec<u8>),
+    /// EIM nodes, which have never enrolled.
+    Eim,
+}
+
+/// Changes how nodes identify themselves. Returns their numbers and UUIDs.
+async fn change_hosts(
     store: &Store,
     tenant: TenantId,
     hosts: &[(u32, HostId)],
+    enrolment: Enrolment,
     now: Time,
 ) -> anyhow::Result<Vec<(u32, String)>> {
     let mut shares = vec![Vec::new(); CONCURRENT_TRANSACTIONS];
@@ -261,7 +293,7 @@ async fn convert_to_eim(
     }
     let mut tasks = JoinSet::new();
     for share in shares {
-        tasks.spawn(convert_share(store.clone(), tenant, share, now));
+        tasks.spawn(change_share(store.clone(), tenant, share, enrolment.clone(), now));
     }
     let mut uuids = Vec::with_capacity(hosts.len());
     while let Some(done) = tasks.join_next().await {
@@ -270,10 +302,11 @@ async fn convert_to_eim(
     Ok(uuids)
 }
 
-async fn convert_share(
+async fn change_share(
     store: Store,
     tenant: TenantId,
     share: Vec<(u32, HostId)>,
+    enrolment: Enrolment,
     now: Time,
 ) -> anyhow::Result<Vec<(u32, String)>> {
     let mut uuids = Vec::with_capacity(share.len());
@@ -282,13 +315,18 @@ async fn convert_share(
         for (number, id) in part {
             let host = hosts::find(&tx, *id).await?;
             let uuid = host.uuid.context("a host has no UUID")?;
-            let joining =
-                JoinRequest { uuid, serial: None, hostname: host.hostname, public_key: Vec::new() };
+            let public_key = match &enrolment {
+                Enrolment::Own(public_key) => public_key.clone(),
+                Enrolment::Eim => Vec::new(),
+            };
+            let joining = JoinRequest { uuid, serial: None, hostname: host.hostname, public_key };
             hosts::record_join(&tx, *id, &joining, now).await?;
-            let mut node = nodes::lock(&tx, *id).await?;
-            node.protocol = AgentProtocol::Eim;
-            node.facts_digest = Vec::new();
-            nodes::save(&tx, &node).await?;
+            if matches!(enrolment, Enrolment::Eim) {
+                let mut node = nodes::lock(&tx, *id).await?;
+                node.protocol = AgentProtocol::Eim;
+                node.facts_digest = Vec::new();
+                nodes::save(&tx, &node).await?;
+            }
             uuids.push((*number, uuid.to_string()));
         }
         tx.commit().await?;
@@ -308,14 +346,27 @@ mod tests {
     }
 
     #[test]
+    fn the_first_nodes_of_each_driver_have_certificates() {
+        let certified = |number| is_among_first(number, &[2, 1]).expect("a driver");
+        let numbers: Vec<u32> = (0..8).filter(|number| certified(*number)).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        assert!(is_among_first(0, &[]).is_err());
+    }
+
+    #[test]
     fn a_driver_reads_its_node_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("nodes");
-        write_private_file(&path, "3 own abc\n4 0000-11 def\n").expect("a file");
+        write_private_file(&path, "3 own abc AAEC\n4 0000-11 def\n").expect("a file");
         let entries = NodeEntry::read_file(&path).expect("cards");
         assert_eq!((entries[0].number, &entries[0].uuid), (3, &None));
         assert_eq!(entries[1].uuid.as_deref(), Some("0000-11"));
         assert_eq!(entries[1].authorization, "Bearer def");
+        let certificate = entries[0].certificate.as_ref().expect("a certificate");
+        assert_eq!(certificate.cert[0].as_ref(), [0, 1, 2]);
+        assert!(entries[1].certificate.is_none());
+        std::fs::write(&path, "5 own abc no-base64").expect("a file");
+        assert!(NodeEntry::read_file(&path).is_err(), "no certificate");
         std::fs::write(&path, "5 own").expect("a file");
         assert!(NodeEntry::read_file(&path).is_err(), "no credential");
     }

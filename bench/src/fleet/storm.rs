@@ -194,8 +194,8 @@ pub struct ReportingNode {
     /// Number among all nodes.
     pub number: u32,
     pub wrong_clock: bool,
-    /// The value of the `authorization` header.
-    pub authorization: MetadataValue<Ascii>,
+    /// The value of the `authorization` header; `None` if the connection shows a client certificate.
+    pub authorization: Option<MetadataValue<Ascii>>,
     /// The connection of the node.
     pub channel: Channel,
 }
@@ -209,7 +209,7 @@ impl ReportingNode {
         tokio::time::sleep_until(at).await;
         let mut backoff = Duration::from_millis(500);
         while at.elapsed() < GIVE_UP_AFTER {
-            let call = authorize(message.clone(), &self.authorization);
+            let call = authorize(message.clone(), self.authorization.as_ref());
             let mut client = AgentServiceClient::new(self.channel.clone());
             let answer = tokio::time::timeout(REPORT_TIMEOUT, client.report(call)).await;
             let least = match answer {
