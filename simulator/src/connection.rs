@@ -195,7 +195,7 @@ impl NodeConnection {
     {
         let mut fate = self.draw_fate(rng);
         let send = |rng: &mut Rng| -> Call<A> {
-            let mut request = authorize(message.clone(), self.authorization.as_ref());
+            let mut request = node_request(message.clone(), self.authorization.as_ref());
             request.set_timeout(CALL_TIMEOUT);
             Box::pin(with_deadline(send(rng.pick(&self.servers).clone(), request)))
         };
@@ -265,17 +265,20 @@ impl NodeConnection {
     }
 }
 
-/// Adds a value of the `authorization` header to a message; `None` for a connection that shows a
-/// client certificate.
-pub fn authorize<'a, Q>(
-    message: Q,
-    authorization: impl Into<Option<&'a MetadataValue<Ascii>>>,
-) -> Request<Q> {
+/// Adds a value of the `authorization` header to a message.
+pub fn authorize<Q>(message: Q, authorization: &MetadataValue<Ascii>) -> Request<Q> {
     let mut request = Request::new(message);
-    if let Some(authorization) = authorization.into() {
-        request.metadata_mut().insert("authorization", authorization.clone());
-    }
+    request.metadata_mut().insert("authorization", authorization.clone());
     request
+}
+
+/// A request of a node. `authorization` is the value of that header; `None` if the connection shows
+/// the client certificate of the node.
+pub fn node_request<Q>(message: Q, authorization: Option<&MetadataValue<Ascii>>) -> Request<Q> {
+    match authorization {
+        Some(authorization) => authorize(message, authorization),
+        None => Request::new(message),
+    }
 }
 
 /// Opens a connection to a server over TLS, lazily: each call tries again to reach a server that is

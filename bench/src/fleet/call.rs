@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_simulator::connection::{Fate, Network, NodeConnection, authorize};
+use evenkeel_simulator::connection::{Fate, Network, NodeConnection, node_request};
 use evenkeel_simulator::polling::{self, CallOutcome, PollPayload};
 use evenkeel_simulator::rng::Rng;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -93,6 +93,6 @@ pub async fn send_directly(
     authorization: Option<&MetadataValue<Ascii>>,
     payload: PollPayload,
 ) -> Result<CallOutcome, Status> {
-    let request = authorize(payload, authorization);
+    let request = node_request(payload, authorization);
     polling::send(channel, request).await.map(Response::into_inner)
 }

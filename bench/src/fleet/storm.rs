@@ -16,7 +16,7 @@ use evenkeel_proto::agent::{
     ReportRequest, RunReport, VerifyBegun,
 };
 use evenkeel_simulator::clock::NodeClock;
-use evenkeel_simulator::connection::{authorize, retry_pushback};
+use evenkeel_simulator::connection::{node_request, retry_pushback};
 use evenkeel_simulator::own::JournalEntry;
 use evenkeel_simulator::rng::Rng;
 use evenkeel_store::{Store, StoreOptions, runs};
@@ -209,7 +209,7 @@ impl ReportingNode {
         tokio::time::sleep_until(at).await;
         let mut backoff = Duration::from_millis(500);
         while at.elapsed() < GIVE_UP_AFTER {
-            let call = authorize(message.clone(), self.authorization.as_ref());
+            let call = node_request(message.clone(), self.authorization.as_ref());
             let mut client = AgentServiceClient::new(self.channel.clone());
             let answer = tokio::time::timeout(REPORT_TIMEOUT, client.report(call)).await;
             let least = match answer {

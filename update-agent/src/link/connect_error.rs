@@ -33,6 +33,16 @@ fn explain_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
         TlsError::AlertReceived(AlertDescription::NoApplicationProtocol) => Some(
             "it is another listener. Nodes connect to southbound.listen of the server, port 50002 by default",
         ),
+        TlsError::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateExpired,
+        ) => Some(
+            "the server refuses the certificate of this node. If its certification authority was replaced, enrol again",
+        ),
         _ => None,
     }
 }
@@ -49,7 +59,9 @@ mod tests {
         let tls = |error: TlsError| io::Error::new(io::ErrorKind::InvalidData, error);
         let no_tls = tls(TlsError::InvalidMessage(InvalidMessage::InvalidContentType));
         let other = tls(TlsError::AlertReceived(AlertDescription::NoApplicationProtocol));
+        let unknown = tls(TlsError::AlertReceived(AlertDescription::UnknownCA));
         for (error, part) in [
+            (unknown, "refuses the certificate of this node"),
             (refused, "connection refused"),
             (no_tls, "does not speak TLS"),
             (other, "another listener"),

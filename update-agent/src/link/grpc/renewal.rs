@@ -69,7 +69,7 @@ impl GrpcLink {
         if !self.may_renew() || !self.renewal_pace.is_due() {
             return;
         }
-        if let Err(error) = self.renew().await {
+        if let Err(error) = Box::pin(self.renew()).await {
             let wait = self.renewal_pace.record_failure();
             tracing::warn!(error = %chain(&error), retry_in_seconds = wait.as_secs(), "cannot renew the certificate");
         }
@@ -79,7 +79,7 @@ impl GrpcLink {
     /// is the server's reason.
     pub(super) async fn renew_rejected(&self, why: &str) -> Result<(), LinkError> {
         tracing::info!(why, "the server does not accept the certificate: renewing it");
-        self.renew().await.map_err(|error| match error {
+        Box::pin(self.renew()).await.map_err(|error| match error {
             LinkError::Unauthenticated(reason)
             | LinkError::Denied(reason)
             | LinkError::Refused(reason) => {

@@ -26,12 +26,12 @@ use hyper::body::Bytes;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
-use tokio_rustls::TlsConnector;
 use url::{ParseError, Position, Url};
 
 use self::address::{check_permitted, has_authority, has_host, host_and_port, redact_address};
 use self::connection::HttpResponse;
 use self::response::ResponseKind;
+use self::roots::TlsConnectors;
 use crate::link::proxy::{connect, unbracketed};
 use crate::link::{Proxy, TimeFloor};
 use crate::model::{Failure, FailureKind};
@@ -75,9 +75,7 @@ struct WebClientInner {
     release_service: Option<Url>,
     proxy: Option<Proxy>,
     /// `None` if no authority is trusted.
-    tls: Option<TlsConnector>,
-    /// The same with the node's client certificate.
-    own_server_tls: Option<TlsConnector>,
+    tls: Option<TlsConnectors>,
     token: RwLock<Option<HeaderValue>>,
 }
 
@@ -135,15 +133,13 @@ impl WebClient {
             "" => None,
             text => Some(address::parse_base_address(text, settings.plain_http)?),
         };
-        let tls = roots::build_connector(&settings.roots, Arc::clone(&floor), None)?;
-        let own_server_tls = roots::build_connector(&settings.roots, floor, certificate)?;
+        let tls = roots::build_connectors(&settings.roots, floor, certificate)?;
         Ok(Self {
             inner: Arc::new(WebClientInner {
                 settings,
                 release_service,
                 proxy,
                 tls,
-                own_server_tls,
                 token: RwLock::new(None),
             }),
         })
@@ -323,9 +319,7 @@ impl WebClient {
         if url.scheme() == "http" {
             return connection::send(stream, request).await;
         }
-        let inner = &self.inner;
-        let tls = if self.is_own_server(url) { &inner.own_server_tls } else { &inner.tls };
-        let tls = tls.as_ref().ok_or_else(|| {
+        let tls = self.inner.tls.as_ref().ok_or_else(|| {
             download_failure(format!(
                 "no certificate authority is trusted for {}: install ca-certificates, or name a \
                  file with its authority in image.web.roots in agent.toml",
@@ -334,6 +328,7 @@ impl WebClient {
         })?;
         let server = ServerName::try_from(name.to_owned())
             .map_err(|_| download_failure(format!("{name:?} is not a host name")))?;
+        let tls = if self.is_own_server(url) { &tls.own_server } else { &tls.others };
         let stream = tls.connect(server, stream).await.map_err(cannot)?;
         connection::send(stream, request).await
     }

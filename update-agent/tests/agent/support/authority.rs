@@ -7,11 +7,11 @@ use rcgen::{
 use rustls::pki_types::CertificateSigningRequestDer;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-pub struct TestAuthority {
+pub struct ServerAuthority {
     ca: CertifiedIssuer<'static, KeyPair>,
 }
 
-impl TestAuthority {
+impl ServerAuthority {
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

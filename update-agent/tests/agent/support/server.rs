@@ -14,7 +14,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 
-use super::authority::TestAuthority;
+use super::authority::ServerAuthority;
 
 /// The secret of every join token of this server.
 pub const TOKEN_SECRET: &str = "c2VjcmV0";
@@ -157,7 +157,7 @@ fn later() -> prost_types::Timestamp {
 
 struct TestAgentService {
     state: Arc<Mutex<ServerState>>,
-    authority: TestAuthority,
+    authority: ServerAuthority,
 }
 
 /// The client certificate of a call.
@@ -370,7 +370,7 @@ impl TestServer {
 
     #[expect(clippy::disallowed_methods, reason = "a test has no lifecycle")]
     pub async fn start_at(host: SanType, address: SocketAddr) -> Self {
-        let authority = TestAuthority::new();
+        let authority = ServerAuthority::new();
         let tls = authority.server_tls(host);
         let ca_pem = authority.pem();
         let ca_digest =

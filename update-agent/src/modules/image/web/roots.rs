@@ -16,15 +16,22 @@ use crate::durable;
 use crate::link::{TimeFloor, floor_verifier, system_roots};
 use crate::model::Failure;
 
+/// Opens TLS connections.
+pub struct TlsConnectors {
+    /// For the node's own server: shows the client certificate if the server requests it.
+    pub own_server: TlsConnector,
+    /// For all other servers: shows no certificate.
+    pub others: TlsConnector,
+}
+
 /// Trusts the authorities in the files, or those of the system; `None` if the system has none.
 /// Certificates are verified at a time that is not before the floor: a node whose clock starts in
-/// the past must get an image as well. `own`, if given, is shown to servers that request a client
-/// certificate.
-pub fn build_connector(
+/// the past must get an image as well.
+pub fn build_connectors(
     files: &[PathBuf],
     floor: Arc<TimeFloor>,
-    own: Option<Arc<dyn ResolvesClientCert>>,
-) -> Result<Option<TlsConnector>, Failure> {
+    certificate: Option<Arc<dyn ResolvesClientCert>>,
+) -> Result<Option<TlsConnectors>, Failure> {
     let roots = if files.is_empty() { system_roots() } else { load_roots(files)? };
     if roots.is_empty() {
         return Ok(None);
@@ -32,19 +39,23 @@ pub fn build_connector(
     let cannot =
         |error: &dyn std::error::Error| download_failure(format!("TLS cannot be set up: {error}"));
     let verifier = floor_verifier(roots, floor).map_err(|error| cannot(&error))?;
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| cannot(&error))?
         .dangerous()
-        .with_custom_certificate_verifier(verifier);
-    let mut config = match own {
-        Some(own) => builder.with_client_cert_resolver(own),
-        None => builder.with_no_client_auth(),
-    };
-    // A resumed session would still show the certificate from before a renewal.
-    config.resumption = Resumption::disabled();
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Some(TlsConnector::from(Arc::new(config))))
+    let mut own_config = config.clone();
+    if let Some(certificate) = certificate {
+        own_config.client_auth_cert_resolver = certificate;
+        // A resumed session would show the certificate from before a renewal.
+        own_config.resumption = Resumption::disabled();
+    }
+    Ok(Some(TlsConnectors {
+        own_server: TlsConnector::from(Arc::new(own_config)),
+        others: TlsConnector::from(Arc::new(config)),
+    }))
 }
 
 /// Loads the authorities from files, each of which must contain one.

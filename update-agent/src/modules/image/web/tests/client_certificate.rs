@@ -14,9 +14,9 @@ use rustls::{RootCertStore, ServerConfig, SignatureScheme};
 use super::*;
 
 /// An authority for servers and nodes.
-struct TestAuthority(CertifiedIssuer<'static, KeyPair>);
+struct ClientAuthority(CertifiedIssuer<'static, KeyPair>);
 
-impl TestAuthority {
+impl ClientAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -77,7 +77,7 @@ fn der(certified: &CertifiedKey) -> Option<Vec<u8>> {
 #[tokio::test]
 async fn only_the_own_server_gets_the_latest_client_certificate() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = TestAuthority::new();
+    let authority = ClientAuthority::new();
     let roots = folder.path().join("ca.pem");
     std::fs::write(&roots, authority.0.pem()).unwrap();
     let whole_file = |_, _: &TestRequest| TestReply::whole_file(b"image", "\"a\"");
