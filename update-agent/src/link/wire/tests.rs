@@ -21,6 +21,23 @@ fn a_permit_that_expired_in_transit_is_refused() {
 }
 
 #[test]
+fn an_enrolment_brings_a_certificate_or_a_bearer_token() {
+    let answer = |certificate: &[u8], credential: &str| pb::EnrollResponse {
+        certificate: certificate.to_vec(),
+        credential: credential.to_owned(),
+        ..pb::EnrollResponse::default()
+    };
+    let enrolled = parse_enrollment(answer(b"x509", "")).unwrap();
+    assert_eq!(enrolled.certificates.client, b"x509");
+    assert!(enrolled.credential.is_none());
+    let enrolled = parse_enrollment(answer(b"", "token")).unwrap();
+    assert!(enrolled.certificates.client.is_empty());
+    assert_eq!(enrolled.credential.unwrap().reveal(), "token");
+    assert!(parse_enrollment(answer(b"", "")).is_err());
+    assert!(parse_renewal(pb::RenewResponse::default()).is_err());
+}
+
+#[test]
 fn an_unknown_spec_differs_from_a_missing_target() {
     let fetch = |target| pb::Decision {
         act: Some(pb::decision::Act::Fetch(pb::Fetch { target })),
