@@ -133,8 +133,12 @@ fn polling_node(
 ) -> anyhow::Result<PollingNode> {
     let key = KeyFingerprint::from_public_key(&fill::PUBLIC_KEY);
     let host = host.to_string();
-    let issued =
-        authority.issue_credential((tenant.uuid(), &host), &key, TimeDelta::days(90), now)?;
+    let issued = authority.issue_credential(
+        (tenant.uuid(), host.as_str()),
+        &key,
+        TimeDelta::days(90),
+        now,
+    )?;
     Ok(PollingNode {
         authorization: format!("Bearer {}", issued.token.reveal()).parse()?,
         request: PollRequest { facts_digest: digest.to_vec(), ..PollRequest::default() },

@@ -58,7 +58,7 @@ impl CredentialIssuer {
             } else {
                 KeyFingerprint::from_public_key(&fill::PUBLIC_KEY)
             };
-            self.authority.issue_credential((tenant, &host), &key, LIFETIME, self.now)?
+            self.authority.issue_credential((tenant, host.as_str()), &key, LIFETIME, self.now)?
         };
         Ok(issued.token.reveal().to_owned())
     }
