@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use evenkeel_simulator::connection;
 use evenkeel_tests::history::{OperatorClient, Replicas, machine_time};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -81,10 +80,8 @@ async fn join_machine(
     let token = client.send(0, Method::POST, "join-tokens", Some(&nothing));
     let token = token.await.expect("a join token");
     let token = token["token"].as_str().expect("a token");
-    let channel =
-        connection::connect_lazily(&replicas.southbound_addresses()[0], &replicas.ca_certificate())
-            .expect("a connection");
-    let mut machine = Machine::join(channel, 1, token).await;
+    let southbound = &replicas.southbound_addresses()[0];
+    let mut machine = Machine::join(southbound, &replicas.ca_certificate(), 1, token).await;
     machine.poll(false).await;
     open_window(client, &locations.site).await;
     let target = machine.wait_for_window().await;
