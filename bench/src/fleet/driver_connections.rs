@@ -68,23 +68,23 @@ impl DriverConnections {
     /// The connection of a node: its dedicated one if it is open, otherwise a shared one. `None` if
     /// neither is open.
     pub fn channel(&self, node: usize) -> Option<Channel> {
-        let shared = || self.channels.get(node % self.shared.max(1)).cloned().flatten();
-        self.dedicated_channel(node).or_else(shared)
+        let own = if node < self.dedicated {
+            self.channels.get(self.shared + node).cloned().flatten()
+        } else {
+            None
+        };
+        own.or_else(|| self.channels.get(node % self.shared.max(1)).cloned().flatten())
     }
 
     /// Whether the connection of a node shows the client certificate of the node.
     pub fn shows_certificate(&self, node: usize) -> bool {
-        self.certificate(node).is_some() && self.dedicated_channel(node).is_some()
+        let own = self.channels.get(self.shared + node).filter(|_| node < self.dedicated);
+        self.certificate(node).is_some() && own.is_some_and(Option::is_some)
     }
 
     /// The client certificate that the dedicated connection of a node shows.
     fn certificate(&self, node: usize) -> Option<&CertifiedKey> {
         self.certificates.get(node).and_then(Option::as_ref)
-    }
-
-    fn dedicated_channel(&self, node: usize) -> Option<Channel> {
-        let index = self.shared + node;
-        (node < self.dedicated).then(|| self.channels.get(index).cloned().flatten()).flatten()
     }
 
     /// The dialer for a connection.
