@@ -1,4 +1,5 @@
-//! The certificate authority and the server certificates of the listeners.
+//! The certificate authority and the server certificates of the listeners. The certificates of nodes
+//! are in [`crate::node_certificate`].
 //!
 //! The first start creates the server's own certificate authority: `ca.pem`, which is public, and
 //! `ca-key.pem`, mode 0600. It signs short-lived server certificates. They are not stored: each
@@ -17,7 +18,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::Secret;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, PublicKeyData, SanType,
 };
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -31,9 +32,9 @@ const AUTHORITY_LIFETIME: TimeDelta = TimeDelta::days(20 * 365);
 const SERVER_LIFETIME: TimeDelta = TimeDelta::days(90);
 
 /// Certificates are valid this long before they are created, for nodes whose clock is slow.
-const CLOCK_SKEW_ALLOWANCE: TimeDelta = TimeDelta::days(1);
+pub(crate) const CLOCK_SKEW_ALLOWANCE: TimeDelta = TimeDelta::days(1);
 
-/// Signs the server certificates of our listeners.
+/// Signs the server certificates of our listeners and the certificates of nodes.
 pub struct CertificateAuthority {
     pem: String,
     der: Vec<u8>,
@@ -109,6 +110,12 @@ impl CertificateAuthority {
         &self.pem
     }
 
+    /// The authority's certificate, in DER.
+    #[must_use]
+    pub fn certificate_der(&self) -> &[u8] {
+        &self.der
+    }
+
     /// SHA-256 of the authority's certificate in DER, in lower-case hexadecimal.
     #[must_use]
     pub fn digest(&self) -> String {
@@ -154,6 +161,17 @@ impl CertificateAuthority {
             expires_at,
         })
     }
+
+    /// Signs a certificate for a key. Returns it in DER.
+    pub(crate) fn sign(
+        &self,
+        params: &CertificateParams,
+        key: &impl PublicKeyData,
+        what: &'static str,
+    ) -> Result<Vec<u8>, FileError> {
+        let certificate = params.signed_by(key, &self.issuer).map_err(FileError::create(what))?;
+        Ok(certificate.der().to_vec())
+    }
 }
 
 /// SHA-256 of a certificate in DER, in lower-case hexadecimal.
@@ -189,7 +207,7 @@ fn authority_params(now: DateTime<Utc>) -> CertificateParams {
 }
 
 /// rcgen uses the time type of another crate.
-fn convert_time<T>(at: DateTime<Utc>) -> T
+pub(crate) fn convert_time<T>(at: DateTime<Utc>) -> T
 where
     T: From<std::time::SystemTime>,
 {

@@ -10,6 +10,9 @@
 //! | [`users`] | users who log in with a password |
 //! | [`roles`] | what the bearer of a token may do ([`Caller`]) |
 //! | [`ca`] | the certificate authority and the certificates of the listeners |
+//! | [`node_certificate`] | the certificates of nodes ([`NodeCertificate`]) |
+//! | [`certificate_request`] | what a node sends to get them |
+//! | [`key_fingerprint`] | identifies the key of a node |
 //! | [`join`] | join tokens of machines that are not enrolled yet |
 //!
 //! This crate does not read the clock, the environment or the database. The keys and the
@@ -17,9 +20,12 @@
 //! of identity providers are fetched in the background.
 
 pub mod ca;
+pub mod certificate_request;
 pub mod issuer;
 pub mod join;
+pub mod key_fingerprint;
 pub mod keys;
+pub mod node_certificate;
 pub mod provider;
 pub mod refresh;
 pub mod roles;
@@ -31,10 +37,13 @@ mod key_set;
 mod token_cache;
 
 pub use ca::{CertificateAuthority, ServerCertificate};
+pub use certificate_request::{BadCertificateRequest, ClientKey, DecryptionKey};
 pub use file::FileError;
 pub use issuer::{ExternalIssuer, KeyRefreshIntervals};
 pub use join::{BadJoinToken, JoinToken, SecretHash};
+pub use key_fingerprint::KeyFingerprint;
 pub use keys::Keys;
+pub use node_certificate::{BadNodeCertificate, NODE_CERTIFICATE_LIFETIME, NodeCertificate};
 pub use provider::{BadAddress, HttpClientError};
 pub use refresh::RefreshToken;
 pub use roles::{Caller, Role};

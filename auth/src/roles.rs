@@ -3,6 +3,8 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::key_fingerprint::KeyFingerprint;
+
 /// Role that allows everything in every project, and to create projects.
 pub const ADMINISTRATOR: &str = "evenkeel-admin";
 
@@ -65,6 +67,9 @@ pub struct Caller {
     pub expires_at: DateTime<Utc>,
     /// Whether we issued the token. Only then the subject of a node is the id of its host.
     pub issued_by_us: bool,
+    /// The key of the node that the token was issued for. Only the credential of a node of ours has
+    /// one.
+    pub node_key: Option<KeyFingerprint>,
 }
 
 impl Caller {
@@ -129,6 +134,7 @@ mod tests {
             not_before: None,
             expires_at: DateTime::UNIX_EPOCH,
             issued_by_us: true,
+            node_key: None,
         }
     }
 

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use self::validity::check_validity_period;
 pub(crate) use self::validity::{check_not_expired, parse_time};
 use crate::issuer::ExternalIssuer;
+use crate::key_fingerprint::KeyFingerprint;
 use crate::key_set::KeySet;
 use crate::keys::{Keys, VerificationKey};
 use crate::roles::{Caller, Role};
@@ -135,6 +136,9 @@ struct OwnClaims<'a> {
     exp: i64,
     jti: Uuid,
     realm_access: RealmAccess,
+    /// Fingerprint of the key of a node of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_key: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -196,6 +200,7 @@ impl Authority {
             not_before: None,
             expires_at: DateTime::<Utc>::MAX_UTC,
             issued_by_us: true,
+            node_key: None,
         };
         Self { anonymous: Some(Arc::new(anonymous)), ..self }
     }
@@ -221,6 +226,15 @@ impl Authority {
         lifetime: TimeDelta,
         now: DateTime<Utc>,
     ) -> Result<IssuedToken, IssueError> {
+        self.issue((subject, roles, None), lifetime, now)
+    }
+
+    fn issue(
+        &self,
+        (subject, roles, node_key): (&str, &[Role], Option<&KeyFingerprint>),
+        lifetime: TimeDelta,
+        now: DateTime<Utc>,
+    ) -> Result<IssuedToken, IssueError> {
         let expires_at = now.checked_add_signed(lifetime).ok_or(IssueError::TooLong)?;
         let claims = OwnClaims {
             iss: &self.settings.issuer,
@@ -230,6 +244,7 @@ impl Authority {
             exp: expires_at.timestamp(),
             jti: Uuid::new_v4(),
             realm_access: RealmAccess { roles: roles.iter().map(Role::to_string).collect() },
+            node_key: node_key.map(KeyFingerprint::to_string),
         };
         Ok(IssuedToken { token: self.sign(&claims)?, expires_at })
     }
@@ -242,7 +257,19 @@ impl Authority {
         token.map(Secret::new).map_err(IssueError::Sign)
     }
 
-    /// Issues the credential of a node. `host` is the id of its host, as text.
+    /// Issues the credential of a node of ours that was enrolled with this key. `host` is the id of
+    /// its host, as text.
+    pub fn issue_credential(
+        &self,
+        (project, host): (Uuid, &str),
+        key: &KeyFingerprint,
+        lifetime: TimeDelta,
+        now: DateTime<Utc>,
+    ) -> Result<IssuedToken, IssueError> {
+        self.issue((host, &[Role::Node(project)], Some(key)), lifetime, now)
+    }
+
+    /// Issues a token for an EIM node. `host` is the id of its host, as text.
     pub fn issue_node(
         &self,
         project: Uuid,
@@ -324,12 +351,15 @@ impl Authority {
             }
         }
         roles.shrink_to_fit();
+        let issued_by_us = index == 0;
+        let node_key = all.get("node_key").and_then(Value::as_str).filter(|_| issued_by_us);
         Ok(Caller {
             subject: claims.sub,
             roles,
             not_before: claims.nbf.map(parse_time).transpose()?,
             expires_at: parse_time(claims.exp)?,
-            issued_by_us: index == 0,
+            issued_by_us,
+            node_key: node_key.and_then(KeyFingerprint::parse),
         })
     }
 

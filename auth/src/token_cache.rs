@@ -87,6 +87,7 @@ mod tests {
             not_before: None,
             expires_at: NOON + TimeDelta::hours(hours),
             issued_by_us: true,
+            node_key: None,
         })
     }
 

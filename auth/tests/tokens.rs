@@ -7,7 +7,7 @@ use std::fs;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{AuthError, Authority, ExternalIssuer, Keys, Role, Settings};
+use evenkeel_auth::{AuthError, Authority, ExternalIssuer, KeyFingerprint, Keys, Role, Settings};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -88,7 +88,24 @@ fn a_node_has_a_credential_of_its_host() {
     let caller = fixture.authority.verify(issued.token.reveal(), NOON).unwrap();
     assert_eq!(caller.subject, "host-0a1b2c3d");
     assert_eq!(caller.node_project(), Some(PROJECT));
+    assert_eq!(caller.node_key, None);
     assert!(!caller.may_read(PROJECT));
+}
+
+#[test]
+fn a_credential_contains_the_key_that_its_node_was_enrolled_with() {
+    let fixture = TokenFixture::new();
+    let key = KeyFingerprint::from_public_key(b"key");
+    let node = (PROJECT, "host-0a1b2c3d");
+    let issued = fixture.authority.issue_credential(node, &key, HOUR, NOON).unwrap();
+    let caller = fixture.authority.verify(issued.token.reveal(), NOON).unwrap();
+    assert_eq!(caller.node_project(), Some(PROJECT));
+    assert_eq!(caller.node_key, Some(key));
+    // What is no fingerprint is no key.
+    for value in [json!("key"), json!(7), json!(["key"])] {
+        let token = fixture.sign(&with_claim("node_key", value));
+        assert_eq!(fixture.authority.verify(&token, NOON).unwrap().node_key, None);
+    }
 }
 
 #[test]
