@@ -139,9 +139,9 @@ impl FileServer {
             return Err(FileError::MethodNotAllowed);
         }
         let now = self.0.clock.now();
-        let admission = self.0.settings.admission;
+        let settings = &self.0.settings;
         let caller =
-            access::authenticate(admission, &self.0.authority, &self.0.store, request, now).await;
+            access::authenticate(settings, &self.0.authority, &self.0.store, request, now).await;
         let caller = caller.map_err(FileError::Refused)?;
         let name = parse_file_name(request.uri.path()).ok_or(FileError::NotFound)?;
         // One request at a time queries the database. If that is slow, the others stop waiting after `lookup_timeout`.

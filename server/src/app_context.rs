@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use evenkeel_auth::{Authority, ExternalIssuer};
+use evenkeel_auth::{Authority, CertificateAuthority, ExternalIssuer};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_store::Store;
 
@@ -25,7 +25,10 @@ pub(crate) struct AppContext {
     /// Authenticator of the REST API. Differs from `authority` if `auth.disabled` is set; nodes
     /// always authenticate with `authority`.
     pub(crate) rest_authenticator: Arc<Authority>,
+    /// Certificates of the listeners for nodes.
     pub(crate) certificates: Arc<Certificates>,
+    /// Issues the certificates of nodes.
+    pub(crate) ca: Arc<CertificateAuthority>,
 }
 
 impl AppContext {
@@ -42,16 +45,13 @@ impl AppContext {
         } else {
             Arc::clone(&authority)
         };
+        let ca = Arc::new(KeyFolders::new(config, data_dir).open_ca(clock.now())?);
         let south = &config.southbound;
         let certificates = match (&south.certificate, &south.key) {
             (Some(certificate), Some(key)) => {
                 Certificates::from_files(certificate, key, south.ca.as_deref())?
             }
-            (None, None) => {
-                let ca = KeyFolders::new(config, data_dir).open_ca(clock.now())?;
-                let ca = ca.context("southbound.certificate is not set")?;
-                Certificates::from_authority(ca, south, clock.now())?
-            }
+            (None, None) => Certificates::from_authority(Arc::clone(&ca), south, clock.now())?,
             _ => anyhow::bail!(CERTIFICATE_WITHOUT_KEY),
         };
         Ok(Self {
@@ -60,6 +60,7 @@ impl AppContext {
             authority,
             rest_authenticator,
             certificates: Arc::new(certificates),
+            ca,
         })
     }
 }

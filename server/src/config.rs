@@ -16,6 +16,7 @@ use evenkeel_inventory::OsDefaults;
 use evenkeel_kit::Secret;
 use evenkeel_kit::telemetry::LogConfig;
 use evenkeel_maintenance_manager::MAX_MESSAGE_BYTES;
+use evenkeel_os_resource_manager::FileSettings;
 use evenkeel_store::decisions::PlanningLimits;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
@@ -323,6 +324,11 @@ impl Config {
         })
     }
 
+    /// Settings of the file service. It accepts credentials of nodes if the maintenance manager does.
+    pub(crate) fn file_settings(&self, data_dir: &Path) -> FileSettings {
+        self.files.file_settings(data_dir, self.maintenance_manager.bearer_credentials)
+    }
+
     /// Catalogue defaults of projects: only the names of the registries, none of their other
     /// settings.
     fn os_defaults(&self) -> OsDefaults {
@@ -469,7 +475,7 @@ mod tests {
         let os = inventory.os_defaults;
         assert_eq!(os.registries, ["release"]);
         assert_eq!(os.selection.revision.as_deref(), Some("~0.8.11"));
-        let files = config.files.file_settings(&config.data_dir);
+        let files = config.file_settings(&config.data_dir);
         assert_eq!(files.dir, Path::new("/srv/evenkeel/files"));
         assert_eq!((files.wait_timeout, files.max_transfers), (Duration::from_secs(5), 200));
         let rendered = format!("{config:?}");

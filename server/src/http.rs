@@ -57,6 +57,11 @@ impl HttpConnectionHandler {
         Self { builder: Arc::new(builder), router }
     }
 
+    /// The same handler, which adds an extension to each request.
+    pub(crate) fn with_extension<T: Clone + Send + Sync + 'static>(self, value: T) -> Self {
+        Self { router: self.router.layer(Extension(value)), ..self }
+    }
+
     /// Serves requests on a connection until it closes or the process stops. On shutdown, requests
     /// that have begun are completed, within `drain_timeout` if it is given.
     pub(crate) async fn serve_connection(

@@ -9,6 +9,7 @@ use evenkeel_kit::Lifecycle;
 use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
+use crate::client_certificates::peer_certificate;
 use crate::http::HttpConnectionHandler;
 use crate::listen::{Connection, Listener};
 
@@ -51,6 +52,10 @@ pub(crate) fn serve(
                 };
                 match shaken {
                     Ok(Ok(stream)) => {
+                        let conversation = match peer_certificate(stream.get_ref().1) {
+                            Some(certificate) => conversation.with_extension(certificate),
+                            None => conversation,
+                        };
                         let served = conversation.serve_connection(
                             stream,
                             peer,

@@ -16,6 +16,7 @@
 //! | `shared_keys` | the keys that all servers on one database share |
 //! | `first_start` | the project `default` and the first token |
 //! | `listen`, `http`, `https`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
+//! | `client_certificates` | verifies the certificates of nodes in handshakes |
 //! | `realm` | token endpoint: login with a password |
 //! | `loopback_guard` | checks of requests if authentication is disabled |
 //! | `admin`, `observe` | health, readiness, metrics |
@@ -27,6 +28,7 @@ mod admin;
 mod app_context;
 mod check;
 mod cli;
+mod client_certificates;
 mod clock_watch;
 mod config;
 mod data_dir;

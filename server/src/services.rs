@@ -151,6 +151,7 @@ impl Listeners {
                 context.store.clone(),
                 Arc::clone(&context.clock),
                 Arc::clone(&context.authority),
+                Arc::clone(&context.ca),
                 config.maintenance_manager,
             );
             let manager = manager.context("the configuration is invalid")?;
@@ -214,7 +215,7 @@ fn start_catalogue(
     let Some(listener) = listener else {
         return Ok(());
     };
-    let settings = config.files.file_settings(data_dir);
+    let settings = config.file_settings(data_dir);
     let authority = Arc::clone(&context.authority);
     let files = FileServer::open(store, authority, clock, settings, manager.sources());
     let files = files.context("cannot open the directory of files (files.dir)")?;
@@ -224,7 +225,7 @@ fn start_catalogue(
         header: config.files.header_timeout,
         max_connection_age: config.files.max_connection_age,
     };
-    let secured = (context.certificates.http_config()?, timeouts);
+    let secured = (context.certificates.http_config(&context.ca)?, timeouts);
     https::serve("files", listener, files.router(), secured, life);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The keys that all servers on one database share: the key that signs tokens, and the certificate
-//! authority of the listeners for nodes. The database records their fingerprints. A server with other
-//! keys would issue tokens and join tokens that the other servers and the nodes do not accept, so it
-//! does not start.
+//! authority of nodes and their listeners. The database records their fingerprints. A server with
+//! other keys would issue tokens and certificates that the other servers and the nodes do not accept,
+//! so it does not start.
 
 use std::path::{Path, PathBuf};
 
@@ -17,16 +17,16 @@ use crate::config::Config;
 #[derive(Debug)]
 pub(crate) struct KeyFolders {
     pub(crate) keys: PathBuf,
-    /// Folder of the certificate authority; none if the listeners for nodes use certificate files.
-    pub(crate) ca: Option<PathBuf>,
+    /// Folder of the certificate authority. It issues the certificates of nodes, also if the
+    /// listeners for nodes use certificate files.
+    pub(crate) ca: PathBuf,
 }
 
 impl KeyFolders {
     pub(crate) fn new(config: &Config, data_dir: &Path) -> Self {
-        let ca = config.auth.ca.clone().unwrap_or_else(|| data_dir.join("ca"));
         Self {
             keys: config.auth.keys.clone().unwrap_or_else(|| data_dir.join("keys")),
-            ca: config.southbound.certificate.is_none().then_some(ca),
+            ca: config.auth.ca.clone().unwrap_or_else(|| data_dir.join("ca")),
         }
     }
 
@@ -34,13 +34,8 @@ impl KeyFolders {
         Keys::open(&self.keys).context("the signing keys are not usable")
     }
 
-    /// The authority, unless the listeners for nodes use certificate files.
-    pub(crate) fn open_ca(
-        &self,
-        now: DateTime<Utc>,
-    ) -> anyhow::Result<Option<CertificateAuthority>> {
-        let ca = self.ca.as_deref().map(|folder| CertificateAuthority::open(folder, now));
-        ca.transpose().context("the certificate authority is not usable")
+    pub(crate) fn open_ca(&self, now: DateTime<Utc>) -> anyhow::Result<CertificateAuthority> {
+        CertificateAuthority::open(&self.ca, now).context("the certificate authority is not usable")
     }
 
     /// Refuses to continue if the database records other keys than those of this server. Creates
@@ -76,18 +71,14 @@ impl KeyFolders {
 
     async fn check_ca(&self, tx: &FleetTx, now: DateTime<Utc>) -> anyhow::Result<()> {
         const KEY: SharedKey = SharedKey::Authority;
-        let Some(folder) = &self.ca else {
-            return Ok(());
-        };
+        let folder = &self.ca;
         let known = server_keys::find(tx, KEY).await?;
         let file = folder.join("ca.pem");
         let own = if file.exists() { Some(ca::chain_digest(&file)?) } else { None };
         if let Some(known) = known.filter(|known| own.as_ref() != Some(known)) {
             bail!(self.other_keys("certificate authority", &known, folder, "auth.ca"));
         }
-        let Some(ca) = self.open_ca(now)? else {
-            return Ok(());
-        };
+        let ca = self.open_ca(now)?;
         let recorded = server_keys::record_first(tx, KEY, &ca.digest(), now).await?;
         if recorded != ca.digest() {
             bail!(self.other_keys("certificate authority", &recorded, folder, "auth.ca"));
@@ -101,21 +92,20 @@ impl KeyFolders {
         let tx = store.fleet().await?;
         let keys = self.open_keys()?;
         server_keys::replace(&tx, SharedKey::Signing, keys.signing_id(), now).await?;
-        if let Some(ca) = self.open_ca(now)? {
-            server_keys::replace(&tx, SharedKey::Authority, &ca.digest(), now).await?;
-        }
+        let ca = self.open_ca(now)?;
+        server_keys::replace(&tx, SharedKey::Authority, &ca.digest(), now).await?;
         Ok(tx.commit().await?)
     }
 
     fn other_keys(&self, what: &str, known: &str, folder: &Path, setting: &str) -> String {
-        let ca = self.ca.as_ref().map(|ca| format!(" and {}", ca.display())).unwrap_or_default();
         format!(
             "the servers on this database have other {what} (fingerprint {known}), which {} ({setting}) does not \
-             contain: copy {}{ca} from such a server or from a backup. If these keys are lost, \
+             contain: copy {} and {} from such a server or from a backup. If these keys are lost, \
              `evenkeeld accept-keys` makes the database accept the keys of this server; then tokens of the old \
-             signing keys are invalid, and nodes that trust the old certificate authority must enrol again",
+             signing keys are invalid, and nodes of the old certificate authority must enrol again",
             folder.display(),
             self.keys.display(),
+            self.ca.display(),
         )
     }
 }

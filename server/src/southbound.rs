@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::http::Request;
+use evenkeel_auth::NodeCertificate;
 use evenkeel_kit::Lifecycle;
 use evenkeel_maintenance_manager::{ConnectionState, MemoryPressure, OutOfMemory};
 use metrics::Counter;
@@ -28,6 +29,7 @@ use tonic::transport::server::Connected;
 use tower::util::MapRequestLayer;
 
 use crate::app_context::AppContext;
+use crate::client_certificates::peer_certificate;
 use crate::config::SouthboundConfig;
 use crate::listen::{Connection, ConnectionSlot, Listener};
 use crate::observe::CallMetricsLayer;
@@ -66,7 +68,7 @@ pub(crate) fn serve(
     config: &SouthboundConfig,
     life: &Lifecycle,
 ) -> anyhow::Result<()> {
-    let acceptor = TlsAcceptor::from(context.certificates.grpc_config()?);
+    let acceptor = TlsAcceptor::from(context.certificates.grpc_config(&context.ca)?);
     let (give, take) = mpsc::channel(ACCEPT_QUEUE_LENGTH);
     let shares = AddressLimits::new(config.max_connections_per_address);
     let reception = HandshakeHandler::new(acceptor, config, give);
@@ -202,6 +204,7 @@ impl HandshakeHandler {
                     None => Some(self.authentication_timeout).filter(|within| !within.is_zero()),
                 };
                 let secured = TlsConnection {
+                    certificate: peer_certificate(stream.get_ref().1),
                     stream,
                     state: ConnectionState::default(),
                     deadline: lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts))),
@@ -253,6 +256,7 @@ async fn run_in_turn<T>(slots: &Semaphore, work: impl Future<Output = T>) -> T {
 #[derive(Debug)]
 struct TlsConnection {
     stream: TlsStream<TcpStream>,
+    certificate: Option<Arc<NodeCertificate>>,
     state: ConnectionState,
     /// Time at which the connection closes if it is refused, or has no authenticated call until
     /// then.
@@ -292,6 +296,8 @@ impl TlsConnection {
 struct ConnectionMetadata {
     /// Address of the peer, in the form that tonic expects.
     peer: <TlsStream<TcpStream> as Connected>::ConnectInfo,
+    /// Certificate of the node at the other end.
+    certificate: Option<Arc<NodeCertificate>>,
     state: ConnectionState,
     out_of_memory: Option<OutOfMemory>,
 }
@@ -302,6 +308,7 @@ impl Connected for TlsConnection {
     fn connect_info(&self) -> Self::ConnectInfo {
         ConnectionMetadata {
             peer: self.stream.connect_info(),
+            certificate: self.certificate.clone(),
             state: self.state.clone(),
             out_of_memory: self.admitted.rejection.is_some().then_some(OutOfMemory),
         }
@@ -314,8 +321,11 @@ fn split_connection_metadata(mut request: Request<Body>) -> Request<Body> {
     let Some(metadata) = extensions.remove() else {
         return request;
     };
-    let ConnectionMetadata { peer, state, out_of_memory } = metadata;
+    let ConnectionMetadata { peer, certificate, state, out_of_memory } = metadata;
     extensions.insert(peer);
+    if let Some(certificate) = certificate {
+        extensions.insert(certificate);
+    }
     extensions.insert(state);
     if let Some(out_of_memory) = out_of_memory {
         extensions.insert(out_of_memory);

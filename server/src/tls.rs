@@ -16,6 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use crate::client_certificates::NodeCertificateVerifier;
 use crate::config::SouthboundConfig;
 
 /// Interval of the checks for a new certificate.
@@ -31,7 +32,7 @@ pub(crate) struct Certificates {
 
 #[derive(Debug)]
 enum CertificateSource {
-    Authority { ca: Box<CertificateAuthority>, names: Vec<String> },
+    Authority { ca: Arc<CertificateAuthority>, names: Vec<String> },
     Files { certificate: PathBuf, key: PathBuf, ca: Option<PathBuf> },
 }
 
@@ -44,14 +45,14 @@ struct CurrentCertificate {
 impl Certificates {
     /// Uses certificates of the server's own authority.
     pub(crate) fn from_authority(
-        ca: CertificateAuthority,
+        ca: Arc<CertificateAuthority>,
         config: &SouthboundConfig,
         now: DateTime<Utc>,
     ) -> anyhow::Result<Self> {
         let digest = Some(ca.digest());
         let names = server_names(config);
         tracing::info!(?names, expires_at = %ca.expires_at(), "the listeners for nodes use a certificate of the server's own authority");
-        let source = CertificateSource::Authority { ca: Box::new(ca), names };
+        let source = CertificateSource::Authority { ca, names };
         Self::new(source, digest, now)
     }
 
@@ -85,22 +86,34 @@ impl Certificates {
         self.digest.clone()
     }
 
-    /// Returns the TLS configuration of an HTTP/2 listener.
-    pub(crate) fn grpc_config(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
-        self.server_config(b"h2")
+    /// Returns the TLS configuration of an HTTP/2 listener that accepts client certificates of an
+    /// authority.
+    pub(crate) fn grpc_config(
+        self: &Arc<Self>,
+        clients: &CertificateAuthority,
+    ) -> anyhow::Result<Arc<ServerConfig>> {
+        self.server_config(b"h2", clients)
     }
 
-    /// Returns the TLS configuration of an HTTP/1.1 listener.
-    pub(crate) fn http_config(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
-        self.server_config(b"http/1.1")
+    /// Returns the TLS configuration of an HTTP/1.1 listener that accepts client certificates of an
+    /// authority.
+    pub(crate) fn http_config(
+        self: &Arc<Self>,
+        clients: &CertificateAuthority,
+    ) -> anyhow::Result<Arc<ServerConfig>> {
+        self.server_config(b"http/1.1", clients)
     }
 
-    fn server_config(self: &Arc<Self>, protocol: &[u8]) -> anyhow::Result<Arc<ServerConfig>> {
+    fn server_config(
+        self: &Arc<Self>,
+        protocol: &[u8],
+        clients: &CertificateAuthority,
+    ) -> anyhow::Result<Arc<ServerConfig>> {
         let provider = Arc::new(ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .context("cannot configure TLS")?
-            .with_no_client_auth()
+            .with_client_cert_verifier(Arc::new(NodeCertificateVerifier::new(clients)?))
             .with_cert_resolver(Arc::<Self>::clone(self));
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Arc::new(config))
@@ -229,7 +242,7 @@ mod tests {
     #[test]
     fn an_issued_certificate_is_renewed_when_due() {
         let folder = tempfile::tempdir().unwrap();
-        let ca = authority(folder.path());
+        let ca = Arc::new(authority(folder.path()));
         let digest = ca.digest();
         let certificates =
             Certificates::from_authority(ca, &SouthboundConfig::default(), NOW).unwrap();

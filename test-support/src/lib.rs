@@ -1,10 +1,12 @@
 //! What the tests of several crates need. No program contains this crate.
 
+mod node_keys;
 mod redaction;
 mod rest_client;
 mod server_process;
 mod test_server;
 
+pub use node_keys::{certificate_request, decryption_certificate_request, node_key};
 pub use redaction::redact;
 pub use rest_client::{Answer, RestClient, install_tls, resource_id};
 pub use server_process::ServerProcess;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{Authority, Keys, Role, Settings};
+use evenkeel_auth::{Authority, CertificateAuthority, Keys, Role, Settings};
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_kit::{Clock, TestClock};
 use evenkeel_store::testing::{fresh_database, with_database_clock};
@@ -20,6 +20,8 @@ pub struct TestServer {
     pub url: String,
     pub clock: TestClock,
     pub authority: Arc<Authority>,
+    /// Issues the certificates of nodes.
+    pub ca: Arc<CertificateAuthority>,
     _keys: Arc<TempDir>,
 }
 
@@ -34,12 +36,14 @@ impl TestServer {
         let url = fresh_database().await;
         let keys = tempfile::tempdir().expect("a folder");
         let authority = Authority::new(Keys::open(keys.path()).expect("keys"), Settings::default());
+        let ca = CertificateAuthority::open(&keys.path().join("ca"), now).expect("an authority");
         let clock = TestClock::new(now);
         Self {
             store: connect(&url, options, &clock).await,
             url,
             clock,
             authority: Arc::new(authority),
+            ca: Arc::new(ca),
             _keys: Arc::new(keys),
         }
     }

@@ -1,17 +1,18 @@
 //! Authenticates callers, and decides of which projects they get files.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::extract::ConnectInfo;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use evenkeel_auth::{AuthError, Authority, Caller};
+use evenkeel_auth::{AuthError, Authority, Caller, KeyFingerprint, NodeCertificate};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::{Store, StoreError, hosts};
 
-use super::settings::Admission;
+use super::settings::{Admission, FileSettings};
 
 /// Whose transfer limit a response counts against.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,29 +56,38 @@ pub(super) struct FileCaller {
 pub(super) enum AccessError {
     /// The token is missing or invalid.
     Unauthenticated(AuthError),
+    /// The certificate has expired.
+    CertificateExpired(Time),
+    /// The node has shown a credential where only a client certificate is accepted.
+    CredentialNotAccepted,
     /// Its host was invalidated or deleted.
     HostNotTrusted,
+    /// Its host was enrolled again with another key.
+    OtherKey,
     /// The token grants no access to files.
     NoFileAccess,
     /// The database did not answer.
     Store(StoreError),
 }
 
-/// Authenticates the caller of a request.
+/// Authenticates the caller of a request. A client certificate takes precedence over a token.
 pub(super) async fn authenticate(
-    admission: Admission,
+    settings: &FileSettings,
     authority: &Authority,
     store: &Store,
     request: &Parts,
     now: Time,
 ) -> Result<FileCaller, AccessError> {
-    if admission == Admission::Open {
+    if settings.admission == Admission::Open {
         let from = request.extensions.get::<ConnectInfo<SocketAddr>>();
         let owner = from.map_or(TransferOwner::Unknown, |ConnectInfo(address)| {
             TransferOwner::Address(address.ip().to_canonical())
         });
         let visible = VisibleProjects::All;
         return Ok(FileCaller { owner, visible });
+    }
+    if let Some(certificate) = request.extensions.get::<Arc<NodeCertificate>>() {
+        return authenticate_node(store, certificate, now).await;
     }
     let header = request.headers.get(AUTHORIZATION);
     let header = header.map(|header| header.to_str().unwrap_or_default());
@@ -86,9 +96,30 @@ pub(super) async fn authenticate(
     if let Some(project) = caller.node_project()
         && caller.issued_by_us
     {
-        check_host_trusted(store, TenantId::new(project), &caller.subject).await?;
+        if caller.node_key.is_some() && !settings.bearer_credentials {
+            return Err(AccessError::CredentialNotAccepted);
+        }
+        let node = (TenantId::new(project), caller.subject.as_str());
+        check_host(store, node, caller.node_key.as_ref()).await?;
     }
     Ok(FileCaller { owner: TransferOwner::Subject(caller.subject.clone()), visible })
+}
+
+/// Authenticates a node of ours by its client certificate.
+async fn authenticate_node(
+    store: &Store,
+    certificate: &NodeCertificate,
+    now: Time,
+) -> Result<FileCaller, AccessError> {
+    if certificate.expires_at <= now {
+        return Err(AccessError::CertificateExpired(certificate.expires_at));
+    }
+    let tenant = TenantId::new(certificate.project);
+    check_host(store, (tenant, &certificate.host), Some(&certificate.key)).await?;
+    Ok(FileCaller {
+        owner: TransferOwner::Subject(certificate.host.clone()),
+        visible: VisibleProjects::Only(vec![tenant]),
+    })
 }
 
 /// The projects whose files the bearer of a token gets; `None` if it gets none.
@@ -104,16 +135,23 @@ fn visible_projects(caller: &Caller) -> Option<VisibleProjects> {
     Some(VisibleProjects::Only(projects.into_iter().map(TenantId::new).collect()))
 }
 
-/// Refuses a node of ours whose host was invalidated, as all other services do.
-async fn check_host_trusted(
+/// Refuses a node whose host was invalidated, or is enrolled with another key than `key`. A host
+/// with EIM's agents has no key.
+async fn check_host(
     store: &Store,
-    tenant: TenantId,
-    subject: &str,
+    (tenant, host): (TenantId, &str),
+    key: Option<&KeyFingerprint>,
 ) -> Result<(), AccessError> {
-    let host: HostId = subject.parse().map_err(|_| AccessError::NoFileAccess)?;
+    let host: HostId = host.parse().map_err(|_| AccessError::NoFileAccess)?;
     let tx = store.tenant(tenant).await.map_err(AccessError::Store)?;
     match hosts::find(&tx, host).await {
-        Ok(host) if host.is_trusted() => Ok(()),
+        Ok(host) if host.is_trusted() => {
+            let has_key = match key {
+                Some(key) => key.matches(&host.public_key),
+                None => host.public_key.is_empty(),
+            };
+            if has_key { Ok(()) } else { Err(AccessError::OtherKey) }
+        }
         Ok(_) | Err(StoreError::NotFound { .. }) => Err(AccessError::HostNotTrusted),
         Err(error) => Err(AccessError::Store(error)),
     }
@@ -137,6 +175,7 @@ mod tests {
             not_before: None,
             expires_at: DateTime::UNIX_EPOCH,
             issued_by_us: true,
+            node_key: None,
         })
     }
 

@@ -98,9 +98,13 @@ impl FileError {
             | Self::LookupTimeout => {
                 (S::SERVICE_UNAVAILABLE, "unavailable", Some(BUSY_RETRY_SECONDS))
             }
-            Self::Refused(AccessError::Unauthenticated(_) | AccessError::HostNotTrusted) => {
-                (S::UNAUTHORIZED, "refused", None)
-            }
+            Self::Refused(
+                AccessError::Unauthenticated(_)
+                | AccessError::CertificateExpired(_)
+                | AccessError::CredentialNotAccepted
+                | AccessError::HostNotTrusted
+                | AccessError::OtherKey,
+            ) => (S::UNAUTHORIZED, "refused", None),
             Self::Refused(AccessError::NoFileAccess) => (S::FORBIDDEN, "refused", None),
             Self::NotFound => (S::NOT_FOUND, "not_found", None),
             Self::Ambiguous => (S::CONFLICT, "ambiguous", None),
@@ -132,8 +136,19 @@ impl FileError {
         match self {
             Self::MethodNotAllowed => "files are read-only: use GET or HEAD".to_owned(),
             Self::Refused(AccessError::Unauthenticated(why)) => why.to_string(),
+            Self::Refused(AccessError::CertificateExpired(at)) => {
+                format!("the certificate expired at {at}: renew it")
+            }
+            Self::Refused(AccessError::CredentialNotAccepted) => {
+                "credentials of nodes are not accepted: use the client certificate, or set \
+                 maintenance_manager.bearer_credentials if a proxy terminates TLS"
+                    .to_owned()
+            }
             Self::Refused(AccessError::HostNotTrusted) => {
                 "the host was invalidated or deleted".to_owned()
+            }
+            Self::Refused(AccessError::OtherKey) => {
+                "the host was enrolled again with another key".to_owned()
             }
             Self::Refused(AccessError::NoFileAccess) => {
                 "the token is neither of a node nor of a user who may read a project".to_owned()

@@ -11,8 +11,8 @@ const GIB: u64 = 1024 * 1024 * 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
-    /// Nodes, and users who may read a project. They need a token and get the files of their
-    /// projects.
+    /// Nodes, and users who may read a project. They need a client certificate or a token, and get
+    /// the files of their projects.
     #[default]
     Token,
     /// Everybody, without authentication, for the files of all projects.
@@ -37,6 +37,8 @@ pub struct FileSettings {
     pub dir: PathBuf,
     /// Who gets files.
     pub admission: Admission,
+    /// Whether a node of ours may authenticate with a credential instead of a client certificate.
+    pub bearer_credentials: bool,
     /// Maximum size of the cache, in bytes.
     pub max_bytes: u64,
     /// Space that stays free on the disk, in bytes.
@@ -60,6 +62,7 @@ impl Default for FileSettings {
         Self {
             dir: PathBuf::from("files"),
             admission: Admission::default(),
+            bearer_credentials: false,
             max_bytes: 50 * GIB,
             min_free_bytes: 5 * GIB,
             prefetch: Prefetch::default(),

@@ -14,7 +14,7 @@ use axum::http::header::{AUTHORIZATION, RETRY_AFTER};
 use axum::http::{HeaderName, Method, Request, StatusCode};
 use axum::response::Response;
 use chrono::TimeDelta;
-use evenkeel_auth::Role;
+use evenkeel_auth::{KeyFingerprint, NODE_CERTIFICATE_LIFETIME, NodeCertificate, Role};
 use evenkeel_domain::id::{HostId, OsId};
 use evenkeel_domain::os::catalogue::{CatalogFile, FileRole};
 use evenkeel_domain::os::{OsKind, OsRelease, OsSpec, Sha256};
@@ -67,6 +67,7 @@ impl FileFixture {
         Self {
             settings: FileSettings {
                 dir: folder.path().join("files"),
+                bearer_credentials: true,
                 min_free_bytes: 0,
                 max_bytes: 10 * CONTENT_BYTES as u64,
                 prefetch: Prefetch::Off,
@@ -127,9 +128,25 @@ impl FileFixture {
         }
     }
 
+    /// The credential of a node.
     fn node_token(&self, which: usize) -> String {
-        let host = self.nodes[which].to_string();
-        self.server.token(&host, &[Role::Node(self.server.tenant.uuid())])
+        let (project, host) = (self.server.tenant.uuid(), self.nodes[which].to_string());
+        let (hour, now) = (TimeDelta::hours(1), self.server.clock.now());
+        let key = KeyFingerprint::from_public_key(&fill::PUBLIC_KEY);
+        let issued = self.server.authority.issue_credential((project, &host), &key, hour, now);
+        issued.expect("a credential").token.reveal().to_owned()
+    }
+
+    /// The client certificate of a node.
+    fn node_certificate(&self, which: usize) -> NodeCertificate {
+        let now = self.server.clock.now();
+        NodeCertificate {
+            project: self.server.tenant.uuid(),
+            host: self.nodes[which].to_string(),
+            key: KeyFingerprint::from_public_key(&fill::PUBLIC_KEY),
+            issued_at: now,
+            expires_at: now + NODE_CERTIFICATE_LIFETIME,
+        }
     }
 
     /// Requests a path as the first node.

@@ -66,11 +66,13 @@ impl Default for FilesConfig {
 }
 
 impl FilesConfig {
-    /// Settings of the file service.
-    pub(crate) fn file_settings(&self, data_dir: &Path) -> FileSettings {
+    /// Settings of the file service. `bearer_credentials` is the setting of the maintenance
+    /// manager.
+    pub(crate) fn file_settings(&self, data_dir: &Path, bearer_credentials: bool) -> FileSettings {
         FileSettings {
             dir: self.dir.clone().unwrap_or_else(|| data_dir.join("files")),
             admission: self.auth,
+            bearer_credentials,
             max_bytes: self.max_bytes,
             min_free_bytes: self.min_free_bytes,
             prefetch: self.prefetch,

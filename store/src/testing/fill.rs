@@ -24,6 +24,9 @@ pub const RUNS_PER_INSTANCE: u32 = 2;
 /// Number of network interfaces per host.
 pub const NICS_PER_HOST: u32 = 2;
 
+/// The public key of all hosts. It is no real key.
+pub const PUBLIC_KEY: [u8; 32] = [7; 32];
+
 /// Size of the project. Each host has an instance; a few regions are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProjectSize {

@@ -170,6 +170,59 @@ async fn an_invalidated_host_gets_no_files() {
     assert_eq!(response.status(), StatusCode::OK);
 }
 
+/// Requests a path over a connection with a client certificate.
+async fn get_with_certificate(
+    files: &FileServer,
+    path: &str,
+    certificate: NodeCertificate,
+) -> FileResponse {
+    let request = Request::builder().uri(path).extension(Arc::new(certificate));
+    let request = request.body(Body::empty()).expect("a request");
+    read_response(files.router().oneshot(request).await.expect("an answer")).await
+}
+
+#[tokio::test]
+async fn a_node_gets_files_with_its_client_certificate() {
+    let mut fixture = FileFixture::new().await;
+    fixture.settings.bearer_credentials = false;
+    let edge = content(13);
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
+    let files = fixture.open();
+    let path = digest_path(&edge);
+    let certificate = fixture.node_certificate(0);
+    let response = get_with_certificate(&files, &path, certificate.clone()).await;
+    assert!(response.status == StatusCode::OK && response.body == edge, "{}", response.status);
+
+    let expired = NodeCertificate { expires_at: fixture.server.clock.now(), ..certificate.clone() };
+    let other_key =
+        NodeCertificate { key: KeyFingerprint::from_public_key(b"other"), ..certificate };
+    for (certificate, why) in [
+        (expired, "the certificate expired at"),
+        (other_key, "the host was enrolled again with another key"),
+    ] {
+        let response = get_with_certificate(&files, &path, certificate).await;
+        assert_eq!(response.status, StatusCode::UNAUTHORIZED);
+        assert!(response.text().contains(why), "{}", response.text());
+    }
+    // The fixture sends the credential of the node.
+    let response = fixture.get(&files, &path, &[]).await;
+    assert_eq!(response.status, StatusCode::UNAUTHORIZED);
+    assert!(response.text().contains("bearer_credentials"), "{}", response.text());
+}
+
+#[tokio::test]
+async fn a_token_without_a_key_is_not_accepted_for_a_node_of_ours() {
+    let fixture = FileFixture::new().await;
+    let edge = content(14);
+    fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
+    let role = Role::Node(fixture.server.tenant.uuid());
+    let token = fixture.server.token(&fixture.nodes[0].to_string(), &[role]);
+    let router = fixture.open().router();
+    let path = digest_path(&edge);
+    let response = send_request(&router, Method::GET, &path, Some(&token), &[]).await;
+    assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+}
+
 #[tokio::test]
 async fn files_are_public_only_if_admission_is_open() {
     let mut fixture = FileFixture::new().await;

@@ -20,7 +20,7 @@ use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use serde_json::json;
 
-use super::{NICS_PER_HOST, host_name, instance_name, others, run_name};
+use super::{NICS_PER_HOST, PUBLIC_KEY, host_name, instance_name, others, run_name};
 use crate::error::StoreError;
 use crate::hosts::{HostChange, JoinRequest};
 use crate::runs::{RunOpening, Subject};
@@ -117,7 +117,7 @@ async fn create_host(tx: &Tx, site: SiteId, now: Time) -> Result<HostId, StoreEr
     let (hostname, uuid) = (host_name(0), others::uuid(0));
     let registration = Registration::parse(&hostname, &uuid.to_string(), &others::serial(0), true);
     let id = hosts::register(tx, &registration.expect("a machine"), now).await?.id;
-    let joining = JoinRequest { uuid, serial: None, hostname, public_key: vec![7; 32] };
+    let joining = JoinRequest { uuid, serial: None, hostname, public_key: PUBLIC_KEY.to_vec() };
     hosts::record_join(tx, id, &joining, now).await?;
     let change = HostChange {
         name: None,
