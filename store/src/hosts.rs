@@ -22,7 +22,7 @@ use crate::error::StoreError;
 use crate::keyed::KeyedEntity;
 use crate::rows::host::{ActiveModel, Column, Entity, Model};
 use crate::rows::{JsonColumn, or_corrupt};
-use crate::tx::Tx;
+use crate::tx::{Tx, execute};
 use crate::{ids, keyed};
 
 pub use details::{HostDetails, find_details, find_many_details};
@@ -159,6 +159,30 @@ pub async fn record_join(
         ..Default::default()
     };
     row.update(tx.conn()).await?.try_into()
+}
+
+/// Stores the certificate with which secrets are encrypted for the node of a host, in DER. Nothing
+/// is recorded in the change log.
+///
+/// # Errors
+/// The host does not exist in the project, or is enrolled with another public key.
+pub async fn store_decryption_certificate(
+    tx: &Tx,
+    id: HostId,
+    public_key: &[u8],
+    certificate: &[u8],
+) -> Result<(), StoreError> {
+    let sql = "UPDATE hosts SET decryption_certificate = $4 WHERE tenant_id = $1 AND id = $2 AND public_key = $3";
+    let values = [
+        tx.tenant().uuid().into(),
+        id.bits().cast_signed().into(),
+        public_key.to_vec().into(),
+        certificate.to_vec().into(),
+    ];
+    match execute(tx.conn(), sql, values).await? {
+        1 => Ok(()),
+        _ => Err(StoreError::NotFound { what: Entity::RESOURCE }),
+    }
 }
 
 /// Sets the status of a host if it changed and the host is trusted.

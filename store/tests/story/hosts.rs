@@ -9,12 +9,13 @@ use evenkeel_domain::id::HostId;
 use evenkeel_domain::location::Metadata;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::hosts::{HostChange, HostSummary};
+use evenkeel_store::hosts::{HostChange, HostSummary, JoinRequest};
+use evenkeel_store::testing::query_text;
 use evenkeel_store::{Conflict, Store, StoreError, changes, hardware, hosts, nodes};
 
 use crate::fixtures::{
-    NOON, create_node, create_project, create_site, move_to_site, registration, store_with_project,
-    store_with_two_projects,
+    NOON, create_node, create_project, create_site, execute_sql, move_to_site, registration,
+    store_with_project, store_with_two_projects,
 };
 
 async fn register_host(store: &Store, tenant: TenantId, n: u128) -> Host {
@@ -42,6 +43,41 @@ async fn a_host_reads_as_it_was_written() {
     assert_eq!(changed.expect("changed").metadata, labels);
     let read = hosts::find(&tx, host.id).await.expect("found");
     assert_eq!((read.metadata, read.user_lvm_size), (labels, 60));
+}
+
+#[tokio::test]
+async fn a_decryption_certificate_is_stored_only_for_the_key_of_the_host() {
+    const CHECK: &str = "DO $$ BEGIN \
+        IF (SELECT decryption_certificate FROM hosts) IS DISTINCT FROM '\\x07'::bytea THEN \
+        RAISE 'another certificate is stored'; END IF; END $$";
+    let (store, tenant) = store_with_project().await;
+    let host = register_host(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let joining = JoinRequest {
+        uuid: host.uuid.expect("a UUID"),
+        serial: None,
+        hostname: "edge".into(),
+        public_key: vec![1; 44],
+    };
+    hosts::record_join(&tx, host.id, &joining, NOON).await.expect("joined");
+    let refused = hosts::store_decryption_certificate(&tx, host.id, &[2; 44], &[7]).await;
+    assert!(matches!(refused, Err(StoreError::NotFound { .. })), "{refused:?}");
+    let stored = hosts::store_decryption_certificate(&tx, host.id, &[1; 44], &[7]).await;
+    stored.expect("stored");
+    tx.commit().await.expect("committed");
+    execute_sql(&store, CHECK).await;
+}
+
+/// A renewed certificate must not invalidate the cached answers of its node.
+#[tokio::test]
+async fn a_change_of_each_column_of_a_host_is_recorded_except_its_decryption_certificate() {
+    const NOT_RECORDED: &str = "\
+        SELECT string_agg(a.attname::text, ' ' ORDER BY a.attname) FROM pg_trigger t \
+        JOIN pg_attribute a ON a.attrelid = t.tgrelid AND a.attnum > 0 AND NOT a.attisdropped \
+        WHERE t.tgrelid = 'hosts'::regclass AND t.tgname = 'record_change' \
+        AND a.attgenerated = '' AND a.attnum <> ALL (t.tgattr::int2[])";
+    let (store, _) = store_with_project().await;
+    assert_eq!(query_text(&store, NOT_RECORDED).await, "decryption_certificate");
 }
 
 #[tokio::test]

@@ -80,6 +80,9 @@ async fn write_hosts(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
     Some(match name {
         "hosts::register" => hosts::register(tx, &registration(9), NOON).await.map(drop),
         "hosts::record_join" => hosts::record_join(tx, id, &join_request, NOON).await.map(drop),
+        "hosts::store_decryption_certificate" => {
+            hosts::store_decryption_certificate(tx, id, &data.host.public_key, &[2]).await
+        }
         "hosts::set_status" => hosts::set_status(tx, id, &running).await,
         "hosts::change" => hosts::change(tx, id, &change, NOON).await.map(drop),
         "hosts::set_desired_state" => {
