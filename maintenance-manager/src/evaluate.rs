@@ -5,6 +5,7 @@ pub mod agent;
 pub mod eim;
 pub mod version_ages;
 
+use evenkeel_auth::KeyFingerprint;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::host::Host;
@@ -17,6 +18,8 @@ use tonic::Status;
 /// The payload of a poll of our own agent without facts and packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPayload {
+    /// The key that the node authenticates with.
+    pub key: KeyFingerprint,
     pub facts_digest: Vec<u8>,
     /// Its open attempt.
     pub attempt: Option<AttemptId>,
@@ -75,10 +78,21 @@ pub struct Answer {
     pub waits_for_slot: bool,
 }
 
-/// Rejects a host that was invalidated, or whose instance was.
-pub fn check_trusted(host: &Host, input: &DecisionInput) -> Result<(), Status> {
+/// Rejects a node of ours whose host or instance was invalidated, or whose host was enrolled with
+/// another key than the node has.
+pub fn check_node(host: &Host, input: &DecisionInput, key: &KeyFingerprint) -> Result<(), Status> {
+    check_key(host, key)?;
     if input.facts.trusted {
         return Ok(());
     }
     Err(Status::permission_denied(format!("{} was invalidated", host.id)))
+}
+
+/// Rejects a node whose host was enrolled with another key. Ids of hosts repeat after a restore of
+/// the database, so the id alone does not identify a machine.
+pub fn check_key(host: &Host, key: &KeyFingerprint) -> Result<(), Status> {
+    if key.matches(&host.public_key) {
+        return Ok(());
+    }
+    Err(Status::permission_denied("the host was enrolled again with another key"))
 }

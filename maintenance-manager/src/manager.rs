@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evenkeel_auth::Authority;
+use evenkeel_auth::{Authority, CertificateAuthority};
 use evenkeel_domain::Time;
 use evenkeel_kit::JobSchedule;
 use evenkeel_kit::clock::Clock;
@@ -60,6 +60,8 @@ pub struct MaintenanceManager {
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) authority: Arc<Authority>,
+    /// Issues the certificates of nodes.
+    pub(crate) ca: Arc<CertificateAuthority>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) contacts: Contacts,
     pub(crate) token_bindings: Arc<TokenBindings>,
@@ -95,6 +97,7 @@ impl MaintenanceManager {
         store: Store,
         clock: Arc<dyn Clock>,
         authority: Arc<Authority>,
+        ca: Arc<CertificateAuthority>,
         settings: Settings,
     ) -> Result<Self, InvalidSettings> {
         let housekeeping_schedule = settings.parse_housekeeping_schedule()?;
@@ -128,6 +131,7 @@ impl MaintenanceManager {
             store,
             clock,
             authority,
+            ca,
             rate_limiter: Arc::new(RateLimiter::new(&settings.rate_limit)),
             daily_limits,
             refusals: Arc::default(),

@@ -25,7 +25,11 @@ pub struct Settings {
     /// up to `load.max_poll_interval`.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// How long a node's credential is valid. It is renewed when a third of this time is left.
+    /// Whether nodes with an Evenkeel agent may authenticate with a bearer credential instead of a
+    /// client certificate. Only for deployments whose proxy terminates TLS, because the client
+    /// certificate does not reach the server there.
+    pub bearer_credentials: bool,
+    /// How long a bearer credential is valid. It is renewed when a third of this time is left.
     #[serde(with = "humantime_serde")]
     pub credential_lifetime: Duration,
     /// How long before its maintenance window a node may download.
@@ -108,6 +112,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             poll_interval: Duration::from_secs(20),
+            bearer_credentials: false,
             credential_lifetime: Duration::from_hours(90 * 24),
             fetch_ahead: Duration::from_hours(6),
             max_window: Duration::from_hours(24),

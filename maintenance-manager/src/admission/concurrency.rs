@@ -102,7 +102,7 @@ impl CallKind {
     pub fn from_path(path: &str) -> Self {
         match path.rsplit('/').next() {
             _ if !path.starts_with(AGENT_SERVICE_PREFIX) => Self::EimQuery,
-            Some("Begin" | "Report" | "Enroll") => Self::Write,
+            Some("Begin" | "Report" | "Enroll" | "Renew") => Self::Write,
             _ => Self::Query,
         }
     }

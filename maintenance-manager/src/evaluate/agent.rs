@@ -16,7 +16,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::evaluate::{
-    Answer, AnswerPayload, Evaluation, OwnAnswer, OwnPayload, check_trusted, version_ages,
+    Answer, AnswerPayload, Evaluation, OwnAnswer, OwnPayload, check_node, version_ages,
 };
 use crate::wire::agent as agent_wire;
 use crate::{derived_state, status};
@@ -29,7 +29,7 @@ pub fn own_poll(
     payload: &OwnPayload,
     now: Time,
 ) -> Evaluation {
-    if let Err(refused) = check_trusted(host, input) {
+    if let Err(refused) = check_node(host, input, &payload.key) {
         return Evaluation::Refused(refused);
     }
     if needs_write(host, node, input, payload, now) {
@@ -55,7 +55,7 @@ pub async fn own_poll_with_version_ages(
     payload: &OwnPayload,
     now: Time,
 ) -> Result<Evaluation, StoreError> {
-    if let Err(refused) = check_trusted(host, input) {
+    if let Err(refused) = check_node(host, input, &payload.key) {
         return Ok(Evaluation::Refused(refused));
     }
     let brief = node.brief();

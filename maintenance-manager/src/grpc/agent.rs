@@ -1,11 +1,13 @@
 //! The gRPC service for our own agent: `evenkeel.agent.v1`.
 
 mod begin;
+mod certificates;
 mod enroll;
 mod facts;
 mod long_poll;
 mod packages;
 mod poll;
+mod renew;
 mod report;
 mod run_report;
 mod slots;
@@ -16,7 +18,7 @@ use std::time::Instant;
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{
     BeginRequest, BeginResponse, EnrollRequest, EnrollResponse, PollRequest, PollResponse,
-    ReportRequest, ReportResponse,
+    RenewRequest, RenewResponse, ReportRequest, ReportResponse,
 };
 use tonic::{Code, Request, Response, Status};
 
@@ -50,12 +52,24 @@ impl AgentService for MaintenanceManager {
         self.finish_call("enroll", peer, answer)
     }
 
+    async fn renew(
+        &self,
+        request: Request<RenewRequest>,
+    ) -> Result<Response<RenewResponse>, Status> {
+        let (peer, node) = self.authenticate_renewal(&request);
+        let answer = match node {
+            Ok(node) => Box::pin(renew::renew(self, &node, request.into_inner())).await,
+            Err(refused) => Err(refused),
+        };
+        self.finish_call("renew", peer, answer)
+    }
+
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
         let since = Instant::now();
         let (peer, node) = self.authenticate_node(&request);
         let connection = request.extensions().get::<ConnectionState>().cloned();
         let parsed = node.and_then(|node| {
-            let input = poll::parse(request.into_inner(), connection, since)?;
+            let input = poll::parse(request.into_inner(), &node.key, connection, since)?;
             Ok((node, input))
         });
         let answer = match parsed {

@@ -1,6 +1,8 @@
 //! Authentication of the calling node.
 
-use evenkeel_auth::{AuthError, Authority, Caller};
+use std::sync::Arc;
+
+use evenkeel_auth::{AuthError, Authority, Caller, KeyFingerprint, NodeCertificate};
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, parse_uuid};
 use evenkeel_domain::id::HostId;
@@ -19,14 +21,52 @@ use crate::manager::MaintenanceManager;
 use crate::node_transaction::none_if_missing;
 use crate::status;
 
-/// One of our own nodes. Its credential names its host.
+/// Why a node of ours without a client certificate is refused.
+const NO_CERTIFICATE: &str = "the connection has no client certificate: enrol this machine \
+    (`evenkeel-agent enroll`). If a proxy terminates TLS in front of the server, set \
+    maintenance_manager.bearer_credentials on the server";
+
+/// Why a node cannot renew certificates with a bearer credential.
+const NOT_WITH_A_CREDENTIAL: &str = "certificates are renewed only over a connection with the client \
+    certificate of the node; polls renew a bearer credential";
+
+/// One of our own nodes, as its client certificate or its credential names it. Whether its host was
+/// enrolled with the same key is checked when the host is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The project of the node.
     pub tenant: TenantId,
     pub host: HostId,
-    /// When its credential expires.
-    pub credential_expires: Time,
+    pub key: KeyFingerprint,
+    pub proof: NodeProof,
+}
+
+/// What a node of ours authenticates with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeProof {
+    /// The client certificate of the connection.
+    Certificate { issued_at: Time },
+    /// A bearer credential.
+    Credential { expires_at: Time },
+}
+
+/// The client certificate of the connection, which the server verified in the handshake.
+fn peer_certificate<T>(request: &Request<T>) -> Option<&NodeCertificate> {
+    request.extensions().get::<Arc<NodeCertificate>>().map(AsRef::as_ref)
+}
+
+/// Identifies one of our own nodes by its client certificate, which may have expired.
+fn node_from_certificate(certificate: &NodeCertificate) -> Result<Node, Status> {
+    let host: HostId = certificate
+        .host
+        .parse()
+        .map_err(|_| Status::permission_denied("the certificate names no host"))?;
+    Ok(Node {
+        tenant: TenantId::new(certificate.project),
+        host,
+        key: certificate.key.clone(),
+        proof: NodeProof::Certificate { issued_at: certificate.issued_at },
+    })
 }
 
 /// Identifies one of our own nodes by its credential.
@@ -38,13 +78,13 @@ fn node_from_token(
     let caller = verify(authority, metadata, now).map_err(status::from_auth_error)?;
     let denied = || Status::permission_denied("this credential is not one of a node");
     let project = caller.node_project().ok_or_else(denied)?;
-    if !caller.issued_by_us {
-        return Err(denied());
-    }
+    // Only our own credentials name a key.
+    let key = caller.node_key.clone().ok_or_else(denied)?;
     Ok(Node {
         tenant: TenantId::new(project),
         host: caller.subject.parse().map_err(|_| denied())?,
-        credential_expires: caller.expires_at,
+        key,
+        proof: NodeProof::Credential { expires_at: caller.expires_at },
     })
 }
 
@@ -102,7 +142,48 @@ impl MaintenanceManager {
         &self,
         request: &Request<T>,
     ) -> (Peer, Result<Node, Status>) {
-        let node = match node_from_token(&self.authority, request.metadata(), self.now()) {
+        self.admit_node(request, self.identify_node(request))
+    }
+
+    /// Like [`Self::authenticate_node`], for the renewal of certificates: requires a client
+    /// certificate, which may have expired.
+    pub(crate) fn authenticate_renewal<T>(
+        &self,
+        request: &Request<T>,
+    ) -> (Peer, Result<Node, Status>) {
+        let node = match peer_certificate(request) {
+            Some(certificate) => node_from_certificate(certificate),
+            None if self.settings.bearer_credentials => {
+                Err(Status::failed_precondition(NOT_WITH_A_CREDENTIAL))
+            }
+            None => Err(Status::unauthenticated(NO_CERTIFICATE)),
+        };
+        self.admit_node(request, node)
+    }
+
+    fn identify_node<T>(&self, request: &Request<T>) -> Result<Node, Status> {
+        let now = self.now();
+        let Some(certificate) = peer_certificate(request) else {
+            if !self.settings.bearer_credentials {
+                return Err(Status::unauthenticated(NO_CERTIFICATE));
+            }
+            return node_from_token(&self.authority, request.metadata(), now);
+        };
+        let expired_at = certificate.expires_at;
+        if expired_at <= now {
+            let why = format!("the certificate expired at {expired_at}: renew it");
+            return Err(Status::unauthenticated(why));
+        }
+        node_from_certificate(certificate)
+    }
+
+    /// Applies the rate limit to a node, or to the address of a refused caller.
+    fn admit_node<T>(
+        &self,
+        request: &Request<T>,
+        node: Result<Node, Status>,
+    ) -> (Peer, Result<Node, Status>) {
+        let node = match node {
             Ok(node) => node,
             Err(refused) => return self.refuse_unauthenticated(request, refused),
         };

@@ -26,6 +26,7 @@ use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use evenkeel_auth::KeyFingerprint;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::{HostId, InstanceId, RegionId, SiteId, scatter};
@@ -241,16 +242,18 @@ impl AnswerCache {
         }))
     }
 
-    /// The key of a poll of our own agent without facts and packages.
+    /// The key of a poll of our own agent without facts and packages. It covers the key that the
+    /// node authenticates with, so no other machine gets a cached answer.
     pub fn key_for_own_poll(
         &self,
+        node_key: &KeyFingerprint,
         facts_digest: &[u8],
         attempt: Option<AttemptId>,
         waiting_for: &str,
     ) -> CacheKey {
         self.hash_key(waiting_for, |hasher| {
             hasher.write_u8(0);
-            (facts_digest, attempt).hash(hasher);
+            (node_key, facts_digest, attempt).hash(hasher);
         })
     }
 

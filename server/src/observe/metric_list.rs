@@ -79,7 +79,7 @@ const REQUESTS: &[MetricDescription] = &[
     metric(
         "evenkeel_agent_calls_total",
         Counter,
-        &[("call", "`enroll`, `poll`, `begin` or `report`"), ("outcome", CALL_OUTCOMES)],
+        &[("call", "`enroll`, `renew`, `poll`, `begin` or `report`"), ("outcome", CALL_OUTCOMES)],
         "Calls of Evenkeel's agents that were answered.",
     ),
     metric(

@@ -10,7 +10,7 @@ use tonic::Status;
 use uuid::Uuid;
 
 use crate::admission::concurrency::CallKind;
-use crate::evaluate::check_trusted;
+use crate::evaluate::check_node;
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NodeTransaction, WritePermit};
@@ -39,7 +39,7 @@ async fn try_begin(
     let machine = (node.tenant, MachineKey::Host(node.host));
     let node_tx = NodeTransaction::open(permit, machine, true).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
-    check_trusted(&node_tx.host, &node_tx.input)?;
+    check_node(&node_tx.host, &node_tx.input, &node.key)?;
     let now = node_tx.now;
     let run = node_tx.find_run(attempt).await.map_err(status::from_store_error)?;
     let is_reported = run.as_ref().is_some_and(|run| run.sequence >= request.last_sequence);

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use crate::admission::peer::Peer;
 use crate::durations::to_time_delta;
+use crate::grpc::agent::certificates::{IssuedCertificates, RequestedKeys};
 use crate::manager::MaintenanceManager;
 use crate::status;
 use crate::wire::agent::timestamp;
@@ -32,6 +33,7 @@ const MAX_TEXT_BYTES: usize = 512;
 /// What a machine claims in its enrolment request, validated.
 struct Claim {
     joining: JoinRequest,
+    keys: RequestedKeys,
     os: ClaimedOs,
     architecture: String,
     agent_version: String,
@@ -66,7 +68,7 @@ pub async fn enroll(
     status::with_database_timeout(enroll_node(manager, digest, &claim, now)).await
 }
 
-/// Admits a machine and issues its credential.
+/// Admits a machine and issues its certificates, and its credential if credentials are accepted.
 async fn enroll_node(
     manager: &MaintenanceManager,
     digest: [u8; 32],
@@ -81,19 +83,26 @@ async fn enroll_node(
     let project = projects::find(&fleet, tenant).await.map_err(status::from_store_error)?;
     drop(fleet);
 
-    let (host, instance) = admit_machine(manager, tenant, digest, claim, now).await?;
-    let lifetime = to_time_delta(manager.settings.credential_lifetime);
-    let issued = manager
-        .authority
-        .issue_node(tenant.uuid(), &host.id.to_string(), lifetime, now)
-        .map_err(|_| Status::internal("the credential could not be issued"))?;
+    let (host, instance, issued) = admit_machine(manager, tenant, digest, claim, now).await?;
+    let (credential, credential_expires) = if manager.settings.bearer_credentials {
+        let lifetime = to_time_delta(manager.settings.credential_lifetime);
+        let (id, key) = (host.id.to_string(), claim.keys.client.fingerprint());
+        let node = (tenant.uuid(), id.as_str());
+        let issued = manager.authority.issue_credential(node, &key, lifetime, now);
+        let issued = issued.map_err(|_| Status::internal("the credential could not be issued"))?;
+        (issued.token.reveal().to_owned(), Some(timestamp(issued.expires_at)))
+    } else {
+        (String::new(), None)
+    };
     tracing::info!(host.id = %host.id, project = %project.name, "a node was enrolled");
     Ok(EnrollResponse {
-        credential: issued.token.reveal().to_owned(),
-        credential_expires: Some(timestamp(issued.expires_at)),
+        credential,
+        credential_expires,
         host_id: host.id.to_string(),
         instance_id: instance.id.to_string(),
         project: project.name.to_string(),
+        certificate: issued.client,
+        decryption_certificate: issued.decryption,
     })
 }
 
@@ -101,9 +110,10 @@ fn parse_claim(request: EnrollRequest) -> Result<Claim, Invalid> {
     let identity = request.identity.unwrap_or_default();
     let uuid = parse_uuid("identity.uuid", &identity.uuid)?;
     let uuid = uuid.ok_or_else(|| Invalid::new("identity.uuid", "must not be empty"))?;
-    if !(32..=1_024).contains(&request.public_key.len()) {
-        return Err(Invalid::new("public_key", "not a public key"));
-    }
+    let keys = RequestedKeys::parse(
+        &request.certificate_request,
+        &request.decryption_certificate_request,
+    )?;
     let short = |text: &str, max| text::cut(&text::storable(text), max);
     let os = if let Some(booted) = request.booted_image {
         // The release of an image may have no name at all.
@@ -121,8 +131,9 @@ fn parse_claim(request: EnrollRequest) -> Result<Claim, Invalid> {
             uuid,
             serial: SerialNumber::from_report(&identity.serial_number),
             hostname: short(&identity.host_name, 253),
-            public_key: request.public_key,
+            public_key: keys.client.public_key(),
         },
+        keys,
         os,
         architecture: short(&request.architecture, 64),
         agent_version: short(&request.agent_version, 64),
@@ -144,7 +155,7 @@ async fn admit_machine(
     digest: [u8; 32],
     claim: &Claim,
     now: Time,
-) -> Result<(Host, Instance), Status> {
+) -> Result<(Host, Instance, IssuedCertificates), Status> {
     let actor =
         Actor { name: format!("enrolment of {}", claim.joining.uuid), request_id: String::new() };
     let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
@@ -164,11 +175,14 @@ async fn admit_machine(
     if !is_retry {
         join_tokens::record_use(&tx, token.id, now).await.map_err(status::from_store_error)?;
     }
+    let issued = claim.keys.issue(&manager.ca, (tenant, host.id), now)?;
+    let stored = claim.keys.store(&tx, host.id, &issued).await;
+    stored.map_err(status::from_store_error)?;
     let unsettled = manager.node_writer.pending_invalidation(tenant, host.id, instance.id);
     tx.commit().await.map_err(status::from_store_error)?;
     drop(unsettled);
     manager.contacts.record(tenant, instance.id, now, None);
-    Ok((host, instance))
+    Ok((host, instance, issued))
 }
 
 /// Finds and locks the host of the machine. The node state is locked first: this is the lock order.

@@ -356,6 +356,6 @@ mod tests {
     fn a_long_poll_stays_small() {
         let size = size(wait_for_change);
         // Without optimisations of MIR, as with clippy's driver, it is a few bytes larger.
-        assert!(size <= 720, "{size} bytes");
+        assert!(size <= 728, "{size} bytes");
     }
 }

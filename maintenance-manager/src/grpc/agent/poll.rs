@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
+use evenkeel_auth::KeyFingerprint;
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::id::{HostId, scatter};
@@ -19,12 +21,12 @@ use crate::admission::connection::ConnectionState;
 use crate::admission::daily_limits::LimitedAmount;
 use crate::durations::to_time_delta;
 use crate::evaluate::agent::{self as evaluate, RequestedData};
-use crate::evaluate::{Answer, AnswerPayload, OwnAnswer, OwnPayload, check_trusted, version_ages};
+use crate::evaluate::{Answer, AnswerPayload, OwnAnswer, OwnPayload, check_node, version_ages};
 use crate::grpc::agent::facts::ParsedFacts;
 use crate::grpc::agent::long_poll::{self, LongPollOptions, LongPollResult};
 use crate::grpc::agent::packages::PackageList;
 use crate::grpc::agent::{begin, facts, packages, waiting};
-use crate::grpc::caller::Node;
+use crate::grpc::caller::{Node, NodeProof};
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NodeTransaction, WritePermit};
 use crate::poll::batch::{BatchResult, PollContext, PollPayload, PollProtocol, Priority};
@@ -36,6 +38,9 @@ use crate::wire::agent::timestamp;
 /// server stops.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 const MIN_RECONNECT_SPREAD: Duration = Duration::from_secs(2);
+
+/// The age of a certificate at which the node should renew it.
+const CERTIFICATE_RENEWAL_AGE: TimeDelta = TimeDelta::days(1);
 
 /// The input of a poll: facts, packages and the open attempt of the node.
 pub struct PollInput {
@@ -77,6 +82,7 @@ impl PollInput {
 
 pub fn parse(
     request: PollRequest,
+    key: &KeyFingerprint,
     connection: Option<ConnectionState>,
     received_at: Instant,
 ) -> Result<Box<PollInput>, Status> {
@@ -84,6 +90,7 @@ pub fn parse(
     let attempt = attempt.map(|attempt| begin::parse_attempt_id(&attempt.id));
     Ok(Box::new(PollInput {
         payload: OwnPayload {
+            key: key.clone(),
             attempt: attempt.transpose()?,
             waiting_for: waiting::normalize(&request.waiting),
             facts_digest: request.facts_digest,
@@ -142,6 +149,7 @@ async fn try_without_write(
     let context = PollContext {
         node: NodeKey::Host(node.tenant, node.host),
         cache_key: cache.key_for_own_poll(
+            &payload.key,
             &payload.facts_digest,
             payload.attempt,
             &payload.waiting_for,
@@ -199,7 +207,7 @@ fn may_long_poll(
         && options.decision_tag == cached.answer.tag
         && !answer.want_facts
         && !answer.want_packages
-        && !needs_credential_renewal(manager, node, manager.now())
+        && !needs_renewal(manager, node, manager.now())
 }
 
 /// Builds the response. Its times are relative to the current time.
@@ -214,6 +222,8 @@ fn build_response(
     };
     let now = manager.now();
     let next = || next_poll_millis(manager, node.host, own, now);
+    let renew_certificate =
+        matches!(node.proof, NodeProof::Certificate { .. }) && needs_renewal(manager, node, now);
     Ok(PollResponse {
         facts_required: own.want_facts,
         packages_required: own.want_packages,
@@ -225,6 +235,7 @@ fn build_response(
         next_long_poll_millis: pause
             .map_or_else(|| long_poll_millis(manager, node.host, now), |_| 0),
         reconnect_spread_millis: to_millis(manager.load.spread()),
+        renew_certificate,
     })
 }
 
@@ -237,7 +248,7 @@ async fn write_and_answer(
     let machine = (node.tenant, MachineKey::Host(node.host));
     let node_tx = NodeTransaction::open(permit, machine, false).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
-    check_trusted(&node_tx.host, &node_tx.input)?;
+    check_node(&node_tx.host, &node_tx.input, &node.key)?;
     let payload = input.payload;
     let has_facts = input.facts.is_some();
     let takes_over = has_facts && node_tx.node.protocol == AgentProtocol::Eim;
@@ -358,31 +369,38 @@ fn to_millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Whether two thirds of the lifetime of the credential have passed.
-fn needs_credential_renewal(manager: &MaintenanceManager, node: &Node, now: Time) -> bool {
-    let lifetime = to_time_delta(manager.settings.credential_lifetime);
-    node.credential_expires - now <= lifetime / 3
+/// Whether the certificate is older than a day, or two thirds of the lifetime of the credential have
+/// passed.
+fn needs_renewal(manager: &MaintenanceManager, node: &Node, now: Time) -> bool {
+    match node.proof {
+        NodeProof::Certificate { issued_at } => CERTIFICATE_RENEWAL_AGE < now - issued_at,
+        NodeProof::Credential { expires_at } => {
+            let lifetime = to_time_delta(manager.settings.credential_lifetime);
+            expires_at - now <= lifetime / 3
+        }
+    }
 }
 
-/// A new credential if renewal is due; otherwise an empty text.
+/// A new credential if the node has one whose renewal is due; otherwise an empty text.
 fn renew_credential(
     manager: &MaintenanceManager,
     node: &Node,
     now: Time,
 ) -> Result<String, Status> {
-    if !needs_credential_renewal(manager, node, now) {
+    let has_credential = matches!(node.proof, NodeProof::Credential { .. });
+    if !has_credential || !needs_renewal(manager, node, now) {
         return Ok(String::new());
     }
     let lifetime = to_time_delta(manager.settings.credential_lifetime);
-    let host = node.host.to_string();
-    let issued = manager.authority.issue_node(node.tenant.uuid(), &host, lifetime, now);
+    let (project, host) = (node.tenant.uuid(), node.host.to_string());
+    let issued = manager.authority.issue_credential((project, &host), &node.key, lifetime, now);
     let issued = issued.map_err(|_| Status::internal("the credential could not be issued"))?;
     Ok(issued.token.reveal().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use chrono::{DateTime, TimeDelta};
+    use chrono::DateTime;
 
     use super::*;
 

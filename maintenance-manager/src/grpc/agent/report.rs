@@ -11,7 +11,7 @@ use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
 use crate::admission::daily_limits::LimitedAmount;
-use crate::evaluate::check_trusted;
+use crate::evaluate::check_node;
 use crate::grpc::agent::{begin, run_report};
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
@@ -64,7 +64,7 @@ async fn store_report(
     let machine = (node.tenant, MachineKey::Host(node.host));
     let node_tx = NodeTransaction::open(permit, machine, false).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
-    check_trusted(&node_tx.host, &node_tx.input)?;
+    check_node(&node_tx.host, &node_tx.input, &node.key)?;
     let has_events = !events.is_empty();
     let (run, acknowledged) = store_events(&mut node_tx, attempt, digest, events).await?;
     let now = node_tx.now;

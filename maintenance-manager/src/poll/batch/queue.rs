@@ -165,6 +165,7 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_auth::KeyFingerprint;
     use evenkeel_domain::id::HostId;
     use evenkeel_domain::tenant::TenantId;
     use uuid::Uuid;
@@ -176,10 +177,12 @@ mod tests {
     fn context(project: u128, host: u32, priority: Priority) -> PollContext {
         let cache = AnswerCache::new(AnswerCacheSettings::default());
         let tenant = TenantId::new(Uuid::from_u128(project));
+        let key = KeyFingerprint::from_public_key(b"key");
         PollContext {
             node: NodeKey::Host(tenant, HostId::nth(host)),
-            cache_key: cache.key_for_own_poll(&[], None, ""),
+            cache_key: cache.key_for_own_poll(&key, &[], None, ""),
             payload: PollPayload::Own(OwnPayload {
+                key,
                 facts_digest: Vec::new(),
                 attempt: None,
                 waiting_for: String::new(),

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
+use evenkeel_auth::KeyFingerprint;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::{HostId, InstanceId, RegionId, SiteId};
@@ -64,8 +65,12 @@ fn own(n: u32) -> NodeKey {
     NodeKey::Host(project(1), HostId::nth(n))
 }
 
+fn node_key() -> KeyFingerprint {
+    KeyFingerprint::from_public_key(b"key")
+}
+
 fn cache_key(cache: &AnswerCache) -> CacheKey {
-    cache.key_for_own_poll(b"facts", None, "")
+    cache.key_for_own_poll(&node_key(), b"facts", None, "")
 }
 
 /// A fresh answer for the nth node, which has no site.
@@ -178,10 +183,12 @@ fn another_payload_has_another_key() {
         Lookup::OtherKey { waiting_changed } => waiting_changed,
         other => panic!("{other:?}"),
     };
-    assert!(waiting_changed(&cache.key_for_own_poll(b"facts", None, "for a lock")));
-    assert!(!waiting_changed(&cache.key_for_own_poll(b"other", None, "")));
+    assert!(waiting_changed(&cache.key_for_own_poll(&node_key(), b"facts", None, "for a lock")));
+    assert!(!waiting_changed(&cache.key_for_own_poll(&node_key(), b"other", None, "")));
     let attempt = Some(AttemptId(Uuid::from_u128(1)));
-    assert!(!waiting_changed(&cache.key_for_own_poll(b"facts", attempt, "")));
+    assert!(!waiting_changed(&cache.key_for_own_poll(&node_key(), b"facts", attempt, "")));
+    let other_machine = KeyFingerprint::from_public_key(b"other");
+    assert!(!waiting_changed(&cache.key_for_own_poll(&other_machine, b"facts", None, "")));
     assert!(matches!(cache.lookup(&own(2), &cache_key(&cache), NOW), Lookup::Miss));
 }
 

@@ -1,4 +1,5 @@
 use chrono::DateTime;
+use evenkeel_auth::KeyFingerprint;
 use evenkeel_domain::id::SiteId;
 use evenkeel_proto::agent::Decision;
 use futures_util::FutureExt;
@@ -40,7 +41,7 @@ impl LongPollFixture {
             instance: InstanceId::nth(node),
             site: Some(SiteId::nth(site)),
             regions: Vec::new(),
-            cache_key: self.cache.key_for_own_poll(&[], None, ""),
+            cache_key: self.cache_key(),
             answer: Answer {
                 payload: AnswerPayload::Own(idle),
                 tag: 1,
@@ -73,8 +74,13 @@ impl LongPollFixture {
         self.long_polls.register(self.key(node), &cached, None).expect("held")
     }
 
+    fn cache_key(&self) -> CacheKey {
+        let node_key = KeyFingerprint::from_public_key(b"key");
+        self.cache.key_for_own_poll(&node_key, &[], None, "")
+    }
+
     fn key(&self, node: u32) -> ((TenantId, HostId), CacheKey) {
-        (node_key(node), self.cache.key_for_own_poll(&[], None, ""))
+        (node_key(node), self.cache_key())
     }
 }
 

@@ -1,0 +1,60 @@
+//! Renewal of the certificates of a node.
+
+use evenkeel_proto::agent::{RenewRequest, RenewResponse};
+use evenkeel_store::nodes::{self, MachineKey};
+use evenkeel_store::{Tx, instances};
+use tonic::Status;
+
+use crate::admission::concurrency::CallKind;
+use crate::evaluate::check_key;
+use crate::grpc::agent::certificates::{IssuedCertificates, RequestedKeys};
+use crate::grpc::caller::Node;
+use crate::manager::MaintenanceManager;
+use crate::node_transaction::WritePermit;
+use crate::status;
+
+/// Issues new certificates to a node whose host is trusted and was enrolled with the same key.
+pub async fn renew(
+    manager: &MaintenanceManager,
+    node: &Node,
+    request: RenewRequest,
+) -> Result<RenewResponse, Status> {
+    let (client, decryption) =
+        (request.certificate_request, request.decryption_certificate_request);
+    let keys = RequestedKeys::parse(&client, &decryption).map_err(status::from_invalid)?;
+    if keys.client.fingerprint() != node.key {
+        return Err(Status::invalid_argument(
+            "certificate_request: its key is not that of the certificate of the connection",
+        ));
+    }
+    let issued = manager
+        .node_writer
+        .with_write_permit(CallKind::Write, |permit| renew_node(permit, manager, node, keys));
+    let issued = issued.await?;
+    Ok(RenewResponse { certificate: issued.client, decryption_certificate: issued.decryption })
+}
+
+async fn renew_node(
+    (writer, _permit): WritePermit<'_>,
+    manager: &MaintenanceManager,
+    node: &Node,
+    keys: RequestedKeys,
+) -> Result<IssuedCertificates, Status> {
+    let tx = writer.store.tenant(node.tenant).await.map_err(status::from_store_error)?;
+    check_may_renew(&tx, node).await?;
+    let issued = keys.issue(&manager.ca, (node.tenant, node.host), manager.now())?;
+    keys.store(&tx, node.host, &issued).await.map_err(status::from_store_error)?;
+    tx.commit().await.map_err(status::from_store_error)?;
+    Ok(issued)
+}
+
+async fn check_may_renew(tx: &Tx, node: &Node) -> Result<(), Status> {
+    let found = nodes::find_with_host(tx, MachineKey::Host(node.host)).await;
+    let (host, state) = found.map_err(status::from_store_error)?;
+    check_key(&host, &node.key)?;
+    let instance = instances::find(tx, state.instance).await.map_err(status::from_store_error)?;
+    if host.is_trusted() && instance.is_trusted() {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!("{} was invalidated", host.id)))
+}
