@@ -6,7 +6,9 @@ mod rest_client;
 mod server_process;
 mod test_server;
 
-pub use node_keys::{certificate_request, decryption_certificate_request, node_key};
+pub use node_keys::{
+    certificate_request, decryption_certificate_request, node_key, node_key_from_secret,
+};
 pub use redaction::redact;
 pub use rest_client::{Answer, RestClient, install_tls, resource_id};
 pub use server_process::ServerProcess;

@@ -12,7 +12,13 @@ const ED25519_PKCS8_PREFIX: [u8; 16] = [
 /// The Ed25519 key of a node. The same number always gives the same key.
 #[must_use]
 pub fn node_key(number: u8) -> KeyPair {
-    let pkcs8 = [ED25519_PKCS8_PREFIX.as_slice(), &[number; 32]].concat();
+    node_key_from_secret([number; 32])
+}
+
+/// The Ed25519 key with this secret.
+#[must_use]
+pub fn node_key_from_secret(secret: [u8; 32]) -> KeyPair {
+    let pkcs8 = [ED25519_PKCS8_PREFIX.as_slice(), &secret].concat();
     KeyPair::try_from(pkcs8).expect("an Ed25519 key")
 }
 

@@ -3,6 +3,8 @@
 use crate::test_server::{
     TestServer, act, began, downloaded, downloading, facts, finished, reason, with_credential,
 };
+use chrono::TimeDelta;
+use evenkeel_auth::KeyFingerprint;
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
@@ -311,8 +313,11 @@ async fn a_node_of_another_project_is_not_found() {
     let server = TestServer::new().await;
     let node = server.node().await;
     let theirs = server.create_project("theirs").await;
-    let role = evenkeel_auth::Role::Node(theirs.uuid());
-    let foreign = server.token(&node.host.to_string(), &[role]);
-    let request = with_credential(&foreign, PollRequest::default());
+    let (host, key) = (node.host.to_string(), KeyFingerprint::from_public_key(b"key"));
+    let foreign = (theirs.uuid(), host.as_str());
+    let hour = TimeDelta::hours(1);
+    let issued = server.authority.issue_credential(foreign, &key, hour, server.now());
+    let credential = issued.expect("a credential");
+    let request = with_credential(credential.token.reveal(), PollRequest::default());
     assert_eq!(server.manager.poll(request).await.expect_err("foreign").code(), Code::NotFound);
 }

@@ -238,7 +238,7 @@ async fn a_token_is_signed_by_us_and_valid_for_its_host_only() {
         };
         server.manager.platform_update_status(with_credential(token, request))
     };
-    let bound = request(&mine.credential).await;
+    let bound = request(&server.host_token(mine.host)).await;
     assert_eq!(bound.expect_err("another host").code(), Code::PermissionDenied);
     // {"alg":"HS256"} and {"alg":"none"}, with the claims of a good token.
     let claims = mine.credential.split('.').nth(1).expect("claims");

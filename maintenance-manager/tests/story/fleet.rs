@@ -194,6 +194,11 @@ impl TestServer {
         self.token("agent", &[evenkeel_auth::Role::Node(self.tenant.uuid())])
     }
 
+    /// A token of ours for EIM's agents on a host.
+    pub fn host_token(&self, host: HostId) -> String {
+        self.token(&host.to_string(), &[evenkeel_auth::Role::Node(self.tenant.uuid())])
+    }
+
     pub async fn send_heartbeat(&self, guid: &str) -> Result<(), Status> {
         let request = UpdateInstanceStateStatusByHostGuidRequest {
             host_guid: guid.to_owned(),

@@ -88,7 +88,7 @@ async fn a_node_cannot_send_heartbeats_for_another() {
     let mine = server.node().await;
     server.send_status(&eim, sample(S::UpToDate)).await;
     counted.assert_heartbeats_are_cached(&eim).await;
-    let refused = send_heartbeat(&counted.manager, &mine.credential, &eim).await;
+    let refused = send_heartbeat(&counted.manager, &server.host_token(mine.host), &eim).await;
     let refused = refused.expect_err("another host");
     assert_eq!(refused.code(), Code::PermissionDenied);
     let other_project = server.in_new_project("another").await;

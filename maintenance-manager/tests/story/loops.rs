@@ -225,8 +225,13 @@ async fn housekeeping_runs_on_schedule_and_a_stop_is_orderly() {
 async fn an_invalid_schedule_is_rejected_at_start() {
     let server = TestServer::new().await;
     let settings = Settings { housekeeping_schedule: "now and then".into(), ..Settings::default() };
-    let (store, authority) = (server.store.clone(), Arc::clone(&server.authority));
-    let manager = MaintenanceManager::new(store, server.shared_clock(), authority, settings);
+    let manager = MaintenanceManager::new(
+        server.store.clone(),
+        server.shared_clock(),
+        Arc::clone(&server.authority),
+        Arc::clone(&server.ca),
+        settings,
+    );
     let error = manager.expect_err("an invalid schedule").to_string();
     assert!(error.contains("housekeeping_schedule"), "{error}");
 }

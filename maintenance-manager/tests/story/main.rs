@@ -2,6 +2,7 @@
 
 mod agent;
 mod bad_input;
+mod certificates;
 mod daily_limits;
 mod defects;
 mod eim;

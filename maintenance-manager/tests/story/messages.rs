@@ -4,6 +4,7 @@ use evenkeel_domain::id::PolicyId;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::*;
+use evenkeel_test_support::{certificate_request, node_key};
 use tonic::Request;
 use uuid::Uuid;
 
@@ -37,7 +38,7 @@ pub fn report_request(attempt: u128, policy: PolicyId, events: &[(u32, Kind)]) -
     }
 }
 
-/// The enrolment request of a new machine with packages.
+/// The enrolment request of a new machine with packages. Equal numbers are equal keys.
 pub fn enroll_request(token: &str, machine: u128, key: u8) -> EnrollRequest {
     EnrollRequest {
         join_token: token.to_owned(),
@@ -48,9 +49,10 @@ pub fn enroll_request(token: &str, machine: u128, key: u8) -> EnrollRequest {
         }),
         os_release: Some(bookworm()),
         architecture: "amd64".into(),
-        public_key: vec![key; 44],
         agent_version: "0.1.0".into(),
         booted_image: None,
+        certificate_request: certificate_request(&node_key(key)),
+        decryption_certificate_request: Vec::new(),
     }
 }
 

@@ -80,7 +80,8 @@ fn new_manager(
     let authority = Authority::new(ours, evenkeel_auth::Settings::default()).accept(issuer);
     let clock = server.shared_clock();
     let settings = with_full_audit(Settings::default());
-    let manager = MaintenanceManager::new(store, clock, Arc::new(authority), settings);
+    let ca = Arc::clone(&server.ca);
+    let manager = MaintenanceManager::new(store, clock, Arc::new(authority), ca, settings);
     manager.expect("valid settings")
 }
 

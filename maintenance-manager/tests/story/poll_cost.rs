@@ -377,8 +377,8 @@ async fn a_cached_answer_is_sent_to_no_other_node() {
     counted.catch_up().await;
     for _ in 0..2 {
         counted.send_status(&eim, sample(S::UpToDate)).await;
-        let refused =
-            send_status(&counted.manager, &mine.credential, &eim, sample(S::UpToDate)).await;
+        let token = counted.server.host_token(mine.host);
+        let refused = send_status(&counted.manager, &token, &eim, sample(S::UpToDate)).await;
         let refused = refused.expect_err("another host").code();
         assert_eq!(refused, Code::PermissionDenied);
     }

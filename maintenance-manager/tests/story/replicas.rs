@@ -35,6 +35,11 @@ pub fn with_full_audit(settings: Settings) -> Settings {
     Settings { answer_cache, ..settings }
 }
 
+/// Lets nodes authenticate with credentials, because most tests have no connections.
+pub fn with_credentials(settings: Settings) -> Settings {
+    Settings { bearer_credentials: true, ..settings }
+}
+
 impl TestServer {
     /// Lets a manager follow the change log, as its background tasks do.
     pub async fn follow(&self, manager: &MaintenanceManager) {
@@ -72,8 +77,13 @@ impl TestServer {
 
     /// Another manager, which does not follow the change log.
     pub fn new_manager(&self, store: Store, settings: Settings) -> MaintenanceManager {
-        let authority = Arc::clone(&self.authority);
-        let manager = MaintenanceManager::new(store, self.shared_clock(), authority, settings);
+        let manager = MaintenanceManager::new(
+            store,
+            self.shared_clock(),
+            Arc::clone(&self.authority),
+            Arc::clone(&self.ca),
+            with_credentials(settings),
+        );
         manager.expect("valid settings")
     }
 }

@@ -31,7 +31,7 @@ use tonic::{Request, Status};
 use uuid::Uuid;
 
 pub use crate::messages::*;
-use crate::replicas::{Replicas, with_full_audit};
+use crate::replicas::{Replicas, with_credentials, with_full_audit};
 
 pub const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
@@ -94,7 +94,8 @@ impl TestServer {
             base.store.clone(),
             base.shared_clock(),
             Arc::clone(&base.authority),
-            with_full_audit(settings),
+            Arc::clone(&base.ca),
+            with_full_audit(with_credentials(settings)),
         );
         let manager = manager.expect("valid settings");
         let tenant = base.create_project("default").await;

@@ -51,7 +51,8 @@ async fn an_oversized_message_is_refused_with_its_code_and_the_next_is_answered(
     let node = server.node().await;
     let channel = channel(&server).await;
     let mut eim_client = MaintmgrServiceClient::new(channel.clone());
-    let token = node.credential.as_str();
+    let token = server.eim_token();
+    let token = token.as_str();
     let refused =
         eim_client.platform_update_status(with_credential(token, status_request(17 << 20))).await;
     assert_eq!(refused.expect_err("too large").code(), Code::ResourceExhausted);
@@ -61,6 +62,7 @@ async fn an_oversized_message_is_refused_with_its_code_and_the_next_is_answered(
     assert_eq!(unknown.expect_err("unknown").code(), Code::NotFound);
 
     let mut ours = AgentServiceClient::new(channel);
+    let token = node.credential.as_str();
     ours.poll(with_credential(token, PollRequest::default())).await.expect("the others are served");
 }
 

@@ -5,6 +5,7 @@ use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::{BootedImage, Identity};
 use evenkeel_simulator::rng::Rng;
 use evenkeel_simulator::{connection, own};
+use evenkeel_test_support::{certificate_request, node_key_from_secret};
 use reqwest::Method;
 use serde_json::json;
 use tonic::transport::Channel;
@@ -75,14 +76,16 @@ impl NodeRegistrar {
         rng: &mut Rng,
     ) -> (SimulatedMember, String) {
         let is_image = image.is_some();
-        let key = [rng.uuid(), rng.uuid(), rng.uuid()];
+        let mut secret = [0; 32];
+        secret[..16].copy_from_slice(rng.uuid().as_bytes());
+        secret[16..].copy_from_slice(rng.uuid().as_bytes());
+        let key = node_key_from_secret(secret);
         let identity = Identity {
             uuid: uuid.to_string(),
             serial_number: String::new(),
             host_name: "edge".to_owned(),
         };
-        let key = key.iter().flat_map(|part| *part.as_bytes()).collect();
-        let request = own::enroll_request(&self.token, identity, key, image);
+        let request = own::enroll_request(&self.token, identity, certificate_request(&key), image);
         let mut client = AgentServiceClient::new(self.channels[0].clone());
         let answer = client.enroll(request).await.expect("a node joins").into_inner();
         let member = SimulatedMember {

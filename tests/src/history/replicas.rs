@@ -72,7 +72,11 @@ impl Replicas {
         fs::write(&config, configuration(folder, number, &url, settings))
             .expect("a configuration can be written");
         let server = ServerProcess::new(&program, folder, &format!("server-{number}"));
-        server.option("--config", &config)
+        server.option("--config", &config).variable(
+            // Some nodes of the tests make single calls with a credential.
+            "EVENKEELD_MAINTENANCE_MANAGER__BEARER_CREDENTIALS",
+            "true",
+        )
     }
 
     /// The folder of all files.

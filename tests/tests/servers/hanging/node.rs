@@ -18,6 +18,7 @@ use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
 use evenkeel_simulator::connection::{self, authorize};
 use evenkeel_simulator::own;
+use evenkeel_test_support::{certificate_request, node_key};
 use evenkeel_tests::history::machine_time;
 use serde_json::json;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -257,7 +258,8 @@ async fn enroll(channel: Channel, token: &str, nth: u8) -> Result<EnrollResponse
         host_name: format!("edge-{nth}"),
         ..Identity::default()
     };
-    let request = own::enroll_request(token, identity, vec![nth; 44], None);
+    let request = certificate_request(&node_key(nth));
+    let request = own::enroll_request(token, identity, request, None);
     let answer = AgentServiceClient::new(channel).enroll(request).await?;
     Ok(answer.into_inner())
 }

@@ -188,7 +188,7 @@ fn settings_text(folder: &Path, database: SocketAddr, connections: u32) -> Strin
          [database]\nurl = \"postgres://evenkeel@{database}/evenkeel?sslmode=disable\"\n\
          max_connections = {connections}\n\
          [auth]\nkeys = {:?}\nca = {:?}\n[rest]\nrequest_timeout = \"{}s\"\n\
-         [maintenance_manager]\ncontact_write_interval = \"1h\"\nrun_check_interval = \"1h\"\n\
+         [maintenance_manager]\nbearer_credentials = true\ncontact_write_interval = \"1h\"\nrun_check_interval = \"1h\"\n\
          silence_check_interval = \"1h\"\n\
          [maintenance_manager.answer_cache]\nmax_staleness = \"{}s\"\naudit_every = 0\n",
         path("data"),
