@@ -7,7 +7,8 @@ mod server_process;
 mod test_server;
 
 pub use node_keys::{
-    certificate_request, decryption_certificate_request, node_key, node_key_from_secret,
+    certificate_pem, certificate_request, decryption_certificate_request, node_key,
+    node_key_from_secret,
 };
 pub use redaction::redact;
 pub use rest_client::{Answer, RestClient, install_tls, resource_id};

@@ -1,5 +1,7 @@
 //! Keys of nodes, and the certificate requests that they sign.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::CertificateSigningRequestDer;
 use rustls::pki_types::pem::PemObject;
@@ -35,4 +37,11 @@ pub fn decryption_certificate_request() -> Vec<u8> {
     let pem = include_str!("../../auth/tests/requests/rsa-2048.pem");
     let request = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes());
     request.expect("a request").to_vec()
+}
+
+/// A certificate in DER as PEM.
+#[must_use]
+pub fn certificate_pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
 }

@@ -7,8 +7,10 @@
 )]
 
 mod authentication;
+mod client_certificates;
 mod files;
 mod lifecycle;
+mod nodes;
 mod overload;
 mod shared_keys;
 mod startup_errors;

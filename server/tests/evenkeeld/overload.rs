@@ -1,17 +1,21 @@
 //! Too many or incomplete requests of one client do not affect others.
 
-use std::fs;
 use std::net::TcpStream;
 
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use evenkeel_proto::agent::{EnrollRequest, Identity, OsRelease, PollRequest, PollResponse};
+use evenkeel_proto::agent::{PollRequest, PollResponse};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
-use uuid::Uuid;
 
+use crate::nodes::{endpoint, enroll_request, join_token, metric};
 use crate::test_server::{ServerProcess, TestServer, eventually};
+
+/// A server that accepts credentials, so that nodes may share connections.
+fn harness() -> TestServer {
+    TestServer::new().with_env("EVENKEELD_MAINTENANCE_MANAGER__BEARER_CREDENTIALS", "true")
+}
 
 /// Node of the project `default`.
 struct Node {
@@ -22,24 +26,7 @@ struct Node {
 impl Node {
     async fn enroll(harness: &TestServer, server: &ServerProcess, number: u8) -> Self {
         let mut client = connect(harness, server).await;
-        let request = EnrollRequest {
-            join_token: join_token(harness, server),
-            identity: Some(Identity {
-                uuid: Uuid::from_u128(u128::from(number)).to_string(),
-                host_name: format!("node-{number}"),
-                ..Identity::default()
-            }),
-            os_release: Some(OsRelease {
-                id: "debian".to_owned(),
-                version_id: "12".to_owned(),
-                pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
-                version_codename: "bookworm".to_owned(),
-            }),
-            architecture: "amd64".to_owned(),
-            public_key: vec![number; 44],
-            agent_version: "1".to_owned(),
-            booted_image: None,
-        };
+        let request = enroll_request(&join_token(harness, server), number);
         let enrolled = client.enroll(request).await.unwrap().into_inner();
         Self { client, credential: format!("Bearer {}", enrolled.credential) }
     }
@@ -64,29 +51,6 @@ async fn connect(harness: &TestServer, server: &ServerProcess) -> AgentServiceCl
     AgentServiceClient::new(channel)
 }
 
-fn endpoint(harness: &TestServer, server: &ServerProcess) -> Endpoint {
-    let ca = fs::read(harness.data_dir().join("ca/ca.pem")).unwrap();
-    let tls =
-        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name("localhost");
-    let address = format!("https://{}", server.address("southbound"));
-    let endpoint = Endpoint::from_shared(address).unwrap();
-    endpoint.tls_config(tls).unwrap()
-}
-
-fn join_token(harness: &TestServer, server: &ServerProcess) -> String {
-    let (status, body) = server.send(
-        "rest",
-        &format!(
-            "POST /v1/projects/default/join-tokens HTTP/1.0\r\nhost: localhost\r\n\
-             authorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}",
-            harness.operator_token()
-        ),
-    );
-    assert_eq!(status, 200, "{body}");
-    let created: serde_json::Value = serde_json::from_str(&body).unwrap();
-    created["token"].as_str().unwrap().to_owned()
-}
-
 /// Raises the limit on open files of this process, and of the servers that it starts. Returns how
 /// many connections the limit allows, at most `connections`.
 fn connection_budget(connections: usize) -> usize {
@@ -102,7 +66,7 @@ fn connection_budget(connections: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_above_its_rate_gets_a_retry_delay_and_others_are_served() {
-    let harness = TestServer::new()
+    let harness = harness()
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "1")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "5");
     let server = harness.start_and_wait(&["all"]);
@@ -126,7 +90,7 @@ async fn a_node_above_its_rate_gets_a_retry_delay_and_others_are_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_handshakes_do_not_block_other_clients() {
     let many = connection_budget(2_000);
-    let harness = TestServer::new().with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "2m");
+    let harness = harness().with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "2m");
     let server = harness.start_and_wait(&["all"]);
     let ca = harness.data_dir().join("ca/ca.pem");
     let silent = || TcpStream::connect(server.address("southbound"));
@@ -149,7 +113,7 @@ async fn unfinished_handshakes_do_not_block_other_clients() {
 
 #[test]
 fn an_address_has_a_connection_limit() {
-    let harness = TestServer::new()
+    let harness = harness()
         .with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "2m")
         .with_env("EVENKEELD_SOUTHBOUND__MAX_CONNECTIONS_PER_ADDRESS", "2");
     let server = harness.start_and_wait(&["all"]);
@@ -168,7 +132,7 @@ fn an_address_has_a_connection_limit() {
 async fn an_unauthenticated_connection_is_closed_and_that_of_a_node_is_not() {
     const OPEN: &str = "evenkeel_connections{listener=\"southbound\"}";
     const HANDSHAKES_OK: &str = "evenkeel_handshakes_total{outcome=\"ok\"}";
-    let harness = TestServer::new().with_env("EVENKEELD_SOUTHBOUND__AUTHENTICATION_TIMEOUT", "5s");
+    let harness = harness().with_env("EVENKEELD_SOUTHBOUND__AUTHENTICATION_TIMEOUT", "5s");
     let server = harness.start_and_wait(&["all"]);
     let mut node = Node::enroll(&harness, &server, 1).await;
     node.poll().await.unwrap();
@@ -190,21 +154,10 @@ async fn an_unauthenticated_connection_is_closed_and_that_of_a_node_is_not() {
     server.stop();
 }
 
-/// Returns the value of a metric of a server.
-fn metric(server: &ServerProcess, name: &str) -> f64 {
-    let (_, metrics) = server.get("admin", "/metrics", None);
-    let line = metrics.lines().find(|line| {
-        let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with(' '))
-    });
-    let line = line.unwrap_or_else(|| panic!("no {name} in {metrics}"));
-    line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn when_memory_is_short_new_connections_are_refused_and_others_are_served() {
     const HEADROOM_BYTES: f64 = 12e6;
-    let harness = TestServer::new()
+    let harness = harness()
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "10000")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "10000");
     let server = harness.start_and_wait(&["all"]);
@@ -241,7 +194,7 @@ async fn clients_that_read_no_answer_do_not_block_others() {
     const CALLS: u32 = 30;
     const POLLS: &str =
         "evenkeel_grpc_calls_total{method=\"/evenkeel.agent.v1.AgentService/Poll\",code=\"0\"}";
-    let harness = TestServer::new()
+    let harness = harness()
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__CALLS_PER_SECOND", "10000")
         .with_env("EVENKEELD_MAINTENANCE_MANAGER__RATE_LIMIT__BURST", "10000")
         // All calls with an unread answer exceed the call limit; those of one connection stay below

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_pg::{Options, PrivatePostgres};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// Maximum duration of each step of a test.
@@ -244,12 +244,21 @@ impl ServerProcess {
         name: &str,
     ) -> std::io::Result<(ClientConnection, TcpStream)> {
         let mut session = tls_session(protocol, ca, name);
+        let client = self.perform_handshake(listener, &mut session)?;
+        Ok((session, client))
+    }
+
+    fn perform_handshake(
+        &self,
+        listener: &str,
+        session: &mut ClientConnection,
+    ) -> std::io::Result<TcpStream> {
         let mut client = TcpStream::connect(self.address(listener))?;
         client.set_read_timeout(Some(TEST_TIMEOUT))?;
         while session.is_handshaking() {
             session.complete_io(&mut client)?;
         }
-        Ok((session, client))
+        Ok(client)
     }
 
     /// Opens a connection to the southbound listener that sends only the first message of a
@@ -277,8 +286,28 @@ impl ServerProcess {
     pub fn get_file(&self, ca: &Path, path: &str, token: Option<&str>) -> (u16, String) {
         let login =
             token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
+        self.send_file_request(tls_session(b"http/1.1", ca, "localhost"), path, &login)
+    }
+
+    /// Sends a GET request with a client certificate to the listener for files.
+    pub fn get_file_with_certificate(
+        &self,
+        ca: &Path,
+        path: &str,
+        certificate: ClientCertificate,
+    ) -> (u16, String) {
+        let session = tls_session_with(b"http/1.1", ca, "localhost", Some(certificate));
+        self.send_file_request(session, path, "")
+    }
+
+    fn send_file_request(
+        &self,
+        mut session: ClientConnection,
+        path: &str,
+        login: &str,
+    ) -> (u16, String) {
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
-        let (session, client) = self.connect_tls_to("files", b"http/1.1", ca, "localhost").unwrap();
+        let client = self.perform_handshake("files", &mut session).unwrap();
         let mut client = StreamOwned::new(session, client);
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -348,15 +377,30 @@ impl ServerProcess {
     }
 }
 
+/// A client certificate and its private key, both in DER.
+pub type ClientCertificate = (CertificateDer<'static>, PrivateKeyDer<'static>);
+
 fn tls_session(protocol: &[u8], ca: &Path, name: &str) -> ClientConnection {
+    tls_session_with(protocol, ca, name, None)
+}
+
+fn tls_session_with(
+    protocol: &[u8],
+    ca: &Path,
+    name: &str,
+    certificate: Option<ClientCertificate>,
+) -> ClientConnection {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut config = match certificate {
+        Some((certificate, key)) => config.with_client_auth_cert(vec![certificate], key).unwrap(),
+        None => config.with_no_client_auth(),
+    };
     config.alpn_protocols = vec![protocol.to_vec()];
     let name = ServerName::try_from(name.to_owned()).unwrap();
     ClientConnection::new(Arc::new(config), name).unwrap()
