@@ -237,7 +237,7 @@ async fn a_certificate_is_renewed_only_for_the_same_key_and_a_trusted_host() {
 }
 
 #[tokio::test]
-async fn a_poll_asks_for_the_renewal_of_a_certificate_that_is_older_than_a_day() {
+async fn a_poll_requests_the_renewal_of_a_certificate_that_is_older_than_a_day() {
     let fixture = CertificateFixture::new().await;
     let mut node = fixture.enroll(1, 1).await;
     let answer = fixture.poll(&node).await.expect("answered");

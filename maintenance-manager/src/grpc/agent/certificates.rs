@@ -1,6 +1,8 @@
 //! The certificates of a node: what it requests, and what it gets.
 
-use evenkeel_auth::{BadCertificateRequest, CertificateAuthority, ClientKey, DecryptionKey};
+use evenkeel_auth::{
+    BadCertificateRequest, CertificateAuthority, ClientKey, DecryptionKey, FileError,
+};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::invalid::Invalid;
@@ -12,13 +14,6 @@ use tonic::Status;
 pub struct RequestedKeys {
     pub client: ClientKey,
     pub decryption: Option<DecryptionKey>,
-}
-
-/// New certificates of a node, in DER.
-pub struct IssuedCertificates {
-    pub client: Vec<u8>,
-    /// Empty if the node requested none.
-    pub decryption: Vec<u8>,
 }
 
 impl RequestedKeys {
@@ -36,41 +31,50 @@ impl RequestedKeys {
         })
     }
 
-    /// Issues the requested certificates.
-    pub fn issue(
+    /// Issues the client certificate, in DER.
+    pub fn issue_client(
         &self,
         ca: &CertificateAuthority,
         (tenant, host): (TenantId, HostId),
         now: Time,
-    ) -> Result<IssuedCertificates, Status> {
+    ) -> Result<Vec<u8>, Status> {
         let host = host.to_string();
-        let node = (tenant.uuid(), host.as_str());
-        let client = ca.issue_client_certificate(node, &self.client, now);
-        let decryption =
-            self.decryption.as_ref().map(|key| ca.issue_decryption_certificate(node, key, now));
-        match (client, decryption.transpose()) {
-            (Ok(client), Ok(decryption)) => {
-                Ok(IssuedCertificates { client, decryption: decryption.unwrap_or_default() })
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                tracing::error!(%error, "cannot issue the certificates of a node");
-                Err(Status::internal("the certificates could not be issued"))
-            }
-        }
+        let issued = ca.issue_client_certificate((tenant.uuid(), &host), &self.client, now);
+        issued.map_err(from_issue_error)
     }
 
-    /// Stores the decryption certificate, if the node requested one. The host must be enrolled with
-    /// the client key.
-    pub async fn store(
+    /// Issues the decryption certificate, in DER; empty if the node requested none.
+    pub fn issue_decryption(
+        &self,
+        ca: &CertificateAuthority,
+        (tenant, host): (TenantId, HostId),
+        now: Time,
+    ) -> Result<Vec<u8>, Status> {
+        let Some(key) = &self.decryption else {
+            return Ok(Vec::new());
+        };
+        let host = host.to_string();
+        let issued = ca.issue_decryption_certificate((tenant.uuid(), &host), key, now);
+        issued.map_err(from_issue_error)
+    }
+
+    /// Stores a decryption certificate, unless it is empty. The host must be enrolled with the client
+    /// key.
+    pub async fn store_decryption(
         &self,
         tx: &Tx,
         host: HostId,
-        issued: &IssuedCertificates,
+        certificate: &[u8],
     ) -> Result<(), StoreError> {
-        if issued.decryption.is_empty() {
+        if certificate.is_empty() {
             return Ok(());
         }
         let public_key = self.client.public_key();
-        hosts::store_decryption_certificate(tx, host, &public_key, &issued.decryption).await
+        hosts::store_decryption_certificate(tx, host, &public_key, certificate).await
     }
+}
+
+fn from_issue_error(error: FileError) -> Status {
+    tracing::error!(%error, "cannot issue a certificate of a node");
+    Status::internal("the certificate could not be issued")
 }

@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::admission::peer::Peer;
 use crate::durations::to_time_delta;
-use crate::grpc::agent::certificates::{IssuedCertificates, RequestedKeys};
+use crate::grpc::agent::certificates::RequestedKeys;
 use crate::manager::MaintenanceManager;
 use crate::status;
 use crate::wire::agent::timestamp;
@@ -83,7 +83,9 @@ async fn enroll_node(
     let project = projects::find(&fleet, tenant).await.map_err(status::from_store_error)?;
     drop(fleet);
 
-    let (host, instance, issued) = admit_machine(manager, tenant, digest, claim, now).await?;
+    let (host, instance, decryption_certificate) =
+        admit_machine(manager, tenant, digest, claim, now).await?;
+    let certificate = claim.keys.issue_client(&manager.ca, (tenant, host.id), now)?;
     let (credential, credential_expires) = if manager.settings.bearer_credentials {
         let lifetime = to_time_delta(manager.settings.credential_lifetime);
         let (id, key) = (host.id.to_string(), claim.keys.client.fingerprint());
@@ -101,8 +103,8 @@ async fn enroll_node(
         host_id: host.id.to_string(),
         instance_id: instance.id.to_string(),
         project: project.name.to_string(),
-        certificate: issued.client,
-        decryption_certificate: issued.decryption,
+        certificate,
+        decryption_certificate,
     })
 }
 
@@ -149,13 +151,15 @@ fn release(message: wire::OsRelease) -> OsRelease {
     }
 }
 
+/// Creates the node of a machine. Also returns its decryption certificate in DER; empty if it
+/// requested none.
 async fn admit_machine(
     manager: &MaintenanceManager,
     tenant: TenantId,
     digest: [u8; 32],
     claim: &Claim,
     now: Time,
-) -> Result<(Host, Instance, IssuedCertificates), Status> {
+) -> Result<(Host, Instance, Vec<u8>), Status> {
     let actor =
         Actor { name: format!("enrolment of {}", claim.joining.uuid), request_id: String::new() };
     let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
@@ -175,14 +179,16 @@ async fn admit_machine(
     if !is_retry {
         join_tokens::record_use(&tx, token.id, now).await.map_err(status::from_store_error)?;
     }
-    let issued = claim.keys.issue(&manager.ca, (tenant, host.id), now)?;
-    let stored = claim.keys.store(&tx, host.id, &issued).await;
+    // It names the host, whose id is known only now, and is stored with it.
+    let decryption_certificate =
+        claim.keys.issue_decryption(&manager.ca, (tenant, host.id), now)?;
+    let stored = claim.keys.store_decryption(&tx, host.id, &decryption_certificate).await;
     stored.map_err(status::from_store_error)?;
     let unsettled = manager.node_writer.pending_invalidation(tenant, host.id, instance.id);
     tx.commit().await.map_err(status::from_store_error)?;
     drop(unsettled);
     manager.contacts.record(tenant, instance.id, now, None);
-    Ok((host, instance, issued))
+    Ok((host, instance, decryption_certificate))
 }
 
 /// Finds and locks the host of the machine. The node state is locked first: this is the lock order.

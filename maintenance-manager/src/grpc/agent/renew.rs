@@ -7,7 +7,7 @@ use tonic::Status;
 
 use crate::admission::concurrency::CallKind;
 use crate::evaluate::check_key;
-use crate::grpc::agent::certificates::{IssuedCertificates, RequestedKeys};
+use crate::grpc::agent::certificates::RequestedKeys;
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::WritePermit;
@@ -27,25 +27,28 @@ pub async fn renew(
             "certificate_request: its key is not that of the certificate of the connection",
         ));
     }
-    let issued = manager
-        .node_writer
-        .with_write_permit(CallKind::Write, |permit| renew_node(permit, manager, node, keys));
-    let issued = issued.await?;
-    Ok(RenewResponse { certificate: issued.client, decryption_certificate: issued.decryption })
+    let (host, now) = ((node.tenant, node.host), manager.now());
+    let certificate = keys.issue_client(&manager.ca, host, now)?;
+    let decryption_certificate = keys.issue_decryption(&manager.ca, host, now)?;
+    let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
+        check_and_store(permit, node, &keys, &decryption_certificate)
+    });
+    stored.await?;
+    Ok(RenewResponse { certificate, decryption_certificate })
 }
 
-async fn renew_node(
+/// Checks that the node may renew its certificates, and stores the decryption certificate.
+async fn check_and_store(
     (writer, _permit): WritePermit<'_>,
-    manager: &MaintenanceManager,
     node: &Node,
-    keys: RequestedKeys,
-) -> Result<IssuedCertificates, Status> {
+    keys: &RequestedKeys,
+    decryption_certificate: &[u8],
+) -> Result<(), Status> {
     let tx = writer.store.tenant(node.tenant).await.map_err(status::from_store_error)?;
     check_may_renew(&tx, node).await?;
-    let issued = keys.issue(&manager.ca, (node.tenant, node.host), manager.now())?;
-    keys.store(&tx, node.host, &issued).await.map_err(status::from_store_error)?;
-    tx.commit().await.map_err(status::from_store_error)?;
-    Ok(issued)
+    let stored = keys.store_decryption(&tx, node.host, decryption_certificate).await;
+    stored.map_err(status::from_store_error)?;
+    tx.commit().await.map_err(status::from_store_error)
 }
 
 async fn check_may_renew(tx: &Tx, node: &Node) -> Result<(), Status> {
