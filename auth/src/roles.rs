@@ -85,6 +85,20 @@ impl Caller {
         self.roles.contains(&Role::Write(project)) || self.may_administrate()
     }
 
+    /// Whether the caller may read any project.
+    #[must_use]
+    pub fn may_read_any(&self) -> bool {
+        let reads = |role: &Role| !matches!(role, Role::Node(_));
+        self.roles.iter().any(reads)
+    }
+
+    /// Whether the caller may change any project.
+    #[must_use]
+    pub fn may_write_any(&self) -> bool {
+        let writes = |role: &Role| matches!(role, Role::Write(_) | Role::Administrator);
+        self.roles.iter().any(writes)
+    }
+
     /// Whether the caller may create and delete projects.
     #[must_use]
     pub fn may_administrate(&self) -> bool {

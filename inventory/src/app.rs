@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use evenkeel_auth::Authority;
 use evenkeel_domain::os::catalogue::CatalogSelection;
-use evenkeel_kit::Clock;
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::{Clock, KeyedPermit, KeyedSemaphore};
 use evenkeel_store::Store;
 use evenkeel_store::decisions::PlanningLimits;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Everything that the API needs.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub struct Settings {
     /// Most lists that are streamed at the same time. Each holds a database connection while its
     /// client reads.
     pub max_streamed_lists: usize,
+    /// Bytes per second that a client of a streamed list must read at least; 0 for no minimum.
+    pub min_stream_rate: u64,
     /// Defaults for the registry settings of projects.
     pub os_defaults: OsDefaults,
 }
@@ -51,6 +54,7 @@ impl Default for Settings {
             planning_limits: PlanningLimits::default(),
             cors_origins: Vec::new(),
             max_streamed_lists: 8,
+            min_stream_rate: 16 * 1024,
             os_defaults: OsDefaults::default(),
         }
     }
@@ -64,13 +68,34 @@ pub type App = Arc<AppState>;
 pub struct AppState {
     inventory: Inventory,
     /// Permits to stream a long list.
-    pub stream_permits: Arc<Semaphore>,
+    stream_permits: Arc<Semaphore>,
+    project_streams: KeyedSemaphore<TenantId>,
+}
+
+/// Permission to stream a long list; returned on drop.
+#[derive(Debug)]
+pub struct StreamPermit {
+    _permit: OwnedSemaphorePermit,
+    _project: KeyedPermit<TenantId>,
 }
 
 impl AppState {
     pub fn new(inventory: Inventory) -> Self {
         let permits = inventory.settings.max_streamed_lists.min(Semaphore::MAX_PERMITS);
-        Self { stream_permits: Arc::new(Semaphore::new(permits)), inventory }
+        // One project must not take the permits of all others.
+        let per_project = (permits - permits / 4).min(permits.saturating_sub(1)).max(1);
+        Self {
+            stream_permits: Arc::new(Semaphore::new(permits)),
+            project_streams: KeyedSemaphore::new(per_project),
+            inventory,
+        }
+    }
+
+    /// Takes a permit to stream a long list of a project; none if too many are being streamed.
+    pub fn acquire_stream(&self, project: TenantId) -> Option<StreamPermit> {
+        let project = self.project_streams.try_acquire(project)?;
+        let permit = Arc::clone(&self.stream_permits).try_acquire_owned().ok()?;
+        Some(StreamPermit { _permit: permit, _project: project })
     }
 }
 

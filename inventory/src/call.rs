@@ -11,7 +11,9 @@ use evenkeel_auth::{Caller, Role};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
-use evenkeel_store::{Actor, FleetTx, ProjectKey, StoreError, TransactionMode, Tx};
+use evenkeel_store::{
+    Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx,
+};
 use uuid::Uuid;
 
 use crate::app::App;
@@ -92,7 +94,19 @@ impl Call {
                 Role::Administrator
             )));
         }
-        Ok(self.app.store.fleet_as(&self.actor(&caller)).await?)
+        let store = self.store(ConnectionShare::RestWrites, &caller);
+        Ok(store.fleet_as(&self.actor(&caller)).await?)
+    }
+
+    /// Opens a transaction for what belongs to no project. The handler checks the roles.
+    pub async fn fleet(&self, share: ConnectionShare) -> Result<FleetTx, Problem> {
+        let caller = self.caller()?;
+        Ok(self.store(share, &caller).fleet().await?)
+    }
+
+    /// The database, for this caller.
+    fn store(&self, share: ConnectionShare, caller: &Caller) -> Store {
+        self.app.store.with_share(share, Some(&caller.subject))
     }
 
     /// Opens a transaction in the request's project, if the project exists and the caller has the
@@ -106,8 +120,13 @@ impl Call {
                 return Err(Problem::unauthenticated(message));
             }
         };
+        let project = project.filter(|project| can_have_role(caller, project));
+        let share = match entry {
+            TransactionMode::Write(_) if caller.may_write_any() => ConnectionShare::RestWrites,
+            _ => ConnectionShare::RestReads,
+        };
         let entered = match &project {
-            Some(project) => self.app.store.enter(project, entry).await?,
+            Some(project) => self.store(share, caller).enter(project, entry).await?,
             None => None,
         };
         let may = |tenant: TenantId| match entry {
@@ -138,6 +157,15 @@ impl Call {
     /// Who changes data in this request.
     fn actor(&self, caller: &Caller) -> Actor {
         Actor { name: caller.subject.clone(), request_id: self.request_id.clone() }
+    }
+}
+
+/// Whether the caller can have a role in the project, as far as this is known without the database.
+/// A caller without one must not take a connection.
+fn can_have_role(caller: &Caller, project: &ProjectKey) -> bool {
+    match project {
+        ProjectKey::Id(id) => caller.may_read(id.uuid()),
+        ProjectKey::Named(_) => caller.may_read_any(),
     }
 }
 

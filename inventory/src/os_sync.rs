@@ -9,7 +9,7 @@ use evenkeel_api::os_sync::{
 use evenkeel_domain::os::catalogue::{CatalogSelection, CycleOutcome, CycleStep};
 use evenkeel_store::os_catalogue::{self, CycleState};
 use evenkeel_store::os_reports::{self, SyncFinding, SyncReport};
-use evenkeel_store::{Tx, os_details, os_settings};
+use evenkeel_store::{ConnectionShare, Tx, os_details, os_settings};
 
 use crate::app::OsDefaults;
 use crate::call::Call;
@@ -98,7 +98,7 @@ pub async fn get_os_sync(call: Call) -> Answer<OsSync> {
     else {
         return Ok(Json(OsSync::default()));
     };
-    let fleet = call.app.store.fleet().await?;
+    let fleet = call.fleet(ConnectionShare::RestReads).await?;
     let state = os_catalogue::state(&fleet, &registry).await?;
     Ok(Json(sync_resource(registry, state)))
 }
@@ -125,7 +125,7 @@ pub async fn request_os_sync(call: Call) -> Answer<OsSync> {
     // two.
     tx.commit().await?;
     let registry = effective_registry(&selection, &call.app.settings.os_defaults)?;
-    let fleet = call.app.store.fleet().await?;
+    let fleet = call.fleet(ConnectionShare::RestWrites).await?;
     os_catalogue::request(&fleet, &registry).await?;
     let state = os_catalogue::state(&fleet, &registry).await?;
     fleet.commit().await?;

@@ -11,7 +11,7 @@ use evenkeel_auth::AuthError;
 use evenkeel_domain::filter::BadFilter;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_kit::chain;
-use evenkeel_store::{Conflict, StoreError};
+use evenkeel_store::{Conflict, ShareLimit, StoreError};
 
 use kind::Kind;
 pub use openapi_responses::documented_responses;
@@ -211,6 +211,33 @@ impl From<AuthError> for Problem {
     }
 }
 
+/// Why the database cannot serve a request now.
+fn explain_unavailable(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::ShareInUse { limit: ShareLimit::Total, .. } => {
+            "too many requests are being served; try again in a moment"
+        }
+        StoreError::ShareInUse { limit: ShareLimit::PerProject, .. } => {
+            "too many requests in this project are being served; try again in a moment"
+        }
+        StoreError::ShareInUse { limit: ShareLimit::PerCaller, .. } => {
+            "too many requests of this user are being served; try again in a moment"
+        }
+        StoreError::Busy(_) if error.is_statement_timeout() => {
+            tracing::warn!(error = %chain(error), "a statement of a request took too long");
+            "the database needs too long for this; use a narrower filter, or try again in a moment"
+        }
+        StoreError::Busy(_) => {
+            tracing::warn!(error = %chain(error), "a request waited too long for a lock");
+            "another request is changing this; try again in a moment"
+        }
+        _ => {
+            tracing::warn!(error = %chain(error), "the database is unreachable or read-only, or does not answer in time");
+            "the database cannot be reached; try again in a moment"
+        }
+    }
+}
+
 /// Handles every error explicitly: a new variant does not compile until it is added here.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
@@ -219,18 +246,13 @@ impl From<StoreError> for Problem {
             E::NotFound { .. } => Kind::NotFound,
             E::Conflict(_) | E::Refused(_) => Kind::Precondition,
             E::Stale { .. } => Kind::Stale,
-            E::Busy(_) | E::Unreachable(_) | E::Incompatible(_) => Kind::Unavailable,
+            E::Busy(_) | E::ShareInUse { .. } | E::Unreachable(_) | E::Incompatible(_) => {
+                Kind::Unavailable
+            }
             E::Corrupt { .. } | E::Database(_) => Kind::Internal,
         };
         match kind {
-            Kind::Unavailable if matches!(error, E::Busy(_)) => {
-                tracing::warn!(error = %chain(&error), "a request waited too long for a lock");
-                Self::new(kind, "another request is changing this; try again in a moment")
-            }
-            Kind::Unavailable => {
-                tracing::warn!(error = %chain(&error), "the database is unreachable or read-only, or does not answer in time");
-                Self::new(kind, "the database cannot be reached; try again in a moment")
-            }
+            Kind::Unavailable => Self::new(kind, explain_unavailable(&error)),
             // Internal details are not sent to clients; the log has the whole chain.
             Kind::Internal => {
                 tracing::error!(error = %chain(&error), "request failed");

@@ -7,7 +7,7 @@ use evenkeel_api::project::{
 use evenkeel_api::status::StatusIndication;
 use evenkeel_domain::tenant::{Project, ProjectName};
 use evenkeel_domain::text;
-use evenkeel_store::{StoreError, projects};
+use evenkeel_store::{ConnectionShare, StoreError, projects};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -41,7 +41,7 @@ pub async fn list_projects(call: Call) -> Answer<Vec<ProjectResource>> {
     if readable.is_empty() && !caller.may_administrate() {
         return Err(Problem::unauthenticated("the token belongs to no project"));
     }
-    let tx = call.app.store.fleet().await?;
+    let tx = call.fleet(ConnectionShare::RestReads).await?;
     let all = projects::list(&tx).await?;
     let visible = all.into_iter().filter(|project| caller.may_read(project.id.uuid()));
     Ok(Json(visible.map(resource).collect()))
@@ -57,7 +57,7 @@ pub async fn list_projects(call: Call) -> Answer<Vec<ProjectResource>> {
 )]
 pub async fn get_project(call: Call) -> Answer<ProjectResource> {
     let tenant = call.read().await?.tenant();
-    let fleet = call.app.store.fleet().await?;
+    let fleet = call.fleet(ConnectionShare::RestReads).await?;
     let project = projects::find(&fleet, tenant).await?;
     Ok(Json(resource(project)))
 }

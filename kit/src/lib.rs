@@ -8,6 +8,7 @@
 //! | [`mod@job_schedule`] | jobs in cron syntax, with the feature `job-schedule` |
 //! | [`clock`] | the current time |
 //! | [`lifecycle`] | starting tasks and stopping the process |
+//! | [`keyed_semaphore`] | limits per project, caller or address |
 //! | [`mod@offload`] | long work outside of the threads that run tasks |
 //! | [`telemetry`] | the log |
 //! | [`secret`] | values that must not appear in logs |
@@ -19,6 +20,7 @@ pub mod chain;
 pub mod clock;
 #[cfg(feature = "job-schedule")]
 pub mod job_schedule;
+pub mod keyed_semaphore;
 pub mod lifecycle;
 pub mod offload;
 pub mod secret;
@@ -29,6 +31,7 @@ pub use chain::chain;
 pub use clock::{Clock, SystemClock, TestClock};
 #[cfg(feature = "job-schedule")]
 pub use job_schedule::JobSchedule;
+pub use keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 pub use lifecycle::Lifecycle;
 pub use offload::{offload, offload_now};
 pub use secret::Secret;

@@ -40,14 +40,16 @@ pub fn from_store_error(error: StoreError) -> Status {
         E::Stale { .. } => Code::Aborted,
         E::Conflict(Conflict::AlreadyExists { .. }) => Code::AlreadyExists,
         E::Conflict(_) | E::Refused(_) => Code::FailedPrecondition,
-        E::Busy(_) | E::Unreachable(_) | E::Incompatible(_) => Code::Unavailable,
+        E::Busy(_) | E::ShareInUse { .. } | E::Unreachable(_) | E::Incompatible(_) => {
+            Code::Unavailable
+        }
         E::Corrupt { .. } | E::Database(_) => Code::Internal,
     };
     if matches!(code, Code::Unavailable | Code::Internal) {
         // Internal details are only logged (see `crate::outage`).
         let text = match error {
             E::Busy(_) => "the database is busy with this; try again",
-            E::Unreachable(_) | E::Incompatible(_) => {
+            E::ShareInUse { .. } | E::Unreachable(_) | E::Incompatible(_) => {
                 "the database is unreachable or overloaded; try again"
             }
             _ => "internal server error",

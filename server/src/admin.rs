@@ -64,6 +64,7 @@ async fn check_ready(State(admin): State<AdminState>) -> Response {
 
 async fn render_metrics(State(admin): State<AdminState>) -> Response {
     crate::observe::update_process_metrics();
+    crate::observe::update_share_metrics(&admin.store);
     let format = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (format, admin.metrics.render()).into_response()
 }

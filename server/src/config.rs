@@ -2,6 +2,7 @@
 //! command line. Each section belongs to one part of the server. An unknown key is an error.
 
 mod auth;
+mod connection_shares;
 mod defaults;
 mod faults;
 mod files;
@@ -93,8 +94,16 @@ pub(crate) struct DatabaseConfig {
     /// Directory of the Postgres installations for the private Postgres: one directory per version,
     /// each with a `bin` directory.
     pub(crate) binaries: PathBuf,
-    /// Maximum number of database connections of this process.
+    /// Maximum number of database connections of this process. From 8 on, nodes, reads and writes
+    /// of the REST API, and streamed lists each have their own share; nodes have the rest.
     pub(crate) max_connections: u32,
+    /// Number of these connections for requests to the REST API that read. By default a sixth.
+    pub(crate) rest_read_connections: Option<u32>,
+    /// Number of these connections for requests to the REST API that write. By default a tenth.
+    pub(crate) rest_write_connections: Option<u32>,
+    /// Maximum duration of a statement that reads a list.
+    #[serde(with = "humantime_serde")]
+    pub(crate) list_statement_timeout: Duration,
     /// Maximum time that a request waits for a database connection. Afterwards the database counts
     /// as unreachable.
     #[serde(with = "humantime_serde")]
@@ -108,7 +117,10 @@ impl Default for DatabaseConfig {
             password_file: None,
             allow_unencrypted: false,
             binaries: PathBuf::from("/usr/lib/postgresql"),
-            max_connections: 20,
+            max_connections: 30,
+            rest_read_connections: None,
+            rest_write_connections: None,
+            list_statement_timeout: Duration::from_secs(3),
             acquire_timeout: Duration::from_secs(3),
         }
     }
@@ -134,8 +146,12 @@ pub(crate) struct RestConfig {
     /// Allowed CORS origins, for example `https://ui.example`; `*` allows all.
     pub(crate) cors_origins: Vec<String>,
     /// Maximum number of complete lists that are streamed at the same time. Each stream holds a
-    /// database connection until its client has read the list.
+    /// database connection until its client has read the list, so at most a sixth of
+    /// `database.max_connections` is used.
     pub(crate) max_streams: usize,
+    /// Bytes per second that the client of a streamed list must read at least, besides pauses of 15
+    /// s; 0 for no minimum. The server disconnects a slower client.
+    pub(crate) min_stream_rate: u64,
 }
 
 impl Default for RestConfig {
@@ -149,6 +165,7 @@ impl Default for RestConfig {
             body_limit: inventory.body_limit,
             cors_origins: inventory.cors_origins,
             max_streams: inventory.max_streamed_lists,
+            min_stream_rate: inventory.min_stream_rate,
         }
     }
 }
@@ -254,6 +271,7 @@ impl Config {
             self.check_origins(),
             self.check_message_memory(),
             self.check_long_polls(),
+            self.connection_shares().map(drop),
             self.auth.check(self.rest.listen),
         ];
         checks.into_iter().filter_map(Result::err).collect()
@@ -315,7 +333,8 @@ impl Config {
             body_limit: self.rest.body_limit,
             request_timeout: self.rest.request_timeout,
             cors_origins: self.rest.cors_origins.clone(),
-            max_streamed_lists: self.rest.max_streams,
+            max_streamed_lists: self.max_streams(),
+            min_stream_rate: self.rest.min_stream_rate,
             planning_limits: PlanningLimits {
                 fetch_ahead: delta(manager.fetch_ahead)?,
                 max_window: delta(manager.max_window)?,

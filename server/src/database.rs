@@ -91,6 +91,8 @@ impl Database {
         let options = StoreOptions {
             max_connections: config.database.max_connections,
             acquire_timeout: config.database.acquire_timeout,
+            list_statement_timeout: config.database.list_statement_timeout,
+            shares: config.connection_shares().map_err(anyhow::Error::msg)?,
             password_file: config.database.password_file.clone(),
             allow_unencrypted: config.database.allow_unencrypted,
             ..StoreOptions::default()

@@ -14,6 +14,7 @@ use axum::extract::{MatchedPath, Request};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use evenkeel_kit::Lifecycle;
+use evenkeel_store::Store;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::time::MissedTickBehavior;
 
@@ -90,6 +91,18 @@ async fn record_http_request(request: Request, next: Next) -> Response {
 fn method_label(method: &str) -> &'static str {
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     methods.into_iter().find(|candidate| *candidate == method).unwrap_or("other")
+}
+
+/// Updates the metrics of the shares of database connections.
+pub(crate) fn update_share_metrics(store: &Store) {
+    for usage in store.share_usage() {
+        let share = usage.share.name();
+        #[expect(clippy::cast_precision_loss, reason = "there are few connections")]
+        let in_use = usage.in_use as f64;
+        metrics::gauge!("evenkeel_database_connections", "share" => share).set(in_use);
+        metrics::counter!("evenkeel_database_share_refused_total", "share" => share)
+            .absolute(usage.refused);
+    }
 }
 
 /// Updates the process metrics from procfs.

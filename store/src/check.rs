@@ -4,7 +4,7 @@
 use sea_orm::ConnectionTrait;
 
 use crate::address::InvalidDatabaseUrl;
-use crate::bounded::BoundedTransaction;
+use crate::bounded::{BoundedTransaction, OpenTransaction};
 use crate::error::StoreError;
 use crate::pool::Store;
 use crate::session::keeps_sessions;
@@ -121,7 +121,12 @@ impl Store {
         if !keeps_sessions(&self.address, &self.settings, self.answer_timeout).await? {
             return Ok(IncompatibleDatabase::SessionNotKept.into());
         }
-        let tx = BoundedTransaction::new(self.begin().await?, self.answer_timeout);
+        let open = OpenTransaction {
+            transaction: self.begin().await?,
+            permit: None,
+            canceller: self.canceller.clone(),
+        };
+        let tx = BoundedTransaction::new(open, self.answer_timeout);
         let Some(row) = query_one(&tx, sql, []).await? else {
             let role = "?".to_owned();
             return Ok(IncompatibleDatabase::RoleBypassesRls { role }.into());

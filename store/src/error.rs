@@ -4,6 +4,7 @@ use evenkeel_domain::run::InvalidTransition;
 use sea_orm::{DbErr, RuntimeErr};
 
 use crate::check::IncompatibleDatabase;
+use crate::shares::{ConnectionShare, ShareLimit};
 
 /// Errors of the store.
 ///
@@ -40,6 +41,9 @@ pub enum StoreError {
     /// The database is reachable, but a lock was not free in time or a statement took too long.
     #[error("the database is busy: a lock or a statement timed out")]
     Busy(#[source] DbErr),
+    /// Other requests use all connections that this one may use.
+    #[error("no connection of the share {} came free in time", .share.name())]
+    ShareInUse { share: ConnectionShare, limit: ShareLimit },
     /// The database is down or read-only, or no connection of the pool came free in time: the client
     /// cannot tell these apart.
     #[error("the database cannot be reached or written, or no connection to it came free in time")]
@@ -111,6 +115,21 @@ pub enum Conflict {
     },
 }
 
+impl StoreError {
+    /// Whether a statement took too long, as opposed to a lock that was not free.
+    #[must_use]
+    pub fn is_statement_timeout(&self) -> bool {
+        let Self::Busy(
+            DbErr::Exec(RuntimeErr::SqlxError(cause)) | DbErr::Query(RuntimeErr::SqlxError(cause)),
+        ) = self
+        else {
+            return false;
+        };
+        let answer = cause.as_database_error();
+        answer.and_then(|answer| answer.code()).is_some_and(|code| code == STATEMENT_CANCELLED)
+    }
+}
+
 impl From<Conflict> for StoreError {
     fn from(conflict: Conflict) -> Self {
         Self::Conflict(conflict)
@@ -175,9 +194,12 @@ pub(crate) fn read_only_error() -> StoreError {
     StoreError::Unreachable(DbErr::Custom(text.to_owned()))
 }
 
+/// The code of a statement that was ended by `statement_timeout`.
+const STATEMENT_CANCELLED: &str = "57014";
+
 /// 55P03 `lock_timeout`, 57014 `statement_timeout`, class 40 rollback: deadlock and serialization.
 fn is_busy(code: Option<&str>) -> bool {
-    code.is_some_and(|code| matches!(code, "55P03" | "57014") || code.starts_with("40"))
+    code.is_some_and(|code| matches!(code, "55P03" | STATEMENT_CANCELLED) || code.starts_with("40"))
 }
 
 /// Class 23: an integrity constraint.

@@ -10,6 +10,7 @@
 
 mod address;
 mod bounded;
+mod cancellation;
 mod chain;
 mod check;
 mod clock_check;
@@ -22,6 +23,7 @@ mod migration;
 mod pool;
 mod rows;
 mod session;
+mod shares;
 mod tx;
 
 pub mod assignments;
@@ -72,4 +74,5 @@ pub use error::{Conflict, StoreError};
 pub use lease::Lease;
 pub use migration::DEFAULT_MIGRATION_TIMEOUT;
 pub use pool::{Store, StoreOptions};
+pub use shares::{ConnectionShare, ShareLimit, ShareSizes, ShareUsage};
 pub use tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};

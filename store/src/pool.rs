@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::address::{DatabaseAddress, HostAttempt};
 use crate::bounded::with_timeout;
+use crate::cancellation::StatementCanceller;
 use crate::check::IncompatibleDatabase;
 use crate::error::{StoreError, read_only_error};
 use crate::ids;
@@ -24,6 +25,7 @@ use crate::log::LastHeartbeat;
 use crate::session::{
     SessionError, SessionSettings, connect_options, connection_error, timeout_error,
 };
+use crate::shares::{ConnectionShare, ConnectionShares, SharePermit, ShareSizes, ShareUsage};
 use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
 
 /// Settings of the database connection.
@@ -35,8 +37,12 @@ pub struct StoreOptions {
     pub acquire_timeout: Duration,
     /// The longest duration of a statement.
     pub statement_timeout: Duration,
+    /// The longest duration of a statement that reads a list.
+    pub list_statement_timeout: Duration,
     /// The longest wait of a statement for a lock.
     pub lock_timeout: Duration,
+    /// Shares of the connections; without them all work takes them from the same pool.
+    pub shares: Option<ShareSizes>,
     /// A file whose first line is the password. It is read again when the database cannot be
     /// reached.
     pub password_file: Option<PathBuf>,
@@ -50,7 +56,9 @@ impl Default for StoreOptions {
             max_connections: 20,
             acquire_timeout: Duration::from_secs(3),
             statement_timeout: Duration::from_secs(10),
+            list_statement_timeout: Duration::from_secs(3),
             lock_timeout: Duration::from_secs(5),
+            shares: None,
             password_file: None,
             allow_unencrypted: false,
         }
@@ -77,6 +85,13 @@ pub struct Store {
     /// Notified after a commit that may have written to the change log.
     pub(crate) committed: Arc<Notify>,
     pub(crate) last_heartbeat: LastHeartbeat,
+    pub(crate) canceller: StatementCanceller,
+    /// In milliseconds.
+    pub(crate) list_statement_timeout_ms: Arc<str>,
+    shares: Option<Arc<ConnectionShares>>,
+    /// The share whose connections this handle takes, and the caller for whom it does.
+    share: ConnectionShare,
+    caller: Option<Arc<str>>,
     /// A deliberate fault, for tests.
     #[cfg(feature = "testing")]
     pub(crate) mixup: Option<crate::testing::TenantMixup>,
@@ -91,10 +106,24 @@ const IDLE_TEST_AGE: Duration = Duration::from_secs(5);
 /// Limit for the test of a released connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Maximum number of errors that a returned connection has not read: of its last statement and of
+/// its rollback.
+const MAX_PENDING_ERRORS: u32 = 2;
+
 /// Tests a connection that was returned to the pool. The pool also tests connections, but without a
 /// timeout, and every dead connection would occupy a slot of the pool.
 async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match timeout(RELEASE_TIMEOUT, connection.ping()).await {
+    let testing = async {
+        // The error of the statement of a dropped request is only read here.
+        for _ in 0..MAX_PENDING_ERRORS {
+            match connection.ping().await {
+                Err(sqlx::Error::Database(_)) => {}
+                answered => return answered,
+            }
+        }
+        connection.ping().await
+    };
+    match timeout(RELEASE_TIMEOUT, testing).await {
         Ok(answered) => answered.map(|()| true),
         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
     }
@@ -182,14 +211,22 @@ impl Store {
                     Box::pin(async move { Ok(!is_read_only && test_released(connection).await?) })
                 }
             });
+        let acquire_timeout = options.acquire_timeout;
+        let shares = options.shares.map(|sizes| ConnectionShares::new(sizes, acquire_timeout));
+        let list_statement_timeout_ms = options.list_statement_timeout.as_millis().to_string();
         let store = Self {
             db: connect_pool(pool, &address, settings.clone()).await?,
+            canceller: StatementCanceller::new(address.clone(), settings.clone()),
             address,
             settings,
             answer_timeout: options.statement_timeout + options.acquire_timeout,
             is_read_only,
             committed: Arc::default(),
             last_heartbeat: LastHeartbeat::default(),
+            list_statement_timeout_ms: list_statement_timeout_ms.into(),
+            shares: shares.map(Arc::new),
+            share: ConnectionShare::default(),
+            caller: None,
             #[cfg(feature = "testing")]
             mixup: None,
             #[cfg(feature = "testing")]
@@ -273,6 +310,38 @@ impl Store {
         self.record_result(attempt, answer.unwrap_or_else(|_| Err(timeout_error())))
     }
 
+    /// The same store, for work of another share, and for a caller who may not take all of it.
+    #[must_use]
+    pub fn with_share(&self, share: ConnectionShare, caller: Option<&str>) -> Self {
+        Self { share, caller: caller.map(Arc::from), ..self.clone() }
+    }
+
+    /// How the shares are used; empty if there are none.
+    #[must_use]
+    pub fn share_usage(&self) -> Vec<ShareUsage> {
+        self.shares.as_ref().map(|shares| shares.usage()).unwrap_or_default()
+    }
+
+    /// Waits until a transaction may take a connection of its share.
+    pub(crate) async fn acquire_share(
+        &self,
+        project: Option<&ProjectKey>,
+    ) -> Result<Option<SharePermit>, StoreError> {
+        match &self.shares {
+            None => Ok(None),
+            Some(shares) => {
+                shares.acquire(self.share, project, self.caller.as_ref()).await.map(Some)
+            }
+        }
+    }
+
+    /// Remembers the id of a project that was found by its name.
+    pub(crate) fn note_project(&self, project: &ProjectKey, tenant: TenantId) {
+        if let Some(shares) = &self.shares {
+            shares.note_project(project, tenant);
+        }
+    }
+
     /// Begins a transaction on a connection of the pool.
     pub(crate) async fn begin(&self) -> Result<DatabaseTransaction, StoreError> {
         let attempt = self.address.begin_attempt();
@@ -314,6 +383,7 @@ impl Store {
 
     /// Closes all connections.
     pub async fn close(&self) {
+        self.canceller.close().await;
         // An error while closing has no consequences.
         let _ = self.db.clone().close().await;
     }

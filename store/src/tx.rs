@@ -12,7 +12,7 @@ use sea_orm::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::bounded::BoundedTransaction;
+use crate::bounded::{BoundedTransaction, OpenTransaction};
 use crate::error::StoreError;
 use crate::pool::{IS_READ_ONLY, Store};
 
@@ -76,8 +76,9 @@ impl Tx {
         tenant: TenantId,
         mode: &TransactionMode,
     ) -> Result<Self, StoreError> {
-        let tx = begin(store, mode).await?;
-        set_scope(store, &tx, scope_call(&tenant.to_string()), &session_settings(mode)).await?;
+        let tx = begin(store, mode, Some(&ProjectKey::Id(tenant))).await?;
+        let settings = session_settings(store, mode);
+        set_scope(store, &tx, scope_call(&tenant.to_string()), &settings).await?;
         Ok(Self { transaction: tx, tenant, committed: commit_notifier(store, mode) })
     }
 
@@ -92,9 +93,9 @@ impl Tx {
             ProjectKey::Named(name) => (Some(name.to_string()), None),
             ProjectKey::Id(id) => (None, Some(id.uuid())),
         };
-        let tx = begin(store, mode).await?;
+        let tx = begin(store, mode, Some(project)).await?;
         let call = (SET_TENANT_SCOPE_CALL, vec![name.into(), id.into()]);
-        let mut settings = session_settings(mode);
+        let mut settings = session_settings(store, mode);
         if *mode == TransactionMode::Read {
             // Such transactions read single resources by id. The plan is the same for every id, and
             // without this setting each connection would plan six times.
@@ -102,9 +103,13 @@ impl Tx {
         }
         let row = set_scope(store, &tx, call, &settings).await?;
         let tenant: Option<Uuid> = row.try_get_by_index(0)?;
+        let tenant = tenant.map(TenantId::new);
+        if let Some(tenant) = tenant {
+            store.note_project(project, tenant);
+        }
         let opened = tenant.map(|tenant| Self {
             transaction: tx,
-            tenant: TenantId::new(tenant),
+            tenant,
             committed: commit_notifier(store, mode),
         });
         #[cfg(feature = "testing")]
@@ -118,6 +123,12 @@ impl Tx {
     #[must_use]
     pub const fn tenant(&self) -> TenantId {
         self.tenant
+    }
+
+    /// Returns the place in the share but keeps the connection, for work that has a limit of its
+    /// own.
+    pub fn leave_share(&mut self) {
+        self.transaction.leave_share();
     }
 
     /// Commits the changes.
@@ -196,7 +207,7 @@ impl Tx {
 
 impl FleetTx {
     pub(crate) async fn open(store: &Store, actor: Option<&Actor>) -> Result<Self, StoreError> {
-        let tx = begin(store, &TransactionMode::Read).await?;
+        let tx = begin(store, &TransactionMode::Read, None).await?;
         let settings = actor.map(actor_settings).unwrap_or_default();
         set_scope(store, &tx, scope_call("*"), &settings).await?;
         Ok(Self { transaction: tx, committed: Arc::clone(&store.committed) })
@@ -261,12 +272,13 @@ pub(crate) fn ids_in(parameter: usize) -> String {
 type TransactionSettings<'a> = Vec<(&'static str, &'a str)>;
 
 /// The settings besides the scope.
-fn session_settings(mode: &TransactionMode) -> TransactionSettings<'_> {
+fn session_settings<'a>(store: &'a Store, mode: &'a TransactionMode) -> TransactionSettings<'a> {
     match mode {
         TransactionMode::Read => Vec::new(),
         TransactionMode::Snapshot => vec![
             ("idle_in_transaction_session_timeout", SNAPSHOT_IDLE_TIMEOUT_MS),
             ("enable_seqscan", "on"),
+            ("statement_timeout", &*store.list_statement_timeout_ms),
         ],
         TransactionMode::Write(actor) => actor_settings(actor),
     }
@@ -291,8 +303,15 @@ fn commit_notifier(store: &Store, mode: &TransactionMode) -> Option<Arc<Notify>>
     (*mode != TransactionMode::Snapshot).then(|| Arc::clone(&store.committed))
 }
 
-async fn begin(store: &Store, mode: &TransactionMode) -> Result<BoundedTransaction, StoreError> {
-    let tx = BoundedTransaction::new(store.begin().await?, store.answer_timeout);
+async fn begin(
+    store: &Store,
+    mode: &TransactionMode,
+    project: Option<&ProjectKey>,
+) -> Result<BoundedTransaction, StoreError> {
+    let permit = store.acquire_share(project).await?;
+    let transaction = store.begin().await?;
+    let open = OpenTransaction { transaction, permit, canceller: store.canceller.clone() };
+    let tx = BoundedTransaction::new(open, store.answer_timeout);
     if *mode == TransactionMode::Snapshot {
         // In one statement, before any query.
         let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
@@ -324,7 +343,7 @@ pub(crate) fn is_first_statement(sql: &str) -> bool {
 
 /// Sets the scope and other settings in one statement and returns its row. The settings are local
 /// to the transaction: otherwise the pool would reuse the scope of one tenant for another one. The
-/// statement also finds out whether the database is read-only.
+/// statement also finds out whether the database is read-only, and which process of it answers.
 async fn set_scope(
     store: &Store,
     tx: &BoundedTransaction,
@@ -336,9 +355,10 @@ async fn set_scope(
         values.push(Value::from(*value));
         calls.push(format!("set_config('{name}', ${}, true)", values.len()));
     }
-    let sql = format!("SELECT {}, {IS_READ_ONLY}", calls.join(", "));
+    let sql = format!("SELECT {}, {IS_READ_ONLY}, pg_backend_pid()", calls.join(", "));
     let row = query_one(tx, sql, values).await?;
     let row = row.ok_or(StoreError::NotFound { what: "database" })?;
+    tx.set_backend_pid(row.try_get_by_index(calls.len() + 1)?);
     store.note_read_only(row.try_get_by_index(calls.len())?)?;
     Ok(row)
 }

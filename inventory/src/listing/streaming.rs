@@ -1,20 +1,27 @@
-//! Whole lists: streamed from a cursor, chunk by chunk, as fast as the client reads them.
+//! Whole lists: streamed from a cursor, chunk by chunk, as fast as the client reads them. A client
+//! that reads too slowly is disconnected.
 
 use std::io;
-use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::Lifecycle;
 use evenkeel_store::Tx;
 use evenkeel_store::listing::{self as stored, Cursor};
 use futures_util::{StreamExt, future, stream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::list_json::{ListJson, ListTail};
 use super::{ListPart, json_response};
-use crate::app::App;
+use crate::app::{App, StreamPermit};
 use crate::call::Call;
 use crate::problem::Problem;
+
+/// How long a client may pause in a streamed list, besides the time for the last chunk.
+const STREAM_GRACE_PERIOD: Duration = Duration::from_secs(15);
 
 /// Responds with all items after an offset. A list that fits into one chunk is sent at once. Longer
 /// lists are streamed; the settings limit how many at the same time.
@@ -32,6 +39,7 @@ pub async fn answer(
     }
     let end = ListTail { total, next: None };
     let chunk_sizes = parts.iter().map(|part| part.rows.chunk_size());
+    let project = tx.tenant();
     let mut writer = ListWriter {
         tx,
         current: None,
@@ -47,7 +55,7 @@ pub async fn answer(
     let (permit, room) = if left <= chunk_size.into() {
         (None, chunk_size.saturating_add(1))
     } else {
-        (Some(acquire_stream_permit(&call.app)?), chunk_size)
+        (Some(acquire_stream_permit(&call.app, project)?), chunk_size)
     };
     // Errors in the first chunk still get a status.
     writer.begin_next().await?;
@@ -58,19 +66,29 @@ pub async fn answer(
     // The list is longer than its total, so it needs a permit after all.
     let permit = match permit {
         Some(permit) => permit,
-        None => acquire_stream_permit(&call.app)?,
+        None => acquire_stream_permit(&call.app, project)?,
     };
-    let rest =
-        RemainingList { writer, end, request_id: call.request_id().to_owned(), _permit: permit };
+    // From here on, the permits to stream limit the connections.
+    writer.tx.leave_share();
+    let (sender, receiver) = mpsc::channel(1);
+    let rest = RemainingList {
+        writer,
+        end,
+        request_id: call.request_id().to_owned(),
+        min_rate: call.app.settings.min_stream_rate,
+        last_chunk_bytes: first.len(),
+        permit,
+    };
+    // A task, because the client must not decide how long the list keeps its connection.
+    Lifecycle::detach(rest.send(sender));
     let first = stream::once(future::ready(Ok(Bytes::from(first))));
-    let rest = stream::try_unfold(Some(rest), RemainingList::next_chunk);
+    let rest = stream::try_unfold(Some(receiver), receive_chunk);
     Ok(json_response(Body::from_stream(first.chain(rest))))
 }
 
 /// Acquires the permit to stream a long list.
-fn acquire_stream_permit(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
-    let permit = Arc::clone(&app.stream_permits).try_acquire_owned();
-    permit.map_err(|_| {
+fn acquire_stream_permit(app: &App, project: TenantId) -> Result<StreamPermit, Problem> {
+    app.acquire_stream(project).ok_or_else(|| {
         Problem::overloaded(
             "too many long lists are being streamed; try again in a moment, or set pageSize",
         )
@@ -135,29 +153,82 @@ struct RemainingList {
     writer: ListWriter,
     end: ListTail,
     request_id: String,
-    _permit: OwnedSemaphorePermit,
+    /// In bytes per second; 0 for no minimum.
+    min_rate: u64,
+    last_chunk_bytes: usize,
+    permit: StreamPermit,
+}
+
+/// A part of the rest of a list.
+struct ListChunk {
+    bytes: Vec<u8>,
+    is_last: bool,
 }
 
 impl RemainingList {
-    /// The next chunk. None after the last one. The status is sent already, so an error can only
-    /// break the connection.
-    async fn next_chunk(this: Option<Self>) -> io::Result<Option<(Bytes, Option<Self>)>> {
-        let Some(mut this) = this else {
-            return Ok(None);
-        };
-        let request_id = this.request_id.clone();
-        let result = match this.writer.next_chunk(this.writer.chunk_size).await {
-            Ok(chunk) if this.writer.current.is_some() => Ok((chunk, Some(this))),
-            Ok(chunk) => {
-                let last = this.writer.finish(&this.end).await;
-                last.map(|last| ([chunk, last].concat(), None))
+    /// Sends the chunks as fast as the client reads them. Without the last chunk, the connection
+    /// breaks, because the status is sent already. Ends early if the client reads too slowly or has
+    /// disconnected.
+    async fn send(self, sender: mpsc::Sender<ListChunk>) {
+        let request_id = self.request_id.clone();
+        let disconnected = sender.clone();
+        tokio::select! {
+            () = disconnected.closed() => {}
+            sent = self.send_chunks(sender) => {
+                if let Err(why) = sent {
+                    tracing::warn!(request_id, why, "a list was not sent completely");
+                }
             }
-            Err(problem) => Err(problem),
-        };
-        let Ok((chunk, rest)) = result else {
-            tracing::error!(request_id, "streaming a list failed");
-            return Err(io::Error::other("the list could not be sent completely"));
-        };
-        Ok(Some((Bytes::from(chunk), rest)))
+        }
+    }
+
+    async fn send_chunks(mut self, sender: mpsc::Sender<ListChunk>) -> Result<(), &'static str> {
+        loop {
+            let slot = match self.chunk_timeout() {
+                None => sender.reserve().await,
+                Some(within) => {
+                    let reserved = timeout(within, sender.reserve()).await;
+                    reserved.map_err(|_| "the client reads too slowly (rest.min_stream_rate)")?
+                }
+            };
+            let Ok(slot) = slot else {
+                return Ok(());
+            };
+            let chunk = self.writer.next_chunk(self.writer.chunk_size).await;
+            let mut bytes = chunk.map_err(|_| "the database failed")?;
+            if self.writer.current.is_some() {
+                self.last_chunk_bytes = bytes.len();
+                slot.send(ListChunk { bytes, is_last: false });
+                continue;
+            }
+            let last = self.writer.finish(&self.end).await;
+            bytes.extend(last.map_err(|_| "the database failed")?);
+            // The client may send its next request as soon as it has the last chunk.
+            drop(self.permit);
+            slot.send(ListChunk { bytes, is_last: true });
+            return Ok(());
+        }
+    }
+
+    /// How long the client may take until it asks for the next chunk; none if for ever.
+    fn chunk_timeout(&self) -> Option<Duration> {
+        let bytes = u64::try_from(self.last_chunk_bytes).unwrap_or(u64::MAX);
+        let transfer = bytes.checked_div(self.min_rate)?;
+        Some(STREAM_GRACE_PERIOD.saturating_add(Duration::from_secs(transfer)))
+    }
+}
+
+/// Receives the next chunk; none after the last one.
+async fn receive_chunk(
+    receiver: Option<mpsc::Receiver<ListChunk>>,
+) -> io::Result<Option<(Bytes, Option<mpsc::Receiver<ListChunk>>)>> {
+    let Some(mut receiver) = receiver else {
+        return Ok(None);
+    };
+    match receiver.recv().await {
+        Some(ListChunk { bytes, is_last }) => {
+            Ok(Some((Bytes::from(bytes), (!is_last).then_some(receiver))))
+        }
+        None => Err(io::Error::other("the list could not be sent completely")),
     }
 }
