@@ -12,6 +12,7 @@
 //! - Within quotes a backslash escapes a quote, a star or a backslash; otherwise it is a letter.
 
 mod check;
+mod cost;
 mod display;
 mod error;
 mod order;
@@ -173,8 +174,11 @@ impl Filter {
 /// Parses a filter for a list of this resource.
 ///
 /// # Errors
-/// Gives the position and the reason of the first error, and a suggestion if there is one.
+/// Gives the position and the reason of the first error, and a suggestion if there is one. A filter that costs the
+/// database more than [`Filter::MAX_COST`] is refused at its start.
 pub fn parse_filter(resource: Resource, text: &str) -> Result<Filter, BadFilter> {
     error::check_length(text, Filter::MAX_CHARS)?;
-    check::check_filter(resource, syntax::parse_tree(text)?)
+    let filter = check::check_filter(resource, syntax::parse_tree(text)?)?;
+    error::check_cost(filter.cost(), Filter::MAX_COST)?;
+    Ok(filter)
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::Time;
 
 /// The field with the labels.
-const METADATA: &str = "metadata";
+pub(super) const METADATA: &str = "metadata";
 
 /// Valid times in Unix seconds: from 1970 to the end of the year 9999.
 const UNIX_SECONDS_RANGE: RangeInclusive<i64> = 0..=253_402_300_799;

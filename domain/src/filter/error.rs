@@ -46,6 +46,18 @@ pub(super) fn check_length(text: &str, max: usize) -> Result<(), BadFilter> {
     }
 }
 
+/// Refuses a filter that costs the database too much.
+pub(super) fn check_cost(cost: usize, max: usize) -> Result<(), BadFilter> {
+    if cost <= max {
+        return Ok(());
+    }
+    let why = format!(
+        "the filter is too expensive: its conditions cost {cost}, and at most {max} are allowed; use fewer labels, paths, \
+         patterns with several stars and negations"
+    );
+    Err(BadFilter::at(0, why))
+}
+
 /// An excerpt of the input for an error message.
 pub(super) fn excerpt(text: &str) -> String {
     format!("`{}`", cut(text, 60))

@@ -1,6 +1,7 @@
 //! The filter language as users and EIM's clients write it.
 
 mod corpus;
+mod cost;
 mod errors;
 mod language;
 mod orders;

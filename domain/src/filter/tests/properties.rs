@@ -115,7 +115,22 @@ proptest! {
     fn a_rendered_filter_parses_to_the_same_filter((resource, filter) in a_filter()) {
         let text = filter.to_string();
         prop_assume!(text.chars().count() <= Filter::MAX_CHARS);
-        prop_assert_eq!(parse_filter(resource, &text), Ok(filter), "{}", text);
+        let parsed = parse_filter(resource, &text);
+        if filter.cost() <= Filter::MAX_COST {
+            prop_assert_eq!(parsed, Ok(filter), "{}", text);
+        } else {
+            let bad = parsed.expect_err("an expensive filter");
+            prop_assert!(bad.message.contains("too expensive"), "{}: {}", text, bad);
+        }
+    }
+
+    /// A filter never becomes cheaper by another condition or a negation.
+    #[test]
+    fn more_conditions_cost_more((_, filter) in a_filter(), (_, other) in a_filter()) {
+        let alone = filter.cost();
+        prop_assert!(alone < Filter::Not(Box::new(filter.clone())).cost());
+        prop_assert_eq!(Filter::All(vec![filter.clone(), other.clone()]).cost(), alone + other.cost());
+        prop_assert!(alone <= Filter::Any(vec![filter, other]).cost());
     }
 
     #[test]
