@@ -42,6 +42,8 @@ pub struct Settings {
     pub max_streamed_lists: usize,
     /// Bytes per second that a client of a streamed list must read at least; 0 for no minimum.
     pub min_stream_rate: u64,
+    /// How long such a client may pause besides.
+    pub stream_grace_period: Duration,
     /// Defaults for the registry settings of projects.
     pub os_defaults: OsDefaults,
 }
@@ -55,6 +57,7 @@ impl Default for Settings {
             cors_origins: Vec::new(),
             max_streamed_lists: 8,
             min_stream_rate: 16 * 1024,
+            stream_grace_period: Duration::from_secs(15),
             os_defaults: OsDefaults::default(),
         }
     }
@@ -67,9 +70,20 @@ pub type App = Arc<AppState>;
 #[derive(Debug)]
 pub struct AppState {
     inventory: Inventory,
-    /// Permits to stream a long list.
-    stream_permits: Arc<Semaphore>,
-    project_streams: KeyedSemaphore<TenantId>,
+    pub streams: StreamLimiter,
+}
+
+impl AppState {
+    pub fn new(inventory: Inventory) -> Self {
+        Self { streams: StreamLimiter::new(inventory.settings.max_streamed_lists), inventory }
+    }
+}
+
+/// Limits how many long lists are streamed at the same time, in total and per project.
+#[derive(Debug)]
+pub struct StreamLimiter {
+    all: Arc<Semaphore>,
+    per_project: KeyedSemaphore<TenantId>,
 }
 
 /// Permission to stream a long list; returned on drop.
@@ -79,22 +93,18 @@ pub struct StreamPermit {
     _project: KeyedPermit<TenantId>,
 }
 
-impl AppState {
-    pub fn new(inventory: Inventory) -> Self {
-        let permits = inventory.settings.max_streamed_lists.min(Semaphore::MAX_PERMITS);
-        // One project must not take the permits of all others.
-        let per_project = (permits - permits / 4).min(permits.saturating_sub(1)).max(1);
-        Self {
-            stream_permits: Arc::new(Semaphore::new(permits)),
-            project_streams: KeyedSemaphore::new(per_project),
-            inventory,
-        }
+impl StreamLimiter {
+    fn new(max: usize) -> Self {
+        let max = max.min(Semaphore::MAX_PERMITS);
+        // A project leaves a quarter to others, but at least one.
+        let per_project = (max - max / 4).min(max.saturating_sub(1)).max(1);
+        Self { all: Arc::new(Semaphore::new(max)), per_project: KeyedSemaphore::new(per_project) }
     }
 
-    /// Takes a permit to stream a long list of a project; none if too many are being streamed.
-    pub fn acquire_stream(&self, project: TenantId) -> Option<StreamPermit> {
-        let project = self.project_streams.try_acquire(project)?;
-        let permit = Arc::clone(&self.stream_permits).try_acquire_owned().ok()?;
+    /// Takes a permit to stream a list of a project; none if too many are being streamed.
+    pub fn try_acquire(&self, project: TenantId) -> Option<StreamPermit> {
+        let project = self.per_project.try_acquire(project)?;
+        let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some(StreamPermit { _permit: permit, _project: project })
     }
 }
@@ -114,4 +124,27 @@ pub struct OsDefaults {
     pub registries: Vec<String>,
     /// Default selection of the server.
     pub selection: CatalogSelection,
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_project_leaves_streams_to_others() {
+        let project = |n| TenantId::new(Uuid::from_u128(n));
+        for (max, most) in [(0, 0), (1, 1), (2, 1), (8, 6)] {
+            let streams = StreamLimiter::new(max);
+            let taken: Vec<_> =
+                std::iter::from_fn(|| streams.try_acquire(project(1))).take(100).collect();
+            assert_eq!(taken.len(), most, "of {max}");
+            let others: Vec<_> =
+                std::iter::from_fn(|| streams.try_acquire(project(2))).take(100).collect();
+            assert_eq!(taken.len() + others.len(), max, "of {max}");
+            drop(taken);
+            assert_eq!(streams.try_acquire(project(1)).is_some(), max > 0);
+        }
+    }
 }

@@ -335,6 +335,7 @@ impl Config {
             cors_origins: self.rest.cors_origins.clone(),
             max_streamed_lists: self.max_streams(),
             min_stream_rate: self.rest.min_stream_rate,
+            stream_grace_period: evenkeel_inventory::Settings::default().stream_grace_period,
             planning_limits: PlanningLimits {
                 fetch_ahead: delta(manager.fetch_ahead)?,
                 max_window: delta(manager.max_window)?,

@@ -20,9 +20,6 @@ use crate::app::{App, StreamPermit};
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// How long a client may pause in a streamed list, besides the time for the last chunk.
-const STREAM_GRACE_PERIOD: Duration = Duration::from_secs(15);
-
 /// Responds with all items after an offset. A list that fits into one chunk is sent at once. Longer
 /// lists are streamed; the settings limit how many at the same time.
 pub async fn answer(
@@ -76,6 +73,7 @@ pub async fn answer(
         end,
         request_id: call.request_id().to_owned(),
         min_rate: call.app.settings.min_stream_rate,
+        grace_period: call.app.settings.stream_grace_period,
         last_chunk_bytes: first.len(),
         permit,
     };
@@ -88,7 +86,7 @@ pub async fn answer(
 
 /// Acquires the permit to stream a long list.
 fn acquire_stream_permit(app: &App, project: TenantId) -> Result<StreamPermit, Problem> {
-    app.acquire_stream(project).ok_or_else(|| {
+    app.streams.try_acquire(project).ok_or_else(|| {
         Problem::overloaded(
             "too many long lists are being streamed; try again in a moment, or set pageSize",
         )
@@ -155,6 +153,7 @@ struct RemainingList {
     request_id: String,
     /// In bytes per second; 0 for no minimum.
     min_rate: u64,
+    grace_period: Duration,
     last_chunk_bytes: usize,
     permit: StreamPermit,
 }
@@ -214,7 +213,7 @@ impl RemainingList {
     fn chunk_timeout(&self) -> Option<Duration> {
         let bytes = u64::try_from(self.last_chunk_bytes).unwrap_or(u64::MAX);
         let transfer = bytes.checked_div(self.min_rate)?;
-        Some(STREAM_GRACE_PERIOD.saturating_add(Duration::from_secs(transfer)))
+        Some(self.grace_period.saturating_add(Duration::from_secs(transfer)))
     }
 }
 

@@ -22,7 +22,7 @@ async fn register_hosts(server: &TestServer, count: usize) {
 }
 
 /// Creates many regions in one transaction.
-async fn create_regions(server: &TestServer, count: usize) {
+pub async fn create_regions(server: &TestServer, count: usize) {
     let tx = server.store.tenant(server.ours).await.expect("a transaction");
     for n in 0..count {
         let spec = RegionSpec {

@@ -5,6 +5,7 @@ mod changes;
 mod day_zero;
 mod document;
 mod examples;
+mod fairness;
 mod hosts;
 mod images;
 mod input;

@@ -25,6 +25,8 @@ const WAKEUP_REASONS: &str =
 const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`";
 const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies` or `projects` (rows of deleted projects)";
 
+const CONNECTION_SHARES: &str =
+    "`nodes` (with the tasks of the server), `rest_reads` or `rest_writes`";
 const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies`, `projects` or `oldest rows` (reading the ages)";
 const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots` and `tokens` (since their expiry) or `changes` (in the change log)";
 
@@ -216,6 +218,18 @@ const LOAD: &[MetricDescription] = &[
         Gauge,
         &[],
         "Load: 0 is idle, 1 is the maximum that the server can sustain.",
+    ),
+    metric(
+        "evenkeel_database_connections",
+        Gauge,
+        &[("share", CONNECTION_SHARES)],
+        "Database connections in use.",
+    ),
+    metric(
+        "evenkeel_database_share_refused_total",
+        Counter,
+        &[("share", CONNECTION_SHARES)],
+        "Requests and calls that got no database connection of their share in time.",
     ),
     metric("evenkeel_poll_interval_seconds", Gauge, &[], "Poll interval that nodes currently get."),
 ];

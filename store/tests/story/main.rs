@@ -6,6 +6,7 @@ mod clock;
 mod day_zero;
 mod decision_inputs;
 mod deletion;
+mod fairness;
 mod fill;
 mod fixtures;
 mod hosts;

@@ -83,10 +83,13 @@ async fn an_invalid_filter_or_order_reports_its_position_and_a_hint() {
     }
     let [open, close] = ["(", ")"].map(|sign| sign.repeat(65));
     let long = "a".repeat(3_992);
+    let labels: Vec<_> =
+        (0..90).map(|n| format!("metadata.k{n:02} = \"*a{n}*b*c*d*e*f*g\"")).collect();
     for (parameter, text, expected) in [
         ("filter", format!("name = \"{long}\""), "4000 -"),
         ("filter", format!("{open}name = \"x\"{close}"), "65 -"),
         ("filter", format!("{}name = \"x\"", "NOT ".repeat(65)), "260 -"),
+        ("filter", labels.join(" OR "), "0 -"),
         ("orderBy", "a".repeat(1_001), "1000 -"),
     ] {
         let input = ["compute/hosts", parameter, text.as_str()];

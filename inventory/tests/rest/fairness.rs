@@ -1,0 +1,128 @@
+//! What one caller can take from others.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use evenkeel_inventory::Settings;
+use evenkeel_store::testing::query_text;
+use evenkeel_store::{ConnectionShare, ShareSizes, StoreOptions};
+use http_body_util::BodyExt as _;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::lists::create_regions;
+use crate::test_server::{Caller, TestServer};
+
+const LONG: Duration = Duration::from_hours(1);
+
+/// The hour would pass without the cancellation.
+const DEADLINE: Duration = Duration::from_mins(1);
+
+fn request(server: &TestServer, caller: Caller, what: &str, body: Body) -> Request<Body> {
+    let (method, path) = what.split_once(' ').expect("a method and a path");
+    let token = server.token(caller).expect("a token");
+    let request = Request::builder()
+        .method(method)
+        .uri(format!("/v1/projects/ours/{path}"))
+        .header(header::AUTHORIZATION, format!("Bearer {token}"))
+        .header(header::CONTENT_TYPE, "application/json");
+    request.body(body).expect("a request")
+}
+
+#[tokio::test]
+async fn the_statement_of_a_dropped_request_disappears() {
+    let options =
+        StoreOptions { lock_timeout: LONG, statement_timeout: LONG, ..StoreOptions::default() };
+    let server = TestServer::with_options(options, Settings::default()).await;
+    let lock = server.store.tenant(server.ours).await.expect("a transaction");
+    lock.lock_for_change().await.expect("a lock");
+    let is_waiting = async || {
+        let sql = "SELECT count(*)::text FROM pg_stat_activity \
+                   WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        query_text(&server.store, sql).await != "0"
+    };
+    let body = Body::from(json!({"revision": "1.0.0"}).to_string());
+    let what = "PATCH os-catalogue/settings";
+    tokio::select! {
+        answer = server.send(request(&server, Caller::Writer, what, body)) => {
+            panic!("another transaction has the lock: {answer:?}")
+        }
+        () = async { while !is_waiting().await {} } => {}
+    }
+    let ended = async { while is_waiting().await {} };
+    timeout(DEADLINE, ended).await.expect("the statement is cancelled");
+    drop(lock);
+    server.get("regions").await;
+}
+
+#[tokio::test]
+async fn a_caller_without_a_role_takes_no_connection() {
+    let options = StoreOptions {
+        max_connections: 1,
+        acquire_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    };
+    let server = TestServer::with_options(options, Settings::default()).await;
+    let connection = server.store.tenant(server.ours).await.expect("the only connection");
+    for caller in [Caller::Guest, Caller::Node] {
+        for what in ["GET regions", "DELETE regions/region-00000001"] {
+            let answer = server.send(request(&server, caller, what, Body::empty())).await;
+            assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{caller:?} {what}");
+        }
+    }
+    // The UUID of the project shows that the caller has no role in it.
+    let token = server.token(Caller::Foreigner);
+    let legacy = server.client(token.as_deref(), Some(&server.ours.to_string()));
+    let (status, _) = legacy.request("GET /edge-infra.orchestrator.apis/v2/regions", None).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let answer = server.send(request(&server, Caller::Reader, "GET regions", Body::empty())).await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "a reader needs the connection");
+    drop(connection);
+}
+
+#[tokio::test]
+async fn a_project_that_uses_its_part_of_the_reads_is_told_so() {
+    let options = StoreOptions {
+        max_connections: 10,
+        shares: Some(ShareSizes { nodes: 6, rest_reads: 2, rest_writes: 2 }),
+        acquire_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    };
+    let server = TestServer::with_options(options, Settings::default()).await;
+    // The limit counts the name and the UUID of a project together, as soon as both were used.
+    server.get("regions").await;
+    let reads = server.store.with_share(ConnectionShare::RestReads, None);
+    let all_of_ours = reads.tenant(server.ours).await.expect("a connection");
+    let answer = server.send(request(&server, Caller::Reader, "GET regions", Body::empty())).await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
+    let text = answer.into_body().collect().await.expect("a body").to_bytes();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("too many requests in this project"), "{text}");
+    // Writes and other projects are not affected.
+    server.post("regions", json!({"name": "south"})).await;
+    let theirs = server.token(Caller::Foreigner);
+    let theirs = server.client(theirs.as_deref(), None);
+    theirs.expect_ok("GET /v1/projects/theirs/regions", None).await;
+    drop(all_of_ours);
+    server.get("regions").await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_list_is_disconnected() {
+    let settings = Settings {
+        max_streamed_lists: 1,
+        min_stream_rate: u64::MAX,
+        stream_grace_period: Duration::from_millis(10),
+        ..Settings::default()
+    };
+    let server = TestServer::with_settings(settings).await;
+    create_regions(&server, 800).await;
+    let list = || server.send(request(&server, Caller::Writer, "GET regions", Body::empty()));
+    let slow = list().await;
+    assert_eq!(slow.status(), StatusCode::OK);
+    let next = async { while list().await.status() != StatusCode::OK {} };
+    timeout(DEADLINE, next).await.expect("the permit of the slow client is free");
+    assert!(slow.into_body().collect().await.is_err(), "the list is not complete");
+}
