@@ -7,7 +7,7 @@ mod defaults;
 mod faults;
 mod files;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -191,9 +191,17 @@ pub(crate) struct SouthboundConfig {
     /// Maximum number of open connections. Further connections wait until one is closed. Each
     /// connection needs a file descriptor.
     pub(crate) max_connections: usize,
-    /// Maximum number of connections per client address; 0 for no limit. All nodes behind one NAT
-    /// router share an address.
-    pub(crate) max_connections_per_address: u32,
+    /// Maximum number of open connections without an authenticated call yet, at most half of
+    /// `max_connections`. Above it, a new connection waits until one of them is older than 5 s, and
+    /// replaces it.
+    pub(crate) max_unauthenticated_connections: usize,
+    /// Maximum number of such connections per client address; 0 for no limit. A new connection
+    /// replaces one that is older than 5 s, or is refused. Nodes behind one NAT router share an
+    /// address, but they count only until their first call.
+    pub(crate) max_unauthenticated_per_address: usize,
+    /// Addresses of the proxies in front of the listener. Their connections must begin with a
+    /// header of the PROXY protocol, version 2; limits by address use the address in it.
+    pub(crate) trusted_proxies: Vec<IpAddr>,
     /// Maximum memory of this process in bytes; 0 for no limit. From 90 % of it on, new connections
     /// are refused with a retry delay, and polls are answered at once instead of held open.
     pub(crate) memory_limit: u64,
@@ -223,7 +231,9 @@ impl Default for SouthboundConfig {
             key: None,
             ca: None,
             max_connections: 100_000,
-            max_connections_per_address: 0,
+            max_unauthenticated_connections: 10_000,
+            max_unauthenticated_per_address: 1_000,
+            trusted_proxies: Vec::new(),
             memory_limit: 0,
             max_calls_per_connection: 32,
             handshake_timeout: Duration::from_secs(10),
@@ -445,7 +455,8 @@ mod tests {
             max_poll_interval = "10m"
             [southbound]
             server_names = ["updates.example"]
-            max_connections_per_address = 50
+            max_unauthenticated_per_address = 50
+            trusted_proxies = ["192.0.2.1"]
             [auth.tokens]
             issuer = "urn:example"
             [[auth.issuers]]
@@ -491,7 +502,8 @@ mod tests {
         assert_eq!((manager.rate_limit.calls_per_second, manager.rate_limit.burst), (5, 200));
         assert_eq!(manager.long_poll.max_duration, Duration::from_mins(2));
         assert_eq!((manager.load.query_call_limit, manager.load.max_writers), (100, 16));
-        assert_eq!(config.southbound.max_connections_per_address, 50);
+        assert_eq!(config.southbound.max_unauthenticated_per_address, 50);
+        assert_eq!(config.southbound.trusted_proxies, [IpAddr::from([192, 0, 2, 1])]);
         let os = inventory.os_defaults;
         assert_eq!(os.registries, ["release"]);
         assert_eq!(os.selection.revision.as_deref(), Some("~0.8.11"));

@@ -30,7 +30,7 @@ pub(crate) fn serve(
         while let Some(connection) = listener.accept(&stopping).await {
             let (conversation, stopping) = (conversation.clone(), stopping.clone());
             own.spawn_brief(name, async move {
-                let Connection { stream, peer, slot } = connection;
+                let Connection { stream, peer, slot, .. } = connection;
                 conversation.serve_connection(stream, peer, &stopping, None).await;
                 drop(slot);
             });
@@ -57,9 +57,9 @@ impl HttpConnectionHandler {
         Self { builder: Arc::new(builder), router }
     }
 
-    /// The same handler, which adds an extension to each request.
-    pub(crate) fn with_extension<T: Clone + Send + Sync + 'static>(self, value: T) -> Self {
-        Self { router: self.router.layer(Extension(value)), ..self }
+    /// The same handler, whose requests carry an extension of their connection.
+    pub(crate) fn with_extension(self, extension: impl Clone + Send + Sync + 'static) -> Self {
+        Self { router: self.router.layer(Extension(extension)), ..self }
     }
 
     /// Serves requests on a connection until it closes or the process stops. On shutdown, requests

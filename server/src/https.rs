@@ -1,17 +1,25 @@
 //! Serves HTTP/1.1 over TLS on a listener until the process stops. For large files, whose download
 //! can be resumed.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use evenkeel_kit::Lifecycle;
 use rustls::ServerConfig;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::client_certificates::peer_certificate;
 use crate::http::HttpConnectionHandler;
-use crate::listen::{Connection, Listener};
+use crate::listen::{Connection, Listener, Peer, UnauthenticatedPlace};
+use crate::proxy_header::TrustedProxies;
 
 /// Maximum wait for open requests on shutdown. Clients resume interrupted downloads.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,51 +36,125 @@ pub(crate) struct HttpsTimeouts {
     pub(crate) max_connection_age: Duration,
 }
 
+/// TLS and the rules for the connections of a listener.
+pub(crate) struct HttpsSettings {
+    pub(crate) certificates: Arc<ServerConfig>,
+    pub(crate) timeouts: HttpsTimeouts,
+    pub(crate) proxies: TrustedProxies,
+}
+
+/// Place of a connection among the unauthenticated ones, until a request was served.
+type SharedPlace = Arc<Mutex<Option<UnauthenticatedPlace>>>;
+
 /// Accepts connections in a task of the process. A slow handshake does not delay other connections.
 pub(crate) fn serve(
     name: &'static str,
     listener: Listener,
     router: Router,
-    (certificates, timeouts): (Arc<ServerConfig>, HttpsTimeouts),
+    settings: HttpsSettings,
     life: &Lifecycle,
 ) {
     let (own, stopping) = (life.clone(), life.stopping());
-    let acceptor = TlsAcceptor::from(certificates);
-    let conversation = HttpConnectionHandler::new(router, timeouts.header);
+    let router = router.layer(middleware::from_fn(return_place_after_success));
+    let server = Arc::new(HttpsServer {
+        acceptor: TlsAcceptor::from(settings.certificates),
+        conversation: HttpConnectionHandler::new(router, settings.timeouts.header),
+        timeouts: settings.timeouts,
+        proxies: settings.proxies,
+    });
     life.spawn(name, async move {
         while let Some(connection) = listener.accept(&stopping).await {
-            let (acceptor, conversation) = (acceptor.clone(), conversation.clone());
-            let stopping = stopping.clone();
-            own.spawn_brief(name, async move {
-                let Connection { stream, peer, slot } = connection;
-                let shaken = tokio::time::timeout(timeouts.handshake, acceptor.accept(stream));
-                let shaken = tokio::select! {
-                    () = stopping.cancelled() => return,
-                    shaken = shaken => shaken,
-                };
-                match shaken {
-                    Ok(Ok(stream)) => {
-                        let conversation = match peer_certificate(stream.get_ref().1) {
-                            Some(certificate) => conversation.with_extension(certificate),
-                            None => conversation,
-                        };
-                        let served = conversation.serve_connection(
-                            stream,
-                            peer,
-                            &stopping,
-                            Some(DRAIN_TIMEOUT),
-                        );
-                        if tokio::time::timeout(timeouts.max_connection_age, served).await.is_err()
-                        {
-                            tracing::debug!(?peer, "a connection lasted too long");
-                        }
-                    }
-                    Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                    Err(_) => tracing::debug!("a TLS handshake took too long"),
-                }
-                drop(slot);
-            });
+            let (server, stopping) = (Arc::clone(&server), stopping.clone());
+            own.spawn_brief(
+                name,
+                async move { server.serve_connection(connection, &stopping).await },
+            );
         }
         Ok(())
     });
+}
+
+/// A caller whose request was served has authenticated itself, if the service demands it.
+async fn return_place_after_success(request: Request, next: Next) -> Response {
+    let place: Option<SharedPlace> = request.extensions().get().cloned();
+    let response = next.run(request).await;
+    if let Some(place) = place
+        && !response.status().is_client_error()
+        && !response.status().is_server_error()
+    {
+        place.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+    response
+}
+
+struct HttpsServer {
+    acceptor: TlsAcceptor,
+    conversation: HttpConnectionHandler,
+    timeouts: HttpsTimeouts,
+    proxies: TrustedProxies,
+}
+
+impl HttpsServer {
+    /// Serves a connection until it ends, or must be closed because it is not authenticated and a
+    /// newer one needs its place.
+    async fn serve_connection(&self, connection: Connection, stopping: &CancellationToken) {
+        let Connection { stream, peer, slot, unauthenticated } = connection;
+        let closed = unauthenticated.as_ref().map(UnauthenticatedPlace::closed);
+        let closed = async {
+            match closed {
+                Some(closed) => closed.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.serve_stream(stream, peer, unauthenticated, stopping) => {}
+            () = closed => tracing::debug!(?peer, "a newer connection needs the place"),
+        }
+        drop(slot);
+    }
+
+    async fn serve_stream(
+        &self,
+        stream: TcpStream,
+        peer: Peer,
+        unauthenticated: Option<UnauthenticatedPlace>,
+        stopping: &CancellationToken,
+    ) {
+        let shaken = self.handshake(stream, peer, unauthenticated.as_ref());
+        let shaken = tokio::time::timeout(self.timeouts.handshake, shaken);
+        let shaken = tokio::select! {
+            () = stopping.cancelled() => return,
+            shaken = shaken => shaken,
+        };
+        match shaken {
+            Ok(Ok((stream, peer))) => {
+                let place: SharedPlace = Arc::new(Mutex::new(unauthenticated));
+                let mut conversation = self.conversation.clone().with_extension(place);
+                if let Some(certificate) = peer_certificate(stream.get_ref().1) {
+                    conversation = conversation.with_extension(certificate);
+                }
+                let served =
+                    conversation.serve_connection(stream, peer, stopping, Some(DRAIN_TIMEOUT));
+                if tokio::time::timeout(self.timeouts.max_connection_age, served).await.is_err() {
+                    tracing::debug!(?peer, "a connection lasted too long");
+                }
+            }
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!("a TLS handshake took too long"),
+        }
+    }
+
+    /// Returns the connection and its client.
+    async fn handshake(
+        &self,
+        mut stream: TcpStream,
+        peer: Peer,
+        place: Option<&UnauthenticatedPlace>,
+    ) -> io::Result<(TlsStream<TcpStream>, Peer)> {
+        let client = self.proxies.read_client_address(&mut stream, peer.0).await?;
+        if place.is_some_and(|place| !place.set_address(client.ip())) {
+            return Err(io::Error::other("too many unauthenticated connections of one address"));
+        }
+        Ok((self.acceptor.accept(stream).await?, Peer(client)))
+    }
 }

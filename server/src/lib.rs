@@ -40,6 +40,7 @@ mod listen;
 mod loopback_guard;
 mod memory;
 mod observe;
+mod proxy_header;
 mod realm;
 mod services;
 mod shared_keys;

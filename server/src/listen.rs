@@ -1,7 +1,10 @@
 //! Sockets: bound before the process reports that it is ready, limited in number, with TCP
 //! keepalive.
 
+mod unauthenticated;
+
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,6 +14,10 @@ use metrics::Gauge;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+
+pub(crate) use unauthenticated::{
+    UnauthenticatedConnections, UnauthenticatedLimits, UnauthenticatedPlace,
+};
 
 /// Delay of the next accept after the system had no file descriptor or memory for a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -30,6 +37,8 @@ pub(crate) struct Listener {
     socket: TcpListener,
     pub(crate) address: SocketAddr,
     slots: Arc<Semaphore>,
+    /// None if the connections do not authenticate themselves, or are not told apart.
+    unauthenticated: Option<UnauthenticatedConnections>,
     /// Whether the log already states that the limit is reached.
     is_full: AtomicBool,
     keepalive_idle: Duration,
@@ -45,6 +54,8 @@ pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     pub(crate) peer: Peer,
     pub(crate) slot: ConnectionSlot,
+    /// Dropped when the connection is authenticated.
+    pub(crate) unauthenticated: Option<UnauthenticatedPlace>,
 }
 
 /// Slot of a connection in the limit of its listener; released on drop.
@@ -107,9 +118,17 @@ impl Listener {
             socket,
             address,
             slots: Arc::new(Semaphore::new(max_connections.clamp(1, Semaphore::MAX_PERMITS))),
+            unauthenticated: None,
             is_full: AtomicBool::new(false),
             keepalive_idle: keep_alive,
         })
+    }
+
+    /// Limits the connections that are not authenticated, at most to half of all.
+    pub(crate) fn limit_unauthenticated(self, limits: UnauthenticatedLimits) -> Self {
+        let half = self.slots.available_permits() / 2;
+        let limits = UnauthenticatedLimits { total: limits.total.min(half), ..limits };
+        Self { unauthenticated: Some(UnauthenticatedConnections::new(limits)), ..self }
     }
 
     /// Returns the next connection; `None` when the process stops. If the limit is reached, new
@@ -131,16 +150,23 @@ impl Listener {
     }
 
     async fn accept_one(&self) -> std::io::Result<Connection> {
-        let permit = self.acquire_slot().await?;
+        // Accepted before it has a slot: only for a new connection is another one closed.
         let (stream, peer) = self.socket.accept().await?;
+        let permit = self.acquire_slot().await?;
+        let unauthenticated = match &self.unauthenticated {
+            None => None,
+            Some(connections) => Some(connections.enter().await),
+        };
         if let Err(error) = enable_keepalive(&stream, self.keepalive_idle) {
             tracing::debug!(%error, "cannot set the options of a connection");
         }
-        Ok(Connection { stream, peer: Peer(peer), slot: ConnectionSlot::new(permit, self.name) })
+        let slot = ConnectionSlot::new(permit, self.name);
+        Ok(Connection { stream, peer: Peer(peer), slot, unauthenticated })
     }
 
-    /// Acquires a slot for one more connection. If the limit is reached, logs it once and waits;
-    /// new connections then wait in the accept queue of the kernel.
+    /// Acquires a slot for one more connection. If the limit is reached, logs it once, closes the
+    /// oldest unauthenticated connection and waits; new connections then wait in the accept queue
+    /// of the kernel.
     async fn acquire_slot(&self) -> std::io::Result<OwnedSemaphorePermit> {
         let room = || Arc::clone(&self.slots);
         if let Ok(permit) = room().try_acquire_owned() {
@@ -155,7 +181,20 @@ impl Listener {
                 self.name
             );
         }
-        room().acquire_owned().await.map_err(std::io::Error::other)
+        let mut permit = pin!(room().acquire_owned());
+        loop {
+            let retry_at = self.unauthenticated.as_ref().and_then(|all| all.close_oldest());
+            let retry = async {
+                match retry_at {
+                    Some(retry_at) => tokio::time::sleep_until(retry_at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                permit = &mut permit => return permit.map_err(std::io::Error::other),
+                () = retry => {}
+            }
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use serde::Serialize;
 
 use crate::app_context::AppContext;
 use crate::config::Config;
-use crate::https::{self, HttpsTimeouts};
-use crate::listen::{self, Listener};
+use crate::https::{self, HttpsSettings, HttpsTimeouts};
+use crate::listen::{self, Listener, UnauthenticatedLimits};
+use crate::proxy_header::TrustedProxies;
 use crate::realm::Realm;
 use crate::{admin, clock_watch, http, loopback_guard, memory, observe, southbound};
 
@@ -106,12 +107,19 @@ impl Listeners {
             let (most, keep_alive) = (south.max_connections, south.tcp_keepalive_idle);
             listen::raise_file_limit(most);
             let listener = Listener::bind("southbound.listen", south.listen, most, keep_alive);
-            bound.southbound = Some(listener?);
+            bound.southbound = Some(listener?.limit_unauthenticated(UnauthenticatedLimits {
+                total: south.max_unauthenticated_connections,
+                per_address: south.max_unauthenticated_per_address,
+            }));
         }
         if let Some(listen) = selection.files_address(config) {
             let most = config.files.max_connections;
             listen::raise_file_limit(most.saturating_add(config.files.max_transfers));
-            bound.files = Some(Listener::bind("files.listen", listen, most, minute)?);
+            let listener = Listener::bind("files.listen", listen, most, minute)?;
+            bound.files = Some(listener.limit_unauthenticated(UnauthenticatedLimits {
+                total: config.files.max_unauthenticated_connections,
+                per_address: config.files.max_unauthenticated_per_address,
+            }));
         }
         Ok(bound)
     }
@@ -225,8 +233,12 @@ fn start_catalogue(
         header: config.files.header_timeout,
         max_connection_age: config.files.max_connection_age,
     };
-    let secured = (context.certificates.http_config(&context.ca)?, timeouts);
-    https::serve("files", listener, files.router(), secured, life);
+    let settings = HttpsSettings {
+        certificates: context.certificates.http_config(&context.ca)?,
+        timeouts,
+        proxies: TrustedProxies::new(&config.files.trusted_proxies),
+    };
+    https::serve("files", listener, files.router(), settings, life);
     Ok(())
 }
 

@@ -1,9 +1,7 @@
 //! Serves gRPC over TLS on a listener until the process stops.
 
-mod connection_limit;
-
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,19 +20,19 @@ use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 use tower::util::MapRequestLayer;
 
 use crate::app_context::AppContext;
 use crate::client_certificates::peer_certificate;
 use crate::config::SouthboundConfig;
-use crate::listen::{Connection, ConnectionSlot, Listener};
+use crate::listen::{Connection, ConnectionSlot, Listener, UnauthenticatedPlace};
 use crate::observe::CallMetricsLayer;
-
-use connection_limit::{AddressLimits, AddressSlot};
+use crate::proxy_header::TrustedProxies;
 
 /// Maximum number of connections between handshake and gRPC server.
 const ACCEPT_QUEUE_LENGTH: usize = 64;
@@ -70,9 +68,8 @@ pub(crate) fn serve(
 ) -> anyhow::Result<()> {
     let acceptor = TlsAcceptor::from(context.certificates.grpc_config(&context.ca)?);
     let (give, take) = mpsc::channel(ACCEPT_QUEUE_LENGTH);
-    let shares = AddressLimits::new(config.max_connections_per_address);
     let reception = HandshakeHandler::new(acceptor, config, give);
-    let admission = ConnectionAdmission::new(shares, memory);
+    let admission = ConnectionAdmission::new(memory);
     spawn_acceptor(listener, admission, reception, life);
     let stopping = life.stopping();
     let server = Server::builder()
@@ -104,8 +101,8 @@ fn spawn_acceptor(
     let reception = Arc::new(reception);
     life.spawn("southbound handshakes", async move {
         while let Some(connection) = listener.accept(&stopping).await {
-            let address = connection.peer.0.ip();
-            let admitted = match admission.admit(address) {
+            let address = connection.peer.0;
+            let admitted = match admission.admit() {
                 Ok(admitted) => admitted,
                 Err(why) => {
                     reception.failed.increment(1);
@@ -127,7 +124,6 @@ fn spawn_acceptor(
 
 /// Admission control for new connections.
 struct ConnectionAdmission {
-    address_limits: AddressLimits,
     memory: MemoryPressure,
     rejection_slots: Arc<Semaphore>,
 }
@@ -135,30 +131,23 @@ struct ConnectionAdmission {
 /// Permission for a connection; released on drop.
 #[derive(Debug)]
 struct AdmissionPermit {
-    _address_slot: AddressSlot,
     /// Set if the connection is only accepted to refuse its calls, because memory is short.
     rejection: Option<OwnedSemaphorePermit>,
 }
 
 impl ConnectionAdmission {
-    fn new(shares: AddressLimits, memory: MemoryPressure) -> Self {
-        Self {
-            address_limits: shares,
-            memory,
-            rejection_slots: Arc::new(Semaphore::new(MAX_REJECTED_CONNECTIONS)),
-        }
+    fn new(memory: MemoryPressure) -> Self {
+        Self { memory, rejection_slots: Arc::new(Semaphore::new(MAX_REJECTED_CONNECTIONS)) }
     }
 
-    fn admit(&self, address: IpAddr) -> Result<AdmissionPermit, &'static str> {
-        let share = self.address_limits.acquire(address);
-        let share = share.ok_or("too many connections from one address")?;
+    fn admit(&self) -> Result<AdmissionPermit, &'static str> {
         let turned_away = if self.memory.is_short() {
             let rejection = Arc::clone(&self.rejection_slots).try_acquire_owned();
             Some(rejection.map_err(|_| "memory is short")?)
         } else {
             None
         };
-        Ok(AdmissionPermit { _address_slot: share, rejection: turned_away })
+        Ok(AdmissionPermit { rejection: turned_away })
     }
 }
 
@@ -168,6 +157,7 @@ struct HandshakeHandler {
     handshake_timeout: Duration,
     authentication_timeout: Duration,
     handshake_slots: Semaphore,
+    proxies: TrustedProxies,
     sender: mpsc::Sender<io::Result<TlsConnection>>,
     ok: Counter,
     failed: Counter,
@@ -187,6 +177,7 @@ impl HandshakeHandler {
             handshake_timeout: config.handshake_timeout,
             authentication_timeout: config.authentication_timeout,
             handshake_slots: Semaphore::new(processors.saturating_mul(HANDSHAKES_PER_CPU)),
+            proxies: TrustedProxies::new(&config.trusted_proxies),
             sender: give,
             ok: metrics::counter!(HANDSHAKES_TOTAL, "outcome" => "ok"),
             failed: metrics::counter!(HANDSHAKES_TOTAL, "outcome" => "failed"),
@@ -195,9 +186,11 @@ impl HandshakeHandler {
     }
 
     async fn accept(&self, connection: Connection, admitted: AdmissionPermit) {
-        let Connection { stream, slot, .. } = connection;
-        match tokio::time::timeout(self.handshake_timeout, self.handshake(stream)).await {
-            Ok(Ok(stream)) => {
+        let Connection { stream, slot, peer, unauthenticated } = connection;
+        let mut unauthenticated = unauthenticated.map(PlaceUntilClosed::new);
+        let handshake = self.handshake(stream, peer.0, unauthenticated.as_mut());
+        match tokio::time::timeout(self.handshake_timeout, handshake).await {
+            Ok(Ok((stream, client))) => {
                 self.ok.increment(1);
                 let lasts = match admitted.rejection {
                     Some(_) => Some(REJECTION_TIMEOUT),
@@ -206,6 +199,8 @@ impl HandshakeHandler {
                 let secured = TlsConnection {
                     certificate: peer_certificate(stream.get_ref().1),
                     stream,
+                    client: (client != peer.0).then_some(client),
+                    unauthenticated,
                     state: ConnectionState::default(),
                     deadline: lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts))),
                     has_ended: false,
@@ -226,16 +221,42 @@ impl HandshakeHandler {
         }
     }
 
+    /// Returns the connection and the address of the client. Ends early if the connection must be
+    /// closed for a newer one.
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        unauthenticated: Option<&mut PlaceUntilClosed>,
+    ) -> io::Result<(TlsStream<TcpStream>, SocketAddr)> {
+        let Some(PlaceUntilClosed { place, closed }) = unauthenticated else {
+            return self.greet(stream, peer, None).await;
+        };
+        tokio::select! {
+            () = closed.as_mut() => Err(io::Error::other("a newer connection needs the place")),
+            done = self.greet(stream, peer, Some(&*place)) => done,
+        }
+    }
+
     /// Also waits for the first data of the client, because a silent connection could not be shut
     /// down gracefully.
-    async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    async fn greet(
+        &self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        place: Option<&UnauthenticatedPlace>,
+    ) -> io::Result<(TlsStream<TcpStream>, SocketAddr)> {
+        let client = self.proxies.read_client_address(&mut stream, peer).await?;
+        if place.is_some_and(|place| !place.set_address(client.ip())) {
+            return Err(io::Error::other("too many unauthenticated connections of one address"));
+        }
         // A client that sends nothing must not use a handshake slot.
         stream.readable().await?;
         let mut stream = run_in_turn(&self.handshake_slots, self.acceptor.accept(stream)).await?;
         if stream.fill_buf().await?.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(stream)
+        Ok((stream, client))
     }
 }
 
@@ -252,11 +273,29 @@ async fn run_in_turn<T>(slots: &Semaphore, work: impl Future<Output = T>) -> T {
     }
 }
 
+/// The place of an unauthenticated connection, and its end if another connection needs the place.
+#[derive(Debug)]
+struct PlaceUntilClosed {
+    place: UnauthenticatedPlace,
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl PlaceUntilClosed {
+    fn new(place: UnauthenticatedPlace) -> Self {
+        let closed = Box::pin(place.closed());
+        Self { place, closed }
+    }
+}
+
 /// TLS connection that counts in the limits until it is closed.
 #[derive(Debug)]
 struct TlsConnection {
     stream: TlsStream<TcpStream>,
     certificate: Option<Arc<NodeCertificate>>,
+    /// Address of the client, if a proxy named it.
+    client: Option<SocketAddr>,
+    /// None after the first authenticated call.
+    unauthenticated: Option<PlaceUntilClosed>,
     state: ConnectionState,
     /// Time at which the connection closes if it is refused, or has no authenticated call until
     /// then.
@@ -267,10 +306,28 @@ struct TlsConnection {
 }
 
 impl TlsConnection {
+    /// Returns the place among the unauthenticated connections after the first authenticated call.
+    /// Ends the connection if another one needs the place.
+    fn update_place(&mut self, context: &mut Context<'_>) {
+        let Some(unauthenticated) = &mut self.unauthenticated else {
+            return;
+        };
+        if self.state.is_authenticated() {
+            self.unauthenticated = None;
+        } else if unauthenticated.closed.as_mut().poll(context).is_ready() {
+            self.unauthenticated = None;
+            self.has_ended = true;
+        }
+    }
+
     /// Returns whether the connection is closed for reading.
     fn is_closed_for_reading(&mut self, context: &mut Context<'_>) -> bool {
+        self.update_place(context);
+        if self.has_ended {
+            return true;
+        }
         let Some(ends) = &mut self.deadline else {
-            return self.has_ended;
+            return false;
         };
         if ends.as_mut().poll(context).is_pending() {
             return false;
@@ -298,6 +355,8 @@ struct ConnectionMetadata {
     peer: <TlsStream<TcpStream> as Connected>::ConnectInfo,
     /// Certificate of the node at the other end.
     certificate: Option<Arc<NodeCertificate>>,
+    /// Address of the client, if a proxy named it.
+    client: Option<SocketAddr>,
     state: ConnectionState,
     out_of_memory: Option<OutOfMemory>,
 }
@@ -309,6 +368,7 @@ impl Connected for TlsConnection {
         ConnectionMetadata {
             peer: self.stream.connect_info(),
             certificate: self.certificate.clone(),
+            client: self.client,
             state: self.state.clone(),
             out_of_memory: self.admitted.rejection.is_some().then_some(OutOfMemory),
         }
@@ -321,10 +381,14 @@ fn split_connection_metadata(mut request: Request<Body>) -> Request<Body> {
     let Some(metadata) = extensions.remove() else {
         return request;
     };
-    let ConnectionMetadata { peer, certificate, state, out_of_memory } = metadata;
+    let ConnectionMetadata { peer, certificate, client, state, out_of_memory } = metadata;
     extensions.insert(peer);
     if let Some(certificate) = certificate {
         extensions.insert(certificate);
+    }
+    if client.is_some() {
+        // tonic prefers it to the address of the TLS connection.
+        extensions.insert(TcpConnectInfo { local_addr: None, remote_addr: client });
     }
     extensions.insert(state);
     if let Some(out_of_memory) = out_of_memory {

@@ -1,8 +1,8 @@
 //! Limits the number of concurrent transfers, in total and per caller.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use evenkeel_kit::{KeyedPermit, KeyedSemaphore};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::access::TransferOwner;
@@ -11,9 +11,7 @@ use super::access::TransferOwner;
 #[derive(Debug)]
 pub(super) struct TransferLimiter {
     slots: Arc<Semaphore>,
-    /// Maximum per caller; 0 for no limit.
-    max_per_owner: usize,
-    counts: Arc<Mutex<HashMap<TransferOwner, usize>>>,
+    per_owner: KeyedSemaphore<TransferOwner>,
 }
 
 /// Which limit is reached.
@@ -27,41 +25,26 @@ pub(super) enum TransferLimit {
 /// A running transfer. It counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    counts: Arc<Mutex<HashMap<TransferOwner, usize>>>,
-    owner: TransferOwner,
+    _owner: KeyedPermit<TransferOwner>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl TransferLimiter {
+    /// A limiter; 0 transfers per owner for no limit.
     pub fn new(max_total: usize, max_per_owner: usize) -> Self {
         let max_total = max_total.clamp(1, Semaphore::MAX_PERMITS);
-        Self { slots: Arc::new(Semaphore::new(max_total)), max_per_owner, counts: Arc::default() }
+        Self {
+            slots: Arc::new(Semaphore::new(max_total)),
+            per_owner: KeyedSemaphore::new(max_per_owner),
+        }
     }
 
     /// Starts a transfer.
     pub fn acquire(&self, owner: TransferOwner) -> Result<Transfer, TransferLimit> {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.get(&owner).copied().unwrap_or_default();
-        if self.max_per_owner > 0 && count >= self.max_per_owner {
-            return Err(TransferLimit::PerCaller);
-        }
+        let owner = self.per_owner.try_acquire(owner).ok_or(TransferLimit::PerCaller)?;
         let permit = Arc::clone(&self.slots).try_acquire_owned();
         let permit = permit.map_err(|_| TransferLimit::Total)?;
-        counts.insert(owner.clone(), count + 1);
-        drop(counts);
-        Ok(Transfer { counts: Arc::clone(&self.counts), owner, _permit: permit })
-    }
-}
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        match counts.get_mut(&self.owner) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => {
-                counts.remove(&self.owner);
-            }
-        }
+        Ok(Transfer { _owner: owner, _permit: permit })
     }
 }
 
@@ -84,10 +67,7 @@ mod tests {
         drop(first);
         assert!(limiter.acquire(node("three")).is_ok());
         drop((second, third));
-        assert!(
-            limiter.counts.lock().expect("a lock").is_empty(),
-            "callers without transfers are not stored"
-        );
+        assert_eq!(limiter.per_owner.key_count(), 0, "callers without transfers are not stored");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Section `files`: files of operating systems for nodes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,6 +30,16 @@ pub(crate) struct FilesConfig {
     pub(crate) max_transfers_per_node: usize,
     /// Maximum number of open connections. Further connections wait until one is closed.
     pub(crate) max_connections: usize,
+    /// Maximum number of open connections on which no request was served yet, at most half of
+    /// `max_connections`. Above it, a new connection waits until one of them is older than 5 s, and
+    /// replaces it.
+    pub(crate) max_unauthenticated_connections: usize,
+    /// Maximum number of such connections per client address; 0 for no limit. A new connection
+    /// replaces one that is older than 5 s, or is refused.
+    pub(crate) max_unauthenticated_per_address: usize,
+    /// Addresses of the proxies in front of the listener. Their connections must begin with a
+    /// header of the PROXY protocol, version 2; limits by address use the address in it.
+    pub(crate) trusted_proxies: Vec<IpAddr>,
     /// Maximum time that a request waits for a file that is not stored yet.
     #[serde(with = "humantime_serde")]
     pub(crate) wait_timeout: Duration,
@@ -57,6 +67,9 @@ impl Default for FilesConfig {
             max_transfers: usual.max_transfers,
             max_transfers_per_node: usual.max_transfers_per_node,
             max_connections: 1_000,
+            max_unauthenticated_connections: 200,
+            max_unauthenticated_per_address: 100,
+            trusted_proxies: Vec::new(),
             wait_timeout: usual.wait_timeout,
             handshake_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(10),
