@@ -45,8 +45,8 @@ struct ServerProcess {
 }
 
 impl BenchHarness {
-    /// Starts Postgres with an empty database, and a server. `settings` are appended to the
-    /// server's configuration.
+    /// Starts Postgres with an empty database, and a server. `settings` are appended to the section
+    /// `southbound` at the end of the server's configuration.
     pub async fn start(settings: &str) -> anyhow::Result<Self> {
         Self::start_many(1, settings).await
     }
@@ -206,8 +206,9 @@ fn write_configs(
         };
         let text = format!(
             "data_dir = {data:?}\n[database]\nurl = {database:?}\n[auth]\nkeys = {keys:?}\nca = {ca:?}\n\
-             [rest]\nlisten = \"127.0.0.1:{rest}\"\n[southbound]\nlisten = \"127.0.0.1:{southbound}\"\n\
-             [admin]\nlisten = \"127.0.0.1:{admin}\"\n{settings}"
+             [rest]\nlisten = \"127.0.0.1:{rest}\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
+             [southbound]\nlisten = \"127.0.0.1:{southbound}\"\n\
+             max_unauthenticated_per_address = 0\n{settings}"
         );
         std::fs::write(config_path(folder, server), text)?;
     }

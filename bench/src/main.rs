@@ -11,6 +11,7 @@
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --tls --faults loss,reorder,half-open,return
 //! cargo run --release -p evenkeel-bench -- os
 //! cargo run --release -p evenkeel-bench -- os --profiles 20 --nodes 10000 --image-mib 1024 --json
+//! cargo run --release -p evenkeel-bench -- fairness
 //! ```
 //!
 //! `rest` seeds a private Postgres with 1,000 hosts, and then another one with `--hosts` hosts. It
@@ -22,6 +23,9 @@
 //! messages, connections and instants. With `--faults`, it injects faults and measures their effect
 //! on the other nodes.
 //!
+//! `fairness` compares polls with changes without and with 30 clients that request the most expensive
+//! list, requests that are given up, silent connections and a list that is read slowly.
+//!
 //! `os` syncs many profiles from a registry of its own, cold and without changes. It reads
 //! documents, downloads an image through the server and with `cat`, and notifies fleets of a newer
 //! image.
@@ -30,6 +34,7 @@ mod agent;
 mod bench_harness;
 mod children;
 mod echo;
+mod fairness;
 mod fleet;
 mod histogram;
 mod load;
@@ -83,6 +88,9 @@ enum Benchmark {
     /// injected faults. Fails if a call fails outside of a restart, a change does not reach a node,
     /// an attempt is lost, or a fault did not happen.
     Fleet(fleet::FleetArgs),
+    /// Polls with changes, without and with clients that take what they can get, by turns: the ratio
+    /// of their latencies. Fails if a poll fails or the ratio is too high.
+    Fairness(fairness::FairnessArgs),
     /// Operating systems: the sync of many profiles, reading their documents, the time until a
     /// fleet is notified of a newer image, and downloads of files. Fails if a sync does not
     /// succeed, or a node or a file is not as expected.
@@ -132,6 +140,7 @@ impl Benchmark {
             Self::Message(args) => message::run(&args).await,
             Self::Rest(args) => rest::run(&args).await,
             Self::Fleet(args) => fleet::run(&args).await,
+            Self::Fairness(args) => fairness::run(&args).await,
             Self::Os(args) => os::run(&args).await,
         }
     }

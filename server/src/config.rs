@@ -192,11 +192,11 @@ pub(crate) struct SouthboundConfig {
     /// connection needs a file descriptor.
     pub(crate) max_connections: usize,
     /// Maximum number of open connections without an authenticated call yet, at most half of
-    /// `max_connections`. Above it, a new connection waits until one of them is older than 5 s, and
+    /// `max_connections`. Above it, a new connection waits until one of them is older than 3 s, and
     /// replaces it.
     pub(crate) max_unauthenticated_connections: usize,
     /// Maximum number of such connections per client address; 0 for no limit. A new connection
-    /// replaces one that is older than 5 s, or is refused. Nodes behind one NAT router share an
+    /// replaces one that is older than 3 s, or is refused. Nodes behind one NAT router share an
     /// address, but they count only until their first call.
     pub(crate) max_unauthenticated_per_address: usize,
     /// Addresses of the proxies in front of the listener. Their connections must begin with a

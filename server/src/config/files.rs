@@ -31,11 +31,11 @@ pub(crate) struct FilesConfig {
     /// Maximum number of open connections. Further connections wait until one is closed.
     pub(crate) max_connections: usize,
     /// Maximum number of open connections on which no request was served yet, at most half of
-    /// `max_connections`. Above it, a new connection waits until one of them is older than 5 s, and
+    /// `max_connections`. Above it, a new connection waits until one of them is older than 3 s, and
     /// replaces it.
     pub(crate) max_unauthenticated_connections: usize,
     /// Maximum number of such connections per client address; 0 for no limit. A new connection
-    /// replaces one that is older than 5 s, or is refused.
+    /// replaces one that is older than 3 s, or is refused.
     pub(crate) max_unauthenticated_per_address: usize,
     /// Addresses of the proxies in front of the listener. Their connections must begin with a
     /// header of the PROXY protocol, version 2; limits by address use the address in it.

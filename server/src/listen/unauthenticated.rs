@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// A younger connection is not closed in favour of a new one: its peer may be about to
 /// authenticate, and in a storm of reconnecting nodes none would get that far otherwise.
-const MIN_AGE: Duration = Duration::from_secs(5);
+const MIN_AGE: Duration = Duration::from_secs(3);
 
 /// Maximum numbers of unauthenticated connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
