@@ -15,3 +15,4 @@ mod overload;
 mod shared_keys;
 mod startup_errors;
 mod test_server;
+mod unauthenticated;

@@ -243,6 +243,17 @@ impl ServerProcess {
         ca: &Path,
         name: &str,
     ) -> std::io::Result<(ClientConnection, TcpStream)> {
+        self.connect_tls_after(b"", (listener, protocol), ca, name)
+    }
+
+    /// Opens a TLS connection that sends other bytes first.
+    pub fn connect_tls_after(
+        &self,
+        first: &[u8],
+        (listener, protocol): (&str, &[u8]),
+        ca: &Path,
+        name: &str,
+    ) -> std::io::Result<(ClientConnection, TcpStream)> {
         let mut session = tls_session(protocol, ca, name);
         let client = self.perform_handshake(listener, &mut session)?;
         Ok((session, client))
@@ -255,6 +266,7 @@ impl ServerProcess {
     ) -> std::io::Result<TcpStream> {
         let mut client = TcpStream::connect(self.address(listener))?;
         client.set_read_timeout(Some(TEST_TIMEOUT))?;
+        client.write_all(first)?;
         while session.is_handshaking() {
             session.complete_io(&mut client)?;
         }
