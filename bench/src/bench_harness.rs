@@ -208,7 +208,7 @@ fn write_configs(
             "data_dir = {data:?}\n[database]\nurl = {database:?}\n[auth]\nkeys = {keys:?}\nca = {ca:?}\n\
              [rest]\nlisten = \"127.0.0.1:{rest}\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
              [southbound]\nlisten = \"127.0.0.1:{southbound}\"\n\
-             max_unauthenticated_per_address = 0\n{settings}"
+             max_unauthenticated_connections = 50000\nmax_unauthenticated_per_address = 0\n{settings}"
         );
         std::fs::write(config_path(folder, server), text)?;
     }

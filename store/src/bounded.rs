@@ -116,14 +116,11 @@ impl BoundedTransaction {
 
     /// Waits for the answer to a statement.
     async fn run<T>(&self, answer: impl Future<Output = Result<T, DbErr>>) -> Result<T, DbErr> {
-        let counted = async {
-            self.running.fetch_add(1, Ordering::Relaxed);
-            let answered = answer.await;
-            // Not after a timeout, and not if the caller is dropped: then the statement goes on.
-            self.running.fetch_sub(1, Ordering::Relaxed);
-            answered
-        };
-        let answered = with_timeout(self.timeout, counted).await;
+        self.running.fetch_add(1, Ordering::Relaxed);
+        let answered = with_timeout(self.timeout, answer).await;
+        // Not if the caller is dropped: then the statement goes on. After a timeout, the database
+        // has ended it, or cannot be reached.
+        self.running.fetch_sub(1, Ordering::Relaxed);
         if answered.is_err() {
             self.has_failed.store(true, Ordering::Relaxed);
         }

@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::session::{SessionSettings, connection_error, open_session};
 
 /// Limit for the cancellation of a statement, including the wait for others.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The process of another database server may have the same id, after a failover.
 const CANCEL_SQL: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
