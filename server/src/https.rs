@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client_certificates::peer_certificate;
 use crate::http::HttpConnectionHandler;
-use crate::listen::{Connection, Listener, Peer, UnauthenticatedPlace};
+use crate::listen::{Connection, Listener, Peer, UnauthenticatedSlot};
 use crate::proxy_header::TrustedProxies;
 
 /// Maximum wait for open requests on shutdown. Clients resume interrupted downloads.
@@ -43,8 +43,8 @@ pub(crate) struct HttpsSettings {
     pub(crate) proxies: TrustedProxies,
 }
 
-/// Place of a connection among the unauthenticated ones, until a request was served.
-type SharedPlace = Arc<Mutex<Option<UnauthenticatedPlace>>>;
+/// Slot of a connection among the unauthenticated ones, until a request was served.
+type SharedSlot = Arc<Mutex<Option<UnauthenticatedSlot>>>;
 
 /// Accepts connections in a task of the process. A slow handshake does not delay other connections.
 pub(crate) fn serve(
@@ -55,7 +55,7 @@ pub(crate) fn serve(
     life: &Lifecycle,
 ) {
     let (own, stopping) = (life.clone(), life.stopping());
-    let router = router.layer(middleware::from_fn(return_place_after_success));
+    let router = router.layer(middleware::from_fn(return_slot_after_success));
     let server = Arc::new(HttpsServer {
         acceptor: TlsAcceptor::from(settings.certificates),
         conversation: HttpConnectionHandler::new(router, settings.timeouts.header),
@@ -75,14 +75,14 @@ pub(crate) fn serve(
 }
 
 /// A caller whose request was served has authenticated itself, if the service demands it.
-async fn return_place_after_success(request: Request, next: Next) -> Response {
-    let place: Option<SharedPlace> = request.extensions().get().cloned();
+async fn return_slot_after_success(request: Request, next: Next) -> Response {
+    let unauthenticated: Option<SharedSlot> = request.extensions().get().cloned();
     let response = next.run(request).await;
-    if let Some(place) = place
+    if let Some(slot) = unauthenticated
         && !response.status().is_client_error()
         && !response.status().is_server_error()
     {
-        place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
     response
 }
@@ -96,10 +96,10 @@ struct HttpsServer {
 
 impl HttpsServer {
     /// Serves a connection until it ends, or must be closed because it is not authenticated and a
-    /// newer one needs its place.
+    /// newer one needs its slot.
     async fn serve_connection(&self, connection: Connection, stopping: &CancellationToken) {
         let Connection { stream, peer, slot, unauthenticated } = connection;
-        let closed = unauthenticated.as_ref().map(UnauthenticatedPlace::closed);
+        let closed = unauthenticated.as_ref().map(UnauthenticatedSlot::closed);
         let closed = async {
             match closed {
                 Some(closed) => closed.await,
@@ -108,7 +108,7 @@ impl HttpsServer {
         };
         tokio::select! {
             () = self.serve_stream(stream, peer, unauthenticated, stopping) => {}
-            () = closed => tracing::debug!(?peer, "a newer connection needs the place"),
+            () = closed => tracing::debug!(?peer, "a newer connection needs the slot"),
         }
         drop(slot);
     }
@@ -117,7 +117,7 @@ impl HttpsServer {
         &self,
         stream: TcpStream,
         peer: Peer,
-        unauthenticated: Option<UnauthenticatedPlace>,
+        unauthenticated: Option<UnauthenticatedSlot>,
         stopping: &CancellationToken,
     ) {
         let shaken = self.handshake(stream, peer, unauthenticated.as_ref());
@@ -128,8 +128,8 @@ impl HttpsServer {
         };
         match shaken {
             Ok(Ok((stream, peer))) => {
-                let place: SharedPlace = Arc::new(Mutex::new(unauthenticated));
-                let mut conversation = self.conversation.clone().with_extension(place);
+                let slot: SharedSlot = Arc::new(Mutex::new(unauthenticated));
+                let mut conversation = self.conversation.clone().with_extension(slot);
                 if let Some(certificate) = peer_certificate(stream.get_ref().1) {
                     conversation = conversation.with_extension(certificate);
                 }
@@ -149,10 +149,10 @@ impl HttpsServer {
         &self,
         mut stream: TcpStream,
         peer: Peer,
-        place: Option<&UnauthenticatedPlace>,
+        unauthenticated: Option<&UnauthenticatedSlot>,
     ) -> io::Result<(TlsStream<TcpStream>, Peer)> {
         let client = self.proxies.read_client_address(&mut stream, peer.0).await?;
-        if place.is_some_and(|place| !place.set_address(client.ip())) {
+        if unauthenticated.is_some_and(|slot| !slot.set_address(client.ip())) {
             return Err(io::Error::other("too many unauthenticated connections of one address"));
         }
         Ok((self.acceptor.accept(stream).await?, Peer(client)))

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use unauthenticated::{
-    UnauthenticatedConnections, UnauthenticatedLimits, UnauthenticatedPlace,
+    UnauthenticatedConnections, UnauthenticatedLimits, UnauthenticatedSlot,
 };
 
 /// Delay of the next accept after the system had no file descriptor or memory for a connection.
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     pub(crate) peer: Peer,
     pub(crate) slot: ConnectionSlot,
     /// Dropped when the connection is authenticated.
-    pub(crate) unauthenticated: Option<UnauthenticatedPlace>,
+    pub(crate) unauthenticated: Option<UnauthenticatedSlot>,
 }
 
 /// Slot of a connection in the limit of its listener; released on drop.

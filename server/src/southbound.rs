@@ -30,7 +30,7 @@ use tower::util::MapRequestLayer;
 use crate::app_context::AppContext;
 use crate::client_certificates::peer_certificate;
 use crate::config::SouthboundConfig;
-use crate::listen::{Connection, ConnectionSlot, Listener, UnauthenticatedPlace};
+use crate::listen::{Connection, ConnectionSlot, Listener, UnauthenticatedSlot};
 use crate::observe::CallMetricsLayer;
 use crate::proxy_header::TrustedProxies;
 
@@ -187,7 +187,7 @@ impl HandshakeHandler {
 
     async fn accept(&self, connection: Connection, admitted: AdmissionPermit) {
         let Connection { stream, slot, peer, unauthenticated } = connection;
-        let mut unauthenticated = unauthenticated.map(PlaceUntilClosed::new);
+        let mut unauthenticated = unauthenticated.map(SlotUntilClosed::new);
         let handshake = self.handshake(stream, peer.0, unauthenticated.as_mut());
         match tokio::time::timeout(self.handshake_timeout, handshake).await {
             Ok(Ok((stream, client))) => {
@@ -227,14 +227,14 @@ impl HandshakeHandler {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        unauthenticated: Option<&mut PlaceUntilClosed>,
+        unauthenticated: Option<&mut SlotUntilClosed>,
     ) -> io::Result<(TlsStream<TcpStream>, SocketAddr)> {
-        let Some(PlaceUntilClosed { place, closed }) = unauthenticated else {
+        let Some(SlotUntilClosed { unauthenticated, closed }) = unauthenticated else {
             return self.greet(stream, peer, None).await;
         };
         tokio::select! {
-            () = closed.as_mut() => Err(io::Error::other("a newer connection needs the place")),
-            done = self.greet(stream, peer, Some(&*place)) => done,
+            () = closed.as_mut() => Err(io::Error::other("a newer connection needs the slot")),
+            done = self.greet(stream, peer, Some(&*unauthenticated)) => done,
         }
     }
 
@@ -244,10 +244,10 @@ impl HandshakeHandler {
         &self,
         mut stream: TcpStream,
         peer: SocketAddr,
-        place: Option<&UnauthenticatedPlace>,
+        unauthenticated: Option<&UnauthenticatedSlot>,
     ) -> io::Result<(TlsStream<TcpStream>, SocketAddr)> {
         let client = self.proxies.read_client_address(&mut stream, peer).await?;
-        if place.is_some_and(|place| !place.set_address(client.ip())) {
+        if unauthenticated.is_some_and(|slot| !slot.set_address(client.ip())) {
             return Err(io::Error::other("too many unauthenticated connections of one address"));
         }
         // A client that sends nothing must not use a handshake slot.
@@ -273,17 +273,17 @@ async fn run_in_turn<T>(slots: &Semaphore, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The place of an unauthenticated connection, and its end if another connection needs the place.
+/// The slot of an unauthenticated connection, and its end if another connection needs the slot.
 #[derive(Debug)]
-struct PlaceUntilClosed {
-    place: UnauthenticatedPlace,
+struct SlotUntilClosed {
+    unauthenticated: UnauthenticatedSlot,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-impl PlaceUntilClosed {
-    fn new(place: UnauthenticatedPlace) -> Self {
-        let closed = Box::pin(place.closed());
-        Self { place, closed }
+impl SlotUntilClosed {
+    fn new(unauthenticated: UnauthenticatedSlot) -> Self {
+        let closed = Box::pin(unauthenticated.closed());
+        Self { unauthenticated, closed }
     }
 }
 
@@ -295,7 +295,7 @@ struct TlsConnection {
     /// Address of the client, if a proxy named it.
     client: Option<SocketAddr>,
     /// None after the first authenticated call.
-    unauthenticated: Option<PlaceUntilClosed>,
+    unauthenticated: Option<SlotUntilClosed>,
     state: ConnectionState,
     /// Time at which the connection closes if it is refused, or has no authenticated call until
     /// then.
@@ -306,9 +306,9 @@ struct TlsConnection {
 }
 
 impl TlsConnection {
-    /// Returns the place among the unauthenticated connections after the first authenticated call.
-    /// Ends the connection if another one needs the place.
-    fn update_place(&mut self, context: &mut Context<'_>) {
+    /// Returns the slot among the unauthenticated connections after the first authenticated call.
+    /// Ends the connection if another one needs the slot.
+    fn update_unauthenticated_slot(&mut self, context: &mut Context<'_>) {
         let Some(unauthenticated) = &mut self.unauthenticated else {
             return;
         };
@@ -322,7 +322,7 @@ impl TlsConnection {
 
     /// Returns whether the connection is closed for reading.
     fn is_closed_for_reading(&mut self, context: &mut Context<'_>) -> bool {
-        self.update_place(context);
+        self.update_unauthenticated_slot(context);
         if self.has_ended {
             return true;
         }

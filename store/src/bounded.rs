@@ -30,7 +30,7 @@ pub(crate) async fn with_timeout<T>(
 
 /// A transaction that has begun, with its permit and the means to cancel its statements.
 #[derive(Debug)]
-pub(crate) struct OpenTransaction {
+pub(crate) struct TransactionParts {
     pub(crate) transaction: DatabaseTransaction,
     pub(crate) permit: Option<SharePermit>,
     pub(crate) canceller: StatementCanceller,
@@ -55,8 +55,8 @@ pub(crate) struct BoundedTransaction {
 }
 
 impl BoundedTransaction {
-    pub(crate) fn new(open: OpenTransaction, timeout: Duration) -> Self {
-        let OpenTransaction { transaction, permit, canceller } = open;
+    pub(crate) fn new(open: TransactionParts, timeout: Duration) -> Self {
+        let TransactionParts { transaction, permit, canceller } = open;
         Self {
             transaction: Some(transaction),
             permit,
@@ -74,7 +74,7 @@ impl BoundedTransaction {
     }
 
     /// Returns the permit to use a connection of a share, while the transaction goes on.
-    pub(crate) fn leave_share(&mut self) {
+    pub(crate) fn release_share(&mut self) {
         self.permit = None;
     }
 

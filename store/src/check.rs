@@ -4,7 +4,7 @@
 use sea_orm::ConnectionTrait;
 
 use crate::address::InvalidDatabaseUrl;
-use crate::bounded::{BoundedTransaction, OpenTransaction};
+use crate::bounded::{BoundedTransaction, TransactionParts};
 use crate::error::StoreError;
 use crate::pool::Store;
 use crate::session::keeps_sessions;
@@ -121,7 +121,7 @@ impl Store {
         if !keeps_sessions(&self.address, &self.settings, self.answer_timeout).await? {
             return Ok(IncompatibleDatabase::SessionNotKept.into());
         }
-        let open = OpenTransaction {
+        let open = TransactionParts {
             transaction: self.begin().await?,
             permit: None,
             canceller: self.canceller.clone(),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_and_a_project_are_told_which_limit_they_reached() {
+    async fn the_error_names_the_limit_that_is_reached() {
         let shares = shares(4);
         let caller: Arc<str> = "one".into();
         let read = |n| {

@@ -12,7 +12,7 @@ use sea_orm::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::bounded::{BoundedTransaction, OpenTransaction};
+use crate::bounded::{BoundedTransaction, TransactionParts};
 use crate::error::StoreError;
 use crate::pool::{IS_READ_ONLY, Store};
 
@@ -127,8 +127,8 @@ impl Tx {
 
     /// Returns the place in the share but keeps the connection, for work that has a limit of its
     /// own.
-    pub fn leave_share(&mut self) {
-        self.transaction.leave_share();
+    pub fn release_share(&mut self) {
+        self.transaction.release_share();
     }
 
     /// Commits the changes.
@@ -310,7 +310,7 @@ async fn begin(
 ) -> Result<BoundedTransaction, StoreError> {
     let permit = store.acquire_share(project).await?;
     let transaction = store.begin().await?;
-    let open = OpenTransaction { transaction, permit, canceller: store.canceller.clone() };
+    let open = TransactionParts { transaction, permit, canceller: store.canceller.clone() };
     let tx = BoundedTransaction::new(open, store.answer_timeout);
     if *mode == TransactionMode::Snapshot {
         // In one statement, before any query.

@@ -20,7 +20,7 @@ const FILTER_LABELS: usize = 20;
 
 /// Clients that each send a request per second and give it up.
 const IMPATIENT_CLIENTS: usize = 4;
-const PATIENCE: Duration = Duration::from_millis(300);
+const GIVE_UP_AFTER: Duration = Duration::from_millis(300);
 
 /// Connections to the listener for nodes that send nothing.
 const SILENT_CONNECTIONS: usize = 60;
@@ -112,10 +112,10 @@ impl Disturber {
     async fn give_requests_up(self, http: reqwest::Client, counts: Arc<DisturbanceCounts>) {
         loop {
             // Dropping the request closes its connection.
-            if timeout(PATIENCE, self.filtered_list(&http).send()).await.is_err() {
+            if timeout(GIVE_UP_AFTER, self.filtered_list(&http).send()).await.is_err() {
                 counts.given_up.fetch_add(1, Ordering::Relaxed);
             }
-            sleep(Duration::from_secs(1).saturating_sub(PATIENCE)).await;
+            sleep(Duration::from_secs(1).saturating_sub(GIVE_UP_AFTER)).await;
         }
     }
 

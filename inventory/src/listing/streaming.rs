@@ -66,7 +66,7 @@ pub async fn answer(
         None => acquire_stream_permit(&call.app, project)?,
     };
     // From here on, the permits to stream limit the connections.
-    writer.tx.leave_share();
+    writer.tx.release_share();
     let (sender, receiver) = mpsc::channel(1);
     let rest = RemainingList {
         writer,

@@ -82,7 +82,7 @@ async fn a_caller_without_a_role_takes_no_connection() {
 }
 
 #[tokio::test]
-async fn a_project_that_uses_its_part_of_the_reads_is_told_so() {
+async fn a_project_that_uses_its_part_of_the_reads_is_refused_with_the_reason() {
     let options = StoreOptions {
         max_connections: 10,
         shares: Some(ShareSizes { nodes: 6, rest_reads: 2, rest_writes: 2 }),

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_leave_nothing_to_nodes_are_refused() {
+    fn shares_without_a_connection_for_nodes_are_refused() {
         let refused = shares(30, Some(22)).unwrap_err();
         assert!(refused.contains("database.rest_read_connections (22)"), "{refused}");
         assert!(shares(30, Some(21)).is_ok());

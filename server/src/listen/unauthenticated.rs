@@ -1,5 +1,5 @@
 //! Connections whose peer has proved nothing yet. They have a limited share of a listener, and the
-//! oldest ones are the first to be closed when places run out.
+//! oldest ones are the first to be closed when slots run out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -50,10 +50,10 @@ struct OpenConnection {
     close: CancellationToken,
 }
 
-/// The place of a connection among the unauthenticated ones. It is returned on drop: when the
+/// The slot of a connection among the unauthenticated ones. It is returned on drop: when the
 /// connection is authenticated or has ended.
 #[derive(Debug)]
-pub(crate) struct UnauthenticatedPlace {
+pub(crate) struct UnauthenticatedSlot {
     connections: UnauthenticatedConnections,
     number: u64,
     close: CancellationToken,
@@ -69,13 +69,13 @@ impl UnauthenticatedConnections {
         }))
     }
 
-    /// Takes a place for a new connection. If all are taken, closes the oldest connection as soon
+    /// Takes a slot for a new connection. If all are taken, closes the oldest connection as soon
     /// as it had time to authenticate.
-    pub(crate) async fn enter(&self) -> UnauthenticatedPlace {
+    pub(crate) async fn enter(&self) -> UnauthenticatedSlot {
         loop {
             let left = self.0.left.notified();
             match self.try_enter(Instant::now()) {
-                Ok(place) => return place,
+                Ok(slot) => return slot,
                 Err(retry_at) => tokio::select! {
                     () = left => {}
                     () = tokio::time::sleep_until(retry_at) => {}
@@ -84,8 +84,8 @@ impl UnauthenticatedConnections {
         }
     }
 
-    /// Takes a place, or returns the time at which the oldest connection may be closed.
-    fn try_enter(&self, now: Instant) -> Result<UnauthenticatedPlace, Instant> {
+    /// Takes a slot, or returns the time at which the oldest connection may be closed.
+    fn try_enter(&self, now: Instant) -> Result<UnauthenticatedSlot, Instant> {
         let mut registry = self.registry();
         if registry.open.len() >= self.0.limits.total
             && let Some((&number, oldest)) = registry.open.first_key_value()
@@ -98,7 +98,7 @@ impl UnauthenticatedConnections {
         let connection = OpenConnection { since: now, address: None, close: close.clone() };
         registry.open.insert(number, connection);
         drop(registry);
-        Ok(UnauthenticatedPlace { connections: self.clone(), number, close })
+        Ok(UnauthenticatedSlot { connections: self.clone(), number, close })
     }
 
     /// Closes the oldest connection if it had time to authenticate. Returns the time at which the
@@ -111,7 +111,7 @@ impl UnauthenticatedConnections {
             return Some(retry_at);
         }
         registry.close(number);
-        // The place becomes free soon; then no other connection needs to be closed.
+        // The slot becomes free soon; then no other connection needs to be closed.
         Some(now + Duration::from_secs(1))
     }
 
@@ -150,9 +150,9 @@ impl ConnectionRegistry {
     }
 }
 
-impl UnauthenticatedPlace {
+impl UnauthenticatedSlot {
     /// Sets the address of the client. Returns whether the connection may stay: if the address has
-    /// all of its places in use, its oldest connection is closed once it had time to authenticate.
+    /// all of its slots in use, its oldest connection is closed once it had time to authenticate.
     pub(crate) fn set_address(&self, address: IpAddr) -> bool {
         let max = self.connections.0.limits.per_address;
         if max == 0 {
@@ -187,7 +187,7 @@ impl UnauthenticatedPlace {
     }
 }
 
-impl Drop for UnauthenticatedPlace {
+impl Drop for UnauthenticatedSlot {
     fn drop(&mut self) {
         self.connections.registry().remove(self.number);
         self.connections.0.left.notify_one();
@@ -218,8 +218,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn is_closed(place: &UnauthenticatedPlace) -> bool {
-        place.close.is_cancelled()
+    fn is_closed(slot: &UnauthenticatedSlot) -> bool {
+        slot.close.is_cancelled()
     }
 
     #[tokio::test(start_paused = true)]
@@ -244,7 +244,7 @@ mod tests {
         drop(authenticated);
         let began = Instant::now();
         let other = connections.enter().await;
-        assert_eq!(began.elapsed(), Duration::ZERO, "the place is free");
+        assert_eq!(began.elapsed(), Duration::ZERO, "the slot is free");
         tokio::time::advance(MIN_AGE).await;
         assert!(connections.close_oldest().is_some());
         assert!(is_closed(&other));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_connection_takes_the_place_of_one_that_ends() {
+    async fn a_new_connection_takes_the_slot_of_one_that_ends() {
         let connections = connections(1, 0);
         let first = connections.enter().await;
         let began = Instant::now();
@@ -292,10 +292,10 @@ mod tests {
     #[tokio::test]
     async fn an_ipv6_network_counts_as_one_address() {
         let connections = connections(100, 1);
-        let places =
+        let slots =
             [connections.enter().await, connections.enter().await, connections.enter().await];
         let addresses = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1"];
-        let is_admitted = [0, 1, 2].map(|n| places[n].set_address(address(addresses[n])));
+        let is_admitted = [0, 1, 2].map(|n| slots[n].set_address(address(addresses[n])));
         assert_eq!(is_admitted, [true, false, true]);
     }
 }

@@ -17,7 +17,7 @@ fn expect_end(mut connection: TcpStream) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_connection_is_closed_for_a_node_when_all_places_are_taken() {
+async fn a_silent_connection_is_closed_for_a_node_when_all_slots_are_taken() {
     let harness = TestServer::new()
         .with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "1h")
         .with_env("EVENKEELD_SOUTHBOUND__MAX_CONNECTIONS", "2");
