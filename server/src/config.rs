@@ -192,7 +192,8 @@ pub(crate) struct SouthboundConfig {
     /// connection needs a file descriptor.
     pub(crate) max_connections: usize,
     /// Maximum number of open connections without an authenticated call yet, at most half of
-    /// `max_connections`. Above it, a new connection waits until one of them is older than 3 s, and
+    /// `max_connections`. Nodes that are refused because of overload count as well until their next
+    /// call. Above the limit, a new connection waits until one of them is older than 3 s, and
     /// replaces it.
     pub(crate) max_unauthenticated_connections: usize,
     /// Maximum number of such connections per client address; 0 for no limit. A new connection
@@ -231,8 +232,8 @@ impl Default for SouthboundConfig {
             key: None,
             ca: None,
             max_connections: 100_000,
-            max_unauthenticated_connections: 10_000,
-            max_unauthenticated_per_address: 1_000,
+            max_unauthenticated_connections: 50_000,
+            max_unauthenticated_per_address: 10_000,
             trusted_proxies: Vec::new(),
             memory_limit: 0,
             max_calls_per_connection: 32,

@@ -183,7 +183,8 @@ impl Listener {
         }
         let mut permit = pin!(room().acquire_owned());
         loop {
-            let retry_at = self.unauthenticated.as_ref().and_then(|all| all.close_oldest());
+            let retry_at =
+                self.unauthenticated.as_ref().and_then(UnauthenticatedConnections::close_oldest);
             let retry = async {
                 match retry_at {
                     Some(retry_at) => tokio::time::sleep_until(retry_at).await,

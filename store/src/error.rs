@@ -126,7 +126,7 @@ impl StoreError {
             return false;
         };
         let answer = cause.as_database_error();
-        answer.and_then(|answer| answer.code()).is_some_and(|code| code == STATEMENT_CANCELLED)
+        answer.is_some_and(|answer| answer.code().as_deref() == Some(STATEMENT_CANCELLED))
     }
 }
 
