@@ -6,18 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::file::FileError;
 use crate::key_set::{self, KeySet};
 use crate::provider::{self, BadAddress};
+use crate::roles::{NodeSubject, RoleLimits};
 
 /// An external issuer whose tokens are accepted.
 #[derive(Clone, Debug)]
 pub struct ExternalIssuer {
-    pub(crate) issuer: String,
+    pub(crate) issuer: Arc<str>,
     pub(crate) audience: Option<String>,
     pub(crate) keys: Arc<KeySet>,
-    pub(crate) roles: RolesClaim,
+    pub(crate) roles: ClaimPath,
+    pub(crate) role_limits: RoleLimits,
+    node_claim: ClaimPath,
+    node_binding: NodeBinding,
     /// How often its keys are fetched. None if the keys are fixed.
     pub(crate) key_refresh: Option<KeyRefreshIntervals>,
 }
@@ -72,37 +77,116 @@ impl ExternalIssuer {
     /// JSON pointer.
     #[must_use]
     pub fn with_roles_claim(self, claim: &str) -> Self {
-        Self { roles: RolesClaim::new(claim), ..self }
+        Self { roles: ClaimPath::new(claim), ..self }
+    }
+
+    /// Limits the roles that the issuer may give. By default it may give all but that of an
+    /// administrator.
+    #[must_use]
+    pub fn with_role_limits(self, role_limits: RoleLimits) -> Self {
+        Self { role_limits, ..self }
+    }
+
+    /// Sets how the tokens of nodes are bound to hosts, and the claim that names a node: names
+    /// joined by dots, or a JSON pointer. By default a subject (`sub`) belongs to the first host
+    /// that uses it.
+    #[must_use]
+    pub fn with_node_binding(self, claim: &str, binding: NodeBinding) -> Self {
+        Self { node_claim: ClaimPath::new(claim), node_binding: binding, ..self }
+    }
+
+    /// The node that a token with these claims belongs to; none if the claim is missing or does not
+    /// name a node.
+    pub(crate) fn read_node_subject(&self, claims: &Value) -> Option<NodeSubject> {
+        let text = self.node_claim.read_text(claims).filter(|text| !text.is_empty());
+        match &self.node_binding {
+            NodeBinding::FirstHost => Some(NodeSubject::FirstHost(text?.into())),
+            NodeBinding::Pattern(pattern) => pattern.parse(text?).map(NodeSubject::Uuid),
+            NodeBinding::TokenOnly => Some(NodeSubject::Unknown),
+        }
     }
 
     pub(crate) fn new(issuer: &str, audience: Option<&str>, keys: KeySet) -> Self {
         Self {
-            issuer: issuer.to_owned(),
+            issuer: issuer.into(),
             audience: audience.map(str::to_owned),
             keys: Arc::new(keys),
-            roles: RolesClaim::default(),
+            roles: ClaimPath::new(DEFAULT_ROLES_CLAIM),
+            role_limits: RoleLimits::default(),
+            node_claim: ClaimPath::new(DEFAULT_NODE_CLAIM),
+            node_binding: NodeBinding::FirstHost,
             key_refresh: None,
         }
     }
 }
 
-/// Position of the roles in a token's claims, as a JSON pointer (RFC 6901).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RolesClaim(String);
+/// Claim with the roles, unless another is set.
+const DEFAULT_ROLES_CLAIM: &str = "realm_access.roles";
 
-impl Default for RolesClaim {
-    fn default() -> Self {
-        Self("/realm_access/roles".to_owned())
+/// Claim that names a node, unless another is set.
+const DEFAULT_NODE_CLAIM: &str = "sub";
+
+/// How the tokens of an issuer's nodes are bound to hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeBinding {
+    /// All tokens with one text in the claim belong to the first host that uses one of them.
+    FirstHost,
+    /// The claim contains the UUID of the host.
+    Pattern(NodePattern),
+    /// Each token belongs to the first host that uses it. Only for an issuer whose nodes share a
+    /// subject.
+    TokenOnly,
+}
+
+/// A text with the UUID of a host in it, such as `edgenode-{uuid}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePattern {
+    prefix: String,
+    suffix: String,
+}
+
+/// The text is not the pattern of a node's claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "it must contain {{uuid}} once, in the place of the UUID of a host, as in edgenode-{{uuid}}"
+)]
+pub struct BadNodePattern;
+
+impl NodePattern {
+    const PLACEHOLDER: &str = "{uuid}";
+
+    /// # Errors
+    /// The text does not contain `{uuid}` exactly once.
+    pub fn new(text: &str) -> Result<Self, BadNodePattern> {
+        let (prefix, suffix) = text.split_once(Self::PLACEHOLDER).ok_or(BadNodePattern)?;
+        if suffix.contains(Self::PLACEHOLDER) {
+            return Err(BadNodePattern);
+        }
+        Ok(Self { prefix: prefix.to_owned(), suffix: suffix.to_owned() })
+    }
+
+    /// The UUID in a text of this pattern. UUIDs are accepted only in the form with hyphens.
+    fn parse(&self, text: &str) -> Option<Uuid> {
+        let uuid = text.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
+        (uuid.len() == 36).then(|| uuid.parse().ok()).flatten()
     }
 }
 
-impl RolesClaim {
+/// Position of a value in a token's claims, as a JSON pointer (RFC 6901).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimPath(String);
+
+impl ClaimPath {
     fn new(claim: &str) -> Self {
         if claim.starts_with('/') {
             return Self(claim.to_owned());
         }
         let step = |name: &str| format!("/{}", name.replace('~', "~0").replace('/', "~1"));
         Self(claim.split('.').map(step).collect())
+    }
+
+    fn read_text<'a>(&self, claims: &'a Value) -> Option<&'a str> {
+        claims.pointer(&self.0)?.as_str()
     }
 
     /// Roles in the claims; empty if the claim is missing. None if the claim is not a list of
@@ -141,9 +225,53 @@ mod tests {
             ("text", None),
             ("mixed", None),
         ] {
-            assert_eq!(RolesClaim::new(claim).read_roles(&claims), roles, "{claim}");
+            assert_eq!(ClaimPath::new(claim).read_roles(&claims), roles, "{claim}");
         }
-        assert_eq!(RolesClaim::default(), RolesClaim::new("realm_access.roles"));
+    }
+
+    fn issuer() -> ExternalIssuer {
+        ExternalIssuer::new("https://login.example", None, KeySet::unfetched())
+    }
+
+    #[test]
+    fn the_claim_of_a_node_names_its_host_or_is_bound_to_one() {
+        let uuid = Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001);
+        let claims = json!({
+            "sub": "5a0c1f4e",
+            "azp": format!("edgenode-{uuid}"),
+            "bare": uuid.simple().to_string(),
+            "other": format!("node-{uuid}"),
+            "number": 7,
+        });
+        let first = Some(NodeSubject::FirstHost("5a0c1f4e".into()));
+        assert_eq!(issuer().read_node_subject(&claims), first);
+        assert_eq!(issuer().read_node_subject(&json!({})), None);
+        assert_eq!(issuer().read_node_subject(&json!({"sub": ""})), None);
+
+        let with_pattern = |claim: &str, pattern: &str| {
+            let pattern = NodePattern::new(pattern).unwrap();
+            issuer()
+                .with_node_binding(claim, NodeBinding::Pattern(pattern))
+                .read_node_subject(&claims)
+        };
+        let by_uuid = Some(NodeSubject::Uuid(uuid));
+        assert_eq!(with_pattern("azp", "edgenode-{uuid}"), by_uuid);
+        assert_eq!(with_pattern("/azp", "edgenode-{uuid}"), by_uuid);
+        for claim in ["other", "sub", "bare", "number", "missing"] {
+            assert_eq!(with_pattern(claim, "edgenode-{uuid}"), None, "{claim}");
+        }
+        assert_eq!(with_pattern("bare", "{uuid}"), None);
+
+        let unbound = issuer().with_node_binding("sub", NodeBinding::TokenOnly);
+        assert_eq!(unbound.read_node_subject(&claims), Some(NodeSubject::Unknown));
+    }
+
+    #[test]
+    fn a_pattern_has_one_place_for_the_uuid() {
+        for bad in ["", "edgenode", "{uuid}{uuid}", "{UUID}"] {
+            assert_eq!(NodePattern::new(bad), Err(BadNodePattern), "{bad}");
+        }
+        assert!(NodePattern::new("{uuid}").is_ok());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | [`issuer`] | external issuers whose tokens are accepted ([`ExternalIssuer`]) |
 //! | [`provider`] | fetches the keys of identity providers; the only module that connects to them |
 //! | [`token`] | issues and verifies tokens ([`Authority`]) |
+//! | [`revocations`] | tokens that are revoked before they expire |
 //! | [`refresh`] | refresh tokens of users who have logged in |
 //! | [`users`] | users who log in with a password |
 //! | [`roles`] | what the bearer of a token may do ([`Caller`]) |
@@ -28,6 +29,7 @@ pub mod keys;
 pub mod node_certificate;
 pub mod provider;
 pub mod refresh;
+pub mod revocations;
 pub mod roles;
 pub mod token;
 pub mod users;
@@ -39,13 +41,14 @@ mod token_cache;
 pub use ca::{CertificateAuthority, ServerCertificate};
 pub use certificate_request::{BadCertificateRequest, ClientKey, DecryptionKey};
 pub use file::FileError;
-pub use issuer::{ExternalIssuer, KeyRefreshIntervals};
+pub use issuer::{BadNodePattern, ExternalIssuer, KeyRefreshIntervals, NodeBinding, NodePattern};
 pub use join::{BadJoinToken, JoinToken, SecretHash};
 pub use key_fingerprint::KeyFingerprint;
-pub use keys::Keys;
+pub use keys::{KeyPurpose, Keys};
 pub use node_certificate::{BadNodeCertificate, NODE_CERTIFICATE_LIFETIME, NodeCertificate};
 pub use provider::{BadAddress, HttpClientError};
 pub use refresh::RefreshToken;
-pub use roles::{Caller, Role};
+pub use revocations::{Revocations, RevokedSubject};
+pub use roles::{Caller, NodeSubject, Role, RoleKind, RoleLimits};
 pub use token::{AuthError, Authority, IssueError, IssuedToken, Settings};
 pub use users::{BadUser, User, Users, UsersFile};

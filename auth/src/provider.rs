@@ -116,10 +116,10 @@ impl Authority {
     fn store_keys(&self, issuer: &ExternalIssuer, keys: Vec<VerificationKey>, failures: u32) {
         let count = keys.len();
         if issuer.keys.current().is_none() || failures > 0 {
-            tracing::info!(issuer = issuer.issuer, count, "the issuer's keys were fetched");
+            tracing::info!(issuer = &*issuer.issuer, count, "the issuer's keys were fetched");
         }
         if issuer.keys.replace(keys) {
-            tracing::info!(issuer = issuer.issuer, count, "the issuer's keys changed");
+            tracing::info!(issuer = &*issuer.issuer, count, "the issuer's keys changed");
             // Tokens that were signed with a removed key must be verified again.
             self.clear_verified_tokens();
         }
@@ -128,7 +128,7 @@ impl Authority {
 
 /// Logs the first failure as a warning and the following ones as debug messages.
 fn log_failure(issuer: &ExternalIssuer, error: &KeyFetchError, failures: u32) {
-    let (issuer, error) = (issuer.issuer.as_str(), chain(error));
+    let (issuer, error) = (&*issuer.issuer, chain(error));
     if failures == 0 {
         tracing::warn!(issuer, %error, "the issuer's keys cannot be fetched; retrying");
     } else {

@@ -3,12 +3,18 @@
 //! They have the form that EIM's clients expect: the claim `typ` is `Refresh`, `azp` names the
 //! client, and `iss` is the address of the endpoint. So no refresh token is accepted as an access
 //! token, and no access token as a refresh token.
+//!
+//! Each use of a refresh token replaces it. The tokens of one login count up a number, so that the
+//! caller of this module can tell a replaced token from the current one. It stores only the login
+//! and the number.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
+use evenkeel_kit::Secret;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::token::{AuthError, Authority, IssueError, IssuedToken, check_not_expired, parse_time};
+use crate::keys::KeyPurpose;
+use crate::token::{AuthError, Authority, IssueError, check_not_expired, parse_time};
 
 const REFRESH_TOKEN_TYPE: &str = "Refresh";
 
@@ -21,9 +27,13 @@ pub struct RefreshToken {
     pub client: String,
     /// Name of the user.
     pub subject: String,
-    /// Identifies the login. It changes when the user must log in again, see
+    /// Identifies the password of the login. It changes when the user must log in again, see
     /// [`crate::User::session`].
     pub session: String,
+    /// The login that the token continues.
+    pub login: Uuid,
+    /// How often the login was continued before the token was issued.
+    pub generation: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -34,6 +44,8 @@ struct NewRefreshClaims<'a> {
     azp: &'a str,
     typ: &'a str,
     sid: &'a str,
+    login: Uuid,
+    generation: u32,
     iat: i64,
     exp: i64,
     jti: Uuid,
@@ -46,6 +58,8 @@ struct RefreshClaims {
     azp: String,
     typ: String,
     sid: String,
+    login: Uuid,
+    generation: u32,
     exp: f64,
 }
 
@@ -54,22 +68,23 @@ impl Authority {
     pub fn issue_refresh(
         &self,
         refresh: &RefreshToken,
-        lifetime: TimeDelta,
+        expires_at: DateTime<Utc>,
         now: DateTime<Utc>,
-    ) -> Result<IssuedToken, IssueError> {
-        let expires_at = now.checked_add_signed(lifetime).ok_or(IssueError::TooLong)?;
-        let token = self.sign(&NewRefreshClaims {
+    ) -> Result<Secret, IssueError> {
+        let claims = NewRefreshClaims {
             iss: &refresh.endpoint,
             aud: &refresh.endpoint,
             sub: &refresh.subject,
             azp: &refresh.client,
             typ: REFRESH_TOKEN_TYPE,
             sid: &refresh.session,
+            login: refresh.login,
+            generation: refresh.generation,
             iat: now.timestamp(),
             exp: expires_at.timestamp(),
             jti: Uuid::new_v4(),
-        })?;
-        Ok(IssuedToken { token, expires_at })
+        };
+        self.sign(KeyPurpose::Operators, &claims)
     }
 
     /// Verifies one of our refresh tokens. Returns its content and its expiry.
@@ -91,6 +106,8 @@ impl Authority {
             client: refresh_claims.azp,
             subject: refresh_claims.sub,
             session: refresh_claims.sid,
+            login: refresh_claims.login,
+            generation: refresh_claims.generation,
         };
         Ok((refresh, expires_at))
     }
@@ -100,6 +117,7 @@ impl Authority {
 mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use chrono::TimeDelta;
 
     use super::*;
     use crate::{Keys, Role, Settings};
@@ -119,26 +137,28 @@ mod tests {
             client: "system-client".to_owned(),
             subject: "alice".to_owned(),
             session: "abc".to_owned(),
+            login: Uuid::from_u128(7),
+            generation: 3,
         }
     }
 
     #[test]
     fn a_refresh_token_identifies_its_subject_until_it_expires() {
         let (authority, _folder) = test_authority();
-        let issued = authority.issue_refresh(&alice(), HOUR, NOON).unwrap();
-        let read = |now| authority.verify_refresh(issued.token.reveal(), now);
+        let issued = authority.issue_refresh(&alice(), NOON + HOUR, NOON).unwrap();
+        let read = |now| authority.verify_refresh(issued.reveal(), now);
         assert_eq!(read(NOON), Ok((alice(), NOON + HOUR)));
         assert_eq!(read(NOON + HOUR * 2), Err(AuthError::Expired { at: NOON + HOUR }));
         let (other, _folder) = test_authority();
-        let elsewhere = other.verify_refresh(issued.token.reveal(), NOON);
+        let elsewhere = other.verify_refresh(issued.reveal(), NOON);
         assert_eq!(elsewhere, Err(AuthError::UnknownKey));
     }
 
     #[test]
     fn a_refresh_token_has_the_claims_that_eim_clients_read() {
         let (authority, _folder) = test_authority();
-        let issued = authority.issue_refresh(&alice(), HOUR, NOON).unwrap();
-        let claims = issued.token.reveal().split('.').nth(1).unwrap().to_owned();
+        let issued = authority.issue_refresh(&alice(), NOON + HOUR, NOON).unwrap();
+        let claims = issued.reveal().split('.').nth(1).unwrap().to_owned();
         let claims = URL_SAFE_NO_PAD.decode(claims).unwrap();
         let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
         assert_eq!(claims["typ"], "Refresh");
@@ -155,20 +175,24 @@ mod tests {
         let ours = Settings::default();
         for endpoint in [alice().endpoint, ours.issuer, ours.audience] {
             let refresh = RefreshToken { endpoint, ..alice() };
-            let issued = authority.issue_refresh(&refresh, HOUR, NOON).unwrap();
-            assert!(authority.verify(issued.token.reveal(), NOON).is_err());
+            let issued = authority.issue_refresh(&refresh, NOON + HOUR, NOON).unwrap();
+            assert!(authority.verify(issued.reveal(), NOON).is_err());
         }
         let both = Settings { audience: "urn:evenkeel:issuer".to_owned(), ..Settings::default() };
         let folder = tempfile::tempdir().unwrap();
         let same = Authority::new(Keys::open(folder.path()).unwrap(), both.clone());
         let refresh = RefreshToken { endpoint: both.issuer, ..alice() };
-        let issued = same.issue_refresh(&refresh, HOUR, NOON).unwrap();
-        let refused = same.verify(issued.token.reveal(), NOON).unwrap_err();
+        let issued = same.issue_refresh(&refresh, NOON + HOUR, NOON).unwrap();
+        let refused = same.verify(issued.reveal(), NOON).unwrap_err();
         assert_eq!(refused, AuthError::WrongKind);
 
         let access = authority.issue_operator("alice", &[Role::Administrator], HOUR, NOON);
         let access = access.unwrap().token;
         let refused = authority.verify_refresh(access.reveal(), NOON).unwrap_err();
         assert_eq!(refused, AuthError::WrongKind);
+        // The key of nodes signs no refresh token.
+        let node = authority.issue_node(Uuid::from_u128(1), "host-0a1b2c3d", HOUR, NOON);
+        let refused = authority.verify_refresh(node.unwrap().token.reveal(), NOON).unwrap_err();
+        assert_eq!(refused, AuthError::UnknownKey);
     }
 }

@@ -1,6 +1,9 @@
 //! What the bearer of a token may do.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::key_fingerprint::KeyFingerprint;
@@ -43,6 +46,64 @@ impl Role {
     }
 }
 
+/// A role without its project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoleKind {
+    /// Read a project.
+    Read,
+    /// Read and write a project.
+    Write,
+    /// Act as a node of a project.
+    Node,
+    /// Everything in every project.
+    Admin,
+}
+
+/// The roles that an external issuer may give. Its tokens have no other roles here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleLimits {
+    /// The kinds of roles.
+    pub kinds: Vec<RoleKind>,
+    /// The projects of the roles; none for all projects.
+    pub projects: Option<Vec<Uuid>>,
+}
+
+impl Default for RoleLimits {
+    fn default() -> Self {
+        Self { kinds: vec![RoleKind::Read, RoleKind::Write, RoleKind::Node], projects: None }
+    }
+}
+
+impl RoleLimits {
+    /// Whether the issuer may give the role.
+    #[must_use]
+    pub fn allow(&self, role: Role) -> bool {
+        let (kind, project) = match role {
+            Role::Read(project) => (RoleKind::Read, Some(project)),
+            Role::Write(project) => (RoleKind::Write, Some(project)),
+            Role::Node(project) => (RoleKind::Node, Some(project)),
+            Role::Administrator => (RoleKind::Admin, None),
+        };
+        let is_limited = |project: Uuid| {
+            self.projects.as_ref().is_some_and(|allowed| !allowed.contains(&project))
+        };
+        self.kinds.contains(&kind) && !project.is_some_and(is_limited)
+    }
+}
+
+/// The node that a token of an external issuer belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeSubject {
+    /// The host with this UUID.
+    Uuid(Uuid),
+    /// The first host that uses a token with this text in the claim of nodes.
+    FirstHost(Box<str>),
+    /// The first host that uses this token. Other tokens of the same subject may belong to other
+    /// hosts.
+    Unknown,
+}
+
 impl std::fmt::Display for Role {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -70,9 +131,28 @@ pub struct Caller {
     /// The key of the node that the token was issued for. Only the credential of a node of ours has
     /// one.
     pub node_key: Option<KeyFingerprint>,
+    /// The issuer of the token: its claim `iss`.
+    pub issuer: Arc<str>,
+    /// ID of the token (`jti`), if it is a UUID, as in our own tokens.
+    pub token_id: Option<Uuid>,
+    /// When the token was issued, if it says so.
+    pub issued_at: Option<DateTime<Utc>>,
+    /// The node that the token belongs to, if an external issuer gave it the role of a node.
+    pub node_subject: Option<NodeSubject>,
 }
 
 impl Caller {
+    /// Name of the caller for the change log. Two issuers may have users of the same name, so it
+    /// contains the issuer, unless we are the issuer.
+    #[must_use]
+    pub fn actor_name(&self) -> String {
+        if self.issued_by_us {
+            self.subject.clone()
+        } else {
+            format!("{} ({})", self.subject, self.issuer)
+        }
+    }
+
     /// Whether the caller may read `project`.
     #[must_use]
     pub fn may_read(&self, project: Uuid) -> bool {
@@ -149,7 +229,35 @@ mod tests {
             expires_at: DateTime::UNIX_EPOCH,
             issued_by_us: true,
             node_key: None,
+            issuer: "urn:evenkeel:issuer".into(),
+            token_id: None,
+            issued_at: None,
+            node_subject: None,
         }
+    }
+
+    #[test]
+    fn an_issuer_gives_only_the_roles_that_it_is_allowed() {
+        let all = [Role::Read(ONE), Role::Write(ONE), Role::Node(ONE), Role::Administrator];
+        let allowed = |limits: &RoleLimits, roles: &[Role]| -> Vec<Role> {
+            roles.iter().copied().filter(|role| limits.allow(*role)).collect()
+        };
+        assert_eq!(allowed(&RoleLimits::default(), &all), all[..3]);
+        let admin = RoleLimits { kinds: vec![RoleKind::Admin], projects: None };
+        assert_eq!(allowed(&admin, &all), [Role::Administrator]);
+        let readers = RoleLimits { kinds: vec![RoleKind::Read], projects: Some(vec![TWO]) };
+        let roles = [Role::Read(ONE), Role::Read(TWO), Role::Write(TWO)];
+        assert_eq!(allowed(&readers, &roles), [Role::Read(TWO)]);
+        let nothing = RoleLimits { projects: Some(Vec::new()), ..RoleLimits::default() };
+        assert!(allowed(&nothing, &all).is_empty());
+    }
+
+    #[test]
+    fn the_name_of_an_actor_contains_a_foreign_issuer() {
+        let ours = caller(&[]);
+        assert_eq!(ours.actor_name(), "somebody");
+        let theirs = Caller { issued_by_us: false, issuer: "https://login.example".into(), ..ours };
+        assert_eq!(theirs.actor_name(), "somebody (https://login.example)");
     }
 
     #[test]

@@ -1,24 +1,25 @@
 //! Issues and verifies tokens: JSON Web Tokens signed with a key pair.
 
+mod issue;
 mod validity;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_kit::Secret;
+use chrono::{DateTime, Utc};
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::{Algorithm, Header, Validation};
+use jsonwebtoken::{Header, Validation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
+pub use self::issue::{IssueError, IssuedToken};
 use self::validity::check_validity_period;
 pub(crate) use self::validity::{check_not_expired, parse_time};
 use crate::issuer::ExternalIssuer;
 use crate::key_fingerprint::KeyFingerprint;
 use crate::key_set::KeySet;
-use crate::keys::{Keys, VerificationKey};
+use crate::keys::{KeyPurpose, Keys, VerificationKey};
+use crate::revocations::Revocations;
 use crate::roles::{Caller, Role};
 use crate::token_cache::VerifiedTokenCache;
 
@@ -37,7 +38,7 @@ pub struct Settings {
     /// Audience of the tokens that this server issues: the claim `aud`.
     pub audience: String,
     /// Approximate number of verified tokens that are cached, so that a token is not verified again
-    /// for each request. Each takes about 250 bytes.
+    /// for each request. Each takes about 350 bytes.
     pub max_cached_tokens: usize,
 }
 
@@ -90,30 +91,15 @@ pub enum AuthError {
     /// The token is a refresh or ID token.
     #[error("this is not an access token")]
     WrongKind,
+    /// The token was revoked.
+    #[error("the token was revoked")]
+    Revoked,
+    /// The token has the role of a node, but does not say which node.
+    #[error("the token does not name its node in the claim that the server reads it from")]
+    UnknownNode,
     /// The keys of the issuer were not fetched yet.
     #[error("the keys of the token's issuer are not known yet; try again in a moment")]
     KeysUnavailable,
-}
-
-/// A token could not be issued.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum IssueError {
-    /// The token would expire after the last date that can be represented.
-    #[error("the token would live too long")]
-    TooLong,
-    /// Signing failed.
-    #[error("the token cannot be signed")]
-    Sign(#[source] jsonwebtoken::errors::Error),
-}
-
-/// A new token.
-#[derive(Clone, Debug)]
-pub struct IssuedToken {
-    /// The signed token.
-    pub token: Secret,
-    /// End of the token's validity.
-    pub expires_at: DateTime<Utc>,
 }
 
 /// Issues our tokens, and verifies them and those of the accepted external issuers.
@@ -121,29 +107,14 @@ pub struct IssuedToken {
 pub struct Authority {
     keys: Keys,
     settings: Settings,
+    /// All accepted issuers; we are the first.
     issuers: Vec<ExternalIssuer>,
+    /// The keys that verify the credentials of our nodes.
+    node_keys: Vec<VerificationKey>,
     verified_tokens: VerifiedTokenCache,
+    revocations: RwLock<Revocations>,
     /// Caller of every request, if authentication is disabled.
     anonymous: Option<Arc<Caller>>,
-}
-
-#[derive(Debug, Serialize)]
-struct OwnClaims<'a> {
-    iss: &'a str,
-    aud: &'a str,
-    sub: &'a str,
-    iat: i64,
-    exp: i64,
-    jti: Uuid,
-    realm_access: RealmAccess,
-    /// Fingerprint of the key of a node of ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node_key: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct RealmAccess {
-    roles: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -155,6 +126,10 @@ struct TokenClaims {
     exp: f64,
     #[serde(default)]
     nbf: Option<f64>,
+    #[serde(default)]
+    iat: Option<f64>,
+    #[serde(default)]
+    jti: Value,
     #[serde(default)]
     typ: Value,
 }
@@ -185,9 +160,22 @@ impl Authority {
     pub fn new(keys: Keys, settings: Settings) -> Self {
         let verified_tokens = VerifiedTokenCache::new(settings.max_cached_tokens);
         // Our own tokens are verified like all others.
-        let own = KeySet::fixed(keys.verification_keys());
+        let own = KeySet::fixed(keys.operators.verification_keys());
         let ourselves = ExternalIssuer::new(&settings.issuer, Some(&settings.audience), own);
-        Self { keys, settings, issuers: vec![ourselves], verified_tokens, anonymous: None }
+        Self {
+            node_keys: keys.nodes.verification_keys(),
+            keys,
+            settings,
+            issuers: vec![ourselves],
+            verified_tokens,
+            revocations: RwLock::default(),
+            anonymous: None,
+        }
+    }
+
+    /// Replaces the list of revoked tokens, also for tokens that were verified before.
+    pub fn set_revocations(&self, revocations: Revocations) {
+        *self.revocations.write().unwrap_or_else(PoisonError::into_inner) = revocations;
     }
 
     /// Treats every request as an administrator's and ignores its token
@@ -201,6 +189,10 @@ impl Authority {
             expires_at: DateTime::<Utc>::MAX_UTC,
             issued_by_us: true,
             node_key: None,
+            issuer: Arc::clone(&self.issuers[0].issuer),
+            token_id: None,
+            issued_at: None,
+            node_subject: None,
         };
         Self { anonymous: Some(Arc::new(anonymous)), ..self }
     }
@@ -212,72 +204,10 @@ impl Authority {
         self
     }
 
-    /// The public keys as a JSON Web Key Set.
+    /// The public keys for tokens of operators as a JSON Web Key Set.
     #[must_use]
     pub fn jwks(&self) -> serde_json::Value {
         self.keys.jwks()
-    }
-
-    /// Issues a token for a person or a program.
-    pub fn issue_operator(
-        &self,
-        subject: &str,
-        roles: &[Role],
-        lifetime: TimeDelta,
-        now: DateTime<Utc>,
-    ) -> Result<IssuedToken, IssueError> {
-        self.issue((subject, roles, None), lifetime, now)
-    }
-
-    fn issue(
-        &self,
-        (subject, roles, node_key): (&str, &[Role], Option<&KeyFingerprint>),
-        lifetime: TimeDelta,
-        now: DateTime<Utc>,
-    ) -> Result<IssuedToken, IssueError> {
-        let expires_at = now.checked_add_signed(lifetime).ok_or(IssueError::TooLong)?;
-        let claims = OwnClaims {
-            iss: &self.settings.issuer,
-            aud: &self.settings.audience,
-            sub: subject,
-            iat: now.timestamp(),
-            exp: expires_at.timestamp(),
-            jti: Uuid::new_v4(),
-            realm_access: RealmAccess { roles: roles.iter().map(Role::to_string).collect() },
-            node_key: node_key.map(KeyFingerprint::to_string),
-        };
-        Ok(IssuedToken { token: self.sign(&claims)?, expires_at })
-    }
-
-    /// Signs claims with our own key.
-    pub(crate) fn sign(&self, claims: &impl Serialize) -> Result<Secret, IssueError> {
-        let mut header = Header::new(Algorithm::EdDSA);
-        header.kid = Some(self.keys.signing_id.clone());
-        let token = jsonwebtoken::encode(&header, claims, &self.keys.signing);
-        token.map(Secret::new).map_err(IssueError::Sign)
-    }
-
-    /// Issues the credential of a node of ours that was enrolled with this key. `host` is the id of
-    /// its host, as text.
-    pub fn issue_credential(
-        &self,
-        (project, host): (Uuid, &str),
-        key: &KeyFingerprint,
-        lifetime: TimeDelta,
-        now: DateTime<Utc>,
-    ) -> Result<IssuedToken, IssueError> {
-        self.issue((host, &[Role::Node(project)], Some(key)), lifetime, now)
-    }
-
-    /// Issues a token for an EIM node. `host` is the id of its host, as text.
-    pub fn issue_node(
-        &self,
-        project: Uuid,
-        host: &str,
-        lifetime: TimeDelta,
-        now: DateTime<Utc>,
-    ) -> Result<IssuedToken, IssueError> {
-        self.issue_operator(host, &[Role::Node(project)], lifetime, now)
     }
 
     /// The caller of a request with this value of the header `authorization`.
@@ -300,8 +230,8 @@ impl Authority {
         self.verify(token.trim(), now)
     }
 
-    /// The caller with this token. The signature is verified once; later only the digest and the
-    /// time are checked.
+    /// The caller with this token. The signature is verified once; later only the digest, the time
+    /// and the list of revoked tokens are checked.
     pub fn verify(&self, bearer: &str, now: DateTime<Utc>) -> Result<Arc<Caller>, AuthError> {
         if bearer.is_empty() {
             return Err(AuthError::Missing);
@@ -311,7 +241,7 @@ impl Authority {
         }
         let digest = Sha256::digest(bearer.as_bytes()).into();
         if let Some(caller) = self.verified_tokens.get(&digest) {
-            return match check_validity_period(&caller, now) {
+            return match self.check_accepted(&caller, now) {
                 Ok(()) => Ok(caller),
                 Err(error) => {
                     self.verified_tokens.remove(&digest);
@@ -320,20 +250,32 @@ impl Authority {
             };
         }
         let generation = self.verified_tokens.generation();
-        let caller = Arc::new(self.verify_except_time(bearer)?);
-        check_validity_period(&caller, now)?;
+        let caller = Arc::new(self.verify_signed(bearer)?);
+        self.check_accepted(&caller, now)?;
         self.verified_tokens.insert(digest, Arc::clone(&caller), generation);
         Ok(caller)
     }
 
-    /// Verifies everything but the validity period.
-    fn verify_except_time(&self, token: &str) -> Result<Caller, AuthError> {
+    /// Checks what may change after a token was verified.
+    fn check_accepted(&self, caller: &Caller, now: DateTime<Utc>) -> Result<(), AuthError> {
+        check_validity_period(caller, now)?;
+        let revocations = self.revocations.read().unwrap_or_else(PoisonError::into_inner);
+        if revocations.contain(caller) { Err(AuthError::Revoked) } else { Ok(()) }
+    }
+
+    /// Verifies everything but the validity period and the revocation.
+    fn verify_signed(&self, token: &str) -> Result<Caller, AuthError> {
         let header = parse_header(token)?;
         let issuer = claimed_issuer(token)?;
-        let index = self.issuers.iter().position(|candidate| candidate.issuer == issuer);
+        let index = self.issuers.iter().position(|candidate| *candidate.issuer == *issuer);
         let index = index.ok_or(AuthError::WrongIssuer)?;
         let issuer = &self.issuers[index];
-        let all = verify_with_issuer(issuer, token, &header)?;
+        let (all, purpose) = if index == 0 {
+            let (claims, purpose) = self.verify_with_own_keys(token, &header)?;
+            (claims, Some(purpose))
+        } else {
+            (verify_with_issuer(issuer, token, &header)?, None)
+        };
         let claims = TokenClaims::deserialize(&all).map_err(|_| INVALID_TOKEN_JSON)?;
         if let Some(audience) = &issuer.audience
             && !claims.aud.contains(audience)
@@ -343,28 +285,52 @@ impl Authority {
         if is_not_access_token(&claims.typ) {
             return Err(AuthError::WrongKind);
         }
-        let mut roles: Vec<Role> = Vec::new();
-        let role_names = issuer.roles.read_roles(&all).ok_or(INVALID_TOKEN_JSON)?;
-        for role in role_names.into_iter().filter_map(Role::parse) {
-            if !roles.contains(&role) {
-                roles.push(role);
-            }
-        }
-        roles.shrink_to_fit();
-        let issued_by_us = index == 0;
-        let node_key = all.get("node_key").and_then(Value::as_str).filter(|_| issued_by_us);
+        let roles = read_roles(issuer, purpose, &all)?;
+        let is_node = roles.iter().any(|role| matches!(role, Role::Node(_)));
+        let node_subject = if purpose.is_none() && is_node {
+            Some(issuer.read_node_subject(&all).ok_or(AuthError::UnknownNode)?)
+        } else {
+            None
+        };
+        let node_key = all.get("node_key").and_then(Value::as_str);
+        let node_key = node_key.filter(|_| purpose == Some(KeyPurpose::Nodes));
         Ok(Caller {
             subject: claims.sub,
             roles,
             not_before: claims.nbf.map(parse_time).transpose()?,
             expires_at: parse_time(claims.exp)?,
-            issued_by_us,
             node_key: node_key.and_then(KeyFingerprint::parse),
+            issued_by_us: purpose.is_some(),
+            issuer: Arc::clone(&issuer.issuer),
+            token_id: claims.jti.as_str().and_then(|id| id.parse().ok()),
+            issued_at: claims.iat.map(parse_time).transpose()?,
+            node_subject,
         })
     }
 
-    /// Verifies the signature of one of our own tokens and returns its claims, whatever kind of
-    /// token it is.
+    /// Verifies the signature of one of our own tokens. Returns its claims and the purpose of the
+    /// key.
+    fn verify_with_own_keys(
+        &self,
+        token: &str,
+        header: &Header,
+    ) -> Result<(Value, KeyPurpose), AuthError> {
+        let operators = self.issuers[0].keys.current().ok_or(AuthError::KeysUnavailable)?;
+        let mut failure = AuthError::UnknownKey;
+        for (purpose, keys) in
+            [(KeyPurpose::Nodes, &*self.node_keys), (KeyPurpose::Operators, &*operators)]
+        {
+            match verify_with_keys(token, header, keys) {
+                Ok(claims) => return Ok((claims, purpose)),
+                Err(AuthError::UnknownKey) => {}
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Verifies the signature of one of our tokens for operators and returns its claims, whatever
+    /// kind of token it is.
     pub(crate) fn verify_own(&self, token: &str) -> Result<Value, AuthError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(AuthError::Malformed("it is too long"));
@@ -387,6 +353,29 @@ impl Authority {
     pub(crate) fn clear_verified_tokens(&self) {
         self.verified_tokens.clear();
     }
+}
+
+/// The roles in the claims of a token that its issuer may give. One of our own keys gives only the
+/// roles of its purpose.
+fn read_roles(
+    issuer: &ExternalIssuer,
+    purpose: Option<KeyPurpose>,
+    claims: &Value,
+) -> Result<Vec<Role>, AuthError> {
+    let may_give = |role: Role| match purpose {
+        Some(KeyPurpose::Nodes) => matches!(role, Role::Node(_)),
+        Some(KeyPurpose::Operators) => !matches!(role, Role::Node(_)),
+        None => issuer.role_limits.allow(role),
+    };
+    let names = issuer.roles.read_roles(claims).ok_or(INVALID_TOKEN_JSON)?;
+    let mut roles: Vec<Role> = Vec::new();
+    for role in names.into_iter().filter_map(Role::parse) {
+        if may_give(role) && !roles.contains(&role) {
+            roles.push(role);
+        }
+    }
+    roles.shrink_to_fit();
+    Ok(roles)
 }
 
 fn parse_header(token: &str) -> Result<Header, AuthError> {

@@ -88,6 +88,10 @@ mod tests {
             expires_at: NOON + TimeDelta::hours(hours),
             issued_by_us: true,
             node_key: None,
+            issuer: "urn:evenkeel:issuer".into(),
+            token_id: None,
+            issued_at: None,
+            node_subject: None,
         })
     }
 

@@ -7,7 +7,10 @@ use std::fs;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{AuthError, Authority, ExternalIssuer, KeyFingerprint, Keys, Role, Settings};
+use evenkeel_auth::{
+    AuthError, Authority, ExternalIssuer, IssuedToken, KeyFingerprint, KeyPurpose, Keys,
+    NodeSubject, Revocations, RevokedSubject, Role, RoleKind, RoleLimits, Settings,
+};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -30,13 +33,18 @@ impl TokenFixture {
         Self { folder, authority }
     }
 
-    fn signing_pem(&self) -> String {
-        fs::read_to_string(self.folder.path().join("signing.pem")).unwrap()
+    fn signing_pem(&self, purpose: KeyPurpose) -> String {
+        let folder = purpose.folder(self.folder.path());
+        fs::read_to_string(folder.join("signing.pem")).unwrap()
     }
 
-    /// Signs any claims with the key of the fixture.
+    /// Signs any claims with the key for operators.
     fn sign(&self, claims: &Value) -> String {
-        let key = EncodingKey::from_ed_pem(self.signing_pem().as_bytes()).unwrap();
+        self.sign_for(KeyPurpose::Operators, claims)
+    }
+
+    fn sign_for(&self, purpose: KeyPurpose, claims: &Value) -> String {
+        let key = EncodingKey::from_ed_pem(self.signing_pem(purpose).as_bytes()).unwrap();
         jsonwebtoken::encode(&Header::new(Algorithm::EdDSA), claims, &key).unwrap()
     }
 
@@ -103,9 +111,52 @@ fn a_credential_contains_the_key_that_its_node_was_enrolled_with() {
     assert_eq!(caller.node_key, Some(key));
     // What is no fingerprint is no key.
     for value in [json!("key"), json!(7), json!(["key"])] {
-        let token = fixture.sign(&with_claim("node_key", value));
+        let token = fixture.sign_for(KeyPurpose::Nodes, &with_claim("node_key", value));
         assert_eq!(fixture.authority.verify(&token, NOON).unwrap().node_key, None);
     }
+}
+
+#[test]
+fn a_key_of_one_purpose_gives_no_role_of_the_other() {
+    let fixture = TokenFixture::new();
+    let mut claims = valid_claims();
+    let (node, write) = (format!("{PROJECT}_en-agent-rw"), format!("{PROJECT}_im-rw"));
+    claims["realm_access"] = json!({"roles": [node, write, "evenkeel-admin"]});
+    for (purpose, roles) in [
+        (KeyPurpose::Operators, vec![Role::Write(PROJECT), Role::Administrator]),
+        (KeyPurpose::Nodes, vec![Role::Node(PROJECT)]),
+    ] {
+        let token = fixture.sign_for(purpose, &claims);
+        let caller = fixture.authority.verify(&token, NOON).unwrap();
+        assert_eq!(caller.roles, roles, "{purpose:?}");
+        assert_eq!(caller.node_subject, None);
+    }
+}
+
+#[test]
+fn a_revoked_token_is_refused_also_when_it_was_verified_before() {
+    let fixture = TokenFixture::new();
+    let authority = &fixture.authority;
+    let issue = |subject: &str| {
+        authority.issue_operator(subject, &[Role::Administrator], HOUR, NOON).unwrap()
+    };
+    let (one, another, bobs) = (issue("alice"), issue("alice"), issue("bob"));
+    let verify = |token: &IssuedToken| fixture.verify(token.token.reveal());
+    for token in [&one, &another, &bobs] {
+        assert_eq!(verify(token), Ok(()));
+    }
+    authority.set_revocations(Revocations::new([one.id], []));
+    assert_eq!(verify(&one), Err(AuthError::Revoked));
+    assert_eq!(verify(&another), Ok(()));
+
+    let alice =
+        RevokedSubject { issuer: String::new(), subject: "alice".to_owned(), revoked_until: NOON };
+    authority.set_revocations(Revocations::new([], [alice]));
+    assert_eq!(verify(&another), Err(AuthError::Revoked));
+    assert_eq!(verify(&bobs), Ok(()));
+    let later = NOON + TimeDelta::seconds(1);
+    let fresh = authority.issue_operator("alice", &[], HOUR, later).unwrap();
+    assert_eq!(verify(&fresh), Ok(()));
 }
 
 #[test]
@@ -186,7 +237,9 @@ fn a_public_key_is_no_shared_secret() {
     let jwks = fixture.authority.jwks();
     let x = jwks["keys"][0]["x"].as_str().unwrap();
     let raw = URL_SAFE_NO_PAD.decode(x).unwrap();
-    for secret in [raw.as_slice(), x.as_bytes(), b"", fixture.signing_pem().as_bytes()] {
+    for secret in
+        [raw.as_slice(), x.as_bytes(), b"", fixture.signing_pem(KeyPurpose::Operators).as_bytes()]
+    {
         for algorithm in [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512] {
             let mut header = Header::new(algorithm);
             for kid in [None, jwks["keys"][0]["kid"].as_str().map(str::to_owned)] {
@@ -223,7 +276,8 @@ fn a_token_that_needs_an_extension_is_refused() {
     let fixture = TokenFixture::new();
     let mut header = Header::new(Algorithm::EdDSA);
     header.crit = Some(vec!["b64".to_owned()]);
-    let key = EncodingKey::from_ed_pem(fixture.signing_pem().as_bytes()).unwrap();
+    let key =
+        EncodingKey::from_ed_pem(fixture.signing_pem(KeyPurpose::Operators).as_bytes()).unwrap();
     let token = jsonwebtoken::encode(&header, &valid_claims(), &key).unwrap();
     assert!(matches!(fixture.verify(&token), Err(AuthError::Malformed(_))));
 }
@@ -289,7 +343,8 @@ fn a_token_of_the_previous_key_is_accepted_until_it_expires() {
     let fixture = TokenFixture::new();
     let token = fixture.sign(&valid_claims());
     let folder = fixture.folder.path();
-    fs::rename(folder.join("signing.pem"), folder.join("2026.pem")).unwrap();
+    let operators = KeyPurpose::Operators.folder(folder);
+    fs::rename(operators.join("signing.pem"), operators.join("2026.pem")).unwrap();
 
     let keys = Keys::open(folder).unwrap();
     let later = Authority::new(keys, Settings::default());
@@ -319,6 +374,55 @@ fn an_outside_issuer_counts_with_its_own_keys_only() {
     assert_eq!(fixture.verify(&posing), Err(AuthError::BadSignature), "as us, with their key");
     let posing = fixture.sign(&theirs);
     assert_eq!(fixture.verify(&posing), Err(AuthError::BadSignature), "as them, with our key");
+}
+
+#[test]
+fn an_outside_issuer_is_limited_to_its_roles_and_projects() {
+    let outside = TokenFixture::new();
+    let jwks = outside.folder.path().join("jwks.json");
+    fs::write(&jwks, outside.authority.jwks().to_string()).unwrap();
+    let other = Uuid::from_u128(9);
+    let mut claims = with_claim("iss", json!("https://login.example"));
+    let roles = ["evenkeel-admin".to_owned(), format!("{other}_im-rw"), format!("{PROJECT}_im-r")];
+    claims["realm_access"] = json!({"roles": roles});
+    let token = outside.sign(&claims);
+    let all = [Role::Administrator, Role::Write(other), Role::Read(PROJECT)];
+    let limited = |kinds: &[RoleKind], projects: Option<Vec<Uuid>>| RoleLimits {
+        kinds: kinds.to_vec(),
+        projects,
+    };
+    for (limits, expected) in [
+        (None, &all[1..]),
+        (Some(limited(&[RoleKind::Admin], None)), &all[..1]),
+        (Some(limited(&[RoleKind::Read, RoleKind::Write], Some(vec![PROJECT]))), &all[2..]),
+        (Some(limited(&[], None)), &all[3..]),
+    ] {
+        let issuer = ExternalIssuer::open("https://login.example", None, &jwks).unwrap();
+        let issuer = match limits {
+            Some(limits) => issuer.with_role_limits(limits),
+            None => issuer,
+        };
+        let authority = TokenFixture::new().authority.accept(issuer);
+        let caller = authority.verify(&token, NOON).unwrap();
+        assert_eq!(caller.roles, expected);
+        assert_eq!(caller.actor_name(), "somebody (https://login.example)");
+    }
+}
+
+#[test]
+fn a_node_of_an_outside_issuer_must_have_a_subject() {
+    let outside = TokenFixture::new();
+    let jwks = outside.folder.path().join("jwks.json");
+    fs::write(&jwks, outside.authority.jwks().to_string()).unwrap();
+    let issuer = ExternalIssuer::open("https://login.example", None, &jwks).unwrap();
+    let authority = TokenFixture::new().authority.accept(issuer);
+    let mut claims = with_claim("iss", json!("https://login.example"));
+    claims["realm_access"] = json!({"roles": [format!("{PROJECT}_en-agent-rw")]});
+    let caller = authority.verify(&outside.sign(&claims), NOON).unwrap();
+    assert_eq!(caller.node_subject, Some(NodeSubject::FirstHost("somebody".into())));
+    claims["sub"] = json!("");
+    let refused = authority.verify(&outside.sign(&claims), NOON).unwrap_err();
+    assert_eq!(refused, AuthError::UnknownNode);
 }
 
 #[test]

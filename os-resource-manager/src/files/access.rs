@@ -176,6 +176,10 @@ mod tests {
             expires_at: DateTime::UNIX_EPOCH,
             issued_by_us: true,
             node_key: None,
+            issuer: "urn:evenkeel:issuer".into(),
+            token_id: None,
+            issued_at: None,
+            node_subject: None,
         })
     }
 
