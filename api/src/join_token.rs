@@ -20,6 +20,8 @@ pub struct JoinTokenResource {
     pub one_time: bool,
     /// Whether machines that are not registered may join.
     pub may_create_hosts: bool,
+    /// Whether machines may join whose hosts are used by an agent of EIM.
+    pub may_replace_eim_agents: bool,
     /// Number of uses.
     pub used_count: u32,
     /// Time of the last use; null if the token was never used.
@@ -64,6 +66,9 @@ pub struct JoinTokenInput {
     pub one_time: bool,
     /// Whether machines that are not registered may join; default true.
     pub may_create_hosts: bool,
+    /// Whether machines may join whose hosts are used by an agent of EIM; default false. The agent
+    /// that joins takes the place of EIM's agent.
+    pub may_replace_eim_agents: bool,
 }
 
 impl JoinTokenInput {
@@ -78,6 +83,7 @@ impl Default for JoinTokenInput {
             lifetime_seconds: 3_600,
             one_time: false,
             may_create_hosts: true,
+            may_replace_eim_agents: false,
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct JoinTokenSpec {
     pub one_time: bool,
     /// Whether unregistered machines may join with it.
     pub may_create_hosts: bool,
+    /// Whether machines may join with it whose hosts have an agent of EIM.
+    pub may_replace_eim_agents: bool,
 }
 
 /// Why a join token is invalid.

@@ -111,6 +111,7 @@ fn parse_spec(body: &JoinTokenInput, now: Time) -> Result<JoinTokenSpec, Problem
         expires_at: now + TimeDelta::seconds(seconds.into()),
         one_time: body.one_time,
         may_create_hosts: body.may_create_hosts,
+        may_replace_eim_agents: body.may_replace_eim_agents,
     })
 }
 
@@ -122,6 +123,7 @@ fn resource(token: &JoinToken, now: Time) -> JoinTokenResource {
         expires_at: token.spec.expires_at,
         one_time: token.spec.one_time,
         may_create_hosts: token.spec.may_create_hosts,
+        may_replace_eim_agents: token.spec.may_replace_eim_agents,
         used_count: token.used,
         last_used_at: token.last_used_at,
         revoked_at: token.revoked_at,

@@ -30,6 +30,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000006_host_uuid_text"),
     step!("20261129_000007_indexes_of_due_runs"),
     step!("20261129_000008_decryption_certificate"),
+    step!("20261129_000009_revocable_tokens"),
     step!("20261129_000010_online_upgrades"),
 ];
 

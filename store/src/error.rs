@@ -294,6 +294,7 @@ const REFERENCES: &[Reference] = &[
     reference("hosts_provider", PROVIDER, "a host", "provider"),
     reference("host_hardware_host", HOST, "its hardware", "host"),
     reference("node_tokens_host", HOST, "a token of its node", "host"),
+    reference("node_subjects_host", HOST, "a subject of its node", "host"),
     reference("instances_local_account", LOCAL_ACCOUNT, INSTANCE, "localAccountID"),
     reference("instance_custom_configs_config", CUSTOM_CONFIG, INSTANCE, "customConfigID"),
     reference("single_schedules_tenant_id_target_host_id_fkey", HOST, SCHEDULE, "targetHostId"),

@@ -1,4 +1,4 @@
-//! Bindings of EIM node tokens to hosts. Only the digest of a token is stored.
+//! Bindings of EIM node tokens, and of their subjects, to hosts. Only digests are stored.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::HostId;
@@ -9,31 +9,48 @@ use crate::error::StoreError;
 use crate::keyed::KeyedEntity;
 use crate::rows::host;
 use crate::rows::node_token::{ActiveModel, Column, Entity};
-use crate::tx::{FleetTx, Tx, execute};
+use crate::tx::{FleetTx, Tx, execute, query_one};
 
 /// SHA-256 of the signed part of a token.
 pub type TokenDigest = [u8; 32];
 
-/// Binds a token to a host unless it is already bound. Returns the host to which it is bound.
+/// SHA-256 of the issuer and the subject of a token.
+pub type SubjectDigest = [u8; 32];
+
+/// A token of an EIM node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeToken {
+    pub digest: TokenDigest,
+    /// The subject, whose tokens all belong to one host; none if several hosts share it.
+    pub subject: Option<SubjectDigest>,
+    pub expires_at: Time,
+}
+
+/// Binds a token and its subject to a host unless one of them is already bound. Returns the host to
+/// which the token is bound.
 ///
 /// # Errors
 /// The host does not exist in the project.
 pub async fn bind(
     tx: &Tx,
-    digest: &TokenDigest,
+    token: &NodeToken,
     host: HostId,
-    expires_at: Time,
     now: Time,
 ) -> Result<HostId, StoreError> {
+    let NodeToken { digest, subject, expires_at } = token;
     if let Some(bound) = find(tx, digest).await? {
         return Ok(bound);
     }
+    let host = match subject {
+        Some(subject) => bind_subject(tx, subject, host, now).await?,
+        None => host,
+    };
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         digest: Set(digest.to_vec()),
         host_id: Set(host.bits().cast_signed()),
         first_used_at: Set(now),
-        expires_at: Set(expires_at),
+        expires_at: Set(*expires_at),
     };
     // Of several simultaneous requests, one is first.
     let ignore_existing =
@@ -45,6 +62,41 @@ pub async fn bind(
     }
     let first = find(tx, digest).await?;
     first.ok_or(StoreError::NotFound { what: host::Entity::RESOURCE })
+}
+
+/// Binds a subject to a host unless it is already bound. Returns the host to which it is bound.
+async fn bind_subject(
+    tx: &Tx,
+    subject: &SubjectDigest,
+    host: HostId,
+    now: Time,
+) -> Result<HostId, StoreError> {
+    if let Some(bound) = find_subject(tx, subject).await? {
+        return Ok(bound);
+    }
+    let sql = "INSERT INTO node_subjects (tenant_id, digest, host_id, first_used_at) \
+               VALUES ($1, $2, $3, $4) ON CONFLICT (tenant_id, digest) DO NOTHING";
+    let values = [
+        tx.tenant().uuid().into(),
+        subject.to_vec().into(),
+        host.bits().cast_signed().into(),
+        now.into(),
+    ];
+    if execute(tx.conn(), sql, values).await? > 0 {
+        return Ok(host);
+    }
+    let first = find_subject(tx, subject).await?;
+    first.ok_or(StoreError::NotFound { what: host::Entity::RESOURCE })
+}
+
+async fn find_subject(tx: &Tx, subject: &SubjectDigest) -> Result<Option<HostId>, StoreError> {
+    let sql = "SELECT host_id FROM node_subjects WHERE tenant_id = $1 AND digest = $2";
+    let values = [tx.tenant().uuid().into(), subject.to_vec().into()];
+    let Some(row) = query_one(tx.conn(), sql, values).await? else {
+        return Ok(None);
+    };
+    let host: i32 = row.try_get_by_index(0)?;
+    Ok(Some(HostId::from_bits(host.cast_unsigned())))
 }
 
 /// The host to which a token is bound, if it is bound.

@@ -178,6 +178,7 @@ const CHILDREN_FIRST: &[&str] = &[
     "instance_custom_configs",
     "instances",
     "node_tokens",
+    "node_subjects",
     "host_hardware",
     "single_schedules",
     "repeated_schedules",

@@ -8,8 +8,10 @@ use crate::tx::{FleetTx, execute, query_one};
 /// A key that all servers share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedKey {
-    /// Signs tokens.
-    Signing,
+    /// Signs credentials of nodes.
+    Nodes,
+    /// Signs tokens of operators.
+    Operators,
     /// The certificate authority of the listeners for nodes.
     Authority,
 }
@@ -17,7 +19,9 @@ pub enum SharedKey {
 impl SharedKey {
     const fn name(self) -> &'static str {
         match self {
-            Self::Signing => "signing",
+            // The only key of earlier releases.
+            Self::Nodes => "signing",
+            Self::Operators => "operators",
             Self::Authority => "authority",
         }
     }

@@ -75,10 +75,13 @@ impl TestServer {
         project.id
     }
 
-    /// A token for one hour from now.
+    /// A token for one hour from now: the credential of a node if its role is that of a node.
     pub fn token(&self, subject: &str, roles: &[Role]) -> String {
         let hour = TimeDelta::hours(1);
-        let issued = self.authority.issue_operator(subject, roles, hour, self.now());
+        let issued = match roles {
+            [Role::Node(project)] => self.authority.issue_node(*project, subject, hour, self.now()),
+            _ => self.authority.issue_operator(subject, roles, hour, self.now()),
+        };
         issued.expect("a token").token.reveal().to_owned()
     }
 }

@@ -31,6 +31,9 @@ pub enum JoinTokenCommand {
         /// Allow only registered hosts to enrol.
         #[arg(long)]
         no_create_hosts: bool,
+        /// Allow machines that are used by an agent of EIM to enrol with Evenkeel's agent.
+        #[arg(long)]
+        replace_eim_agents: bool,
     },
     /// List join tokens, without their secrets.
     List(LimitOptions),
@@ -48,12 +51,13 @@ impl JoinTokenCommand {
             Self::List(limit) => {
                 listing::fetch_and_print::<Token>(client, &limit.query(), printer).await
             }
-            Self::Create { name, expires, one_time, no_create_hosts } => {
+            Self::Create { name, expires, one_time, no_create_hosts, replace_eim_agents } => {
                 let body = JoinTokenInput {
                     name,
                     lifetime_seconds: u32::try_from(expires.as_secs()).unwrap_or(u32::MAX),
                     one_time,
                     may_create_hosts: !no_create_hosts,
+                    may_replace_eim_agents: replace_eim_agents,
                 };
                 let created: Token = client.post(Token::KIND.path, &body).await?;
                 if printer.is_ids_only() {
@@ -99,6 +103,7 @@ impl Resource for JoinTokenResource {
 
     fn add_details(&self, page: &mut DetailPage) {
         self.add_columns(page);
+        page.field("replaces EIM's agents", yes_no(self.may_replace_eim_agents));
         page.field("last used", format_optional_time(self.last_used_at));
         if let Some(token) = &self.token {
             page.field("token", token);

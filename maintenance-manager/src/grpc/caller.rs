@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use evenkeel_auth::{AuthError, Authority, Caller, KeyFingerprint, NodeCertificate};
+use evenkeel_auth::{
+    AuthError, Authority, Caller, KeyFingerprint, NodeCertificate, NodeSubject,
+};
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, parse_uuid};
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::node_tokens::{self, TokenDigest};
+use evenkeel_store::node_tokens::{self, NodeToken, SubjectDigest};
 use evenkeel_store::nodes::{self, MachineKey};
 use evenkeel_store::{StoreError, Tx};
 use sha2::{Digest as _, Sha256};
@@ -94,21 +96,17 @@ pub struct EimNode {
     /// The project of the node.
     pub tenant: TenantId,
     /// The host that the token is bound to: named in our own tokens, otherwise the first host that
-    /// used the token.
+    /// used the token or its subject. None if the token names the UUID of its host, which is
+    /// checked instead.
     pub bound_host: Option<HostId>,
     /// The UUID that the node claims.
     pub uuid: Uuid,
     /// The peer as far as the token proves it.
     pub holder: Peer,
-    /// The token, if an external issuer signed it.
-    pub external_token: Option<ExternalToken>,
-}
-
-/// A token of an external issuer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExternalToken {
-    digest: TokenDigest,
-    expires_at: Time,
+    /// The token, if an external issuer signed it and it is bound to the host that uses it first.
+    pub external_token: Option<NodeToken>,
+    /// The UUID of the host, if the token names it.
+    pub named_uuid: Option<Uuid>,
 }
 
 impl EimNode {
@@ -207,8 +205,8 @@ impl MaintenanceManager {
         }
     }
 
-    /// Resolves the host of an external token: the first host that used it. Each process loads the
-    /// binding once and caches it.
+    /// Resolves the host of an external token: the first host that used it or its subject. Each
+    /// process loads the binding once and caches it.
     async fn resolve_token_binding(&self, eim_node: EimNode) -> Result<EimNode, Status> {
         let Some(token) = eim_node.external_token else {
             return Ok(eim_node);
@@ -231,7 +229,7 @@ impl MaintenanceManager {
     async fn bind_token(
         &self,
         tx: Tx,
-        token: ExternalToken,
+        token: NodeToken,
         uuid: Uuid,
     ) -> Result<Option<HostId>, StoreError> {
         let read = nodes::find_with_host(&tx, MachineKey::Uuid(uuid)).await;
@@ -239,8 +237,7 @@ impl MaintenanceManager {
             // The token may still be bound to another host.
             return node_tokens::find(&tx, &token.digest).await;
         };
-        let (digest, now) = (&token.digest, self.now());
-        let bound_host = node_tokens::bind(&tx, digest, host.id, token.expires_at, now).await?;
+        let bound_host = node_tokens::bind(&tx, &token, host.id, self.now()).await?;
         tx.commit().await?;
         self.token_bindings.insert(token.digest, bound_host, token.expires_at);
         Ok(Some(bound_host))
@@ -265,6 +262,11 @@ impl MaintenanceManager {
                 return (holder, admitted.and(Err(refused)));
             }
         };
+        if agent.named_uuid.is_some_and(|named| named != uuid) {
+            let refused = Status::permission_denied("the token belongs to another host");
+            let admitted = self.rate_limiter.admit(&holder);
+            return (holder, admitted.and(Err(refused)));
+        }
         let eim_node = EimNode { uuid, ..agent };
         let node = eim_node.peer();
         if let Some(admitted) = self.rate_limiter.admit_existing(&node) {
@@ -340,6 +342,11 @@ fn eim_node_from_token(
     let tenant = TenantId::new(project);
     let bound_host: Option<HostId> =
         if caller.issued_by_us { caller.subject.parse().ok() } else { None };
+    let named_uuid = match &caller.node_subject {
+        Some(NodeSubject::Uuid(uuid)) => Some(*uuid),
+        _ => None,
+    };
+    let needs_binding = !caller.issued_by_us && named_uuid.is_none();
     Ok(EimNode {
         tenant,
         bound_host,
@@ -348,16 +355,27 @@ fn eim_node_from_token(
             Some(host) => Peer::Host(tenant, host),
             None => Peer::holder(tenant, &caller.subject),
         },
-        external_token: (!caller.issued_by_us).then(|| ExternalToken {
+        external_token: needs_binding.then(|| NodeToken {
             digest: token_digest(metadata),
+            subject: subject_digest(&caller),
             expires_at: caller.expires_at,
         }),
+        named_uuid,
     })
+}
+
+/// The SHA-256 of the issuer and the subject of a token whose subject belongs to one host.
+fn subject_digest(caller: &Caller) -> Option<SubjectDigest> {
+    let Some(NodeSubject::FirstHost(subject)) = &caller.node_subject else {
+        return None;
+    };
+    let issuer = Sha256::digest(caller.issuer.as_bytes());
+    Some(Sha256::new().chain_update(issuer).chain_update(subject.as_bytes()).finalize().into())
 }
 
 /// The SHA-256 of the signed part of a verified token. The signature is excluded, because some
 /// kinds of keys allow several signatures of the same content.
-fn token_digest(metadata: &MetadataMap) -> TokenDigest {
+fn token_digest(metadata: &MetadataMap) -> node_tokens::TokenDigest {
     let bearer = authorization(metadata).unwrap_or_default().trim();
     let token = bearer.split_once(' ').map_or("", |(_, token)| token.trim());
     let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);

@@ -1,5 +1,5 @@
 //! Periodic removal of data that is no longer needed: expired runs, unreferenced contents, slots
-//! without a holder, package versions that no node reports any more, expired node tokens, old
+//! without a holder, package versions that no node reports any more, expired tokens and logins, old
 //! entries of the change log, tallies that are folded into their sum, and deleted projects.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_store::{
-    ClockAgreement, FleetTx, Store, StoreError, contents, limit_usage, log, node_tokens,
-    oldest_rows, package_versions, projects, runs, tallies,
+    ClockAgreement, FleetTx, Store, StoreError, contents, limit_usage, log, logins, node_tokens,
+    oldest_rows, operator_tokens, package_versions, projects, runs, tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -61,7 +61,7 @@ pub struct RemovedRows {
     pub slots: u64,
     /// Versions of packages.
     pub versions: u64,
-    /// Tokens of nodes.
+    /// Tokens of nodes and operators, and logins.
     pub tokens: u64,
     /// Changes in the log.
     pub changes: u64,
@@ -293,7 +293,12 @@ impl Housekeeping {
             (CleanupStep::Slots, _) => limit_usage::delete_expired_slots(tx, now, size).await,
             (CleanupStep::Versions, _) => package_versions::delete_expired(tx, now, size).await,
             (CleanupStep::Tokens, _) => {
-                node_tokens::delete_expired(tx, now - TOKEN_GRACE_PERIOD, size).await
+                let expired_before = now - TOKEN_GRACE_PERIOD;
+                let of_nodes = node_tokens::delete_expired(tx, expired_before, size).await?;
+                let of_operators =
+                    operator_tokens::delete_expired(tx, expired_before, size).await?;
+                let of_logins = logins::delete_expired(tx, expired_before, size).await?;
+                Ok(of_nodes + of_operators + of_logins)
             }
             (CleanupStep::Changes, Some(retention)) => log::prune(tx, now - retention, size).await,
             (CleanupStep::Changes, None) => Ok(0),

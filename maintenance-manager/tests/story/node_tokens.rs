@@ -1,10 +1,10 @@
-//! Tokens of external issuers, as EIM nodes have them: each is bound to the host that used it
-//! first.
+//! Tokens of external issuers, as EIM nodes have them: each is bound, with its subject, to the host
+//! that used it first.
 
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use evenkeel_auth::{Authority, ExternalIssuer, Keys, Role};
+use evenkeel_auth::{Authority, ExternalIssuer, Keys, NodeBinding, NodePattern, Role};
 use evenkeel_maintenance_manager::{MaintenanceManager, Settings};
 use evenkeel_proto::hostmgr::UpdateInstanceStateStatusByHostGuidRequest;
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
@@ -33,6 +33,11 @@ struct TokenFixture {
 
 impl TokenFixture {
     async fn new() -> Self {
+        Self::with_binding("sub", NodeBinding::FirstHost).await
+    }
+
+    /// A server that binds the tokens of the issuer by a claim.
+    async fn with_binding(claim: &str, binding: NodeBinding) -> Self {
         let server = TestServer::new().await;
         let folder = tempfile::tempdir().expect("a folder");
         let settings = evenkeel_auth::Settings {
@@ -44,7 +49,9 @@ impl TokenFixture {
         let login = Authority::new(keys, settings);
         let jwks = login.jwks().to_string();
         std::fs::write(folder.path().join("jwks.json"), jwks).expect("written");
-        let manager = new_manager(&server, &folder, server.store.clone());
+        let manager = new_manager_with(&server, &folder, server.store.clone(), |issuer| {
+            issuer.with_node_binding(claim, binding)
+        });
         server.follow(&manager).await;
         Self { server, manager, login, folder }
     }
@@ -74,10 +81,20 @@ fn new_manager(
     folder: &tempfile::TempDir,
     store: Store,
 ) -> MaintenanceManager {
+    new_manager_with(server, folder, store, |issuer| issuer)
+}
+
+fn new_manager_with(
+    server: &TestServer,
+    folder: &tempfile::TempDir,
+    store: Store,
+    configure: impl FnOnce(ExternalIssuer) -> ExternalIssuer,
+) -> MaintenanceManager {
     let (issuer, path) = ("https://login.example/realms/master", folder.path().join("jwks.json"));
     let issuer = ExternalIssuer::open(issuer, None, &path).expect("an issuer");
     let ours = Keys::open(&folder.path().join("ours")).expect("keys");
-    let authority = Authority::new(ours, evenkeel_auth::Settings::default()).accept(issuer);
+    let authority =
+        Authority::new(ours, evenkeel_auth::Settings::default()).accept(configure(issuer));
     let clock = server.shared_clock();
     let settings = with_full_audit(Settings::default());
     let ca = Arc::clone(&server.ca);
@@ -131,9 +148,51 @@ async fn an_external_token_is_bound_to_the_first_host_that_uses_it() {
         assert_eq!(refusal_code(&answer), Code::PermissionDenied);
     }
     fixture.send_status(&token, &one).await.expect("it is still its own");
-    // Nodes get new tokens all the time, possibly with the same subject.
-    let fresh = fixture.token("edge-node-1");
-    fixture.send_status(&fresh, &another).await.expect("answered");
+}
+
+/// Nodes get new tokens all the time. A node must not speak for another host with its next one.
+#[tokio::test]
+async fn a_new_token_of_a_node_is_refused_for_another_host() {
+    let fixture = TokenFixture::new().await;
+    let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
+    fixture.send_status(&fixture.token("edge-node-1"), &one).await.expect("answered");
+    let replica = fixture.replica().await;
+    for manager in [&fixture.manager, &replica] {
+        let next = fixture.token("edge-node-1");
+        let answer = send_status(manager, &next, &another).await;
+        assert_eq!(refusal_code(&answer), Code::PermissionDenied);
+        let answer = send_heartbeat(manager, &next, &another).await;
+        assert_eq!(refusal_code(&answer), Code::PermissionDenied);
+        send_status(manager, &next, &one).await.expect("its own host");
+    }
+    fixture.send_status(&fixture.token("edge-node-2"), &another).await.expect("answered");
+}
+
+#[tokio::test]
+async fn nodes_with_a_shared_subject_are_bound_by_their_tokens() {
+    let fixture = TokenFixture::with_binding("sub", NodeBinding::TokenOnly).await;
+    let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
+    let token = fixture.token("all-nodes");
+    fixture.send_status(&token, &one).await.expect("answered");
+    let answer = fixture.send_status(&token, &another).await;
+    assert_eq!(refusal_code(&answer), Code::PermissionDenied);
+    fixture.send_status(&fixture.token("all-nodes"), &another).await.expect("answered");
+}
+
+#[tokio::test]
+async fn a_token_that_names_its_host_is_refused_for_every_other_host() {
+    let pattern = NodePattern::new("edgenode-{uuid}").expect("a pattern");
+    let fixture = TokenFixture::with_binding("sub", NodeBinding::Pattern(pattern)).await;
+    let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
+    let token = fixture.token(&format!("edgenode-{}", one.guid));
+    // Also before its own host has used it.
+    let answer = fixture.send_status(&token, &another).await;
+    assert_eq!(refusal_code(&answer), Code::PermissionDenied);
+    fixture.send_status(&token, &one).await.expect("answered");
+    send_heartbeat(&fixture.manager, &token, &one).await.expect("answered");
+    let unnamed = fixture.token("edge-node-1");
+    let answer = fixture.send_status(&unnamed, &one).await;
+    assert_eq!(refusal_code(&answer), Code::Unauthenticated);
 }
 
 #[tokio::test]

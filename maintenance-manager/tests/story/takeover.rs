@@ -4,6 +4,7 @@ use evenkeel_domain::assignment::Scope;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::{Attempt, Facts, PollRequest};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
+use tonic::Code;
 use uuid::Uuid;
 
 use crate::fleet::{EimTestNode, sample, window};
@@ -32,6 +33,38 @@ async fn install_own_agent(server: &TestServer, eim: &EimTestNode) -> TestNode {
 async fn run_states(server: &TestServer, node: &TestNode) -> Vec<&'static str> {
     let runs = server.runs(node).await;
     runs.iter().map(|run| run.state.name()).collect()
+}
+
+#[tokio::test]
+async fn an_ordinary_join_token_does_not_replace_an_eim_agent() {
+    let server = TestServer::new().await;
+    let eim = server.eim_node(1).await;
+    let machine = Uuid::parse_str(&eim.guid).expect("a UUID").as_u128();
+    server.send_status(&eim, sample(S::UpToDate)).await;
+    for one_time in [false, true] {
+        let token = server.join_token(one_time, true).await;
+        let refused = server.enroll(&token, machine, 1).await.expect_err("refused");
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains("--replace-eim-agents"), "{}", refused.message());
+    }
+    server.send_status(&eim, sample(S::UpToDate)).await;
+
+    install_own_agent(&server, &eim).await;
+
+    // Our agent is at work now, so an ordinary token is enough for its next request.
+    let token = server.join_token(false, true).await;
+    server.enroll(&token, machine, 1).await.expect("enrolled again");
+}
+
+/// A host that was registered for our agent has no agent yet.
+#[tokio::test]
+async fn an_ordinary_join_token_is_enough_for_a_host_without_an_agent() {
+    let server = TestServer::new().await;
+    let registered = server.eim_node(1).await;
+    let machine = Uuid::parse_str(&registered.guid).expect("a UUID").as_u128();
+    let token = server.join_token(false, false).await;
+    let answer = server.enroll(&token, machine, 1).await.expect("enrolled");
+    assert_eq!(answer.host_id, registered.host.to_string());
 }
 
 #[tokio::test]

@@ -114,12 +114,22 @@ impl TestServer {
     }
 
     pub async fn join_token(&self, one_time: bool, may_create_hosts: bool) -> String {
+        self.create_join_token(one_time, may_create_hosts, false).await
+    }
+
+    async fn create_join_token(
+        &self,
+        one_time: bool,
+        may_create_hosts: bool,
+        may_replace_eim_agents: bool,
+    ) -> String {
         let token = JoinToken::generate(None).expect("randomness");
         let spec = JoinTokenSpec {
             name: Name::default(),
             expires_at: self.clock.now() + TimeDelta::hours(1),
             one_time,
             may_create_hosts,
+            may_replace_eim_agents,
         };
         let tx = self.tx().await;
         let digest = *token.secret_hash().as_bytes();
@@ -162,7 +172,7 @@ impl TestServer {
     /// Installs our own agent on an EIM node.
     pub async fn take_over(&self, eim: &crate::fleet::EimTestNode) -> TestNode {
         let machine = Uuid::parse_str(&eim.guid).expect("a UUID").as_u128();
-        let token = self.join_token(false, true).await;
+        let token = self.create_join_token(false, true, true).await;
         let answer = self.enroll(&token, machine, 1).await;
         TestNode::from_enrolment(answer.expect("enrolled"))
     }

@@ -10,6 +10,7 @@ table! {
         pub expires_at: DateTimeUtc,
         pub one_time: bool,
         pub may_create_hosts: bool,
+        pub may_replace_eim_agents: bool,
         pub used: i32,
         pub last_used_at: Option<DateTimeUtc>,
         pub revoked_at: Option<DateTimeUtc>,

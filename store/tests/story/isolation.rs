@@ -16,6 +16,7 @@ use evenkeel_domain::run::{RunEvent, RunTimeouts};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
+use evenkeel_store::node_tokens::NodeToken;
 use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
@@ -53,7 +54,8 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     };
     package_versions::record_seen(&tx, &[version], NOON).await.expect("recorded");
     let expires_at = NOON + TimeDelta::hours(1);
-    node_tokens::bind(&tx, &[1; 32], host.id, expires_at, NOON).await.expect("bound");
+    let node_token = NodeToken { digest: [1; 32], subject: Some([2; 32]), expires_at };
+    node_tokens::bind(&tx, &node_token, host.id, NOON).await.expect("bound");
     let begun = numbered_record(RunEvent::Began, 1);
     let timeouts = RunTimeouts::default();
     runs::advance(&tx, new_attempt(&instance, 1), &begun, &timeouts, NOON).await.expect("opened");
@@ -62,6 +64,7 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
         expires_at: NOON + TimeDelta::days(1),
         one_time: true,
         may_create_hosts: true,
+        may_replace_eim_agents: false,
     };
     join_tokens::create(&tx, &token, token_digest(tenant), NOON).await.expect("a token");
     tx.commit().await.expect("committed");

@@ -23,6 +23,7 @@ use crate::admission::peer::Peer;
 use crate::durations::to_time_delta;
 use crate::grpc::agent::certificates::RequestedKeys;
 use crate::manager::MaintenanceManager;
+use crate::node_transaction::none_if_missing;
 use crate::status;
 use crate::wire::agent::timestamp;
 
@@ -165,11 +166,17 @@ async fn admit_machine(
     let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
     let token = join_tokens::lock(&tx, digest).await.map_err(status::from_store_error)?;
     let serial = claim.joining.serial.as_ref();
-    let existing =
+    let (existing, has_eim_agent) =
         lock_existing(&tx, claim.joining.uuid, serial).await.map_err(status::from_store_error)?;
     let is_retry =
         existing.as_ref().is_some_and(|host| host.public_key == claim.joining.public_key);
     check_admission(&token, existing.as_ref(), is_retry, now)?;
+    if has_eim_agent && !token.spec.may_replace_eim_agents {
+        return Err(Status::permission_denied(
+            "an agent of EIM uses the host of this machine, and the join token does not allow to replace it: \
+             use one of `evenkeel join-token create --replace-eim-agents`",
+        ));
+    }
     let admitted = create_node(&tx, &token, existing, claim, now);
     let (host, instance) = admitted.await?;
     if !instance.is_trusted() {
@@ -191,21 +198,23 @@ async fn admit_machine(
     Ok((host, instance, decryption_certificate))
 }
 
-/// Finds and locks the host of the machine. The node state is locked first: this is the lock order.
+/// Finds and locks the host of the machine. Also returns whether an agent of EIM uses it: a node
+/// that is in use without a key of our agent. The node state is locked first: this is the lock
+/// order.
 async fn lock_existing(
     tx: &Tx,
     uuid: Uuid,
     serial: Option<&SerialNumber>,
-) -> Result<Option<Host>, StoreError> {
+) -> Result<(Option<Host>, bool), StoreError> {
     let Some(existing) = hosts::find_registered(tx, uuid, serial).await? else {
-        return Ok(None);
+        return Ok((None, false));
     };
-    match nodes::lock(tx, existing.id).await {
-        Ok(_) | Err(StoreError::NotFound { .. }) => {}
-        Err(error) => return Err(error),
-    }
+    let node = none_if_missing(nodes::lock(tx, existing.id).await)?;
     // Another machine may have enrolled as this host in the meantime, so the host is read again.
-    hosts::lock(tx, existing.id).await.map(Some)
+    let host = hosts::lock(tx, existing.id).await?;
+    let is_in_use = node.is_some_and(|node| node.provisioned);
+    let has_eim_agent = is_in_use && host.public_key.is_empty();
+    Ok((Some(host), has_eim_agent))
 }
 
 /// Whether the machine may enrol. `is_retry` means that the same machine repeats its request: its

@@ -20,6 +20,7 @@ use evenkeel_store::assignments::Resumption;
 use evenkeel_store::hosts::{HostChange, JoinRequest};
 use evenkeel_store::image_series::ImageSeries;
 use evenkeel_store::instances::InstanceChange;
+use evenkeel_store::node_tokens::NodeToken;
 use evenkeel_store::runs::{EventBatch, Subject};
 use evenkeel_store::schedules::repeated;
 use evenkeel_store::settings::ProjectSettings;
@@ -97,8 +98,8 @@ async fn write_hosts(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
         }
         "node_tokens::bind" => {
             let expires_at = NOON + TimeDelta::hours(1);
-            let bound = node_tokens::bind(tx, &[9; 32], id, expires_at, NOON).await;
-            bound.map(drop)
+            let token = NodeToken { digest: [9; 32], subject: Some([8; 32]), expires_at };
+            node_tokens::bind(tx, &token, id, NOON).await.map(drop)
         }
         _ => return None,
     })
@@ -240,6 +241,7 @@ async fn write_schedules(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult
         expires_at: NOON + TimeDelta::days(1),
         one_time: true,
         may_create_hosts: true,
+        may_replace_eim_agents: false,
     };
     Some(match name {
         "schedules::create" => schedules::create(tx, &later, NOON).await.map(drop),

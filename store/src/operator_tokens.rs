@@ -1,0 +1,150 @@
+//! Tokens of operators that were issued, and the revoked ones. No token is stored.
+
+use evenkeel_domain::Time;
+use sea_orm::QueryResult;
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::tx::{FleetTx, execute, query_all, query_one};
+
+const RESOURCE: &str = "operator token";
+
+const COLUMNS: &str = "id, subject, roles, issued_at, expires_at, revoked_at, revoked_by";
+
+/// A token that was issued to an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorToken {
+    /// The claim `jti` of the token.
+    pub id: Uuid,
+    pub subject: String,
+    /// Roles, as in the token.
+    pub roles: Vec<String>,
+    pub issued_at: Time,
+    pub expires_at: Time,
+    pub revoked_at: Option<Time>,
+    /// Who revoked it.
+    pub revoked_by: Option<String>,
+}
+
+/// A subject whose tokens are revoked if they were issued up to some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RevokedSubject {
+    /// The issuer of the tokens; empty for our own.
+    pub issuer: String,
+    pub subject: String,
+    /// Tokens that were issued up to this time are revoked.
+    pub revoked_until: Time,
+}
+
+/// Everything that is revoked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RevokedTokens {
+    /// The ids of the tokens. Expired ones are left out once they are removed.
+    pub ids: Vec<Uuid>,
+    pub subjects: Vec<RevokedSubject>,
+}
+
+/// Records a token that was issued.
+pub async fn record(tx: &FleetTx, token: &OperatorToken) -> Result<(), StoreError> {
+    let sql = "INSERT INTO operator_tokens (id, subject, roles, issued_at, expires_at) \
+               VALUES ($1, $2, $3, $4, $5)";
+    let values = [
+        token.id.into(),
+        token.subject.clone().into(),
+        token.roles.clone().into(),
+        token.issued_at.into(),
+        token.expires_at.into(),
+    ];
+    execute(tx.conn(), sql, values).await.map(drop)
+}
+
+/// The recorded tokens, the latest first.
+pub async fn list(tx: &FleetTx) -> Result<Vec<OperatorToken>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM operator_tokens ORDER BY issued_at DESC, id");
+    query_all(tx.conn(), sql, []).await?.iter().map(read_token).collect()
+}
+
+/// Revokes a token. Idempotent: the first revocation stays.
+///
+/// # Errors
+/// It is not recorded.
+pub async fn revoke(
+    tx: &FleetTx,
+    id: Uuid,
+    by: &str,
+    now: Time,
+) -> Result<OperatorToken, StoreError> {
+    let sql = format!(
+        "UPDATE operator_tokens SET revoked_at = coalesce(revoked_at, $2), \
+         revoked_by = coalesce(revoked_by, $3) WHERE id = $1 RETURNING {COLUMNS}"
+    );
+    let row = query_one(tx.conn(), sql, [id.into(), now.into(), by.into()]).await?;
+    read_token(&row.ok_or(StoreError::NotFound { what: RESOURCE })?)
+}
+
+/// Revokes all tokens of a subject that were issued up to a time. Of our own tokens also those that
+/// are recorded, and the logins.
+pub async fn revoke_subject(
+    tx: &FleetTx,
+    revoked: &RevokedSubject,
+    by: &str,
+) -> Result<(), StoreError> {
+    let RevokedSubject { issuer, subject, revoked_until } = revoked;
+    let sql = "INSERT INTO revoked_subjects (issuer, subject, revoked_until, revoked_by) \
+               VALUES ($1, $2, $3, $4) ON CONFLICT (issuer, subject) DO UPDATE SET \
+               revoked_until = greatest(revoked_subjects.revoked_until, excluded.revoked_until), \
+               revoked_by = excluded.revoked_by";
+    let values =
+        [issuer.as_str().into(), subject.as_str().into(), (*revoked_until).into(), by.into()];
+    execute(tx.conn(), sql, values).await?;
+    if !issuer.is_empty() {
+        return Ok(());
+    }
+    let sql = "UPDATE operator_tokens SET revoked_at = $2, revoked_by = $3 \
+               WHERE subject = $1 AND revoked_at IS NULL";
+    let values = [subject.as_str().into(), (*revoked_until).into(), by.into()];
+    execute(tx.conn(), sql, values).await?;
+    let sql = "UPDATE logins SET revoked_at = $2 WHERE subject = $1 AND revoked_at IS NULL";
+    let values = [subject.as_str().into(), (*revoked_until).into()];
+    execute(tx.conn(), sql, values).await.map(drop)
+}
+
+/// Reads everything that is revoked.
+pub async fn load_revoked(tx: &FleetTx) -> Result<RevokedTokens, StoreError> {
+    let sql = "SELECT id FROM operator_tokens WHERE revoked_at IS NOT NULL";
+    let rows = query_all(tx.conn(), sql, []).await?;
+    let ids: Result<Vec<Uuid>, StoreError> =
+        rows.iter().map(|row| Ok(row.try_get_by_index(0)?)).collect();
+    let sql = "SELECT issuer, subject, revoked_until FROM revoked_subjects";
+    let rows = query_all(tx.conn(), sql, []).await?;
+    let read_subject = |row: &QueryResult| {
+        Ok(RevokedSubject {
+            issuer: row.try_get_by_index(0)?,
+            subject: row.try_get_by_index(1)?,
+            revoked_until: row.try_get_by_index(2)?,
+        })
+    };
+    let subjects: Result<Vec<_>, StoreError> = rows.iter().map(read_subject).collect();
+    Ok(RevokedTokens { ids: ids?, subjects: subjects? })
+}
+
+/// Deletes at most `limit` tokens that expired before a time. Returns their number. Safe on several
+/// replicas at once.
+pub async fn delete_expired(tx: &FleetTx, before: Time, limit: u32) -> Result<u64, StoreError> {
+    let sql = "WITH old AS (SELECT id FROM operator_tokens WHERE expires_at < $1 \
+               ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED) \
+               DELETE FROM operator_tokens t USING old WHERE t.id = old.id";
+    execute(tx.conn(), sql, [before.into(), i64::from(limit).into()]).await
+}
+
+fn read_token(row: &QueryResult) -> Result<OperatorToken, StoreError> {
+    Ok(OperatorToken {
+        id: row.try_get_by_index(0)?,
+        subject: row.try_get_by_index(1)?,
+        roles: row.try_get_by_index(2)?,
+        issued_at: row.try_get_by_index(3)?,
+        expires_at: row.try_get_by_index(4)?,
+        revoked_at: row.try_get_by_index(5)?,
+        revoked_by: row.try_get_by_index(6)?,
+    })
+}
