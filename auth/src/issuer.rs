@@ -124,7 +124,7 @@ impl ExternalIssuer {
 const DEFAULT_ROLES_CLAIM: &str = "realm_access.roles";
 
 /// Claim that names a node, unless another is set.
-const DEFAULT_NODE_CLAIM: &str = "sub";
+pub const DEFAULT_NODE_CLAIM: &str = "sub";
 
 /// How the tokens of an issuer's nodes are bound to hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use evenkeel_auth::issuer::DEFAULT_NODE_CLAIM;
 use evenkeel_auth::{Authority, CertificateAuthority, ExternalIssuer};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_store::Store;
@@ -34,6 +35,7 @@ pub(crate) struct AppContext {
 impl AppContext {
     pub(crate) fn open(config: &Config, data_dir: &Path, store: Store) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        warn_without_audience(&config.auth.issuers);
         let authority = Arc::new(open_authority(config, data_dir)?);
         let rest_authenticator = if config.auth.disabled {
             tracing::warn!(
@@ -88,8 +90,21 @@ pub(crate) fn open_issuer(config: &IssuerConfig) -> anyhow::Result<ExternalIssue
         Some(file) => ExternalIssuer::open(issuer, audience, file)?,
         None => ExternalIssuer::discover(issuer, audience)?,
     };
-    Ok(match &config.roles {
+    let outside = match &config.roles {
         Some(claim) => outside.with_roles_claim(claim),
         None => outside,
-    })
+    };
+    let binding = config.node_binding().map_err(anyhow::Error::msg)?;
+    let node_claim = config.node_claim.as_deref().unwrap_or(DEFAULT_NODE_CLAIM);
+    Ok(outside.with_role_limits(config.role_limits()).with_node_binding(node_claim, binding))
+}
+
+/// Warns of an issuer whose tokens may be meant for other programs.
+fn warn_without_audience(issuers: &[IssuerConfig]) {
+    for issuer in issuers.iter().filter(|issuer| issuer.audience.is_none()) {
+        tracing::warn!(
+            issuer = issuer.issuer,
+            "auth.issuers.audience is not set: tokens of this issuer for every other program are accepted as well"
+        );
+    }
 }

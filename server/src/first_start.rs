@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use chrono::TimeDelta;
 use evenkeel_auth::Role;
 use evenkeel_store::projects;
 
 use crate::app_context::AppContext;
+use crate::operator_tokens;
 
 /// Creates the first project if there is none. In that case, it also writes an administrator token
 /// to a file that only its owner can read, and logs the command to log in with it. The token itself
@@ -30,10 +30,11 @@ pub(crate) async fn run_first_start(
     if !created {
         return Ok(());
     }
-    let lifetime = TimeDelta::from_std(token_for).context("auth.first_token_ttl is too long")?;
     let roles = [Role::Write(project.id.uuid()), Role::Administrator];
-    let issued = context.authority.issue_operator("administrator", &roles, lifetime, now);
-    let issued = issued.context("cannot create the first token")?;
+    let holder = ("administrator", &roles[..]);
+    let issued =
+        operator_tokens::issue_recorded(&tx, &context.authority, holder, token_for, now).await;
+    let issued = issued.context("cannot create the first token (auth.first_token_ttl)")?;
     let path = data_dir.join("operator-token");
     write_private_file(&path, issued.token.reveal())
         .with_context(|| format!("cannot write {}", path.display()))?;

@@ -15,6 +15,7 @@
 //! | `services` | the services and their listeners |
 //! | `shared_keys` | the keys that all servers on one database share |
 //! | `first_start` | the project `default` and the first token |
+//! | `operator_tokens` | records issued tokens, and follows the revoked ones |
 //! | `listen`, `http`, `https`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
 //! | `client_certificates` | verifies the certificates of nodes in handshakes |
 //! | `realm` | token endpoint: login with a password |
@@ -40,6 +41,7 @@ mod listen;
 mod loopback_guard;
 mod memory;
 mod observe;
+mod operator_tokens;
 mod proxy_header;
 mod realm;
 mod services;

@@ -7,7 +7,7 @@
 mod attempts;
 pub(crate) mod user_store;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +20,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Json, Router};
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{Authority, RefreshToken, User};
-use evenkeel_kit::{Clock, Secret};
+use evenkeel_auth::{Authority, IssueError, RefreshToken, User};
+use evenkeel_kit::{Clock, Secret, chain};
+use evenkeel_store::logins::{self, LoginRefresh};
+use evenkeel_store::{Store, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::config::{LoginConfig, is_origin};
 use crate::listen::Peer;
@@ -52,6 +55,7 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 /// Issues tokens to users with a password.
 #[derive(Debug)]
 pub(crate) struct Realm {
+    store: Store,
     authority: Arc<Authority>,
     clock: Arc<dyn Clock>,
     users: Arc<UserStore>,
@@ -67,6 +71,7 @@ impl Realm {
     /// Creates the endpoint for the users in a file, which must be valid.
     pub(crate) fn open(
         login: &LoginConfig,
+        store: &Store,
         authority: &Arc<Authority>,
         clock: &Arc<dyn Clock>,
     ) -> anyhow::Result<Self> {
@@ -74,6 +79,7 @@ impl Realm {
             TimeDelta::from_std(length).with_context(|| format!("auth.login.{name} is too long"))
         };
         Ok(Self {
+            store: store.clone(),
             authority: Arc::clone(authority),
             clock: Arc::clone(clock),
             users: Arc::new(UserStore::open(&login.users)?),
@@ -136,7 +142,7 @@ impl Realm {
         let peer = peer.map(|Extension(Peer(address))| address.ip().to_canonical());
         let is_proxy = peer.is_some_and(|peer| self.trusted_proxies.contains(&peer));
         let forwarded = |name| last_header_value(headers, name).filter(|_| is_proxy);
-        let client = forwarded(FORWARDED_FOR).and_then(|client| client.parse().ok());
+        let client = forwarded(FORWARDED_FOR).and_then(parse_client_address);
         let scheme = match forwarded(FORWARDED_PROTO) {
             Some("https") => "https",
             _ => "http",
@@ -157,6 +163,14 @@ impl Realm {
 fn last_header_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let value = headers.get_all(name).iter().next_back()?;
     value.to_str().ok()?.rsplit(',').next().map(str::trim)
+}
+
+/// Parses an address of `X-Forwarded-For`. Some proxies add the port of the client, and brackets
+/// around an IPv6 address.
+fn parse_client_address(text: &str) -> Option<IpAddr> {
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
+    let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    text.parse().ok().or_else(with_port).or_else(in_brackets)
 }
 
 async fn openid_configuration(
@@ -252,16 +266,40 @@ impl Realm {
             client = client.map(tracing::field::display),
             "a user logged in"
         );
-        let now = self.clock.now();
         let refresh = RefreshToken {
             endpoint,
             client: grant.client_id,
             subject: user.name.clone(),
             session: user.session(),
+            login: Uuid::new_v4(),
+            generation: 0,
         };
-        let issued = self.authority.issue_refresh(&refresh, self.refresh_token_ttl, now);
-        let issued = issued.map_err(|error| internal_error(&error))?;
-        self.token_response(&user, &issued.token, issued.expires_at)
+        let now = self.clock.now();
+        let expires_at = now.checked_add_signed(self.refresh_token_ttl);
+        let expires_at = expires_at.ok_or_else(|| internal_error(&IssueError::TooLong))?;
+        let begun = self.begin_login(&refresh, expires_at, now).await;
+        begun.map_err(|error| store_error(&error))?;
+        self.token_response(&user, &refresh, expires_at)
+    }
+
+    async fn begin_login(
+        &self,
+        refresh: &RefreshToken,
+        expires_at: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let tx = self.store.fleet().await?;
+        logins::begin(&tx, refresh.login, &refresh.subject, expires_at, now).await?;
+        tx.commit().await
+    }
+
+    /// Replaces a refresh token by the next one of its login.
+    async fn refresh_login(&self, refresh: &RefreshToken) -> Result<LoginRefresh, StoreError> {
+        let tx = self.store.fleet().await?;
+        let now = self.clock.now();
+        let refreshed = logins::refresh(&tx, refresh.login, refresh.generation, now).await?;
+        tx.commit().await?;
+        Ok(refreshed)
     }
 
     /// Returns the user if the password is correct. Runs on a blocking thread; the number of
@@ -282,7 +320,7 @@ impl Realm {
         checked.await.map_err(|error| internal_error(&error))
     }
 
-    /// A refresh token is valid only while the user exists with the same password and roles.
+    /// A refresh token is valid once, while the user exists with the same password.
     async fn grant_by_refresh_token(&self, grant: TokenRequest) -> Result<Json<Value>, TokenError> {
         let Some(token) = grant.refresh_token else {
             return Err(invalid_request("refresh_token is required".to_owned()));
@@ -298,24 +336,40 @@ impl Realm {
         let user = users.find(&refresh.subject);
         let user = user.filter(|user| user.session() == refresh.session);
         let user = user.ok_or_else(|| invalid_grant("log in again"))?;
-        self.token_response(user, &token, expires_at)
+        let refreshed = self.refresh_login(&refresh).await;
+        match refreshed.map_err(|error| store_error(&error))? {
+            LoginRefresh::Continued(generation) => {
+                let next = RefreshToken { generation, ..refresh };
+                self.token_response(user, &next, expires_at)
+            }
+            LoginRefresh::Ended => Err(invalid_grant("log in again")),
+            LoginRefresh::Reused => {
+                tracing::warn!(
+                    user = user.name,
+                    "a refresh token was used twice, so the login was ended: somebody else may have a copy"
+                );
+                Err(invalid_grant("the token was used before; log in again"))
+            }
+        }
     }
 
-    /// Returns an access token and the refresh token.
+    /// Returns an access token and a refresh token.
     fn token_response(
         &self,
         user: &User,
-        refresh: &Secret,
+        refresh: &RefreshToken,
         refresh_until: DateTime<Utc>,
     ) -> Result<Json<Value>, TokenError> {
         let now = self.clock.now();
+        let refresh_token = self.authority.issue_refresh(refresh, refresh_until, now);
+        let refresh_token = refresh_token.map_err(|error| internal_error(&error))?;
         let access =
             self.authority.issue_operator(&user.name, &user.roles, self.access_token_ttl, now);
         let access = access.map_err(|error| internal_error(&error))?;
         Ok(Json(json!({
             "access_token": access.token.reveal(),
             "expires_in": (access.expires_at - now).num_seconds(),
-            "refresh_token": refresh.reveal(),
+            "refresh_token": refresh_token.reveal(),
             "refresh_expires_in": (refresh_until - now).num_seconds().max(0),
             "token_type": "Bearer",
         })))
@@ -336,6 +390,8 @@ enum TokenError {
     TooManyAttempts(Duration),
     /// Too many concurrent requests.
     Overloaded,
+    /// The database cannot be used at the moment.
+    Unavailable,
     /// Internal error. Details are in the log.
     Internal,
 }
@@ -357,6 +413,16 @@ fn internal_error(error: &dyn std::error::Error) -> TokenError {
     TokenError::Internal
 }
 
+fn store_error(error: &StoreError) -> TokenError {
+    match error {
+        StoreError::Unreachable(_) | StoreError::Busy(_) => {
+            tracing::warn!(error = %chain(error), "a login was refused: the database cannot be used");
+            TokenError::Unavailable
+        }
+        error => internal_error(error),
+    }
+}
+
 impl IntoResponse for TokenError {
     fn into_response(self) -> Response {
         let (status, error, why, wait) = match self {
@@ -370,6 +436,11 @@ impl IntoResponse for TokenError {
             }
             Self::Overloaded => {
                 let why = "too many concurrent logins; try again in a moment".to_owned();
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                (status, "temporarily_unavailable", why, Some(1))
+            }
+            Self::Unavailable => {
+                let why = "the database cannot be reached; try again in a moment".to_owned();
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 (status, "temporarily_unavailable", why, Some(1))
             }

@@ -21,7 +21,9 @@ use crate::https::{self, HttpsSettings, HttpsTimeouts};
 use crate::listen::{self, Listener, UnauthenticatedLimits};
 use crate::proxy_header::TrustedProxies;
 use crate::realm::Realm;
-use crate::{admin, clock_watch, http, loopback_guard, memory, observe, southbound};
+use crate::{
+    admin, clock_watch, http, loopback_guard, memory, observe, operator_tokens, southbound,
+};
 
 /// Services that this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +144,7 @@ impl Listeners {
     ) -> anyhow::Result<()> {
         let metrics = observe::install(life)?;
         context.authority.spawn_key_refresh(life)?;
+        operator_tokens::spawn_revocation_watch(context, life);
         spawn_hint_sender(context, life);
         clock_watch::spawn(context, life);
         if self.southbound.is_some() || self.files.is_some() {
@@ -195,7 +198,8 @@ fn rest_router(config: &Config, context: &AppContext) -> anyhow::Result<Router> 
         settings: config.inventory_settings()?,
     });
     if let Some(login) = &config.auth.login {
-        router = Realm::open(login, &context.authority, &context.clock)?.into_router(router);
+        let realm = Realm::open(login, &context.store, &context.authority, &context.clock)?;
+        router = realm.into_router(router);
     }
     if config.auth.disabled {
         router = loopback_guard::only_from_loopback(router, &config.rest.cors_origins);

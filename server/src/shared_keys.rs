@@ -1,17 +1,21 @@
-//! The keys that all servers on one database share: the key that signs tokens, and the certificate
-//! authority of nodes and their listeners. The database records their fingerprints. A server with
-//! other keys would issue tokens and certificates that the other servers and the nodes do not accept,
-//! so it does not start.
+//! The keys that all servers on one database share: the keys that sign tokens of operators and
+//! credentials of nodes, and the certificate authority of nodes and their listeners. The database
+//! records their fingerprints. A server with other keys would issue tokens and certificates that the
+//! other servers and the nodes do not accept, so it does not start.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
-use evenkeel_auth::{CertificateAuthority, Keys, ca};
+use evenkeel_auth::{CertificateAuthority, KeyPurpose, Keys, ca};
 use evenkeel_store::server_keys::{self, SharedKey};
 use evenkeel_store::{FleetTx, Store};
 
 use crate::config::Config;
+
+/// The keys that sign, as the database records them.
+const SIGNING_KEYS: [(KeyPurpose, SharedKey); 2] =
+    [(KeyPurpose::Nodes, SharedKey::Nodes), (KeyPurpose::Operators, SharedKey::Operators)];
 
 /// The folders of the keys of this server.
 #[derive(Debug)]
@@ -48,25 +52,36 @@ impl KeyFolders {
         tx.commit().await.context("cannot record the fingerprints of the keys")
     }
 
-    /// The folder may also have a new signing key, as long as it keeps the recorded one.
+    /// A folder may also have a new signing key, as long as it keeps the recorded one.
     async fn check_signing_keys(&self, tx: &FleetTx, now: DateTime<Utc>) -> anyhow::Result<()> {
-        const KEY: SharedKey = SharedKey::Signing;
-        let ids = Keys::ids_in(&self.keys).context("the signing keys are not usable")?;
-        let known = server_keys::find(tx, KEY).await?;
-        if let Some(known) = known.filter(|known| !ids.contains(known)) {
-            bail!(self.other_keys("signing keys", &known, &self.keys, "auth.keys"));
+        for (purpose, key) in SIGNING_KEYS {
+            if let Some(known) = server_keys::find(tx, key).await? {
+                self.check_contains(purpose, &known)?;
+            }
         }
         let keys = self.open_keys()?;
-        let recorded = server_keys::record_first(tx, KEY, keys.signing_id(), now).await?;
-        if recorded == keys.signing_id() {
+        for (purpose, key) in SIGNING_KEYS {
+            let own = keys.signing_id(purpose);
+            let recorded = server_keys::record_first(tx, key, own, now).await?;
+            if recorded == own {
+                continue;
+            }
+            // Another server may have recorded its key since the look above.
+            self.check_contains(purpose, &recorded)?;
+            tracing::info!(?purpose, old = recorded, new = own, "the signing key was changed");
+            server_keys::replace(tx, key, own, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a folder of keys without the recorded key.
+    fn check_contains(&self, purpose: KeyPurpose, known: &str) -> anyhow::Result<()> {
+        let ids = Keys::ids_in(&self.keys, purpose).context("the signing keys are not usable")?;
+        if ids.iter().any(|id| id == known) {
             return Ok(());
         }
-        // Another server has recorded its key since the look above.
-        if !ids.contains(&recorded) {
-            bail!(self.other_keys("signing keys", &recorded, &self.keys, "auth.keys"));
-        }
-        tracing::info!(old = recorded, new = keys.signing_id(), "the signing key was changed");
-        Ok(server_keys::replace(tx, KEY, keys.signing_id(), now).await?)
+        let folder = purpose.folder(&self.keys);
+        bail!(self.other_keys("signing keys", known, &folder, "auth.keys"))
     }
 
     async fn check_ca(&self, tx: &FleetTx, now: DateTime<Utc>) -> anyhow::Result<()> {
@@ -91,7 +106,9 @@ impl KeyFolders {
     pub(crate) async fn accept(&self, store: &Store, now: DateTime<Utc>) -> anyhow::Result<()> {
         let tx = store.fleet().await?;
         let keys = self.open_keys()?;
-        server_keys::replace(&tx, SharedKey::Signing, keys.signing_id(), now).await?;
+        for (purpose, key) in SIGNING_KEYS {
+            server_keys::replace(&tx, key, keys.signing_id(purpose), now).await?;
+        }
         let ca = self.open_ca(now)?;
         server_keys::replace(&tx, SharedKey::Authority, &ca.digest(), now).await?;
         Ok(tx.commit().await?)

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::services::{Addresses, Listeners, ServiceSelection};
 use crate::shared_keys::KeyFolders;
-use crate::{check, data_dir, first_start, tools};
+use crate::{check, data_dir, first_start, operator_tokens, tools};
 
 /// Runs the command. Errors are written to standard error.
 pub async fn run(cli: Cli) -> ExitCode {
@@ -109,6 +109,9 @@ async fn start_services(
     let folders = KeyFolders::new(&config, data_dir);
     folders.check(&database.store, SystemClock.now()).await?;
     let context = AppContext::open(&config, data_dir, database.store.clone())?;
+    operator_tokens::load_revocations(&context.store, &context.authority)
+        .await
+        .context("cannot read the revoked tokens")?;
     let addresses = listeners.addresses();
     let token_for = config.auth.first_token_ttl;
     first_start::run_first_start(&context, data_dir, token_for, addresses.rest)

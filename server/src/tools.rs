@@ -2,21 +2,19 @@
 //! exit.
 
 use std::io::{self, BufRead, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use chrono::TimeDelta;
-use evenkeel_auth::{Keys, Role, users};
+use evenkeel_auth::{Authority, IssuedToken, Keys, Role, users};
 use evenkeel_kit::{Clock, Secret, SystemClock};
-use evenkeel_store::{Store, projects};
+use evenkeel_store::{FleetTx, Store, projects};
 use uuid::Uuid;
 
 use crate::cli::{MigrateArgs, OperatorRole, OperatorTokenArgs};
 use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::shared_keys::KeyFolders;
-use crate::{app_context, data_dir};
+use crate::{app_context, data_dir, operator_tokens};
 
 /// Migrates the database schema, or prints what a migration would do.
 pub(crate) async fn migrate(config: &Config, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
@@ -64,27 +62,46 @@ pub(crate) async fn print_operator_token(
     // A token of a new key would be useless: no server accepts it.
     if Keys::read(&folder).context("the signing keys are not usable")?.is_none() {
         anyhow::bail!(
-            "no keys of a server in {}; is --data-dir or --config right?",
+            "no keys of a server in {}; is --data-dir or --config right? A server of this release creates missing \
+             keys when it starts",
             folder.display()
         );
     }
+    let authority = app_context::open_authority(config, data_dir)?;
+    let database =
+        Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Refuse)
+            .await?;
+    let issued = issue_operator_token(&database, &authority, args).await;
+    database.close().await;
+    print_line(issued?.token.reveal())
+}
+
+async fn issue_operator_token(
+    database: &Database,
+    authority: &Authority,
+    args: &OperatorTokenArgs,
+) -> anyhow::Result<IssuedToken> {
+    let tx = database.store.fleet().await?;
     let role = match (args.role, &args.project) {
         (OperatorRole::Admin, _) => Role::Administrator,
-        (OperatorRole::Read, Some(project)) => {
-            Role::Read(resolve_project(config, data_dir, project).await?)
-        }
-        (OperatorRole::Write, Some(project)) => {
-            Role::Write(resolve_project(config, data_dir, project).await?)
-        }
+        (OperatorRole::Read, Some(project)) => Role::Read(resolve_project(&tx, project).await?),
+        (OperatorRole::Write, Some(project)) => Role::Write(resolve_project(&tx, project).await?),
         (_, None) => anyhow::bail!("--project is required"),
     };
-    let authority = app_context::open_authority(config, data_dir)?;
-    let lifetime = TimeDelta::from_std(args.ttl).context("--ttl is too long")?;
-    let issued = authority
-        .issue_operator(&args.subject, &[role], lifetime, SystemClock.now())
-        .context("cannot create a token")?;
-    tracing::info!(%role, subject = args.subject, expires_at = %issued.expires_at, "created a token");
-    print_line(issued.token.reveal())
+    let roles = [role];
+    let holder = (args.subject.as_str(), &roles[..]);
+    let now = SystemClock.now();
+    let issued = operator_tokens::issue_recorded(&tx, authority, holder, args.ttl, now).await;
+    let issued = issued.context("cannot create a token")?;
+    tx.commit().await.context("cannot record the token")?;
+    tracing::info!(
+        %role,
+        subject = args.subject,
+        id = %issued.id,
+        expires_at = %issued.expires_at,
+        "created a token"
+    );
+    Ok(issued)
 }
 
 /// Records the keys of this server in place of those that the database records.
@@ -114,21 +131,12 @@ pub(crate) fn print_password_hash() -> anyhow::Result<ExitCode> {
 }
 
 /// Returns a UUID unchanged; looks up a name in the database.
-async fn resolve_project(config: &Config, data_dir: &Path, project: &str) -> anyhow::Result<Uuid> {
+async fn resolve_project(tx: &FleetTx, project: &str) -> anyhow::Result<Uuid> {
     if let Ok(uuid) = project.parse() {
         return Ok(uuid);
     }
-    let database =
-        Database::open(config, data_dir, PrivatePostgresMode::JoinOrStart, SchemaPolicy::Refuse)
-            .await?;
-    let project_id = find_project(&database, project).await;
-    database.close().await;
-    project_id.with_context(|| format!("cannot find the project {project:?}"))
-}
-
-async fn find_project(database: &Database, project: &str) -> anyhow::Result<Uuid> {
-    let tx = database.store.fleet().await?;
-    Ok(projects::find_by_name(&tx, project).await?.id.uuid())
+    let found = projects::find_by_name(tx, project).await;
+    Ok(found.with_context(|| format!("cannot find the project {project:?}"))?.id.uuid())
 }
 
 fn print_line(text: &str) -> anyhow::Result<ExitCode> {

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evenkeel_auth::{NodeBinding, NodePattern, RoleKind, RoleLimits};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -49,7 +51,8 @@ impl Default for AuthConfig {
 pub(crate) struct IssuerConfig {
     /// Required `iss` claim of its tokens.
     pub(crate) issuer: String,
-    /// Required `aud` claim of its tokens. Without it, the claim is not checked.
+    /// Required `aud` claim of its tokens. Without it, tokens for every program that uses the issuer
+    /// are accepted, and the server logs a warning.
     #[serde(default)]
     pub(crate) audience: Option<String>,
     /// File with the JSON Web Key Set of the issuer.
@@ -62,6 +65,25 @@ pub(crate) struct IssuerConfig {
     /// `realm_access.roles`.
     #[serde(default)]
     pub(crate) roles: Option<String>,
+    /// Roles that the issuer may give. Other roles in its tokens are ignored.
+    #[serde(default = "default_allowed_roles")]
+    pub(crate) allowed_roles: Vec<evenkeel_auth::RoleKind>,
+    /// Projects for which the issuer may give roles, by UUID. Roles for other projects are ignored.
+    /// If not set: all projects.
+    #[serde(default)]
+    pub(crate) projects: Option<Vec<Uuid>>,
+    /// Claim that identifies a node of EIM: names separated by dots, or a JSON pointer. All tokens
+    /// with one value belong to one host: the first that uses one of them. If not set: `sub`.
+    #[serde(default)]
+    pub(crate) node_claim: Option<String>,
+    /// Form of `node_claim`, with `{uuid}` in the place of the UUID of the host, for example
+    /// `edgenode-{uuid}`. Tokens of nodes in another form are refused.
+    #[serde(default)]
+    pub(crate) node_subject: Option<String>,
+    /// Whether several nodes of EIM have the same `node_claim`. Then only each token belongs to one
+    /// host, so a node can speak for another host with a new token.
+    #[serde(default)]
+    pub(crate) shared_node_subject: bool,
 }
 
 /// Token endpoint on the REST listener.
@@ -83,6 +105,10 @@ pub(crate) struct LoginConfig {
     /// Addresses of reverse proxies whose `X-Forwarded-*` headers are trusted.
     #[serde(default)]
     pub(crate) trusted_proxies: Vec<IpAddr>,
+}
+
+fn default_allowed_roles() -> Vec<RoleKind> {
+    RoleLimits::default().kinds
 }
 
 fn default_access_token_ttl() -> Duration {
@@ -118,12 +144,46 @@ impl AuthConfig {
                     ));
                 }
             }
+            outside.check_limits()?;
             if issuers.contains(&issuer.as_str()) {
                 return Err(format!("the issuer {issuer:?} is configured twice"));
             }
             issuers.push(issuer);
         }
         self.login.as_ref().map_or(Ok(()), LoginConfig::check)
+    }
+}
+
+impl IssuerConfig {
+    fn check_limits(&self) -> Result<(), String> {
+        let issuer = &self.issuer;
+        if self.projects.is_some() && self.allowed_roles.contains(&RoleKind::Admin) {
+            return Err(format!(
+                "the issuer {issuer:?} is limited to projects, but may give the role admin, which allows everything in \
+                 every project: remove projects, or admin in allowed_roles"
+            ));
+        }
+        self.node_binding().map(drop)
+    }
+
+    pub(crate) fn role_limits(&self) -> RoleLimits {
+        RoleLimits { kinds: self.allowed_roles.clone(), projects: self.projects.clone() }
+    }
+
+    /// How the tokens of nodes are bound to hosts.
+    pub(crate) fn node_binding(&self) -> Result<NodeBinding, String> {
+        let issuer = &self.issuer;
+        match (&self.node_subject, self.shared_node_subject) {
+            (None, false) => Ok(NodeBinding::FirstHost),
+            (None, true) => Ok(NodeBinding::TokenOnly),
+            (Some(pattern), false) => NodePattern::new(pattern)
+                .map(NodeBinding::Pattern)
+                .map_err(|why| format!("node_subject of the issuer {issuer:?}: {why}")),
+            (Some(_), true) => Err(format!(
+                "the nodes of the issuer {issuer:?} have either their own subjects or a shared one: set node_subject or \
+                 shared_node_subject, not both"
+            )),
+        }
     }
 }
 
@@ -198,6 +258,41 @@ mod tests {
                 (answer, _) => panic!("{text}: {answer:?}"),
             }
         }
+    }
+
+    #[test]
+    fn the_limits_of_an_issuer_do_not_contradict_each_other() {
+        let check = |more: &str| {
+            let issuer = "[[issuers]]\nissuer = 'urn:one'\ndiscovery = true\n";
+            check_auth(&format!("{issuer}{more}"), "0.0.0.0:80")
+        };
+        let project = "projects = ['01900000-0000-7000-8000-000000000001']";
+        for good in [
+            "",
+            "allowed_roles = ['read', 'admin']",
+            project,
+            "projects = []",
+            "node_claim = 'azp'\nnode_subject = 'edgenode-{uuid}'",
+            "shared_node_subject = true",
+        ] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for (bad, part) in [
+            (format!("{project}\nallowed_roles = ['admin']"), "every project"),
+            ("node_subject = 'edgenode'".to_owned(), "must contain {uuid} once"),
+            ("node_subject = '{uuid}'\nshared_node_subject = true".to_owned(), "not both"),
+        ] {
+            let error = check(&bad).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_issuer_is_no_administrator_by_default() {
+        let text = "[[issuers]]\nissuer = 'urn:one'\ndiscovery = true\n";
+        let auth: AuthConfig = Figment::from(Toml::string(text)).extract().unwrap();
+        assert_eq!(auth.issuers[0].role_limits(), RoleLimits::default());
+        assert!(!auth.issuers[0].role_limits().kinds.contains(&RoleKind::Admin));
     }
 
     #[test]

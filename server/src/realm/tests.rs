@@ -3,6 +3,8 @@
 use axum::body::{Body, to_bytes};
 use evenkeel_auth::{Keys, Role, Settings};
 use evenkeel_kit::TestClock;
+use evenkeel_store::operator_tokens::{self, RevokedSubject};
+use evenkeel_store::testing::fresh_store;
 use tower::ServiceExt;
 
 use super::*;
@@ -12,6 +14,7 @@ const PROXY: &str = "127.0.0.1:4000";
 
 struct RealmFixture {
     router: Router,
+    store: Store,
     authority: Arc<Authority>,
     clock: TestClock,
     folder: tempfile::TempDir,
@@ -51,11 +54,12 @@ fn refresh(client: &str, token: &str) -> FormRequest {
 }
 
 impl RealmFixture {
-    fn new() -> Self {
-        Self::with_url(None)
+    async fn new() -> Self {
+        Self::with_url(None).await
     }
 
-    fn with_url(url: Option<&str>) -> Self {
+    async fn with_url(url: Option<&str>) -> Self {
+        let store = fresh_store().await;
         let folder = tempfile::tempdir().unwrap();
         let keys = Keys::open(&folder.path().join("keys")).unwrap();
         let authority = Arc::new(Authority::new(keys, Settings::default()));
@@ -70,9 +74,9 @@ impl RealmFixture {
             trusted_proxies: vec!["127.0.0.1".parse().unwrap()],
         };
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
-        let realm = Realm::open(&config, &authority, &time).unwrap();
+        let realm = Realm::open(&config, &store, &authority, &time).unwrap();
         let api = Router::new().route("/v1/orchestrator", get(async || "the API"));
-        Self { router: realm.into_router(api), authority, clock, folder }
+        Self { router: realm.into_router(api), store, authority, clock, folder }
     }
 
     async fn send(&self, request: Request) -> (StatusCode, HeaderMap, Value) {
@@ -132,7 +136,7 @@ fn users_toml(password: &str) -> String {
 #[tokio::test]
 async fn the_discovery_document_uses_the_requested_host() {
     let path = "/realms/master/.well-known/openid-configuration";
-    let fixture = RealmFixture::new();
+    let fixture = RealmFixture::new().await;
     let (status, headers, configuration) = fixture.get(path, "127.0.0.1:8080").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(headers["content-type"], "application/json");
@@ -141,7 +145,7 @@ async fn the_discovery_document_uses_the_requested_host() {
     let token = format!("{endpoint}/protocol/openid-connect/token");
     assert_eq!(configuration["token_endpoint"], token);
 
-    let with_url = RealmFixture::with_url(Some("https://updates.example"));
+    let with_url = RealmFixture::with_url(Some("https://updates.example")).await;
     let (_, _, configuration) = with_url.get(path, "10.0.0.1").await;
     assert_eq!(configuration["issuer"], "https://updates.example/realms/master");
     for odd in ["", "a b", "evil.example/path", "x\"y"] {
@@ -156,7 +160,7 @@ async fn the_discovery_document_uses_the_requested_host() {
 
 #[tokio::test]
 async fn a_password_is_exchanged_for_tokens_that_eim_clients_can_use() {
-    let fixture = RealmFixture::new();
+    let fixture = RealmFixture::new().await;
     let (status, headers, answer) = fixture.post_token_request(login("alice", PASSWORD)).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     assert_eq!(headers["cache-control"], "no-store");
@@ -173,18 +177,19 @@ async fn a_password_is_exchanged_for_tokens_that_eim_clients_can_use() {
 
 #[tokio::test]
 async fn a_refresh_token_yields_access_tokens_until_it_expires() {
-    let fixture = RealmFixture::new();
+    let fixture = RealmFixture::new().await;
     let token = fixture.log_in().await;
     fixture.clock.advance(TimeDelta::hours(23));
     let (status, _, answer) = fixture.post_token_request(refresh("system-client", &token)).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     let access = answer["access_token"].as_str().unwrap();
     fixture.authority.verify(access, fixture.clock.now()).unwrap();
-    assert_eq!(answer["refresh_token"], token);
-    assert_eq!(answer["refresh_expires_in"], 3600);
+    let next = answer["refresh_token"].as_str().unwrap();
+    assert_ne!(next, token, "each use replaces the token");
+    assert_eq!(answer["refresh_expires_in"], 3600, "the login does not last longer");
 
     for sent in [
-        refresh("somebody-else", &token),
+        refresh("somebody-else", next),
         refresh("system-client", access),
         refresh("system-client", "nonsense"),
         refresh("system-client", ""),
@@ -192,13 +197,78 @@ async fn a_refresh_token_yields_access_tokens_until_it_expires() {
         assert_eq!(fixture.expect_error(sent).await, "invalid_grant");
     }
     fixture.clock.advance(TimeDelta::hours(2));
-    let error = fixture.expect_error(refresh("system-client", &token)).await;
+    let error = fixture.expect_error(refresh("system-client", next)).await;
     assert_eq!(error, "invalid_grant");
 }
 
 #[tokio::test]
+async fn a_refresh_can_be_repeated_shortly_and_a_later_reuse_ends_the_login() {
+    let fixture = RealmFixture::new().await;
+    let first = fixture.log_in().await;
+    let use_token = async |token: &str| {
+        let (status, _, answer) = fixture.post_token_request(refresh("system-client", token)).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        answer["refresh_token"].as_str().unwrap().to_owned()
+    };
+    use_token(&first).await;
+    // The answer was lost.
+    let second = use_token(&first).await;
+    let third = use_token(&second).await;
+    // Somebody has kept a copy of the first token.
+    for token in [&first, &third, &second] {
+        let error = fixture.expect_error(refresh("system-client", token)).await;
+        assert_eq!(error, "invalid_grant");
+    }
+    use_token(&fixture.log_in().await).await;
+}
+
+#[tokio::test]
+async fn a_revoked_user_must_log_in_again() {
+    let fixture = RealmFixture::new().await;
+    let token = fixture.log_in().await;
+    let tx = fixture.store.fleet().await.unwrap();
+    let alice = RevokedSubject {
+        issuer: String::new(),
+        subject: "alice".to_owned(),
+        revoked_until: fixture.clock.now(),
+    };
+    operator_tokens::revoke_subject(&tx, &alice, "admin").await.unwrap();
+    tx.commit().await.unwrap();
+    let error = fixture.expect_error(refresh("system-client", &token)).await;
+    assert_eq!(error, "invalid_grant");
+    fixture.log_in().await;
+}
+
+#[tokio::test]
+async fn a_login_without_a_database_is_refused_as_unavailable() {
+    let fixture = RealmFixture::new().await;
+    fixture.store.close().await;
+    let (status, headers, answer) = fixture.post_token_request(login("alice", PASSWORD)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
+    assert_eq!(answer["error"], "temporarily_unavailable");
+    assert_eq!(headers["retry-after"], "1");
+}
+
+#[test]
+fn the_address_of_a_client_may_have_a_port() {
+    for (text, expected) in [
+        ("192.0.2.7", Some("192.0.2.7")),
+        ("192.0.2.7:51000", Some("192.0.2.7")),
+        ("2001:db8::1", Some("2001:db8::1")),
+        ("[2001:db8::1]:51000", Some("2001:db8::1")),
+        ("[2001:db8::1]", Some("2001:db8::1")),
+        ("unknown", None),
+        ("", None),
+        ("[192.0.2.7", None),
+    ] {
+        let address = parse_client_address(text).map(|address| address.to_string());
+        assert_eq!(address.as_deref(), expected, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_new_password_invalidates_old_refresh_tokens() {
-    let fixture = RealmFixture::new();
+    let fixture = RealmFixture::new().await;
     let token = fixture.log_in().await;
     std::fs::write(fixture.folder.path().join("users.toml"), users_toml("new phrase")).unwrap();
     let error = fixture.expect_error(refresh("system-client", &token)).await;
@@ -211,7 +281,7 @@ async fn a_new_password_invalidates_old_refresh_tokens() {
 
 #[tokio::test]
 async fn a_rejected_request_has_its_error_code() {
-    let fixture = RealmFixture::new();
+    let fixture = RealmFixture::new().await;
     let long = "x".repeat(20_000);
     for (sent, error) in [
         (login("alice", "wrong"), "invalid_grant"),
@@ -234,7 +304,7 @@ async fn a_rejected_request_has_its_error_code() {
 
 #[tokio::test]
 async fn too_many_failures_must_wait() {
-    let fixture = RealmFixture::new();
+    let fixture = RealmFixture::new().await;
     for _ in 0..5 {
         let error = fixture.expect_error(login("alice", "wrong")).await;
         assert_eq!(error, "invalid_grant");
@@ -261,7 +331,7 @@ async fn forwarded_headers_are_trusted_only_from_proxies() {
         ],
         ..login("alice", PASSWORD)
     };
-    let fixture = RealmFixture::new();
+    let fixture = RealmFixture::new().await;
     let (_, _, answer) = fixture.post_token_request(by_proxy("192.0.2.7")).await;
     let endpoint = fixture.decode_refresh_token(&answer).endpoint;
     assert_eq!(endpoint, "https://updates.example/realms/master");

@@ -125,7 +125,7 @@ fn tokens_of_an_identity_provider_are_verified_with_a_key_file() {
             "evenkeeld.toml",
             &format!(
                 "[[auth.issuers]]\nissuer = 'https://login.example/realms/master'\n\
-                 audience = '{audience}'\njwks = '{jwks}'\n"
+                 audience = '{audience}'\njwks = '{jwks}'\nallowed_roles = ['admin']\n"
             ),
         )
     };
@@ -166,4 +166,5 @@ fn an_unreachable_provider_does_not_prevent_startup() {
     assert_eq!(server.get("rest", "/v1/projects", Some(token.trim())).0, 200);
     let log = server.stop();
     assert!(log.contains("the issuer's keys cannot be fetched"), "{log}");
+    assert!(log.contains("auth.issuers.audience is not set"), "{log}");
 }

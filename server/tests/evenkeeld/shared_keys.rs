@@ -18,8 +18,17 @@ fn copy_folder(name: &str, from: &TestServer, to: &TestServer) {
     fs::create_dir_all(&to).unwrap();
     for file in fs::read_dir(from).unwrap() {
         let file = file.unwrap();
+        if file.file_type().unwrap().is_dir() {
+            continue;
+        }
         fs::copy(file.path(), to.join(file.file_name())).unwrap();
     }
+}
+
+/// Copies the signing keys of both purposes.
+fn copy_keys(from: &TestServer, to: &TestServer) {
+    copy_folder("keys", from, to);
+    copy_folder("keys/operators", from, to);
 }
 
 /// Starts a service that must refuse to start. The message names the folder.
@@ -42,6 +51,9 @@ async fn a_server_with_other_keys_does_not_start() {
     expect_refusal(&other, "signing keys", &keys);
     assert!(!keys.exists() && !ca.exists(), "it creates no keys");
     copy_folder("keys", &first, &other);
+    expect_refusal(&other, "signing keys", &keys.join("operators"));
+    assert!(!keys.join("operators").exists(), "it creates no keys");
+    copy_keys(&first, &other);
     expect_refusal(&other, "certificate authority", &ca);
     assert!(!ca.exists(), "it creates no authority");
     copy_folder("ca", &first, &other);
@@ -56,7 +68,7 @@ async fn a_rotated_key_is_accepted_while_the_old_one_is_kept() {
     let first = first.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
     first.start_and_wait(&["all"]).stop();
     let other = server_on(&postgres);
-    copy_folder("keys", &first, &other);
+    copy_keys(&first, &other);
     copy_folder("ca", &first, &other);
 
     let keys = first.data_dir().join("keys");
@@ -64,7 +76,7 @@ async fn a_rotated_key_is_accepted_while_the_old_one_is_kept() {
     first.start_and_wait(&["inventory"]).stop();
     // The copy has only the old key.
     expect_refusal(&other, "signing keys", &other.data_dir().join("keys"));
-    copy_folder("keys", &first, &other);
+    copy_keys(&first, &other);
     other.start_and_wait(&["inventory"]).stop();
     // When the tokens of the old key have expired, the key can be removed.
     fs::remove_file(keys.join("2026.pem")).unwrap();

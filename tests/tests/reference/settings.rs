@@ -216,6 +216,7 @@ impl SectionRenderer<'_> {
             ("PathBuf", _) => simple("path"),
             ("SocketAddr", _) => simple("`IP:PORT`"),
             ("IpAddr", _) => simple("IP address"),
+            ("Uuid", _) => simple("UUID"),
             // Read from a text.
             ("Hours", _) => simple("text"),
             _ => match self.types.find(crate_folder, &path.path) {

@@ -1,0 +1,85 @@
+//! Tokens of operators: issued tokens are recorded, so that they can be listed and revoked, and
+//! revoked tokens are refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_auth::{Authority, IssuedToken, Revocations, RevokedSubject, Role};
+use evenkeel_kit::{Lifecycle, chain};
+use evenkeel_store::operator_tokens::{self, OperatorToken};
+use evenkeel_store::{FleetTx, Store, StoreError};
+use tokio::time::MissedTickBehavior;
+
+use crate::app_context::AppContext;
+
+/// How often each process reads the revoked tokens. A revocation takes effect within a second.
+const REVOCATION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Issues a token and records it. The transaction must be committed before the token is shown.
+pub(crate) async fn issue_recorded(
+    tx: &FleetTx,
+    authority: &Authority,
+    (subject, roles): (&str, &[Role]),
+    lifetime: Duration,
+    now: DateTime<Utc>,
+) -> anyhow::Result<IssuedToken> {
+    let lifetime = TimeDelta::from_std(lifetime).context("the lifetime is too long")?;
+    let issued = authority.issue_operator(subject, roles, lifetime, now)?;
+    let token = OperatorToken {
+        id: issued.id,
+        subject: subject.to_owned(),
+        roles: roles.iter().map(Role::to_string).collect(),
+        issued_at: now,
+        expires_at: issued.expires_at,
+        revoked_at: None,
+        revoked_by: None,
+    };
+    operator_tokens::record(tx, &token).await.context("cannot record the token")?;
+    Ok(issued)
+}
+
+/// Reads the revoked tokens, which the authority refuses from then on.
+pub(crate) async fn load_revocations(
+    store: &Store,
+    authority: &Authority,
+) -> Result<(), StoreError> {
+    let tx = store.fleet().await?;
+    let revoked = operator_tokens::load_revoked(&tx).await?;
+    let subjects = revoked.subjects.into_iter().map(|revoked| RevokedSubject {
+        issuer: revoked.issuer,
+        subject: revoked.subject,
+        revoked_until: revoked.revoked_until,
+    });
+    authority.set_revocations(Revocations::new(revoked.ids, subjects));
+    Ok(())
+}
+
+/// Reads the revoked tokens at an interval. While the database cannot be read, the last list is
+/// used; nothing can be revoked meanwhile.
+pub(crate) fn spawn_revocation_watch(context: &AppContext, life: &Lifecycle) {
+    let (store, authority) = (context.store.clone(), Arc::clone(&context.authority));
+    let stopping = life.stopping();
+    life.spawn("revoked tokens", async move {
+        let mut ticks = tokio::time::interval(REVOCATION_CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_failing = false;
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return Ok(()),
+                _ = ticks.tick() => {}
+            }
+            let loaded = load_revocations(&store, &authority).await;
+            match &loaded {
+                // Others log that the database cannot be reached.
+                Err(StoreError::Unreachable(_)) | Ok(()) => {}
+                Err(error) if !is_failing => {
+                    tracing::warn!(error = %chain(error), "the revoked tokens cannot be read; retrying");
+                }
+                Err(_) => {}
+            }
+            is_failing = loaded.is_err();
+        }
+    });
+}
