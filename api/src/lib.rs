@@ -29,6 +29,7 @@ pub mod join_token;
 pub mod local_account;
 pub mod location;
 pub mod number;
+pub mod operator_token;
 pub mod orchestrator;
 pub mod order;
 pub mod os;

@@ -339,6 +339,18 @@ impl Authority {
         verify_with_issuer(&self.issuers[0], token, &header)
     }
 
+    /// The claim `iss` of our own tokens.
+    #[must_use]
+    pub fn own_issuer(&self) -> &str {
+        &self.settings.issuer
+    }
+
+    /// Whether tokens with this claim `iss` are accepted.
+    #[must_use]
+    pub fn accepts_issuer(&self, issuer: &str) -> bool {
+        self.issuers.iter().any(|accepted| *accepted.issuer == *issuer)
+    }
+
     /// All accepted issuers; our own is the first.
     pub(crate) fn issuers(&self) -> &[ExternalIssuer] {
         &self.issuers

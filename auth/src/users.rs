@@ -103,7 +103,8 @@ impl User {
 pub struct Users {
     by_name: BTreeMap<String, User>,
     rejected: Vec<BadUser>,
-    /// Checked for unknown names, so that the check takes as long as for a known user.
+    /// Checked for unknown names, so that the check takes as long as for the user with the most
+    /// expensive hash.
     decoy: User,
 }
 
@@ -127,9 +128,8 @@ impl Users {
                 Err(error) => rejected.push(error),
             }
         }
-        // The hash of the decoy has the same parameters, so that its check takes as long.
-        let like = all.values().next().map(|user| user.hash.clone());
-        let params = like.and_then(|hash| Params::try_from(&hash).ok());
+        let params = all.values().filter_map(|user: &User| Params::try_from(&user.hash).ok());
+        let params = params.max_by_key(hash_cost);
         let hash: Result<PasswordHash, _> =
             Argon2::from(params.unwrap_or_default()).hash_password(b"nobody");
         let decoy =
@@ -148,8 +148,9 @@ impl Users {
         self.by_name.get(name)
     }
 
-    /// The user of this name, if the password is correct. Takes as long for an unknown name. Slow
-    /// on purpose: do not call it in a task on which others wait.
+    /// The user of this name, if the password is correct. Takes as long for an unknown name as for
+    /// the user with the most expensive hash. Slow on purpose: do not call it in a task on which
+    /// others wait.
     #[must_use]
     pub fn log_in(&self, name: &str, password: &Secret) -> Option<&User> {
         let user = self.find(name);
@@ -165,6 +166,11 @@ impl Users {
     pub fn count(&self) -> usize {
         self.by_name.len()
     }
+}
+
+/// The cost of the check of a hash: the memory that it fills, in KiB.
+fn hash_cost(params: &Params) -> u64 {
+    u64::from(params.m_cost()) * u64::from(params.t_cost())
 }
 
 /// Hash of a password, for a users file.

@@ -9,7 +9,7 @@ use crate::commands::{
     location::LocationCommand, login::LoginCommand, os::OsCommand, pause::Pause, pause::Resume,
     policy::PolicyCommand, project::ProjectCommand, provider::ProviderCommand,
     region::RegionCommand, run::RunCommand, schedule::ScheduleCommand, site::SiteCommand,
-    update::UpdateCommand,
+    token::TokenCommand, update::UpdateCommand,
 };
 use crate::options::GlobalOptions;
 
@@ -72,6 +72,9 @@ pub enum Command {
     /// Manage join tokens, which let machines enrol.
     #[command(subcommand)]
     JoinToken(JoinTokenCommand),
+    /// List and revoke tokens of operators. Only for administrators.
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Show and watch update runs.
     #[command(subcommand)]
     Run(RunCommand),

@@ -22,6 +22,7 @@ pub mod run;
 pub mod schedule;
 pub mod settings;
 pub mod site;
+pub mod token;
 pub mod update;
 
 use std::path::Path;

@@ -85,6 +85,7 @@ async fn dispatch(
         Command::Account(command) => command.run(client, printer).await?,
         Command::Location(command) => command.run(client, printer).await?,
         Command::JoinToken(command) => command.run(client, printer).await?,
+        Command::Token(command) => command.run(client, printer).await?,
         Command::Run(command) => return command.run(client, printer).await,
         Command::Update(command) => command.run(client, printer).await?,
         Command::Explain(explain) => explain.run(client, printer).await?,

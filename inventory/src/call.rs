@@ -82,20 +82,22 @@ impl Call {
         let caller = self.caller()?;
         let entry = TransactionMode::Write(self.actor(&caller));
         let tx = self.enter(&caller, &entry).await?;
-        Ok((tx, caller.subject.clone()))
+        Ok((tx, caller.actor_name()))
     }
 
-    /// Opens a transaction that creates or deletes projects.
-    pub async fn administrate(&self) -> Result<FleetTx, Problem> {
+    /// Opens a transaction of an administrator, for changes outside of projects. Also returns the
+    /// name of the caller.
+    pub async fn as_administrator(&self) -> Result<(FleetTx, String), Problem> {
         let caller = self.caller()?;
         if !caller.may_administrate() {
             return Err(Problem::forbidden(format!(
-                "only an administrator may create and delete projects: the token lacks the role {}",
+                "only an administrator may do this: the token lacks the role {}",
                 Role::Administrator
             )));
         }
         let store = self.store(ConnectionShare::RestWrites, &caller);
-        Ok(store.fleet_as(&self.actor(&caller)).await?)
+        let tx = store.fleet_as(&self.actor(&caller)).await?;
+        Ok((tx, caller.actor_name()))
     }
 
     /// Opens a transaction for what belongs to no project. The handler checks the roles.
@@ -156,7 +158,7 @@ impl Call {
 
     /// Who changes data in this request.
     fn actor(&self, caller: &Caller) -> Actor {
-        Actor { name: caller.subject.clone(), request_id: self.request_id.clone() }
+        Actor { name: caller.actor_name(), request_id: self.request_id.clone() }
     }
 }
 

@@ -26,6 +26,7 @@ mod location_tree;
 mod locations;
 mod openapi;
 mod operating_systems;
+mod operator_tokens;
 mod orchestrator;
 mod orders;
 mod os_sync;

@@ -40,6 +40,7 @@ const PATCH_SCHEMA_POINTER: &str = "/patch/requestBody/content/application~1json
         (name = "update runs", description = "Past and current updates."),
         (name = "join tokens", description = "Tokens with which machines join a project."),
         (name = "projects", description = "Isolated tenants."),
+        (name = "operator tokens", description = "Tokens for this API."),
         (name = "day zero", description = "Resources for the provisioning of machines."),
         (name = "absent", description = "EIM features that Evenkeel does not have: always empty lists."),
     )

@@ -92,7 +92,7 @@ pub async fn put_project(
     Json(body): Json<ProjectInput>,
 ) -> Answer<ProjectResource> {
     let update = params.flag("update_if_exists")?;
-    let tx = call.administrate().await?;
+    let (tx, _) = call.as_administrator().await?;
     let name = ProjectName::parse("name", &path.name)?;
     text::check("description", &body.description, 200, text::TEXT_PUNCTUATION)?;
     let now = call.now();
@@ -134,7 +134,7 @@ pub async fn delete_project(
     params: Params,
 ) -> Answer<Empty> {
     let force = params.flag("force")?;
-    let tx = call.administrate().await?;
+    let (tx, _) = call.as_administrator().await?;
     let name = parse_project_name(&path.name)?;
     let project = projects::find_by_name(&tx, name.as_str()).await?;
     projects::delete(&tx, project.id, force, call.now()).await?;

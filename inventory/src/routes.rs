@@ -12,8 +12,9 @@ use crate::hosts::{summary, transitions};
 use crate::schedules::{repeated, single};
 use crate::{
     absent, assignments, custom_configs, decisions, docs, hosts, instances, join_tokens, layers,
-    local_accounts, locations, openapi, operating_systems, orchestrator, orders, os_sync, paths,
-    pauses, policies, problem, projects, providers, regions, runs, schedules, settings, sites,
+    local_accounts, locations, openapi, operating_systems, operator_tokens, orchestrator, orders,
+    os_sync, paths, pauses, policies, problem, projects, providers, regions, runs, schedules,
+    settings, sites,
 };
 
 /// All routes. The router and the OpenAPI document are built from this list.
@@ -31,6 +32,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(join_tokens::list_join_tokens, join_tokens::create_join_token))
         .routes(routes!(join_tokens::get_join_token))
         .routes(routes!(join_tokens::revoke_join_token))
+        .routes(routes!(operator_tokens::list_operator_tokens))
+        .routes(routes!(operator_tokens::revoke_operator_token))
+        .routes(routes!(operator_tokens::revoke_operator_subject))
 }
 
 /// Routes of hosts and instances.

@@ -260,7 +260,7 @@ impl Realm {
             );
             return Err(invalid_grant("the name or the password is wrong"));
         };
-        self.attempts.record_success(&name, client);
+        self.attempts.record_success(&name, client, self.clock.now());
         tracing::info!(
             user = user.name,
             client = client.map(tracing::field::display),

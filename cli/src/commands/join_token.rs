@@ -103,7 +103,9 @@ impl Resource for JoinTokenResource {
 
     fn add_details(&self, page: &mut DetailPage) {
         self.add_columns(page);
-        page.field("replaces EIM's agents", yes_no(self.may_replace_eim_agents));
+        if self.may_replace_eim_agents {
+            page.field("eim agents", "replaced");
+        }
         page.field("last used", format_optional_time(self.last_used_at));
         if let Some(token) = &self.token {
             page.field("token", token);

@@ -162,6 +162,38 @@ async fn a_join_token_is_shown_once() {
 }
 
 #[tokio::test]
+async fn tokens_of_operators_are_listed_and_revoked() {
+    let cli = TestCli::new().await;
+    let (one, other) =
+        ("3f2504e0-4f89-41d3-9a0c-0305e82c3301", "3f2504e0-4f89-41d3-9a0c-0305e82c3302");
+    let token = |id: &str, revoked: Value| {
+        json!({
+            "tokenId": id, "subject": "alice", "roles": ["evenkeel-admin"],
+            "issuedAt": "2026-03-01T12:00:00Z", "expiresAt": "2026-03-08T12:00:00Z",
+            "revokedAt": revoked, "revokedBy": "",
+        })
+    };
+    let revoked = token(other, json!("2026-03-02T12:00:00Z"));
+    cli.fake_server
+        .answer("GET operator-tokens", json!([token(one, Value::Null), revoked.clone()]))
+        .answer(&format!("PUT operator-tokens/{one}/revoke"), revoked)
+        .answer("PUT operator-tokens/revoke", json!({}));
+    insta::assert_snapshot!(cli.run("evenkeel token list").await, @r"
+    ID                                    SUBJECT  ROLES           ISSUED                EXPIRES               STATE
+    3f2504e0-4f89-41d3-9a0c-0305e82c3301  alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  valid
+    3f2504e0-4f89-41d3-9a0c-0305e82c3302  alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  revoked
+    ");
+    let done = cli.run(&format!("evenkeel token revoke {one}")).await;
+    assert_eq!(done, format!("token {one} revoked\n"));
+    let provider = "https://login.example";
+    cli.run(&format!("evenkeel token revoke --subject bob --issuer {provider}")).await;
+    let requests = cli.fake_server.requests();
+    let last = requests.lines().last().unwrap_or_default();
+    let body = r#"{"subject":"bob","issuer":"https://login.example"}"#;
+    assert_eq!(last, format!("PUT operator-tokens/revoke {body}"));
+}
+
+#[tokio::test]
 async fn an_operating_system_is_read_from_a_profile() {
     let cli = TestCli::new().await;
     let path = cli.home.path().join("profile.yaml");

@@ -64,7 +64,7 @@ kinds! {
     /// the requested state, or a sync is requested for a project that selects nothing from a
     /// registry.
     Precondition = BAD_REQUEST, "FailedPrecondition", "failed-precondition", "The request cannot be fulfilled in the current state";
-    /// The bearer token is missing, expired, not for this server, or not signed by a trusted
+    /// The bearer token is missing, expired, revoked, not for this server, or not signed by a trusted
     /// issuer. In EIM's legacy form of paths the header `ActiveProjectID` must hold the UUID of a
     /// project. The response carries `WWW-Authenticate: Bearer`.
     Unauthenticated = UNAUTHORIZED, "Unauthenticated", "unauthenticated", "A valid token is required";

@@ -16,6 +16,7 @@ mod lists;
 mod locations;
 mod nulls;
 mod operating_systems;
+mod operator_tokens;
 mod os_sync;
 mod projects;
 mod resources;

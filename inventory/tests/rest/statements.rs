@@ -164,7 +164,8 @@ async fn create_one_of_each(server: &TestServer, n: usize, outer: &str) -> Ids {
 fn read_requests() -> Vec<String> {
     let mut requests = Vec::new();
     for (method, path, operation) in operations() {
-        if method != "GET" {
+        // Tokens of operators are not resources of a project.
+        if method != "GET" || path.starts_with("/v1/operator-tokens") {
             continue;
         }
         let parameters = operation["parameters"].as_array();

@@ -73,6 +73,7 @@ pub fn request_body(
         "put_settings" | "patch_settings" => json!({"retentionDays": 7}),
         "put_os_settings" | "patch_os_settings" => json!({"revision": "~0.8.12"}),
         "create_join_token" => json!({}),
+        "revoke_operator_subject" => json!({"subject": "mallory"}),
         other => panic!("add a body for the operation {other} to `statuses::request_body`"),
     })
 }
@@ -197,6 +198,11 @@ fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
         "GET /v1/projects" => {
             matches!(caller, Caller::Anonymous | Caller::Guest | Caller::Node).then_some(401)
         }
+        _ if what.contains("/v1/operator-tokens") => match caller {
+            Caller::Anonymous => Some(401),
+            Caller::Administrator => None,
+            _ => Some(403),
+        },
         _ => match caller {
             Caller::Anonymous => Some(401),
             Caller::Guest | Caller::Node | Caller::Foreigner => Some(403),

@@ -1,4 +1,8 @@
-//! Login attempts: repeated failures of a name or an address wait longer and longer.
+//! Login attempts: repeated failures wait longer and longer.
+//!
+//! Failures are counted per name and address, per address, and, with a larger bound, per name. The
+//! bound per name limits guesses from many addresses. It does not apply to an address from which
+//! the user has logged in, so that nobody else can lock out the user.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,9 +14,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 /// Maximum number of tracked names and addresses.
 const MAX_TRACKED_KEYS: usize = 10_000;
 
-/// Failures without a delay, per name and per address. Several users may share an address.
-const FREE_FAILURES_PER_NAME: u32 = 5;
+/// Maximum number of tracked names with addresses from which they logged in.
+const MAX_KNOWN_CLIENTS: usize = 10_000;
+
+/// Failures without a delay, of a name at one address, of an address, and of a name at all
+/// addresses. Several users may share an address.
+const FREE_FAILURES_PER_NAME_AND_ADDRESS: u32 = 5;
 const FREE_FAILURES_PER_ADDRESS: u32 = 20;
+const FREE_FAILURES_PER_NAME: u32 = 50;
 
 /// Maximum delay.
 const MAX_WAIT: TimeDelta = TimeDelta::minutes(5);
@@ -28,10 +37,18 @@ const MAX_NAME_BYTES: usize = 128;
 
 /// Recent failed attempts.
 #[derive(Debug, Default)]
-pub(super) struct LoginAttempts(Mutex<HashMap<AttemptKey, FailureRecord>>);
+pub(super) struct LoginAttempts(Mutex<AttemptHistory>);
+
+#[derive(Debug, Default)]
+struct AttemptHistory {
+    failures: HashMap<AttemptKey, FailureRecord>,
+    /// Names and addresses with a successful login, and its time.
+    known_clients: HashMap<AttemptKey, DateTime<Utc>>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum AttemptKey {
+    NameAtAddress(String, Option<IpAddr>),
     Name(String),
     Address(IpAddr),
 }
@@ -81,6 +98,7 @@ impl FailureRecord {
     /// says.
     fn next_allowed_at(&self, who: &AttemptKey) -> Option<DateTime<Utc>> {
         let free = match who {
+            AttemptKey::NameAtAddress(..) => FREE_FAILURES_PER_NAME_AND_ADDRESS,
             AttemptKey::Name(_) => FREE_FAILURES_PER_NAME,
             AttemptKey::Address(_) => FREE_FAILURES_PER_ADDRESS,
         };
@@ -126,38 +144,38 @@ impl LoginAttempts {
         address: Option<IpAddr>,
         now: DateTime<Utc>,
     ) -> Result<(), Duration> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let both = attempt_keys(name, address);
-        let open = both
+        let mut history = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let AttemptHistory { failures, known_clients } = &mut *history;
+        let keys = attempt_keys(name, address);
+        let is_known = keys.iter().any(|key| known_clients.contains_key(key));
+        let open = keys
             .iter()
-            .filter_map(|who| all.get(who).and_then(|failed| failed.next_allowed_at(who)));
+            .filter(|key| !(is_known && matches!(key, AttemptKey::Name(_))))
+            .filter_map(|key| failures.get(key).and_then(|failed| failed.next_allowed_at(key)));
         if let Some(until) = open.max().filter(|until| now < *until) {
             return Err((until - now).to_std().unwrap_or_default());
         }
-        for who in both {
-            evict(&mut all, &who, now);
-            let failed = all.entry(who).or_insert_with(|| FailureRecord::new(now));
+        for key in keys {
+            evict(failures, &key, now);
+            let failed = failures.entry(key).or_insert_with(|| FailureRecord::new(now));
             failed.begin(now);
         }
         Ok(())
     }
 
-    /// Records the success of the last attempt. Failures of the name are cleared; failures of the
-    /// address remain, without this attempt.
-    pub(super) fn record_success(&self, name: &str, address: Option<IpAddr>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for who in attempt_keys(name, address) {
-            match who {
-                AttemptKey::Name(_) => {
-                    all.remove(&who);
-                }
-                AttemptKey::Address(_) => {
-                    if let Some(failed) = all.get_mut(&who) {
-                        failed.withdraw_last();
-                        if failed.total().count == 0 {
-                            all.remove(&who);
-                        }
-                    }
+    /// Records the success of the last attempt. Failures of the name at the address are cleared;
+    /// other failures of the name and of the address remain, without this attempt.
+    pub(super) fn record_success(&self, name: &str, address: Option<IpAddr>, now: DateTime<Utc>) {
+        let mut history = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let AttemptHistory { failures, known_clients } = &mut *history;
+        for key in attempt_keys(name, address) {
+            if matches!(key, AttemptKey::NameAtAddress(..)) {
+                failures.remove(&key);
+                remember(known_clients, key, now);
+            } else if let Some(failed) = failures.get_mut(&key) {
+                failed.withdraw_last();
+                if failed.total().count == 0 {
+                    failures.remove(&key);
                 }
             }
         }
@@ -166,9 +184,25 @@ impl LoginAttempts {
 
 fn attempt_keys(name: &str, address: Option<IpAddr>) -> Vec<AttemptKey> {
     let end = name.floor_char_boundary(MAX_NAME_BYTES);
-    let mut both = vec![AttemptKey::Name(name[..end].to_owned())];
-    both.extend(address.map(|address| AttemptKey::Address(client_network(address))));
-    both
+    let (name, network) = (name[..end].to_owned(), address.map(client_network));
+    let mut keys = vec![AttemptKey::NameAtAddress(name.clone(), network), AttemptKey::Name(name)];
+    keys.extend(network.map(AttemptKey::Address));
+    keys
+}
+
+/// Records a successful login. Replaces the oldest one if there are too many.
+fn remember(
+    known_clients: &mut HashMap<AttemptKey, DateTime<Utc>>,
+    client: AttemptKey,
+    now: DateTime<Utc>,
+) {
+    if known_clients.len() >= MAX_KNOWN_CLIENTS && !known_clients.contains_key(&client) {
+        let oldest = known_clients.iter().min_by_key(|(_, at)| **at);
+        if let Some(oldest) = oldest.map(|(client, _)| client.clone()) {
+            known_clients.remove(&oldest);
+        }
+    }
+    known_clients.insert(client, now);
 }
 
 /// The owner of an IPv6 address usually has a /64 network of addresses.
@@ -220,11 +254,43 @@ mod tests {
         let mut now = NOON;
         for seconds in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
             let wait = Duration::from_secs(seconds);
-            assert_eq!(attempts.begin("alice", Some(address(2)), now), Err(wait));
+            assert_eq!(attempts.begin("alice", Some(address(1)), now), Err(wait));
             now += TimeDelta::from_std(wait).unwrap();
-            assert_eq!(attempts.begin("alice", Some(address(3)), now), Ok(()));
+            assert_eq!(attempts.begin("alice", Some(address(1)), now), Ok(()));
         }
-        assert_eq!(attempts.begin("bob", Some(address(3)), now), Ok(()), "another name");
+        assert_eq!(attempts.begin("bob", Some(address(1)), now), Ok(()), "another name");
+        assert_eq!(attempts.begin("alice", Some(address(2)), now), Ok(()), "another address");
+    }
+
+    #[test]
+    fn failures_at_many_addresses_delay_a_name_except_where_it_has_logged_in() {
+        let attempts = LoginAttempts::default();
+        let office = Some(address(200));
+        attempts.begin("alice", office, NOON).unwrap();
+        attempts.record_success("alice", office, NOON);
+        for n in 0..50 {
+            assert_eq!(attempts.begin("alice", Some(address(n)), NOON), Ok(()), "{n}");
+        }
+        let refused = attempts.begin("alice", Some(address(100)), NOON);
+        assert_eq!(refused, Err(Duration::from_secs(1)));
+        assert_eq!(attempts.begin("alice", office, NOON), Ok(()));
+        // Its own failures there count as everywhere.
+        for _ in 0..4 {
+            assert_eq!(attempts.begin("alice", office, NOON), Ok(()));
+        }
+        assert!(attempts.begin("alice", office, NOON).is_err());
+    }
+
+    #[test]
+    fn the_number_of_known_clients_is_limited() {
+        let attempts = LoginAttempts::default();
+        for n in 0..MAX_KNOWN_CLIENTS + 10 {
+            attempts.record_success(&n.to_string(), None, at(i64::try_from(n).unwrap()));
+        }
+        let history = attempts.0.lock().unwrap();
+        assert_eq!(history.known_clients.len(), MAX_KNOWN_CLIENTS);
+        let first = AttemptKey::NameAtAddress("0".to_owned(), None);
+        assert!(!history.known_clients.contains_key(&first), "the oldest is forgotten");
     }
 
     #[test]
@@ -254,7 +320,7 @@ mod tests {
         }
         for _ in 0..5 {
             attempts.begin("alice", Some(address(1)), NOON).unwrap();
-            attempts.record_success("alice", Some(address(1)));
+            attempts.record_success("alice", Some(address(1)), NOON);
         }
         attempts.begin("alice", Some(address(1)), NOON).unwrap();
         assert!(attempts.begin("bob", Some(address(1)), NOON).is_err());
@@ -272,7 +338,7 @@ mod tests {
             for second in [0, 1] {
                 let now = now + TimeDelta::seconds(second);
                 assert_eq!(attempts.begin("alice", office, now), Ok(()), "{n}");
-                attempts.record_success("alice", office);
+                attempts.record_success("alice", office, NOON);
             }
         }
     }
@@ -286,7 +352,7 @@ mod tests {
         }
         for _ in 0..3 {
             assert_eq!(attempts.begin("alice", office, at(1)), Ok(()));
-            attempts.record_success("alice", office);
+            attempts.record_success("alice", office, NOON);
         }
     }
 
@@ -310,10 +376,10 @@ mod tests {
                 assert_eq!(attempts.begin(name, office, now), Ok(()), "{n}");
             }
             for name in ["bob", "alice", "carol"] {
-                attempts.record_success(name, office);
+                attempts.record_success(name, office, NOON);
             }
         }
-        assert!(attempts.0.lock().unwrap().is_empty());
+        assert!(attempts.0.lock().unwrap().failures.is_empty());
     }
 
     #[test]
@@ -330,7 +396,7 @@ mod tests {
             assert_eq!(attempts.begin("mallory", home, now), Err(wait));
             now += TimeDelta::from_std(wait).unwrap();
             assert_eq!(attempts.begin("mallory", home, now), Ok(()));
-            attempts.record_success("mallory", home);
+            attempts.record_success("mallory", home, now);
             let victim = format!("victim {n}");
             assert_eq!(attempts.begin(&victim, home, now), Ok(()));
         }
@@ -368,16 +434,17 @@ mod tests {
     #[test]
     fn the_number_of_tracked_keys_is_limited() {
         let attempts = LoginAttempts::default();
-        for n in 0..MAX_TRACKED_KEYS + 100 {
+        // Each attempt has two keys.
+        for n in 0..MAX_TRACKED_KEYS / 2 + 100 {
             let seconds = i64::try_from(n).unwrap() / 100;
             attempts.begin(&n.to_string(), None, at(seconds)).unwrap();
         }
-        assert_eq!(attempts.0.lock().unwrap().len(), MAX_TRACKED_KEYS);
+        assert_eq!(attempts.0.lock().unwrap().failures.len(), MAX_TRACKED_KEYS);
         let long = "ü".repeat(10_000);
         attempts.begin(&long, None, at(1000)).unwrap();
-        let tracked = attempts.0.lock().unwrap();
-        let longest = tracked.keys().map(|who| match who {
-            AttemptKey::Name(name) => name.len(),
+        let history = attempts.0.lock().unwrap();
+        let longest = history.failures.keys().map(|key| match key {
+            AttemptKey::NameAtAddress(name, _) | AttemptKey::Name(name) => name.len(),
             AttemptKey::Address(_) => 0,
         });
         assert!(longest.max() <= Some(MAX_NAME_BYTES));

@@ -12,6 +12,7 @@ mod files;
 mod lifecycle;
 mod nodes;
 mod overload;
+mod revocation;
 mod shared_keys;
 mod startup_errors;
 mod test_server;

@@ -41,7 +41,7 @@ impl ResourceIds {
         ]
         .into_iter()
         .find_map(|(part, id)| path.contains(part).then_some(id.as_str()));
-        let filled = path.replace("{projectName}", project);
+        let filled = path.replace("{projectName}", project).replace("{tokenId}", UNKNOWN_TOKEN);
         let filled = match id {
             None => filled,
             Some(id) => ID_PLACEHOLDERS
@@ -55,6 +55,9 @@ impl ResourceIds {
         filled
     }
 }
+
+/// Id of a token of an operator that does not exist.
+const UNKNOWN_TOKEN: &str = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
 
 /// Placeholders of ids in the paths of the document.
 pub const ID_PLACEHOLDERS: [&str; 3] = ["{resourceId}", "{target}", "{scope}"];

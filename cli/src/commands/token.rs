@@ -1,0 +1,77 @@
+//! `evenkeel token`: tokens for the REST API.
+
+use clap::Subcommand;
+use evenkeel_api::operator_token::{OperatorTokenResource, SubjectRevocationInput};
+
+use crate::Failure;
+use crate::client::Client;
+use crate::output::Printer;
+use crate::page::{Cell, Tone, cells};
+use crate::time::format_time;
+
+/// List and revoke tokens of operators. Only for administrators.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// List the tokens that `evenkeeld token operator` and the first start have issued.
+    List,
+    /// Revoke tokens. All servers refuse them within a second.
+    Revoke {
+        /// IDs of the tokens.
+        #[arg(value_name = "ID", required_unless_present = "subject")]
+        ids: Vec<String>,
+        /// Revoke all tokens of this subject that were issued until now, and its logins.
+        #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+        subject: Option<String>,
+        /// Issuer of the tokens of the subject, if it is an identity provider.
+        #[arg(long, value_name = "URL", requires = "subject")]
+        issuer: Option<String>,
+    },
+}
+
+const HEADER: &[&str] = &["ID", "SUBJECT", "ROLES", "ISSUED", "EXPIRES", "STATE"];
+
+impl TokenCommand {
+    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        match self {
+            Self::List => {
+                let tokens: Vec<OperatorTokenResource> =
+                    client.get_global(&["v1", "operator-tokens"]).await?;
+                let ids: Vec<_> = tokens.iter().map(|token| token.token_id.as_str()).collect();
+                printer.print_rows(&tokens, &ids, HEADER, tokens.iter().map(build_row))
+            }
+            Self::Revoke { subject: Some(subject), issuer, .. } => {
+                let body = SubjectRevocationInput {
+                    subject: subject.clone(),
+                    issuer: issuer.unwrap_or_default(),
+                };
+                let path = ["v1", "operator-tokens", "revoke"];
+                let _: serde_json::Value = client.put_global(&path, &body).await?;
+                printer.print_result("all tokens of", &subject, "revoked")
+            }
+            Self::Revoke { ids, .. } => {
+                for id in &ids {
+                    let path = ["v1", "operator-tokens", id.as_str(), "revoke"];
+                    let body = serde_json::json!({});
+                    let _: serde_json::Value = client.put_global(&path, &body).await?;
+                    printer.print_result("token", id, "revoked")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn build_row(token: &OperatorTokenResource) -> Vec<Cell> {
+    let state = match token.revoked_at {
+        Some(_) => Cell::toned("revoked", Tone::Bad),
+        None => Cell::toned("valid", Tone::Good),
+    };
+    cells![
+        &token.token_id,
+        &token.subject,
+        token.roles.join(", "),
+        format_time(token.issued_at),
+        format_time(token.expires_at),
+        state
+    ]
+}

@@ -1,0 +1,93 @@
+//! Revoked tokens are refused by every server.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::test_server::{ServerProcess, TestServer};
+
+/// Maximum wait for a condition.
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
+
+const TOKENS: &str = "/v1/operator-tokens";
+
+fn put(server: &ServerProcess, path: &str, token: &str, body: &Value) -> (u16, String) {
+    let body = body.to_string();
+    let request = format!(
+        "PUT {path} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    server.send("rest", &request)
+}
+
+fn status(server: &ServerProcess, token: &str) -> u16 {
+    server.get("rest", "/v1/projects", Some(token)).0
+}
+
+fn wait_until_refused(servers: &[&ServerProcess], token: &str) {
+    let begun = Instant::now();
+    for server in servers {
+        while status(server, token) != 401 {
+            assert!(begun.elapsed() < TEST_TIMEOUT, "the token is still accepted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn issue(harness: &TestServer, subject: &str) -> String {
+    let arguments = ["token", "operator", "--role", "admin", "--subject", subject];
+    harness.start(&arguments).expect_success().trim().to_owned()
+}
+
+/// Ids of the listed tokens of a subject.
+fn listed_ids(server: &ServerProcess, token: &str, subject: &str) -> Vec<String> {
+    let (status, body) = server.get("rest", TOKENS, Some(token));
+    assert_eq!(status, 200, "{body}");
+    let tokens: Vec<Value> = serde_json::from_str(&body).unwrap();
+    let of_subject = tokens.iter().filter(|token| token["subject"] == subject);
+    of_subject.map(|token| token["tokenId"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_revoked_token_is_refused_by_all_servers() {
+    let first = TestServer::new();
+    let postgres = first.start_postgres().await;
+    let first = first.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
+    let one = first.start_and_wait(&["all"]);
+    let folder = |name: &str| first.data_dir().join(name).to_string_lossy().into_owned();
+    let second = TestServer::new()
+        .with_env("EVENKEELD_DATABASE__URL", &postgres.url())
+        .with_env("EVENKEELD_AUTH__KEYS", &folder("keys"))
+        .with_env("EVENKEELD_AUTH__CA", &folder("ca"));
+    let other = second.start_and_wait(&["inventory"]);
+    let administrator = first.operator_token();
+
+    let leaked = issue(&first, "alice");
+    for server in [&one, &other] {
+        assert_eq!(status(server, &leaked), 200);
+    }
+    let ids = listed_ids(&other, &administrator, "alice");
+    let [id] = ids.as_slice() else { panic!("{ids:?}") };
+    let (answer, body) = put(&one, &format!("{TOKENS}/{id}/revoke"), &administrator, &json!({}));
+    assert_eq!(answer, 200, "{body}");
+    wait_until_refused(&[&one, &other], &leaked);
+
+    let (next, bobs) = (issue(&first, "alice"), issue(&first, "bob"));
+    assert_eq!(status(&other, &next), 200);
+    let body = json!({"subject": "alice"});
+    let (answer, body) = put(&other, &format!("{TOKENS}/revoke"), &administrator, &body);
+    assert_eq!(answer, 200, "{body}");
+    wait_until_refused(&[&one, &other], &next);
+    assert_eq!(status(&one, &bobs), 200, "another subject");
+
+    // A server that starts knows the revoked tokens before it serves.
+    other.stop();
+    let other = second.start_and_wait(&["inventory"]);
+    for token in [&leaked, &next] {
+        assert_eq!(status(&other, token), 401);
+    }
+    other.stop();
+    one.stop();
+    postgres.stop().await;
+}
