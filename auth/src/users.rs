@@ -168,7 +168,7 @@ impl Users {
     }
 }
 
-/// The cost of the check of a hash: the memory that it fills, in KiB.
+/// The cost of the check of a hash: memory in KiB, times the passes over it.
 fn hash_cost(params: &Params) -> u64 {
     u64::from(params.m_cost()) * u64::from(params.t_cost())
 }
@@ -304,6 +304,20 @@ mod tests {
         assert_eq!(hash_password(&Secret::new("")), Err(BadPassword::Empty));
         let long = Secret::new("x".repeat(1025));
         assert_eq!(hash_password(&long), Err(BadPassword::TooLong));
+    }
+
+    #[test]
+    fn an_unknown_name_costs_as_much_as_the_most_expensive_hash() {
+        let hash = |passes: u32| {
+            let params = Params::new(Params::MIN_M_COST, passes, 1, None).unwrap();
+            let hash: Result<PasswordHash, _> = Argon2::from(params).hash_password(b"secret");
+            hash.unwrap().to_string()
+        };
+        let names = [("alice", 1), ("bob", 3), ("carol", 2)];
+        let all = names.map(|(name, passes)| entry(name, &hash(passes), &["evenkeel-admin"]));
+        let users = users(all.into());
+        let params = Params::try_from(&users.decoy.hash).unwrap();
+        assert_eq!(params.t_cost(), 3);
     }
 
     #[test]

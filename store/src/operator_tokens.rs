@@ -117,15 +117,16 @@ pub async fn load_revoked(tx: &FleetTx) -> Result<RevokedTokens, StoreError> {
         rows.iter().map(|row| Ok(row.try_get_by_index(0)?)).collect();
     let sql = "SELECT issuer, subject, revoked_until FROM revoked_subjects";
     let rows = query_all(tx.conn(), sql, []).await?;
-    let read_subject = |row: &QueryResult| {
-        Ok(RevokedSubject {
-            issuer: row.try_get_by_index(0)?,
-            subject: row.try_get_by_index(1)?,
-            revoked_until: row.try_get_by_index(2)?,
-        })
-    };
     let subjects: Result<Vec<_>, StoreError> = rows.iter().map(read_subject).collect();
     Ok(RevokedTokens { ids: ids?, subjects: subjects? })
+}
+
+fn read_subject(row: &QueryResult) -> Result<RevokedSubject, StoreError> {
+    Ok(RevokedSubject {
+        issuer: row.try_get_by_index(0)?,
+        subject: row.try_get_by_index(1)?,
+        revoked_until: row.try_get_by_index(2)?,
+    })
 }
 
 /// Deletes at most `limit` tokens that expired before a time. Returns their number. Safe on several
