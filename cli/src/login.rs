@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::Failure;
 use crate::http::parse_server_address;
 
-/// Default OAuth client ID, the one of EIM's command line.
-pub const DEFAULT_CLIENT_ID: &str = "system-client";
+/// OAuth client ID at a server's own realm. The server replaces the refresh tokens of this client.
+pub const OWN_CLIENT_ID: &str = "evenkeel";
+
+/// OAuth client ID at another identity provider: that of EIM's Keycloak.
+pub const PROVIDER_CLIENT_ID: &str = "system-client";
 
 /// A login that can be renewed.
 #[derive(Clone, Debug, Serialize, Deserialize)]

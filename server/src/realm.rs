@@ -64,6 +64,7 @@ pub(crate) struct Realm {
     refresh_token_ttl: TimeDelta,
     url: Option<String>,
     trusted_proxies: Vec<IpAddr>,
+    reusable_token_clients: Vec<String>,
     password_checks: Arc<Semaphore>,
 }
 
@@ -88,6 +89,7 @@ impl Realm {
             refresh_token_ttl: delta(login.refresh_token_ttl, "refresh_token_ttl")?,
             url: login.url.clone(),
             trusted_proxies: login.trusted_proxies.iter().map(IpAddr::to_canonical).collect(),
+            reusable_token_clients: login.reusable_refresh_token_clients.clone(),
             password_checks: Arc::new(Semaphore::new(MAX_CONCURRENT_PASSWORD_CHECKS)),
         })
     }
@@ -293,10 +295,17 @@ impl Realm {
         tx.commit().await
     }
 
-    /// Replaces a refresh token by the next one of its login.
+    /// Replaces a refresh token by the next one of its login, unless its client keeps the first one.
     async fn refresh_login(&self, refresh: &RefreshToken) -> Result<LoginRefresh, StoreError> {
         let tx = self.store.fleet().await?;
         let now = self.clock.now();
+        if self.reusable_token_clients.contains(&refresh.client) {
+            return Ok(if logins::is_open(&tx, refresh.login, now).await? {
+                LoginRefresh::Continued(refresh.generation)
+            } else {
+                LoginRefresh::Ended
+            });
+        }
         let refreshed = logins::refresh(&tx, refresh.login, refresh.generation, now).await?;
         tx.commit().await?;
         Ok(refreshed)
@@ -320,7 +329,8 @@ impl Realm {
         checked.await.map_err(|error| internal_error(&error))
     }
 
-    /// A refresh token is valid once, while the user exists with the same password.
+    /// A refresh token is valid while the user exists with the same password, and only once for
+    /// most clients.
     async fn grant_by_refresh_token(&self, grant: TokenRequest) -> Result<Json<Value>, TokenError> {
         let Some(token) = grant.refresh_token else {
             return Err(invalid_request("refresh_token is required".to_owned()));

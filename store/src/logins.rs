@@ -70,6 +70,12 @@ pub async fn refresh(
     Ok(LoginRefresh::Reused)
 }
 
+/// Whether a login goes on, for clients that use one refresh token for the whole login.
+pub async fn is_open(tx: &FleetTx, id: Uuid, now: Time) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM logins WHERE id = $1 AND revoked_at IS NULL AND expires_at > $2";
+    Ok(query_one(tx.conn(), sql, [id.into(), now.into()]).await?.is_some())
+}
+
 /// Deletes at most `limit` logins that expired before a time. Returns their number. Safe on several
 /// replicas at once.
 pub async fn delete_expired(tx: &FleetTx, before: Time, limit: u32) -> Result<u64, StoreError> {

@@ -11,7 +11,7 @@ use crate::certificate;
 use crate::client::{Client, DEFAULT_PROJECT, DEFAULT_SERVER, Target};
 use crate::contexts::{Context, Contexts, absolute_path};
 use crate::http::{build_realm_client, parse_server_address};
-use crate::login::{DEFAULT_CLIENT_ID, IssuedToken, LoginRequest, realm_of_server};
+use crate::login::{IssuedToken, LoginRequest, OWN_CLIENT_ID, PROVIDER_CLIENT_ID, realm_of_server};
 use crate::options::GlobalOptions;
 use crate::{Failure, System, sanitize_text};
 
@@ -42,9 +42,10 @@ pub struct LoginCommand {
     /// [default: realm of the server].
     #[arg(long, value_name = "URL", requires = "username")]
     pub realm: Option<String>,
-    /// OAuth client ID at the identity provider.
-    #[arg(long, value_name = "ID", default_value = DEFAULT_CLIENT_ID, requires = "username")]
-    pub client: String,
+    /// OAuth client ID [default: `evenkeel` at the realm of the server, `system-client` at another
+    /// identity provider].
+    #[arg(long, value_name = "ID", requires = "username")]
+    pub client: Option<String>,
 }
 
 impl LoginCommand {
@@ -89,14 +90,15 @@ impl LoginCommand {
             let token = Secret::new(self.read_token(system)?);
             return Ok(IssuedToken { token, login: None });
         };
-        let realm = match self.realm {
-            Some(realm) => realm,
-            None => realm_of_server(&context.server)?,
+        let (realm, default_client) = match self.realm {
+            Some(realm) => (realm, PROVIDER_CLIENT_ID),
+            None => (realm_of_server(&context.server)?, OWN_CLIENT_ID),
         };
+        let client = self.client.unwrap_or_else(|| default_client.to_owned());
         let server = parse_server_address(&context.server)?;
         let http = build_realm_client(&realm, &server, context.ca.as_deref())?;
         let password = read_password(&username, self.password_file, system)?;
-        let request = LoginRequest { username, realm, client: self.client };
+        let request = LoginRequest { username, realm, client };
         request.log_in(&http, &password).await
     }
 

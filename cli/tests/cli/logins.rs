@@ -29,7 +29,7 @@ async fn a_user_logs_in_with_a_password() {
     let (text, _) = cli.bare("evenkeel host list", "").await.expect("a list");
     assert_eq!(text, "no hosts\n");
     insta::assert_snapshot!(cli.fake_server.requests(), @r"
-    POST /realms/master/protocol/openid-connect/token client_id=system-client&grant_type=password&username=alice&password=s3+cr%26t
+    POST /realms/master/protocol/openid-connect/token client_id=evenkeel&grant_type=password&username=alice&password=s3+cr%26t
     GET projects
     GET compute/hosts
     ");
@@ -54,7 +54,7 @@ async fn an_expired_token_is_renewed_and_saved() {
     assert_eq!(text, "no hosts\n");
     let requests = cli.fake_server.requests();
     let renewal =
-        format!("{REALM} client_id=system-client&grant_type=refresh_token&refresh_token=first");
+        format!("{REALM} client_id=evenkeel&grant_type=refresh_token&refresh_token=first");
     assert!(requests.lines().any(|line| line == renewal), "{requests}");
     let saved = std::fs::read_to_string(&file).expect("the contexts");
     assert!(saved.contains("second") && !saved.contains("over"), "{saved}");
@@ -95,6 +95,7 @@ async fn a_realm_elsewhere_is_reached_without_the_ca_of_the_server() {
     assert!(matches!(failure, evenkeel_cli::Failure::File { .. }), "{failure}");
     let requests = cli.fake_server.requests();
     assert!(requests.starts_with(REALM), "the realm was asked: {requests}");
+    assert!(requests.contains("client_id=system-client"), "{requests}");
 }
 
 #[tokio::test]

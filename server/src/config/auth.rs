@@ -105,6 +105,15 @@ pub(crate) struct LoginConfig {
     /// Addresses of reverse proxies whose `X-Forwarded-*` headers are trusted.
     #[serde(default)]
     pub(crate) trusted_proxies: Vec<IpAddr>,
+    /// IDs of clients whose refresh tokens can be used more than once, because the client does not
+    /// store the next one: `system-client` is `orch-cli` of EIM. Refresh tokens of other clients are
+    /// valid once.
+    #[serde(default = "default_reusable_refresh_token_clients")]
+    pub(crate) reusable_refresh_token_clients: Vec<String>,
+}
+
+fn default_reusable_refresh_token_clients() -> Vec<String> {
+    vec!["system-client".to_owned()]
 }
 
 fn default_allowed_roles() -> Vec<RoleKind> {

@@ -40,8 +40,12 @@ fn form(fields: &[(&str, &str)]) -> FormRequest {
 }
 
 fn login(name: &str, password: &str) -> FormRequest {
+    login_with_client("system-client", name, password)
+}
+
+fn login_with_client(client: &str, name: &str, password: &str) -> FormRequest {
     form(&[
-        ("client_id", "system-client"),
+        ("client_id", client),
         ("grant_type", "password"),
         ("username", name),
         ("password", password),
@@ -72,6 +76,7 @@ impl RealmFixture {
             refresh_token_ttl: Duration::from_hours(24),
             url: url.map(str::to_owned),
             trusted_proxies: vec!["127.0.0.1".parse().unwrap()],
+            reusable_refresh_token_clients: vec!["system-client".to_owned()],
         };
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
         let realm = Realm::open(&config, &store, &authority, &time).unwrap();
@@ -120,9 +125,14 @@ impl RealmFixture {
         read.unwrap().0
     }
 
-    /// Logs in, and returns the refresh token.
+    /// Logs in with EIM's client, and returns the refresh token.
     async fn log_in(&self) -> String {
-        let (status, _, answer) = self.post_token_request(login("alice", PASSWORD)).await;
+        self.log_in_with("system-client").await
+    }
+
+    async fn log_in_with(&self, client: &str) -> String {
+        let sent = login_with_client(client, "alice", PASSWORD);
+        let (status, _, answer) = self.post_token_request(sent).await;
         assert_eq!(status, StatusCode::OK, "{answer}");
         answer["refresh_token"].as_str().unwrap().to_owned()
     }
@@ -185,7 +195,6 @@ async fn a_refresh_token_yields_access_tokens_until_it_expires() {
     let access = answer["access_token"].as_str().unwrap();
     fixture.authority.verify(access, fixture.clock.now()).unwrap();
     let next = answer["refresh_token"].as_str().unwrap();
-    assert_ne!(next, token, "each use replaces the token");
     assert_eq!(answer["refresh_expires_in"], 3600, "the login does not last longer");
 
     for sent in [
@@ -204,22 +213,35 @@ async fn a_refresh_token_yields_access_tokens_until_it_expires() {
 #[tokio::test]
 async fn a_refresh_can_be_repeated_shortly_and_a_later_reuse_ends_the_login() {
     let fixture = RealmFixture::new().await;
-    let first = fixture.log_in().await;
+    let first = fixture.log_in_with("evenkeel").await;
     let use_token = async |token: &str| {
-        let (status, _, answer) = fixture.post_token_request(refresh("system-client", token)).await;
+        let (status, _, answer) = fixture.post_token_request(refresh("evenkeel", token)).await;
         assert_eq!(status, StatusCode::OK, "{answer}");
         answer["refresh_token"].as_str().unwrap().to_owned()
     };
-    use_token(&first).await;
+    assert_ne!(use_token(&first).await, first, "each use replaces the token");
     // The answer was lost.
     let second = use_token(&first).await;
     let third = use_token(&second).await;
     // Somebody has kept a copy of the first token.
     for token in [&first, &third, &second] {
-        let error = fixture.expect_error(refresh("system-client", token)).await;
+        let error = fixture.expect_error(refresh("evenkeel", token)).await;
         assert_eq!(error, "invalid_grant");
     }
-    use_token(&fixture.log_in().await).await;
+    use_token(&fixture.log_in_with("evenkeel").await).await;
+}
+
+/// EIM's `orch-cli` stores only the first refresh token, and uses it for each request.
+#[tokio::test]
+async fn a_refresh_token_of_eims_client_can_be_used_again() {
+    let fixture = RealmFixture::new().await;
+    let token = fixture.log_in().await;
+    for _ in 0..3 {
+        fixture.clock.advance(TimeDelta::minutes(10));
+        let sent = refresh("system-client", &token);
+        let (status, _, answer) = fixture.post_token_request(sent).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -79,6 +79,14 @@ async fn an_unknown_or_expired_login_has_ended() {
     assert_eq!(refresh(&store, u32::MAX, NOON).await, LoginRefresh::Ended);
     assert_eq!(refresh(&store, 0, NOON).await, LoginRefresh::Continued(1), "it was not ended");
 
+    let is_open = async |id, now| {
+        let tx = store.fleet().await.expect("a transaction");
+        logins::is_open(&tx, id, now).await.expect("an answer")
+    };
+    assert!(is_open(LOGIN, NOON).await);
+    assert!(!is_open(LOGIN, NOON + WEEK).await);
+    assert!(!is_open(Uuid::from_u128(8), NOON).await);
+
     let clean = async |before| {
         let tx = store.fleet().await.expect("a transaction");
         let removed = logins::delete_expired(&tx, before, 10).await.expect("cleaned");
@@ -111,5 +119,8 @@ async fn a_revoked_subject_loses_its_logins() {
             _ => 2,
         };
         assert_eq!(refresh(&store, generation, NOON).await, expected, "{issuer} {subject}");
+        let tx = store.fleet().await.expect("a transaction");
+        let is_open = logins::is_open(&tx, LOGIN, NOON).await.expect("an answer");
+        assert_eq!(is_open, expected != LoginRefresh::Ended, "{issuer} {subject}");
     }
 }
