@@ -17,7 +17,7 @@ use super::settings::{Admission, FileSettings};
 /// Whose transfer limit a response counts against.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TransferOwner {
-    /// Subject of the token; for a node of ours, the id of its host.
+    /// Name of the caller; for a node of ours, the id of its host.
     Subject(String),
     /// Address of a caller without a token.
     Address(IpAddr),
@@ -102,7 +102,7 @@ pub(super) async fn authenticate(
         let node = (TenantId::new(project), caller.subject.as_str());
         check_host(store, node, caller.node_key.as_ref()).await?;
     }
-    Ok(FileCaller { owner: TransferOwner::Subject(caller.subject.clone()), visible })
+    Ok(FileCaller { owner: TransferOwner::Subject(caller.actor_name()), visible })
 }
 
 /// Authenticates a node of ours by its client certificate.

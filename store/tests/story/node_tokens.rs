@@ -71,7 +71,7 @@ async fn a_subject_belongs_to_the_host_that_used_it_first() {
 async fn concurrent_tokens_bind_a_subject_to_one_host() {
     let (store, tenant) = store_with_project().await;
     let mut uses = Vec::new();
-    for n in 1..=6 {
+    for n in 1..=6_u8 {
         uses.push((n, register_host(&store, tenant, n.into()).await));
     }
     let bound =
