@@ -46,4 +46,7 @@ pub struct Problem {
 impl Problem {
     /// Media type of error documents.
     pub const MEDIA_TYPE: &str = "application/problem+json";
+
+    /// Type of the problem that the caller may use the project, but lacks the role for the request.
+    pub const MISSING_ROLE_TYPE: &str = "urn:evenkeel:problem:missing-role";
 }

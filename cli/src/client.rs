@@ -346,6 +346,7 @@ impl Client {
             code: problem.code,
             message,
             field: problem.field,
+            lacks_role: problem.kind == Problem::MISSING_ROLE_TYPE,
             detail: has_detail.then(|| Box::new(detail)),
             server: self.target.server.clone(),
         }

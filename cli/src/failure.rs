@@ -38,6 +38,8 @@ pub enum Failure {
         message: String,
         /// The invalid field or parameter, if the server names one.
         field: Option<String>,
+        /// Whether the token lacks the role that the message names.
+        lacks_role: bool,
         /// Details about the field.
         detail: Option<Box<ProblemDetail>>,
         /// URL of the server.
@@ -200,7 +202,7 @@ impl Failure {
                     .to_owned(),
             ),
             // The message names the role.
-            Self::Refused { status: 403, message, .. } if message.contains("the token lacks the role") => Some(
+            Self::Refused { lacks_role: true, .. } => Some(
                 "use another login or token that has this role, or ask an administrator for the role".to_owned(),
             ),
             Self::Refused { status: 403, .. } => Some(

@@ -188,6 +188,7 @@ async fn token_failure(realm: &str, response: Response) -> Failure {
             code: String::new(),
             message: why.unwrap_or_else(|| format!("{realm} responded with HTTP status {status}")),
             field: None,
+            lacks_role: false,
             detail: None,
             server: realm.to_owned(),
         },

@@ -90,7 +90,7 @@ impl Call {
     pub async fn as_administrator(&self) -> Result<(FleetTx, String), Problem> {
         let caller = self.caller()?;
         if !caller.may_administrate() {
-            return Err(Problem::forbidden(format!(
+            return Err(Problem::missing_role(format!(
                 "only an administrator may do this: the token lacks the role {}",
                 Role::Administrator
             )));
@@ -139,7 +139,7 @@ impl Call {
             Some(tx) if may(tx.tenant()) => Ok(tx),
             Some(tx) if caller.may_read(tx.tenant().uuid()) => {
                 let (project, role) = (self.project_label(), Role::Write(tx.tenant().uuid()));
-                Err(Problem::forbidden(format!(
+                Err(Problem::missing_role(format!(
                     "you may read in project {project}, not write: the token lacks the role {role}"
                 )))
             }

@@ -86,6 +86,11 @@ impl Problem {
         Self::new(Kind::Forbidden, why)
     }
 
+    /// The caller may use the project, but lacks the role for the request.
+    pub fn missing_role(why: impl Into<String>) -> Self {
+        Self::new(Kind::MissingRole, why)
+    }
+
     /// The request is valid, but not in the current state.
     pub fn precondition(why: impl Into<String>) -> Self {
         Self::new(Kind::Precondition, why)

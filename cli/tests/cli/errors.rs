@@ -92,8 +92,9 @@ async fn the_message_and_the_field_of_the_server_are_printed() {
 #[tokio::test]
 async fn a_missing_role_is_named() {
     let cli = TestCli::new().await;
-    let message = "you may read in project default, not write: the token lacks the role x_im-rw";
-    cli.fake_server.answer_with("POST regions", 403, json!({"message": message}));
+    let message = "you may read in project default, not write; x_im-rw is missing";
+    let kind = "urn:evenkeel:problem:missing-role";
+    cli.fake_server.answer_with("POST regions", 403, json!({"message": message, "type": kind}));
     let hint =
         "use another login or token that has this role, or ask an administrator for the role";
     let expected = format!("{message}\nhint: {hint}");

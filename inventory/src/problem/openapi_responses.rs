@@ -19,7 +19,8 @@ const DOCUMENTED_PROBLEMS: [(StatusCode, &str, &str); 8] = [
     (
         StatusCode::FORBIDDEN,
         "Forbidden",
-        "`permission-denied`: the token does not allow this, or there is no such project.",
+        "`missing-role`: the token lacks the role for this. `permission-denied`: the token does not \
+         allow this, or there is no such project.",
     ),
     (StatusCode::NOT_FOUND, "NotFound", "`not-found`: there is no such resource."),
     (StatusCode::CONFLICT, "Conflict", "`aborted`: another request changed the resource first."),

@@ -67,6 +67,7 @@ async fn a_refused_change_names_the_missing_role() {
     let server = TestServer::new().await;
     let uuid = server.ours.uuid();
     let expected = json!({
+        "type": evenkeel_api::Problem::MISSING_ROLE_TYPE,
         "message": format!(
             "you may read in project ours, not write: the token lacks the role {uuid}_im-rw"
         ),
@@ -75,6 +76,9 @@ async fn a_refused_change_names_the_missing_role() {
         (server.client_of(Caller::Reader), server.client_of(Caller::Foreigner));
     let body = || Some(json!({"name": "south"}));
     reader.expect_problem("POST regions", body(), 403, expected).await;
-    let expected = json!({"message": "no such project, or no role in it for this"});
+    let expected = json!({
+        "type": "urn:evenkeel:problem:permission-denied",
+        "message": "no such project, or no role in it for this",
+    });
     stranger.expect_problem("POST regions", body(), 403, expected).await;
 }
