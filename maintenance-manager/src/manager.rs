@@ -12,7 +12,7 @@ use evenkeel_kit::tick;
 use evenkeel_proto::agent::agent_service_server::AgentServiceServer;
 use evenkeel_proto::hostmgr::hostmgr_server::HostmgrServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
-use evenkeel_store::Store;
+use evenkeel_store::{Store, StoreError};
 use tonic::Status;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
@@ -297,8 +297,33 @@ impl MaintenanceManager {
         });
     }
 
+    /// Starts to exchange how far projects have used up their daily limits. At a stop the last
+    /// amounts are written after the long polls have ended.
+    fn start_daily_usage(&self, life: &Lifecycle) {
+        let (limits, store) = (Arc::clone(&self.daily_limits), self.store.clone());
+        let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
+        let load = Arc::clone(&self.load);
+        life.spawn("daily usage", async move {
+            let stopped = async {
+                stopping.cancelled().await;
+                load.wait_for_drain().await;
+            };
+            limits.projects().run(store, &outage, stopped).await;
+            Ok(())
+        });
+    }
+
+    /// Exchanges how far projects have used up their daily limits, once.
+    ///
+    /// # Errors
+    /// The database cannot be reached or is busy; the next exchange writes the same.
+    pub async fn exchange_daily_usage(&self) -> Result<(), StoreError> {
+        self.daily_limits.projects().exchange(&self.store).await.map(drop)
+    }
+
     fn start_store_tasks(&self, life: &Lifecycle) {
         self.start_contacts(life);
+        self.start_daily_usage(life);
         let run_reaper =
             RunReaper::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
                 .with_outage(&self.outage);

@@ -20,7 +20,7 @@ use evenkeel_kit::clock::Clock;
 use evenkeel_store::decisions::{self, DecisionInput, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
-use evenkeel_store::{Store, StoreError, Tx, hosts, os_profiles, policies};
+use evenkeel_store::{Store, StoreError, Tx, daily_usage, hosts, os_profiles, policies};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::concurrency::{CallKind, Load, Overloaded};
@@ -103,8 +103,32 @@ impl<'a> NodeTransaction<'a> {
     }
 
     /// Charges an amount to the daily limits of the node and its project.
-    pub fn charge(&self, amount: LimitedAmount, count: u64) -> Result<(), tonic::Status> {
-        self.writer.daily_limits.charge((self.tx.tenant(), self.host.id), amount, count)
+    pub async fn charge(&self, amount: LimitedAmount, count: u64) -> Result<(), tonic::Status> {
+        let node = (self.tx.tenant(), self.host.id);
+        self.writer.daily_limits.charge(node, amount, count)?;
+        self.write_charge(amount, count).await
+    }
+
+    /// Writes an amount that the call has charged in memory to the bucket of the node, which all
+    /// processes share.
+    pub async fn write_charge(
+        &self,
+        amount: LimitedAmount,
+        count: u64,
+    ) -> Result<(), tonic::Status> {
+        let (node, limits) = ((self.tx.tenant(), self.host.id), &self.writer.daily_limits);
+        let Some(charge) = limits.node_charge(node, amount, count) else {
+            return Ok(());
+        };
+        let charged =
+            daily_usage::charge_node(&self.tx, self.host.id, amount.name(), charge.cost).await;
+        match charged.map_err(status::from_store_error)? {
+            Some(wait) => Err(limits.refuse_charge(node, &charge, wait)),
+            None => {
+                limits.note_charged(node, &charge);
+                Ok(())
+            }
+        }
     }
 
     pub async fn find_run(&self, attempt: AttemptId) -> Result<Option<UpdateRun>, StoreError> {

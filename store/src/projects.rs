@@ -179,6 +179,8 @@ const CHILDREN_FIRST: &[&str] = &[
     "instances",
     "node_tokens",
     "node_subjects",
+    "node_daily_usage",
+    "project_daily_usage",
     "host_hardware",
     "single_schedules",
     "repeated_schedules",

@@ -1,12 +1,18 @@
 //! Daily limits: how much a node, and all nodes of a project together, may make the server store. A
 //! rate of calls does not limit this, because one call may carry megabytes.
 //!
-//! Each limit is a bucket in memory that holds the amount of a day and fills up within a day.
-//! Processes count separately and start with full buckets.
+//! Each limit is a bucket that holds the amount of a day and fills up within a day. Buckets are in
+//! the database, so they hold for all processes and over restarts: that of a node is charged in the
+//! transaction that stores what is counted, that of a project every few seconds. A bucket of each
+//! node in memory comes first, so that a node that sends too much is refused without the database.
+
+mod project_usage;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -15,27 +21,33 @@ use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
 use governor::Quota;
 use governor::clock::{Clock, MonotonicClock};
+use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use crate::admission::concurrency::with_pushback;
+use crate::admission::daily_limits::project_usage::ProjectUsage;
 use crate::admission::peer::Peer;
 use crate::admission::rate_limit::PeerLimiter;
 
-/// The maximum number of nodes and of projects that are counted, of each amount. A new one replaces
-/// one that stored nothing lately, whose bucket was probably full again.
+/// The maximum number of nodes that are counted in memory, of each amount. A new one replaces one
+/// that stored nothing lately, whose bucket was probably full again.
 const MAX_BUCKETS: usize = 1 << 16;
 
 /// Bytes are counted in units of this size. Messages below one unit cost nothing.
 const BYTES_PER_UNIT: u64 = 1_024;
+
+/// The part of the limit of bytes that a process collects before it charges the bucket of a node in
+/// the database. Messages are frequent and mostly short, so each would write a row otherwise.
+const COLLECTED_SHARE: u32 = 64;
 
 const DAY: Duration = Duration::from_hours(24);
 
 /// How often a refusal of a node is shown: each time writes its row.
 const SHOW_INTERVAL: TimeDelta = TimeDelta::hours(1);
 
-/// Limits of what nodes may make the server store within a day; 0 means no limit. Each process
-/// counts separately.
+/// Limits of what nodes may make the server store within a day; 0 means no limit. All processes count
+/// together. The limits of a project may be exceeded by 2 % for each process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DailyLimitSettings {
@@ -75,7 +87,7 @@ impl Default for DailyLimitSettings {
 }
 
 /// What a daily limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LimitedAmount {
     Bytes,
     PackageLists,
@@ -84,14 +96,29 @@ pub enum LimitedAmount {
 }
 
 impl LimitedAmount {
-    /// The label in metrics.
-    const fn name(self) -> &'static str {
+    const ALL: [Self; 4] = [Self::Bytes, Self::PackageLists, Self::Versions, Self::Runs];
+
+    /// The name in the database, and the label in metrics.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
             Self::PackageLists => "package_lists",
             Self::Versions => "versions",
             Self::Runs => "runs",
         }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|amount| amount.name() == name)
+    }
+
+    /// The units in which an amount is counted.
+    fn units(self, count: u64) -> u32 {
+        let units = match self {
+            Self::Bytes => count / BYTES_PER_UNIT,
+            Self::PackageLists | Self::Versions | Self::Runs => count,
+        };
+        u32::try_from(units).unwrap_or(u32::MAX)
     }
 }
 
@@ -102,7 +129,21 @@ pub struct DailyLimits<C: Clock = MonotonicClock> {
     package_lists: AmountLimits<C>,
     versions: AmountLimits<C>,
     runs: AmountLimits<C>,
+    /// The units of bytes of nodes that are not charged in the database yet.
+    collected_bytes: Cache<(TenantId, HostId), Arc<AtomicU32>>,
+    projects: ProjectUsage,
     refusals: Mutex<RefusedNodes>,
+}
+
+/// An amount that is to be charged to the bucket of a node in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeCharge {
+    pub amount: LimitedAmount,
+    /// The time in which the bucket gains as much again, at most a day.
+    pub cost: Duration,
+    /// The units that the cost stands for, and those of this call alone.
+    units: u32,
+    own_units: u32,
 }
 
 /// A refusal that is to be shown on the instance of the node.
@@ -122,11 +163,13 @@ struct RefusedNodes {
     taken_at: HashMap<(TenantId, HostId), Time>,
 }
 
-/// The limits of one amount.
+/// The limits of one amount, in units; 0 means no limit.
 #[derive(Debug)]
 struct AmountLimits<C: Clock> {
-    per_node: Option<PeerLimiter<C>>,
-    per_project: Option<PeerLimiter<C>>,
+    per_node: u32,
+    per_project: u32,
+    /// The buckets of nodes in memory.
+    nodes: Option<PeerLimiter<C>>,
 }
 
 impl DailyLimits {
@@ -142,8 +185,11 @@ impl<C: Clock + Clone> DailyLimits<C> {
             let quota = Quota::with_period(DAY / units.get())?.allow_burst(units);
             Some(PeerLimiter::new(quota, MAX_BUCKETS, clock))
         };
-        let limits =
-            |node, project| AmountLimits { per_node: limiter(node), per_project: limiter(project) };
+        let limits = |per_node, per_project| AmountLimits {
+            per_node,
+            per_project,
+            nodes: limiter(per_node),
+        };
         Self {
             bytes: limits(
                 byte_units(settings.max_bytes_per_node),
@@ -155,6 +201,8 @@ impl<C: Clock + Clone> DailyLimits<C> {
             ),
             versions: limits(settings.max_versions_per_node, settings.max_versions_per_project),
             runs: limits(settings.max_runs_per_node, settings.max_runs_per_project),
+            collected_bytes: Cache::new(MAX_BUCKETS),
+            projects: ProjectUsage::default(),
             refusals: Mutex::default(),
         }
     }
@@ -181,31 +229,97 @@ impl<C: Clock + Clone> DailyLimits<C> {
         new
     }
 
-    /// Charges an amount to a node and its project, or refuses it with a retry delay. An amount
-    /// above a limit costs the whole limit.
+    /// Charges an amount to the buckets of a node and its project in memory, or refuses it with a
+    /// retry delay. An amount above a limit costs the whole limit.
     pub fn charge(
         &self,
-        (tenant, host): (TenantId, HostId),
+        node: (TenantId, HostId),
         amount: LimitedAmount,
         count: u64,
     ) -> Result<(), Status> {
-        let (limits, units) = match amount {
-            LimitedAmount::Bytes => (&self.bytes, count / BYTES_PER_UNIT),
-            LimitedAmount::PackageLists => (&self.package_lists, count),
-            LimitedAmount::Versions => (&self.versions, count),
-            LimitedAmount::Runs => (&self.runs, count),
-        };
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let Some(units) = NonZeroU32::new(units) else {
+        let limits = self.limits(amount);
+        let Some(units) = NonZeroU32::new(amount.units(count)) else {
             return Ok(());
         };
-        let (node, project) = (Peer::Host(tenant, host), Peer::holder(tenant, ""));
-        let both = [("node", &limits.per_node, node), ("project", &limits.per_project, project)];
-        for (scope, limiter, peer) in both {
-            let charged = limiter.as_ref().map_or(Ok(()), |limiter| limiter.charge(&peer, units));
-            charged.map_err(|wait| self.refuse((tenant, host), (scope, amount), wait))?;
+        let (tenant, host) = node;
+        if let Some(limiter) = &limits.nodes {
+            let charged = limiter.charge(&Peer::Host(tenant, host), units);
+            charged.map_err(|wait| self.refuse(node, ("node", amount), wait))?;
+        }
+        if let Some(cost) = cost(units.get(), limits.per_project) {
+            let charged = self.projects.charge((tenant, amount), cost);
+            charged.map_err(|wait| self.refuse(node, ("project", amount), wait))?;
+        }
+        if amount == LimitedAmount::Bytes {
+            let collected = self.collected_bytes(node);
+            let add = |sum: u32| Some(sum.saturating_add(units.get()));
+            let _ = collected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         }
         Ok(())
+    }
+
+    /// What a call that has charged an amount must charge to the bucket of the node in the database,
+    /// if anything.
+    pub fn node_charge(
+        &self,
+        node: (TenantId, HostId),
+        amount: LimitedAmount,
+        count: u64,
+    ) -> Option<NodeCharge> {
+        let limit = self.limits(amount).per_node;
+        let own_units = amount.units(count);
+        let units = if amount == LimitedAmount::Bytes {
+            let collected = self.collected_bytes(node).load(Ordering::Relaxed);
+            Some(collected).filter(|units| *units >= limit / COLLECTED_SHARE)?
+        } else {
+            own_units
+        };
+        Some(NodeCharge { amount, cost: cost(units, limit)?, units, own_units })
+    }
+
+    /// Records that the bucket of a node was charged in the database.
+    pub fn note_charged(&self, node: (TenantId, HostId), charge: &NodeCharge) {
+        self.uncollect(node, charge, charge.units);
+    }
+
+    /// Refuses a call because the bucket of the node in the database has not as much.
+    pub fn refuse_charge(
+        &self,
+        node: (TenantId, HostId),
+        charge: &NodeCharge,
+        wait: Duration,
+    ) -> Status {
+        // What the call has sent is not stored. What was collected before is charged later.
+        self.uncollect(node, charge, charge.own_units);
+        self.refuse(node, ("node", charge.amount), wait)
+    }
+
+    /// How far the projects have used up their limits.
+    pub fn projects(&self) -> &ProjectUsage {
+        &self.projects
+    }
+
+    fn uncollect(&self, node: (TenantId, HostId), charge: &NodeCharge, units: u32) {
+        if charge.amount == LimitedAmount::Bytes {
+            let subtract = |sum: u32| Some(sum.saturating_sub(units));
+            let collected = self.collected_bytes(node);
+            let _ = collected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+        }
+    }
+
+    fn collected_bytes(&self, node: (TenantId, HostId)) -> Arc<AtomicU32> {
+        let new = || Ok::<_, Infallible>(Arc::default());
+        let Ok(collected) = self.collected_bytes.get_or_insert_with(&node, new);
+        collected
+    }
+
+    const fn limits(&self, amount: LimitedAmount) -> &AmountLimits<C> {
+        match amount {
+            LimitedAmount::Bytes => &self.bytes,
+            LimitedAmount::PackageLists => &self.package_lists,
+            LimitedAmount::Versions => &self.versions,
+            LimitedAmount::Runs => &self.runs,
+        }
     }
 
     fn refuse(
@@ -224,6 +338,14 @@ impl<C: Clock + Clone> DailyLimits<C> {
         refusals.new.push(LimitRefusal { node, text });
         with_pushback(refused, wait)
     }
+}
+
+/// The time in which a bucket gains these units again; none without units or a limit. More units
+/// than a bucket holds cost a day.
+fn cost(units: u32, limit: u32) -> Option<Duration> {
+    let (units, limit) = (NonZeroU32::new(units.min(limit))?, NonZeroU32::new(limit)?);
+    let nanos = DAY.as_nanos() * u128::from(units.get()) / u128::from(limit.get());
+    Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }
 
 /// The units of a limit in bytes.
@@ -297,6 +419,48 @@ mod tests {
         }
         limits.charge(node(1, 2), A::Bytes, 64 << 20).expect("all of the day at once");
         limits.charge(node(1, 2), A::Bytes, 1 << 20).expect_err("nothing is left");
+    }
+
+    #[test]
+    fn bytes_are_charged_to_the_database_when_enough_are_collected() {
+        let settings = DailyLimitSettings { max_bytes_per_node: 64 << 20, ..NONE };
+        let limits = DailyLimits::with_clock(&settings, &FakeRelativeClock::default());
+        let send = |bytes: u64| {
+            limits.charge(node(1, 1), A::Bytes, bytes).expect("within the limit");
+            limits.node_charge(node(1, 1), A::Bytes, bytes)
+        };
+        assert_eq!(send(600 << 10), None);
+        let charge = send(600 << 10).expect("more than a 64th");
+        assert_eq!(charge.cost, DAY * 1_200 / (64 << 10));
+        limits.note_charged(node(1, 1), &charge);
+        assert_eq!(send(1 << 10), None);
+        // A call that is refused counts no more, and those before it still do.
+        let charge = send(2 << 20).expect("more than a 64th");
+        let refused = limits.refuse_charge(node(1, 1), &charge, Duration::from_secs(9));
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        assert_eq!(send(1 << 10), None);
+        let charge = send(1_022 << 10).expect("1 + 1 + 1,022 KiB");
+        assert_eq!(charge.cost, DAY / 64);
+    }
+
+    #[test]
+    fn other_amounts_are_charged_to_the_database_at_once() {
+        let settings = DailyLimitSettings { max_versions_per_node: 20, ..NONE };
+        let limits = DailyLimits::with_clock(&settings, &FakeRelativeClock::default());
+        let cost =
+            |amount, count| limits.node_charge(node(1, 1), amount, count).map(|charge| charge.cost);
+        assert_eq!(cost(A::Versions, 5), Some(DAY / 4));
+        assert_eq!(cost(A::Versions, 50), Some(DAY), "all of the day at once");
+        assert_eq!(cost(A::Versions, 0), None);
+        assert_eq!(cost(A::Runs, 1), None, "there is no limit");
+    }
+
+    #[test]
+    fn amounts_are_found_by_their_names() {
+        for amount in LimitedAmount::ALL {
+            assert_eq!(LimitedAmount::from_name(amount.name()), Some(amount));
+        }
+        assert_eq!(LimitedAmount::from_name("files"), None);
     }
 
     #[test]

@@ -150,8 +150,8 @@ impl MaintenanceManager {
                 .map_err(status::from_store_error)?;
             return Ok(wire::encode_answer(Answer::default(), kind));
         }
-        node_tx.charge(LimitedAmount::Bytes, message_bytes(update_status) as u64)?;
-        node_tx.charge(LimitedAmount::Runs, opened_runs(&node_tx, sample))?;
+        node_tx.charge(LimitedAmount::Bytes, message_bytes(update_status) as u64).await?;
+        node_tx.charge(LimitedAmount::Runs, opened_runs(&node_tx, sample)).await?;
         apply_sample(&mut node_tx, sample).await.map_err(status::from_store_error)?;
         if let Some(available) = available_packages(&node_tx, &update_status.os_update_available) {
             node_tx.node.os_update_available = available;

@@ -1,6 +1,7 @@
 //! Periodic removal of data that is no longer needed: expired runs, unreferenced contents, slots
-//! without a holder, package versions that no node reports any more, expired tokens and logins, old
-//! entries of the change log, tallies that are folded into their sum, and deleted projects.
+//! without a holder, package versions that no node reports any more, expired tokens and logins, used
+//! up daily limits that are full again, old entries of the change log, tallies that are folded into
+//! their sum, and deleted projects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_store::{
-    ClockAgreement, FleetTx, Store, StoreError, contents, limit_usage, log, logins, node_tokens,
-    oldest_rows, operator_tokens, package_versions, projects, runs, tallies,
+    ClockAgreement, FleetTx, Store, StoreError, contents, daily_usage, limit_usage, log, logins,
+    node_tokens, oldest_rows, operator_tokens, package_versions, projects, runs, sequence_usage,
+    tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +31,9 @@ const BATCH_SIZE: u32 = 1_000;
 /// The maximum number of batches of one step in a pass. It bounds what a pass can lose if a setting
 /// or a clock is wrong.
 const MAX_BATCHES_PER_STEP: u32 = 250;
+
+/// The used part of the numbers of a kind of id above which the log has a warning.
+const USED_NUMBERS_WARNING: f64 = 0.8;
 
 /// How long a token is kept after it expires, because clocks differ.
 const TOKEN_GRACE_PERIOD: TimeDelta = TimeDelta::hours(1);
@@ -63,6 +68,8 @@ pub struct RemovedRows {
     pub versions: u64,
     /// Tokens of nodes and operators, and logins.
     pub tokens: u64,
+    /// Buckets of daily limits that are full again.
+    pub daily_usage: u64,
     /// Changes in the log.
     pub changes: u64,
     /// Tallies that were folded into their sum.
@@ -79,6 +86,7 @@ impl RemovedRows {
             CleanupStep::Slots => &mut self.slots,
             CleanupStep::Versions => &mut self.versions,
             CleanupStep::Tokens => &mut self.tokens,
+            CleanupStep::DailyUsage => &mut self.daily_usage,
             CleanupStep::Changes => &mut self.changes,
             CleanupStep::Tallies => &mut self.tallies,
             CleanupStep::Projects => &mut self.projects,
@@ -94,6 +102,7 @@ enum CleanupStep {
     Slots,
     Versions,
     Tokens,
+    DailyUsage,
     Changes,
     Tallies,
     Projects,
@@ -101,12 +110,13 @@ enum CleanupStep {
 
 impl CleanupStep {
     /// In the order of a pass: runs refer to contents.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Runs,
         Self::Contents,
         Self::Slots,
         Self::Versions,
         Self::Tokens,
+        Self::DailyUsage,
         Self::Changes,
         Self::Tallies,
         Self::Projects,
@@ -123,6 +133,7 @@ impl CleanupStep {
             Self::Slots => "slots",
             Self::Versions => "versions",
             Self::Tokens => "tokens",
+            Self::DailyUsage => "daily_usage",
             Self::Changes => "changes",
             Self::Tallies => "tallies",
             Self::Projects => "projects",
@@ -186,6 +197,7 @@ impl Housekeeping {
                     slots = removed.slots,
                     versions = removed.versions,
                     tokens = removed.tokens,
+                    daily_usage = removed.daily_usage,
                     changes = removed.changes,
                     tallies = removed.tallies,
                     projects = removed.projects,
@@ -212,6 +224,7 @@ impl Housekeeping {
             }
         }
         self.note_step("oldest rows", &self.record_oldest_rows(clocks.database).await);
+        self.note_step("id numbers", &self.record_used_numbers().await);
         Ok(removed)
     }
 
@@ -300,6 +313,7 @@ impl Housekeeping {
                 let of_logins = logins::delete_expired(tx, expired_before, size).await?;
                 Ok(of_nodes + of_operators + of_logins)
             }
+            (CleanupStep::DailyUsage, _) => daily_usage::delete_expired(tx, now, size).await,
             (CleanupStep::Changes, Some(retention)) => log::prune(tx, now - retention, size).await,
             (CleanupStep::Changes, None) => Ok(0),
             (CleanupStep::Tallies, _) => tallies::fold(tx).await,
@@ -317,6 +331,23 @@ impl Housekeeping {
             }
         }
         self.outage.note_pass("housekeeping", result);
+    }
+
+    /// Records how far the sequences of ids are used up. Without a free number no resource of the
+    /// kind can be created any more, in any project.
+    async fn record_used_numbers(&self) -> Result<(), StoreError> {
+        let tx = self.store.fleet().await?;
+        for (kind, used) in sequence_usage::read(&tx).await? {
+            if used > USED_NUMBERS_WARNING {
+                let percent = used * 100.0;
+                tracing::warn!(
+                    kind,
+                    "{percent:.0} % of the numbers for ids are used up; without a free one no resource of the kind can be created"
+                );
+            }
+            metrics::gauge!("evenkeel_id_numbers_used_ratio", "kind" => kind).set(used);
+        }
+        Ok(())
     }
 
     /// Records the age of the oldest row of each table that housekeeping cleans.

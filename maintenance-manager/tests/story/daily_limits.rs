@@ -1,6 +1,7 @@
 //! Limits of what nodes may store within a day.
 
-use evenkeel_maintenance_manager::{DailyLimitSettings, Settings};
+use evenkeel_domain::id::PolicyId;
+use evenkeel_maintenance_manager::{DailyLimitSettings, MaintenanceManager, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{AvailablePackage, Facts, PollRequest};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
@@ -54,6 +55,84 @@ async fn a_node_opens_no_more_runs_than_a_day_allows() {
     server.advance_minutes(24 * 60);
     server.report_facts(&node, Facts { agent_version: "0.2.0".into(), ..facts() }).await;
     assert!(conditions(&server, &node).await.is_empty());
+}
+
+/// Sends the first event of an attempt to a server.
+async fn open_run(
+    server: &TestServer,
+    manager: &MaintenanceManager,
+    node: &TestNode,
+    attempt: u128,
+) -> Result<(), Status> {
+    let policy = PolicyId::nth(1);
+    let report = report_request(attempt, policy, &[(1, downloading())]);
+    server.read_changes().await;
+    manager.report(with_credential(&node.credential, report)).await.map(drop)
+}
+
+/// Another process on the same database, which has just started.
+async fn restarted(server: &TestServer, daily_limits: DailyLimitSettings) -> MaintenanceManager {
+    let settings = Settings { daily_limits, ..Settings::default() };
+    server.new_manager(server.connect().await, settings)
+}
+
+#[tokio::test]
+async fn the_limits_of_a_node_hold_for_all_processes_and_over_restarts() {
+    let limits = DailyLimitSettings { max_runs_per_node: 2, ..DailyLimitSettings::default() };
+    let server = server_with(limits.clone()).await;
+    let node = server.node().await;
+    let replica = restarted(&server, limits.clone()).await;
+    open_run(&server, &server.manager, &node, 1).await.expect("the first");
+    open_run(&server, &replica, &node, 2).await.expect("the second");
+    for manager in [&server.manager, &replica, &restarted(&server, limits).await] {
+        let refused = open_run(&server, manager, &node, 3).await.expect_err("too many");
+        assert_limited(&refused);
+        assert!(refused.message().contains("the node has used up"), "{refused}");
+    }
+    assert_eq!(server.runs(&node).await.len(), 2);
+    assert_eq!(conditions(&server, &node).await, ["daily_limit"]);
+}
+
+#[tokio::test]
+async fn the_limits_of_a_project_hold_for_all_processes_and_over_restarts() {
+    let limits = DailyLimitSettings { max_runs_per_project: 3, ..DailyLimitSettings::default() };
+    let server = server_with(limits.clone()).await;
+    let (one, other) = (server.nth_node(1).await, server.nth_node(2).await);
+    let replica = restarted(&server, limits.clone()).await;
+    open_run(&server, &server.manager, &one, 1).await.expect("the first");
+    open_run(&server, &server.manager, &other, 2).await.expect("the second");
+    open_run(&server, &replica, &other, 3).await.expect("the third");
+    for manager in [&server.manager, &replica] {
+        manager.exchange_daily_usage().await.expect("exchanged");
+    }
+    let late = restarted(&server, limits).await;
+    late.exchange_daily_usage().await.expect("exchanged");
+    for manager in [&replica, &late] {
+        let refused = open_run(&server, manager, &one, 4).await.expect_err("too many");
+        assert_limited(&refused);
+        assert!(refused.message().contains("the project has used up"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_node_add_up_over_all_processes() {
+    let limits =
+        DailyLimitSettings { max_bytes_per_node: 16 << 20, ..DailyLimitSettings::default() };
+    let server = server_with(limits.clone()).await;
+    let node = server.node().await;
+    let send = async |manager: &MaintenanceManager, letter: &str| {
+        let facts = Facts { reboot_reasons: vec![letter.repeat(4_000); 1_500], ..facts() };
+        let request = PollRequest { facts: Some(facts), ..PollRequest::default() };
+        manager.poll(with_credential(&node.credential, request)).await
+    };
+    for letter in ["a", "b"] {
+        let process = restarted(&server, limits.clone()).await;
+        send(&process, letter).await.expect("within the limit");
+    }
+    let process = restarted(&server, limits).await;
+    assert_limited(&send(&process, "c").await.expect_err("above the limit"));
+    // What was refused is not stored.
+    assert!(server.node_state(&node).await.facts.to_string().contains("bbbb"));
 }
 
 #[tokio::test]

@@ -23,11 +23,11 @@ const REFUSAL_KINDS: &str = "`query`, `write`, `awaiting_body` (the message did 
 const WAKEUP_REASONS: &str =
     "`recheck`, `superseded` (by a newer poll of the node) or `draining` (the process stops)";
 const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`";
-const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies` or `projects` (rows of deleted projects)";
+const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage` (daily limits that are full again), `changes`, `tallies` or `projects` (rows of deleted projects)";
 
 const CONNECTION_SHARES: &str =
     "`nodes` (with the tasks of the server), `rest_reads` or `rest_writes`";
-const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes`, `tallies`, `projects` or `oldest rows` (reading the ages)";
+const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage`, `changes`, `tallies`, `projects`, `oldest rows` (reading the ages) or `id numbers` (reading how many are used)";
 const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots` and `tokens` (since their expiry) or `changes` (in the change log)";
 
 /// All metrics of evenkeeld.
@@ -259,6 +259,12 @@ const RUNS: &[MetricDescription] = &[
         Gauge,
         &[("kind", AGED_DATA)],
         "Age of the oldest row that housekeeping may remove one day, after the last pass; 0 if there is none.",
+    ),
+    metric(
+        "evenkeel_id_numbers_used_ratio",
+        Gauge,
+        &[("kind", "kind of resource, such as `run`, `host` or `instance`")],
+        "Used part of the 4,294,967,295 numbers for ids of a kind, from 0 to 1. Numbers are never used again.",
     ),
 ];
 

@@ -4,9 +4,9 @@ use chrono::TimeDelta;
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_kit::{Clock, SystemClock, TestClock};
 use evenkeel_store::testing::fresh_store;
-use evenkeel_store::{ClockAgreement, Lease, oldest_rows, package_versions};
+use evenkeel_store::{ClockAgreement, Lease, oldest_rows, package_versions, sequence_usage};
 
-use crate::fixtures::{NOON, store_with_two_projects};
+use crate::fixtures::{NOON, store_with_project, store_with_two_projects};
 
 #[tokio::test]
 async fn time_is_trusted_only_if_both_clocks_agree() {
@@ -48,6 +48,25 @@ async fn the_oldest_row_of_all_projects_is_found() {
         tx.commit().await.expect("committed");
     }
     assert_eq!(find(&read().await, "versions"), Some(NOON - TimeDelta::days(1)));
+}
+
+#[tokio::test]
+async fn the_used_part_of_the_numbers_of_each_kind_is_read() {
+    let (store, _) = store_with_project().await;
+    let read = async |kind: &str| {
+        let tx = store.fleet().await.expect("a transaction");
+        let usages = sequence_usage::read(&tx).await.expect("an answer");
+        usages.iter().find(|(name, _)| name == kind).map(|(_, used)| *used)
+    };
+    let is_near = |used: Option<f64>, expected: f64| {
+        used.is_some_and(|used| (used - expected).abs() < 0.000_1)
+    };
+    assert!(is_near(read("run").await, 0.0));
+    assert!(read("host").await.is_some() && read("instance").await.is_some());
+    assert_eq!(read("ip_address").await, None, "its numbers begin again");
+    let most = "SELECT setval('run_numbers', 4294967295 / 10 * 9)";
+    store.execute_unprepared(most).await.expect("set");
+    assert!(is_near(read("run").await, 0.9));
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@ mod reads;
 mod writes;
 mod wrong_tenant;
 
+use std::time::Duration;
+
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::hardware::Hardware;
@@ -16,12 +18,13 @@ use evenkeel_domain::run::{RunEvent, RunTimeouts};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
+use evenkeel_store::daily_usage::ProjectCharge;
 use evenkeel_store::node_tokens::NodeToken;
 use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
-    Store, contacts, contents, hardware, join_tokens, limit_usage, node_tokens, orders, os_details,
-    os_reports, os_settings, package_versions, pauses, runs, settings,
+    Store, contacts, contents, daily_usage, hardware, join_tokens, limit_usage, node_tokens,
+    orders, os_details, os_reports, os_settings, package_versions, pauses, runs, settings,
 };
 
 use crate::day_zero;
@@ -30,6 +33,9 @@ use crate::fixtures::{
     new_attempt, numbered_record, store_with_two_projects, window,
 };
 use crate::os_details::{edge, finding, report, selection};
+
+/// The time that an amount costs.
+const COST: Duration = Duration::from_secs(1);
 
 pub async fn create_everything(store: &Store, tenant: TenantId) {
     let (host, instance) = create_node(store, tenant, 1).await;
@@ -53,6 +59,7 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
         version: "5.2".into(),
     };
     package_versions::record_seen(&tx, &[version], NOON).await.expect("recorded");
+    daily_usage::charge_node(&tx, host.id, "runs", COST).await.expect("charged");
     let expires_at = NOON + TimeDelta::hours(1);
     let node_token = NodeToken { digest: [1; 32], subject: Some([2; 32]), expires_at };
     node_tokens::bind(&tx, &node_token, host.id, NOON).await.expect("bound");
@@ -72,6 +79,8 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     contacts::record_contacts(&tx, vec![contact(tenant, instance.id, NOON)])
         .await
         .expect("recorded");
+    let charge = ProjectCharge { tenant, amount: "runs", cost: COST };
+    daily_usage::charge_projects(&tx, &[charge]).await.expect("charged");
     tx.commit().await.expect("committed");
 }
 

@@ -3,6 +3,7 @@
 mod assignments;
 mod briefs;
 mod clock;
+mod daily_usage;
 mod day_zero;
 mod decision_inputs;
 mod deletion;

@@ -76,7 +76,7 @@ pub async fn apply(
         list.checked.map_err(status::from_invalid)?;
         let put = contents::insert_if_missing(tx, &reported, &list.text, now).await;
         if put.map_err(status::from_store_error)? {
-            node_tx.charge(LimitedAmount::PackageLists, 1)?;
+            node_tx.charge(LimitedAmount::PackageLists, 1).await?;
         }
         node_tx.node.packages_digest = Some(reported);
     } else if contents::touch(tx, &reported, now).await.map_err(status::from_store_error)? {

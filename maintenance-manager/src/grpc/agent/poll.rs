@@ -58,6 +58,8 @@ struct WriteInput {
     facts: Option<Result<ParsedFacts, Invalid>>,
     packages: Option<PackageList>,
     payload: OwnPayload,
+    /// The bytes of the facts and the packages.
+    bytes: usize,
 }
 
 impl PollInput {
@@ -75,6 +77,7 @@ impl PollInput {
             facts: facts.map(|reported| facts::parse(*reported, digest)),
             packages: PackageList::parse(packages),
             payload,
+            bytes,
         })
         .await
     }
@@ -249,6 +252,7 @@ async fn write_and_answer(
     let node_tx = NodeTransaction::open(permit, machine, false).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_node(&node_tx.host, &node_tx.input, &node.key)?;
+    node_tx.write_charge(LimitedAmount::Bytes, input.bytes as u64).await?;
     let payload = input.payload;
     let has_facts = input.facts.is_some();
     let takes_over = has_facts && node_tx.node.protocol == AgentProtocol::Eim;
@@ -263,7 +267,7 @@ async fn write_and_answer(
         node_tx.input.facts.bad_images.clone_from(failed);
         let recorded = package_versions::record_seen(&node_tx.tx, &versions, now).await;
         let recorded = recorded.map_err(status::from_store_error)?;
-        node_tx.charge(LimitedAmount::Versions, recorded)?;
+        node_tx.charge(LimitedAmount::Versions, recorded).await?;
         facts::check_booted_image(&mut node_tx).await.map_err(status::from_store_error)?;
     } else {
         let decision = node_tx.input.decide(node_tx.now);

@@ -38,7 +38,7 @@ pub async fn report(
     manager.daily_limits.charge(node_key, LimitedAmount::Bytes, bytes as u64)?;
     let events = offload(bytes, || decode_events(events)).await.map_err(status::from_invalid)?;
     let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
-        store_report(permit, node, attempt, &digest, events)
+        store_report(permit, node, (attempt, &digest), (events, bytes as u64))
     });
     stored.await
 }
@@ -57,14 +57,14 @@ fn decode_events(events: Vec<Event>) -> Result<Vec<RunEventRecord>, Invalid> {
 async fn store_report(
     permit: WritePermit<'_>,
     node: &Node,
-    attempt: AttemptId,
-    digest: &str,
-    events: Vec<RunEventRecord>,
+    (attempt, digest): (AttemptId, &str),
+    (events, bytes): (Vec<RunEventRecord>, u64),
 ) -> Result<ReportResponse, Status> {
     let machine = (node.tenant, MachineKey::Host(node.host));
     let node_tx = NodeTransaction::open(permit, machine, false).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_node(&node_tx.host, &node_tx.input, &node.key)?;
+    node_tx.write_charge(LimitedAmount::Bytes, bytes).await?;
     let has_events = !events.is_empty();
     let (run, acknowledged) = store_events(&mut node_tx, attempt, digest, events).await?;
     let now = node_tx.now;
@@ -107,7 +107,7 @@ async fn store_events(
     let stored = if let Some(run) = run {
         node_tx.apply_events(Subject::Run(run.id), first, rest).await
     } else {
-        node_tx.charge(LimitedAmount::Runs, 1)?;
+        node_tx.charge(LimitedAmount::Runs, 1).await?;
         let origin = node_tx.origin_from_digest(digest).await;
         let origin = origin.map_err(status::from_store_error)?;
         let beginning = NewAttempt { attempt: Some(attempt), origin, follows: None };

@@ -25,10 +25,10 @@ use evenkeel_store::runs::{EventBatch, Subject};
 use evenkeel_store::schedules::repeated;
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
-    StoreError, Tx, assignments, contents, custom_configs, hardware, hosts, image_series,
-    instances, join_tokens, limit_usage, local_accounts, node_tokens, nodes, orders, os_details,
-    os_profiles, os_reports, os_settings, package_versions, pauses, policies, providers, regions,
-    runs, schedules, settings, sites,
+    StoreError, Tx, assignments, contents, custom_configs, daily_usage, hardware, hosts,
+    image_series, instances, join_tokens, limit_usage, local_accounts, node_tokens, nodes, orders,
+    os_details, os_profiles, os_reports, os_settings, package_versions, pauses, policies,
+    providers, regions, runs, schedules, settings, sites,
 };
 
 use super::wrong_tenant::ProjectData;
@@ -277,6 +277,10 @@ async fn write_history(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
         "runs::delete" => runs::delete(tx, data.run.id).await,
         "contents::insert_if_missing" => {
             contents::insert_if_missing(tx, &[7; 32], "other", NOON).await.map(drop)
+        }
+        "daily_usage::charge_node" => {
+            let cost = std::time::Duration::from_secs(1);
+            daily_usage::charge_node(tx, data.host.id, "versions", cost).await.map(drop)
         }
         "package_versions::record_seen" => {
             package_versions::record_seen(tx, &[new], NOON).await.map(drop)

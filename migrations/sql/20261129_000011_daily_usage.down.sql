@@ -1,0 +1,1 @@
+DROP TABLE node_daily_usage, project_daily_usage;
