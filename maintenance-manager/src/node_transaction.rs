@@ -85,8 +85,9 @@ impl<'a> NodeTransaction<'a> {
             tx.lock_for_decision().await?;
         }
         let (host, node) = nodes::lock_with_host(&tx, machine).await?;
-        // The decision uses the time after the wait for the lock.
-        let now = writer.clock.now();
+        // The decision uses the time after the wait for the lock. If it may permit a start, it uses
+        // the time of the database, so that all replicas see a slot or an order end at once.
+        let now = if lock_for_decision { tx.database_time().await? } else { writer.clock.now() };
         let limits = writer.settings.planning_limits();
         let reading = ReadMode::Preview(now);
         let input = decisions::load_decision_input(&tx, &host, &node, &limits, reading).await?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_domain::Time;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
@@ -56,6 +57,9 @@ pub struct Tx {
     tenant: TenantId,
     /// Notified after a commit; none if the transaction cannot write.
     committed: Option<Arc<Notify>>,
+    /// Shown instead of the clock of the database, for tests.
+    #[cfg(feature = "testing")]
+    database_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
 }
 
 /// An open transaction for all projects. Dropping it rolls back.
@@ -79,7 +83,13 @@ impl Tx {
         let tx = begin(store, mode, Some(&ProjectKey::Id(tenant))).await?;
         let settings = session_settings(store, mode);
         set_scope(store, &tx, scope_call(&tenant.to_string()), &settings).await?;
-        Ok(Self { transaction: tx, tenant, committed: commit_notifier(store, mode) })
+        Ok(Self {
+            transaction: tx,
+            tenant,
+            committed: commit_notifier(store, mode),
+            #[cfg(feature = "testing")]
+            database_clock: store.database_clock.clone(),
+        })
     }
 
     /// Opens a transaction for a project that is looked up by name or id; none if it does not
@@ -111,6 +121,8 @@ impl Tx {
             transaction: tx,
             tenant,
             committed: commit_notifier(store, mode),
+            #[cfg(feature = "testing")]
+            database_clock: store.database_clock.clone(),
         });
         #[cfg(feature = "testing")]
         let opened = match (opened, &store.mixup) {
@@ -138,6 +150,20 @@ impl Tx {
     pub async fn commit(self) -> Result<(), StoreError> {
         let _notifier = self.committed.map(NotifyOnDrop);
         Ok(self.transaction.commit().await?)
+    }
+
+    /// The current time of the database, by which all replicas decide.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn database_time(&self) -> Result<Time, StoreError> {
+        #[cfg(feature = "testing")]
+        if let Some(clock) = &self.database_clock {
+            return Ok(clock.now());
+        }
+        let row = query_one(self.conn(), "SELECT clock_timestamp()", []).await?;
+        let row = row.ok_or(StoreError::NotFound { what: "database" })?;
+        Ok(row.try_get_by_index(0)?)
     }
 
     pub(crate) fn conn(&self) -> &BoundedTransaction {

@@ -9,8 +9,8 @@ use evenkeel_proto::agent::{Attempt, PollRequest, PollResponse};
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
+use evenkeel_store::nodes;
 use evenkeel_store::testing::{StatementCounts, counting_store};
-use evenkeel_store::{Store, StoreOptions, nodes};
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use tonic::{Code, Status};
@@ -46,8 +46,7 @@ impl CountingServer {
     /// A server whose second manager does not follow the change log.
     async fn without_log_follower() -> Self {
         let server = TestServer::new().await;
-        let store = Store::connect(&server.url, StoreOptions::default()).await;
-        let (store, counts) = counting_store(&store.expect("the database"));
+        let (store, counts) = counting_store(&server.connect().await);
         let settings = Settings {
             answer_cache: AnswerCacheSettings { audit_every: 0, ..AnswerCacheSettings::default() },
             ..Settings::default()

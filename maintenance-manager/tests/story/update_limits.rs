@@ -1,17 +1,23 @@
 //! Update limits of an assignment: concurrent and failed updates, over both protocols.
 
+use std::sync::Arc;
+
+use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::PolicyId;
+use evenkeel_kit::TestClock;
+use evenkeel_maintenance_manager::{MaintenanceManager, Settings};
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{Failed, FailureKind};
-use evenkeel_proto::maintmgr::UpdateStatus;
+use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
+use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
 use futures_util::future::join_all;
 
 use crate::fleet::{sample, window};
 use crate::test_server::{
-    TestNode, TestServer, act, began, downloaded, downloading, finished, reason,
+    TestNode, TestServer, act, began, downloaded, downloading, finished, reason, with_credential,
 };
 
 /// Nodes with a downloaded attempt in an open window, under a project assignment with limits.
@@ -358,6 +364,34 @@ async fn a_node_that_never_starts_does_not_starve_the_others() {
     // A slot that no other node needs goes back to it.
     server.advance_minutes(90);
     assert!(window(&server.send_status(&idle, sample(S::UpToDate)).await).is_some());
+}
+
+/// Otherwise a replica whose clock is ahead would give away a slot that is still held.
+#[tokio::test]
+async fn a_slot_is_held_until_its_end_by_the_clock_of_the_database() {
+    let server = TestServer::new().await;
+    let policy = server.create_policy("curl").await;
+    server.assign(Scope::Project, policy, Some(1), None).await;
+    let (one, two) = (server.eim_node(1).await, server.eim_node(2).await);
+    for (node, closes) in [(&one, 11), (&two, 600)] {
+        server.window(node.host, 1, closes).await;
+        server.send_status(node, sample(S::UpToDate)).await;
+    }
+    server.advance_minutes(2);
+    assert!(window(&server.send_status(&one, sample(S::UpToDate)).await).is_some());
+    // The slot counts for an hour after its window.
+    server.advance_minutes(38);
+    let clock = Arc::new(TestClock::new(server.now() + TimeDelta::minutes(50)));
+    let (store, authority) = (server.connect().await, Arc::clone(&server.authority));
+    let ahead = MaintenanceManager::new(store, clock, authority, Settings::default());
+    let request = PlatformUpdateStatusRequest {
+        host_guid: two.guid.clone(),
+        update_status: Some(sample(S::UpToDate)),
+    };
+    let request = with_credential(&server.eim_token(), request);
+    let answer = ahead.expect("valid settings").platform_update_status(request).await;
+    assert_eq!(window(&answer.expect("an answer").into_inner()), None);
+    assert_eq!(server.used_slots(Scope::Project).await, 1);
 }
 
 #[tokio::test]
