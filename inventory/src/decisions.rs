@@ -51,7 +51,7 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     let applies = input.applicable_policy().filter(|_| knows_rules);
     let rules = applies.map(|applies| &applies.policy.spec.rules);
     let silent_since = if host.status.text == nodes::NO_CONNECTION_STATUS {
-        contacts::last_contact(&tx, id).await?
+        contacts::last_contact(&tx, id).await?.map(|heard| heard.min(now))
     } else {
         None
     };

@@ -96,23 +96,38 @@ impl Contacts {
     /// of a node with a long poll may be minutes away.
     async fn write(&self, store: &Store) -> Result<usize, StoreError> {
         let all = self.drain();
+        if all.is_empty() {
+            return Ok(0);
+        }
         let mut written = 0;
-        for batch in all.chunks(BATCH_SIZE) {
-            if let Err(error) = write(store, batch).await {
-                for contact in all.iter().skip(written) {
-                    self.insert(*contact);
-                }
-                return Err(error);
+        if let Err(error) = write_batches(store, &all, &mut written).await {
+            for contact in all.iter().skip(written) {
+                self.insert(*contact);
             }
-            written += batch.len();
+            return Err(error);
         }
         Ok(written)
     }
 }
 
-async fn write(store: &Store, batch: &[Contact]) -> Result<(), StoreError> {
+/// Writes contacts in batches, and counts those that are written.
+async fn write_batches(
+    store: &Store,
+    all: &[Contact],
+    written: &mut usize,
+) -> Result<(), StoreError> {
+    // The clock of this process may be ahead.
+    let now = store.database_time().await?;
+    for batch in all.chunks(BATCH_SIZE) {
+        write(store, batch, now).await?;
+        *written += batch.len();
+    }
+    Ok(())
+}
+
+async fn write(store: &Store, batch: &[Contact], now: Time) -> Result<(), StoreError> {
     let tx = store.fleet().await?;
-    contacts::record_contacts(&tx, batch.to_vec()).await?;
+    contacts::record_contacts(&tx, batch.to_vec(), now).await?;
     tx.commit().await?;
     let size = u32::try_from(batch.len()).unwrap_or(u32::MAX);
     metrics::histogram!("evenkeel_contacts_batch").record(size);

@@ -98,7 +98,11 @@ impl Store {
         Ok((reading.agreement() == ClockAgreement::Agrees).then_some(reading.database))
     }
 
-    async fn database_time(&self) -> Result<Time, StoreError> {
+    /// The current time of the database.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn database_time(&self) -> Result<Time, StoreError> {
         #[cfg(feature = "testing")]
         if let Some(clock) = &self.database_clock {
             return Ok(clock.now());

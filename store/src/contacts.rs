@@ -1,5 +1,6 @@
 //! When nodes last made contact: written in batches, and not part of the change log.
 
+use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::tenant::TenantId;
@@ -9,6 +10,10 @@ use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::tx::{FleetTx, Tx, execute, query_one};
+
+/// A recorded contact that is further ahead of the database is wrong. Contacts of the present may be
+/// a little ahead of a time that was read before them.
+const MAX_CONTACT_LEAD: TimeDelta = TimeDelta::minutes(10);
 
 /// A contact of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +28,21 @@ pub struct Contact {
 /// Records contacts in one statement. An older contact never replaces a newer one; of two at the
 /// same time, the one with the later `due` wins. Deleted nodes are skipped. A batch must not
 /// contain a node twice.
-pub async fn record_contacts(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u64, StoreError> {
+///
+/// `now` is the time of the database. A contact after it has the time of a process whose clock is
+/// ahead: it is recorded as a contact at `now`. A recorded one that is more than ten minutes ahead is
+/// replaced by any new one.
+pub async fn record_contacts(
+    tx: &FleetTx,
+    mut batch: Vec<Contact>,
+    now: Time,
+) -> Result<u64, StoreError> {
+    for contact in &mut batch {
+        if now < contact.at {
+            contact.due = contact.due.map(|due| now + (due - contact.at));
+            contact.at = now;
+        }
+    }
     // Sorted: two batches in different orders could deadlock.
     batch.sort_unstable();
     let tenants = batch.iter().map(|contact| contact.tenant.uuid());
@@ -35,6 +54,7 @@ pub async fn record_contacts(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u6
         time_array(batch.iter().map(|contact| contact.at)),
         // The array has no nulls, so a missing `due` is sent as the time of contact.
         time_array(batch.iter().map(|contact| contact.due.unwrap_or(contact.at))),
+        (now + MAX_CONTACT_LEAD).into(),
     ];
     let sql = "INSERT INTO last_contacts AS c (tenant_id, instance_id, heard_at, due_at) \
                SELECT b.tenant_id, b.instance_id, b.heard_at, nullif(b.due_at, b.heard_at) \
@@ -44,7 +64,26 @@ pub async fn record_contacts(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u6
                ON CONFLICT (tenant_id, instance_id) DO UPDATE \
                SET heard_at = excluded.heard_at, due_at = excluded.due_at \
                WHERE (c.heard_at, coalesce(c.due_at, '-infinity')) \
-               < (excluded.heard_at, coalesce(excluded.due_at, '-infinity'))";
+               < (excluded.heard_at, coalesce(excluded.due_at, '-infinity')) OR c.heard_at > $5";
+    execute(tx.conn(), sql, values).await
+}
+
+/// Sets at most `limit` contacts that are more than ten minutes ahead to `now`, the time of the
+/// database, and returns their number. A process whose clock was ahead has recorded them; such a node
+/// would not become silent before that time. Safe on several replicas at once.
+pub async fn correct_future_contacts(
+    tx: &FleetTx,
+    now: Time,
+    limit: u32,
+) -> Result<u64, StoreError> {
+    // Contacts have no index on their time, so that updates stay in place.
+    let allow_seqscan = "SELECT set_config('enable_seqscan', 'on', true)";
+    execute(tx.conn(), allow_seqscan, []).await?;
+    let sql = "WITH wrong AS (SELECT tenant_id, instance_id FROM last_contacts WHERE heard_at > $3 \
+               ORDER BY tenant_id, instance_id LIMIT $2 FOR UPDATE SKIP LOCKED) \
+               UPDATE last_contacts c SET heard_at = $1, due_at = NULL FROM wrong w \
+               WHERE c.tenant_id = w.tenant_id AND c.instance_id = w.instance_id";
+    let values = [now.into(), i64::from(limit).into(), (now + MAX_CONTACT_LEAD).into()];
     execute(tx.conn(), sql, values).await
 }
 
@@ -53,7 +92,7 @@ fn time_array(all: impl Iterator<Item = Time>) -> Value {
     Value::Array(ArrayType::ChronoDateTimeUtc, Some(Box::new(all)))
 }
 
-/// When a node last made contact.
+/// When a node last made contact, by the clock of the process that it called.
 pub async fn last_contact(tx: &Tx, instance: InstanceId) -> Result<Option<Time>, StoreError> {
     let sql = "SELECT heard_at FROM last_contacts WHERE tenant_id = $1 AND instance_id = $2";
     let key = [tx.tenant().uuid().into(), instance.bits().cast_signed().into()];

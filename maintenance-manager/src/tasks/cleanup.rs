@@ -13,9 +13,9 @@ use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_store::{
-    ClockAgreement, FleetTx, Store, StoreError, contents, daily_usage, limit_usage, log, logins,
-    node_tokens, oldest_rows, operator_tokens, package_versions, projects, runs, sequence_usage,
-    tallies,
+    ClockAgreement, FleetTx, Store, StoreError, contacts, contents, daily_usage, limit_usage, log,
+    logins, node_tokens, oldest_rows, operator_tokens, package_versions, projects, runs,
+    sequence_usage, tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,8 @@ pub struct RemovedRows {
     pub tokens: u64,
     /// Buckets of daily limits that are full again.
     pub daily_usage: u64,
+    /// Contacts in the future, which were set to the current time.
+    pub contacts: u64,
     /// Changes in the log.
     pub changes: u64,
     /// Tallies that were folded into their sum.
@@ -87,6 +89,7 @@ impl RemovedRows {
             CleanupStep::Versions => &mut self.versions,
             CleanupStep::Tokens => &mut self.tokens,
             CleanupStep::DailyUsage => &mut self.daily_usage,
+            CleanupStep::Contacts => &mut self.contacts,
             CleanupStep::Changes => &mut self.changes,
             CleanupStep::Tallies => &mut self.tallies,
             CleanupStep::Projects => &mut self.projects,
@@ -103,6 +106,7 @@ enum CleanupStep {
     Versions,
     Tokens,
     DailyUsage,
+    Contacts,
     Changes,
     Tallies,
     Projects,
@@ -110,13 +114,14 @@ enum CleanupStep {
 
 impl CleanupStep {
     /// In the order of a pass: runs refer to contents.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Runs,
         Self::Contents,
         Self::Slots,
         Self::Versions,
         Self::Tokens,
         Self::DailyUsage,
+        Self::Contacts,
         Self::Changes,
         Self::Tallies,
         Self::Projects,
@@ -134,6 +139,7 @@ impl CleanupStep {
             Self::Versions => "versions",
             Self::Tokens => "tokens",
             Self::DailyUsage => "daily_usage",
+            Self::Contacts => "contacts",
             Self::Changes => "changes",
             Self::Tallies => "tallies",
             Self::Projects => "projects",
@@ -198,6 +204,7 @@ impl Housekeeping {
                     versions = removed.versions,
                     tokens = removed.tokens,
                     daily_usage = removed.daily_usage,
+                    contacts = removed.contacts,
                     changes = removed.changes,
                     tallies = removed.tallies,
                     projects = removed.projects,
@@ -314,6 +321,7 @@ impl Housekeeping {
                 Ok(of_nodes + of_operators + of_logins)
             }
             (CleanupStep::DailyUsage, _) => daily_usage::delete_expired(tx, now, size).await,
+            (CleanupStep::Contacts, _) => contacts::correct_future_contacts(tx, now, size).await,
             (CleanupStep::Changes, Some(retention)) => log::prune(tx, now - retention, size).await,
             (CleanupStep::Changes, None) => Ok(0),
             (CleanupStep::Tallies, _) => tallies::fold(tx).await,

@@ -244,7 +244,7 @@ impl TestServer {
     pub async fn silent_for(&self, instance: InstanceId, minutes: i64) -> usize {
         let tx = self.store.fleet().await.expect("a transaction");
         let heard = Contact { tenant: self.tenant, instance, at: self.clock.now(), due: None };
-        contacts::record_contacts(&tx, vec![heard]).await.expect("noted");
+        contacts::record_contacts(&tx, vec![heard], heard.at).await.expect("noted");
         tx.commit().await.expect("committed");
         self.advance_minutes(minutes);
         let watch =

@@ -191,7 +191,7 @@ async fn an_offline_grant_counts_from_the_last_possible_answer_to_a_long_poll() 
     let heard =
         Contact { tenant: server.tenant, instance: node.instance, at: server.now(), due: None };
     let tx = server.store.fleet().await.expect("a transaction");
-    contacts::record_contacts(&tx, vec![heard]).await.expect("noted");
+    contacts::record_contacts(&tx, vec![heard], heard.at).await.expect("noted");
     tx.commit().await.expect("committed");
     server.advance_minutes(7 * MINUTES_PER_DAY + 60 + 4);
     assert_eq!(server.reap_runs().await, 0);

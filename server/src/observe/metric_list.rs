@@ -23,11 +23,11 @@ const REFUSAL_KINDS: &str = "`query`, `write`, `awaiting_body` (the message did 
 const WAKEUP_REASONS: &str =
     "`recheck`, `superseded` (by a newer poll of the node) or `draining` (the process stops)";
 const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`";
-const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage` (daily limits that are full again), `changes`, `tallies` or `projects` (rows of deleted projects)";
+const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage` (daily limits that are full again), `contacts` (contacts in the future, which were corrected), `changes`, `tallies` or `projects` (rows of deleted projects)";
 
 const CONNECTION_SHARES: &str =
     "`nodes` (with the tasks of the server), `rest_reads` or `rest_writes`";
-const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage`, `changes`, `tallies`, `projects`, `oldest rows` (reading the ages) or `id numbers` (reading how many are used)";
+const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage`, `contacts`, `changes`, `tallies`, `projects`, `oldest rows` (reading the ages) or `id numbers` (reading how many are used)";
 const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots` and `tokens` (since their expiry) or `changes` (in the change log)";
 
 /// All metrics of evenkeeld.

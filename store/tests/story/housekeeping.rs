@@ -258,7 +258,8 @@ async fn silent_nodes_are_found_once() {
     }
     let speaks = heard[5].instance;
     let tx = store.fleet().await.expect("a transaction");
-    contacts::record_contacts(&tx, heard.clone()).await.expect("recorded");
+    let now = NOON + TimeDelta::hours(1);
+    contacts::record_contacts(&tx, heard.clone(), now).await.expect("recorded");
     tx.commit().await.expect("committed");
 
     let now = NOON + TimeDelta::hours(1);
@@ -309,7 +310,9 @@ async fn a_node_with_a_due_time_is_not_silent_before_it() {
         let at = |minutes| NOON + TimeDelta::minutes(minutes);
         let due_contact = Contact { due: due.map(at), ..contact(tenant, instance.id, at(minutes)) };
         let tx = store.fleet().await.expect("a transaction");
-        let written = contacts::record_contacts(&tx, vec![due_contact]).await.expect("recorded");
+        let written =
+            contacts::record_contacts(&tx, vec![due_contact], NOON + TimeDelta::days(1)).await;
+        let written = written.expect("recorded");
         tx.commit().await.expect("committed");
         written
     };

@@ -264,7 +264,7 @@ async fn an_invalidated_instance_stays_invalidated() {
     drop(tx);
 
     let fleet = store.fleet().await.expect("a transaction");
-    contacts::record_contacts(&fleet, vec![contact(tenant, instance.id, NOON)])
+    contacts::record_contacts(&fleet, vec![contact(tenant, instance.id, NOON)], NOON)
         .await
         .expect("recorded");
     let days = NOON + TimeDelta::days(3);

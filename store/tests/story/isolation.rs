@@ -76,7 +76,7 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     join_tokens::create(&tx, &token, token_digest(tenant), NOON).await.expect("a token");
     tx.commit().await.expect("committed");
     let tx = store.fleet().await.expect("a transaction");
-    contacts::record_contacts(&tx, vec![contact(tenant, instance.id, NOON)])
+    contacts::record_contacts(&tx, vec![contact(tenant, instance.id, NOON)], NOON)
         .await
         .expect("recorded");
     let charge = ProjectCharge { tenant, amount: "runs", cost: COST };

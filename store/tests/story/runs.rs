@@ -1,11 +1,14 @@
 //! Runs, decisions and contacts.
 
 use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_domain::run::{AttemptId, ImageChange, Origin, RunEvent, RunTimeouts, UpdateRun};
 use evenkeel_domain::schedule::ScheduleTarget;
+use evenkeel_store::contacts::Contact;
 use evenkeel_store::decisions::ReadMode;
 use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
 use evenkeel_store::{contacts, policies, schedules};
@@ -274,6 +277,46 @@ async fn a_decision_reads_the_policies_and_windows_of_its_chain() {
     assert_eq!(instance.summary.update_status.text, "No Current Update");
 }
 
+/// A process whose clock is a year ahead records a contact, and others record contacts after it.
+#[tokio::test]
+async fn a_contact_is_never_in_the_future() {
+    let (store, tenant) = store_with_project().await;
+    let (_, instance) = create_node(&store, tenant, 1).await;
+    let (_, lost) = create_node(&store, tenant, 2).await;
+    let at = |minutes| NOON + TimeDelta::minutes(minutes);
+    let last = async |id: InstanceId| {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        contacts::last_contact(&tx, id).await.expect("an answer")
+    };
+    let record = async |id: InstanceId, heard: Time, due: Option<Time>, now: Time| {
+        let tx = store.fleet().await.expect("a transaction");
+        let heard = Contact { tenant, instance: id, at: heard, due };
+        contacts::record_contacts(&tx, vec![heard], now).await.expect("recorded");
+        tx.commit().await.expect("committed");
+    };
+    let ahead = NOON + TimeDelta::days(365);
+    record(instance.id, ahead, Some(ahead + TimeDelta::minutes(7)), at(5)).await;
+    assert_eq!(last(instance.id).await, Some(at(5)));
+    record(instance.id, at(6), None, at(6)).await;
+    assert_eq!(last(instance.id).await, Some(at(6)));
+
+    // The database was ahead itself: the next contact replaces such a time, or housekeeping does.
+    for id in [instance.id, lost.id] {
+        record(id, ahead, Some(ahead), ahead).await;
+        assert_eq!(last(id).await, Some(ahead));
+    }
+    record(instance.id, at(7), None, at(7)).await;
+    assert_eq!(last(instance.id).await, Some(at(7)));
+    let correct = async |now: Time| {
+        let tx = store.fleet().await.expect("a transaction");
+        let corrected = contacts::correct_future_contacts(&tx, now, 10).await.expect("corrected");
+        tx.commit().await.expect("committed");
+        corrected
+    };
+    assert_eq!([correct(at(8)).await, correct(at(8)).await], [1, 0]);
+    assert_eq!([last(instance.id).await, last(lost.id).await], [Some(at(7)), Some(at(8))]);
+}
+
 #[tokio::test]
 async fn contacts_are_written_in_batches_and_only_forward() {
     let (store, tenant) = store_with_project().await;
@@ -283,7 +326,8 @@ async fn contacts_are_written_in_batches_and_only_forward() {
         let tx = store.fleet().await.expect("a transaction");
         let at = NOON + TimeDelta::minutes(minutes);
         let batch = [instance.id, unknown].map(|id| contact(tenant, id, at));
-        let recorded = contacts::record_contacts(&tx, batch.to_vec()).await;
+        let now = NOON + TimeDelta::minutes(5);
+        let recorded = contacts::record_contacts(&tx, batch.to_vec(), now).await;
         recorded.expect("recorded");
         tx.commit().await.expect("committed");
     }
