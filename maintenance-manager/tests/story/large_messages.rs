@@ -1,51 +1,136 @@
 //! The largest messages that nodes may send are stored, whatever is in them.
 
 use evenkeel_domain::hardware::Hardware;
+use evenkeel_domain::lookup::count_comparisons;
+use evenkeel_domain::package::PackageChange as StoredChange;
+use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    AvailablePackage, BadImage, Downloading, Facts, Finished, HeldBackPackage, PackageChange,
-    PackageResult, Plan, PollRequest,
+    AvailablePackage, BadImage, Downloading, Facts, Failed, Finished, HeldBackPackage,
+    PackageChange, PackageResult, Plan, PollRequest,
 };
+use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr as _;
 use evenkeel_proto::hostmgr::{
-    HwInfo, IpAddress, Storage, SystemDisk, SystemInfo, SystemNetwork, SystemUsb,
+    HostStatus, HwInfo, IpAddress, Storage, SystemDisk, SystemInfo, SystemNetwork, SystemUsb,
+    UpdateHostStatusByHostGuidRequest, UpdateInstanceStateStatusByHostGuidRequest,
 };
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use sha2::{Digest as _, Sha256};
 
 use crate::fleet::sample;
-use crate::test_server::{TestServer, began, facts};
+use crate::test_server::{TestNode, TestServer, began, enroll_request, facts, with_credential};
 
-/// The number of packages in each list. A search for each planned package through all results would take minutes.
+/// The maximum number of packages in each list of a report. A search for each planned package through
+/// all results would take minutes.
+const MAX_PACKAGES: usize = 100_000;
+
+/// The number of entries in the lists of other messages.
 const PACKAGES: usize = 50_000;
 
-fn planned(n: usize) -> PackageChange {
-    PackageChange { name: format!("planned-{n}"), after: "1".into(), ..PackageChange::default() }
+/// Sends a message with this number of list entries. Its lists must be compared at least as often as
+/// given, so that a search that is not counted is noticed, and no more often than a sort compares.
+async fn within_n_log_n<T>(least: usize, entries: usize, call: impl Future<Output = T>) -> T {
+    let before = count_comparisons();
+    let answer = call.await;
+    let compared = count_comparisons() - before;
+    let limit = 2 * entries * usize::try_from(entries.ilog2()).expect("a small number");
+    assert!((least..=limit).contains(&compared), "{compared} comparisons of {least} to {limit}");
+    answer
 }
 
-fn results(name: &str, version: &str) -> Kind {
-    let result = |n: usize| PackageResult {
+fn downloading_all() -> Kind {
+    let planned = |n: usize| PackageChange {
+        name: format!("planned-{n}"),
+        after: "1".into(),
+        ..PackageChange::default()
+    };
+    let plan = Plan { changes: (0..MAX_PACKAGES).map(planned).collect(), ..Plan::default() };
+    Kind::Downloading(Downloading { plan: Some(plan) })
+}
+
+fn installed(name: &str, n: usize) -> PackageResult {
+    PackageResult {
         name: format!("{name}-{n}"),
-        version: version.to_owned(),
+        version: "1".into(),
         state: "installed".into(),
         ..PackageResult::default()
-    };
-    Kind::Finished(Finished { results: (0..PACKAGES).map(result).collect(), ..Finished::default() })
+    }
+}
+
+fn all_results(name: &str) -> Kind {
+    let results = (0..MAX_PACKAGES).map(|n| installed(name, n)).collect();
+    Kind::Finished(Finished { results, ..Finished::default() })
 }
 
 #[tokio::test]
 async fn a_report_of_many_results_for_many_planned_packages_is_stored() {
     let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
-    let plan = Plan { changes: (0..PACKAGES).map(planned).collect(), ..Plan::default() };
     let events = [
-        (1, Kind::Downloading(Downloading { plan: Some(plan) })),
+        (1, downloading_all()),
         (2, began()),
-        (3, results("unplanned", "1")),
-        (4, results("planned", "1")),
+        (3, all_results("unplanned")),
+        (4, all_results("planned")),
     ];
-    assert_eq!(server.report(&node, 1, policy, &events).await.acknowledged, 4);
+    let entries = 3 * MAX_PACKAGES;
+    let report = server.report(&node, 1, policy, &events);
+    assert_eq!(within_n_log_n(entries, entries, report).await.acknowledged, 4);
     let run = &server.runs(&node).await[0];
-    assert_eq!(run.packages.len(), PACKAGES);
-    assert!(run.packages.iter().all(evenkeel_domain::package::PackageChange::is_done));
+    assert_eq!(run.packages.len(), MAX_PACKAGES);
+    assert!(run.packages.iter().all(StoredChange::is_done));
+}
+
+/// Each event has results for some packages of a long plan. A pass through the plan for each event
+/// would take a hundred million steps.
+#[tokio::test]
+async fn a_report_of_many_events_with_results_is_stored() {
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
+    let failed = |n: usize| {
+        let results = (100 * n..100 * (n + 1)).map(|n| installed("planned", n)).collect();
+        Kind::Failed(Failed { results, log: "x".repeat(5_000), ..Failed::default() })
+    };
+    let mut events = vec![(1, downloading_all()), (2, began())];
+    events.extend((3..=1_000).zip((0..).map(failed)));
+    let results = 998 * 100;
+    let entries = MAX_PACKAGES + results;
+    let report = server.report(&node, 1, policy, &events);
+    assert_eq!(within_n_log_n(entries, entries, report).await.acknowledged, 1_000);
+    let run = &server.runs(&node).await[0];
+    assert_eq!(run.packages.iter().filter(|change| change.is_done()).count(), results);
+}
+
+#[tokio::test]
+async fn the_longest_messages_without_lists_are_answered() {
+    let (server, text) = (TestServer::new().await, "x".repeat(8 << 20));
+    let long = || text.clone();
+    let token = server.join_token(false, true).await;
+    let mut request = enroll_request(&token, 1, 1);
+    request.agent_version = long();
+    request.identity.get_or_insert_default().host_name = long();
+    let enrolled = within_n_log_n(0, 2, server.send_enroll_request(request)).await;
+    let node = TestNode::from_enrolment(enrolled.expect("enrolled"));
+    let waits = PollRequest { facts: Some(facts()), waiting: long(), ..PollRequest::default() };
+    within_n_log_n(0, 2, server.send_poll(&node, waits)).await;
+    let begun = within_n_log_n(0, 2, server.begin_for(&node, 1, &long(), 1)).await;
+    assert!(matches!(begun, Answer::Refused(_)), "{begun:?}");
+
+    let node = server.eim_node(2).await;
+    let token = server.eim_token();
+    let status =
+        HostStatus { details: long(), human_readable_status: long(), ..Default::default() };
+    let request = UpdateHostStatusByHostGuidRequest {
+        host_guid: node.guid.clone(),
+        host_status: Some(status),
+    };
+    let call = server.manager.update_host_status_by_host_guid(with_credential(&token, request));
+    within_n_log_n(0, 2, call).await.expect("an answer");
+    let request = UpdateInstanceStateStatusByHostGuidRequest {
+        host_guid: node.guid.clone(),
+        provider_status_detail: long(),
+        ..Default::default()
+    };
+    let request = with_credential(&token, request);
+    let call = server.manager.update_instance_state_status_by_host_guid(request);
+    within_n_log_n(0, 2, call).await.expect("an answer");
 }
 
 #[tokio::test]
@@ -71,10 +156,13 @@ async fn facts_with_long_lists_are_stored_and_compared_with_the_earlier_ones() {
         reboot_reasons: vec![reason.to_owned()],
         ..facts()
     };
-    server.report_facts(&node, report("first")).await;
+    let entries = 3 * PACKAGES;
+    within_n_log_n(0, entries, server.report_facts(&node, report("first"))).await;
     let first = server.node_state(&node).await.bad_images;
     server.advance_minutes(1);
-    server.report_facts(&node, report("second")).await;
+    // The bad images that are stored and those that are reported again.
+    let second = server.report_facts(&node, report("second"));
+    within_n_log_n(2 * first.len(), entries, second).await;
     let state = server.node_state(&node).await;
     assert_eq!(state.facts["heldBack"].as_array().map(Vec::len), Some(PACKAGES));
     assert!(first.len() > 200 && state.bad_images == first, "{} images", first.len());
@@ -90,7 +178,8 @@ async fn a_long_list_of_installed_packages_is_stored() {
     let digest = Sha256::digest(&packages);
     let reported = Facts { packages_digest: digest.to_vec(), ..facts() };
     server.report_facts(&node, reported).await;
-    server.send_poll(&node, PollRequest { packages, ..PollRequest::default() }).await;
+    let poll = server.send_poll(&node, PollRequest { packages, ..PollRequest::default() });
+    within_n_log_n(0, 2 * PACKAGES, poll).await;
     let stored = server.node_state(&node).await.packages_digest;
     assert_eq!(stored.map(|stored| stored.to_vec()), Some(digest.to_vec()));
 }
@@ -107,7 +196,8 @@ async fn a_long_detail_of_an_eim_agent_is_stored_once() {
         server.send_status(&eim, sample(kind)).await;
     }
     for _ in 0..2 {
-        server.send_sample(&eim.guid, S::Updated, &detail).await.expect("an answer");
+        let sent = server.send_sample(&eim.guid, S::Updated, &detail);
+        within_n_log_n(0, 2 * PACKAGES, sent).await.expect("an answer");
     }
     let runs = server.runs(&eim.as_node()).await;
     assert_eq!(runs.len(), 1);
@@ -142,11 +232,14 @@ async fn the_parts_of_a_large_machine_keep_their_times() {
         }),
         ..SystemInfo::default()
     };
-    server.send_system_info(&eim.guid, machine("first")).await.expect("stored");
+    let entries = PACKAGES + 5_000 + 500 * 100;
+    let sent = server.send_system_info(&eim.guid, machine("first"));
+    within_n_log_n(0, entries, sent).await.expect("stored");
     let first = server.hardware(eim.host).await.expect("hardware");
     assert_eq!(first.storages.len(), Hardware::MAX_PARTS);
     server.advance_minutes(1);
-    server.send_system_info(&eim.guid, machine("second")).await.expect("stored");
+    let sent = server.send_system_info(&eim.guid, machine("second"));
+    within_n_log_n(4 * Hardware::MAX_PARTS, entries, sent).await.expect("stored");
     let second = server.hardware(eim.host).await.expect("hardware");
     assert_eq!(second.serial_number, "second");
     assert_eq!(Hardware { serial_number: first.serial_number.clone(), ..second }, first);
