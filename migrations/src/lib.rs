@@ -32,7 +32,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000008_decryption_certificate"),
     step!("20261129_000009_revocable_tokens"),
     step!("20261129_000010_online_upgrades"),
-    step!("20261129_000011_daily_usage"),
+    step!("20261129_000011_limits_per_node"),
 ];
 
 impl Default for Migrator {

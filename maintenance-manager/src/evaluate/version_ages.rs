@@ -51,10 +51,10 @@ pub async fn load_settled(
     names.dedup();
     let age = TimeDelta::days(days.into());
     // Versions that are recorded from now on reach the age later than this.
-    let steady_until = package_versions::steady_until(tx, &names, age, now).await?;
+    let steady_until = package_versions::steady_until(tx, node.instance, &names, age, now).await?;
     Ok(SettledVersions {
         valid_until: steady_until.into_iter().chain([now + age]).min(),
-        versions: package_versions::list_first_seen_by(tx, names, now - age).await?,
+        versions: package_versions::list_known_since(tx, node.instance, names, now - age).await?,
     })
 }
 
@@ -80,7 +80,7 @@ pub async fn record(
     now: Time,
 ) -> Result<(), StoreError> {
     if required_age_days(decision).is_some() {
-        package_versions::record_seen(tx, &stored_versions(node), now).await?;
+        package_versions::record_seen(tx, node.instance, &stored_versions(node), now).await?;
     }
     Ok(())
 }

@@ -116,7 +116,7 @@ async fn the_longest_messages_without_lists_are_answered() {
     let node = server.eim_node(2).await;
     let token = server.eim_token();
     let status =
-        HostStatus { details: long(), human_readable_status: long(), ..Default::default() };
+        HostStatus { details: long(), human_readable_status: long(), ..HostStatus::default() };
     let request = UpdateHostStatusByHostGuidRequest {
         host_guid: node.guid.clone(),
         host_status: Some(status),
@@ -126,7 +126,7 @@ async fn the_longest_messages_without_lists_are_answered() {
     let request = UpdateInstanceStateStatusByHostGuidRequest {
         host_guid: node.guid.clone(),
         provider_status_detail: long(),
-        ..Default::default()
+        ..UpdateInstanceStateStatusByHostGuidRequest::default()
     };
     let request = with_credential(&token, request);
     let call = server.manager.update_instance_state_status_by_host_guid(request);

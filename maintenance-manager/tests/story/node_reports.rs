@@ -1,6 +1,7 @@
 //! Reports of nodes besides the progress of an update: run reports, waiting reasons, agent errors,
 //! and available versions.
 
+use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::policy::{DesiredUpdate, PackageRules, PolicySpec};
 use evenkeel_maintenance_manager::Settings;
@@ -248,9 +249,13 @@ async fn the_suites_of_available_packages_are_stored() {
 async fn a_version_is_old_enough_some_days_after_it_was_first_reported() {
     let server = TestServer::new().await;
     let (node, other) = (server.nth_node(1).await, server.nth_node(2).await);
+    let third = server.nth_node(3).await;
     server.assign_min_age_policy(&node, 7).await;
-    // Another node reports it first: this counts for the whole project.
-    server.report_facts(&other, facts_with_available(vec![available_package("curl", "2")])).await;
+    // Two other nodes report it first: this counts for the whole project.
+    for reporter in [&other, &third] {
+        let reported = facts_with_available(vec![available_package("curl", "2")]);
+        server.report_facts(reporter, reported).await;
+    }
     server.advance_minutes(5 * MINUTES_PER_DAY);
     let both = || vec![available_package("curl", "2"), available_package("jq", "2")];
     let nothing: [&str; 0] = [];
@@ -271,6 +276,32 @@ async fn a_version_is_old_enough_some_days_after_it_was_first_reported() {
     server.report_facts(&other, facts_with_available(vec![available_package("vim", "2")])).await;
     server.advance_minutes(8 * MINUTES_PER_DAY);
     assert_eq!(settled_versions(server.poll(&node).await), all);
+}
+
+/// A node names versions that do not exist, and a version a week before it appears.
+#[tokio::test]
+async fn a_node_that_makes_up_versions_misleads_only_itself() {
+    let server = TestServer::new().await;
+    let (liar, node) = (server.nth_node(1).await, server.nth_node(2).await);
+    for one in [&liar, &node] {
+        server.assign_min_age_policy(one, 7).await;
+    }
+    let version = |n: u32| available_package("curl", &n.to_string());
+    let report = async |reporter: &TestNode, n| {
+        let answer = server.report_facts(reporter, facts_with_available(vec![version(n)])).await;
+        settled_versions(answer)
+    };
+    let nothing: [&str; 0] = [];
+    report(&liar, 1).await;
+    report(&liar, 2).await;
+    server.advance_minutes(7 * MINUTES_PER_DAY);
+    assert_eq!(report(&liar, 2).await, ["curl=1", "curl=2"]);
+    // Version 2 appears.
+    assert_eq!(report(&node, 2).await, nothing);
+    server.advance_minutes(7 * MINUTES_PER_DAY - 1);
+    assert_eq!(settled_versions(server.poll(&node).await), nothing);
+    server.advance_minutes(1);
+    assert_eq!(settled_versions(server.poll(&node).await), ["curl=2"]);
 }
 
 /// If removals are allowed, it may be installed one day, so its age counts from now on.
@@ -335,7 +366,8 @@ async fn unreported_versions_are_removed_after_a_year() {
             version: version.into(),
         };
         let tx = server.tx().await;
-        let recorded = package_versions::record_seen(&tx, &[one], server.now()).await;
+        let recorded =
+            package_versions::record_seen(&tx, InstanceId::nth(1), &[one], server.now()).await;
         assert_eq!(recorded.expect("noted"), 1);
         tx.commit().await.expect("committed");
     };

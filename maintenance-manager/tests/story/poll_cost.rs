@@ -146,6 +146,7 @@ async fn a_cached_poll_costs_no_query() {
 async fn a_node_with_aging_versions_costs_no_query_until_one_is_old_enough() {
     let counted = CountingServer::new().await;
     let (node, other) = (counted.server.nth_node(1).await, counted.server.nth_node(2).await);
+    let third = counted.server.nth_node(3).await;
     counted.server.assign_min_age_policy(&node, 7).await;
     let (curl, jq) = (available_package("curl", "2"), available_package("jq", "2"));
     counted.server.report_facts(&node, facts_with_available(vec![curl, jq])).await;
@@ -159,8 +160,10 @@ async fn a_node_with_aging_versions_costs_no_query_until_one_is_old_enough() {
     }
     // Versions that other nodes report meanwhile age on their own.
     counted.server.advance_minutes(2 * MINUTES_PER_DAY);
-    let newer = facts_with_available(vec![available_package("curl", "3")]);
-    counted.server.report_facts(&other, newer).await;
+    for reporter in [&other, &third] {
+        let newer = facts_with_available(vec![available_package("curl", "3")]);
+        counted.server.report_facts(reporter, newer).await;
+    }
     assert_eq!(settled_versions(first), Vec::<String>::new());
     counted.catch_up().await;
     for (days, all) in [

@@ -1,6 +1,7 @@
 //! The clock of the database, and the ages that count by it.
 
 use chrono::TimeDelta;
+use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_kit::{Clock, SystemClock, TestClock};
 use evenkeel_store::testing::fresh_store;
@@ -43,7 +44,8 @@ async fn the_oldest_row_of_all_projects_is_found() {
         ObservedVersion { name: "curl".into(), architecture: "amd64".into(), version: "1".into() };
     for (tenant, at) in [(one, NOON), (other, NOON - TimeDelta::days(1))] {
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let recorded = package_versions::record_seen(&tx, std::slice::from_ref(&version), at).await;
+        let (reporter, version) = (InstanceId::nth(1), std::slice::from_ref(&version));
+        let recorded = package_versions::record_seen(&tx, reporter, version, at).await;
         recorded.expect("recorded");
         tx.commit().await.expect("committed");
     }

@@ -58,7 +58,7 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
         architecture: "amd64".into(),
         version: "5.2".into(),
     };
-    package_versions::record_seen(&tx, &[version], NOON).await.expect("recorded");
+    package_versions::record_seen(&tx, instance.id, &[version], NOON).await.expect("recorded");
     daily_usage::charge_node(&tx, host.id, "runs", COST).await.expect("charged");
     let expires_at = NOON + TimeDelta::hours(1);
     let node_token = NodeToken { digest: [1; 32], subject: Some([2; 32]), expires_at };

@@ -4,6 +4,7 @@ use std::slice::from_ref;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
+use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::{Store, package_versions};
@@ -12,6 +13,9 @@ use futures_util::future::join_all;
 use crate::fixtures::{NOON, store_with_project, store_with_two_projects};
 
 const DAY: TimeDelta = TimeDelta::days(1);
+
+/// The node that reports, unless a test names another one.
+const NODE: InstanceId = InstanceId::nth(1);
 
 fn package_version(name: &str, version: &str) -> ObservedVersion {
     ObservedVersion { name: name.into(), architecture: "amd64".into(), version: version.into() }
@@ -23,15 +27,34 @@ async fn record_versions(
     all: &[ObservedVersion],
     at: Time,
 ) -> u64 {
+    record_versions_of(store, (tenant, NODE), all, at).await
+}
+
+async fn record_versions_of(
+    store: &Store,
+    (tenant, node): (TenantId, InstanceId),
+    all: &[ObservedVersion],
+    at: Time,
+) -> u64 {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let recorded = package_versions::record_seen(&tx, all, at).await.expect("recorded");
+    let recorded = package_versions::record_seen(&tx, node, all, at).await.expect("recorded");
     tx.commit().await.expect("committed");
     recorded
 }
 
 async fn first_seen_by(store: &Store, tenant: TenantId, name: &str, by: Time) -> Vec<String> {
+    known_since(store, (tenant, NODE), name, by).await
+}
+
+/// The versions of a package that a node knows since a time.
+async fn known_since(
+    store: &Store,
+    (tenant, node): (TenantId, InstanceId),
+    name: &str,
+    since: Time,
+) -> Vec<String> {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let listed = package_versions::list_first_seen_by(&tx, vec![name.to_owned()], by).await;
+    let listed = package_versions::list_known_since(&tx, node, vec![name.to_owned()], since).await;
     let listed = listed.expect("an answer");
     listed.into_iter().map(|one| one.version).collect()
 }
@@ -57,8 +80,76 @@ async fn the_age_of_a_version_counts_from_its_first_report() {
     assert_eq!(of("curl", NOON + DAY * 3).await, ["1", "2"]);
     assert_eq!(of("bash", NOON + DAY * 3).await, Vec::<String>::new());
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let none = package_versions::list_first_seen_by(&tx, Vec::new(), NOON + DAY * 3).await;
+    let none = package_versions::list_known_since(&tx, NODE, Vec::new(), NOON + DAY * 3).await;
     assert!(none.expect("an answer").is_empty());
+}
+
+#[tokio::test]
+async fn a_version_counts_for_other_nodes_since_a_second_node_reported_it() {
+    let (store, tenant) = store_with_project().await;
+    let curl = package_version("curl", "9");
+    let [first, second, third] = [1, 2, 3].map(|n| (tenant, InstanceId::nth(n)));
+    assert_eq!(record_versions_of(&store, first, from_ref(&curl), NOON).await, 1);
+    let known = async |node, at| known_since(&store, node, "curl", at).await.len();
+    assert_eq!(known(first, NOON).await, 1);
+    assert_eq!(known(second, NOON + DAY * 100).await, 0);
+    // Soon after the first report, although a version is recorded once a day otherwise.
+    let hour = NOON + TimeDelta::hours(1);
+    assert_eq!(record_versions_of(&store, second, from_ref(&curl), hour).await, 1);
+    assert_eq!(record_versions_of(&store, third, from_ref(&curl), hour).await, 0);
+    for node in [second, third] {
+        assert_eq!([known(node, NOON).await, known(node, hour).await], [0, 1]);
+    }
+    assert_eq!(known(first, NOON).await, 1);
+    let until = async |(tenant, node): (TenantId, InstanceId)| {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let names = ["curl".to_owned()];
+        let until = package_versions::steady_until(&tx, node, &names, DAY, hour).await;
+        until.expect("an answer").expect("a time")
+    };
+    assert_eq!([until(first).await, until(third).await], [NOON + DAY, hour + DAY]);
+}
+
+/// Before the reporters of versions were stored, one report was enough.
+#[tokio::test]
+async fn versions_without_a_reporter_count_since_their_first_report() {
+    let (store, tenant) = store_with_project().await;
+    record_versions(&store, tenant, &[package_version("curl", "1")], NOON).await;
+    let older = "BEGIN; SET LOCAL evenkeel.tenant = '*'; \
+                 UPDATE package_versions SET reported_by = NULL; COMMIT";
+    store.execute_unprepared(older).await.expect("changed");
+    let other = (tenant, InstanceId::nth(2));
+    assert_eq!(known_since(&store, other, "curl", NOON).await, ["1"]);
+    let soon = NOON + TimeDelta::hours(1);
+    let again = [package_version("curl", "1")];
+    assert_eq!(record_versions_of(&store, other, &again, soon).await, 0);
+    assert_eq!(record_versions_of(&store, other, &again, NOON + DAY).await, 1);
+    assert_eq!(known_since(&store, other, "curl", NOON).await, ["1"]);
+}
+
+/// Two nodes together make up versions of a package until no answer could hold them all.
+#[tokio::test]
+async fn made_up_versions_do_not_displace_those_of_other_nodes() {
+    let (store, tenant) = store_with_project().await;
+    let [one, other, honest] = [1, 2, 3].map(|n| (tenant, InstanceId::nth(n)));
+    let real = [package_version("curl", "8.1"), package_version("curl", "8.2")];
+    for node in [honest, one] {
+        record_versions_of(&store, node, &real, NOON).await;
+    }
+    let limit = package_versions::MAX_VERSIONS_PER_NODE;
+    for day in 1..=3 {
+        let made_up = |n| package_version("curl", &format!("{day}-{n:05}"));
+        let made_up: Vec<_> = (0..limit + 20).map(made_up).collect();
+        for node in [one, other] {
+            record_versions_of(&store, node, &made_up, NOON + DAY * day).await;
+        }
+    }
+    let known = known_since(&store, honest, "curl", NOON + DAY * 9).await;
+    assert!(known.contains(&"8.1".to_owned()) && known.contains(&"8.2".to_owned()));
+    assert!(known.iter().all(|version| version.starts_with("8.") || version.starts_with("3-")));
+    // Those of one node, and a few that it no longer had when the other one repeated them.
+    let most = usize::try_from(2 * limit).expect("a number");
+    assert!(known.len() <= 2 + most, "{}", known.len());
 }
 
 #[tokio::test]
@@ -67,7 +158,7 @@ async fn the_ages_of_versions_are_constant_until_a_known_instant() {
     let week = DAY * 7;
     let of = async |name: &str, now| {
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let until = package_versions::steady_until(&tx, &[name.to_owned()], week, now).await;
+        let until = package_versions::steady_until(&tx, NODE, &[name.to_owned()], week, now).await;
         until.expect("an answer")
     };
     assert_eq!(of("curl", NOON).await, None);

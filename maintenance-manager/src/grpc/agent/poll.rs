@@ -265,7 +265,8 @@ async fn write_and_answer(
         // send the node back to an image that failed.
         let failed = &node.bad_images;
         node_tx.input.facts.bad_images.clone_from(failed);
-        let recorded = package_versions::record_seen(&node_tx.tx, &versions, now).await;
+        let reporter = node_tx.node.instance;
+        let recorded = package_versions::record_seen(&node_tx.tx, reporter, &versions, now).await;
         let recorded = recorded.map_err(status::from_store_error)?;
         node_tx.charge(LimitedAmount::Versions, recorded).await?;
         facts::check_booted_image(&mut node_tx).await.map_err(status::from_store_error)?;

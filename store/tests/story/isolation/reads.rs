@@ -239,8 +239,8 @@ async fn read_history(tx: &Tx, data: &ProjectData) -> FunctionResults {
         contents::get => (tx, &[1; 32]);
         contents::get_many => (tx, &[[1; 32]]);
         contents::touch => (tx, &[1; 32], NOON);
-        package_versions::list_first_seen_by => (tx, vec![bash_version().name], NOON);
-        package_versions::steady_until => (tx, &[bash_version().name], TimeDelta::days(1), NOON);
+        package_versions::list_known_since => (tx, instance, vec![bash_version().name], NOON);
+        package_versions::steady_until => (tx, instance, &[bash_version().name], TimeDelta::days(1), NOON);
     }
 }
 

@@ -283,7 +283,7 @@ async fn write_history(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
             daily_usage::charge_node(tx, data.host.id, "versions", cost).await.map(drop)
         }
         "package_versions::record_seen" => {
-            package_versions::record_seen(tx, &[new], NOON).await.map(drop)
+            package_versions::record_seen(tx, data.instance.id, &[new], NOON).await.map(drop)
         }
         _ => return None,
     })

@@ -58,7 +58,8 @@ fn a_version_is_installed_only_when_it_is_old_enough(stage: &Stage) {
     let _alone = VERSION_AGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let server = &stage.fleet.server;
     server.sql(
-        "UPDATE package_versions SET first_seen = now(), last_seen = now() WHERE name LIKE 'demo-%'",
+        "UPDATE package_versions SET first_seen = now(), last_seen = now(), confirmed_at = now() \
+         WHERE name LIKE 'demo-%'",
     );
     let member = stage.member();
     member.assign_latest(&json!({ "minAgeDays": 1 }));
@@ -68,7 +69,8 @@ fn a_version_is_installed_only_when_it_is_old_enough(stage: &Stage) {
 
     // The server's clock cannot be advanced, so the recorded times are moved back.
     server.sql(
-        "UPDATE package_versions SET first_seen = now() - interval '2 days' WHERE name = 'demo-hello'",
+        "UPDATE package_versions SET first_seen = now() - interval '2 days', \
+         confirmed_at = now() - interval '2 days' WHERE name = 'demo-hello'",
     );
     member.order_now();
     assert!(member.agent_once().status.success());

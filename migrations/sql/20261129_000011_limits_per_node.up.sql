@@ -33,3 +33,11 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- A version of a package counts as known for other nodes since a second node reported it. Otherwise one node could name versions
+-- before they exist, or name so many that others find no real ones. Both columns are null for versions of before this step.
+ALTER TABLE package_versions
+    -- The instance that reported the version first.
+    ADD COLUMN reported_by  integer,
+    -- When another instance reported it first.
+    ADD COLUMN confirmed_at timestamptz;

@@ -1,1 +1,0 @@
-DROP TABLE node_daily_usage, project_daily_usage;
