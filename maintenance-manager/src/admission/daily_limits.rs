@@ -455,6 +455,13 @@ mod tests {
         assert_eq!(cost(A::Runs, 1), None, "there is no limit");
     }
 
+    /// The ids of runs have 32 bits for all projects together (docs/adr/0035).
+    #[test]
+    fn the_runs_of_a_project_do_not_use_up_the_ids_of_runs_within_ten_years() {
+        let runs_per_day = DailyLimitSettings::default().max_runs_per_project;
+        assert!(runs_per_day > 0 && u32::MAX / runs_per_day > 10 * 366);
+    }
+
     #[test]
     fn amounts_are_found_by_their_names() {
         for amount in LimitedAmount::ALL {

@@ -23,6 +23,7 @@ use sha2::{Digest as _, Sha256};
 use tonic::{Request, Response, Status};
 
 use crate::admission::concurrency::{CallKind, Overloaded};
+use crate::admission::daily_limits::LimitedAmount;
 use crate::grpc::caller::{self, EimNode};
 use crate::manager::MaintenanceManager;
 use crate::poll::cache::LiveNode;
@@ -75,6 +76,7 @@ impl MaintenanceManager {
             }
             Err(refused) => (Err(refused), None),
         };
+        self.show_daily_limits(&answer).await;
         let outcome = status::outcome(&answer);
         metrics::counter!("evenkeel_eim_heartbeats_total", "outcome" => outcome).increment(1);
         self.note_eim_call((peer, eim_node.as_ref()), "heartbeat", &answer);
@@ -90,10 +92,7 @@ impl MaintenanceManager {
         let host = self.record_heartbeat(eim_node).await?;
         match info {
             None => Ok(()),
-            Some(info) => {
-                let saved = self.save_hardware(eim_node, host, info).await;
-                saved.map_err(status::from_store_error)
-            }
+            Some(info) => self.save_hardware(eim_node, host, info).await,
         }
     }
 
@@ -152,7 +151,7 @@ impl MaintenanceManager {
         eim_node: &EimNode,
         host: HostId,
         info: &SystemInfo,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Status> {
         let parse = || {
             let reported = system_info::parse_hardware(info)?;
             let digest: hardware::HardwareDigest = Sha256::digest(info.encode_to_vec()).into();
@@ -161,11 +160,15 @@ impl MaintenanceManager {
         let Some((reported, digest)) = offload(info.encoded_len(), parse).await else {
             return Ok(());
         };
-        let tx = self.store.tenant(eim_node.tenant).await?;
-        if hardware::store_if_changed(&tx, host, reported, &digest, self.now()).await? {
-            tx.commit().await?;
+        let tx = self.store.tenant(eim_node.tenant).await.map_err(status::from_store_error)?;
+        let stored = hardware::store_if_changed(&tx, host, reported, &digest, self.now()).await;
+        if !stored.map_err(status::from_store_error)? {
+            return Ok(());
         }
-        Ok(())
+        // The next transaction that locks the node writes the charge.
+        let (node, bytes) = ((eim_node.tenant, host), info.encoded_len() as u64);
+        self.daily_limits.charge(node, LimitedAmount::Bytes, bytes)?;
+        tx.commit().await.map_err(status::from_store_error)
     }
 
     async fn show_running(&self, tx: Tx, host: &Host) -> Result<(), StoreError> {

@@ -4,6 +4,7 @@ use evenkeel_domain::id::PolicyId;
 use evenkeel_maintenance_manager::{DailyLimitSettings, MaintenanceManager, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{AvailablePackage, Facts, PollRequest};
+use evenkeel_proto::hostmgr::{HwInfo, SystemInfo};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
@@ -133,6 +134,29 @@ async fn the_bytes_of_a_node_add_up_over_all_processes() {
     assert_limited(&send(&process, "c").await.expect_err("above the limit"));
     // What was refused is not stored.
     assert!(server.node_state(&node).await.facts.to_string().contains("bbbb"));
+}
+
+#[tokio::test]
+async fn hardware_that_changes_counts_and_unchanged_hardware_costs_nothing() {
+    let limits =
+        DailyLimitSettings { max_bytes_per_node: 16 << 20, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    let eim = server.eim_node(1).await;
+    let machine = |serial: &str| SystemInfo {
+        hw_info: Some(HwInfo {
+            serial_num: serial.to_owned(),
+            product_name: "x".repeat(3 << 20),
+            ..HwInfo::default()
+        }),
+        ..SystemInfo::default()
+    };
+    for serial in ["1", "2", "2", "2", "3", "4", "5"] {
+        server.send_system_info(&eim.guid, machine(serial)).await.expect("within the limit");
+    }
+    assert_limited(&server.send_system_info(&eim.guid, machine("6")).await.expect_err("too much"));
+    let stored = server.hardware(eim.host).await.expect("hardware");
+    assert_eq!(stored.serial_number, "5");
+    assert_eq!(conditions(&server, &eim.as_node()).await, ["daily_limit"]);
 }
 
 #[tokio::test]
