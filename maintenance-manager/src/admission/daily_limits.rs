@@ -51,8 +51,8 @@ const SHOW_INTERVAL: TimeDelta = TimeDelta::hours(1);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DailyLimitSettings {
-    /// Bytes of the messages of a node that change something, such as facts, package lists and
-    /// reports. At least 16 MiB, the longest message.
+    /// Bytes of the messages of a node that change something, such as facts, package lists,
+    /// hardware and reports. At least 16 MiB, the longest message.
     pub max_bytes_per_node: u64,
     /// Bytes of the messages of all nodes of a project that change something.
     pub max_bytes_per_project: u64,

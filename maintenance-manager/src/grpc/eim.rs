@@ -143,15 +143,15 @@ impl MaintenanceManager {
             return Err(Status::unauthenticated("the instance was invalidated"));
         }
         let kind = node_tx.input.facts.os_kind;
+        node_tx.charge(LimitedAmount::Bytes, message_bytes(update_status) as u64).await?;
+        node_tx.charge(LimitedAmount::Runs, opened_runs(&node_tx, sample)).await?;
         // Our own agent has replaced this one, so it gets no window any more.
-        if !node_tx.host.public_key.is_empty() {
+        if is_replaced(&node_tx) {
             Box::pin(process_replaced_agent_sample(node_tx, sample))
                 .await
                 .map_err(status::from_store_error)?;
             return Ok(wire::encode_answer(Answer::default(), kind));
         }
-        node_tx.charge(LimitedAmount::Bytes, message_bytes(update_status) as u64).await?;
-        node_tx.charge(LimitedAmount::Runs, opened_runs(&node_tx, sample)).await?;
         apply_sample(&mut node_tx, sample).await.map_err(status::from_store_error)?;
         if let Some(available) = available_packages(&node_tx, &update_status.os_update_available) {
             node_tx.node.os_update_available = available;
@@ -245,9 +245,16 @@ fn evaluate_sample(
     eim::evaluate_sample(&before, sample, node_tx.now)
 }
 
+/// Whether our own agent has replaced the EIM agent of the node.
+fn is_replaced(node_tx: &NodeTransaction<'_>) -> bool {
+    !node_tx.host.public_key.is_empty()
+}
+
 /// The number of runs that a sample can open.
 fn opened_runs(node_tx: &NodeTransaction<'_>, sample: &Sample) -> u64 {
     let open = node_tx.input.run.as_ref().and_then(UpdateRun::as_open);
+    // The samples of a replaced agent do not belong to a run of our own.
+    let open = open.filter(|run| run.attempt.is_none() || !is_replaced(node_tx));
     let proof = evaluate_sample(node_tx, open.as_ref(), sample);
     // The first event belongs to the open run.
     u64::from(usize::from(open.is_some()) < proof.events.len())

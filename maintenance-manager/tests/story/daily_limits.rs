@@ -173,6 +173,25 @@ async fn eims_agents_open_no_more_runs_than_a_day_allows() {
 }
 
 #[tokio::test]
+async fn a_replaced_eim_agent_opens_no_more_runs_than_a_day_allows() {
+    let limits = DailyLimitSettings { max_runs_per_node: 1, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    let eim = server.eim_node(1).await;
+    server.send_status(&eim, sample(S::UpToDate)).await;
+    let node = server.take_over(&eim).await;
+    server.report_facts(&node, facts()).await;
+    let send_end = async |version: &str| {
+        let detail = format!(
+            r#"{{"update_log":[{{"package_name":"a","status":"installed","version":"{version}"}}]}}"#
+        );
+        server.send_sample(&eim.guid, S::Updated, &detail).await
+    };
+    send_end("1").await.expect("stored");
+    assert_limited(&send_end("2").await.expect_err("too many"));
+    assert_eq!(server.runs(&node).await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_node_stores_no_more_package_lists_than_a_day_allows() {
     let limits =
         DailyLimitSettings { max_package_lists_per_node: 1, ..DailyLimitSettings::default() };
