@@ -378,6 +378,24 @@ impl SigningKey {
     }
 }
 
+/// Adds the signatures that a list does not have, and removes the oldest ones if there are too many.
+/// Returns whether the list has changed.
+fn append_signatures<T: PartialEq>(list: &mut Vec<T>, more: Vec<T>) -> bool {
+    let before = list.len();
+    // Of more signatures only the last ones would stay. Both lists are as long as their registries want.
+    let skipped = more.len().saturating_sub(MAX_SIGNATURES);
+    for signature in more.into_iter().skip(skipped) {
+        if !list.contains(&signature) {
+            list.push(signature);
+        }
+    }
+    let has_changed = list.len() > before;
+    if has_changed {
+        list.drain(..list.len().saturating_sub(MAX_SIGNATURES));
+    }
+    has_changed
+}
+
 /// Adds signatures to an artifact. Their payloads must exist already. If there are too many, the
 /// oldest ones are removed.
 pub(crate) async fn add_signatures(
@@ -392,16 +410,9 @@ pub(crate) async fn add_signatures(
         Err(error) if error.class() == ErrorClass::Permanent => Vec::new(),
         Err(error) => return Err(error),
     };
-    let before = layers.len();
-    for layer in more {
-        if !layers.contains(&layer) {
-            layers.push(layer);
-        }
-    }
-    if layers.len() == before {
+    if !append_signatures(&mut layers, more) {
         return Ok(());
     }
-    layers.drain(..layers.len().saturating_sub(MAX_SIGNATURES));
     let config = signature_config(&layers)?;
     let manifest = signature_manifest(&layers, &Blob::new(&config))?;
     let tag = signature_tag(artifact)?;
@@ -460,3 +471,6 @@ fn key_id(public: &VerifyingKey) -> Result<String, String> {
 fn invalid_key(message: String) -> Finding {
     Finding::about(FindingKind::BadField, "key", message)
 }
+
+#[cfg(test)]
+mod tests;

@@ -104,10 +104,10 @@ async fn delete_excess(
     // Another transaction that confirms one of them may wait for this one, so this one does not wait.
     let sql = "DELETE FROM package_versions WHERE ctid = ANY (ARRAY(SELECT v.ctid FROM package_versions v \
                JOIN (SELECT name, architecture, version, row_number() OVER (PARTITION BY name, architecture \
-               ORDER BY last_seen DESC, first_seen DESC, version) AS place FROM package_versions \
+               ORDER BY last_seen DESC, first_seen DESC, version) AS rank FROM package_versions \
                WHERE tenant_id = $1 AND name = ANY ($2) AND reported_by = $3) r \
                ON v.name = r.name AND v.architecture = r.architecture AND v.version = r.version \
-               WHERE v.tenant_id = $1 AND r.place > $4 FOR UPDATE OF v SKIP LOCKED))";
+               WHERE v.tenant_id = $1 AND r.rank > $4 FOR UPDATE OF v SKIP LOCKED))";
     let values = [
         tx.tenant().uuid().into(),
         names.into(),
@@ -188,9 +188,9 @@ pub async fn list_known_since(
     }
     let sql = format!(
         "SELECT name, architecture, version FROM (SELECT name, architecture, version, last_seen, \
-         row_number() OVER (PARTITION BY name, architecture, reported_by ORDER BY last_seen DESC, version) AS place \
+         row_number() OVER (PARTITION BY name, architecture, reported_by ORDER BY last_seen DESC, version) AS rank \
          FROM package_versions WHERE tenant_id = $1 AND name = ANY ($2) AND {} <= $3 \
-         ORDER BY place, last_seen DESC, name, architecture, version LIMIT $4) s \
+         ORDER BY rank, last_seen DESC, name, architecture, version LIMIT $4) s \
          ORDER BY name, architecture, version",
         known_at_sql(5)
     );

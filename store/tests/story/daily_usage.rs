@@ -33,7 +33,7 @@ fn is_about(duration: Duration, expected: Duration) -> bool {
 }
 
 #[tokio::test]
-async fn a_node_is_charged_up_to_a_day_and_then_told_how_long_to_wait() {
+async fn a_node_is_charged_up_to_a_day_and_then_gets_the_time_to_wait() {
     let (store, ours, theirs) = store_with_two_projects().await;
     assert_eq!(charge(&store, ours, 1, 10).await, None);
     assert_eq!(charge(&store, ours, 1, 14).await, None);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_that_nobody_has_used_are_forgotten() {
+    fn unused_amounts_are_forgotten() {
         let usage = ProjectUsage::default();
         usage.charge((project(1), A::Versions), HOUR).expect("within the limit");
         let written = usage.unwritten();
