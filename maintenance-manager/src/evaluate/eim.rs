@@ -14,6 +14,7 @@ use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::OsKind;
 use evenkeel_domain::run::{CancelCause, UpdateRun};
 use evenkeel_domain::status::{Indication, Status as NodeStatus};
+use evenkeel_kit::offload_now;
 use evenkeel_store::decisions::DecisionInput;
 use evenkeel_store::nodes::{self, NodeBrief};
 
@@ -105,7 +106,8 @@ fn matches_stored_available(node: &NodeBrief, input: &DecisionInput, reported: &
     if input.facts.os_kind == OsKind::Immutable {
         return true;
     }
-    let available = eim::available_update(&input.facts, &input.desired.images, reported);
+    let update = || eim::available_update(&input.facts, &input.desired.images, reported);
+    let available = offload_now(reported.len(), update);
     available.is_none_or(|available| nodes::available_digest(&available) == node.available_digest)
 }
 

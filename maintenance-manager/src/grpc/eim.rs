@@ -11,7 +11,7 @@ use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::Image;
 use evenkeel_domain::run::{AbandonCause, OpenRun, RunEvent, RunEventRecord, RunState, UpdateRun};
 use evenkeel_domain::status::Status as NodeStatus;
-use evenkeel_kit::offload;
+use evenkeel_kit::{offload, offload_now};
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
@@ -153,10 +153,8 @@ impl MaintenanceManager {
             return Ok(wire::encode_answer(Answer::default(), kind));
         }
         apply_sample(&mut node_tx, sample).await.map_err(status::from_store_error)?;
-        if let Some(available) = available_packages(&node_tx, &update_status.os_update_available) {
-            node_tx.node.os_update_available = available;
-        }
-        mark_cut_list(&mut node_tx, &update_status.os_update_available);
+        let reported = &update_status.os_update_available;
+        offload_now(reported.len(), || record_available(&mut node_tx, reported));
         cancel_obsolete_run(&mut node_tx).await.map_err(status::from_store_error)?;
         let answer = Box::pin(commit_answer(node_tx)).await.map_err(status::from_store_error)?;
         Ok(wire::encode_answer(answer, kind))
@@ -177,14 +175,14 @@ fn decode_sample(update_status: &UpdateStatus) -> Sample {
     sample
 }
 
-/// The available updates that follow from the sample.
-fn available_packages(node_tx: &NodeTransaction<'_>, reported: &str) -> Option<String> {
+/// Records the available updates that follow from the sample, and shows whether their list is stored
+/// completely.
+fn record_available(node_tx: &mut NodeTransaction<'_>, reported: &str) {
     let input = &node_tx.input;
-    eim::available_update(&input.facts, &input.desired.images, reported)
-}
-
-/// Shows whether the list of available updates is stored completely.
-fn mark_cut_list(node_tx: &mut NodeTransaction<'_>, reported: &str) {
+    let available = eim::available_update(&input.facts, &input.desired.images, reported);
+    if let Some(available) = available {
+        node_tx.node.os_update_available = available;
+    }
     let conditions = &mut node_tx.node.conditions;
     eim::mark_cut_list(conditions, &node_tx.input.facts, reported, node_tx.now);
 }

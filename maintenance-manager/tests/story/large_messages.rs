@@ -14,6 +14,7 @@ use evenkeel_proto::hostmgr::{
     HostStatus, HwInfo, IpAddress, Storage, SystemDisk, SystemInfo, SystemNetwork, SystemUsb,
     UpdateHostStatusByHostGuidRequest, UpdateInstanceStateStatusByHostGuidRequest,
 };
+use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use sha2::{Digest as _, Sha256};
 
@@ -204,6 +205,26 @@ async fn a_long_detail_of_an_eim_agent_is_stored_once() {
     assert_eq!((runs[0].state.name(), runs[0].packages.len()), ("succeeded", 10_000));
     let conditions = server.node_state(&eim.as_node()).await.conditions;
     assert_eq!(conditions[0].kind.name(), "detail_cut");
+}
+
+#[tokio::test]
+async fn a_long_list_of_available_updates_of_an_eim_agent_is_stored_in_part() {
+    let server = TestServer::new().await;
+    let eim = server.eim_node(1).await;
+    let package = |n| format!(r#"{{"name":"package-{n}","version":"2"}}"#);
+    let packages: Vec<String> = (0..MAX_PACKAGES).map(package).collect();
+    let status = UpdateStatus {
+        os_update_available: format!("[{}]", packages.join(",")),
+        ..sample(S::UpToDate)
+    };
+    for _ in 0..2 {
+        let sent = server.send_status_to(&server.manager, &eim.guid, status.clone());
+        within_n_log_n(0, MAX_PACKAGES, sent).await.expect("an answer");
+    }
+    let state = server.node_state(&eim.as_node()).await;
+    assert_eq!(state.conditions[0].kind.name(), "detail_cut");
+    let stored = state.os_update_available.len();
+    assert!((400_000..=500_000).contains(&stored), "{stored}");
 }
 
 #[tokio::test]
