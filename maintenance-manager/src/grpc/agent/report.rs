@@ -38,7 +38,7 @@ pub async fn report(
     manager.daily_limits.charge(node_key, LimitedAmount::Bytes, bytes as u64)?;
     let events = offload(bytes, || decode_events(events)).await.map_err(status::from_invalid)?;
     let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
-        store_report(permit, node, (attempt, &digest), (events, bytes as u64))
+        store_report(permit, node, (attempt, digest.as_str()), (events, bytes as u64))
     });
     stored.await
 }
