@@ -4,7 +4,9 @@
 //! written by another user, everything that it could limit is refused.
 
 mod hours;
+mod key_block;
 mod logged_in_users;
+mod source_keys;
 mod sources;
 
 use std::fmt;
@@ -22,10 +24,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Failure, FailureKind, PackageChange, PackageSpec};
+use crate::model::{Failure, FailureKind, PackageSpec};
 use crate::paths::AgentPaths;
 
+use self::source_keys::SourceKeys;
+
 pub use self::hours::{BadHours, Hours};
+pub use self::sources::SourceSuite;
 
 /// The file with the owner's limits, as seen from inside the managed root. Without the file there
 /// are no limits.
@@ -37,16 +42,29 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 /// Maximum length of the summary in bytes.
 const MAX_SUMMARY_BYTES: usize = 1000;
 
-/// Limits of the owner. The default allows everything except unsigned images.
+/// Limits of the owner. The default allows everything except sources whose keys are not on the
+/// machine, removals of protected packages, and unsigned images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of the limits file")]
 pub struct OwnerLimits {
-    /// Allowed suites of packages, as sources name them; empty for any.
+    /// Allowed suites of packages: `SUITE` as the machine's source files name it, or `URI SUITE`;
+    /// empty for any.
     pub suites: Vec<String>,
-    /// Fingerprints and key files that may sign a source of an update policy; empty for any.
+    /// Fingerprints and key files that may sign a source of an update policy; empty for any key of
+    /// the machine. A key file need not be in the folder of the keys.
     pub keys: Vec<String>,
     /// Whether an update policy may add sources.
     pub new_sources: bool,
+    /// Whether a source of an update policy may be signed by a key that is not on the machine.
+    pub server_keys: bool,
+    /// Whether an update may install packages that the machine does not have.
+    pub new_packages: bool,
+    /// Packages that no update may remove, in addition to the default ones: names, also with `*`
+    /// and `?`.
+    pub protected_packages: Vec<String>,
+    /// Packages that an update may remove although they are protected by default.
+    pub removable_packages: Vec<String>,
     /// When a change or a reboot may begin, in the node's local time; empty for always.
     pub hours: Vec<Hours>,
     /// Whether a package may be downgraded.
@@ -99,6 +117,10 @@ impl Default for OwnerLimits {
             suites: Vec::new(),
             keys: Vec::new(),
             new_sources: true,
+            server_keys: false,
+            new_packages: true,
+            protected_packages: Vec::new(),
+            removable_packages: Vec::new(),
             hours: Vec::new(),
             downgrades: true,
             removals: true,
@@ -114,16 +136,37 @@ impl OwnerLimits {
     pub fn parse(text: &str) -> Result<Self, String> {
         let limits: Self =
             Figment::from(Toml::string(text)).extract().map_err(|error| error.to_string())?;
-        let is_suite = |suite: &&String| !suite.is_empty() && !suite.contains(char::is_whitespace);
-        if let Some(suite) = limits.suites.iter().find(|suite| !is_suite(suite)) {
-            return Err(format!("{suite:?} is not a suite"));
+        if let Some(suite) = limits.suites.iter().find(|suite| !sources::is_suite_entry(suite)) {
+            return Err(format!("{suite:?} is neither a suite nor `URI SUITE`"));
         }
         if let Some(key) = limits.keys.iter().find(|key| !sources::is_key(key)) {
             return Err(format!(
                 "{key:?} is neither the fingerprint of a key nor the path of a key file"
             ));
         }
+        let mut patterns = limits.protected_packages.iter().chain(&limits.removable_packages);
+        if let Some(pattern) = patterns.find(|pattern| !is_package_pattern(pattern)) {
+            return Err(format!("{pattern:?} is not a pattern of package names"));
+        }
         Ok(limits)
+    }
+
+    /// The stanzas that apt may use for the sources of an update policy.
+    fn resolve_sources(
+        &self,
+        paths: &AgentPaths,
+        stanzas: &[String],
+    ) -> Result<Vec<String>, String> {
+        if stanzas.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !self.new_sources {
+            return Err("the update policy adds a source".to_owned());
+        }
+        let named_files = self.keys.iter().map(String::as_str).filter(|key| key.starts_with('/'));
+        let keys = SourceKeys::load(paths, &named_files.collect::<Vec<_>>())?;
+        let stanzas = stanzas.iter();
+        stanzas.map(|stanza| sources::resolve_source(self, &keys, stanza)).collect()
     }
 
     fn check_hours(&self, at: NaiveDateTime) -> Result<(), String> {
@@ -137,6 +180,13 @@ impl OwnerLimits {
         let hours: Vec<_> = self.hours.iter().map(Hours::to_string).collect();
         hours.join(", ")
     }
+}
+
+/// Whether a text is a package name, also with `*` and `?`.
+fn is_package_pattern(text: &str) -> bool {
+    let is_plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.*?".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_plain)
 }
 
 /// Lists the limits, and unusual permissions, in one line; empty if there are none.
@@ -157,8 +207,16 @@ impl fmt::Display for OwnerLimits {
             RebootLimit::Never => Some("no reboots"),
             RebootLimit::WhenNoUserIsLoggedIn => Some("reboots only when no user is logged in"),
         };
+        if !self.protected_packages.is_empty() {
+            parts.push(format!("no removal of {}", self.protected_packages.join(", ")));
+        }
+        if !self.removable_packages.is_empty() {
+            parts.push(format!("{} may be removed", self.removable_packages.join(", ")));
+        }
         let rules = [
             (!self.new_sources).then_some("no new sources"),
+            (self.server_keys).then_some("keys from the server are allowed"),
+            (!self.new_packages).then_some("no new packages"),
             (!self.downgrades).then_some("no downgrades"),
             (!self.removals).then_some("no removals"),
             reboots,
@@ -239,37 +297,20 @@ impl Owner {
     /// Checks the sources of a spec, with their suites and keys. A spec that allows removals or
     /// downgrades is not refused: the plan leaves out what the owner does not allow.
     pub fn check_spec(&self, spec: &PackageSpec) -> Result<(), Failure> {
-        let refuse = |why: String| {
+        self.resolve_sources(spec).map(drop)
+    }
+
+    /// The sources of a spec as apt may use them: keys of this machine replace those that the
+    /// sources contain. Fails if the limits do not allow a source.
+    pub fn resolve_sources(&self, spec: &PackageSpec) -> Result<Vec<String>, Failure> {
+        let limits =
+            self.limits().map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))?;
+        limits.resolve_sources(&self.paths, &spec.sources).map_err(|why| {
             Failure::new(
                 FailureKind::Limits,
                 format!("the machine's owner does not allow this: {why}"),
             )
-        };
-        let limits =
-            self.limits().map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))?;
-        if !limits.new_sources && !spec.sources.is_empty() {
-            return Err(refuse("the update policy adds a source".to_owned()));
-        }
-        spec.sources
-            .iter()
-            .try_for_each(|stanza| sources::check_source(&limits, stanza))
-            .map_err(refuse)
-    }
-
-    /// Checks planned changes against the current limits, which may have changed since the plan was
-    /// made. The error says why not.
-    pub fn check_removals<'a>(
-        &self,
-        mut changes: impl Iterator<Item = &'a PackageChange>,
-    ) -> Result<(), String> {
-        let limits = self.limits().map_err(|error| error.to_string())?;
-        match changes.find(|change| change.after.is_none()) {
-            Some(change) if !limits.removals => Err(format!(
-                "the machine's owner does not allow removals, but {} would be removed",
-                change.name
-            )),
-            _ => Ok(()),
-        }
+        })
     }
 
     /// The limits in one line, for people; empty if there are none.

@@ -120,8 +120,7 @@ impl UpdateComparison<'_> {
 
     /// Whether the planned version is newer than the installed one and allowed by the owner.
     fn is_allowed(&self, install: &PlannedInstall) -> bool {
-        let suites = packages::origin_suites(&install.origins, self.targets);
-        packages::matches_suites(&suites, self.suites)
+        packages::allows_origins(&install.origins, self.targets, self.suites)
             && !self.simulation.downgrades.contains(&install.package)
     }
 
@@ -147,8 +146,17 @@ mod tests {
     use super::*;
 
     /// Allows only these suites; an empty list allows all.
-    fn comparison<'a>(simulation: &'a Simulation, suites: &'a [String]) -> UpdateComparison<'a> {
-        UpdateComparison { simulation, unpinned: None, targets: &[], suites }
+    fn comparison<'a>(
+        simulation: &'a Simulation,
+        targets: &'a [IndexTarget],
+        suites: &'a [String],
+    ) -> UpdateComparison<'a> {
+        UpdateComparison { simulation, unpinned: None, targets, suites }
+    }
+
+    fn index_target(suite: &str) -> IndexTarget {
+        let line = format!("http://x/\t{suite}\t{suite}\t$(CODENAME)\tDebian\t12");
+        packages::parse_targets(&line).unwrap().remove(0)
     }
 
     fn planned_install(package: &str, before: Option<&str>, suite: &str) -> PlannedInstall {
@@ -183,8 +191,10 @@ mod tests {
             downgrades: vec!["older".into()],
             ..Simulation::default()
         };
+        let targets = ["stable", "security"].map(index_target);
         let report = |suites: &[String]| {
-            let (available, held_back) = comparison(&simulation, suites).compare(&installed);
+            let comparison = comparison(&simulation, &targets, suites);
+            let (available, held_back) = comparison.compare(&installed);
             let available = available
                 .iter()
                 .map(|one| format!("{} {:?} {}", one.name, one.installed, one.suites.join(",")));

@@ -1,50 +1,231 @@
-//! Checks the sources of an update policy against the owner's limits.
+//! Checks the sources of an update policy against the owner's limits, and lets apt verify them with
+//! the keys of this machine only.
 
 use super::OwnerLimits;
+use super::key_block;
+use super::source_keys::{SOURCE_KEYS_FOLDER, SourceKey, SourceKeys};
+
+/// A suite of a package source, as the source names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceSuite<'a> {
+    /// URI of the repository.
+    pub uri: &'a str,
+    /// Name of the suite in the source. A Release file may use other names, which do not count.
+    pub suite: &'a str,
+    /// Whether a file of this machine has the source, and not the update policy.
+    pub is_own: bool,
+}
+
+impl SourceSuite<'_> {
+    /// Whether the suite is in a list of allowed suites; an empty list allows all. An entry `SUITE`
+    /// allows sources of this machine only, because an update policy may use any name. An entry
+    /// `URI SUITE` allows all sources.
+    pub fn is_allowed(&self, suites: &[String]) -> bool {
+        let uri = |text: &str| text.trim_end_matches('/').to_owned();
+        suites.is_empty()
+            || suites.iter().any(|allowed| match allowed.split_once(char::is_whitespace) {
+                Some((allowed, suite)) => {
+                    uri(allowed) == uri(self.uri) && suite.trim() == self.suite
+                }
+                None => self.is_own && allowed == self.suite,
+            })
+    }
+}
+
+/// Whether a text is an entry of the allowed suites: `SUITE` or `URI SUITE`.
+pub fn is_suite_entry(text: &str) -> bool {
+    let mut parts = text.split_whitespace();
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(suite), None, _) => suite == text,
+        (Some(uri), Some(_), None) => uri.contains(":/") && text.starts_with(uri),
+        _ => false,
+    }
+}
 
 /// Whether a text is the fingerprint of a key or the path of a key file.
 pub fn is_key(text: &str) -> bool {
     text.starts_with('/') || fingerprint(text).is_some()
 }
 
-/// Checks a DEB822 stanza against the limits. A missing field that is limited is a violation.
-pub fn check_source(limits: &OwnerLimits, stanza: &str) -> Result<(), String> {
-    if !limits.suites.is_empty() {
-        check_suites(&limits.suites, stanza)?;
+/// Checks a DEB822 stanza of an update policy against the limits. Returns the stanza that apt may
+/// use. If this machine has its keys, they replace those of the stanza: the server could have
+/// added subkeys to a key, which apt would trust.
+pub fn resolve_source(
+    limits: &OwnerLimits,
+    keys: &SourceKeys,
+    stanza: &str,
+) -> Result<String, String> {
+    let source = PolicySource::parse(stanza)?;
+    source.check_suites(&limits.suites)?;
+    let mut files: Vec<&str> = Vec::new();
+    let mut is_complete = true;
+    for name in source.key_names()? {
+        let known = name.find(keys);
+        name.check_limits(limits, &known)?;
+        is_complete &= !known.is_empty();
+        files.extend(known.iter().map(|key| key.file.as_str()));
     }
-    if !limits.keys.is_empty() {
-        check_keys(&limits.keys, stanza)?;
+    if !is_complete {
+        return Ok(stanza.to_owned());
     }
-    Ok(())
+    files.sort_unstable();
+    files.dedup();
+    Ok(format!("{}Signed-By: {}\n", source.other_lines, files.join(", ")))
 }
 
-fn check_suites(allowed: &[String], stanza: &str) -> Result<(), String> {
-    let lines = field_lines(stanza, "Suites");
-    let mut suites = lines.iter().flat_map(|line| line.split_whitespace());
-    if suites.clone().next().is_none() {
-        return Err("a source has no suite".to_owned());
+/// The fields of a stanza that limits apply to.
+#[derive(Debug, Default)]
+struct PolicySource<'a> {
+    uris: Vec<&'a str>,
+    suites: Vec<&'a str>,
+    /// The lines of the field `Signed-By`.
+    signed_by: Vec<&'a str>,
+    /// All lines of the other fields, each with a line end.
+    other_lines: String,
+}
+
+impl<'a> PolicySource<'a> {
+    fn parse(stanza: &'a str) -> Result<Self, String> {
+        let mut source = Self::default();
+        let mut fields: Vec<String> = Vec::new();
+        for line in stanza.lines().filter(|line| !line.starts_with('#')) {
+            if line.trim().is_empty() {
+                continue;
+            }
+            let value = if line.starts_with([' ', '\t']) {
+                line
+            } else {
+                let (name, value) = line.split_once(':').unwrap_or((line, ""));
+                let name = name.trim().to_ascii_lowercase();
+                if fields.contains(&name) {
+                    return Err(format!("a source has the field {name} twice"));
+                }
+                fields.push(name);
+                value
+            };
+            match fields.last().map_or("", String::as_str) {
+                "signed-by" => {
+                    source.signed_by.push(value);
+                    continue;
+                }
+                "uris" => source.uris.extend(value.split_whitespace()),
+                "suites" => source.suites.extend(value.split_whitespace()),
+                _ => {}
+            }
+            source.other_lines.push_str(line);
+            source.other_lines.push('\n');
+        }
+        Ok(source)
     }
-    match suites.find(|suite| !allowed.iter().any(|allowed| allowed == suite)) {
-        Some(other) => Err(format!("the suite {other} is not allowed")),
-        None => Ok(()),
+
+    fn check_suites(&self, allowed: &[String]) -> Result<(), String> {
+        if allowed.is_empty() {
+            return Ok(());
+        }
+        if self.uris.is_empty() || self.suites.is_empty() {
+            return Err("a source has no URI or no suite".to_owned());
+        }
+        let is_allowed = |suite: &str| {
+            let is_allowed_at =
+                |uri: &str| SourceSuite { uri, suite, is_own: false }.is_allowed(allowed);
+            self.uris.iter().all(|uri| is_allowed_at(uri))
+        };
+        match self.suites.iter().find(|suite| !is_allowed(suite)) {
+            Some(other) => Err(format!(
+                "the suite {other} of a source of the update policy is not allowed; an entry \
+                 `URI SUITE` of `suites` allows it"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The keys that sign the source; at least one.
+    fn key_names(&self) -> Result<Vec<KeyName<'a>>, String> {
+        if self.signed_by.iter().any(|line| line.contains("-----BEGIN")) {
+            let fingerprints = key_block::armored_fingerprints(&self.signed_by.join("\n"))
+                .map_err(|why| format!("the key inside a source cannot be read: {why}"))?;
+            return Ok(fingerprints.into_iter().map(KeyName::Inline).collect());
+        }
+        let names = self.signed_by.iter().flat_map(|line| line.split([' ', '\t', '\r', ',']));
+        let names: Vec<_> = names
+            .filter(|name| !name.is_empty())
+            .map(|name| match fingerprint(name) {
+                Some(fingerprint) => KeyName::Fingerprint(fingerprint),
+                None => KeyName::File(name),
+            })
+            .collect();
+        if names.is_empty() {
+            return Err("a source does not name the key that signs it".to_owned());
+        }
+        Ok(names)
     }
 }
 
-fn check_keys(allowed: &[String], stanza: &str) -> Result<(), String> {
-    let lines = field_lines(stanza, "Signed-By");
-    if lines.iter().any(|line| line.contains("-----BEGIN")) {
-        let why = "a source contains its key, but only keys that are on the machine are allowed";
-        return Err(why.to_owned());
+/// How a source names a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum KeyName<'a> {
+    /// Fingerprint of a key inside the source.
+    Inline(String),
+    /// Fingerprint of a key of the machine.
+    Fingerprint(String),
+    /// Path of a file of the machine.
+    File(&'a str),
+}
+
+impl KeyName<'_> {
+    fn text(&self) -> &str {
+        match self {
+            Self::Inline(text) | Self::Fingerprint(text) => text,
+            Self::File(text) => text,
+        }
     }
-    let names = lines.iter().flat_map(|line| line.split([' ', '\t', '\r', ',']));
-    let mut keys = names.filter(|key| !key.is_empty());
-    if keys.clone().next().is_none() {
-        return Err("a source does not name the key that signs it".to_owned());
+
+    /// The trusted keys of this machine with this name.
+    fn find<'k>(&self, keys: &'k SourceKeys) -> Vec<&'k SourceKey> {
+        match self {
+            Self::Inline(fingerprint) | Self::Fingerprint(fingerprint) => {
+                keys.with_fingerprint(fingerprint).into_iter().collect()
+            }
+            Self::File(file) => keys.in_file(file),
+        }
     }
-    let is_allowed = |key: &str| allowed.iter().any(|allowed| is_same_key(allowed, key));
-    match keys.find(|key| !is_allowed(key)) {
-        Some(other) => Err(format!("the key {other} is not allowed")),
-        None => Ok(()),
+
+    /// Checks the key against the limits; `known` are the trusted keys of this machine.
+    fn check_limits(&self, limits: &OwnerLimits, known: &[&SourceKey]) -> Result<(), String> {
+        if known.is_empty() && !limits.server_keys {
+            return Err(self.describe_missing());
+        }
+        if limits.keys.is_empty() {
+            return Ok(());
+        }
+        let is_listed = |key: &str| limits.keys.iter().any(|allowed| is_same_key(allowed, key));
+        // A key from the server may have any subkeys, whatever its fingerprint is.
+        let is_allowed = match (self, known) {
+            (Self::Inline(_), []) => false,
+            (_, []) => is_listed(self.text()),
+            (_, known) => {
+                known.iter().all(|key| is_listed(&key.file) || is_listed(&key.fingerprint))
+            }
+        };
+        if is_allowed {
+            return Ok(());
+        }
+        Err(format!("the key {} is not one of the `keys` in the limits", self.text()))
+    }
+
+    fn describe_missing(&self) -> String {
+        let what = match self {
+            Self::Inline(fingerprint) | Self::Fingerprint(fingerprint) => {
+                format!("the key {fingerprint}")
+            }
+            Self::File(file) => format!("the key file {file}"),
+        };
+        format!(
+            "a source of the update policy is signed by {what}, which is not in \
+             {SOURCE_KEYS_FOLDER} on this machine; to trust it, put the public key there as a file \
+             with the ending .asc, or set `server_keys = true` in {}",
+            super::LIMITS_FILE
+        )
     }
 }
 
@@ -65,83 +246,5 @@ fn fingerprint(text: &str) -> Option<String> {
     is_one.then(|| digits.to_ascii_uppercase())
 }
 
-/// Lines of a field's value; the field may occur several times.
-fn field_lines<'a>(stanza: &'a str, field: &str) -> Vec<&'a str> {
-    let mut inside = false;
-    let mut values = Vec::new();
-    for line in stanza.lines().filter(|line| !line.starts_with('#')) {
-        if line.starts_with([' ', '\t']) {
-            if inside {
-                values.push(line);
-            }
-            continue;
-        }
-        let (name, value) = line.split_once(':').unwrap_or((line, ""));
-        inside = name.trim().eq_ignore_ascii_case(field);
-        if inside {
-            values.push(value);
-        }
-    }
-    values
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FINGERPRINT: &str = "0123456789ABCDEF0123456789ABCDEF01234567";
-
-    fn owner_limits(suites: &[&str], keys: &[&str]) -> OwnerLimits {
-        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        OwnerLimits { suites: owned(suites), keys: owned(keys), ..OwnerLimits::default() }
-    }
-
-    fn source_stanza(suites: &str, signed_by: &str) -> String {
-        format!("Types: deb\nURIs: https://x\nsuites: {suites}\nSigned-By: {signed_by}\n")
-    }
-
-    #[test]
-    fn without_limits_every_source_is_allowed() {
-        check_source(&owner_limits(&[], &[]), &source_stanza("any", "\n -----BEGIN PGP")).unwrap();
-    }
-
-    #[test]
-    fn every_suite_of_a_source_must_be_allowed() {
-        let limits = owner_limits(&["bookworm", "bookworm-security"], &[]);
-        check_source(&limits, &source_stanza("bookworm", "/k")).unwrap();
-        check_source(&limits, &source_stanza("bookworm\n bookworm-security", "/k")).unwrap();
-        for suites in ["trixie", "bookworm trixie", "bookworm\n\ttrixie", "", "bookworm/"] {
-            let error = check_source(&limits, &source_stanza(suites, "/k")).unwrap_err();
-            assert!(error.contains("suite"), "{suites}: {error}");
-        }
-        let twice = "Suites: bookworm\nSuites: trixie\n";
-        assert!(check_source(&limits, twice).is_err());
-    }
-
-    #[test]
-    fn every_key_of_a_source_must_be_allowed_and_inline_keys_are_refused() {
-        let limits = owner_limits(&[], &["/etc/apt/keyrings/own.gpg", FINGERPRINT]);
-        check_source(&limits, &source_stanza("any", "/etc/apt/keyrings/own.gpg")).unwrap();
-        let lower = FINGERPRINT.to_lowercase();
-        check_source(&limits, &source_stanza("any", &format!("{lower}!, {FINGERPRINT}"))).unwrap();
-        for key in [
-            "",
-            "/etc/apt/keyrings/../keyrings/own.gpg",
-            "/etc/apt/keyrings/own.gpg,/tmp/other.gpg",
-            "0123456789ABCDEF",
-            "0123456789ABCDEF0123456789ABCDEF01234568",
-            "\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQ==",
-        ] {
-            assert!(check_source(&limits, &source_stanza("any", key)).is_err(), "{key}");
-        }
-        assert!(check_source(&limits, "Types: deb\nSuites: any\n").is_err());
-    }
-
-    #[test]
-    fn a_key_is_a_fingerprint_or_a_path() {
-        let spaced = "0123 4567 89AB CDEF 0123  4567 89AB CDEF 0123 4567";
-        assert!(is_key(FINGERPRINT) && is_key(spaced) && is_key("/etc/apt/keyrings/own.gpg"));
-        assert!(is_same_key(spaced, FINGERPRINT));
-        assert!(!is_key("own.gpg") && !is_key("0123456789ABCDEF") && !is_key(""));
-    }
-}
+mod tests;

@@ -3,8 +3,9 @@ use std::os::unix::fs::PermissionsExt;
 use chrono::TimeDelta;
 use evenkeel_kit::TestClock;
 
+use super::key_block::testing::armored_key;
 use super::*;
-use crate::model::{PackageChange, PackageMode};
+use crate::model::PackageMode;
 
 fn parse_utc(text: &str) -> DateTime<Utc> {
     text.parse().unwrap()
@@ -79,7 +80,7 @@ fn without_limits_everything_is_allowed() {
     assert_eq!(owner.limits().unwrap(), OwnerLimits::default());
     owner.may_begin().unwrap();
     owner.may_reboot().unwrap();
-    owner.check_spec(&package_spec(&["Types: deb"])).unwrap();
+    owner.check_spec(&package_spec(&[])).unwrap();
     assert_eq!(owner.summary(), "");
     assert_eq!(owner.warning(), None);
     machine.write_limits("", 0o644);
@@ -91,7 +92,10 @@ fn invalid_or_untrusted_limits_allow_nothing() {
     let invalid = [
         ("downgrade = false", 0o644, "downgrade"),
         ("hours = [\"22-4\"]", 0o644, "22-4"),
-        ("suites = [\"\"]", 0o644, "not a suite"),
+        ("suites = [\"\"]", 0o644, "neither a suite"),
+        ("suites = [\"a stable\"]", 0o644, "neither a suite"),
+        ("protected_packages = [\"a b\"]", 0o644, "not a pattern"),
+        ("removable_packages = [\"\"]", 0o644, "not a pattern"),
         ("keys = [\"ABC\"]", 0o644, "neither the fingerprint"),
         ("reboots = \"sometimes\"", 0o644, "sometimes"),
         ("\"", 0o644, "limits.toml"),
@@ -107,7 +111,6 @@ fn invalid_or_untrusted_limits_allow_nothing() {
         assert!(problem.ends_with("; nothing is changed until this is fixed"));
         owner.may_begin().unwrap_err();
         owner.may_reboot().unwrap_err();
-        owner.check_removals([].iter()).unwrap_err();
         let failure = owner.check_spec(&package_spec(&[])).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Limits);
         assert!(owner.summary().contains(why), "{}", owner.summary());
@@ -190,40 +193,44 @@ fn logged_in_users_are_waited_for_if_the_limits_require_it() {
     assert_eq!(why, "the machine's owner does not allow reboots");
 }
 
+/// A source that is signed by a file of the machine.
+const SOURCE: &str = "URIs: https://x\nSuites: stable\nSigned-By: /etc/evenkeel/keys.d/own.asc\n";
+
 #[test]
 fn a_spec_with_disallowed_sources_fails_with_that_reason() {
     let machine = Machine::with_limits("new_sources = false");
     machine.owner.check_spec(&package_spec(&[])).unwrap();
-    let failure = machine.owner.check_spec(&package_spec(&["Types: deb"])).unwrap_err();
+    let failure = machine.owner.check_spec(&package_spec(&[SOURCE])).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Limits);
     assert_eq!(
         failure.reason,
         "the machine's owner does not allow this: the update policy adds a source"
     );
     let machine = Machine::with_limits("suites = [\"stable\"]");
-    let good = "Suites: stable";
-    machine.owner.check_spec(&package_spec(&[good])).unwrap();
-    let failure = machine.owner.check_spec(&package_spec(&[good, "Suites: sid"]));
-    assert!(failure.unwrap_err().reason.ends_with("the suite sid is not allowed"));
+    let failure = machine.owner.check_spec(&package_spec(&[SOURCE])).unwrap_err();
+    assert!(failure.reason.contains("the suite stable of a source"), "{}", failure.reason);
 }
 
 #[test]
-fn a_planned_removal_does_not_begin_after_the_owner_forbids_it() {
-    let removal = PackageChange {
-        name: "demo".to_owned(),
-        architecture: "amd64".to_owned(),
-        before: Some("1.0".to_owned()),
-        after: None,
-        suite: String::new(),
-        download_bytes: 0,
-    };
-    let check = |machine: &Machine| machine.owner.check_removals([&removal].into_iter());
-    let machine = Machine::with_limits("");
-    check(&machine).unwrap();
-    machine.write_limits("removals = false", 0o644);
-    let why = check(&machine).unwrap_err();
-    assert!(why.ends_with("demo would be removed"), "{why}");
-    machine.owner.check_removals([].iter()).unwrap();
+fn a_source_is_used_only_with_a_key_of_the_machine_unless_the_limits_allow_others() {
+    let machine = Machine::new();
+    let spec = package_spec(&[SOURCE]);
+    let failure = machine.owner.resolve_sources(&spec).unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Limits);
+    assert!(failure.reason.contains("put the public key there"), "{}", failure.reason);
+
+    machine.write_limits("server_keys = true", 0o644);
+    assert_eq!(machine.owner.resolve_sources(&spec).unwrap(), [SOURCE]);
+    assert_eq!(machine.owner.summary(), "keys from the server are allowed");
+
+    machine.write_limits("", 0o644);
+    let folder = machine.root.path().join("etc/evenkeel/keys.d");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let file = folder.join("own.asc");
+    fs::write(&file, armored_key(1).0).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(machine.owner.resolve_sources(&spec).unwrap(), [SOURCE]);
 }
 
 #[test]
@@ -234,9 +241,10 @@ fn the_documented_example_is_valid_and_summarised_in_one_line() {
     let machine = Machine::with_limits(example);
     assert_eq!(
         machine.owner.summary(),
-        "only the suites bookworm, bookworm-updates, bookworm-security; \
+        "only the suites bookworm, bookworm-updates, bookworm-security, https://deb.example/own own; \
          only the keys /etc/apt/keyrings/own.gpg, 0123456789ABCDEF0123456789ABCDEF01234567; \
-         only at 22:00-04:00, Sat,Sun 00:00-24:00; no new sources; no downgrades; no removals; \
+         only at 22:00-04:00, Sat,Sun 00:00-24:00; no removal of postgresql-*; \
+         ifupdown may be removed; no new sources; no new packages; no downgrades; no removals; \
          reboots only when no user is logged in; changes only when no user is logged in"
     );
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::owner::SourceSuite;
+
 /// Format for `apt-get indextargets --format` that [`parse_targets`] reads.
 pub const FORMAT: &str = "$(REPO_URI)\t$(RELEASE)\t$(SUITE)\t$(CODENAME)\t$(LABEL)\t$(VERSION)";
 
@@ -27,6 +29,11 @@ impl IndexTarget {
     /// Whether the index belongs to a suite of a source.
     pub fn belongs_to(&self, uri: &str, release: &str) -> bool {
         self.release == release && normalize_uri(&self.uri) == normalize_uri(uri)
+    }
+
+    /// The suite as the machine's source names it.
+    fn source_suite(&self) -> SourceSuite<'_> {
+        SourceSuite { uri: &self.uri, suite: &self.release, is_own: true }
     }
 
     /// The names of the suite: in the source and in the Release file. A folder is not a name.
@@ -93,6 +100,12 @@ pub fn origin_suites(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<St
     suites
 }
 
+/// Whether the owner allows a source of a version. Only the names in the sources count.
+pub fn allows_origins(origins: &[String], targets: &[IndexTarget], suites: &[String]) -> bool {
+    let mut targets = origins.iter().flat_map(|origin| targets_of_origin(origin, targets));
+    suites.is_empty() || targets.any(|target| target.source_suite().is_allowed(suites))
+}
+
 /// The known codenames of a version's origins.
 pub fn origin_codenames<'a>(origins: &[String], targets: &'a [IndexTarget]) -> BTreeSet<&'a str> {
     let targets = origins.iter().flat_map(|origin| targets_of_origin(origin, targets));
@@ -157,6 +170,21 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
         assert_eq!(codenames, ["bookworm"].into());
         assert!(origin_codenames(&origins("Flat:"), &targets).is_empty());
         assert!(origin_codenames(&origins("Debian:13.1/stable"), &targets).is_empty());
+    }
+
+    #[test]
+    fn the_owners_limits_compare_only_the_name_in_the_source() {
+        let targets = parse_targets(TARGETS).unwrap();
+        let allows = |origin: &str, suite: &str| {
+            allows_origins(&[origin.to_owned()], &targets, &[suite.to_owned()])
+        };
+        assert!(allows("Extra:extra-suite", "entryname"));
+        assert!(allows("Extra:extra-suite", "file:/srv/extra entryname"));
+        for suite in ["extra-suite", "extra-code", "file:/srv/repo entryname"] {
+            assert!(!allows("Extra:extra-suite", suite), "{suite}");
+        }
+        assert!(!allows("Other:stable", "stable"), "an unknown index");
+        assert!(allows_origins(&[], &targets, &[]));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::sources::{self, AptView, PreferenceScope, SourceScope};
 use super::{PackagesModule, Simulation, storage_failure};
 use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
 use crate::os::{self, OsRelease};
-use crate::owner::OwnerLimits;
+use crate::owner::{OwnerLimits, SourceSuite};
 
 /// How often versions that must not be installed are pinned before the plan fails.
 const MAX_PINNING_ROUNDS: usize = 20;
@@ -32,7 +32,8 @@ impl PackagesModule {
         if source_scope(spec, &suites) == SourceScope::System {
             return self.tools.update_lists(AptView::default(), pace).await;
         }
-        let all = sources::collect_sources(&self.paths, &spec.sources).map_err(storage_failure)?;
+        let stanzas = self.owner.resolve_sources(spec)?;
+        let all = sources::collect_sources(&self.paths, &stanzas).map_err(storage_failure)?;
         sources::write_sources(&self.paths, SourceScope::All, &all).map_err(storage_failure)?;
         let allowed = AptView::from_sources(SourceScope::Allowed);
         if !suites.is_limited() {
@@ -44,8 +45,9 @@ impl PackagesModule {
         let all_sources = AptView::from_sources(SourceScope::All);
         for is_lenient in [true, false] {
             let targets = self.tools.list_index_targets(all_sources).await?;
-            let lets = |names: &BTreeSet<String>, is_known: bool| {
-                suites.allows(names) || (is_lenient && !is_known)
+            let lets = |suite: SourceSuite<'_>, names: &BTreeSet<String>, is_known: bool| {
+                suites.owner_allows(suite)
+                    && (suites.policy_allows(names) || (is_lenient && !is_known))
             };
             let left = sources::filter_sources(&all, &targets, &lets);
             if left.is_empty() {

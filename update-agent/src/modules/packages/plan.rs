@@ -10,7 +10,7 @@ use super::held_back::{SimulationSet, find_held_back};
 use super::index_targets::{self, IndexTarget};
 use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
 use super::refusals::check_plan;
-use super::rules::{matches_pattern, matches_suites};
+use super::rules::matches_pattern;
 use crate::model::{
     Failure, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec, ServiceRule,
     SpaceNeed, UpdatePlan,
@@ -356,8 +356,7 @@ fn held_back_packages(
     }
     let by_owner = &observed.owner_limits.suites;
     let left_out = |install: &PlannedInstall| {
-        let suites = index_targets::origin_suites(&install.origins, &observed.targets);
-        if matches_suites(&suites, by_owner) {
+        if index_targets::allows_origins(&install.origins, &observed.targets, by_owner) {
             HeldBackCause::Policy
         } else {
             HeldBackCause::Limits

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::parse::{PlannedInstall, Simulation};
 use super::plan::strip_native_architecture;
 use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
-use crate::owner::OwnerLimits;
+use crate::owner::{OwnerLimits, SourceSuite};
 
 /// The suites that packages may come from. Policy and owner must both allow a suite.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,9 +26,15 @@ impl AllowedSuites {
         !self.policy.is_empty() || !self.owner.is_empty()
     }
 
-    /// Whether a suite with these names is allowed.
-    pub fn allows(&self, names: &BTreeSet<String>) -> bool {
-        matches_suites(names, &self.policy) && matches_suites(names, &self.owner)
+    /// Whether the policy allows a suite with these names, which may come from its Release file.
+    pub fn policy_allows(&self, names: &BTreeSet<String>) -> bool {
+        self.policy.is_empty() || self.policy.iter().any(|suite| names.contains(suite))
+    }
+
+    /// Whether the owner allows a suite. Only its name in the source counts: a repository could use
+    /// any name in its Release file.
+    pub fn owner_allows(&self, suite: SourceSuite<'_>) -> bool {
+        suite.is_allowed(&self.owner)
     }
 
     /// The failure if no source has an allowed suite.
@@ -53,11 +59,6 @@ impl AllowedSuites {
         };
         Failure::new(kind, reason)
     }
-}
-
-/// Whether one of the names is in a list of suites; an empty list allows all.
-pub fn matches_suites(names: &BTreeSet<String>, suites: &[String]) -> bool {
-    suites.is_empty() || suites.iter().any(|suite| names.contains(suite))
 }
 
 /// Whether a name matches a pattern with `*` and `?`.
@@ -298,11 +299,13 @@ mod tests {
             owner: owner.iter().map(|&name| name.to_owned()).collect(),
         };
         assert!(!suites(&[], &[]).is_limited());
-        assert!(suites(&[], &[]).allows(&security));
+        assert!(suites(&[], &[]).policy_allows(&security));
         let both = suites(&["bookworm-security"], &["oldstable-security"]);
-        assert!(both.allows(&security));
-        assert!(!both.allows(&names(&["bookworm", "oldstable"])));
-        assert!(!suites(&["bookworm-security"], &["stable"]).allows(&security));
+        assert!(both.policy_allows(&security));
+        assert!(!both.policy_allows(&names(&["bookworm", "oldstable"])));
+        let source = |suite| SourceSuite { uri: "http://x", suite, is_own: true };
+        assert!(both.owner_allows(source("oldstable-security")));
+        assert!(!both.owner_allows(source("bookworm-security")));
         let missing = suites(&["a", "b"], &["c"]).missing_failure();
         assert_eq!(missing.kind, FailureKind::Limits);
         assert_eq!(

@@ -11,6 +11,7 @@ use evenkeel_domain::package_source;
 
 use super::index_targets::IndexTarget;
 use crate::durable::{self, FileError};
+use crate::owner::SourceSuite;
 use crate::paths::AgentPaths;
 
 /// The folders, as paths inside the managed root: allowed sources, all sources, preferences, and apt's caches for the first
@@ -19,6 +20,9 @@ const ALLOWED_FOLDER: &str = "/var/lib/evenkeel-agent/sources";
 const ALL_FOLDER: &str = "/var/lib/evenkeel-agent/sources-whole";
 const PREFERENCES_FOLDER: &str = "/var/lib/evenkeel-agent/preferences";
 const CACHES_FOLDER: &str = "/var/lib/evenkeel-agent/apt-caches";
+
+/// File with the sources of the policy. A file of the system with this name is not used.
+const POLICY_FILE: &str = "evenkeel-update.sources";
 
 /// Which sources apt sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +101,8 @@ impl AptView {
 pub struct SourceFile {
     name: String,
     text: String,
+    /// Whether the file is one of the system's, and not the policy's.
+    is_own: bool,
 }
 
 /// Collects the system's sources and those of a spec.
@@ -107,18 +113,23 @@ pub fn collect_sources(
     let mut sources = Vec::new();
     for file in system_source_files(paths)? {
         let name = file.file_name().unwrap_or(OsStr::new("sources.list"));
+        if name == POLICY_FILE && !stanzas.is_empty() {
+            continue;
+        }
         let content = fs::read(&file).map_err(FileError::while_doing("read", &file))?;
         sources.push(SourceFile {
             name: name.to_string_lossy().into_owned(),
             text: String::from_utf8_lossy(&content).into_owned(),
+            is_own: true,
         });
     }
     if !stanzas.is_empty() {
         let stanzas: Vec<_> =
             stanzas.iter().map(|text| package_source::without_comments(text)).collect();
         sources.push(SourceFile {
-            name: "evenkeel-update.sources".to_owned(),
+            name: POLICY_FILE.to_owned(),
             text: stanzas.join("\n\n") + "\n",
+            is_own: false,
         });
     }
     Ok(sources)
@@ -231,8 +242,9 @@ fn is_source_file(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "list" || extension == "sources")
 }
 
-/// Decides about a suite from its names, and from whether apt has an index of it, so that all its names are known.
-pub type SuiteFilter<'a> = dyn Fn(&BTreeSet<String>, bool) -> bool + 'a;
+/// Decides about a suite from its name in the source, from all its names, and from whether apt has an index of it, so that
+/// all its names are known.
+pub type SuiteFilter<'a> = dyn Fn(SourceSuite<'_>, &BTreeSet<String>, bool) -> bool + 'a;
 
 /// The sources with only the allowed suites.
 pub fn filter_sources(
@@ -240,17 +252,18 @@ pub fn filter_sources(
     targets: &[IndexTarget],
     lets: &SuiteFilter<'_>,
 ) -> Vec<SourceFile> {
-    let keep = |uris: &[&str], suite: &str| {
+    let keep = |is_own: bool, uris: &[&str], suite: &str| {
         uris.iter().all(|uri| {
             let own = targets.iter().filter(|target| target.belongs_to(uri, suite));
             let mut names: BTreeSet<_> =
                 own.flat_map(IndexTarget::suite_names).map(str::to_owned).collect();
             let is_known = !names.is_empty();
             names.insert(suite.to_owned());
-            lets(&names, is_known)
+            lets(SourceSuite { uri, suite, is_own }, &names, is_known)
         })
     };
     let filtered = sources.iter().map(|source| {
+        let keep = |uris: &[&str], suite: &str| keep(source.is_own, uris, suite);
         let is_list =
             Path::new(&source.name).extension().is_some_and(|extension| extension == "list");
         let text = if is_list {
@@ -258,7 +271,7 @@ pub fn filter_sources(
         } else {
             filter_stanzas(&source.text, &keep)
         };
-        SourceFile { name: source.name.clone(), text }
+        SourceFile { name: source.name.clone(), text, is_own: source.is_own }
     });
     let left = filtered.filter(|source| !source.text.trim().is_empty());
     left.collect()
@@ -427,8 +440,8 @@ mod tests {
              http://deb.example/debian/\tstable\toldstable\tbookworm\tDebian\t12\n",
         )
         .unwrap();
-        let source = SourceFile { name: name.into(), text: text.into() };
-        let lets = |names: &BTreeSet<String>, is_known: bool| {
+        let source = SourceFile { name: name.into(), text: text.into(), is_own: true };
+        let lets = |_: SourceSuite<'_>, names: &BTreeSet<String>, is_known: bool| {
             allowed.iter().any(|&suite| names.contains(suite)) || (also_unknown && !is_known)
         };
         let left = filter_sources(&[source], &targets, &lets);
