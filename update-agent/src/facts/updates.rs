@@ -3,8 +3,8 @@
 use super::FactsReader;
 use crate::model::{HeldBackCause, HeldBackPackage};
 use crate::modules::packages::{
-    self, AptView, DpkgPackage, IndexTarget, InstalledPackages, PlannedInstall, PreferenceScope,
-    Simulation, SimulationSet,
+    self, AllowedChanges, AptView, DpkgPackage, IndexTarget, InstalledPackages, PlannedInstall,
+    PreferenceScope, Simulation, SimulationSet,
 };
 
 /// A package with a newer version, or a new package.
@@ -32,13 +32,14 @@ impl FactsReader {
     ) -> (Vec<AvailablePackage>, Vec<HeldBackPackage>) {
         let spec = packages::latest_spec();
         let view = AptView::default();
-        match self.tools.simulate(&spec, false, view).await {
+        // While the limits cannot be read, nothing is changed anyway.
+        let limits = self.owner.limits().unwrap_or_default();
+        let allowed = AllowedChanges { removals: false, new_packages: limits.new_packages };
+        match self.tools.simulate(&spec, allowed, view).await {
             Ok(simulation) => {
                 let installed = packages::index_by_apt_name(packages, native);
-                let unpinned = self.simulate_unpinned().await;
+                let unpinned = self.simulate_unpinned(allowed).await;
                 let targets = self.index_targets().await;
-                // While the limits cannot be read, nothing is changed anyway.
-                let limits = self.owner.limits().unwrap_or_default();
                 let comparison = UpdateComparison {
                     simulation: &simulation,
                     unpinned: unpinned.as_ref(),
@@ -58,12 +59,12 @@ impl FactsReader {
     }
 
     /// Simulates an update of everything without the node's preferences; `None` if it has none.
-    async fn simulate_unpinned(&self) -> Option<Simulation> {
+    async fn simulate_unpinned(&self, allowed: AllowedChanges) -> Option<Simulation> {
         if !packages::has_preferences(&self.paths).unwrap_or(false) {
             return None;
         }
         let view = AptView::default().with_preferences(PreferenceScope::Disabled);
-        let simulation = self.tools.simulate(&packages::latest_spec(), false, view).await;
+        let simulation = self.tools.simulate(&packages::latest_spec(), allowed, view).await;
         simulation
             .inspect_err(|failure| tracing::warn!(error = %failure, "cannot determine which packages are pinned"))
             .ok()

@@ -17,10 +17,12 @@ mod fetch;
 mod files;
 mod held_back;
 mod index_targets;
+mod limits;
 mod names;
 mod observe;
 mod parse;
 mod plan;
+mod protected;
 mod refusals;
 mod repair;
 mod report;
@@ -56,7 +58,7 @@ use crate::owner::{Owner, OwnerLimits};
 use crate::paths::AgentPaths;
 use crate::runner::Output;
 
-pub use self::apt::{PackageToolTimeouts, PackageTools};
+pub use self::apt::{AllowedChanges, PackageToolTimeouts, PackageTools};
 pub use self::baseline::{PackageBaseline, RebootRequests};
 pub use self::command::{PackagePlan, parse_packages, plan_packages};
 pub use self::files::{Deb, Digest, hex};
@@ -197,17 +199,6 @@ impl PackagesModule {
             plan::join_names(moved)
         );
         Err(Failure::new(FailureKind::Plan, reason))
-    }
-
-    /// Fails if the machine's owner does not allow the downgrades of the plan; the limits may have changed since it was made.
-    fn check_downgrades_allowed(&self, steps: &[PackageStep]) -> Result<(), String> {
-        let limits = self.owner.limits().map_err(|error| error.to_string())?;
-        let has_some =
-            |step: &PackageStep| matches!(step, PackageStep::Install { downgrades: true, .. });
-        if limits.downgrades || !steps.iter().any(has_some) {
-            return Ok(());
-        }
-        Err("the change contains downgrades, which the machine's owner does not allow".to_owned())
     }
 
     /// Fails if apt would do anything that is not planned.
@@ -364,9 +355,7 @@ impl Module for PackagesModule {
             Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
         }
         // The limits may have changed since the plan was made.
-        let changes = steps.iter().flat_map(PackageStep::items).map(|item| &item.change);
-        let allowed = self.check_downgrades_allowed(steps);
-        if let Err(why) = allowed.and_then(|()| self.owner.check_removals(changes)) {
+        if let Some(why) = self.limits_refusal(steps).await? {
             return Ok(Readiness::NotYet(why));
         }
         self.check_unchanged(steps).await?;

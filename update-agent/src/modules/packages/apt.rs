@@ -26,6 +26,13 @@ pub struct PackageToolTimeouts {
     pub lock: Duration,
 }
 
+/// What an update of all packages may do besides replacing packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedChanges {
+    pub removals: bool,
+    pub new_packages: bool,
+}
+
 /// Options without any source: apt then knows the installed packages and the given files, and can fetch nothing else. The
 /// caches stay in memory, so that the caches of the configured sources are not lost.
 const NO_SOURCES: [&str; 8] = [
@@ -82,7 +89,7 @@ impl PackageTools {
     pub async fn simulate(
         &self,
         spec: &PackageSpec,
-        removals: bool,
+        allowed: AllowedChanges,
         view: AptView,
     ) -> Result<Simulation, Failure> {
         let command = self.apt_get(self.timeouts.query, view).with_arguments([
@@ -91,7 +98,11 @@ impl PackageTools {
             "--allow-downgrades",
         ]);
         let command = match &spec.mode {
-            PackageMode::Latest if removals => command.with_arguments(["dist-upgrade"]),
+            // apt cannot remove packages without also installing new ones.
+            PackageMode::Latest if !allowed.new_packages => {
+                command.with_arguments(["-o", "APT::Get::Upgrade-Allow-New=false", "upgrade"])
+            }
+            PackageMode::Latest if allowed.removals => command.with_arguments(["dist-upgrade"]),
             PackageMode::Latest => command.with_arguments(["upgrade", "--with-new-pkgs"]),
             PackageMode::Exactly(packages) => {
                 let orders = packages.iter().map(|package| match &package.version {

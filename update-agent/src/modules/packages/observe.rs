@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use super::index_targets::IndexTarget;
 use super::plan::{PackageObservation, join_names};
+use super::protected;
 use super::rules::{self, AllowedSuites};
 use super::sources::{self, AptView, PreferenceScope, SourceScope};
-use super::{PackagesModule, Simulation, storage_failure};
+use super::{AllowedChanges, PackagesModule, Simulation, storage_failure};
 use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
 use crate::os::{self, OsRelease};
 use crate::owner::{OwnerLimits, SourceSuite};
@@ -73,9 +74,22 @@ impl PackagesModule {
         let native = self.tools.architecture().await?;
         let suites = AllowedSuites::new(&spec.rules, &limits);
         let view = AptView::from_sources(source_scope(spec, &suites));
-        let (simulation, is_pinned) = self.simulate_with_pins(spec, &limits, view, &native).await?;
+        let protected = protected::find_protected(&self.paths, &packages);
+        let mut allowed = AllowedChanges {
+            removals: spec.rules.allow_removals && limits.removals,
+            new_packages: limits.new_packages,
+        };
+        let (mut simulation, mut is_pinned) =
+            self.simulate_with_pins(spec, allowed, view, &native).await?;
+        let is_refused =
+            |package: &String| protected::removal_refusal(package, &limits, &protected).is_some();
+        if spec.mode == PackageMode::Latest && simulation.removals.iter().any(is_refused) {
+            // Then the packages that conflict with the protected ones are held back.
+            allowed.removals = false;
+            (simulation, is_pinned) = self.simulate_with_pins(spec, allowed, view, &native).await?;
+        }
         let (free, unpinned) =
-            self.simulate_without_rules(spec, &limits, &suites, is_pinned).await?;
+            self.simulate_without_rules(spec, allowed, &suites, is_pinned).await?;
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
         let sizes = self.tools.installed_sizes(installs, view).await?;
@@ -93,6 +107,7 @@ impl PackagesModule {
             codename: OsRelease::read(&self.paths).version_codename,
             reboot_requesters: reboot.1,
             owner_limits: limits,
+            protected,
             simulation,
         })
     }
@@ -109,18 +124,17 @@ impl PackagesModule {
     async fn simulate_with_pins(
         &self,
         spec: &PackageSpec,
-        limits: &OwnerLimits,
+        allowed: AllowedChanges,
         mut view: AptView,
         native: &str,
     ) -> Result<(Simulation, bool), Failure> {
-        let removals = spec.rules.allow_removals && limits.removals;
         let mut pinned = BTreeSet::new();
         if !spec.rules.exclude.is_empty() {
             self.write_pins(&spec.rules, &pinned)?;
             view = view.with_preferences(PreferenceScope::Spec);
         }
         for _ in 0..MAX_PINNING_ROUNDS {
-            let simulation = self.tools.simulate(spec, removals, view).await?;
+            let simulation = self.tools.simulate(spec, allowed, view).await?;
             let offenders = rules::find_offenders(spec, &simulation, native);
             if offenders.is_empty() {
                 return Ok((simulation, view.preferences == PreferenceScope::Spec));
@@ -155,17 +169,16 @@ impl PackagesModule {
     async fn simulate_without_rules(
         &self,
         spec: &PackageSpec,
-        limits: &OwnerLimits,
+        allowed: AllowedChanges,
         suites: &AllowedSuites,
         is_pinned: bool,
     ) -> Result<(Option<Simulation>, Option<Simulation>), Failure> {
         if spec.mode != PackageMode::Latest {
             return Ok((None, None));
         }
-        let removals = spec.rules.allow_removals && limits.removals;
         let all = AptView::from_sources(unrestricted_scope(spec, suites));
         let simulate = |view: AptView| async move {
-            match self.tools.simulate(spec, removals, view).await {
+            match self.tools.simulate(spec, allowed, view).await {
                 Ok(simulation) => Some(simulation),
                 Err(failure) => {
                     tracing::warn!(error = %failure, "cannot find out which packages are held back");

@@ -9,6 +9,7 @@ use super::files::Deb;
 use super::held_back::{SimulationSet, find_held_back};
 use super::index_targets::{self, IndexTarget};
 use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
+use super::protected::ProtectedPackage;
 use super::refusals::check_plan;
 use super::rules::matches_pattern;
 use crate::model::{
@@ -68,6 +69,8 @@ pub struct PackageObservation {
     pub reboot_requesters: Vec<String>,
     /// The limits of the machine's owner.
     pub owner_limits: OwnerLimits,
+    /// The packages that are protected by default.
+    pub protected: Vec<ProtectedPackage>,
 }
 
 /// A package that a step changes.

@@ -3,6 +3,7 @@
 use super::index_targets;
 use super::parse::{DpkgPackage, Simulation};
 use super::plan::{InstalledPackages, PackageObservation, join_names, strip_native_architecture};
+use super::protected::removal_refusal;
 use super::rules::is_excluded;
 use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
 
@@ -17,6 +18,7 @@ pub fn check_plan(
 ) -> Result<(), Failure> {
     refuse_another_release(observed)?;
     refuse_removals(spec, observed)?;
+    refuse_new_packages(observed)?;
     refuse_broken(installed, &observed.simulation)?;
     refuse_downgrades(spec, observed)?;
     refuse_on_hold(observed, installed)?;
@@ -68,6 +70,12 @@ fn refuse_removals(spec: &PackageSpec, observed: &PackageObservation) -> Result<
     if !observed.owner_limits.removals {
         return Err(owner_failure(format!("it would remove {names}")));
     }
+    let mut refusals = removals.iter().filter_map(|package| {
+        removal_refusal(package, &observed.owner_limits, &observed.protected)
+    });
+    if let Some(why) = refusals.next() {
+        return Err(Failure::new(FailureKind::Limits, format!("it would remove {why}")));
+    }
     let excluded = removals.iter().filter(|package| is_excluded(&spec.rules, package));
     let excluded: Vec<_> = excluded.cloned().collect();
     if excluded.is_empty() {
@@ -77,6 +85,16 @@ fn refuse_removals(spec: &PackageSpec, observed: &PackageObservation) -> Result<
         "it would remove {}, which the policy excludes from changes",
         join_names(excluded)
     )))
+}
+
+fn refuse_new_packages(observed: &PackageObservation) -> Result<(), Failure> {
+    let installs = observed.simulation.installs.iter();
+    let new = installs.filter(|install| install.before.is_none());
+    let names: Vec<_> = new.map(|install| install.package.clone()).collect();
+    if observed.owner_limits.new_packages || names.is_empty() {
+        return Ok(());
+    }
+    Err(owner_failure(format!("it would install {}", join_names(names))))
 }
 
 /// A half-installed package must be unpacked again; if apt does not plan that, a person must find its file.
@@ -177,6 +195,7 @@ mod tests {
     use crate::modules::packages::index_targets::IndexTarget;
     use crate::modules::packages::parse::PlannedInstall;
     use crate::modules::packages::plan::{index_by_apt_name, plan};
+    use crate::modules::packages::protected::ProtectedPackage;
     use crate::owner::OwnerLimits;
 
     const TARGETS: &str = "\
@@ -322,6 +341,49 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
             let expected = refused.map(|(kind, reason)| (kind, reason.to_owned()));
             assert_eq!(refusal, expected);
         }
+    }
+
+    #[test]
+    fn a_protected_package_is_not_removed() {
+        let observed = PackageObservation {
+            simulation: Simulation {
+                removals: vec!["gone".into(), "evenkeel-agent".into()],
+                ..Simulation::default()
+            },
+            protected: vec![ProtectedPackage { name: "evenkeel-agent".into(), what: "this agent" }],
+            ..PackageObservation::default()
+        };
+        let spec = latest(PackageRules { allow_removals: true, ..PackageRules::default() });
+        let failure = check_plan(&spec, &observed, &InstalledPackages::new()).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Limits);
+        assert_eq!(
+            failure.reason,
+            "it would remove evenkeel-agent (this agent); `removable_packages` in the limits can allow it"
+        );
+        let limits = OwnerLimits {
+            removable_packages: vec!["evenkeel-agent".into()],
+            ..OwnerLimits::default()
+        };
+        let allowed = PackageObservation { owner_limits: limits, ..observed };
+        check_plan(&spec, &allowed, &InstalledPackages::new()).unwrap();
+    }
+
+    #[test]
+    fn a_new_package_must_be_allowed_by_the_owner() {
+        let fresh = PlannedInstall { before: None, ..install("fresh", "Debian:12/stable") };
+        let mut observed = PackageObservation {
+            simulation: Simulation { installs: vec![fresh], ..Simulation::default() },
+            ..PackageObservation::default()
+        };
+        let spec = latest(PackageRules::default());
+        check_plan(&spec, &observed, &InstalledPackages::new()).unwrap();
+        observed.owner_limits.new_packages = false;
+        let failure = check_plan(&spec, &observed, &InstalledPackages::new()).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Limits);
+        assert_eq!(
+            failure.reason,
+            "it would install fresh, which the machine's owner does not allow"
+        );
     }
 
     #[test]

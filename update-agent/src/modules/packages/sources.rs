@@ -21,7 +21,7 @@ const ALL_FOLDER: &str = "/var/lib/evenkeel-agent/sources-whole";
 const PREFERENCES_FOLDER: &str = "/var/lib/evenkeel-agent/preferences";
 const CACHES_FOLDER: &str = "/var/lib/evenkeel-agent/apt-caches";
 
-/// File with the sources of the policy. A file of the system with this name is not used.
+/// File with the sources of the policy. It replaces a file of the system with this name.
 const POLICY_FILE: &str = "evenkeel-update.sources";
 
 /// Which sources apt sees.

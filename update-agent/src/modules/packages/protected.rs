@@ -1,0 +1,151 @@
+//! Packages that no update may remove by default: those that keep the node running and reachable.
+
+use std::fs;
+
+use super::parse::DpkgPackage;
+use super::rules::matches_pattern;
+use crate::os;
+use crate::owner::OwnerLimits;
+use crate::paths::AgentPaths;
+
+/// Packages of the node that are always protected by default, and what they are.
+const ALWAYS_PROTECTED: [(&str, &str); 2] =
+    [("evenkeel-agent", "this agent"), ("openssh-server", "the access to this machine")];
+
+/// Programs that connect a machine: the package and its systemd unit.
+const NETWORK_MANAGERS: [(&str, &str); 10] = [
+    ("network-manager", "NetworkManager.service"),
+    ("systemd", "systemd-networkd.service"),
+    ("ifupdown", "networking.service"),
+    ("ifupdown2", "networking.service"),
+    ("connman", "connman.service"),
+    ("dhcpcd", "dhcpcd.service"),
+    ("dhcpcd5", "dhcpcd.service"),
+    ("wpasupplicant", "wpa_supplicant.service"),
+    ("iwd", "iwd.service"),
+    ("modemmanager", "ModemManager.service"),
+];
+
+/// Packages of a kernel, before its release.
+const KERNEL_PREFIXES: [&str; 3] = ["linux-image-", "linux-image-unsigned-", "linux-modules-"];
+
+/// systemd's folder of running units, with a link `invocation:UNIT` for each.
+const UNITS_FOLDER: &str = "/run/systemd/units";
+
+/// A package that is protected by default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProtectedPackage {
+    /// Debian's name.
+    pub name: String,
+    /// What it is, for people.
+    pub what: &'static str,
+}
+
+/// The packages that are protected by default on this node.
+pub fn find_protected(paths: &AgentPaths, packages: &[DpkgPackage]) -> Vec<ProtectedPackage> {
+    let always = ALWAYS_PROTECTED.map(|(name, what)| (name.to_owned(), what));
+    let kernel = os::kernel_release();
+    let kernel = KERNEL_PREFIXES.map(|prefix| (format!("{prefix}{kernel}"), "the running kernel"));
+    let protected = always.into_iter().chain(kernel).chain(
+        active_network_managers(paths, packages)
+            .into_iter()
+            .map(|name| (name.to_owned(), "the network manager")),
+    );
+    protected.map(|(name, what)| ProtectedPackage { name, what }).collect()
+}
+
+/// The installed network managers that run. If none is known to run, for example without systemd,
+/// all that are installed.
+fn active_network_managers(paths: &AgentPaths, packages: &[DpkgPackage]) -> Vec<&'static str> {
+    let is_installed =
+        |name: &str| packages.iter().any(|package| package.name == name && package.is_present());
+    let installed = NETWORK_MANAGERS.into_iter().filter(|(name, _)| is_installed(name));
+    let installed: Vec<_> = installed.collect();
+    let units = paths.inside(UNITS_FOLDER);
+    let is_running = |unit: &str| {
+        // The target of the link is an ID and not a file.
+        fs::symlink_metadata(units.join(format!("invocation:{unit}"))).is_ok()
+    };
+    let running: Vec<_> = installed.iter().filter(|(_, unit)| is_running(unit)).copied().collect();
+    let active = if running.is_empty() { installed } else { running };
+    active.into_iter().map(|(name, _)| name).collect()
+}
+
+/// Why the owner does not allow the removal of a package, by its name in apt; `None` if the package
+/// is not protected.
+pub fn removal_refusal(
+    package: &str,
+    limits: &OwnerLimits,
+    protected: &[ProtectedPackage],
+) -> Option<String> {
+    let name = package.split(':').next().unwrap_or_default();
+    let matches = |patterns: &[String]| patterns.iter().any(|one| matches_pattern(one, name));
+    if matches(&limits.protected_packages) {
+        return Some(format!("{package}, which `protected_packages` in the limits protects"));
+    }
+    if matches(&limits.removable_packages) {
+        return None;
+    }
+    let protected = protected.iter().find(|protected| protected.name == name)?;
+    let what = protected.what;
+    Some(format!("{package} ({what}); `removable_packages` in the limits can allow it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packages(names: &[&str]) -> Vec<DpkgPackage> {
+        let package = |name: &&str| DpkgPackage {
+            name: (*name).to_owned(),
+            architecture: "amd64".into(),
+            version: "1".into(),
+            want: "install".into(),
+            state: "installed".into(),
+            flag: "ok".into(),
+            size: 0,
+        };
+        names.iter().map(package).collect()
+    }
+
+    #[test]
+    fn only_the_running_network_manager_is_protected() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let installed = packages(&["ifupdown", "network-manager", "other"]);
+        let active = || active_network_managers(&paths, &installed);
+        assert_eq!(active(), ["network-manager", "ifupdown"], "none is known to run");
+
+        let units = paths.inside(UNITS_FOLDER);
+        fs::create_dir_all(&units).unwrap();
+        let unit = units.join("invocation:networking.service");
+        std::os::unix::fs::symlink("0123456789abcdef", unit).unwrap();
+        assert_eq!(active(), ["ifupdown"]);
+    }
+
+    #[test]
+    fn the_agent_ssh_and_the_running_kernel_are_protected_unless_the_owner_allows_their_removal() {
+        let root = tempfile::tempdir().unwrap();
+        let protected = find_protected(&AgentPaths::new(root.path(), None), &[]);
+        let kernel = format!("linux-image-{}", os::kernel_release());
+        let refusal = |package: &str, limits: &OwnerLimits| {
+            removal_refusal(package, limits, &protected).unwrap_or_default()
+        };
+        let limits = OwnerLimits::default();
+        for package in ["evenkeel-agent", "openssh-server:i386", kernel.as_str()] {
+            let refusal = refusal(package, &limits);
+            assert!(refusal.contains("`removable_packages`"), "{package}: {refusal}");
+        }
+        assert_eq!(refusal("openssh-client", &limits), "");
+        assert_eq!(refusal("linux-image-0.0", &limits), "");
+
+        let limits = OwnerLimits {
+            protected_packages: vec!["postgres*".into()],
+            removable_packages: vec!["openssh-*".into(), "postgresql".into()],
+            ..OwnerLimits::default()
+        };
+        assert_eq!(refusal("openssh-server", &limits), "");
+        assert!(refusal("postgresql", &limits).contains("`protected_packages`"));
+        assert!(refusal("evenkeel-agent", &limits).contains("this agent"));
+    }
+}
