@@ -4,12 +4,20 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_tests::lab::{Member, until};
 use serde_json::json;
 
-use super::scenario::{Stage, WAIT_TIMEOUT, assert_failure, assert_waits, scenarios, write_file};
+use super::scenario::{
+    Stage, WAIT_TIMEOUT, assert_failure, assert_waits, scenarios, trust_repository, write_file,
+};
 
 scenarios![
     a_suite_that_the_owner_does_not_allow_is_not_used,
+    a_name_in_a_release_file_does_not_meet_the_owners_suites,
     an_older_version_that_the_owner_does_not_allow_is_refused,
     a_removal_that_the_owner_does_not_allow_is_refused,
+    a_package_that_the_owner_protects_is_not_removed,
+    ssh_is_not_removed_by_default,
+    ssh_is_removed_if_the_owner_allows_it,
+    what_would_remove_ssh_is_held_back_from_an_update_of_everything,
+    a_new_package_that_the_owner_does_not_allow_is_refused,
     a_source_that_the_owner_does_not_allow_is_refused,
     a_key_that_the_owner_does_not_list_is_refused,
     outside_the_owners_hours_the_node_waits,
@@ -34,6 +42,19 @@ fn a_suite_that_the_owner_does_not_allow_is_not_used(stage: &Stage) {
     member.assign_packages("demo-hello=1.1");
     let run = member.update_to("failed");
     assert_failure(&run, &["limits"], &["the machine's owner allows: elsewhere"]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+fn a_name_in_a_release_file_does_not_meet_the_owners_suites(stage: &Stage) {
+    let repository = stage.repository();
+    let repository = repository.with_variable("DIST", "thirdparty");
+    let repository = repository.with_variable("CODENAME", "demo-security");
+    repository.publish("demo-hello_1.1");
+    let member = stage.member_with_source(&repository);
+    write_file(&member.node, LIMITS, "suites = [\"demo-security\"]\n");
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["limits"], &["the machine's owner allows: demo-security"]);
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 
@@ -63,6 +84,61 @@ fn a_removal_that_the_owner_does_not_allow_is_refused(stage: &Stage) {
     member.assert_packages(&[("demo-alone", "1.0 installed"), ("demo-guest", "1.0 installed")]);
 }
 
+fn a_package_that_the_owner_protects_is_not_removed(stage: &Stage) {
+    let member = member_with_limits(stage, "protected_packages = [\"demo-gu*\"]\n");
+    member.install_files(&["demo-alone_1.0", "demo-guest_1.0"]);
+    assign_with_removals(&member, "demo-alone=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["limits"], &["demo-guest", "protected_packages"]);
+    member.assert_packages(&[("demo-alone", "1.0 installed"), ("demo-guest", "1.0 installed")]);
+}
+
+/// Assigns a policy for these packages that allows removals.
+fn assign_with_removals(member: &Member<'_>, packages: &str) {
+    member.assign_new_policy(&json!({
+        "updatePolicy": "UPDATE_POLICY_TARGET",
+        "updatePackages": packages,
+        "packageRules": { "allowRemovals": true },
+    }));
+}
+
+fn ssh_is_not_removed_by_default(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-rival_1.0", "openssh-server_1.0"]);
+    assign_with_removals(&member, "demo-rival=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["limits"], &["openssh-server", "removable_packages"]);
+    member.assert_packages(&[("demo-rival", "1.0 installed"), ("openssh-server", "1.0 installed")]);
+}
+
+fn ssh_is_removed_if_the_owner_allows_it(stage: &Stage) {
+    let member = member_with_limits(stage, "removable_packages = [\"openssh-server\"]\n");
+    member.install_files(&["demo-rival_1.0", "openssh-server_1.0"]);
+    assign_with_removals(&member, "demo-rival=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-rival", "1.1 installed"), ("openssh-server", "")]);
+}
+
+fn what_would_remove_ssh_is_held_back_from_an_update_of_everything(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-rival_1.0", "openssh-server_1.0"]);
+    member.assign_latest(&json!({ "allowRemovals": true }));
+    member.update_to("succeeded");
+    member.assert_packages(&[
+        ("demo-rival", "1.0 installed"),
+        ("openssh-server", "1.0 installed"),
+        ("demo-hello", "1.1 installed"),
+    ]);
+}
+
+fn a_new_package_that_the_owner_does_not_allow_is_refused(stage: &Stage) {
+    let member = member_with_limits(stage, "new_packages = false\n");
+    member.assign_packages("demo-extra=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["limits"], &["it would install demo-extra", "owner"]);
+    member.assert_packages(&[("demo-extra", "")]);
+}
+
 fn a_source_that_the_owner_does_not_allow_is_refused(stage: &Stage) {
     let member = member_with_limits(stage, "new_sources = false\n");
     assign_with_source(stage, &member);
@@ -74,9 +150,10 @@ fn a_source_that_the_owner_does_not_allow_is_refused(stage: &Stage) {
 fn a_key_that_the_owner_does_not_list_is_refused(stage: &Stage) {
     let keys = "keys = [\"0123456789ABCDEF0123456789ABCDEF01234567\"]\n";
     let member = member_with_limits(stage, keys);
+    trust_repository(&member.node, &stage.fleet.repository);
     assign_with_source(stage, &member);
     let run = member.update_to("failed");
-    assert_failure(&run, &["limits"], &["owner"]);
+    assert_failure(&run, &["limits"], &["owner", "is not one of the `keys`"]);
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 

@@ -183,6 +183,13 @@ pub fn assert_waits(member: &Member<'_>, why: &str) {
     assert!(untouched.any(|state| run["state"] == *state), "{run:#}\n{text}");
 }
 
+/// Installs the key of a repository on a node, as an operator does.
+#[track_caller]
+pub fn trust_repository(node: &Node, repository: &Repository) {
+    let inside = repository.inside();
+    node.sh(&format!("install -D -m 644 {inside}/repo.asc /etc/evenkeel/keys.d/tests.asc"));
+}
+
 #[track_caller]
 pub fn write_file(node: &Node, path: &str, text: &str) {
     let script = "mkdir -p \"${1%/*}\"; printf %s \"$2\" > \"$1\"";

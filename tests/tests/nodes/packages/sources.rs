@@ -3,10 +3,10 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 
-use evenkeel_tests::lab::{Repository, package};
+use evenkeel_tests::lab::{Member, Repository, package};
 use serde_json::json;
 
-use super::scenario::{Stage, assert_failure, scenarios};
+use super::scenario::{Stage, assert_failure, scenarios, trust_repository, write_file};
 
 scenarios![
     a_repository_that_was_tampered_with_is_refused,
@@ -17,6 +17,8 @@ scenarios![
     a_file_whose_size_differs_from_the_index_is_refused,
     a_file_whose_content_differs_from_the_index_is_refused,
     a_policy_may_add_a_source_that_only_its_update_uses,
+    a_source_of_a_policy_is_refused_if_its_key_is_not_on_the_node,
+    the_owner_can_allow_a_source_with_a_key_from_the_server,
     a_source_of_a_policy_that_was_tampered_with_is_refused,
     a_plan_that_would_change_the_release_is_refused,
 ];
@@ -98,16 +100,43 @@ fn a_file_whose_content_differs_from_the_index_is_refused(stage: &Stage) {
     assert_refused(stage, &repository, &kinds, &["demo-hello"]);
 }
 
-fn a_policy_may_add_a_source_that_only_its_update_uses(stage: &Stage) {
-    let repository = stage.repository();
-    repository.publish("demo-hello_1.1");
-    let member = stage.member_with_source(&repository);
+/// A node without sources, and a policy for `demo-hello` that brings a source with its key.
+fn member_with_policy_source(stage: &Stage, repository: &Repository) -> Member<'static> {
+    let member = stage.member_with_source(repository);
     member.node.sh("rm /etc/apt/sources.list.d/*");
     member.assign_new_policy(&json!({
         "updatePolicy": "UPDATE_POLICY_TARGET",
         "updatePackages": "demo-hello=1.1",
         "updateSources": [repository.apt_source()],
     }));
+    member
+}
+
+/// What a compromised server would do: it brings a source with a key of its own.
+fn a_source_of_a_policy_is_refused_if_its_key_is_not_on_the_node(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    let member = member_with_policy_source(stage, &repository);
+    let run = member.update_to("failed");
+    let texts = ["is signed by the key", "/etc/evenkeel/keys.d", "server_keys = true"];
+    assert_failure(&run, &["limits"], &texts);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+fn the_owner_can_allow_a_source_with_a_key_from_the_server(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    let member = member_with_policy_source(stage, &repository);
+    write_file(&member.node, "/etc/evenkeel/limits.toml", "server_keys = true\n");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn a_policy_may_add_a_source_that_only_its_update_uses(stage: &Stage) {
+    let repository = stage.repository();
+    repository.publish("demo-hello_1.1");
+    let member = member_with_policy_source(stage, &repository);
+    trust_repository(&member.node, &repository);
     let run = member.update_to("succeeded");
     assert_eq!(package(&run, "demo-hello")["after"], "1.1");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
@@ -120,13 +149,8 @@ fn a_source_of_a_policy_that_was_tampered_with_is_refused(stage: &Stage) {
     let repository = stage.repository();
     repository.publish("demo-hello_1.1");
     tamper(&repository);
-    let member = stage.member_with_source(&repository);
-    member.node.sh("rm /etc/apt/sources.list.d/*");
-    member.assign_new_policy(&json!({
-        "updatePolicy": "UPDATE_POLICY_TARGET",
-        "updatePackages": "demo-hello=1.1",
-        "updateSources": [repository.apt_source()],
-    }));
+    let member = member_with_policy_source(stage, &repository);
+    trust_repository(&member.node, &repository);
     let run = member.update_to("failed");
     assert_failure(&run, &["signature"], &["not signed"]);
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
