@@ -1,30 +1,38 @@
 //! Runs other programs; no other code of the agent starts programs.
 //!
 //! Output goes to memory files instead of pipes: a program that outlives the agent, such as apt
-//! during its work, is not stopped by a closed pipe.
+//! during its work, is not stopped by a closed pipe. The agent limits their size while it waits.
 
+mod output;
+mod session;
+
+use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::Child;
 
-/// Maximum output of a program in bytes. More is an error, because it cannot be the expected
-/// output.
-const MAX_OUTPUT_BYTES: u64 = 64 << 20;
+use self::output::OutputFiles;
 
-/// Environment variables of all programs, in addition to those of the command.
-const BASE_ENVIRONMENT: [(&str, &str); 6] = [
+/// Interval between two checks of the size of a program's output.
+const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a change may take to end after its scripts were killed.
+const END_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Environment variables of all programs, in addition to those of the command. Hooks of apt that
+/// would ask a person are disabled.
+const BASE_ENVIRONMENT: [(&str, &str); 7] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
     ("LC_ALL", "C.UTF-8"),
     ("DEBIAN_FRONTEND", "noninteractive"),
     ("APT_LISTCHANGES_FRONTEND", "none"),
+    ("APT_LISTBUGS_FRONTEND", "none"),
     // The policy decides which services are restarted. Also, needrestart would restart the agent
     // and wait for it, while the agent waits for apt.
     ("NEEDRESTART_SUSPEND", "1"),
@@ -35,8 +43,9 @@ const BASE_ENVIRONMENT: [(&str, &str); 6] = [
 pub enum DeadlineAction {
     /// The program is killed with its process group.
     Kill,
-    /// The program continues: killing a change of packages would leave them half installed.
-    Detach,
+    /// The scripts of packages are killed, so that apt and dpkg can end in an orderly way: killing
+    /// them would leave packages half installed. If they do not end in a minute, they are killed.
+    EndScripts,
 }
 
 /// A program to run, and how to run it.
@@ -86,12 +95,13 @@ impl Command {
         self
     }
 
-    /// Marks a command that changes the system: its outputs are merged in order, and it is never
-    /// killed.
+    /// Marks a command that changes the system: its outputs are merged in order, only the end of a
+    /// long output is retained, it is not killed while it may still end by itself, and it has no
+    /// terminal that a script could wait for.
     #[must_use]
     pub fn for_change(mut self) -> Self {
         self.merged = true;
-        self.at_deadline = DeadlineAction::Detach;
+        self.at_deadline = DeadlineAction::EndScripts;
         self
     }
 }
@@ -147,7 +157,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The program did not end in time.
-    #[error("{program} did not end within {} s", after.as_secs())]
+    #[error("{program} did not end within {} s and was killed", after.as_secs())]
     Deadline {
         /// Name of the program.
         program: String,
@@ -205,20 +215,26 @@ impl HostRunner {
 
     #[expect(clippy::disallowed_methods, reason = "this is the only place that starts programs")]
     fn process(&self, command: &Command) -> tokio::process::Command {
-        let mut process = if self.root == Path::new("/") {
-            tokio::process::Command::new(&command.program)
-        } else {
-            let mut chroot = tokio::process::Command::new("chroot");
-            chroot.arg(&self.root).arg(&command.program);
-            chroot
-        };
+        let has_own_session = command.at_deadline == DeadlineAction::EndScripts;
+        let mut words: Vec<&OsStr> = Vec::new();
+        if has_own_session {
+            words.push(OsStr::new("setsid"));
+        }
+        if self.root != Path::new("/") {
+            words.extend([OsStr::new("chroot"), self.root.as_os_str()]);
+        }
+        words.push(OsStr::new(&command.program));
+        let mut process = tokio::process::Command::new(words.remove(0));
+        if !has_own_session {
+            process.process_group(0);
+        }
         process
+            .args(words)
             .args(&command.arguments)
             .env_clear()
             .envs(BASE_ENVIRONMENT)
             .envs(command.variables.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
-            .process_group(0)
             .stdin(Stdio::null());
         process
     }
@@ -231,31 +247,36 @@ impl Runner for HostRunner {
         let start = |source| RunError::Start { program: program(), source };
         let lost = |source| RunError::Lost { program: program(), source };
         tracing::debug!(%command, "running");
-        let files = OutputFiles::new(command.merged).map_err(start)?;
+        let mut files = OutputFiles::new(command.merged).map_err(start)?;
         let mut process = self.process(command);
         files.attach_to(&mut process).map_err(start)?;
         let mut child = process.spawn().map_err(start)?;
         let mut group = ProcessGroup::new(&child, command.at_deadline);
-        let Ok(ended) = tokio::time::timeout(command.deadline, child.wait()).await else {
-            if command.at_deadline == DeadlineAction::Kill {
-                group.kill();
-                child.wait().await.map_err(lost)?;
+        let wait = wait_for_end(&mut child, &mut files);
+        let Ok(ended) = tokio::time::timeout(command.deadline, wait).await else {
+            match command.at_deadline {
+                DeadlineAction::Kill => {
+                    group.kill();
+                    child.wait().await.map_err(lost)?;
+                }
+                DeadlineAction::EndScripts => {
+                    end_change(&mut child, &mut files).await.map_err(lost)?;
+                }
             }
             group.release();
             return Err(RunError::Deadline {
                 program: program(),
                 after: command.deadline,
-                output: read_output(&files.out).map_err(lost)?,
+                output: files.read_stdout().map_err(lost)?,
             });
         };
+        // If the output is too long, the group is killed when it is dropped.
+        let status = ended.map_err(lost)?.code();
         group.release();
         Ok(Output {
-            status: ended.map_err(lost)?.code(),
-            stdout: read_output(&files.out).map_err(lost)?,
-            stderr: match &files.err {
-                Some(err) => read_output(err).map_err(lost)?,
-                None => String::new(),
-            },
+            status,
+            stdout: files.read_stdout().map_err(lost)?,
+            stderr: files.read_stderr().map_err(lost)?,
         })
     }
 
@@ -270,10 +291,39 @@ impl Runner for HostRunner {
     }
 }
 
+/// Waits for the end of a program and limits the size of its output. Fails if the output is too
+/// long.
+async fn wait_for_end(child: &mut Child, files: &mut OutputFiles) -> io::Result<ExitStatus> {
+    loop {
+        tokio::select! {
+            ended = child.wait() => return ended,
+            () = tokio::time::sleep(OUTPUT_CHECK_INTERVAL) => files.limit()?,
+        }
+    }
+}
+
+/// Ends a change after its deadline: first its scripts, then all of it.
+async fn end_change(child: &mut Child, files: &mut OutputFiles) -> io::Result<()> {
+    let Some(leader) = process_id(child) else {
+        return Ok(());
+    };
+    session::kill_scripts(leader);
+    if tokio::time::timeout(END_TIMEOUT, wait_for_end(child, files)).await.is_err() {
+        session::kill_session(leader);
+        child.wait().await?;
+    }
+    Ok(())
+}
+
+/// The process ID of a child that was not waited for.
+fn process_id(child: &Child) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(child.id()?).ok()?)
+}
+
 /// A child process with the write end of its input.
 #[derive(Debug)]
 struct HeldChild {
-    child: tokio::process::Child,
+    child: Child,
 }
 
 #[async_trait::async_trait]
@@ -290,47 +340,15 @@ impl HeldProgram for HeldChild {
     }
 }
 
-/// Memory files for the output of a program.
-struct OutputFiles {
-    out: File,
-    err: Option<File>,
-}
-
-impl OutputFiles {
-    fn new(merged: bool) -> io::Result<Self> {
-        let file = |name: &str| -> io::Result<File> {
-            Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
-        };
-        Ok(Self { out: file("stdout")?, err: if merged { None } else { Some(file("stderr")?) } })
-    }
-
-    fn attach_to(&self, process: &mut tokio::process::Command) -> io::Result<()> {
-        process.stdout(self.out.try_clone()?);
-        process.stderr(self.err.as_ref().unwrap_or(&self.out).try_clone()?);
-        Ok(())
-    }
-}
-
-fn read_output(file: &File) -> io::Result<String> {
-    let length = file.metadata()?.len();
-    if length > MAX_OUTPUT_BYTES {
-        return Err(io::Error::other("the output is too long"));
-    }
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 /// Process group of a program. It is killed when the wait is aborted, unless the program must
 /// continue.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
-    fn new(child: &tokio::process::Child, at_deadline: DeadlineAction) -> Self {
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
+    fn new(child: &Child, at_deadline: DeadlineAction) -> Self {
         Self(match at_deadline {
-            DeadlineAction::Kill => id.and_then(Pid::from_raw),
-            DeadlineAction::Detach => None,
+            DeadlineAction::Kill => process_id(child),
+            DeadlineAction::EndScripts => None,
         })
     }
 
@@ -353,128 +371,4 @@ impl Drop for ProcessGroup {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-
-    async fn run_script(script: &str, deadline: Duration) -> Result<Output, RunError> {
-        let runner = HostRunner::new(Path::new("/"));
-        runner.run(&Command::new("sh", deadline).with_arguments(["-c", script])).await
-    }
-
-    #[tokio::test]
-    async fn output_errors_and_status_are_separate() {
-        let output = run_script("echo out; echo err >&2; exit 7", TEST_TIMEOUT).await.unwrap();
-        assert_eq!(
-            output,
-            Output { status: Some(7), stdout: "out\n".into(), stderr: "err\n".into() }
-        );
-        assert_eq!(output.describe_status(), "ended with status 7");
-    }
-
-    #[tokio::test]
-    async fn a_change_has_its_output_in_order() {
-        let runner = HostRunner::new(Path::new("/"));
-        let command = Command::new("sh", TEST_TIMEOUT)
-            .with_arguments(["-c", "echo one; echo two >&2; echo three"])
-            .for_change();
-        assert_eq!(runner.run(&command).await.unwrap().stdout, "one\ntwo\nthree\n");
-    }
-
-    #[tokio::test]
-    async fn a_program_is_killed_at_its_deadline_with_what_it_started() {
-        let folder = tempfile::tempdir().unwrap();
-        let pid = folder.path().join("pid");
-        let script = format!("echo begun; sleep 1000 & echo $! > {}; wait", pid.display());
-        let error = run_script(&script, Duration::from_millis(300)).await.unwrap_err();
-        let RunError::Deadline { output, .. } = error else { panic!("{error}") };
-        assert_eq!(output, "begun\n");
-        let sleeper = std::fs::read_to_string(pid).unwrap();
-        let stat = format!("/proc/{}/stat", sleeper.trim());
-        let is_gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
-        let begun = std::time::Instant::now();
-        while !is_gone() {
-            assert!(begun.elapsed() < TEST_TIMEOUT, "the sleeper is still running");
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_change_keeps_running_at_its_deadline() {
-        let folder = tempfile::tempdir().unwrap();
-        let gate = folder.path().join("gate");
-        let done = folder.path().join("done");
-        let script =
-            format!("until [ -e {} ]; do sleep 0.01; done; : > {}", gate.display(), done.display());
-        let runner = HostRunner::new(Path::new("/"));
-        let command = Command::new("sh", Duration::from_millis(100))
-            .with_arguments(["-c", &script])
-            .for_change();
-        runner.run(&command).await.unwrap_err();
-
-        std::fs::write(gate, "").unwrap();
-        let begun = std::time::Instant::now();
-        while !done.exists() {
-            assert!(begun.elapsed() < TEST_TIMEOUT, "it was stopped");
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_program_gets_the_base_environment_only() {
-        let output =
-            run_script("env | sed 's/=.*//' | sort | tr '\\n' ' '", TEST_TIMEOUT).await.unwrap();
-        for name in output.stdout.split_whitespace() {
-            let usual = BASE_ENVIRONMENT.iter().any(|(usual, _)| *usual == name);
-            assert!(usual || ["PWD", "SHLVL", "_", "OLDPWD"].contains(&name), "{name}");
-        }
-    }
-
-    /// A held program that creates the file `done` when it ends by itself.
-    fn start_cat(folder: &Path) -> (Box<dyn HeldProgram>, PathBuf) {
-        let done = folder.join("done");
-        let script = format!("cat; : > {}", done.display());
-        let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]);
-        let program = HostRunner::new(Path::new("/")).start_held(&command).unwrap();
-        (program, done)
-    }
-
-    #[tokio::test]
-    async fn a_held_program_ends_when_its_input_closes() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut program, done) = start_cat(folder.path());
-        assert!(!done.exists());
-        program.end(TEST_TIMEOUT).await;
-        assert!(done.exists());
-        program.end(TEST_TIMEOUT).await;
-    }
-
-    #[tokio::test]
-    async fn a_held_program_that_is_dropped_ends_by_itself() {
-        let folder = tempfile::tempdir().unwrap();
-        let (program, done) = start_cat(folder.path());
-        drop(program);
-        let begun = std::time::Instant::now();
-        while !done.exists() {
-            assert!(begun.elapsed() < TEST_TIMEOUT, "the program is still running");
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_held_program_that_does_not_end_is_killed() {
-        let command = Command::new("sleep", TEST_TIMEOUT).with_arguments(["1000"]);
-        let mut program = HostRunner::new(Path::new("/")).start_held(&command).unwrap();
-        let begun = std::time::Instant::now();
-        program.end(Duration::from_millis(50)).await;
-        assert!(begun.elapsed() < TEST_TIMEOUT);
-    }
-
-    #[tokio::test]
-    async fn a_program_that_does_not_exist_is_named() {
-        let runner = HostRunner::new(Path::new("/"));
-        let error = runner.run(&Command::new("no-such-program", TEST_TIMEOUT)).await.unwrap_err();
-        assert_eq!(error.to_string(), "cannot start no-such-program");
-    }
-}
+mod tests;

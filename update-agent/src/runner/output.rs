@@ -1,0 +1,152 @@
+//! Memory files for the output of a program, of limited size.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+
+/// Maximum output of a program in bytes. More is an error, because it cannot be the expected
+/// output.
+pub const MAX_OUTPUT_BYTES: u64 = 64 << 20;
+
+/// When the output of a change is longer, its older part is discarded.
+const MAX_CHANGE_OUTPUT_BYTES: u64 = 4 << 20;
+
+/// How much of the discarded part is retained: its end.
+const RETAINED_BYTES: u64 = 64 << 10;
+
+/// Precedes output whose beginning was discarded.
+const DISCARDED: &str = "[earlier output is discarded]\n";
+
+/// The output of a running program.
+#[derive(Debug)]
+pub struct OutputFiles {
+    out: File,
+    /// `None` if both outputs are merged, as they are for a change.
+    err: Option<File>,
+    /// End of the output that was discarded.
+    retained: String,
+}
+
+impl OutputFiles {
+    pub fn new(merged: bool) -> io::Result<Self> {
+        let file = |name: &str| -> io::Result<File> {
+            let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+            // Then the program continues at the new end after the file was truncated.
+            fcntl_setfl(&file, OFlags::RDWR | OFlags::APPEND)?;
+            Ok(file)
+        };
+        let err = if merged { None } else { Some(file("stderr")?) };
+        Ok(Self { out: file("stdout")?, err, retained: String::new() })
+    }
+
+    pub fn attach_to(&self, process: &mut tokio::process::Command) -> io::Result<()> {
+        process.stdout(self.out.try_clone()?);
+        process.stderr(self.err.as_ref().unwrap_or(&self.out).try_clone()?);
+        Ok(())
+    }
+
+    /// Discards old output of a change. Fails if another program has written too much.
+    pub fn limit(&mut self) -> io::Result<()> {
+        let length = self.out.metadata()?.len();
+        if let Some(err) = &self.err {
+            return check_length(length.max(err.metadata()?.len()));
+        }
+        if length > MAX_CHANGE_OUTPUT_BYTES {
+            self.retained = read_end(&self.out, length, RETAINED_BYTES)?;
+            self.out.set_len(0)?;
+        }
+        Ok(())
+    }
+
+    /// Standard output, or the end of all output of a change.
+    pub fn read_stdout(&self) -> io::Result<String> {
+        if self.err.is_some() {
+            return read_all(&self.out);
+        }
+        let length = self.out.metadata()?.len();
+        let end = read_end(&self.out, length, MAX_CHANGE_OUTPUT_BYTES)?;
+        let is_complete = self.retained.is_empty() && length <= MAX_CHANGE_OUTPUT_BYTES;
+        let heading = if is_complete { "" } else { DISCARDED };
+        Ok(format!("{heading}{}{end}", self.retained))
+    }
+
+    /// Standard error; empty if the outputs are merged.
+    pub fn read_stderr(&self) -> io::Result<String> {
+        self.err.as_ref().map_or(Ok(String::new()), read_all)
+    }
+}
+
+fn check_length(length: u64) -> io::Result<()> {
+    if length <= MAX_OUTPUT_BYTES {
+        return Ok(());
+    }
+    let limit = MAX_OUTPUT_BYTES >> 20;
+    Err(io::Error::other(format!("the output is longer than {limit} MiB")))
+}
+
+fn read_all(file: &File) -> io::Result<String> {
+    let length = file.metadata()?.len();
+    check_length(length)?;
+    read_end(file, length, MAX_OUTPUT_BYTES)
+}
+
+/// At most `most` bytes before the position `end`.
+fn read_end(file: &File, end: u64, most: u64) -> io::Result<String> {
+    let start = end.saturating_sub(most);
+    let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut bytes, start)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// Writes this number of bytes in lines, with the number of the line at the end.
+    fn write_lines(mut file: &File, lines: u32) {
+        let mut text = String::new();
+        for line in 0..lines {
+            writeln!(text, "{line:099}").unwrap();
+        }
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn a_change_keeps_the_end_of_a_long_output_and_continues_after_it() {
+        let mut files = OutputFiles::new(true).unwrap();
+        for _ in 0..5 {
+            write_lines(&files.out, 50_000);
+            files.limit().unwrap();
+            assert_eq!(files.out.metadata().unwrap().len(), 0, "it was discarded");
+        }
+        (&files.out).write_all(b"the end\n").unwrap();
+        let output = files.read_stdout().unwrap();
+        assert!(output.starts_with(DISCARDED));
+        assert!(output.ends_with("49999\nthe end\n"));
+        assert!(output.len() < 80 << 10, "{}", output.len());
+        assert_eq!(files.read_stderr().unwrap(), "");
+    }
+
+    #[test]
+    fn a_short_output_of_a_change_is_complete() {
+        let mut files = OutputFiles::new(true).unwrap();
+        (&files.out).write_all(b"one\n").unwrap();
+        files.limit().unwrap();
+        assert_eq!(files.read_stdout().unwrap(), "one\n");
+    }
+
+    #[test]
+    fn a_long_output_of_another_program_is_an_error() {
+        let mut files = OutputFiles::new(false).unwrap();
+        files.limit().unwrap();
+        files.err.as_ref().unwrap().set_len(MAX_OUTPUT_BYTES + 1).unwrap();
+        let error = files.limit().unwrap_err();
+        assert_eq!(error.to_string(), "the output is longer than 64 MiB");
+        files.read_stderr().unwrap_err();
+    }
+}

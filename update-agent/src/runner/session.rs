@@ -1,0 +1,76 @@
+//! The processes of a program that must be ended.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// Programs that end in an orderly way when the programs that they wait for have ended.
+const ORDERLY_PROGRAMS: [&str; 1] = ["dpkg"];
+
+/// A process in `/proc`.
+#[derive(Debug, PartialEq, Eq)]
+struct Process {
+    id: i32,
+    name: String,
+    session: i32,
+}
+
+/// Kills the processes of a session except its leader and dpkg: the scripts of packages and the
+/// programs of hooks. Processes that have left the session, such as services, are not found.
+pub fn kill_scripts(leader: Pid) {
+    for process in list_session(leader) {
+        let is_orderly = ORDERLY_PROGRAMS.contains(&process.name.as_str());
+        if !is_orderly && process.id != leader.as_raw_pid() {
+            kill(process.id);
+        }
+    }
+}
+
+/// Kills all processes of a session and of its leader's process group.
+pub fn kill_session(leader: Pid) {
+    // The group may just have ended.
+    kill_process_group(leader, Signal::KILL).ok();
+    for process in list_session(leader) {
+        kill(process.id);
+    }
+}
+
+fn kill(id: i32) {
+    if let Some(pid) = Pid::from_raw(id) {
+        // The process may just have ended.
+        kill_process(pid, Signal::KILL).ok();
+    }
+}
+
+fn list_session(leader: Pid) -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let processes = entries.flatten().filter_map(|entry| {
+        let id: i32 = entry.file_name().to_str()?.parse().ok()?;
+        parse_stat(id, &fs::read_to_string(entry.path().join("stat")).ok()?)
+    });
+    processes.filter(|process| process.session == leader.as_raw_pid()).collect()
+}
+
+/// Parses `PID (NAME) STATE PARENT GROUP SESSION …`; the name may contain blanks and parentheses.
+fn parse_stat(id: i32, text: &str) -> Option<Process> {
+    let (_, rest) = text.split_once('(')?;
+    let (name, rest) = rest.rsplit_once(')')?;
+    let session = rest.split_whitespace().nth(3)?.parse().ok()?;
+    Some(Process { id, name: name.to_owned(), session })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_of_a_process_is_read() {
+        let process = |name: &str| Process { id: 12, name: name.to_owned(), session: 34 };
+        assert_eq!(parse_stat(12, "12 (dpkg) S 1 33 34 0 -1\n"), Some(process("dpkg")));
+        assert_eq!(parse_stat(12, "12 (a) (b) S 1 33 34 0 -1\n"), Some(process("a) (b")));
+        assert_eq!(parse_stat(12, "12 (a) S 1 33"), None);
+        assert_eq!(parse_stat(12, ""), None);
+    }
+}

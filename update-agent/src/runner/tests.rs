@@ -1,0 +1,162 @@
+use super::*;
+
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+async fn run_script(script: &str, deadline: Duration) -> Result<Output, RunError> {
+    let runner = HostRunner::new(Path::new("/"));
+    runner.run(&Command::new("sh", deadline).with_arguments(["-c", script])).await
+}
+
+#[tokio::test]
+async fn output_errors_and_status_are_separate() {
+    let output = run_script("echo out; echo err >&2; exit 7", TEST_TIMEOUT).await.unwrap();
+    assert_eq!(output, Output { status: Some(7), stdout: "out\n".into(), stderr: "err\n".into() });
+    assert_eq!(output.describe_status(), "ended with status 7");
+}
+
+#[tokio::test]
+async fn a_change_has_its_output_in_order() {
+    let runner = HostRunner::new(Path::new("/"));
+    let command = Command::new("sh", TEST_TIMEOUT)
+        .with_arguments(["-c", "echo one; echo two >&2; echo three"])
+        .for_change();
+    assert_eq!(runner.run(&command).await.unwrap().stdout, "one\ntwo\nthree\n");
+}
+
+#[tokio::test]
+async fn a_program_is_killed_at_its_deadline_with_what_it_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let script = format!("echo begun; sleep 1000 & echo $! > {}; wait", pid.display());
+    let error = run_script(&script, Duration::from_millis(300)).await.unwrap_err();
+    let RunError::Deadline { output, .. } = error else { panic!("{error}") };
+    assert_eq!(output, "begun\n");
+    let sleeper = std::fs::read_to_string(pid).unwrap();
+    let stat = format!("/proc/{}/stat", sleeper.trim());
+    let is_gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+    let begun = std::time::Instant::now();
+    while !is_gone() {
+        assert!(begun.elapsed() < TEST_TIMEOUT, "the sleeper is still running");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The script ends when the programs that it waits for have ended, as apt does.
+#[tokio::test]
+async fn a_change_ends_by_itself_after_its_scripts_are_killed_at_its_deadline() {
+    let runner = HostRunner::new(Path::new("/"));
+    let command = Command::new("sh", Duration::from_secs(1))
+        .with_arguments(["-c", "echo begun; sleep 1000; echo ended"])
+        .for_change();
+    let begun = std::time::Instant::now();
+    let error = runner.run(&command).await.unwrap_err();
+    assert!(begun.elapsed() < TEST_TIMEOUT, "it waited for the program");
+    let RunError::Deadline { output, .. } = error else { panic!("{error}") };
+    assert!(output.starts_with("begun\n"), "{output}");
+    assert!(output.ends_with("ended\n"), "{output}");
+}
+
+#[tokio::test]
+async fn a_change_has_no_terminal_and_no_input() {
+    let runner = HostRunner::new(Path::new("/"));
+    let script =
+        "read line; echo \"input: $?\"; (: < /dev/tty) 2> /dev/null; echo \"terminal: $?\"";
+    let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", script]).for_change();
+    let output = runner.run(&command).await.unwrap().stdout;
+    assert!(output.starts_with("input: 1\nterminal: "), "{output}");
+    assert!(!output.contains("terminal: 0"), "{output}");
+}
+
+#[tokio::test]
+async fn a_change_continues_when_the_agent_does_not_wait_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let [gate, done, begun] = ["gate", "done", "begun"].map(|name| folder.path().join(name));
+    let script = format!(
+        ": > {}; until [ -e {} ]; do sleep 0.01; done; echo x; : > {}",
+        begun.display(),
+        gate.display(),
+        done.display()
+    );
+    let runner = HostRunner::new(Path::new("/"));
+    let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]).for_change();
+    let has_begun = async {
+        while !begun.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        output = runner.run(&command) => panic!("{output:?}"),
+        () = has_begun => {}
+    }
+
+    std::fs::write(gate, "").unwrap();
+    let begun = std::time::Instant::now();
+    while !done.exists() {
+        assert!(begun.elapsed() < TEST_TIMEOUT, "it was stopped");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_prints_without_end_is_killed() {
+    let error = run_script("exec yes", TEST_TIMEOUT).await.unwrap_err();
+    let RunError::Lost { source, .. } = error else { panic!("{error}") };
+    assert!(source.to_string().contains("longer than"), "{source}");
+}
+
+#[tokio::test]
+async fn a_program_gets_the_base_environment_only() {
+    let output =
+        run_script("env | sed 's/=.*//' | sort | tr '\\n' ' '", TEST_TIMEOUT).await.unwrap();
+    for name in output.stdout.split_whitespace() {
+        let usual = BASE_ENVIRONMENT.iter().any(|(usual, _)| *usual == name);
+        assert!(usual || ["PWD", "SHLVL", "_", "OLDPWD"].contains(&name), "{name}");
+    }
+}
+
+/// A held program that creates the file `done` when it ends by itself.
+fn start_cat(folder: &Path) -> (Box<dyn HeldProgram>, PathBuf) {
+    let done = folder.join("done");
+    let script = format!("cat; : > {}", done.display());
+    let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]);
+    let program = HostRunner::new(Path::new("/")).start_held(&command).unwrap();
+    (program, done)
+}
+
+#[tokio::test]
+async fn a_held_program_ends_when_its_input_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut program, done) = start_cat(folder.path());
+    assert!(!done.exists());
+    program.end(TEST_TIMEOUT).await;
+    assert!(done.exists());
+    program.end(TEST_TIMEOUT).await;
+}
+
+#[tokio::test]
+async fn a_held_program_that_is_dropped_ends_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, done) = start_cat(folder.path());
+    drop(program);
+    let begun = std::time::Instant::now();
+    while !done.exists() {
+        assert!(begun.elapsed() < TEST_TIMEOUT, "the program is still running");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_held_program_that_does_not_end_is_killed() {
+    let command = Command::new("sleep", TEST_TIMEOUT).with_arguments(["1000"]);
+    let mut program = HostRunner::new(Path::new("/")).start_held(&command).unwrap();
+    let begun = std::time::Instant::now();
+    program.end(Duration::from_millis(50)).await;
+    assert!(begun.elapsed() < TEST_TIMEOUT);
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_exist_is_named() {
+    let runner = HostRunner::new(Path::new("/"));
+    let error = runner.run(&Command::new("no-such-program", TEST_TIMEOUT)).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot start no-such-program");
+}
