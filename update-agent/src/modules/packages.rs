@@ -142,7 +142,10 @@ impl PackagesModule {
     /// Runs a step as one apt transaction.
     async fn run_transaction(&self, step: &PackageStep) -> Result<Output, Failure> {
         let left = self.remaining_removals(step).await?;
-        self.tools.install_files(&apt_transaction(step, &left)).await
+        let result = self.tools.install_files(&apt_transaction(step, &left)).await;
+        let output = result.as_ref().map_or_else(|failure| &failure.log, |output| &output.stdout);
+        apt_log::append(&self.paths, output);
+        result
     }
 
     /// The removals of a step that are still to be done. apt does not know every package that is already removed.

@@ -221,6 +221,8 @@ impl PackageTools {
         Command::new("apt-get", deadline)
             .with_arguments(["--quiet", "--yes", "-o", &lock])
             .with_arguments(["-o", "Acquire::Retries=3"])
+            // With a terminal of apt, a script could wait there for an answer.
+            .with_arguments(["-o", "Dpkg::Use-Pty=0"])
             .with_arguments(view.options())
     }
 

@@ -1,8 +1,11 @@
 //! apt's own log: the output of dpkg and of package scripts, also of runs that the agent did not observe.
+//!
+//! apt writes it only if it runs dpkg in a terminal. The agent has no terminal, so it writes the log itself.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 
 use super::parse;
 use crate::model::Failure;
@@ -17,6 +20,19 @@ const MAX_LOG_BYTES: u64 = 1 << 20;
 /// Current length of the log, to read later output with [`read_since`].
 pub fn log_length(paths: &AgentPaths) -> u64 {
     fs::metadata(paths.inside(LOG_PATH)).map_or(0, |about| about.len())
+}
+
+/// Appends the output of apt. A failure is only logged, because the log is for people.
+pub fn append(paths: &AgentPaths, output: &str) {
+    let path = paths.inside(LOG_PATH);
+    let text = format!(
+        "\nLog started: by evenkeel-agent\n{}\nLog ended: by evenkeel-agent\n",
+        output.trim_end()
+    );
+    let file = OpenOptions::new().create(true).append(true).mode(0o640).open(&path);
+    if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
+        tracing::warn!(%error, path = %path.display(), "cannot write apt's log");
+    }
 }
 
 /// The output since the log had a length. The whole file if it is shorter than that: then it is a new file.
@@ -70,6 +86,21 @@ mod tests {
         assert_eq!(read_since(&paths, before), "new\n(Reading ... done)\n");
         fs::write(&log, "a\n").unwrap();
         assert_eq!(read_since(&paths, before), "a\n");
+    }
+
+    #[test]
+    fn appended_output_is_read_and_added_to_a_failure_without_its_frame() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        append(&paths, "the folder does not exist\n");
+        assert_eq!(log_length(&paths), 0);
+        fs::create_dir_all(paths.inside(LOG_PATH).parent().unwrap()).unwrap();
+        append(&paths, "Setting up a ...\n");
+        let start = log_length(&paths);
+        append(&paths, "Setting up x ...\nx: fails on purpose\n");
+        let failure = Failure::with_log(FailureKind::Apply, "why", "Setting up x ...\n");
+        let extended = add_log(failure, &read_since(&paths, start));
+        assert_eq!(extended.log, "Setting up x ...\n/var/log/apt/term.log:\nx: fails on purpose\n");
     }
 
     #[test]

@@ -28,6 +28,10 @@ impl PackageTools {
             return Ok(());
         }
         let text = output.combined_output();
+        if only_scripts_failed(&text) {
+            tracing::warn!(output = text, "the lists are refreshed, but a hook of apt failed");
+            return Ok(());
+        }
         let kind =
             if is_signature_error(&text) { FailureKind::Signature } else { FailureKind::Refresh };
         Err(tool_failure(kind, "apt-get update", &output))
@@ -133,6 +137,18 @@ fn check_download(output: &Output) -> Result<(), Failure> {
     Err(tool_failure(kind, "apt-get download", output))
 }
 
+/// Whether apt refreshed all lists and only a program of `APT::Update::Post-Invoke` or its `-Success` failed. These are for
+/// other programs, such as a software centre.
+fn only_scripts_failed(text: &str) -> bool {
+    let is_error = |line: &&str| line.starts_with("E: ") || line.starts_with("W: ");
+    let is_about_scripts = |line: &str| {
+        line.starts_with("E: Problem executing scripts APT::Update::Post-Invoke")
+            || line == "E: Sub-process returned an error code"
+    };
+    let mut errors = text.lines().map(str::trim_end).filter(is_error).peekable();
+    errors.peek().is_some() && errors.all(is_about_scripts)
+}
+
 /// Whether apt reports a signature problem: forged, expired, by an unknown key, or missing.
 fn is_signature_error(text: &str) -> bool {
     [
@@ -164,6 +180,17 @@ mod tests {
         assert!(!is_signature_error(
             "E: The repository 'file:/srv/repo stable Release' does not have a Release file."
         ));
+    }
+
+    #[test]
+    fn a_failing_hook_of_apt_is_told_from_a_failed_refresh() {
+        let hook = "E: Problem executing scripts APT::Update::Post-Invoke-Success 'exit 3'\nE: Sub-process returned an error code\n";
+        assert!(only_scripts_failed(&format!("Reading package lists...\n{hook}")));
+        let source =
+            "E: The repository 'file:/srv/repo stable Release' does not have a Release file.\n";
+        assert!(!only_scripts_failed(&format!("{source}{hook}")));
+        assert!(!only_scripts_failed(&format!("W: Failed to fetch http://x\n{hook}")));
+        assert!(!only_scripts_failed("Reading package lists...\n"));
     }
 
     #[test]
