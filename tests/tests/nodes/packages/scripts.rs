@@ -1,9 +1,9 @@
-//! Failing scripts of packages. The agent finishes what it can, and reports the command that repairs
-//! the rest.
+//! Failing scripts of packages and hooks of apt. The agent finishes what it can, and reports the
+//! command that repairs the rest.
 
 use serde_json::{Value, json};
 
-use super::scenario::{Stage, assert_failure, scenarios};
+use super::scenario::{Stage, assert_failure, scenarios, write_file};
 
 scenarios![
     a_package_whose_preinst_fails_is_unchanged,
@@ -12,6 +12,9 @@ scenarios![
     a_failing_postinst_is_reported_with_the_command_that_repairs_it,
     a_failure_is_reported_with_its_own_log_and_no_earlier_one,
     a_missing_dependency_is_refused_before_anything_is_changed,
+    a_script_that_asks_a_person_gets_no_answer_and_does_not_wait,
+    a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends,
+    hooks_of_apt_for_people_do_not_fail_an_update,
 ];
 
 #[track_caller]
@@ -97,4 +100,47 @@ fn a_missing_dependency_is_refused_before_anything_is_changed(stage: &Stage) {
     assert_failure(&run, &["plan"], &["apt-get"]);
     assert_log_contains(&run, "demo-nowhere");
     member.assert_packages(&[("demo-missing", "1.0 installed"), ("demo-hello", "1.0 installed")]);
+}
+
+fn a_script_that_asks_a_person_gets_no_answer_and_does_not_wait(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-asks_1.0"]);
+    member.assign_packages("demo-asks=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-asks", "1.1 installed")]);
+    let log = member.node.sh("cat /var/log/apt/term.log");
+    assert!(log.contains("no answer"), "{log}");
+}
+
+fn a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends(stage: &Stage) {
+    let node = stage.node("node").with_variable("EVENKEEL_AGENT_PACKAGES__APPLY_TIMEOUT", "10s");
+    let member = stage.join(node);
+    member.install_files(&["demo-slow_1.0"]);
+    // The postinst script waits until this file is deleted.
+    member.node.sh("touch /opt/demo/slow");
+    member.assign_packages("demo-slow=1.1");
+    let run = member.update_to("failed");
+    assert_failure(
+        &run,
+        &["apply"],
+        &["did not end within 10 s and was killed", "dpkg --configure demo-slow"],
+    );
+    assert_eq!(member.node.dpkg_status().package("demo-slow"), "1.1 half-configured");
+
+    // No lock is left, and the reported command works.
+    member.node.sh("rm /opt/demo/slow; dpkg --configure demo-slow; apt-get -q -y check");
+    member.assert_packages(&[("demo-slow", "1.1 installed")]);
+}
+
+fn hooks_of_apt_for_people_do_not_fail_an_update(stage: &Stage) {
+    let member = stage.member();
+    // As apt-listbugs and apt-listchanges do, the second hook fails if it is not told to be silent.
+    let hooks = "APT::Update::Post-Invoke-Success {\"exit 3\";};\n\
+                 DPkg::Pre-Install-Pkgs {\"test \\\"$APT_LISTBUGS_FRONTEND\\\" = none\";};\n\
+                 DPkg::Pre-Install-Pkgs {\"test \\\"$APT_LISTCHANGES_FRONTEND\\\" = none\";};\n\
+                 DPkg::Post-Invoke {\"exit 3\";};\n";
+    write_file(&member.node, "/etc/apt/apt.conf.d/90hooks", hooks);
+    member.assign_packages("demo-hello=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }
