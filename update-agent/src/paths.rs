@@ -8,6 +8,9 @@ use crate::durable::{self, FileError};
 /// Folder of the agent inside the managed root. apt of that root must be able to read it.
 const AGENT_FOLDER: &str = "var/lib/evenkeel-agent";
 
+/// Name of the journal in a state directory. The file exists while an update is open.
+pub const JOURNAL_FILE: &str = "journal.json";
+
 /// Paths in the managed root and in the agent's state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentPaths {
@@ -28,7 +31,7 @@ impl AgentPaths {
     /// created for these downloads; if the root is read-only, it gets no packages.
     pub fn prepare(&self) -> Result<(), FileError> {
         durable::create_folder(&self.state, 0o711)?;
-        let own = self.root.join(AGENT_FOLDER);
+        let own = self.apt_folder();
         match durable::create_folder(&own, 0o711) {
             Err(error)
                 if own != self.state
@@ -56,6 +59,11 @@ impl AgentPaths {
         self.root.join(path.trim_start_matches('/'))
     }
 
+    /// The agent's folder inside the managed root. It contains the files for apt.
+    pub fn apt_folder(&self) -> PathBuf {
+        self.root.join(AGENT_FOLDER)
+    }
+
     /// The state directory.
     pub fn state(&self) -> &Path {
         &self.state
@@ -63,7 +71,7 @@ impl AgentPaths {
 
     /// The journal of the open attempt.
     pub fn journal(&self) -> PathBuf {
-        self.state.join("journal.json")
+        self.state.join(JOURNAL_FILE)
     }
 
     /// The offline grant.

@@ -100,6 +100,9 @@ impl PackagesModule {
 
     /// Removes the files of ended attempts.
     fn remove_files(&self) -> Result<(), Failure> {
+        if self.archives.other_user().is_some() {
+            return Ok(());
+        }
         // A dpkg that is still running may need the files; they are removed the next time.
         if self.archives.exists() && DpkgLock::is_held(&self.paths).map_err(storage_failure)? {
             let reason = "the downloaded files are retained, because dpkg is still running";
@@ -314,6 +317,12 @@ impl Module for PackagesModule {
 
     async fn observe(&self, spec: &PackageSpec) -> Result<PackageObservation, Failure> {
         names::validate(spec)?;
+        if let Some(state) = self.archives.other_user() {
+            let state = state.display();
+            let reason =
+                format!("an update of the agent with the state directory {state} is in progress");
+            return Err(Failure::new(FailureKind::Plan, reason));
+        }
         self.refresh_for(spec, &self.owner_limits()?).await?;
         let limits = self.owner_limits()?;
         self.observe_update(spec, limits).await

@@ -22,6 +22,7 @@ scenarios![
     changes_by_another_apt_as_planned_are_accepted,
     changes_by_another_apt_against_the_plan_end_the_update,
     notes_of_an_interrupted_dpkg_do_not_block_an_update,
+    a_plan_with_another_state_directory_leaves_the_files_of_an_open_update,
     a_second_agent_is_refused,
     an_unreadable_journal_is_moved_away_and_reported,
     a_machine_copied_from_the_disk_of_a_node_must_enroll,
@@ -191,6 +192,30 @@ fn notes_of_an_interrupted_dpkg_do_not_block_an_update(stage: &Stage) {
     member.update_to("succeeded");
     member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-alone", "1.0 installed")]);
     member.node.sh("apt-get -q -y check; test -z \"$(ls /var/lib/dpkg/updates)\"");
+}
+
+fn a_plan_with_another_state_directory_leaves_the_files_of_an_open_update(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-slow_1.0"]);
+    member.order_packages("demo-slow=1.1");
+    let script = "touch /opt/demo/slow; /srv/evenkeel-agent run & wait; exec sleep 1000";
+    let boot = member.node.start(&["sh", "-c", script]);
+    wait_until_dpkg_is_blocked(&member.node);
+    let list = ["ls", "/var/lib/evenkeel-agent/archives"];
+    let files = member.node.succeed_inside(&list);
+    assert!(files.contains("demo-slow_1.1_all.deb"), "{files}");
+
+    let plan = [AGENT_PATH, "plan", "--state-dir", "/root/other"];
+    let text = describe_output(&member.node.run_inside(&plan));
+    assert!(text.contains("is in progress"), "{text}");
+    assert_eq!(member.node.succeed_inside(&list), files);
+
+    member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
+    until("the update is done", WAIT_TIMEOUT, || {
+        (member.only_run()["state"] == "succeeded").then_some(())
+    });
+    drop(boot);
+    member.assert_packages(&[("demo-slow", "1.1 installed")]);
 }
 
 fn a_second_agent_is_refused(stage: &Stage) {

@@ -134,10 +134,10 @@ fn a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends(stage: &S
 
 fn hooks_of_apt_for_people_do_not_fail_an_update(stage: &Stage) {
     let member = stage.member();
-    // As apt-listbugs and apt-listchanges do, the second hook fails if it is not told to be silent.
+    // As apt-listbugs and apt-listchanges do, two hooks fail if they are not told to be silent.
     let hooks = "APT::Update::Post-Invoke-Success {\"exit 3\";};\n\
-                 DPkg::Pre-Install-Pkgs {\"test \\\"$APT_LISTBUGS_FRONTEND\\\" = none\";};\n\
-                 DPkg::Pre-Install-Pkgs {\"test \\\"$APT_LISTCHANGES_FRONTEND\\\" = none\";};\n\
+                 DPkg::Pre-Install-Pkgs {\"test $APT_LISTBUGS_FRONTEND = none\";};\n\
+                 DPkg::Pre-Install-Pkgs {\"test $APT_LISTCHANGES_FRONTEND = none\";};\n\
                  DPkg::Post-Invoke {\"exit 3\";};\n";
     write_file(&member.node, "/etc/apt/apt.conf.d/90hooks", hooks);
     member.assign_packages("demo-hello=1.1");

@@ -1,22 +1,27 @@
 //! The .debs of a plan: fetched into a folder of the agent, checked, flushed, and retained until the new state is verified.
 //! They make it possible to finish an update after a power cut.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Sha256, Sha512};
 
 use crate::durable::{self, FileError};
-use crate::paths::AgentPaths;
+use crate::paths::{AgentPaths, JOURNAL_FILE};
 
 /// The folder, as a path inside the managed root.
 pub const ARCHIVES_FOLDER: &str = "/var/lib/evenkeel-agent/archives";
 
 /// File in the folder that marks its content as needed by a person.
 const RETENTION_MARK: &str = "needed";
+
+/// File in the folder with the path of the state directory of the agent that uses it.
+const OWNER_FILE: &str = "state-dir";
 
 /// A hash from a signed index. apt also offers weaker hashes; they are not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,18 +101,30 @@ impl Deb {
 #[derive(Debug)]
 pub struct Archives {
     folder: PathBuf,
+    /// State directory of this agent. Another agent may use the folder with another one.
+    state: PathBuf,
 }
 
 impl Archives {
     /// The folder below the managed root.
     pub fn new(paths: &AgentPaths) -> Self {
-        Self { folder: paths.inside(ARCHIVES_FOLDER) }
+        Self { folder: paths.inside(ARCHIVES_FOLDER), state: paths.state().to_owned() }
+    }
+
+    /// The state directory of another agent whose open update needs the files; `None` if there is
+    /// none. That agent may be stopped and finish the update later.
+    pub fn other_user(&self) -> Option<PathBuf> {
+        let owner = fs::read(self.folder.join(OWNER_FILE)).ok()?;
+        let state = PathBuf::from(OsString::from_vec(owner));
+        (state != self.state && state.join(JOURNAL_FILE).exists()).then_some(state)
     }
 
     /// Creates the folder, with the subfolder in which apt stores partial files.
     pub fn create(&self) -> Result<(), FileError> {
         durable::create_folder(&self.folder, 0o755)?;
-        durable::create_folder(&self.folder.join("partial"), 0o755)
+        durable::create_folder(&self.folder.join("partial"), 0o755)?;
+        let owner = self.state.as_os_str().as_bytes();
+        durable::replace_file(&self.folder.join(OWNER_FILE), owner, 0o644)
     }
 
     /// Whether the folder exists.
@@ -269,6 +286,21 @@ mod tests {
         fs::write(&path, "hello and more").unwrap();
         assert_eq!(archives.missing_files(&debs).unwrap().len(), 1);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn files_that_an_open_update_of_another_agent_needs_are_in_use() {
+        let root = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|name| root.path().join(name));
+        let archives =
+            |state: &Path| Archives::new(&AgentPaths::new(root.path(), Some(state.to_owned())));
+        assert_eq!(archives(&two).other_user(), None);
+        archives(&one).create().unwrap();
+        assert_eq!(archives(&two).other_user(), None, "no update is open");
+        fs::create_dir(&one).unwrap();
+        fs::write(one.join(JOURNAL_FILE), "").unwrap();
+        assert_eq!(archives(&two).other_user(), Some(one.clone()));
+        assert_eq!(archives(&one).other_user(), None);
     }
 
     #[test]
