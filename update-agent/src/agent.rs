@@ -130,8 +130,8 @@ struct LoopState {
     ended: BTreeMap<String, EndedAttempt>,
     /// Why the node itself delays the prepared change; empty if it does not.
     waiting_reason: String,
-    /// Whether the download of this round has to wait. It is tried again at the next poll.
-    is_fetch_deferred: bool,
+    /// Whether the plan or the download of this round has to wait. It is tried again at the next poll.
+    is_preparation_deferred: bool,
     /// How far the machine's clock was ahead of the server's at the last answer.
     clock_ahead: Option<TimeDelta>,
     /// Whether the service manager was notified that the agent is ready.
@@ -224,7 +224,7 @@ impl Agent {
             let reason = format!("the update has begun and is not finished: {why}");
             return Err(AgentError::Attempt(reason));
         }
-        if self.loop_state.is_fetch_deferred {
+        if self.loop_state.is_preparation_deferred {
             return Err(AgentError::Attempt(self.loop_state.waiting_reason.clone()));
         }
         let problem = self.loop_state.ended.values().find_map(|e| e.problem.clone());
@@ -328,7 +328,7 @@ impl Agent {
     ) -> Result<(RoundOutcome, Duration), AgentError> {
         // Set only by a round that was completed.
         let rest = self.loop_state.idle.take().filter(|_| !once);
-        self.loop_state.is_fetch_deferred = false;
+        self.loop_state.is_preparation_deferred = false;
         let mut entry = self.engine.open_attempt()?;
         if let Some(open) = entry.take() {
             entry = self.resume_attempt(open).await?;
@@ -366,7 +366,7 @@ impl Agent {
         let has_begun = entry.as_ref().is_some_and(JournalEntry::has_begun);
         let (act, is_prepared) = (decision.action.clone(), entry.is_some());
         let outcome = Box::pin(self.perform_action(decision.action, entry, once)).await?;
-        if outcome == RoundOutcome::Wait && !has_begun && !self.loop_state.is_fetch_deferred {
+        if outcome == RoundOutcome::Wait && !has_begun && !self.loop_state.is_preparation_deferred {
             self.loop_state.idle = self.idle_period_after(&act, is_prepared);
         }
         Ok((outcome, self.time_until_next_poll(way, answer.next_poll)))

@@ -115,7 +115,7 @@ impl Agent {
             }
             FetchProgress::Deferred(why) => {
                 self.set_waiting_reason(to_short_line(why));
-                self.loop_state.is_fetch_deferred = true;
+                self.loop_state.is_preparation_deferred = true;
                 RoundOutcome::Wait
             }
         }
@@ -210,6 +210,12 @@ impl Agent {
                 return self.apply_attempt(entry).await;
             }
             Ok(_) => self.engine.start_and_end(target, EventKind::NothingToDo)?,
+            Err(failure) if failure.is_temporary => {
+                // The window may be open for longer, so this is not a failed attempt.
+                self.set_waiting_reason(to_short_line(&failure.reason));
+                self.loop_state.is_preparation_deferred = true;
+                return Ok(RoundOutcome::Wait);
+            }
             Err(failure) => self.engine.start_and_end(target, EventKind::Failed { failure })?,
         };
         self.report_and_close(ended).await?;

@@ -138,6 +138,11 @@ impl Agent {
             }),
             Err(failure) => {
                 tracing::warn!(error = %failure, "cannot refresh what is known about the available updates");
+                if failure.is_temporary {
+                    let until_retry = self.intervals.fetch_retry_interval;
+                    let refreshed = now - self.intervals.refresh_interval + until_retry;
+                    self.loop_state.refreshed = Some(refreshed);
+                }
                 self.status.update(|status| status.refresh_error = failure.reason);
             }
         }

@@ -24,6 +24,11 @@ impl Agent {
         let mut warnings = FileJournal::quarantined_files(&self.paths.journal());
         warnings.extend(self.owner.warning());
         warnings.extend(self.loop_state.clock_ahead.and_then(clock_warning));
+        let refresh_error = self.status.get().refresh_error.clone();
+        if !refresh_error.is_empty() {
+            warnings
+                .push(format!("the available updates are not completely known: {refresh_error}"));
+        }
         for warning in warnings {
             let warning = to_short_line(&warning);
             if !facts.warnings.contains(&warning) {

@@ -39,6 +39,10 @@ pub struct Failure {
     pub reason: String,
     /// Last lines of the failed tool's output, at most [`Failure::MAX_LOG`] bytes.
     pub log: String,
+    /// Whether the cause passes by itself, such as another program's lock. While nothing has begun,
+    /// a temporary failure does not end an attempt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_temporary: bool,
 }
 
 impl Failure {
@@ -62,7 +66,13 @@ impl Failure {
             reason.truncate(end);
             reason.push_str(" …");
         }
-        Self { kind, reason, log: tail(log, Self::MAX_LOG).to_owned() }
+        Self { kind, reason, log: tail(log, Self::MAX_LOG).to_owned(), is_temporary: false }
+    }
+
+    /// The same failure, with a cause that passes by itself.
+    #[must_use]
+    pub fn into_temporary(self) -> Self {
+        Self { is_temporary: true, ..self }
     }
 
     /// A short text for a step that failed without changing the outcome.

@@ -9,6 +9,7 @@ mod apt;
 mod apt_log;
 mod audit;
 mod baseline;
+mod broken_sources;
 mod command;
 mod doctor;
 mod dpkg;
@@ -89,8 +90,15 @@ impl PackagesModule {
         Self { tools, paths, archives, owner, services }
     }
 
-    /// Refreshes the package lists, with a few retries.
+    /// Refreshes the package lists, with a few retries, when no other program refreshes them.
     async fn refresh_for(&self, spec: &PackageSpec, limits: &OwnerLimits) -> Result<(), Failure> {
+        let waited = dpkg_lock::wait_for_lists(&self.paths, self.tools.timeouts().lock).await;
+        waited.map_err(|error| match error {
+            DpkgLockError::File(error) => storage_failure(error),
+            timeout @ DpkgLockError::Timeout { .. } => {
+                Failure::new(FailureKind::Refresh, timeout.to_string()).into_temporary()
+            }
+        })?;
         (|| self.refresh_lists(spec, limits))
             .retry(retry_backoff())
             .sleep(tokio::time::sleep)
@@ -117,7 +125,7 @@ impl PackagesModule {
     async fn lock_dpkg(&self, wait: Duration) -> Result<DpkgLock, Failure> {
         DpkgLock::acquire(&self.paths, wait).await.map_err(|error| match error {
             DpkgLockError::File(error) => storage_failure(error),
-            timeout @ DpkgLockError::Timeout(_) => {
+            timeout @ DpkgLockError::Timeout { .. } => {
                 Failure::new(FailureKind::Apply, timeout.to_string())
             }
         })
@@ -323,9 +331,13 @@ impl Module for PackagesModule {
                 format!("an update of the agent with the state directory {state} is in progress");
             return Err(Failure::new(FailureKind::Plan, reason));
         }
-        self.refresh_for(spec, &self.owner_limits()?).await?;
         let limits = self.owner_limits()?;
-        self.observe_update(spec, limits).await
+        let broken = match self.refresh_for(spec, &limits).await {
+            Ok(()) => None,
+            Err(failure) => Some(self.leave_out_broken_sources(spec, &limits, failure).await?),
+        };
+        let limits = self.owner_limits()?;
+        self.observe_update(spec, limits, broken).await
     }
 
     fn plan(
@@ -361,7 +373,7 @@ impl Module for PackagesModule {
     async fn check(&self, steps: &[PackageStep]) -> Result<Readiness, Failure> {
         match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
             Ok(_) => {}
-            Err(timeout @ DpkgLockError::Timeout(_)) => {
+            Err(timeout @ DpkgLockError::Timeout { .. }) => {
                 return Ok(Readiness::NotYet(timeout.to_string()));
             }
             Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
@@ -389,7 +401,7 @@ impl Module for PackagesModule {
             TryKind::Again => {
                 match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
                     Ok(_) => false,
-                    Err(DpkgLockError::Timeout(_)) => true,
+                    Err(DpkgLockError::Timeout { .. }) => true,
                     Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
                 }
             }

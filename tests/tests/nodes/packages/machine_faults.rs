@@ -18,6 +18,7 @@ scenarios![
     an_agent_that_cannot_write_its_state_changes_nothing_and_fails,
     another_apt_is_waited_for,
     a_wait_for_another_apt_times_out_and_is_reported,
+    another_refresh_of_the_lists_is_waited_for_and_is_no_failure,
     an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart,
     changes_by_another_apt_as_planned_are_accepted,
     changes_by_another_apt_against_the_plan_end_the_update,
@@ -136,6 +137,36 @@ fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
     drop(other);
     member.run_agent_to("succeeded");
     member.assert_packages(&[("demo-hello", "1.1 installed"), ("demo-slow", "1.1 installed")]);
+}
+
+/// Locks the package lists as `apt-get update` does, until the boot ends.
+const LISTS_HOLDER: &str = r#"
+use Fcntl;
+open(my $file, "+>", "/var/lib/apt/lists/lock") or die;
+my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
+fcntl($file, F_SETLK, $lock) or die;
+open(my $held, ">", "/run/held") or die; close($held);
+sleep(1000);
+"#;
+
+fn another_refresh_of_the_lists_is_waited_for_and_is_no_failure(stage: &Stage) {
+    let member = stage.member();
+    member.order_packages("demo-hello=1.1");
+    let other = member.node.start(&["perl", "-e", LISTS_HOLDER]);
+    until("the lists are locked", WAIT_TIMEOUT, || {
+        let output = member.node.run_inside(&["test", "-e", "/run/held"]);
+        output.status.success().then_some(())
+    });
+    let impatient = "EVENKEEL_AGENT_PACKAGES__LOCK_TIMEOUT=1s";
+    let output = member.node.run_inside(&["env", impatient, AGENT_PATH, "run", "--once"]);
+    let text = describe_output(&output);
+    assert!(text.contains("holding the lock of the package lists"), "{text}");
+    assert!(member.runs().is_empty(), "{:#?}", member.runs());
+    drop(other);
+
+    // The window is still open, so the update is made in it.
+    member.run_agent_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }
 
 fn an_agent_killed_while_dpkg_runs_waits_for_it_after_its_restart(stage: &Stage) {

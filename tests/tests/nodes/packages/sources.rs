@@ -14,6 +14,8 @@ scenarios![
     a_repository_signed_with_an_expired_key_is_refused,
     an_expired_repository_is_refused,
     a_missing_repository_is_reported,
+    a_broken_source_does_not_block_an_update_from_the_others,
+    an_update_that_needs_a_broken_source_fails_with_its_error,
     a_file_whose_size_differs_from_the_index_is_refused,
     a_file_whose_content_differs_from_the_index_is_refused,
     a_policy_may_add_a_source_that_only_its_update_uses,
@@ -75,6 +77,33 @@ fn a_missing_repository_is_reported(stage: &Stage) {
     member.assign_packages("demo-hello=1.1");
     let run = member.update_to("failed");
     assert_failure(&run, &["refresh"], &["/srv/own"]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+}
+
+/// A node with the fleet's repository and an expired one.
+fn member_with_broken_source(stage: &Stage) -> Member<'static> {
+    let broken = stage.repository().with_variable("DIST", "broken");
+    let broken = broken.with_variable("VALID_UNTIL", "yesterday");
+    broken.publish("demo-hello_1.1");
+    let member = stage.join(stage.node("node").with_file(broken.folder(), broken.inside()));
+    member.node.sh("cp /srv/own/repo.sources /etc/apt/sources.list.d/own.sources");
+    member
+}
+
+fn a_broken_source_does_not_block_an_update_from_the_others(stage: &Stage) {
+    let member = member_with_broken_source(stage);
+    member.assign_packages("demo-hello=1.1");
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let condition = member.condition_message("agent_error");
+    assert!(condition.contains("/srv/own") && condition.contains("expired"), "{condition:?}");
+}
+
+fn an_update_that_needs_a_broken_source_fails_with_its_error(stage: &Stage) {
+    let member = member_with_broken_source(stage);
+    member.assign_packages("demo-hello=9");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["refresh"], &["demo-hello", "/srv/own", "expired"]);
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 

@@ -1,4 +1,4 @@
-//! dpkg's locks. The agent must not repair packages while another dpkg runs.
+//! The locks of dpkg and of apt's package lists. The agent must not repair packages while another dpkg runs.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,6 +11,9 @@ use tokio::time::Instant;
 
 use crate::durable::FileError;
 use crate::paths::AgentPaths;
+
+/// Lock of apt's package lists.
+const LISTS_LOCK: &str = "/var/lib/apt/lists/lock";
 
 /// Interval between two attempts to get a lock.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -25,8 +28,12 @@ pub struct DpkgLock {
 #[derive(Debug, thiserror::Error)]
 pub enum DpkgLockError {
     /// Another program held it for the whole time.
-    #[error("another program has been holding dpkg's lock for {} s", .0.as_secs())]
-    Timeout(Duration),
+    #[error("another program has been holding {lock} for {} s", wait.as_secs())]
+    Timeout {
+        /// The lock, for people.
+        lock: &'static str,
+        wait: Duration,
+    },
     /// The file could not be opened or locked.
     #[error(transparent)]
     File(#[from] FileError),
@@ -49,28 +56,49 @@ impl DpkgLock {
 
     /// Waits until neither a front end nor dpkg itself is running, then locks out other front ends.
     pub async fn acquire(paths: &AgentPaths, wait: Duration) -> Result<Self, DpkgLockError> {
-        let until = Instant::now() + wait;
-        let front_end = lock(&paths.inside("/var/lib/dpkg/lock-frontend"), wait, until).await?;
+        let wait = LockWait { lock: "dpkg's lock", wait, until: Instant::now() + wait };
+        let front_end = wait.acquire(&paths.inside("/var/lib/dpkg/lock-frontend")).await?;
         // A dpkg whose front end was killed holds this lock. It is released at once: the dpkg that we start needs it.
-        lock(&paths.inside("/var/lib/dpkg/lock"), wait, until).await?;
+        wait.acquire(&paths.inside("/var/lib/dpkg/lock")).await?;
         Ok(Self { _front_end: front_end })
     }
 }
 
-async fn lock(path: &Path, wait: Duration, until: Instant) -> Result<File, DpkgLockError> {
-    let file = open(path)?;
-    loop {
-        match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::AGAIN | Errno::ACCESS) => {}
-            Err(error) => {
-                return Err(FileError::while_doing("lock", path)(error.into()).into());
+/// Waits until no other program refreshes apt's package lists: apt itself does not wait for this lock.
+pub async fn wait_for_lists(paths: &AgentPaths, wait: Duration) -> Result<(), DpkgLockError> {
+    let path = paths.inside(LISTS_LOCK);
+    if !path.parent().is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    let wait =
+        LockWait { lock: "the lock of the package lists", wait, until: Instant::now() + wait };
+    wait.acquire(&path).await.map(drop)
+}
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug)]
+struct LockWait {
+    lock: &'static str,
+    wait: Duration,
+    until: Instant,
+}
+
+impl LockWait {
+    async fn acquire(self, path: &Path) -> Result<File, DpkgLockError> {
+        let file = open(path)?;
+        loop {
+            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::AGAIN | Errno::ACCESS) => {}
+                Err(error) => {
+                    return Err(FileError::while_doing("lock", path)(error.into()).into());
+                }
             }
+            if Instant::now() >= self.until {
+                return Err(DpkgLockError::Timeout { lock: self.lock, wait: self.wait });
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
-        if Instant::now() >= until {
-            return Err(DpkgLockError::Timeout(wait));
-        }
-        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
@@ -99,37 +127,61 @@ open(my $held, ">", "$ARGV[1]/held") or die; close($held);
 select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
 "#;
 
-    #[tokio::test]
-    async fn the_wait_for_the_lock_is_limited() {
-        let root = tempfile::tempdir().unwrap();
-        let dpkg = root.path().join("var/lib/dpkg");
-        std::fs::create_dir_all(&dpkg).unwrap();
-        let paths = AgentPaths::new(root.path(), None);
-        let folder = root.path().display().to_string();
-        let file = dpkg.join("lock").display().to_string();
+    /// Holds a lock in another process until `ours` has created the file `go` in the root.
+    async fn with_holder(root: &Path, lock: &str, ours: impl Future<Output = ()>) {
+        let folder = root.display().to_string();
         let holder = HostRunner::new(Path::new("/"));
         let command = Command::new("perl", Duration::from_mins(1)).with_arguments([
             "-e",
             HOLDER_SCRIPT,
-            &file,
+            lock,
             &folder,
         ]);
-        let held_file = root.path().join("held");
-
+        let held_file = root.join("held");
         let ours = async {
             while !held_file.exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            let error = DpkgLock::acquire(&paths, Duration::from_millis(300)).await.unwrap_err();
-            assert!(matches!(error, DpkgLockError::Timeout(_)), "{error}");
-            assert!(DpkgLock::is_held(&paths).unwrap());
-            std::fs::write(root.path().join("go"), "").unwrap();
-            DpkgLock::acquire(&paths, Duration::from_secs(20)).await.unwrap();
+            ours.await;
         };
         let both = async { tokio::join!(holder.run(&command), ours) };
         let (output, ()) = tokio::time::timeout(Duration::from_mins(1), both)
             .await
             .expect("a holder and a waiter");
         assert!(output.unwrap().succeeded());
+    }
+
+    #[tokio::test]
+    async fn the_wait_for_the_lock_is_limited() {
+        let root = tempfile::tempdir().unwrap();
+        let dpkg = root.path().join("var/lib/dpkg");
+        std::fs::create_dir_all(&dpkg).unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let file = dpkg.join("lock").display().to_string();
+        with_holder(root.path(), &file, async {
+            let error = DpkgLock::acquire(&paths, Duration::from_millis(300)).await.unwrap_err();
+            assert!(matches!(error, DpkgLockError::Timeout { .. }), "{error}");
+            assert!(DpkgLock::is_held(&paths).unwrap());
+            std::fs::write(root.path().join("go"), "").unwrap();
+            DpkgLock::acquire(&paths, Duration::from_secs(20)).await.unwrap();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn the_lock_of_the_lists_is_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        wait_for_lists(&paths, Duration::ZERO).await.unwrap();
+        let lists = root.path().join("var/lib/apt/lists");
+        std::fs::create_dir_all(&lists).unwrap();
+        let file = lists.join("lock").display().to_string();
+        with_holder(root.path(), &file, async {
+            let error = wait_for_lists(&paths, Duration::from_millis(300)).await.unwrap_err();
+            assert!(error.to_string().contains("the lock of the package lists"), "{error}");
+            std::fs::write(root.path().join("go"), "").unwrap();
+            wait_for_lists(&paths, Duration::from_secs(20)).await.unwrap();
+        })
+        .await;
     }
 }

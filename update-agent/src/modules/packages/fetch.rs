@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::apt::{MAX_NAMES_PER_COMMAND, PackageTools, tool_failure, unreadable_line};
+use super::broken_sources::is_temporary;
 use super::files::{ARCHIVES_FOLDER, Deb, Digest};
 use super::parse::{self, PlannedInstall};
 use super::sources::AptView;
@@ -34,7 +35,14 @@ impl PackageTools {
         }
         let kind =
             if is_signature_error(&text) { FailureKind::Signature } else { FailureKind::Refresh };
-        Err(tool_failure(kind, "apt-get update", &output))
+        let mut failure = tool_failure(kind, "apt-get update", &output);
+        // The cause of an error about a signature is in a warning, such as an expired key.
+        let is_cause = |line: &&str| line.starts_with("W: ") && is_signature_error(line);
+        if let Some(cause) = text.lines().find(is_cause) {
+            let reason = format!("{}; {cause}", failure.reason);
+            failure = Failure::with_log(failure.kind, reason, &failure.log);
+        }
+        Err(if is_temporary(&text) { failure.into_temporary() } else { failure })
     }
 
     /// The files of planned installs, in the same order.

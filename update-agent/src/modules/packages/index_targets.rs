@@ -52,7 +52,7 @@ impl IndexTarget {
 }
 
 /// A normalized URI, for comparison.
-fn normalize_uri(uri: &str) -> String {
+pub(super) fn normalize_uri(uri: &str) -> String {
     let uri = uri.trim_end_matches('/');
     match uri.strip_prefix("file:///") {
         Some(path) => format!("file:/{path}"),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::index_targets::IndexTarget;
+use super::broken_sources::{explain_failure, without_broken};
 use super::plan::{PackageObservation, join_names};
 use super::protected;
 use super::rules::{self, AllowedSuites};
-use super::sources::{self, AptView, PreferenceScope, SourceScope};
+use super::sources::{self, AptView, PreferenceScope, SourceFile, SourceScope};
 use super::{AllowedChanges, PackagesModule, Simulation, storage_failure};
 use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
 use crate::os::{self, OsRelease};
@@ -43,24 +43,57 @@ impl PackagesModule {
             return self.tools.update_lists(allowed, pace).await;
         }
         // The names of an unknown suite are in its list, so that list is fetched first.
+        self.write_allowed_sources(&all, &suites, true).await?;
+        self.tools.update_lists(allowed, pace).await?;
+        self.write_allowed_sources(&all, &suites, false).await
+    }
+
+    /// Writes the sources with the allowed suites. `is_lenient` also allows suites without a list.
+    async fn write_allowed_sources(
+        &self,
+        all: &[SourceFile],
+        suites: &AllowedSuites,
+        is_lenient: bool,
+    ) -> Result<(), Failure> {
         let all_sources = AptView::from_sources(SourceScope::All);
-        for is_lenient in [true, false] {
-            let targets = self.tools.list_index_targets(all_sources).await?;
-            let lets = |suite: SourceSuite<'_>, names: &BTreeSet<String>, is_known: bool| {
-                suites.owner_allows(suite)
-                    && (suites.policy_allows(names) || (is_lenient && !is_known))
-            };
-            let left = sources::filter_sources(&all, &targets, &lets);
-            if left.is_empty() {
-                return Err(suites.missing_failure());
-            }
+        let targets = self.tools.list_index_targets(all_sources).await?;
+        let lets = |suite: SourceSuite<'_>, names: &BTreeSet<String>, is_known: bool| {
+            suites.owner_allows(suite) && (suites.policy_allows(names) || (is_lenient && !is_known))
+        };
+        let left = sources::filter_sources(all, &targets, &lets);
+        if left.is_empty() {
+            return Err(suites.missing_failure());
+        }
+        sources::write_sources(&self.paths, SourceScope::Allowed, &left).map_err(storage_failure)
+    }
+
+    /// After a failed refresh: writes the sources without those whose lists could not be fetched.
+    /// Fails with the failure of the refresh if it is not known which these are, or if none is left.
+    pub(super) async fn leave_out_broken_sources(
+        &self,
+        spec: &PackageSpec,
+        limits: &OwnerLimits,
+        failure: Failure,
+    ) -> Result<Failure, Failure> {
+        if !matches!(failure.kind, FailureKind::Refresh | FailureKind::Signature) {
+            return Err(failure);
+        }
+        let stanzas = self.owner.resolve_sources(spec)?;
+        let all = sources::collect_sources(&self.paths, &stanzas).map_err(storage_failure)?;
+        let Some(left) = without_broken(&all, &failure.log) else {
+            return Err(failure);
+        };
+        tracing::warn!(error = %failure, "some sources cannot be used; the others are used");
+        let suites = AllowedSuites::new(&spec.rules, limits);
+        sources::write_sources(&self.paths, SourceScope::All, &left).map_err(storage_failure)?;
+        if suites.is_limited() {
+            let missing = self.write_allowed_sources(&left, &suites, false).await;
+            missing.map_err(|missing| explain_failure(missing, Some(&failure)))?;
+        } else {
             sources::write_sources(&self.paths, SourceScope::Allowed, &left)
                 .map_err(storage_failure)?;
-            if is_lenient {
-                self.tools.update_lists(allowed, pace).await?;
-            }
         }
-        Ok(())
+        Ok(failure)
     }
 
     /// Observes the installed packages and what apt would do.
@@ -68,19 +101,28 @@ impl PackagesModule {
         &self,
         spec: &PackageSpec,
         limits: OwnerLimits,
+        broken_sources: Option<Failure>,
     ) -> Result<PackageObservation, Failure> {
         let packages = self.tools.list_packages().await?;
         self.clear_archives(packages.iter().any(super::DpkgPackage::needs_reinstall))?;
         let native = self.tools.architecture().await?;
         let suites = AllowedSuites::new(&spec.rules, &limits);
-        let view = AptView::from_sources(source_scope(spec, &suites));
+        let (scope, all) = match source_scope(spec, &suites) {
+            SourceScope::System if broken_sources.is_none() => {
+                (SourceScope::System, AptView::default())
+            }
+            _ => (SourceScope::Allowed, AptView::from_sources(SourceScope::All)),
+        };
+        let view = AptView::from_sources(scope);
         let protected = protected::find_protected(&self.paths, &packages);
         let mut allowed = AllowedChanges {
             removals: spec.rules.allow_removals && limits.removals,
             new_packages: limits.new_packages,
         };
-        let (mut simulation, mut is_pinned) =
-            self.simulate_with_pins(spec, allowed, view, &native).await?;
+        let (mut simulation, mut is_pinned) = self
+            .simulate_with_pins(spec, allowed, view, &native)
+            .await
+            .map_err(|failure| explain_failure(failure, broken_sources.as_ref()))?;
         let is_refused =
             |package: &String| protected::removal_refusal(package, &limits, &protected).is_some();
         if spec.mode == PackageMode::Latest && simulation.removals.iter().any(is_refused) {
@@ -88,12 +130,13 @@ impl PackagesModule {
             allowed.removals = false;
             (simulation, is_pinned) = self.simulate_with_pins(spec, allowed, view, &native).await?;
         }
-        let (free, unpinned) =
-            self.simulate_without_rules(spec, allowed, &suites, is_pinned).await?;
+        let (free, unpinned) = self
+            .simulate_without_rules(spec, allowed, all, is_pinned || suites.is_limited())
+            .await?;
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
         let sizes = self.tools.installed_sizes(installs, view).await?;
-        let targets = self.list_all_targets(spec, &suites).await?;
+        let targets = self.tools.list_index_targets(all).await?;
         let reboot = os::reboot_required(&self.paths).unwrap_or_default();
         Ok(PackageObservation {
             native_architecture: native,
@@ -107,6 +150,8 @@ impl PackagesModule {
             codename: OsRelease::read(&self.paths).version_codename,
             reboot_requesters: reboot.1,
             owner_limits: limits,
+            own_sources: scope != SourceScope::System,
+            broken_sources,
             protected,
             simulation,
         })
@@ -170,13 +215,12 @@ impl PackagesModule {
         &self,
         spec: &PackageSpec,
         allowed: AllowedChanges,
-        suites: &AllowedSuites,
-        is_pinned: bool,
+        all: AptView,
+        is_restricted: bool,
     ) -> Result<(Option<Simulation>, Option<Simulation>), Failure> {
         if spec.mode != PackageMode::Latest {
             return Ok((None, None));
         }
-        let all = AptView::from_sources(unrestricted_scope(spec, suites));
         let simulate = |view: AptView| async move {
             match self.tools.simulate(spec, allowed, view).await {
                 Ok(simulation) => Some(simulation),
@@ -186,23 +230,13 @@ impl PackagesModule {
                 }
             }
         };
-        let free = if is_pinned || suites.is_limited() { simulate(all).await } else { None };
+        let free = if is_restricted { simulate(all).await } else { None };
         let unpinned = if sources::has_preferences(&self.paths).map_err(storage_failure)? {
             simulate(all.with_preferences(PreferenceScope::Disabled)).await
         } else {
             None
         };
         Ok((free, unpinned))
-    }
-
-    /// The package indexes of all sources.
-    async fn list_all_targets(
-        &self,
-        spec: &PackageSpec,
-        suites: &AllowedSuites,
-    ) -> Result<Vec<IndexTarget>, Failure> {
-        let all = AptView::from_sources(unrestricted_scope(spec, suites));
-        self.tools.list_index_targets(all).await
     }
 }
 
@@ -212,14 +246,6 @@ fn source_scope(spec: &PackageSpec, suites: &AllowedSuites) -> SourceScope {
         SourceScope::System
     } else {
         SourceScope::Allowed
-    }
-}
-
-/// The sources that apt sees without the rules of policy and owner.
-fn unrestricted_scope(spec: &PackageSpec, suites: &AllowedSuites) -> SourceScope {
-    match source_scope(spec, suites) {
-        SourceScope::System => SourceScope::System,
-        SourceScope::All | SourceScope::Allowed => SourceScope::All,
     }
 }
 

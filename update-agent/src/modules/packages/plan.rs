@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::PackageReport;
+use super::broken_sources::explain_failure;
 use super::files::Deb;
 use super::held_back::{SimulationSet, find_held_back};
 use super::index_targets::{self, IndexTarget};
@@ -13,8 +14,8 @@ use super::protected::ProtectedPackage;
 use super::refusals::check_plan;
 use super::rules::matches_pattern;
 use crate::model::{
-    Failure, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec, ServiceRule,
-    SpaceNeed, UpdatePlan,
+    Failure, FailureKind, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec,
+    ServiceRule, SpaceNeed, UpdatePlan,
 };
 use crate::modules::Draft;
 use crate::owner::OwnerLimits;
@@ -69,6 +70,10 @@ pub struct PackageObservation {
     pub reboot_requesters: Vec<String>,
     /// The limits of the machine's owner.
     pub owner_limits: OwnerLimits,
+    /// Whether apt needs the agent's own folder of sources to find the files.
+    pub own_sources: bool,
+    /// Why some sources are not used; `None` if apt could fetch the lists of all.
+    pub broken_sources: Option<Failure>,
     /// The packages that are protected by default.
     pub protected: Vec<ProtectedPackage>,
 }
@@ -155,7 +160,12 @@ pub fn plan(
     observed: &PackageObservation,
 ) -> Result<Draft<PackageStep, PackageReport>, Failure> {
     let installed = index_by_apt_name(&observed.packages, &observed.native_architecture);
-    check_plan(spec, observed, &installed)?;
+    check_plan(spec, observed, &installed).map_err(|failure| match spec.mode {
+        PackageMode::Exactly(_) if failure.kind == FailureKind::Plan => {
+            explain_failure(failure, observed.broken_sources.as_ref())
+        }
+        _ => failure,
+    })?;
     let installs = install_items(observed);
     let removals = removal_items(&installed, &observed.simulation);
     let unfinished = unfinished_items(&installed, &observed.simulation);
@@ -184,9 +194,7 @@ pub fn plan(
         draft.steps.push(PackageStep::Install {
             items: installs,
             debs: observed.debs.clone(),
-            own_sources: !spec.sources.is_empty()
-                || !spec.rules.suites.is_empty()
-                || !observed.owner_limits.suites.is_empty(),
+            own_sources: observed.own_sources,
             removals,
             downgrades: !observed.simulation.downgrades.is_empty(),
             services: spec.rules.services,

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{FailureKind, PackageRequirement, PackageRules};
+use crate::model::{PackageRequirement, PackageRules};
 use crate::modules::packages::Digest;
 
 /// A simple model of apt: packages have no dependencies, and the sources offer one version of each.
@@ -293,7 +293,8 @@ fn the_step_carries_the_rules() {
         },
         ..PackageSpec::new(PackageMode::Latest)
     };
-    let draft = plan(&spec, &small_model().observe(&spec)).unwrap();
+    let observed = PackageObservation { own_sources: true, ..small_model().observe(&spec) };
+    let draft = plan(&spec, &observed).unwrap();
     let Some(PackageStep::Install {
         own_sources,
         services,

@@ -105,6 +105,17 @@ pub struct SourceFile {
     is_own: bool,
 }
 
+#[cfg(test)]
+impl SourceFile {
+    pub fn new(name: &str, text: &str) -> Self {
+        Self { name: name.to_owned(), text: text.to_owned(), is_own: true }
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
 /// Collects the system's sources and those of a spec.
 pub fn collect_sources(
     paths: &AgentPaths,
@@ -440,7 +451,7 @@ mod tests {
              http://deb.example/debian/\tstable\toldstable\tbookworm\tDebian\t12\n",
         )
         .unwrap();
-        let source = SourceFile { name: name.into(), text: text.into(), is_own: true };
+        let source = SourceFile::new(name, text);
         let lets = |_: SourceSuite<'_>, names: &BTreeSet<String>, is_known: bool| {
             allowed.iter().any(|&suite| names.contains(suite)) || (also_unknown && !is_known)
         };
