@@ -31,6 +31,7 @@ mod rules;
 mod services;
 mod sources;
 mod space;
+mod staging;
 mod verify;
 mod wire;
 
@@ -238,33 +239,6 @@ impl PackagesModule {
             plan::join_names(surprises)
         );
         Err(Failure::new(FailureKind::Plan, reason))
-    }
-
-    /// Fetches the missing files of a plan.
-    async fn fetch_missing(&self, debs: &[Deb], view: AptView, pace: u64) -> Result<(), Failure> {
-        let missing = || self.archives.missing_files(debs).map_err(storage_failure);
-        let to_fetch = missing()?;
-        if to_fetch.is_empty() {
-            return Ok(());
-        }
-        space::check_space(self.archives.folder(), to_fetch.iter().map(|deb| deb.size).sum())?;
-        let was_begun = self.archives.has_partial_files(&to_fetch);
-        let mut fetched = self.tools.download(&to_fetch, view, pace).await;
-        let is_broken = |failure: &Failure| failure.kind == FailureKind::Signature;
-        if was_begun && fetched.as_ref().is_err_and(is_broken) {
-            // A partial file from before a power cut may be the broken one: fetch it again from the beginning.
-            self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
-            fetched = self.tools.download(&missing()?, view, pace).await;
-        }
-        self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
-        fetched?;
-        let broken = missing()?;
-        if broken.is_empty() {
-            return Ok(());
-        }
-        let names = plan::join_names(broken.iter().map(|deb| deb.name.clone()));
-        let reason = format!("these files do not match the package index: {names}");
-        Err(Failure::new(FailureKind::Signature, reason))
     }
 }
 

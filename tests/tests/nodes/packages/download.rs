@@ -9,6 +9,7 @@ use super::scenario::{Stage, WAIT_TIMEOUT, scenarios};
 
 scenarios![
     a_broken_download_resumes_where_it_stopped,
+    a_download_runs_as_the_user_of_apt_and_not_as_root,
     a_download_uses_no_more_bandwidth_than_the_policy_allows,
 ];
 
@@ -51,6 +52,35 @@ fn a_broken_download_resumes_where_it_stopped(stage: &Stage) {
     let again = requests.iter().filter(|one| one.path == LARGE_PACKAGE_PATH && one.from > 0);
     assert!(again.count() > 0, "{requests:?}");
     assert_eq!(member.only_run()["state"], "succeeded");
+    member.assert_packages(&[("demo-big", "1.1 installed")]);
+}
+
+/// Prints the effective user ID of each process that downloads over HTTP, one a line.
+const DOWNLOAD_USERS: &str = r#"
+for process in /proc/[0-9]*; do
+  [ "$(cat "$process/comm" 2> /dev/null)" = http ] || continue
+  sed -n 's/^Uid:[[:blank:]]*[0-9]*[[:blank:]]*\([0-9]*\).*/\1/p' "$process/status" 2> /dev/null || true
+done
+"#;
+
+fn a_download_runs_as_the_user_of_apt_and_not_as_root(stage: &Stage) {
+    let repository = stage.repository();
+    let web = Web::serve(repository.folder());
+    let line = SlowConnection::to(&web.address().to_string(), Duration::from_millis(5));
+    let member = member_with_source_at(stage, repository, &line.address().to_string());
+    let apt_user = member.node.sh("id -u _apt");
+    order_large_package(&member, &json!({}));
+
+    let mut agent = member.start_agent(&["run", "--once"]);
+    until("a part is downloaded", WAIT_TIMEOUT, || (line.bytes_carried() > 2 << 20).then_some(()));
+    let users = until("a program downloads", WAIT_TIMEOUT, || {
+        let users = member.node.succeed_inside(&["sh", "-c", DOWNLOAD_USERS]);
+        (!users.is_empty()).then_some(users)
+    });
+    assert!(users.lines().all(|user| user == apt_user.trim()), "{users} instead of {apt_user}");
+    let status = agent.wait(WAIT_TIMEOUT);
+    assert!(status.success(), "{}", agent.log());
+    drop(agent);
     member.assert_packages(&[("demo-big", "1.1 installed")]);
 }
 

@@ -5,11 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use super::apt::{MAX_NAMES_PER_COMMAND, PackageTools, tool_failure, unreadable_line};
+use super::apt::{
+    MAX_NAMES_PER_COMMAND, PackageTools, storage_failure, tool_failure, unreadable_line,
+};
 use super::broken_sources::is_temporary;
 use super::files::{ARCHIVES_FOLDER, Deb, Digest};
 use super::parse::{self, PlannedInstall};
+use super::plan::join_names;
 use super::sources::AptView;
+use super::staging::STAGING_NAME;
+use super::{PackagesModule, space};
 use crate::model::{Failure, FailureKind};
 use crate::runner::{Command, Output};
 
@@ -82,7 +87,7 @@ impl PackageTools {
         installs.iter().map(deb).collect()
     }
 
-    /// Fetches files into the agent's folder, with at most `pace` bytes per second (0 for no limit).
+    /// Fetches files into the folder of apt's user, with at most `pace` bytes per second (0 for no limit).
     pub async fn download(&self, debs: &[&Deb], view: AptView, pace: u64) -> Result<(), Failure> {
         let (plain, others): (Vec<&Deb>, Vec<&Deb>) =
             debs.iter().copied().partition(|deb| is_http_without_credentials(&deb.uri));
@@ -97,7 +102,7 @@ impl PackageTools {
         for some in others.chunks(MAX_NAMES_PER_COMMAND) {
             let apt = self.apt_get(self.timeouts().download, view);
             let command = Command::new("env", apt.deadline)
-                .with_arguments([format!("--chdir={ARCHIVES_FOLDER}"), apt.program])
+                .with_arguments([format!("--chdir={ARCHIVES_FOLDER}/{STAGING_NAME}"), apt.program])
                 .with_arguments(apt.arguments)
                 .with_arguments(rate_limit_options(pace))
                 .with_arguments(["download", "--"])
@@ -108,13 +113,62 @@ impl PackageTools {
     }
 }
 
+impl PackagesModule {
+    /// Downloads files, and moves those that are complete into the folder of the plan.
+    async fn download(&self, debs: &[&Deb], view: AptView, pace: u64) -> Result<(), Failure> {
+        let downloaded = self.tools.download(debs, view, pace).await;
+        self.archives.move_downloads(debs).map_err(storage_failure)?;
+        downloaded
+    }
+
+    /// Fetches the missing files of a plan.
+    pub(super) async fn fetch_missing(
+        &self,
+        debs: &[Deb],
+        view: AptView,
+        pace: u64,
+    ) -> Result<(), Failure> {
+        let missing = || self.archives.missing_files(debs).map_err(storage_failure);
+        let mut to_fetch = missing()?;
+        let was_begun = self.archives.has_partial_files(&to_fetch);
+        if was_begun {
+            // The agent may have been killed after a download.
+            self.archives.move_downloads(&to_fetch).map_err(storage_failure)?;
+            to_fetch = missing()?;
+        }
+        if to_fetch.is_empty() {
+            return Ok(());
+        }
+        // A downloaded file is copied, so the largest one needs its space twice.
+        let sizes = || to_fetch.iter().map(|deb| deb.size);
+        let bytes = sizes().sum::<u64>().saturating_add(sizes().max().unwrap_or(0));
+        space::check_space(self.archives.folder(), bytes)?;
+        let mut fetched = self.download(&to_fetch, view, pace).await;
+        let is_broken = |failure: &Failure| failure.kind == FailureKind::Signature;
+        if was_begun && fetched.as_ref().is_err_and(is_broken) {
+            // A partial file from before a power cut may be the broken one: fetch it again from the beginning.
+            self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
+            fetched = self.download(&missing()?, view, pace).await;
+        }
+        self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
+        fetched?;
+        let broken = missing()?;
+        if broken.is_empty() {
+            return Ok(());
+        }
+        let names = join_names(broken.iter().map(|deb| deb.name.clone()));
+        let reason = format!("these files do not match the package index: {names}");
+        Err(Failure::new(FailureKind::Signature, reason))
+    }
+}
+
 /// Arguments of apt's helper for a file: source, target, hash and size.
 fn helper_arguments(deb: &Deb) -> [String; 4] {
     let digest = match &deb.digest {
         Digest::Sha256(value) => format!("SHA256:{value}"),
         Digest::Sha512(value) => format!("SHA512:{value}"),
     };
-    [deb.uri.clone(), deb.path(), digest, format!("Checksum-FileSize:{}", deb.size)]
+    [deb.uri.clone(), deb.staging_path(), digest, format!("Checksum-FileSize:{}", deb.size)]
 }
 
 /// Whether apt's helper can fetch a URI. Not if it contains a password, which would be visible on the command line.
@@ -267,7 +321,7 @@ mod tests {
         };
         assert_eq!(
             helper_arguments(&deb).join(" "),
-            "http://x/a_1%3a2_all.deb /var/lib/evenkeel-agent/archives/a_1%3a2_all.deb SHA256:ab Checksum-FileSize:7"
+            "http://x/a_1%3a2_all.deb /var/lib/evenkeel-agent/archives/staging/a_1%3a2_all.deb SHA256:ab Checksum-FileSize:7"
         );
     }
 }

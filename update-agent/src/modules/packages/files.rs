@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Sha256, Sha512};
 
+use super::staging::{STAGING_NAME, StagingFolder};
 use crate::durable::{self, FileError};
 use crate::paths::{AgentPaths, JOURNAL_FILE};
 
@@ -95,6 +96,11 @@ impl Deb {
     pub fn path(&self) -> String {
         format!("{ARCHIVES_FOLDER}/{}", self.name)
     }
+
+    /// The path inside the managed root to which apt downloads the file.
+    pub fn staging_path(&self) -> String {
+        format!("{ARCHIVES_FOLDER}/{STAGING_NAME}/{}", self.name)
+    }
 }
 
 /// The folder with the .debs.
@@ -103,12 +109,17 @@ pub struct Archives {
     folder: PathBuf,
     /// State directory of this agent. Another agent may use the folder with another one.
     state: PathBuf,
+    staging: StagingFolder,
 }
 
 impl Archives {
     /// The folder below the managed root.
     pub fn new(paths: &AgentPaths) -> Self {
-        Self { folder: paths.inside(ARCHIVES_FOLDER), state: paths.state().to_owned() }
+        Self {
+            folder: paths.inside(ARCHIVES_FOLDER),
+            state: paths.state().to_owned(),
+            staging: StagingFolder::new(paths),
+        }
     }
 
     /// The state directory of another agent whose open update needs the files; `None` if there is
@@ -119,10 +130,10 @@ impl Archives {
         (state != self.state && state.join(JOURNAL_FILE).exists()).then_some(state)
     }
 
-    /// Creates the folder, with the subfolder in which apt stores partial files.
+    /// Creates the folder, with the subfolder for downloads.
     pub fn create(&self) -> Result<(), FileError> {
         durable::create_folder(&self.folder, 0o755)?;
-        durable::create_folder(&self.folder.join("partial"), 0o755)?;
+        self.staging.create()?;
         let owner = self.state.as_os_str().as_bytes();
         durable::replace_file(&self.folder.join(OWNER_FILE), owner, 0o644)
     }
@@ -164,8 +175,12 @@ impl Archives {
         &self.folder
     }
 
-    /// The files that are missing or incomplete. Wrong files are removed; shorter files stay, because their download can be
-    /// continued.
+    /// Moves the downloaded files into the folder. Their content is not checked.
+    pub fn move_downloads(&self, debs: &[&Deb]) -> Result<(), FileError> {
+        self.staging.move_complete(debs, &self.folder)
+    }
+
+    /// The files that are missing. Wrong files are removed.
     pub fn missing_files<'a>(&self, debs: &'a [Deb]) -> Result<Vec<&'a Deb>, FileError> {
         let mut missing = Vec::new();
         for deb in debs {
@@ -173,25 +188,20 @@ impl Archives {
             if self.contains(deb)? {
                 continue;
             }
-            if !is_partial(&path, deb.size) {
-                durable::remove_file(&path)?;
-            }
+            durable::remove_file(&path)?;
             missing.push(deb);
         }
         Ok(missing)
     }
 
-    /// Whether one of the files exists, at least in part.
+    /// Whether one of the files was downloaded in part.
     pub fn has_partial_files(&self, debs: &[&Deb]) -> bool {
-        debs.iter().any(|deb| self.folder.join(&deb.name).exists())
+        self.staging.has_any(debs)
     }
 
     /// Removes the files that apt renamed because their content was wrong.
     pub fn remove_broken(&self, debs: &[&Deb]) -> Result<(), FileError> {
-        for deb in debs {
-            durable::remove_file(&self.folder.join(format!("{}.FAILED", deb.name)))?;
-        }
-        Ok(())
+        self.staging.remove_broken(debs)
     }
 
     /// Flushes the files and the folder.
@@ -214,11 +224,6 @@ impl Archives {
         };
         look().map_err(FileError::while_doing("check", &path))
     }
-}
-
-/// Whether a file is shorter than the expected size.
-fn is_partial(path: &Path, size: u64) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|about| about.is_file() && about.len() < size)
 }
 
 fn open_regular_file(path: &Path) -> io::Result<Option<File>> {
@@ -269,23 +274,22 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_file_is_retained_and_a_wrong_one_is_removed() {
+    fn a_partial_download_is_retained_and_a_complete_one_is_checked() {
         let root = tempfile::tempdir().unwrap();
         let archives = Archives::new(&AgentPaths::new(root.path(), None));
         archives.create().unwrap();
-        let path = archives.folder.join("hello_1_all.deb");
-        let failed = archives.folder.join("hello_1_all.deb.FAILED");
-        fs::write(&path, "hel").unwrap();
-        fs::write(&failed, "hullo").unwrap();
+        let staged = archives.folder.join("staging/hello_1_all.deb");
         let debs = [deb()];
-
-        assert_eq!(archives.missing_files(&debs).unwrap().len(), 1);
-        archives.remove_broken(&[&debs[0]]).unwrap();
+        let import = |content: &str| {
+            fs::write(&staged, content).unwrap();
+            archives.move_downloads(&[&debs[0]]).unwrap();
+            archives.missing_files(&debs).unwrap().is_empty()
+        };
+        assert!(!import("hel"));
         assert!(archives.has_partial_files(&[&debs[0]]));
-        assert!(path.exists() && !failed.exists());
-        fs::write(&path, "hello and more").unwrap();
-        assert_eq!(archives.missing_files(&debs).unwrap().len(), 1);
-        assert!(!path.exists());
+        assert!(!import("hellO"));
+        assert!(!archives.has_partial_files(&[&debs[0]]), "a wrong file is removed");
+        assert!(import("hello"));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use evenkeel_update_agent::runner::{Command, Output, RunError, Runner};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-const ARCHIVES: &str = "var/lib/evenkeel-agent/archives";
+/// Folder into which apt downloads.
+const STAGING: &str = "var/lib/evenkeel-agent/archives/staging";
 
 #[derive(Debug, Default)]
 pub struct FakePackages {
@@ -190,7 +191,7 @@ impl FakeSystem {
         self.log_action(&format!("download {}", orders.join(" ")));
         for order in orders {
             let (name, version) = parse_order(order);
-            let file = self.root.join(ARCHIVES).join(format!("{name}_{version}_all.deb"));
+            let file = self.root.join(STAGING).join(format!("{name}_{version}_all.deb"));
             fs::write(file, content(&name, &version)).unwrap();
         }
         success_output("")
