@@ -139,9 +139,10 @@ impl Agent {
             Err(failure) => {
                 tracing::warn!(error = %failure, "cannot refresh what is known about the available updates");
                 if failure.is_temporary {
-                    let until_retry = self.intervals.fetch_retry_interval;
-                    let refreshed = now - self.intervals.refresh_interval + until_retry;
-                    self.loop_state.refreshed = Some(refreshed);
+                    let Intervals { refresh_interval, fetch_retry_interval, .. } = self.intervals;
+                    // Then the next refresh is due after the shorter interval.
+                    let earlier = refresh_interval - fetch_retry_interval;
+                    self.loop_state.refreshed = now.checked_sub_signed(earlier);
                 }
                 self.status.update(|status| status.refresh_error = failure.reason);
             }

@@ -64,10 +64,14 @@ pub(super) fn normalize_uri(uri: &str) -> String {
 pub fn parse_targets(text: &str) -> Result<Vec<IndexTarget>, &str> {
     text.lines()
         .map(|line| {
-            let fields: Vec<_> = line.split('\t').map(field_value).collect();
-            let [uri, release, suite, codename, label, version] = fields[..] else {
+            // A repository may write a tab into its label, but not into the fields of the source.
+            let fields: Vec<_> = line.splitn(5, '\t').collect();
+            let [uri, release, suite, codename, rest] = fields[..] else {
                 return Err(line);
             };
+            let (label, version) = rest.rsplit_once('\t').ok_or(line)?;
+            let [uri, release, suite, codename, label, version] =
+                [uri, release, suite, codename, label, version].map(field_value);
             Ok(IndexTarget {
                 uri: uri.to_owned(),
                 release: release.to_owned(),
@@ -87,35 +91,44 @@ fn field_value(field: &str) -> &str {
 
 /// The suites and codenames of a version's origins.
 pub fn origin_suites(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<String> {
-    let mut suites = BTreeSet::new();
-    for origin in origins {
-        let own = targets_of_origin(origin, targets);
-        if own.is_empty() {
-            suites.extend(parse_suite(origin).map(str::to_owned));
-        }
-        for target in own {
-            suites.extend(target.suite_names().map(str::to_owned));
-        }
-    }
-    suites
+    let (own, unknown) = match_targets(origins, targets);
+    let names = own.into_iter().flat_map(IndexTarget::suite_names);
+    let unknown = unknown.iter().filter_map(|origin| parse_suite(origin));
+    names.chain(unknown).map(str::to_owned).collect()
 }
 
 /// Whether the owner allows a source of a version. Only the names in the sources count.
 pub fn allows_origins(origins: &[String], targets: &[IndexTarget], suites: &[String]) -> bool {
-    let mut targets = origins.iter().flat_map(|origin| targets_of_origin(origin, targets));
-    suites.is_empty() || targets.any(|target| target.source_suite().is_allowed(suites))
+    let (own, _) = match_targets(origins, targets);
+    suites.is_empty() || own.iter().any(|target| target.source_suite().is_allowed(suites))
 }
 
 /// The known codenames of a version's origins.
 pub fn origin_codenames<'a>(origins: &[String], targets: &'a [IndexTarget]) -> BTreeSet<&'a str> {
-    let targets = origins.iter().flat_map(|origin| targets_of_origin(origin, targets));
-    let names = targets.map(|target| target.codename.as_str());
+    let (own, _) = match_targets(origins, targets);
+    let names = own.into_iter().map(|target| target.codename.as_str());
     names.filter(|name| !name.is_empty()).collect()
 }
 
-fn targets_of_origin<'a>(origin: &str, targets: &'a [IndexTarget]) -> Vec<&'a IndexTarget> {
-    let own = targets.iter().filter(|target| target.origin() == origin);
-    own.collect()
+/// The indexes of a version's origins, and the origins that belong to none. apt separates origins with a comma, and a label
+/// may contain commas as well.
+fn match_targets<'a>(
+    origins: &[String],
+    targets: &'a [IndexTarget],
+) -> (Vec<&'a IndexTarget>, Vec<String>) {
+    let text = format!(", {}, ", origins.join(", "));
+    let mut unknown = text.clone();
+    let mut own = Vec::new();
+    for target in targets {
+        let origin = target.origin();
+        let separated = format!(", {origin}, ");
+        if !origin.is_empty() && text.contains(&separated) {
+            unknown = unknown.replace(&separated, ", ");
+            own.push(target);
+        }
+    }
+    let unknown = unknown.split(", ").filter(|origin| !origin.is_empty());
+    (own, unknown.map(str::to_owned).collect())
 }
 
 /// The suite of `LABEL:VERSION/SUITE`, where the first two parts are optional.
@@ -160,6 +173,19 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
         assert_eq!(names("Debian:13.1/stable"), ["stable"]);
         assert_eq!(names("Other:sid"), ["sid"]);
         assert_eq!(names("local-deb"), [""; 0]);
+    }
+
+    #[test]
+    fn a_label_may_contain_commas_and_tabs() {
+        let label = "Acme Tools, Inc.\t(5.6, 7.0) *****";
+        let text = format!("https://acme.example/\tacme\tstable\tacme-code\t{label}\t$(VERSION)\n");
+        let targets = parse_targets(&format!("{TARGETS}{text}")).unwrap();
+        let origin = format!("{label}:stable, Debian:12.15/oldstable, Other:sid");
+        let origins: Vec<_> = origin.split(", ").map(str::to_owned).collect();
+        assert_eq!(
+            origin_suites(&origins, &targets).into_iter().collect::<Vec<_>>(),
+            ["acme", "acme-code", "bookworm", "oldstable", "sid", "stable"]
+        );
     }
 
     #[test]

@@ -237,7 +237,8 @@ fn parse_listed_package(line: &str) -> Option<(&str, &str)> {
     Some((package, after))
 }
 
-/// Parses `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`; the second and the last part are optional.
+/// Parses `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`; the second and the last part are optional. An
+/// origin begins with a label, in which a repository may write brackets as well, so the end is parsed from the right.
 fn parse_install(rest: &str) -> Option<PlannedInstall> {
     let (package, rest) = rest.split_once(' ')?;
     let (before, rest) = match rest.strip_prefix('[') {
@@ -248,8 +249,13 @@ fn parse_install(rest: &str) -> Option<PlannedInstall> {
         None => (None, rest),
     };
     let (after, rest) = rest.strip_prefix('(')?.split_once(' ')?;
-    let (origins, _) = rest.split_once("])")?;
-    let (origins, architecture) = origins.rsplit_once('[')?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "+-.: ".contains(c);
+    let listed = rest.strip_suffix(']').and_then(|rest| rest.rsplit_once(" ["));
+    let rest = match listed {
+        Some((rest, names)) if names.chars().all(is_name) => rest,
+        _ => rest,
+    };
+    let (origins, architecture) = rest.strip_suffix("])")?.rsplit_once('[')?;
     let origins = origins.trim().split(", ").filter(|part| !part.is_empty());
     let is_complete = [package, after, architecture].iter().all(|part| !part.is_empty());
     is_complete.then(|| PlannedInstall {
@@ -434,6 +440,22 @@ The following packages will be upgraded:
         let origins = |package: &str| simulation.install(package).unwrap().origins.clone();
         assert_eq!(origins("libc6"), ["Debian:12.10/stable", "Debian-Security:12/stable-security"]);
         assert_eq!(origins("demo-app"), ["stable", "local-deb"]);
+    }
+
+    #[test]
+    fn a_label_cannot_break_the_parser() {
+        for label in
+            ["Evil [x])", "Evil [x]) [a ]", "(5.6, 7.0) [amd64]", "] [", "Evil\t(1.1 x [all])"]
+        {
+            for end in ["", " [libc6:i386 ]", " []"] {
+                let line = format!("Inst demo [1.0] (1.1 {label}:12/stable [all]){end}\n");
+                let simulation = parse_simulation(&line).unwrap();
+                let install = simulation.install("demo").unwrap();
+                assert_eq!((install.after.as_str(), install.architecture.as_str()), ("1.1", "all"));
+                assert_eq!(install.file_name(), "demo_1.1_all.deb");
+                assert_eq!(install.origins.join(", "), format!("{label}:12/stable"));
+            }
+        }
     }
 
     /// From Debian 13, apt 3.0.3, with two additional repositories; apt 2.6.1 prints the same.
