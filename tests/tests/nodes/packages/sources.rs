@@ -23,6 +23,7 @@ scenarios![
     the_owner_can_allow_a_source_with_a_key_from_the_server,
     a_source_of_a_policy_that_was_tampered_with_is_refused,
     a_plan_that_would_change_the_release_is_refused,
+    a_label_like_the_output_of_apt_does_not_confuse_the_agent,
 ];
 
 /// The update must fail before anything changes, with one of these kinds and all of these texts.
@@ -195,4 +196,14 @@ fn a_plan_that_would_change_the_release_is_refused(stage: &Stage) {
     let run = member.update_to("failed");
     assert_failure(&run, &["plan"], &["it would move the system from", "base-files"]);
     assert_eq!(member.node.dpkg_status(), before);
+}
+
+fn a_label_like_the_output_of_apt_does_not_confuse_the_agent(stage: &Stage) {
+    let repository = stage.repository().with_variable("LABEL", "Evil [x]) [a ], Inc.");
+    repository.publish("demo-hello_1.1");
+    let member = stage.member_with_source(&repository);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    assert_eq!(package(&run, "demo-hello")["after"], "1.1");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }
