@@ -107,13 +107,13 @@ impl PackagesModule {
         self.clear_archives(packages.iter().any(super::DpkgPackage::needs_reinstall))?;
         let native = self.tools.architecture().await?;
         let suites = AllowedSuites::new(&spec.rules, &limits);
-        let (scope, all) = match source_scope(spec, &suites) {
-            SourceScope::System if broken_sources.is_none() => {
-                (SourceScope::System, AptView::default())
-            }
-            _ => (SourceScope::Allowed, AptView::from_sources(SourceScope::All)),
+        let own_sources =
+            broken_sources.is_some() || source_scope(spec, &suites) != SourceScope::System;
+        let (view, all) = if own_sources {
+            (AptView::from_sources(SourceScope::Allowed), AptView::from_sources(SourceScope::All))
+        } else {
+            (AptView::default(), AptView::default())
         };
-        let view = AptView::from_sources(scope);
         let protected = protected::find_protected(&self.paths, &packages);
         let mut allowed = AllowedChanges {
             removals: spec.rules.allow_removals && limits.removals,
@@ -150,7 +150,7 @@ impl PackagesModule {
             codename: OsRelease::read(&self.paths).version_codename,
             reboot_requesters: reboot.1,
             owner_limits: limits,
-            own_sources: scope != SourceScope::System,
+            own_sources,
             broken_sources,
             protected,
             simulation,
