@@ -308,7 +308,7 @@ impl Module for PackagesModule {
         let limits = self.owner_limits()?;
         let broken = match self.refresh_for(spec, &limits).await {
             Ok(()) => None,
-            Err(failure) => Some(self.leave_out_broken_sources(spec, &limits, failure).await?),
+            Err(failure) => Some(self.exclude_broken_sources(spec, &limits, failure).await?),
         };
         let limits = self.owner_limits()?;
         self.observe_update(spec, limits, broken).await

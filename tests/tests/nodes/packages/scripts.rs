@@ -12,7 +12,7 @@ scenarios![
     a_failing_postinst_is_reported_with_the_command_that_repairs_it,
     a_failure_is_reported_with_its_own_log_and_no_earlier_one,
     a_missing_dependency_is_refused_before_anything_is_changed,
-    a_script_that_asks_a_person_gets_no_answer_and_does_not_wait,
+    a_script_that_reads_an_answer_gets_none_and_does_not_wait,
     a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends,
     hooks_of_apt_for_people_do_not_fail_an_update,
 ];
@@ -102,12 +102,12 @@ fn a_missing_dependency_is_refused_before_anything_is_changed(stage: &Stage) {
     member.assert_packages(&[("demo-missing", "1.0 installed"), ("demo-hello", "1.0 installed")]);
 }
 
-fn a_script_that_asks_a_person_gets_no_answer_and_does_not_wait(stage: &Stage) {
+fn a_script_that_reads_an_answer_gets_none_and_does_not_wait(stage: &Stage) {
     let member = stage.member();
-    member.install_files(&["demo-asks_1.0"]);
-    member.assign_packages("demo-asks=1.1");
+    member.install_files(&["demo-reads_1.0"]);
+    member.assign_packages("demo-reads=1.1");
     member.update_to("succeeded");
-    member.assert_packages(&[("demo-asks", "1.1 installed")]);
+    member.assert_packages(&[("demo-reads", "1.1 installed")]);
     let log = member.node.sh("cat /var/log/apt/term.log");
     assert!(log.contains("no answer"), "{log}");
 }
@@ -134,7 +134,7 @@ fn a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends(stage: &S
 
 fn hooks_of_apt_for_people_do_not_fail_an_update(stage: &Stage) {
     let member = stage.member();
-    // As apt-listbugs and apt-listchanges do, two hooks fail if they are not told to be silent.
+    // As apt-listbugs and apt-listchanges do, two hooks fail unless they are disabled.
     let hooks = "APT::Update::Post-Invoke-Success {\"exit 3\";};\n\
                  DPkg::Pre-Install-Pkgs {\"test $APT_LISTBUGS_FRONTEND = none\";};\n\
                  DPkg::Pre-Install-Pkgs {\"test $APT_LISTCHANGES_FRONTEND = none\";};\n\

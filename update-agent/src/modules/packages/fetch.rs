@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_hook_of_apt_is_told_from_a_failed_refresh() {
+    fn a_failing_hook_of_apt_is_not_a_failed_refresh() {
         let hook = "E: Problem executing scripts APT::Update::Post-Invoke-Success 'exit 3'\nE: Sub-process returned an error code\n";
         assert!(only_scripts_failed(&format!("Reading package lists...\n{hook}")));
         let source =

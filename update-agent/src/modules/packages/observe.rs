@@ -69,7 +69,7 @@ impl PackagesModule {
 
     /// After a failed refresh: writes the sources without those whose lists could not be fetched.
     /// Fails with the failure of the refresh if it is not known which these are, or if none is left.
-    pub(super) async fn leave_out_broken_sources(
+    pub(super) async fn exclude_broken_sources(
         &self,
         spec: &PackageSpec,
         limits: &OwnerLimits,
