@@ -54,7 +54,8 @@ pub const LIMITS_INTRODUCTION: &str = "
 ## limits.toml
 
 The agent reads `/etc/evenkeel/limits.toml` again for each decision. Without the file there are no
-limits, except that images must be signed. If the file is invalid, the agent changes nothing.
+limits, except that images must be signed, the keys of package sources must be on the node, and some
+packages are protected. If the file is invalid, the agent changes nothing.
 [agent-limits.md](../agent-limits.md) explains the limits.
 ";
 
