@@ -57,13 +57,6 @@ impl SourceKeys {
     }
 }
 
-#[cfg(test)]
-impl From<Vec<SourceKey>> for SourceKeys {
-    fn from(keys: Vec<SourceKey>) -> Self {
-        Self(keys)
-    }
-}
-
 /// The key files of the folder, as seen from inside the managed root, sorted by name.
 fn list_key_files(folder: &Path) -> Result<Vec<String>, String> {
     let error_text = |error: io::Error| error.to_string();
@@ -124,6 +117,12 @@ mod tests {
 
     use super::*;
     use crate::owner::key_block::testing::armored_key;
+
+    impl From<Vec<SourceKey>> for SourceKeys {
+        fn from(keys: Vec<SourceKey>) -> Self {
+            Self(keys)
+        }
+    }
 
     struct Machine {
         root: tempfile::TempDir,

@@ -105,17 +105,6 @@ pub struct SourceFile {
     is_own: bool,
 }
 
-#[cfg(test)]
-impl SourceFile {
-    pub fn new(name: &str, text: &str) -> Self {
-        Self { name: name.to_owned(), text: text.to_owned(), is_own: true }
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-}
-
 /// Collects the system's sources and those of a spec.
 pub fn collect_sources(
     paths: &AgentPaths,
@@ -373,6 +362,16 @@ mod tests {
 
     use super::*;
     use crate::modules::packages::index_targets;
+
+    impl SourceFile {
+        pub fn new(name: &str, text: &str) -> Self {
+            Self { name: name.to_owned(), text: text.to_owned(), is_own: true }
+        }
+
+        pub fn text(&self) -> &str {
+            &self.text
+        }
+    }
 
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(folder)
