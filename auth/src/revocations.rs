@@ -79,6 +79,7 @@ mod tests {
             not_before: None,
             expires_at: NOON + TimeDelta::hours(1),
             issued_by_us,
+            node_key: None,
             issuer: "https://login.example".into(),
             token_id: Some(Uuid::from_u128(1)),
             issued_at,

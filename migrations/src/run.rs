@@ -122,21 +122,21 @@ async fn run_batch(
     let transaction = connection.begin().await?;
     limit_lock_waits(&transaction).await?;
     let (file, BlockRange { next, end }) = read_block_range(&transaction, step, table).await?;
-    let stop = (next + BLOCKS_PER_BATCH).min(end);
-    if next < stop {
+    let batch_end = std::cmp::min(next + BLOCKS_PER_BATCH, end);
+    if next < batch_end {
         let batch = sql
             .replace(":first", &format!("'({next},0)'::tid"))
-            .replace(":end", &format!("'({stop},0)'::tid"));
+            .replace(":end", &format!("'({batch_end},0)'::tid"));
         transaction.execute_unprepared(&batch).await?;
     }
     let update = "UPDATE migration_progress SET table_file = $2, next_block = $3, end_block = $4 \
                   WHERE step = $1";
-    execute(&transaction, update, [step.into(), file.into(), stop.into(), end.into()]).await?;
+    execute(&transaction, update, [step.into(), file.into(), batch_end.into(), end.into()]).await?;
     transaction.commit().await?;
     if next % (BLOCKS_PER_BATCH * BATCHES_PER_LOG_LINE) == 0 {
         tracing::info!(step, table, block = next, blocks = end, "changing rows in batches");
     }
-    Ok(stop < end)
+    Ok(batch_end < end)
 }
 
 /// The file of the table, and the blocks that are not done. Rows that are written meanwhile need no

@@ -13,7 +13,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::sleep;
 
-use crate::bounded::BoundedTransaction;
+use crate::bounded::{BoundedTransaction, TransactionParts};
 use crate::check::applied_steps;
 use crate::error::StoreError;
 use crate::pool::{Store, connect_pool};
@@ -105,7 +105,9 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn describe_migration(&self) -> Result<Vec<String>, StoreError> {
-        let tx = BoundedTransaction::new(self.begin().await?, self.answer_timeout);
+        let (transaction, canceller) = (self.begin().await?, self.canceller.clone());
+        let open = TransactionParts { transaction, permit: None, canceller };
+        let tx = BoundedTransaction::new(open, self.answer_timeout);
         let exists = "SELECT to_regclass('seaql_migrations') IS NOT NULL";
         let exists = match query_one(&tx, exists, []).await? {
             Some(row) => row.try_get_by_index::<bool>(0)?,

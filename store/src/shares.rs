@@ -277,8 +277,9 @@ mod tests {
             shares.acquire(share, Some(&project(1)), None).await.expect("its own connection");
         }
         let caller: Arc<str> = "another".into();
-        let refused = shares.acquire(ConnectionShare::RestReads, Some(&project(2)), Some(&caller));
-        let refused = refused.await.expect_err("no connection is free");
+        let refused =
+            shares.acquire(ConnectionShare::RestReads, Some(&project(2)), Some(&caller)).await;
+        let refused = refused.expect_err("no connection is free");
         assert!(
             matches!(refused, StoreError::ShareInUse { limit: ShareLimit::Total, .. }),
             "{refused:?}"
@@ -306,11 +307,8 @@ mod tests {
         ));
         let shares = self::shares(4);
         let _all = take_all(&shares, &project(1)).await;
-        let read = shares.acquire(ConnectionShare::RestReads, Some(&project(1)), None);
-        assert!(matches!(
-            read.await,
-            Err(StoreError::ShareInUse { limit: ShareLimit::PerProject, .. })
-        ));
+        let read = shares.acquire(ConnectionShare::RestReads, Some(&project(1)), None).await;
+        assert!(matches!(read, Err(StoreError::ShareInUse { limit: ShareLimit::PerProject, .. })));
     }
 
     #[test]

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_auth::{
-    AuthError, Authority, Caller, KeyFingerprint, NodeCertificate, NodeSubject,
-};
+use evenkeel_auth::{AuthError, Authority, Caller, KeyFingerprint, NodeCertificate, NodeSubject};
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, parse_uuid};
 use evenkeel_domain::id::HostId;

@@ -382,8 +382,9 @@ async fn a_slot_is_held_until_its_end_by_the_clock_of_the_database() {
     // The slot counts for an hour after its window.
     server.advance_minutes(38);
     let clock = Arc::new(TestClock::new(server.now() + TimeDelta::minutes(50)));
-    let (store, authority) = (server.connect().await, Arc::clone(&server.authority));
-    let ahead = MaintenanceManager::new(store, clock, authority, Settings::default());
+    let (authority, ca) = (Arc::clone(&server.authority), Arc::clone(&server.ca));
+    let store = server.connect().await;
+    let ahead = MaintenanceManager::new(store, clock, authority, ca, Settings::default());
     let request = PlatformUpdateStatusRequest {
         host_guid: two.guid.clone(),
         update_status: Some(sample(S::UpToDate)),

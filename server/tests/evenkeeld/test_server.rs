@@ -255,12 +255,13 @@ impl ServerProcess {
         name: &str,
     ) -> std::io::Result<(ClientConnection, TcpStream)> {
         let mut session = tls_session(protocol, ca, name);
-        let client = self.perform_handshake(listener, &mut session)?;
+        let client = self.perform_handshake(first, listener, &mut session)?;
         Ok((session, client))
     }
 
     fn perform_handshake(
         &self,
+        first: &[u8],
         listener: &str,
         session: &mut ClientConnection,
     ) -> std::io::Result<TcpStream> {
@@ -319,7 +320,7 @@ impl ServerProcess {
         login: &str,
     ) -> (u16, String) {
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
-        let client = self.perform_handshake("files", &mut session).unwrap();
+        let client = self.perform_handshake(b"", "files", &mut session).unwrap();
         let mut client = StreamOwned::new(session, client);
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();

@@ -181,7 +181,7 @@ async fn an_agent_that_ended_before_the_reset_resumes_an_undecided_trial() {
 
 #[tokio::test(start_paused = true)]
 async fn any_answer_of_the_server_counts_and_polls_are_limited() {
-    let answers: [fn() -> LinkError; 4] = [
+    let answers: [fn() -> LinkError; 5] = [
         || LinkError::Busy { retry_after: Duration::from_secs(5), message: String::new() },
         || LinkError::Unauthenticated(String::new()),
         || LinkError::Denied(String::new()),
