@@ -21,7 +21,8 @@ pub struct ExternalIssuer {
     pub(crate) keys: Arc<KeySet>,
     pub(crate) roles: ClaimPath,
     pub(crate) role_limits: RoleLimits,
-    node_claim: ClaimPath,
+    /// The first of these claims that a token has names its node.
+    node_claims: Vec<ClaimPath>,
     node_binding: NodeBinding,
     /// How often its keys are fetched. None if the keys are fixed.
     pub(crate) key_refresh: Option<KeyRefreshIntervals>,
@@ -87,18 +88,25 @@ impl ExternalIssuer {
         Self { role_limits, ..self }
     }
 
-    /// Sets how the tokens of nodes are bound to hosts, and the claim that names a node: names
-    /// joined by dots, or a JSON pointer. By default a subject (`sub`) belongs to the first host
-    /// that uses it.
+    /// Sets how the tokens of nodes are bound to hosts. By default a subject belongs to the first
+    /// host that uses it.
     #[must_use]
-    pub fn with_node_binding(self, claim: &str, binding: NodeBinding) -> Self {
-        Self { node_claim: ClaimPath::new(claim), node_binding: binding, ..self }
+    pub fn with_node_binding(self, binding: NodeBinding) -> Self {
+        Self { node_binding: binding, ..self }
+    }
+
+    /// Reads what names a node from this claim: names joined by dots, or a JSON pointer. By default
+    /// it is `sub`, or `azp` in a token without `sub`.
+    #[must_use]
+    pub fn with_node_claim(self, claim: &str) -> Self {
+        Self { node_claims: vec![ClaimPath::new(claim)], ..self }
     }
 
     /// The node that a token with these claims belongs to; none if the claim is missing or does not
     /// name a node.
     pub(crate) fn read_node_subject(&self, claims: &Value) -> Option<NodeSubject> {
-        let text = self.node_claim.read_text(claims).filter(|text| !text.is_empty());
+        let mut texts = self.node_claims.iter().filter_map(|claim| claim.read_text(claims));
+        let text = texts.find(|text| !text.is_empty());
         match &self.node_binding {
             NodeBinding::FirstHost => Some(NodeSubject::FirstHost(text?.into())),
             NodeBinding::Pattern(pattern) => pattern.parse(text?).map(NodeSubject::Uuid),
@@ -113,7 +121,7 @@ impl ExternalIssuer {
             keys: Arc::new(keys),
             roles: ClaimPath::new(DEFAULT_ROLES_CLAIM),
             role_limits: RoleLimits::default(),
-            node_claim: ClaimPath::new(DEFAULT_NODE_CLAIM),
+            node_claims: Vec::from(DEFAULT_NODE_CLAIMS.map(ClaimPath::new)),
             node_binding: NodeBinding::FirstHost,
             key_refresh: None,
         }
@@ -123,8 +131,9 @@ impl ExternalIssuer {
 /// Claim with the roles, unless another is set.
 const DEFAULT_ROLES_CLAIM: &str = "realm_access.roles";
 
-/// Claim that names a node, unless another is set.
-pub const DEFAULT_NODE_CLAIM: &str = "sub";
+/// Claims that name a node, unless another is set. EIM gives the clients of its nodes no scope that
+/// adds `sub`, so Keycloak 25 and later leave it out; `azp` names the client, and each node has one.
+const DEFAULT_NODE_CLAIMS: [&str; 2] = ["sub", "azp"];
 
 /// How the tokens of an issuer's nodes are bound to hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,9 +259,8 @@ mod tests {
 
         let with_pattern = |claim: &str, pattern: &str| {
             let pattern = NodePattern::new(pattern).unwrap();
-            issuer()
-                .with_node_binding(claim, NodeBinding::Pattern(pattern))
-                .read_node_subject(&claims)
+            let issuer = issuer().with_node_claim(claim);
+            issuer.with_node_binding(NodeBinding::Pattern(pattern)).read_node_subject(&claims)
         };
         let by_uuid = Some(NodeSubject::Uuid(uuid));
         assert_eq!(with_pattern("azp", "edgenode-{uuid}"), by_uuid);
@@ -262,8 +270,18 @@ mod tests {
         }
         assert_eq!(with_pattern("bare", "{uuid}"), None);
 
-        let unbound = issuer().with_node_binding("sub", NodeBinding::TokenOnly);
+        let unbound = issuer().with_node_binding(NodeBinding::TokenOnly);
         assert_eq!(unbound.read_node_subject(&claims), Some(NodeSubject::Unknown));
+    }
+
+    #[test]
+    fn a_token_without_a_subject_belongs_to_the_node_of_its_client() {
+        let by_client = Some(NodeSubject::FirstHost("edgenode-1".into()));
+        for claims in [json!({"azp": "edgenode-1"}), json!({"sub": "", "azp": "edgenode-1"})] {
+            assert_eq!(issuer().read_node_subject(&claims), by_client, "{claims}");
+            // A claim that is set has no replacement.
+            assert_eq!(issuer().with_node_claim("sub").read_node_subject(&claims), None);
+        }
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl std::fmt::Display for Role {
 /// The sender of a request, according to its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Name or id of the user; for a node with one of our tokens, the id of its host.
+    /// Name or id of the user, or of the client if the token names no user; for a node with one of
+    /// our tokens, the id of its host.
     pub subject: String,
     /// What the caller may do.
     pub roles: Vec<Role>,

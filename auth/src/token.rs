@@ -294,8 +294,15 @@ impl Authority {
         };
         let node_key = all.get("node_key").and_then(Value::as_str);
         let node_key = node_key.filter(|_| purpose == Some(KeyPurpose::Nodes));
+        let mut subject = claims.sub;
+        if subject.is_empty()
+            && let Some(client) = all.get("azp").and_then(Value::as_str)
+        {
+            // Some providers name only the client. Nodes without a name would share one rate limit.
+            client.clone_into(&mut subject);
+        }
         Ok(Caller {
-            subject: claims.sub,
+            subject,
             roles,
             not_before: claims.nbf.map(parse_time).transpose()?,
             expires_at: parse_time(claims.exp)?,

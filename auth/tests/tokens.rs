@@ -410,7 +410,7 @@ fn an_outside_issuer_is_limited_to_its_roles_and_projects() {
 }
 
 #[test]
-fn a_node_of_an_outside_issuer_must_have_a_subject() {
+fn a_node_of_an_outside_issuer_must_have_a_subject_or_a_client() {
     let outside = TokenFixture::new();
     let jwks = outside.folder.path().join("jwks.json");
     fs::write(&jwks, outside.authority.jwks().to_string()).unwrap();
@@ -423,6 +423,12 @@ fn a_node_of_an_outside_issuer_must_have_a_subject() {
     claims["sub"] = json!("");
     let refused = authority.verify(&outside.sign(&claims), NOON).unwrap_err();
     assert_eq!(refused, AuthError::UnknownNode);
+    // EIM's Keycloak names only the client of a node.
+    claims.as_object_mut().unwrap().remove("sub");
+    claims["azp"] = json!("edgenode-1");
+    let caller = authority.verify(&outside.sign(&claims), NOON).unwrap();
+    assert_eq!(caller.node_subject, Some(NodeSubject::FirstHost("edgenode-1".into())));
+    assert_eq!(caller.subject, "edgenode-1");
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use evenkeel_auth::issuer::DEFAULT_NODE_CLAIM;
 use evenkeel_auth::{Authority, CertificateAuthority, ExternalIssuer};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_store::Store;
@@ -95,8 +94,11 @@ pub(crate) fn open_issuer(config: &IssuerConfig) -> anyhow::Result<ExternalIssue
         None => outside,
     };
     let binding = config.node_binding().map_err(anyhow::Error::msg)?;
-    let node_claim = config.node_claim.as_deref().unwrap_or(DEFAULT_NODE_CLAIM);
-    Ok(outside.with_role_limits(config.role_limits()).with_node_binding(node_claim, binding))
+    let outside = outside.with_role_limits(config.role_limits()).with_node_binding(binding);
+    Ok(match &config.node_claim {
+        Some(claim) => outside.with_node_claim(claim),
+        None => outside,
+    })
 }
 
 /// Warns of an issuer whose tokens may be meant for other programs.

@@ -33,11 +33,11 @@ struct TokenFixture {
 
 impl TokenFixture {
     async fn new() -> Self {
-        Self::with_binding("sub", NodeBinding::FirstHost).await
+        Self::with_binding(NodeBinding::FirstHost).await
     }
 
-    /// A server that binds the tokens of the issuer by a claim.
-    async fn with_binding(claim: &str, binding: NodeBinding) -> Self {
+    /// A server that binds the tokens of the issuer in this way.
+    async fn with_binding(binding: NodeBinding) -> Self {
         let server = TestServer::new().await;
         let folder = tempfile::tempdir().expect("a folder");
         let settings = evenkeel_auth::Settings {
@@ -50,7 +50,7 @@ impl TokenFixture {
         let jwks = login.jwks().to_string();
         std::fs::write(folder.path().join("jwks.json"), jwks).expect("written");
         let manager = new_manager_with(&server, &folder, server.store.clone(), |issuer| {
-            issuer.with_node_binding(claim, binding)
+            issuer.with_node_binding(binding)
         });
         server.follow(&manager).await;
         Self { server, manager, login, folder }
@@ -170,7 +170,7 @@ async fn a_new_token_of_a_node_is_refused_for_another_host() {
 
 #[tokio::test]
 async fn nodes_with_a_shared_subject_are_bound_by_their_tokens() {
-    let fixture = TokenFixture::with_binding("sub", NodeBinding::TokenOnly).await;
+    let fixture = TokenFixture::with_binding(NodeBinding::TokenOnly).await;
     let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
     let token = fixture.token("all-nodes");
     fixture.send_status(&token, &one).await.expect("answered");
@@ -182,7 +182,7 @@ async fn nodes_with_a_shared_subject_are_bound_by_their_tokens() {
 #[tokio::test]
 async fn a_token_that_names_its_host_is_refused_for_every_other_host() {
     let pattern = NodePattern::new("edgenode-{uuid}").expect("a pattern");
-    let fixture = TokenFixture::with_binding("sub", NodeBinding::Pattern(pattern)).await;
+    let fixture = TokenFixture::with_binding(NodeBinding::Pattern(pattern)).await;
     let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
     let token = fixture.token(&format!("edgenode-{}", one.guid));
     // Also before its own host has used it.

@@ -73,7 +73,8 @@ pub(crate) struct IssuerConfig {
     #[serde(default)]
     pub(crate) projects: Option<Vec<Uuid>>,
     /// Claim that identifies a node of EIM: names separated by dots, or a JSON pointer. All tokens
-    /// with one value belong to one host: the first that uses one of them. If not set: `sub`.
+    /// with one value belong to one host: the first that uses one of them. If not set: `sub`, or
+    /// `azp` in tokens without `sub`.
     #[serde(default)]
     pub(crate) node_claim: Option<String>,
     /// Form of `node_claim`, with `{uuid}` in the place of the UUID of the host, for example
