@@ -45,7 +45,9 @@ pub use issuer::{BadNodePattern, ExternalIssuer, KeyRefreshIntervals, NodeBindin
 pub use join::{BadJoinToken, JoinToken, SecretHash};
 pub use key_fingerprint::KeyFingerprint;
 pub use keys::{KeyPurpose, Keys};
-pub use node_certificate::{BadNodeCertificate, NODE_CERTIFICATE_LIFETIME, NodeCertificate};
+pub use node_certificate::{
+    BadNodeCertificate, CertificateNotValid, NODE_CERTIFICATE_LIFETIME, NodeCertificate,
+};
 pub use provider::{BadAddress, HttpClientError};
 pub use refresh::RefreshToken;
 pub use revocations::{Revocations, RevokedSubject};

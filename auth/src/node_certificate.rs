@@ -49,6 +49,22 @@ pub struct NodeCertificate {
     pub expires_at: DateTime<Utc>,
 }
 
+/// A client certificate is not valid at this time. Its node must renew it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateNotValid {
+    #[error("the certificate expired at {at}: renew it")]
+    Expired {
+        /// End of its validity.
+        at: DateTime<Utc>,
+    },
+    /// The clock of the server that issued it was ahead.
+    #[error("the certificate is not valid before {from}: renew it")]
+    NotYetValid {
+        /// Start of its validity.
+        from: DateTime<Utc>,
+    },
+}
+
 /// A certificate is no client certificate of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a client certificate of a node: {0}")]
@@ -82,6 +98,21 @@ impl NodeCertificate {
         let (issued_at, expires_at) = times.ok_or(BadNodeCertificate("its validity is odd"))?;
         let key = KeyFingerprint::from_public_key(key.raw);
         Ok(Self { project, host, key, issued_at, expires_at })
+    }
+
+    /// Start of the certificate's validity.
+    #[must_use]
+    pub fn valid_from(&self) -> DateTime<Utc> {
+        self.issued_at - CLOCK_SKEW_ALLOWANCE
+    }
+
+    /// Checks whether the certificate is valid at a time.
+    pub fn check_validity(&self, now: DateTime<Utc>) -> Result<(), CertificateNotValid> {
+        if self.expires_at <= now {
+            return Err(CertificateNotValid::Expired { at: self.expires_at });
+        }
+        let from = self.valid_from();
+        if now < from { Err(CertificateNotValid::NotYetValid { from }) } else { Ok(()) }
     }
 }
 
@@ -200,6 +231,23 @@ mod tests {
         assert_eq!(certificate.subject().to_string(), "CN=host-0a1b2c3d");
         let usage = certificate.extended_key_usage().unwrap().unwrap().value;
         assert!(usage.client_auth && !usage.server_auth && !usage.any);
+    }
+
+    #[test]
+    fn a_client_certificate_is_valid_from_a_day_before_it_was_issued_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let issued = authority(folder.path()).issue_client_certificate(NODE, &client_key(), NOW);
+        let certificate = NodeCertificate::parse(&issued.unwrap()).unwrap();
+        let (from, at) = (NOW - TimeDelta::days(1), NOW + TimeDelta::days(30));
+        let second = TimeDelta::seconds(1);
+        for (now, expected) in [
+            (from - second, Err(CertificateNotValid::NotYetValid { from })),
+            (from, Ok(())),
+            (at - second, Ok(())),
+            (at, Err(CertificateNotValid::Expired { at })),
+        ] {
+            assert_eq!(certificate.check_validity(now), expected, "{now}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use chrono::{DateTime, Utc};
 use evenkeel_auth::{CertificateAuthority, NodeCertificate};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring;
@@ -23,8 +24,9 @@ use rustls::{
     ServerConnection, SignatureScheme,
 };
 
-/// Verifies client certificates of nodes. An expired certificate is accepted, because a node renews
-/// it over such a connection; the services check the validity.
+/// Verifies client certificates of nodes. Their validity does not count, because a node renews a
+/// certificate over such a connection: one that has expired, or one of a server whose clock was
+/// ahead. The services check the validity.
 #[derive(Debug)]
 pub(crate) struct NodeCertificateVerifier {
     /// Verifies the signature of the authority and the purpose of a certificate.
@@ -62,9 +64,12 @@ impl ClientCertVerifier for NodeCertificateVerifier {
     ) -> Result<ClientCertVerified, rustls::Error> {
         let node = NodeCertificate::parse(end_entity)
             .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))))?;
-        let last_second = u64::try_from(node.expires_at.timestamp()).unwrap_or_default();
-        let last_second = UnixTime::since_unix_epoch(Duration::from_secs(last_second));
-        self.verifier.verify_client_cert(end_entity, intermediates, now.min(last_second))
+        let time = |at: DateTime<Utc>| {
+            let seconds = u64::try_from(at.timestamp()).unwrap_or_default();
+            UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+        };
+        let valid = now.max(time(node.valid_from())).min(time(node.expires_at));
+        self.verifier.verify_client_cert(end_entity, intermediates, valid)
     }
 
     fn verify_tls12_signature(
@@ -99,7 +104,7 @@ pub(crate) fn peer_certificate(connection: &ServerConnection) -> Option<Arc<Node
 
 #[cfg(test)]
 mod tests {
-    use chrono::{DateTime, TimeDelta, Utc};
+    use chrono::TimeDelta;
     use evenkeel_auth::ClientKey;
     use evenkeel_test_support::{certificate_request, node_key};
     use rustls::pki_types::pem::PemObject;
@@ -132,31 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_a_node_is_accepted_also_after_its_end() {
+    fn a_certificate_of_a_node_is_accepted_also_before_its_start_and_after_its_end() {
         let (_folder, authority) = authority();
         let verifier = NodeCertificateVerifier::new(&authority).unwrap();
         let certificate = issue(&authority);
-        for days in [-1, 0, 29, 30, 31, 400] {
+        for days in [-400, -2, -1, 0, 29, 30, 31, 400] {
             verify(&verifier, &certificate, NOW + TimeDelta::days(days)).unwrap();
         }
         assert!(!verifier.client_auth_mandatory() && verifier.offer_client_auth());
-    }
-
-    #[test]
-    fn a_certificate_from_the_future_is_refused() {
-        let (_folder, authority) = authority();
-        let verifier = NodeCertificateVerifier::new(&authority).unwrap();
-        let before = NOW - TimeDelta::days(1) - TimeDelta::seconds(1);
-        let refused = verify(&verifier, &issue(&authority), before).unwrap_err();
-        assert!(
-            matches!(
-                refused,
-                rustls::Error::InvalidCertificate(
-                    CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }
-                )
-            ),
-            "{refused}"
-        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use evenkeel_auth::{NODE_CERTIFICATE_LIFETIME, NodeCertificate};
+use evenkeel_auth::{ClientKey, NODE_CERTIFICATE_LIFETIME, NodeCertificate};
 use evenkeel_maintenance_manager::{MaintenanceManager, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{
@@ -206,6 +206,26 @@ async fn an_expired_certificate_is_good_only_for_its_renewal() {
     assert_eq!((&renewed.host, &renewed.key), (&node.certificate.host, &node.certificate.key));
     assert_eq!(renewed.issued_at, fixture.server.now());
     node.certificate = renewed;
+    fixture.poll(&node).await.expect("answered");
+}
+
+/// Otherwise all nodes that renew at a server with a wrong clock would have to enrol again.
+#[tokio::test]
+async fn a_certificate_of_a_server_whose_clock_was_ahead_is_good_only_for_its_renewal() {
+    let fixture = CertificateFixture::new().await;
+    let server = &fixture.server;
+    let mut node = fixture.enroll(1, 1).await;
+    let key = ClientKey::from_request(&certificate_request(&node_key(1))).expect("a request");
+    let (project, host) = (server.tenant.uuid(), node.node.host.to_string());
+    let next_year = server.now() + TimeDelta::days(365);
+    let issued = server.ca.issue_client_certificate((project, &host), &key, next_year);
+    node.certificate = parse_certificate(&issued.expect("a certificate"));
+    let refused = fixture.poll(&node).await.expect_err("not yet valid");
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert!(refused.message().contains("the certificate is not valid before"), "{refused}");
+
+    let renewed = fixture.renew(&node).await.expect("renewed");
+    node.certificate = parse_certificate(&renewed.certificate);
     fixture.poll(&node).await.expect("answered");
 }
 

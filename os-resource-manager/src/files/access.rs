@@ -6,7 +6,9 @@ use std::sync::Arc;
 use axum::extract::ConnectInfo;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use evenkeel_auth::{AuthError, Authority, Caller, KeyFingerprint, NodeCertificate};
+use evenkeel_auth::{
+    AuthError, Authority, Caller, CertificateNotValid, KeyFingerprint, NodeCertificate,
+};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
@@ -56,8 +58,8 @@ pub(super) struct FileCaller {
 pub(super) enum AccessError {
     /// The token is missing or invalid.
     Unauthenticated(AuthError),
-    /// The certificate has expired.
-    CertificateExpired(Time),
+    /// The certificate is not valid at this time.
+    CertificateNotValid(CertificateNotValid),
     /// The node has shown a credential where only a client certificate is accepted.
     CredentialNotAccepted,
     /// Its host was invalidated or deleted.
@@ -111,9 +113,7 @@ async fn authenticate_node(
     certificate: &NodeCertificate,
     now: Time,
 ) -> Result<FileCaller, AccessError> {
-    if certificate.expires_at <= now {
-        return Err(AccessError::CertificateExpired(certificate.expires_at));
-    }
+    certificate.check_validity(now).map_err(AccessError::CertificateNotValid)?;
     let tenant = TenantId::new(certificate.project);
     check_host(store, (tenant, &certificate.host), Some(&certificate.key)).await?;
     Ok(FileCaller {

@@ -100,7 +100,7 @@ impl FileError {
             }
             Self::Refused(
                 AccessError::Unauthenticated(_)
-                | AccessError::CertificateExpired(_)
+                | AccessError::CertificateNotValid(_)
                 | AccessError::CredentialNotAccepted
                 | AccessError::HostNotTrusted
                 | AccessError::OtherKey,
@@ -136,9 +136,7 @@ impl FileError {
         match self {
             Self::MethodNotAllowed => "files are read-only: use GET or HEAD".to_owned(),
             Self::Refused(AccessError::Unauthenticated(why)) => why.to_string(),
-            Self::Refused(AccessError::CertificateExpired(at)) => {
-                format!("the certificate expired at {at}: renew it")
-            }
+            Self::Refused(AccessError::CertificateNotValid(why)) => why.to_string(),
             Self::Refused(AccessError::CredentialNotAccepted) => {
                 "credentials of nodes are not accepted: use the client certificate, or set \
                  maintenance_manager.bearer_credentials if a proxy terminates TLS"
