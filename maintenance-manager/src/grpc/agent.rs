@@ -61,6 +61,7 @@ impl AgentService for MaintenanceManager {
             Ok(node) => Box::pin(renew::renew(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
+        self.protect_ids_of_lost_host(&peer, &answer).await;
         self.finish_call("renew", peer, answer)
     }
 

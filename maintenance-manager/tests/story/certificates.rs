@@ -164,6 +164,17 @@ async fn a_machine_whose_ids_were_given_to_another_one_is_refused() {
     fixture.poll(&new).await.expect("the new machine is served");
 }
 
+/// A node whose certificate has expired renews it before it polls.
+#[tokio::test]
+async fn a_renewal_for_a_lost_host_keeps_its_id_from_being_given_again() {
+    let fixture = CertificateFixture::new().await;
+    let lost = fixture.enroll(1, 1).await;
+    fixture.restore_without(&lost.node).await;
+    assert_eq!(code(fixture.renew(&lost).await), Code::NotFound);
+    let new = fixture.enroll(2, 2).await;
+    assert!(new.node.host != lost.node.host && new.node.instance != lost.node.instance);
+}
+
 #[tokio::test]
 async fn a_credential_of_an_earlier_enrolment_is_refused() {
     let fixture = CertificateFixture::new().await;
