@@ -94,6 +94,10 @@ pub enum AuthError {
     /// The token was revoked.
     #[error("the token was revoked")]
     Revoked,
+    /// The token is signed with the key of nodes and is not one of a node. In an earlier release,
+    /// tokens of operators had this key.
+    #[error("the token is signed with the key of nodes, as in an earlier release: log in again")]
+    WrongPurpose,
     /// The token has the role of a node, but does not say which node.
     #[error("the token does not name its node in the claim that the server reads it from")]
     UnknownNode,
@@ -287,6 +291,9 @@ impl Authority {
         }
         let roles = read_roles(issuer, purpose, &all)?;
         let is_node = roles.iter().any(|role| matches!(role, Role::Node(_)));
+        if purpose == Some(KeyPurpose::Nodes) && !is_node {
+            return Err(AuthError::WrongPurpose);
+        }
         let node_subject = if purpose.is_none() && is_node {
             Some(issuer.read_node_subject(&all).ok_or(AuthError::UnknownNode)?)
         } else {

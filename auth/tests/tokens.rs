@@ -111,7 +111,9 @@ fn a_credential_contains_the_key_that_its_node_was_enrolled_with() {
     assert_eq!(caller.node_key, Some(key));
     // What is no fingerprint is no key.
     for value in [json!("key"), json!(7), json!(["key"])] {
-        let token = fixture.sign_for(KeyPurpose::Nodes, &with_claim("node_key", value));
+        let mut claims = with_claim("node_key", value);
+        claims["realm_access"] = json!({"roles": [format!("{PROJECT}_en-agent-rw")]});
+        let token = fixture.sign_for(KeyPurpose::Nodes, &claims);
         assert_eq!(fixture.authority.verify(&token, NOON).unwrap().node_key, None);
     }
 }
@@ -131,6 +133,9 @@ fn a_key_of_one_purpose_gives_no_role_of_the_other() {
         assert_eq!(caller.roles, roles, "{purpose:?}");
         assert_eq!(caller.node_subject, None);
     }
+    // A token of an operator from before the keys were apart.
+    let token = fixture.sign_for(KeyPurpose::Nodes, &valid_claims());
+    assert_eq!(fixture.verify(&token), Err(AuthError::WrongPurpose));
 }
 
 #[test]
