@@ -8,8 +8,19 @@ use crate::roles::Caller;
 /// Tolerated difference between the clocks of the issuer and of this server.
 const CLOCK_LEEWAY: TimeDelta = TimeDelta::seconds(30);
 
+/// Maximum difference between the clocks of two servers that are ready.
+const MAX_SERVER_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
+
 pub(super) fn check_validity_period(caller: &Caller, now: DateTime<Utc>) -> Result<(), AuthError> {
     check_not_expired(caller.expires_at, now)?;
+    // A server whose clock was ahead has issued it: it would live for too long and escape the
+    // revocation of its subject. A node could not get another credential.
+    let is_own = caller.issued_by_us && caller.node_project().is_none();
+    if let Some(from) = caller.issued_at.filter(|_| is_own)
+        && now + MAX_SERVER_CLOCK_DIFFERENCE < from
+    {
+        return Err(AuthError::NotYetValid { from });
+    }
     match caller.not_before {
         Some(from) if now + CLOCK_LEEWAY < from => Err(AuthError::NotYetValid { from }),
         _ => Ok(()),
@@ -38,4 +49,37 @@ pub(crate) fn parse_time(seconds: f64) -> Result<DateTime<Utc>, AuthError> {
     let whole_seconds = seconds as i64;
     DateTime::from_timestamp(whole_seconds, 0)
         .ok_or(AuthError::Malformed("it contains an invalid time"))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::roles::Role;
+
+    const NOON: DateTime<Utc> = DateTime::from_timestamp(1_780_000_000, 0).unwrap();
+
+    #[test]
+    fn a_token_that_one_of_our_servers_dates_in_the_future_is_not_valid_yet() {
+        let caller = |role: Role, issued_by_us: bool, issued_at: DateTime<Utc>| Caller {
+            subject: "alice".to_owned(),
+            roles: vec![role],
+            not_before: None,
+            expires_at: issued_at + TimeDelta::minutes(15),
+            issued_by_us,
+            node_key: None,
+            issuer: "urn:evenkeel:issuer".into(),
+            token_id: None,
+            issued_at: Some(issued_at),
+            node_subject: None,
+        };
+        let (near, far) = (NOON + TimeDelta::minutes(2), NOON + TimeDelta::days(365));
+        let check = |caller: Caller| check_validity_period(&caller, NOON);
+        assert_eq!(check(caller(Role::Administrator, true, near)), Ok(()));
+        let refused = Err(AuthError::NotYetValid { from: far });
+        assert_eq!(check(caller(Role::Administrator, true, far)), refused);
+        assert_eq!(check(caller(Role::Node(Uuid::nil()), true, far)), Ok(()));
+        assert_eq!(check(caller(Role::Administrator, false, far)), Ok(()));
+    }
 }
