@@ -24,7 +24,7 @@ use sha2::Digest as _;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
-use crate::bench_harness::BenchHarness;
+use crate::bench_harness::{BEARER_CREDENTIALS, BenchHarness};
 use crate::histogram::Histogram;
 use crate::load::{self, PollingNode};
 use crate::report::{millis, print_status, round_figure};
@@ -99,7 +99,8 @@ struct FairnessReport {
 
 /// Runs the benchmark. Fails if a poll failed or the ratio is too high.
 pub async fn run(args: &FairnessArgs) -> anyhow::Result<ExitCode> {
-    let harness = BenchHarness::start(SERVER_SETTINGS).await?;
+    let settings = format!("{SERVER_SETTINGS}{BEARER_CREDENTIALS}");
+    let harness = BenchHarness::start(&settings).await?;
     print_status(&format!("creating {} hosts", args.hosts));
     let (nodes, disturber) = prepare(args, &harness).await?;
     disturber.check_filter().await?;
