@@ -16,7 +16,10 @@ pub struct StepException {
 }
 
 /// All exceptions.
-pub const STEP_EXCEPTIONS: &[StepException] = &[];
+pub const STEP_EXCEPTIONS: &[StepException] = &[StepException {
+    step: "20261129_000009_revocable_tokens",
+    reason: "no release contains it, and only 000010 creates the table that records the parts of a step",
+}];
 
 /// Begins a part in a file of a step.
 const PART_HEADER: &str = "-- part: ";
