@@ -106,9 +106,9 @@ impl Call {
         Ok(self.store(share, &caller).fleet().await?)
     }
 
-    /// The database, for this caller.
+    /// The database, for this caller. Two issuers may have users of the same name.
     fn store(&self, share: ConnectionShare, caller: &Caller) -> Store {
-        self.app.store.with_share(share, Some(&caller.subject))
+        self.app.store.with_share(share, Some(&caller.actor_name()))
     }
 
     /// Opens a transaction in the request's project, if the project exists and the caller has the

@@ -1,9 +1,12 @@
 //! What one caller can take from others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
+use chrono::TimeDelta;
+use evenkeel_auth::{Authority, ExternalIssuer, Keys, Role};
 use evenkeel_inventory::Settings;
 use evenkeel_store::testing::query_text;
 use evenkeel_store::{ConnectionShare, ShareSizes, StoreOptions};
@@ -107,6 +110,40 @@ async fn a_project_that_uses_its_part_of_the_reads_is_refused_with_the_reason() 
     theirs.expect_ok("GET /v1/projects/theirs/regions", None).await;
     drop(all_of_ours);
     server.get("regions").await;
+}
+
+#[tokio::test]
+async fn users_of_two_issuers_with_the_same_name_have_limits_of_their_own() {
+    const ISSUER: &str = "https://login.example";
+    let options = StoreOptions {
+        max_connections: 10,
+        shares: Some(ShareSizes { nodes: 6, rest_reads: 2, rest_writes: 2 }),
+        acquire_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    };
+    let mut server = TestServer::with_options(options, Settings::default()).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let keys = |name| Keys::open(&folder.path().join(name)).expect("keys");
+    let settings =
+        evenkeel_auth::Settings { issuer: ISSUER.to_owned(), ..evenkeel_auth::Settings::default() };
+    let login = Authority::new(keys("theirs"), settings);
+    let jwks = folder.path().join("jwks.json");
+    std::fs::write(&jwks, login.jwks().to_string()).expect("written");
+    let issuer = ExternalIssuer::open(ISSUER, None, &jwks).expect("an issuer");
+    let own = Authority::new(keys("ours"), evenkeel_auth::Settings::default());
+    server.use_authority(Arc::new(own.accept(issuer)));
+
+    // The token of the caller has the subject `reader`.
+    let reads = server.store.with_share(ConnectionShare::RestReads, Some("reader"));
+    let connection = reads.tenant(server.theirs).await.expect("a connection");
+    let answer = server.send(request(&server, Caller::Reader, "GET regions", Body::empty())).await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "our reader uses its part");
+    let roles = [Role::Read(server.ours.uuid())];
+    let issued = login.issue_operator("reader", &roles, TimeDelta::hours(1), server.now());
+    let token = issued.expect("a token").token;
+    let other = server.client(Some(token.reveal()), None);
+    other.expect_ok("GET /v1/projects/ours/regions", None).await;
+    drop(connection);
 }
 
 #[tokio::test]
