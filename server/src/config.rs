@@ -95,7 +95,7 @@ pub(crate) struct DatabaseConfig {
     /// each with a `bin` directory.
     pub(crate) binaries: PathBuf,
     /// Maximum number of database connections of this process. From 8 on, nodes, reads and writes
-    /// of the REST API, and streamed lists each have their own share; nodes have the rest.
+    /// of the REST API, logins, and streamed lists each have their own share; nodes have the rest.
     pub(crate) max_connections: u32,
     /// Number of these connections for requests to the REST API that read. By default a sixth.
     pub(crate) rest_read_connections: Option<u32>,
@@ -117,7 +117,7 @@ impl Default for DatabaseConfig {
             password_file: None,
             allow_unencrypted: false,
             binaries: PathBuf::from("/usr/lib/postgresql"),
-            max_connections: 30,
+            max_connections: 32,
             rest_read_connections: None,
             rest_write_connections: None,
             list_statement_timeout: Duration::from_secs(3),

@@ -23,7 +23,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::{Authority, IssueError, RefreshToken, User};
 use evenkeel_kit::{Clock, Secret, chain};
 use evenkeel_store::logins::{self, LoginRefresh};
-use evenkeel_store::{Store, StoreError};
+use evenkeel_store::{ConnectionShare, Store, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -284,20 +284,25 @@ impl Realm {
         self.token_response(&user, &refresh, expires_at)
     }
 
+    /// The database, for logins of this user.
+    fn store_for(&self, user: &str) -> Store {
+        self.store.with_share(ConnectionShare::Logins, Some(user))
+    }
+
     async fn begin_login(
         &self,
         refresh: &RefreshToken,
         expires_at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let tx = self.store.fleet().await?;
+        let tx = self.store_for(&refresh.subject).fleet().await?;
         logins::begin(&tx, refresh.login, &refresh.subject, expires_at, now).await?;
         tx.commit().await
     }
 
     /// Replaces a refresh token by the next one of its login, unless its client keeps the first one.
     async fn refresh_login(&self, refresh: &RefreshToken) -> Result<LoginRefresh, StoreError> {
-        let tx = self.store.fleet().await?;
+        let tx = self.store_for(&refresh.subject).fleet().await?;
         let now = self.clock.now();
         if self.reusable_token_clients.contains(&refresh.client) {
             return Ok(if logins::is_open(&tx, refresh.login, now).await? {
@@ -429,6 +434,7 @@ fn store_error(error: &StoreError) -> TokenError {
             tracing::warn!(error = %chain(error), "a login was refused: the database cannot be used");
             TokenError::Unavailable
         }
+        StoreError::ShareInUse { .. } => TokenError::Overloaded,
         error => internal_error(error),
     }
 }

@@ -28,10 +28,12 @@ pub enum ConnectionShare {
     RestReads,
     /// Requests to the REST API that write.
     RestWrites,
+    /// Logins with a password, and their refresh tokens.
+    Logins,
 }
 
 impl ConnectionShare {
-    pub const ALL: [Self; 3] = [Self::Nodes, Self::RestReads, Self::RestWrites];
+    pub const ALL: [Self; 4] = [Self::Nodes, Self::RestReads, Self::RestWrites, Self::Logins];
 
     /// The name in metrics and errors.
     #[must_use]
@@ -40,6 +42,7 @@ impl ConnectionShare {
             Self::Nodes => "nodes",
             Self::RestReads => "rest_reads",
             Self::RestWrites => "rest_writes",
+            Self::Logins => "logins",
         }
     }
 }
@@ -50,6 +53,7 @@ pub struct ShareSizes {
     pub nodes: u32,
     pub rest_reads: u32,
     pub rest_writes: u32,
+    pub logins: u32,
 }
 
 /// Use of a share since the start of the process.
@@ -77,6 +81,7 @@ pub(crate) struct ConnectionShares {
     nodes: Share,
     rest_reads: Share,
     rest_writes: Share,
+    logins: Share,
     /// How long to wait for a connection of a share.
     acquire_timeout: Duration,
     /// Ids of projects by their names, so that a project is one key however a request names it.
@@ -147,6 +152,7 @@ impl ConnectionShares {
             nodes: Share::new(sizes.nodes),
             rest_reads: Share::new(sizes.rest_reads),
             rest_writes: Share::new(sizes.rest_writes),
+            logins: Share::new(sizes.logins),
             acquire_timeout,
             project_ids: Mutex::default(),
         }
@@ -157,6 +163,7 @@ impl ConnectionShares {
             ConnectionShare::Nodes => &self.nodes,
             ConnectionShare::RestReads => &self.rest_reads,
             ConnectionShare::RestWrites => &self.rest_writes,
+            ConnectionShare::Logins => &self.logins,
         }
     }
 
@@ -179,7 +186,7 @@ impl ConnectionShares {
         share.refused.fetch_add(1, Ordering::Relaxed);
         Err(match which {
             ConnectionShare::Nodes => connection_error(sqlx::Error::PoolTimedOut),
-            ConnectionShare::RestReads | ConnectionShare::RestWrites => {
+            ConnectionShare::RestReads | ConnectionShare::RestWrites | ConnectionShare::Logins => {
                 StoreError::ShareInUse { share: which, limit }
             }
         })
@@ -235,7 +242,7 @@ mod tests {
     use super::*;
 
     fn shares(rest_reads: u32) -> ConnectionShares {
-        let sizes = ShareSizes { nodes: 2, rest_reads, rest_writes: 1 };
+        let sizes = ShareSizes { nodes: 2, rest_reads, rest_writes: 1, logins: 1 };
         ConnectionShares::new(sizes, Duration::from_secs(3))
     }
 
@@ -273,7 +280,8 @@ mod tests {
     async fn the_connections_of_a_share_are_not_taken_from_another() {
         let shares = shares(1);
         let _reads = take_all(&shares, &project(1)).await;
-        for share in [ConnectionShare::Nodes, ConnectionShare::RestWrites] {
+        for share in [ConnectionShare::Nodes, ConnectionShare::RestWrites, ConnectionShare::Logins]
+        {
             shares.acquire(share, Some(&project(1)), None).await.expect("its own connection");
         }
         let caller: Arc<str> = "another".into();
@@ -286,7 +294,7 @@ mod tests {
         );
         let usage = shares.usage();
         let counts: Vec<_> = usage.iter().map(|usage| (usage.in_use, usage.refused)).collect();
-        assert_eq!(counts, [(0, 0), (1, 1), (0, 0)]);
+        assert_eq!(counts, [(0, 0), (1, 1), (0, 0), (0, 0)]);
     }
 
     #[tokio::test(start_paused = true)]

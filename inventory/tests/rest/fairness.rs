@@ -88,7 +88,7 @@ async fn a_caller_without_a_role_takes_no_connection() {
 async fn a_project_that_uses_its_part_of_the_reads_is_refused_with_the_reason() {
     let options = StoreOptions {
         max_connections: 10,
-        shares: Some(ShareSizes { nodes: 6, rest_reads: 2, rest_writes: 2 }),
+        shares: Some(ShareSizes { nodes: 5, rest_reads: 2, rest_writes: 2, logins: 1 }),
         acquire_timeout: Duration::from_secs(1),
         ..StoreOptions::default()
     };
@@ -117,7 +117,7 @@ async fn users_of_two_issuers_with_the_same_name_have_limits_of_their_own() {
     const ISSUER: &str = "https://login.example";
     let options = StoreOptions {
         max_connections: 10,
-        shares: Some(ShareSizes { nodes: 6, rest_reads: 2, rest_writes: 2 }),
+        shares: Some(ShareSizes { nodes: 5, rest_reads: 2, rest_writes: 2, logins: 1 }),
         acquire_timeout: Duration::from_secs(1),
         ..StoreOptions::default()
     };

@@ -7,11 +7,14 @@ use super::Config;
 /// Fewer connections are not divided.
 const MIN_CONNECTIONS_FOR_SHARES: u32 = 8;
 
+/// The search for runs that have timed out holds one connection, and uses another one.
+const MIN_NODE_CONNECTIONS: u32 = 2;
+
 impl Config {
-    /// The shares of nodes and of the REST API; none if there are too few connections.
+    /// The shares of nodes, of the REST API and of logins; none if there are too few connections.
     ///
     /// # Errors
-    /// The shares of the REST API leave no connection to nodes.
+    /// The other shares leave too few connections to nodes.
     pub(crate) fn connection_shares(&self) -> Result<Option<ShareSizes>, String> {
         let database = &self.database;
         let total = database.max_connections;
@@ -20,13 +23,18 @@ impl Config {
         }
         let rest_reads = database.rest_read_connections.unwrap_or(total / 6).max(1);
         let rest_writes = database.rest_write_connections.unwrap_or(total / 10).max(1);
+        let logins = (total / 16).max(1);
         let streams = u32::try_from(self.max_streams()).unwrap_or(u32::MAX);
-        let rest = rest_reads.saturating_add(rest_writes).saturating_add(streams);
-        match total.checked_sub(rest) {
-            Some(nodes) if nodes > 0 => Ok(Some(ShareSizes { nodes, rest_reads, rest_writes })),
+        let others = [rest_reads, rest_writes, logins, streams];
+        let others = others.into_iter().fold(0, u32::saturating_add);
+        match total.checked_sub(others) {
+            Some(nodes) if nodes >= MIN_NODE_CONNECTIONS => {
+                Ok(Some(ShareSizes { nodes, rest_reads, rest_writes, logins }))
+            }
             _ => Err(format!(
-                "database.rest_read_connections ({rest_reads}), database.rest_write_connections ({rest_writes}) and the streamed lists \
-                 ({streams}) leave no connection of database.max_connections ({total}) to nodes"
+                "database.rest_read_connections ({rest_reads}), database.rest_write_connections ({rest_writes}), the streamed lists \
+                 ({streams}) and logins ({logins}) leave fewer than {MIN_NODE_CONNECTIONS} connections of \
+                 database.max_connections ({total}) to nodes"
             )),
         }
     }
@@ -55,10 +63,10 @@ mod tests {
 
     #[test]
     fn nodes_have_most_of_the_connections() {
-        for (total, nodes, rest_reads, rest_writes) in
-            [(8, 5, 1, 1), (16, 11, 2, 1), (30, 17, 5, 3), (100, 66, 16, 10)]
+        for (total, nodes, rest_reads, rest_writes, logins) in
+            [(8, 4, 1, 1, 1), (16, 10, 2, 1, 1), (32, 17, 5, 3, 2), (100, 60, 16, 10, 6)]
         {
-            let expected = ShareSizes { nodes, rest_reads, rest_writes };
+            let expected = ShareSizes { nodes, rest_reads, rest_writes, logins };
             assert_eq!(shares(total, None), Ok(Some(expected)), "{total}");
         }
     }
@@ -69,9 +77,11 @@ mod tests {
     }
 
     #[test]
-    fn shares_without_a_connection_for_nodes_are_refused() {
-        let refused = shares(30, Some(22)).unwrap_err();
-        assert!(refused.contains("database.rest_read_connections (22)"), "{refused}");
-        assert!(shares(30, Some(21)).is_ok());
+    fn shares_without_two_connections_for_nodes_are_refused() {
+        let refused = shares(30, Some(20)).unwrap_err();
+        assert!(refused.contains("database.rest_read_connections (20)"), "{refused}");
+        let nodes = shares(30, Some(19)).unwrap().map(|sizes| sizes.nodes);
+        assert_eq!(nodes, Some(MIN_NODE_CONNECTIONS));
+        assert!(shares(30, Some(u32::MAX)).is_err());
     }
 }

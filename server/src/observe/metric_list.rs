@@ -26,7 +26,7 @@ const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered fr
 const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage` (daily limits that are full again), `contacts` (contacts in the future, which were corrected), `changes`, `tallies` or `projects` (rows of deleted projects)";
 
 const CONNECTION_SHARES: &str =
-    "`nodes` (with the tasks of the server), `rest_reads` or `rest_writes`";
+    "`nodes` (with the tasks of the server), `rest_reads`, `rest_writes` or `logins`";
 const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage`, `contacts`, `changes`, `tallies`, `projects`, `oldest rows` (reading the ages) or `id numbers` (reading how many are used)";
 const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots` and `tokens` (since their expiry) or `changes` (in the change log)";
 

@@ -4,7 +4,8 @@ use axum::body::{Body, to_bytes};
 use evenkeel_auth::{Keys, Role, Settings};
 use evenkeel_kit::TestClock;
 use evenkeel_store::operator_tokens::{self, RevokedSubject};
-use evenkeel_store::testing::fresh_store;
+use evenkeel_store::testing::{fresh_database, fresh_store};
+use evenkeel_store::{ShareSizes, StoreOptions};
 use tower::ServiceExt;
 
 use super::*;
@@ -63,7 +64,10 @@ impl RealmFixture {
     }
 
     async fn with_url(url: Option<&str>) -> Self {
-        let store = fresh_store().await;
+        Self::with_store(fresh_store().await, url)
+    }
+
+    fn with_store(store: Store, url: Option<&str>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let keys = Keys::open(&folder.path().join("keys")).unwrap();
         let authority = Arc::new(Authority::new(keys, Settings::default()));
@@ -141,6 +145,27 @@ impl RealmFixture {
 fn users_toml(password: &str) -> String {
     let hash = evenkeel_auth::users::hash_password(&Secret::new(password)).unwrap();
     format!("[[users]]\nname = 'alice'\npassword_hash = '{hash}'\nroles = ['evenkeel-admin']\n")
+}
+
+/// Nodes may use all of their connections, and one user may log in too often.
+#[tokio::test]
+async fn logins_have_their_own_connections() {
+    let options = StoreOptions {
+        max_connections: 5,
+        shares: Some(ShareSizes { nodes: 1, rest_reads: 1, rest_writes: 1, logins: 2 }),
+        acquire_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    };
+    let store = Store::connect(&fresh_database().await, options).await.unwrap();
+    let fixture = RealmFixture::with_store(store, None);
+    let all_of_nodes = fixture.store.fleet().await.unwrap();
+    let of_bob = fixture.store.with_share(ConnectionShare::Logins, Some("bob")).fleet().await;
+    fixture.log_in().await;
+    let others = fixture.store.with_share(ConnectionShare::Logins, None).fleet().await;
+    let (status, _, answer) = fixture.post_token_request(login("alice", PASSWORD)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
+    assert_eq!(answer["error"], "temporarily_unavailable");
+    drop((all_of_nodes, of_bob.unwrap(), others.unwrap()));
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ async fn work_of_a_share_gets_a_connection_while_another_share_is_in_use() {
     let url = fresh_database().await;
     let options = StoreOptions {
         max_connections: 8,
-        shares: Some(ShareSizes { nodes: 4, rest_reads: 2, rest_writes: 2 }),
+        shares: Some(ShareSizes { nodes: 3, rest_reads: 2, rest_writes: 2, logins: 1 }),
         acquire_timeout: Duration::from_secs(1),
         ..StoreOptions::default()
     };
