@@ -10,10 +10,7 @@ use tokio::time::timeout;
 
 use crate::address::DatabaseAddress;
 use crate::error::StoreError;
-use crate::session::{SessionSettings, connection_error, open_session};
-
-/// Limit for the cancellation of a statement, including the wait for others.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
+use crate::session::{SessionSettings, connection_error, open_session, timeout_error};
 
 /// The process of another database server may have the same id, after a failover.
 const CANCEL_SQL: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
@@ -28,35 +25,57 @@ pub(crate) struct StatementCanceller(Arc<CancellerInner>);
 struct CancellerInner {
     address: DatabaseAddress,
     settings: SessionSettings,
+    /// How long to wait for a free session, and how long for an answer of the database.
+    timeout: Duration,
     session: Mutex<Option<PgConnection>>,
 }
 
 impl StatementCanceller {
-    pub(crate) fn new(address: DatabaseAddress, settings: SessionSettings) -> Self {
-        Self(Arc::new(CancellerInner { address, settings, session: Mutex::default() }))
+    /// The timeout is longer than that of the database for a statement. Otherwise a cancellation
+    /// that nobody waits for any more could hit the statement of the next request.
+    pub(crate) fn new(
+        address: DatabaseAddress,
+        settings: SessionSettings,
+        timeout: Duration,
+    ) -> Self {
+        Self(Arc::new(CancellerInner { address, settings, timeout, session: Mutex::default() }))
     }
 
     /// Cancels the statement that a process of the database runs. The caller keeps the connection
     /// of the process meanwhile; otherwise the statement of another request could be cancelled.
     pub(crate) async fn cancel(&self, backend_pid: i32) {
-        match timeout(CANCEL_TIMEOUT, self.try_cancel(backend_pid)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "cannot cancel a statement"),
-            Err(_) => tracing::debug!("cancelling a statement took too long"),
+        if let Err(error) = self.try_cancel(backend_pid).await {
+            tracing::debug!(%error, "cannot cancel a statement");
         }
     }
 
     async fn try_cancel(&self, backend_pid: i32) -> Result<(), StoreError> {
-        let mut slot = self.0.session.lock().await;
+        let CancellerInner { address, settings, session, .. } = &*self.0;
+        let slot = timeout(self.0.timeout, session.lock()).await;
+        let mut slot = slot.map_err(|_| timeout_error())?;
         // Taken, so that a session that fails or is left in the middle of an answer is closed.
-        let mut session = match slot.take() {
-            Some(session) => session,
-            None => open_session(&self.0.address, &self.0.settings, CANCEL_TIMEOUT).await?,
-        };
-        let cancelling = sqlx::query(CANCEL_SQL).bind(backend_pid).execute(&mut session);
-        cancelling.await.map_err(connection_error)?;
+        if let Some(mut session) = slot.take() {
+            // An error shows that the session has ended since it was used last.
+            if self.send(&mut session, backend_pid).await?.is_ok() {
+                *slot = Some(session);
+                return Ok(());
+            }
+        }
+        let mut session = open_session(address, settings, self.0.timeout).await?;
+        self.send(&mut session, backend_pid).await?.map_err(connection_error)?;
         *slot = Some(session);
         Ok(())
+    }
+
+    /// Sends the cancellation. The outer error says that there is no answer in time.
+    async fn send(
+        &self,
+        session: &mut PgConnection,
+        backend_pid: i32,
+    ) -> Result<Result<(), sqlx::Error>, StoreError> {
+        let cancelling = sqlx::query(CANCEL_SQL).bind(backend_pid).execute(session);
+        let answer = timeout(self.0.timeout, cancelling).await;
+        Ok(answer.map_err(|_| timeout_error())?.map(drop))
     }
 
     /// Closes the connection.

@@ -214,12 +214,13 @@ impl Store {
         let acquire_timeout = options.acquire_timeout;
         let shares = options.shares.map(|sizes| ConnectionShares::new(sizes, acquire_timeout));
         let list_statement_timeout_ms = options.list_statement_timeout.as_millis().to_string();
+        let answer_timeout = options.statement_timeout + options.acquire_timeout;
         let store = Self {
             db: connect_pool(pool, &address, settings.clone()).await?,
-            canceller: StatementCanceller::new(address.clone(), settings.clone()),
+            canceller: StatementCanceller::new(address.clone(), settings.clone(), answer_timeout),
             address,
             settings,
-            answer_timeout: options.statement_timeout + options.acquire_timeout,
+            answer_timeout,
             is_read_only,
             committed: Arc::default(),
             last_heartbeat: LastHeartbeat::default(),

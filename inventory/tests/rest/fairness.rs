@@ -39,6 +39,8 @@ async fn the_statement_of_a_dropped_request_disappears() {
         StoreOptions { lock_timeout: LONG, statement_timeout: LONG, ..StoreOptions::default() };
     let server = TestServer::with_options(options, Settings::default()).await;
     let lock = server.store.tenant(server.ours).await.expect("a transaction");
+    // On a busy machine, the database would end it otherwise.
+    lock.set("idle_in_transaction_session_timeout", "0").await.expect("set");
     lock.lock_for_change().await.expect("a lock");
     let is_waiting = async || {
         let sql = "SELECT count(*)::text FROM pg_stat_activity \

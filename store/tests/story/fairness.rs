@@ -2,53 +2,93 @@
 
 use std::time::Duration;
 
+use evenkeel_domain::id::HostId;
 use evenkeel_store::testing::{fresh_database, query_text};
 use evenkeel_store::{
-    ConnectionShare, ShareLimit, ShareSizes, Store, StoreError, StoreOptions, nodes,
+    ConnectionShare, ShareLimit, ShareSizes, Store, StoreError, StoreOptions, Tx, nodes,
 };
 
 use crate::fixtures::{create_node, create_project};
 
 const LONG: Duration = Duration::from_hours(1);
 
-/// Without the cancellation, the only connection would wait for the lock until its timeout.
+/// A node that a transaction has locked, and a store whose only connection waits for locks without
+/// a limit.
+struct LockedNode {
+    holder: Store,
+    lock: Tx,
+    store: Store,
+    host: HostId,
+}
+
+impl LockedNode {
+    async fn new() -> Self {
+        let url = fresh_database().await;
+        let holder = Store::connect(&url, StoreOptions::default()).await.expect("connected");
+        let tenant = create_project(&holder, "ours").await;
+        let (host, _) = create_node(&holder, tenant, 1).await;
+        let lock = holder.tenant(tenant).await.expect("a transaction");
+        // On a busy machine, the database would end it otherwise.
+        lock.set("idle_in_transaction_session_timeout", "0").await.expect("set");
+        nodes::lock(&lock, host.id).await.expect("a lock");
+        let options = StoreOptions {
+            max_connections: 1,
+            acquire_timeout: Duration::from_mins(1),
+            statement_timeout: LONG,
+            lock_timeout: LONG,
+            ..StoreOptions::default()
+        };
+        let store = Store::connect(&url, options).await.expect("connected");
+        Self { holder, lock, store, host: host.id }
+    }
+
+    /// The process of the only connection.
+    async fn pid(&self) -> String {
+        query_text(&self.store, "SELECT pg_backend_pid()::text").await
+    }
+
+    async fn is_waiting(&self, pid: &str) -> bool {
+        let sql = "SELECT coalesce(string_agg(pid::text, ' '), '') FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        query_text(&self.holder, sql).await.split(' ').any(|waiting| waiting == pid)
+    }
+
+    /// Drops a transaction that waits for the lock. Without the cancellation, the only connection
+    /// would wait until its timeout.
+    async fn drop_waiting_transaction(&self) {
+        let pid = self.pid().await;
+        let request = async {
+            let tx = self.store.tenant(self.lock.tenant()).await.expect("a transaction");
+            nodes::lock(&tx, self.host).await.map(drop)
+        };
+        tokio::select! {
+            ended = request => panic!("another transaction has the lock: {ended:?}"),
+            () = async { while !self.is_waiting(&pid).await {} } => {}
+        }
+        assert_eq!(self.pid().await, pid, "the connection went back to the pool");
+        assert!(!self.is_waiting(&pid).await);
+    }
+}
+
 #[tokio::test]
 async fn the_statement_of_a_dropped_transaction_is_cancelled() {
-    let url = fresh_database().await;
-    let holder = Store::connect(&url, StoreOptions::default()).await.expect("connected");
-    let tenant = create_project(&holder, "ours").await;
-    let (host, _) = create_node(&holder, tenant, 1).await;
-    let lock = holder.tenant(tenant).await.expect("a transaction");
-    nodes::lock(&lock, host.id).await.expect("a lock");
-    let options = StoreOptions {
-        max_connections: 1,
-        acquire_timeout: Duration::from_mins(1),
-        statement_timeout: LONG,
-        lock_timeout: LONG,
-        ..StoreOptions::default()
-    };
-    let store = Store::connect(&url, options).await.expect("connected");
-    let pid = query_text(&store, "SELECT pg_backend_pid()::text").await;
-    let is_waiting = async || {
-        let sql = "SELECT coalesce(string_agg(pid::text, ' '), '') FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-        let waiting = query_text(&holder, sql).await;
-        waiting.split(' ').any(|waiting| waiting == pid)
-    };
-
-    let request = async {
-        let tx = store.tenant(tenant).await.expect("a transaction");
-        nodes::lock(&tx, host.id).await.map(drop)
-    };
-    tokio::select! {
-        ended = request => panic!("another transaction has the lock: {ended:?}"),
-        () = async { while !is_waiting().await {} } => {}
-    }
-    let again = query_text(&store, "SELECT pg_backend_pid()::text").await;
-    assert_eq!(again, pid, "the connection went back to the pool");
-    assert!(!is_waiting().await);
+    let locked = LockedNode::new().await;
+    locked.drop_waiting_transaction().await;
+    let LockedNode { lock, store, host, .. } = locked;
+    let tenant = lock.tenant();
     drop(lock);
     let tx = store.tenant(tenant).await.expect("a transaction");
-    nodes::lock(&tx, host.id).await.expect("the connection works");
+    nodes::lock(&tx, host).await.expect("the connection works");
+}
+
+/// The database or a firewall closes a connection that is idle for long.
+#[tokio::test]
+async fn statements_are_cancelled_also_after_the_connection_for_it_was_closed() {
+    let locked = LockedNode::new().await;
+    locked.drop_waiting_transaction().await;
+    let sql = "SELECT count(pg_terminate_backend(pid, 60000))::text FROM pg_stat_activity \
+               WHERE query LIKE 'SELECT pg_cancel_backend%' AND datname = current_database()";
+    assert_eq!(query_text(&locked.holder, sql).await, "1");
+    locked.drop_waiting_transaction().await;
 }
 
 #[tokio::test]
