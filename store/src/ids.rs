@@ -43,6 +43,8 @@ impl Store {
     /// # Errors
     /// The database cannot be reached or written.
     pub async fn protect_ids_after(&self, host: HostId) -> Result<(), StoreError> {
+        // Refused nodes may call often.
+        let _permit = self.acquire_share(None).await?;
         let sql = format!("SELECT protect_ids(false, {})", host.number());
         let row = self.query_alone(AssertSqlSafe(sql)).await?;
         if let Some(epoch) = row.try_get_by_index::<Option<i32>>(0)? {

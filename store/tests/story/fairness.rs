@@ -132,3 +132,22 @@ async fn work_of_a_share_gets_a_connection_while_another_share_is_in_use() {
     let third = reads("three").tenant(ours).await.expect("the place of the long list");
     drop((second, third, long_list));
 }
+
+/// Nodes that were removed call for as long as they exist.
+#[tokio::test]
+async fn the_check_of_a_lost_host_takes_a_connection_of_the_nodes() {
+    let options = StoreOptions {
+        max_connections: 5,
+        shares: Some(ShareSizes { nodes: 1, rest_reads: 1, rest_writes: 1, logins: 1 }),
+        acquire_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    };
+    let store = Store::connect(&fresh_database().await, options).await.expect("connected");
+    let tenant = create_project(&store, "ours").await;
+    let (host, _) = create_node(&store, tenant, 1).await;
+    let connection = store.fleet().await.expect("the only one of the nodes");
+    let refused = store.protect_ids_after(host.id).await;
+    assert!(matches!(refused, Err(StoreError::Unreachable(_))), "{refused:?}");
+    drop(connection);
+    store.protect_ids_after(host.id).await.expect("a connection");
+}
