@@ -13,7 +13,7 @@ use crate::nodes::{endpoint, enroll_request, join_token, metric};
 use crate::test_server::{ServerProcess, TestServer, eventually};
 
 /// A server that accepts credentials, so that nodes may share connections.
-fn harness() -> TestServer {
+pub fn harness() -> TestServer {
     TestServer::new().with_env("EVENKEELD_MAINTENANCE_MANAGER__BEARER_CREDENTIALS", "true")
 }
 

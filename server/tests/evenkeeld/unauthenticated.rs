@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 
-use crate::overload::Node;
+use crate::overload::{self, Node};
 use crate::test_server::{TestServer, eventually};
 
 const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -18,7 +18,7 @@ fn expect_end(mut connection: TcpStream) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_connection_is_closed_for_a_node_when_all_slots_are_taken() {
-    let harness = TestServer::new()
+    let harness = overload::harness()
         .with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "1h")
         .with_env("EVENKEELD_SOUTHBOUND__MAX_CONNECTIONS", "2");
     let server = harness.start_and_wait(&["all"]);
@@ -37,7 +37,7 @@ async fn a_silent_connection_is_closed_for_a_node_when_all_slots_are_taken() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_of_one_address_count_only_until_they_are_authenticated() {
     let harness =
-        TestServer::new().with_env("EVENKEELD_SOUTHBOUND__MAX_UNAUTHENTICATED_PER_ADDRESS", "1");
+        overload::harness().with_env("EVENKEELD_SOUTHBOUND__MAX_UNAUTHENTICATED_PER_ADDRESS", "1");
     let server = harness.start_and_wait(&["all"]);
     let mut nodes = Vec::new();
     for number in 1..=3 {
