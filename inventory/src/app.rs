@@ -79,11 +79,12 @@ impl AppState {
     }
 }
 
-/// Limits how many long lists are streamed at the same time, in total and per project.
+/// Limits how many long lists are streamed at the same time: in total, per project and per caller.
 #[derive(Debug)]
 pub struct StreamLimiter {
     all: Arc<Semaphore>,
     per_project: KeyedSemaphore<TenantId>,
+    per_caller: KeyedSemaphore<Arc<str>>,
 }
 
 /// Permission to stream a long list; returned on drop.
@@ -91,6 +92,7 @@ pub struct StreamLimiter {
 pub struct StreamPermit {
     _permit: OwnedSemaphorePermit,
     _project: KeyedPermit<TenantId>,
+    _caller: KeyedPermit<Arc<str>>,
 }
 
 impl StreamLimiter {
@@ -98,14 +100,20 @@ impl StreamLimiter {
         let max = max.min(Semaphore::MAX_PERMITS);
         // A project leaves a quarter to others, but at least one.
         let per_project = (max - max / 4).min(max.saturating_sub(1)).max(1);
-        Self { all: Arc::new(Semaphore::new(max)), per_project: KeyedSemaphore::new(per_project) }
+        Self {
+            all: Arc::new(Semaphore::new(max)),
+            per_project: KeyedSemaphore::new(per_project),
+            per_caller: KeyedSemaphore::new(max.div_ceil(2)),
+        }
     }
 
-    /// Takes a permit to stream a list of a project; none if too many are being streamed.
-    pub fn try_acquire(&self, project: TenantId) -> Option<StreamPermit> {
+    /// Takes a permit to stream a list of a project for a caller; none if too many are being
+    /// streamed.
+    pub fn try_acquire(&self, project: TenantId, caller: &str) -> Option<StreamPermit> {
+        let caller = self.per_caller.try_acquire(caller.into())?;
         let project = self.per_project.try_acquire(project)?;
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some(StreamPermit { _permit: permit, _project: project })
+        Some(StreamPermit { _permit: permit, _project: project, _caller: caller })
     }
 }
 
@@ -132,19 +140,37 @@ mod tests {
 
     use super::*;
 
+    fn project(n: u128) -> TenantId {
+        TenantId::new(Uuid::from_u128(n))
+    }
+
+    /// Takes permits for callers that each stream one list, until there is none.
+    fn take_all(streams: &StreamLimiter, n: u128) -> Vec<StreamPermit> {
+        let take = |caller: u32| streams.try_acquire(project(n), &format!("{n} {caller}"));
+        (0..100).map_while(take).collect()
+    }
+
     #[test]
     fn a_project_leaves_streams_to_others() {
-        let project = |n| TenantId::new(Uuid::from_u128(n));
         for (max, most) in [(0, 0), (1, 1), (2, 1), (8, 6)] {
             let streams = StreamLimiter::new(max);
-            let taken: Vec<_> =
-                std::iter::from_fn(|| streams.try_acquire(project(1))).take(100).collect();
+            let taken = take_all(&streams, 1);
             assert_eq!(taken.len(), most, "of {max}");
-            let others: Vec<_> =
-                std::iter::from_fn(|| streams.try_acquire(project(2))).take(100).collect();
+            let others = take_all(&streams, 2);
             assert_eq!(taken.len() + others.len(), max, "of {max}");
             drop(taken);
-            assert_eq!(streams.try_acquire(project(1)).is_some(), max > 0);
+            assert_eq!(streams.try_acquire(project(1), "one").is_some(), max > 0);
+        }
+    }
+
+    #[test]
+    fn a_caller_leaves_streams_to_others() {
+        for (max, most) in [(1, 1), (2, 1), (5, 3), (8, 4)] {
+            let streams = StreamLimiter::new(max);
+            let take = |n: u128| streams.try_acquire(project(n), "one");
+            let taken: Vec<_> = (0..100).map_while(take).collect();
+            assert_eq!(taken.len(), most, "of {max}");
+            assert_eq!(streams.try_acquire(project(100), "other").is_some(), max > 1);
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::list_json::{ListJson, ListTail};
 use super::{ListPart, json_response};
-use crate::app::{App, StreamPermit};
+use crate::app::StreamPermit;
 use crate::call::Call;
 use crate::problem::Problem;
 
@@ -52,7 +52,7 @@ pub async fn answer(
     let (permit, room) = if left <= chunk_size.into() {
         (None, chunk_size.saturating_add(1))
     } else {
-        (Some(acquire_stream_permit(&call.app, project)?), chunk_size)
+        (Some(acquire_stream_permit(call, project)?), chunk_size)
     };
     // Errors in the first chunk still get a status.
     writer.begin_next().await?;
@@ -63,7 +63,7 @@ pub async fn answer(
     // The list is longer than its total, so it needs a permit after all.
     let permit = match permit {
         Some(permit) => permit,
-        None => acquire_stream_permit(&call.app, project)?,
+        None => acquire_stream_permit(call, project)?,
     };
     // From here on, the permits to stream limit the connections.
     writer.tx.release_share();
@@ -85,8 +85,9 @@ pub async fn answer(
 }
 
 /// Acquires the permit to stream a long list.
-fn acquire_stream_permit(app: &App, project: TenantId) -> Result<StreamPermit, Problem> {
-    app.streams.try_acquire(project).ok_or_else(|| {
+fn acquire_stream_permit(call: &Call, project: TenantId) -> Result<StreamPermit, Problem> {
+    let caller = call.caller()?.actor_name();
+    call.app.streams.try_acquire(project, &caller).ok_or_else(|| {
         Problem::overloaded(
             "too many long lists are being streamed; try again in a moment, or set pageSize",
         )
