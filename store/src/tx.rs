@@ -137,7 +137,7 @@ impl Tx {
         self.tenant
     }
 
-    /// Returns the place in the share but keeps the connection, for work that has a limit of its
+    /// Returns the permit of the share but keeps the connection, for work that has a limit of its
     /// own.
     pub fn release_share(&mut self) {
         self.transaction.release_share();

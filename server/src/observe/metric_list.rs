@@ -110,7 +110,7 @@ const CONNECTIONS: &[MetricDescription] = &[
         "evenkeel_connections_unauthenticated_total",
         Counter,
         &[],
-        "Connections that were closed because they had no authenticated call in time, or because a newer one needed their place.",
+        "Connections that were closed because they had no authenticated call in time, or because a newer one needed their slot.",
     ),
     metric(
         "evenkeel_handshakes_total",

@@ -129,7 +129,8 @@ async fn work_of_a_share_gets_a_connection_while_another_share_is_in_use() {
     drop(first);
     let mut long_list = reads("one").tenant(ours).await.expect("a connection");
     long_list.release_share();
-    let third = reads("three").tenant(ours).await.expect("the place of the long list");
+    let third =
+        reads("three").tenant(ours).await.expect("the connection that the long list leaves");
     drop((second, third, long_list));
 }
 
