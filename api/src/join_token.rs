@@ -9,6 +9,7 @@ use crate::{Input, Timestamps};
 /// Permission for machines to join a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the resource")]
 pub struct JoinTokenResource {
     /// Resource ID.
     pub resource_id: String,

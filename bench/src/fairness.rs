@@ -130,7 +130,7 @@ async fn prepare(
     harness: &BenchHarness,
 ) -> anyhow::Result<(Arc<Vec<PollingNode>>, Disturber)> {
     let size = ProjectSize { hosts: args.hosts, sites: (args.hosts / HOSTS_PER_SITE).max(1) };
-    let (store, disturbed, _) = seed::fill_project(harness, size, true).await?;
+    let (store, other_project, _) = seed::fill_project(harness, size, true).await?;
     let now = SystemClock.now();
     let tx = store.fleet().await?;
     let name = ProjectName::parse("name", "nodes")?;
@@ -141,7 +141,7 @@ async fn prepare(
     let nodes = seed::seed_nodes(&store, project.id, &authority, NODES, now).await?;
     fill::vacuum_and_checkpoint(&store, &harness.superuser_url()).await?;
     store.close().await;
-    let role = Role::Read(disturbed.uuid());
+    let role = Role::Read(other_project.uuid());
     let issued = authority.issue_operator("reader", &[role], TimeDelta::days(1), now)?;
     let disturber = Disturber {
         rest: harness.address("rest")?.to_owned(),

@@ -127,7 +127,7 @@ fn main() -> anyhow::Result<ExitCode> {
     runtime.enable_all().build()?.block_on(async {
         match command {
             Command::Benchmark(benchmark) => run_until_signal(Box::pin(benchmark.run())).await,
-            Command::Helper(measured) => measured.run().await,
+            Command::Helper(measured) => Box::pin(measured.run()).await,
         }
     })
 }
@@ -153,7 +153,8 @@ impl HelperProcess {
             Self::Echo(args) => echo::run(&args).await,
             Self::Serve { arguments } => {
                 let line = std::iter::once("evenkeeld".to_owned()).chain(arguments);
-                Ok(evenkeel_server::run(evenkeel_server::Cli::try_parse_from(line)?).await)
+                let cli = evenkeel_server::Cli::try_parse_from(line)?;
+                Ok(Box::pin(evenkeel_server::run(cli)).await)
             }
         }
     }

@@ -123,13 +123,11 @@ impl<'a> NodeTransaction<'a> {
         };
         let charged =
             daily_usage::charge_node(&self.tx, self.host.id, amount.name(), charge.cost).await;
-        match charged.map_err(status::from_store_error)? {
-            Some(wait) => Err(limits.refuse_charge(node, &charge, wait)),
-            None => {
-                limits.note_charged(node, &charge);
-                Ok(())
-            }
+        if let Some(wait) = charged.map_err(status::from_store_error)? {
+            return Err(limits.refuse_charge(node, &charge, wait));
         }
+        limits.note_charged(node, &charge);
+        Ok(())
     }
 
     pub async fn find_run(&self, attempt: AttemptId) -> Result<Option<UpdateRun>, StoreError> {

@@ -72,7 +72,7 @@ pub(crate) struct MigrateArgs {
     /// disks.
     ///
     /// The IDs of what was created after the backup are never given again. Servers notice by
-    /// themselves that a database was restored with pg_restore, recovered to a point in time, or has
+    /// themselves that a database was restored with `pg_restore`, recovered to a point in time, or has
     /// failed over.
     #[arg(long)]
     pub(crate) restored: bool,

@@ -7,5 +7,5 @@ use evenkeel_server::Cli;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    evenkeel_server::run(Cli::parse()).await
+    Box::pin(evenkeel_server::run(Cli::parse())).await
 }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     /// Takes connections for callers that each have one, until the next one has to wait.
-    async fn take_all(shares: &ConnectionShares, project: &ProjectKey) -> Vec<SharePermit> {
+    fn take_all(shares: &ConnectionShares, project: &ProjectKey) -> Vec<SharePermit> {
         let mut permits = Vec::new();
         for n in 0..100 {
             let caller: Arc<str> = format!("{project:?} {n}").into();
@@ -270,16 +270,16 @@ mod tests {
     async fn a_project_leaves_a_part_of_a_share_to_others() {
         for (size, most) in [(2, 1), (3, 2), (4, 3), (8, 6)] {
             let shares = shares(size);
-            let taken = take_all(&shares, &project(1)).await;
+            let taken = take_all(&shares, &project(1));
             assert_eq!(taken.len(), most, "of {size}");
-            assert!(!take_all(&shares, &project(2)).await.is_empty(), "of {size}");
+            assert!(!take_all(&shares, &project(2)).is_empty(), "of {size}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_connections_of_a_share_are_not_taken_from_another() {
         let shares = shares(1);
-        let _reads = take_all(&shares, &project(1)).await;
+        let _reads = take_all(&shares, &project(1));
         for share in [ConnectionShare::Nodes, ConnectionShare::RestWrites, ConnectionShare::Logins]
         {
             shares.acquire(share, Some(&project(1)), None).await.expect("its own connection");
@@ -314,7 +314,7 @@ mod tests {
             Err(StoreError::ShareInUse { limit: ShareLimit::PerCaller, .. })
         ));
         let shares = self::shares(4);
-        let _all = take_all(&shares, &project(1)).await;
+        let _all = take_all(&shares, &project(1));
         let read = shares.acquire(ConnectionShare::RestReads, Some(&project(1)), None).await;
         assert!(matches!(read, Err(StoreError::ShareInUse { limit: ShareLimit::PerProject, .. })));
     }

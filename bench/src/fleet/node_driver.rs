@@ -319,15 +319,11 @@ impl NodeDriver {
     fn connection_for(&self, index: usize) -> Option<(CallConnection, bool)> {
         let is_back = self.returning_nodes.is_back(index);
         let missing = is_back.then(|| self.connections.missing(index)).flatten();
-        match missing {
-            Some((dialer, number, shows_certificate)) => {
-                Some((CallConnection::Dial(Box::new(dialer), number), shows_certificate))
-            }
-            None => {
-                let channel = self.connections.channel(index)?;
-                Some((CallConnection::Open(channel), self.connections.shows_certificate(index)))
-            }
+        if let Some((dialer, number, shows_certificate)) = missing {
+            return Some((CallConnection::Dial(Box::new(dialer), number), shows_certificate));
         }
+        let channel = self.connections.channel(index)?;
+        Some((CallConnection::Open(channel), self.connections.shows_certificate(index)))
     }
 
     /// Records a finished task. Cancelled calls of disconnected nodes are ignored.

@@ -141,8 +141,8 @@ async fn users_of_two_issuers_with_the_same_name_have_limits_of_their_own() {
     let answer = server.send(request(&server, Caller::Reader, "GET regions", Body::empty())).await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "our reader uses its part");
     let roles = [Role::Read(server.ours.uuid())];
-    let issued = login.issue_operator("reader", &roles, TimeDelta::hours(1), server.now());
-    let token = issued.expect("a token").token;
+    let token = login.issue_operator("reader", &roles, TimeDelta::hours(1), server.now());
+    let token = token.expect("a token").token;
     let other = server.client(Some(token.reveal()), None);
     other.expect_ok("GET /v1/projects/ours/regions", None).await;
     drop(connection);

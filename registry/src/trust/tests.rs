@@ -21,10 +21,10 @@ fn new_signatures_are_appended_and_the_oldest_ones_removed() {
     assert!(!append_signatures(&mut list, vec![2, 1]));
     assert!(append_signatures(&mut list, vec![2, 3]));
     assert_eq!(list, [1, 2, 3]);
-    let last = usize::MAX / 2;
-    let more: Vec<usize> = (last - 20..last).collect();
+    let end = usize::MAX / 2;
+    let more: Vec<usize> = (end - 20..end).collect();
     assert!(append_signatures(&mut list, more));
-    let expected: Vec<usize> = (last - MAX_SIGNATURES..last).collect();
+    let expected: Vec<usize> = (end - MAX_SIGNATURES..end).collect();
     assert_eq!(list, expected);
 }
 

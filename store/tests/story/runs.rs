@@ -282,7 +282,7 @@ async fn a_decision_reads_the_policies_and_windows_of_its_chain() {
 async fn a_contact_is_never_in_the_future() {
     let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
-    let (_, lost) = create_node(&store, tenant, 2).await;
+    let (_, other) = create_node(&store, tenant, 2).await;
     let at = |minutes| NOON + TimeDelta::minutes(minutes);
     let last = async |id: InstanceId| {
         let tx = store.tenant(tenant).await.expect("a transaction");
@@ -301,7 +301,7 @@ async fn a_contact_is_never_in_the_future() {
     assert_eq!(last(instance.id).await, Some(at(6)));
 
     // The database was ahead itself: the next contact replaces such a time, or housekeeping does.
-    for id in [instance.id, lost.id] {
+    for id in [instance.id, other.id] {
         record(id, ahead, Some(ahead), ahead).await;
         assert_eq!(last(id).await, Some(ahead));
     }
@@ -314,7 +314,7 @@ async fn a_contact_is_never_in_the_future() {
         corrected
     };
     assert_eq!([correct(at(8)).await, correct(at(8)).await], [1, 0]);
-    assert_eq!([last(instance.id).await, last(lost.id).await], [Some(at(7)), Some(at(8))]);
+    assert_eq!([last(instance.id).await, last(other.id).await], [Some(at(7)), Some(at(8))]);
 }
 
 #[tokio::test]

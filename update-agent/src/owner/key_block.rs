@@ -1,4 +1,4 @@
-//! Reads the fingerprints of OpenPGP public keys (RFC 9580), armored or binary.
+//! Reads the fingerprints of `OpenPGP` public keys (RFC 9580), armored or binary.
 
 use std::fmt::Write as _;
 
@@ -177,8 +177,8 @@ Q+47JAY=
         // As apt's deb822 format has it.
         let field: String = RFC_KEY
             .lines()
-            .map(|line| format!(" {}\n", if line.is_empty() { "." } else { line }))
-            .collect();
+            .map(|line| if line.is_empty() { "." } else { line })
+            .fold(String::new(), |field, line| field + " " + line + "\n");
         assert_eq!(armored_fingerprints(&field).unwrap(), [RFC_FINGERPRINT]);
     }
 

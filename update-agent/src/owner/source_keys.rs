@@ -183,8 +183,9 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_write_or_apt_cannot_read_is_an_error() {
+        type Change = fn(&Machine);
         let (text, _) = armored_key(1);
-        let cases: [(&str, fn(&Machine)); 8] = [
+        let cases: [(&str, Change); 8] = [
             ("users other than root", |m| m.set_mode("own.asc", 0o664)),
             ("users other than root", |m| m.set_mode("", 0o777)),
             ("_apt", |m| m.set_mode("own.asc", 0o600)),

@@ -88,7 +88,7 @@ fn open_regular(path: &Path) -> io::Result<Option<(File, u64)>> {
         Err(error) => return Err(error.into()),
     };
     let metadata = file.metadata()?;
-    Ok(metadata.is_file().then(|| (file, metadata.len())))
+    Ok(metadata.is_file().then_some((file, metadata.len())))
 }
 
 fn copy(file: File, size: u64, path: &Path) -> io::Result<()> {
