@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_has_one_place_for_the_uuid() {
+    fn a_pattern_contains_the_uuid_once() {
         for bad in ["", "edgenode", "{uuid}{uuid}", "{UUID}"] {
             assert_eq!(NodePattern::new(bad), Err(BadNodePattern), "{bad}");
         }

@@ -150,7 +150,7 @@ async fn a_long_poll_renews_an_expired_certificate() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_renewed_when_the_server_asks_for_it() {
+async fn a_certificate_is_renewed_when_the_server_requests_it() {
     let server = TestServer::start_on_loopback().await;
     let machine = Machine::enrolled(&server).await;
     let key = fs::read(machine.paths.key()).unwrap();
@@ -201,7 +201,7 @@ async fn a_failed_renewal_does_not_stop_polls_and_is_not_tried_at_each_poll() {
 }
 
 #[tokio::test]
-async fn a_refused_renewal_says_what_to_do_and_is_tried_at_the_next_poll() {
+async fn a_refused_renewal_has_advice_and_is_tried_again_at_the_next_poll() {
     let server = TestServer::start_on_loopback().await;
     let machine = Machine::enrolled(&server).await;
     let link = machine.link(&server);
