@@ -16,9 +16,11 @@ use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::{hosts, instances};
 use evenkeel_test_support::{certificate_request, decryption_certificate_request, node_key};
+use futures_util::future::join;
 use tonic::{Code, Request, Status};
 
 use crate::fleet::sample;
+use crate::long_poll::{wait_for_long_polls, with_timeout};
 use crate::replicas::with_full_audit;
 use crate::test_server::{
     TestNode, TestServer, begin_request, downloaded, downloading, enroll_request, facts,
@@ -282,6 +284,26 @@ async fn a_poll_requests_the_renewal_of_a_certificate_that_is_older_than_a_day()
     let renewed = fixture.renew(&node).await.expect("renewed");
     node.certificate = parse_certificate(&renewed.certificate);
     assert!(!fixture.poll(&node).await.expect("answered").renew_certificate);
+}
+
+#[tokio::test]
+async fn a_long_poll_with_an_old_certificate_lasts_its_time_and_requests_the_renewal() {
+    let fixture = CertificateFixture::new().await;
+    let node = fixture.enroll(1, 1).await;
+    fixture.server.clock.advance(TimeDelta::hours(25));
+    let previous = fixture.poll(&node).await.expect("answered");
+    assert!(previous.renew_certificate);
+    let request = PollRequest {
+        facts_digest: fixture.server.node_state(&node.node).await.facts_digest,
+        decision_tag: previous.decision_tag,
+        long_poll_millis: 300,
+        ..PollRequest::default()
+    };
+    let poll = with_timeout(fixture.send_poll(&node.certificate, request));
+    let (answer, ()) = join(poll, wait_for_long_polls(&fixture.manager, 1)).await;
+    let answer = answer.expect("answered");
+    assert_eq!(answer.decision_tag, previous.decision_tag);
+    assert!(answer.renew_certificate);
 }
 
 #[tokio::test]

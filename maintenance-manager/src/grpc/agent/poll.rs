@@ -196,7 +196,9 @@ async fn try_without_write(
 }
 
 /// Whether the poll may wait: the node already has this decision, and the answer requests nothing
-/// from it and renews nothing.
+/// from it and contains no new credential. A certificate that is due for renewal does not prevent
+/// it: the answer at the end requests the renewal as well, and if renewals fail, the whole fleet
+/// would poll at short intervals.
 fn may_long_poll(
     manager: &MaintenanceManager,
     node: &Node,
@@ -210,7 +212,7 @@ fn may_long_poll(
         && options.decision_tag == cached.answer.tag
         && !answer.want_facts
         && !answer.want_packages
-        && !needs_renewal(manager, node, manager.now())
+        && !needs_new_credential(manager, node, manager.now())
 }
 
 /// Builds the response. Its times are relative to the current time.
@@ -225,8 +227,6 @@ fn build_response(
     };
     let now = manager.now();
     let next = || next_poll_millis(manager, node.host, own, now);
-    let renew_certificate =
-        matches!(node.proof, NodeProof::Certificate { .. }) && needs_renewal(manager, node, now);
     Ok(PollResponse {
         facts_required: own.want_facts,
         packages_required: own.want_packages,
@@ -238,7 +238,7 @@ fn build_response(
         next_long_poll_millis: pause
             .map_or_else(|| long_poll_millis(manager, node.host, now), |_| 0),
         reconnect_spread_millis: to_millis(manager.load.spread()),
-        renew_certificate,
+        renew_certificate: needs_new_certificate(node, now),
     })
 }
 
@@ -374,11 +374,18 @@ fn to_millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Whether the certificate is older than a day, or two thirds of the lifetime of the credential have
-/// passed.
-fn needs_renewal(manager: &MaintenanceManager, node: &Node, now: Time) -> bool {
+/// Whether the certificate is older than a day.
+fn needs_new_certificate(node: &Node, now: Time) -> bool {
     match node.proof {
         NodeProof::Certificate { issued_at } => CERTIFICATE_RENEWAL_AGE < now - issued_at,
+        NodeProof::Credential { .. } => false,
+    }
+}
+
+/// Whether two thirds of the lifetime of the credential have passed.
+fn needs_new_credential(manager: &MaintenanceManager, node: &Node, now: Time) -> bool {
+    match node.proof {
+        NodeProof::Certificate { .. } => false,
         NodeProof::Credential { expires_at } => {
             let lifetime = to_time_delta(manager.settings.credential_lifetime);
             expires_at - now <= lifetime / 3
@@ -392,8 +399,7 @@ fn renew_credential(
     node: &Node,
     now: Time,
 ) -> Result<String, Status> {
-    let has_credential = matches!(node.proof, NodeProof::Credential { .. });
-    if !has_credential || !needs_renewal(manager, node, now) {
+    if !needs_new_credential(manager, node, now) {
         return Ok(String::new());
     }
     let lifetime = to_time_delta(manager.settings.credential_lifetime);
