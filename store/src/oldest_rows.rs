@@ -6,24 +6,34 @@ use evenkeel_domain::Time;
 use crate::error::StoreError;
 use crate::tx::{FleetTx, query_one};
 
-/// Name of the data, as in the metrics of housekeeping, its table and the time by which it ages.
-const AGED_DATA: [(&str, &str, &str); 5] = [
+/// Name of data of projects, its table and the time by which it ages.
+const DATA_OF_PROJECTS: [(&str, &str, &str); 7] = [
     ("runs", "update_runs", "ended_at"),
     ("contents", "contents", "used_at"),
     ("slots", "update_slots", "until_at"),
     ("versions", "package_versions", "last_seen"),
     ("tokens", "node_tokens", "expires_at"),
+    ("node_daily_usage", "node_daily_usage", "full_at"),
+    ("project_daily_usage", "project_daily_usage", "full_at"),
 ];
+
+/// The same for data that belongs to no project.
+const DATA_OF_SERVERS: [(&str, &str, &str); 2] =
+    [("operator_tokens", "operator_tokens", "expires_at"), ("logins", "logins", "expires_at")];
 
 /// Reads the time of the oldest row of each kind of data, of all projects; none if there is no row.
 /// One lookup in an index per project.
 pub async fn read(tx: &FleetTx) -> Result<Vec<(&'static str, Option<Time>)>, StoreError> {
     let mut oldest = Vec::new();
-    for (name, table, column) in AGED_DATA {
+    for (name, table, column) in DATA_OF_PROJECTS {
         let sql = format!(
             "SELECT min(o.at) FROM projects p CROSS JOIN LATERAL (SELECT t.{column} AS at FROM {table} t \
              WHERE t.tenant_id = p.tenant_id AND t.{column} IS NOT NULL ORDER BY t.{column} LIMIT 1) o"
         );
+        oldest.push((name, first_time(tx, &sql).await?));
+    }
+    for (name, table, column) in DATA_OF_SERVERS {
+        let sql = format!("SELECT {column} FROM {table} ORDER BY {column} LIMIT 1");
         oldest.push((name, first_time(tx, &sql).await?));
     }
     let sql = "SELECT at FROM change_log ORDER BY xid, seq LIMIT 1";

@@ -1,11 +1,18 @@
 //! The clock of the database, and the ages that count by it.
 
+use std::time::Duration;
+
 use chrono::TimeDelta;
-use evenkeel_domain::id::InstanceId;
+use evenkeel_domain::id::{HostId, InstanceId};
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_kit::{Clock, SystemClock, TestClock};
+use evenkeel_store::daily_usage::{self, ProjectCharge};
+use evenkeel_store::operator_tokens::{self, OperatorToken};
 use evenkeel_store::testing::fresh_store;
-use evenkeel_store::{ClockAgreement, Lease, oldest_rows, package_versions, sequence_usage};
+use evenkeel_store::{
+    ClockAgreement, Lease, logins, oldest_rows, package_versions, sequence_usage,
+};
+use uuid::Uuid;
 
 use crate::fixtures::{NOON, store_with_project, store_with_two_projects};
 
@@ -36,7 +43,18 @@ async fn the_oldest_row_of_all_projects_is_found() {
         all.iter().find(|(what, _)| *what == name).map(|(_, oldest)| *oldest).expect("listed")
     };
     let empty = read().await;
-    for name in ["runs", "contents", "slots", "versions", "tokens"] {
+    let without_rows = [
+        "runs",
+        "contents",
+        "slots",
+        "versions",
+        "tokens",
+        "node_daily_usage",
+        "project_daily_usage",
+        "operator_tokens",
+        "logins",
+    ];
+    for name in without_rows {
         assert_eq!(find(&empty, name), None, "{name}");
     }
     assert!(find(&empty, "changes").is_some(), "the projects were created");
@@ -49,7 +67,37 @@ async fn the_oldest_row_of_all_projects_is_found() {
         recorded.expect("recorded");
         tx.commit().await.expect("committed");
     }
-    assert_eq!(find(&read().await, "versions"), Some(NOON - TimeDelta::days(1)));
+    for (n, at) in [(1, NOON), (2, NOON - TimeDelta::days(2))] {
+        let tx = store.fleet().await.expect("a transaction");
+        let id = Uuid::from_u128(n);
+        logins::begin(&tx, id, "alice", at, NOON).await.expect("recorded");
+        let token = OperatorToken {
+            id,
+            subject: "alice".to_owned(),
+            roles: Vec::new(),
+            issued_at: at - TimeDelta::days(1),
+            expires_at: at,
+            revoked_at: None,
+            revoked_by: None,
+        };
+        operator_tokens::record(&tx, &token).await.expect("recorded");
+        let charge = ProjectCharge { tenant: one, amount: "runs", cost: Duration::from_mins(1) };
+        daily_usage::charge_projects(&tx, &[charge]).await.expect("charged");
+        tx.commit().await.expect("committed");
+    }
+    let tx = store.tenant(other).await.expect("a transaction");
+    let charged =
+        daily_usage::charge_node(&tx, HostId::nth(1), "runs", Duration::from_mins(1)).await;
+    assert_eq!(charged.expect("an answer"), None);
+    tx.commit().await.expect("committed");
+    let all = read().await;
+    assert_eq!(find(&all, "versions"), Some(NOON - TimeDelta::days(1)));
+    for name in ["logins", "operator_tokens"] {
+        assert_eq!(find(&all, name), Some(NOON - TimeDelta::days(2)), "{name}");
+    }
+    for name in ["node_daily_usage", "project_daily_usage"] {
+        assert!(find(&all, name).is_some(), "{name}");
+    }
 }
 
 #[tokio::test]
