@@ -30,6 +30,10 @@ const NO_CERTIFICATE: &str = "the connection has no client certificate: enrol th
 const NOT_WITH_A_CREDENTIAL: &str = "certificates are renewed only over a connection with the client \
     certificate of the node; polls renew a bearer credential";
 
+/// Why a credential of an earlier release is refused: it does not name the key of its node.
+const NO_KEY: &str = "the credential names no key: it is of an earlier release, or for EIM's agents. \
+    Enrol this machine again (`evenkeel-agent enroll`)";
+
 /// One of our own nodes, as its client certificate or its credential names it. Whether its host was
 /// enrolled with the same key is checked when the host is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +82,12 @@ fn node_from_token(
     let caller = verify(authority, metadata, now).map_err(status::from_auth_error)?;
     let denied = || Status::permission_denied("this credential is not one of a node");
     let project = caller.node_project().ok_or_else(denied)?;
-    // Only our own credentials name a key.
-    let key = caller.node_key.clone().ok_or_else(denied)?;
+    let key = match &caller.node_key {
+        Some(key) => key.clone(),
+        None if caller.issued_by_us => return Err(Status::permission_denied(NO_KEY)),
+        // An external issuer names no key.
+        None => return Err(denied()),
+    };
     Ok(Node {
         tenant: TenantId::new(project),
         host: caller.subject.parse().map_err(|_| denied())?,

@@ -346,6 +346,17 @@ async fn a_credential_does_not_renew_certificates() {
 }
 
 #[tokio::test]
+async fn a_node_whose_credential_names_no_key_must_enrol_again() {
+    let fixture = CertificateFixture::new().await;
+    let node = fixture.server.node().await;
+    let of_earlier_release = fixture.server.host_token(node.host);
+    let poll = with_credential(&of_earlier_release, PollRequest::default());
+    let refused = fixture.server.manager.poll(poll).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().contains("evenkeel-agent enroll"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_cached_answer_is_given_only_to_the_key_that_it_was_made_for() {
     let fixture = CertificateFixture::new().await;
     let node = fixture.enroll(1, 1).await;
