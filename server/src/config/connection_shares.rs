@@ -7,6 +7,10 @@ use super::Config;
 /// Fewer connections are not divided.
 const MIN_CONNECTIONS_FOR_SHARES: u32 = 8;
 
+/// Connections of no share: for the heartbeat of the change log, the time of the database and the
+/// readiness check, which must work while all shares are in use.
+const SPARE_CONNECTIONS: u32 = 1;
+
 /// The search for runs that have timed out holds one connection, and uses another one.
 const MIN_NODE_CONNECTIONS: u32 = 2;
 
@@ -25,7 +29,7 @@ impl Config {
         let rest_writes = database.rest_write_connections.unwrap_or(total / 10).max(1);
         let logins = (total / 16).max(1);
         let streams = u32::try_from(self.max_streams()).unwrap_or(u32::MAX);
-        let others = [rest_reads, rest_writes, logins, streams];
+        let others = [rest_reads, rest_writes, logins, streams, SPARE_CONNECTIONS];
         let others = others.into_iter().fold(0, u32::saturating_add);
         match total.checked_sub(others) {
             Some(nodes) if nodes >= MIN_NODE_CONNECTIONS => {
@@ -33,7 +37,7 @@ impl Config {
             }
             _ => Err(format!(
                 "database.rest_read_connections ({rest_reads}), database.rest_write_connections ({rest_writes}), the streamed lists \
-                 ({streams}) and logins ({logins}) leave fewer than {MIN_NODE_CONNECTIONS} connections of \
+                 ({streams}), logins ({logins}) and checks ({SPARE_CONNECTIONS}) leave fewer than {MIN_NODE_CONNECTIONS} connections of \
                  database.max_connections ({total}) to nodes"
             )),
         }
@@ -64,10 +68,22 @@ mod tests {
     #[test]
     fn nodes_have_most_of_the_connections() {
         for (total, nodes, rest_reads, rest_writes, logins) in
-            [(8, 4, 1, 1, 1), (16, 10, 2, 1, 1), (32, 17, 5, 3, 2), (100, 60, 16, 10, 6)]
+            [(8, 3, 1, 1, 1), (16, 9, 2, 1, 1), (32, 16, 5, 3, 2), (100, 59, 16, 10, 6)]
         {
             let expected = ShareSizes { nodes, rest_reads, rest_writes, logins };
             assert_eq!(shares(total, None), Ok(Some(expected)), "{total}");
+        }
+    }
+
+    #[test]
+    fn a_connection_belongs_to_no_share() {
+        for total in [8, 16, 32, 100] {
+            let mut config = Config::default();
+            config.database.max_connections = total;
+            let sizes = config.connection_shares().unwrap().unwrap();
+            let streams = u32::try_from(config.max_streams()).unwrap();
+            let shared = [sizes.nodes, sizes.rest_reads, sizes.rest_writes, sizes.logins, streams];
+            assert_eq!(shared.into_iter().sum::<u32>() + SPARE_CONNECTIONS, total);
         }
     }
 
@@ -78,9 +94,9 @@ mod tests {
 
     #[test]
     fn shares_without_two_connections_for_nodes_are_refused() {
-        let refused = shares(30, Some(20)).unwrap_err();
-        assert!(refused.contains("database.rest_read_connections (20)"), "{refused}");
-        let nodes = shares(30, Some(19)).unwrap().map(|sizes| sizes.nodes);
+        let refused = shares(30, Some(19)).unwrap_err();
+        assert!(refused.contains("database.rest_read_connections (19)"), "{refused}");
+        let nodes = shares(30, Some(18)).unwrap().map(|sizes| sizes.nodes);
         assert_eq!(nodes, Some(MIN_NODE_CONNECTIONS));
         assert!(shares(30, Some(u32::MAX)).is_err());
     }
