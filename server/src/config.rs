@@ -200,6 +200,10 @@ pub(crate) struct SouthboundConfig {
     /// replaces one that is older than 3 s, or is refused. Nodes behind one NAT router share an
     /// address, but they count only until their first call.
     pub(crate) max_unauthenticated_per_address: usize,
+    /// Maximum number of open connections per node that shows a client certificate; 0 for no limit.
+    /// A new connection replaces the oldest one of its node. Bearer credentials are not limited,
+    /// because a proxy may share one connection among many nodes.
+    pub(crate) max_connections_per_node: usize,
     /// Addresses of the proxies in front of the listener. Their connections must begin with a
     /// header of the PROXY protocol, version 2; limits by address use the address in it.
     pub(crate) trusted_proxies: Vec<IpAddr>,
@@ -234,6 +238,7 @@ impl Default for SouthboundConfig {
             max_connections: 100_000,
             max_unauthenticated_connections: 50_000,
             max_unauthenticated_per_address: 10_000,
+            max_connections_per_node: 16,
             trusted_proxies: Vec::new(),
             memory_limit: 0,
             max_calls_per_connection: 32,

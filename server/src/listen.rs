@@ -1,6 +1,7 @@
 //! Sockets: bound before the process reports that it is ready, limited in number, with TCP
 //! keepalive.
 
+mod node_connections;
 mod unauthenticated;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use node_connections::{NodeConnections, NodeSlot};
 pub(crate) use unauthenticated::{
     UnauthenticatedConnections, UnauthenticatedLimits, UnauthenticatedSlot,
 };

@@ -30,7 +30,9 @@ use tower::util::MapRequestLayer;
 use crate::app_context::AppContext;
 use crate::client_certificates::peer_certificate;
 use crate::config::SouthboundConfig;
-use crate::listen::{Connection, ConnectionSlot, Listener, UnauthenticatedSlot};
+use crate::listen::{
+    Connection, ConnectionSlot, Listener, NodeConnections, NodeSlot, UnauthenticatedSlot,
+};
 use crate::observe::CallMetricsLayer;
 use crate::proxy_header::TrustedProxies;
 
@@ -158,6 +160,7 @@ struct HandshakeHandler {
     authentication_timeout: Duration,
     handshake_slots: Semaphore,
     proxies: TrustedProxies,
+    nodes: NodeConnections,
     sender: mpsc::Sender<io::Result<TlsConnection>>,
     ok: Counter,
     failed: Counter,
@@ -178,6 +181,7 @@ impl HandshakeHandler {
             authentication_timeout: config.authentication_timeout,
             handshake_slots: Semaphore::new(processors.saturating_mul(HANDSHAKES_PER_CPU)),
             proxies: TrustedProxies::new(&config.trusted_proxies),
+            nodes: NodeConnections::new(config.max_connections_per_node),
             sender: give,
             ok: metrics::counter!(HANDSHAKES_TOTAL, "outcome" => "ok"),
             failed: metrics::counter!(HANDSHAKES_TOTAL, "outcome" => "failed"),
@@ -196,8 +200,12 @@ impl HandshakeHandler {
                     Some(_) => Some(REJECTION_TIMEOUT),
                     None => Some(self.authentication_timeout).filter(|within| !within.is_zero()),
                 };
+                let certificate = peer_certificate(stream.get_ref().1);
+                // A connection that is only refused must not replace one that is served.
+                let counted = certificate.as_deref().filter(|_| admitted.rejection.is_none());
                 let secured = TlsConnection {
-                    certificate: peer_certificate(stream.get_ref().1),
+                    node: counted.and_then(|certificate| self.nodes.enter(certificate)),
+                    certificate,
                     stream,
                     client: (client != peer.0).then_some(client),
                     unauthenticated,
@@ -292,6 +300,8 @@ impl SlotUntilClosed {
 struct TlsConnection {
     stream: TlsStream<TcpStream>,
     certificate: Option<Arc<NodeCertificate>>,
+    /// None if the node has shown no certificate, or its connections are not limited.
+    node: Option<NodeSlot>,
     /// Address of the client, if a proxy named it.
     client: Option<SocketAddr>,
     /// None after the first authenticated call.
@@ -323,6 +333,7 @@ impl TlsConnection {
     /// Returns whether the connection is closed for reading.
     fn is_closed_for_reading(&mut self, context: &mut Context<'_>) -> bool {
         self.update_unauthenticated_slot(context);
+        self.has_ended |= self.node.as_mut().is_some_and(|node| node.is_replaced(context));
         if self.has_ended {
             return true;
         }

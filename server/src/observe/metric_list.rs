@@ -113,6 +113,12 @@ const CONNECTIONS: &[MetricDescription] = &[
         "Connections that were closed because they had no authenticated call in time, or because a newer one needed their slot.",
     ),
     metric(
+        "evenkeel_connections_replaced_total",
+        Counter,
+        &[],
+        "Connections of nodes that were closed because the node opened more than `southbound.max_connections_per_node`.",
+    ),
+    metric(
         "evenkeel_handshakes_total",
         Counter,
         &[("outcome", "`ok`, `failed` (including refused connections) or `slow` (timed out)")],

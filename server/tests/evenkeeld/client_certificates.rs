@@ -102,6 +102,33 @@ async fn a_certificate_of_another_authority_fails_the_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_connection_of_a_node_replaces_its_oldest_one() {
+    const OPEN: &str = "evenkeel_connections{listener=\"southbound\"}";
+    const HANDSHAKES_OK: &str = "evenkeel_handshakes_total{outcome=\"ok\"}";
+    let harness = TestServer::new().with_env("EVENKEELD_SOUTHBOUND__MAX_CONNECTIONS_PER_NODE", "1");
+    let server = harness.start_and_wait(&["all"]);
+    let node = Node::enroll(&harness, &server, 1).await;
+    let other = Node::enroll(&harness, &server, 2).await;
+    let mut of_other = other.connect(&harness, &server).await;
+    let mut oldest = node.connect(&harness, &server).await;
+    for client in [&mut of_other, &mut oldest] {
+        poll(client).await.unwrap();
+    }
+    let mut newest = node.connect(&harness, &server).await;
+    poll(&mut newest).await.unwrap();
+
+    eventually("the oldest connection is closed", || metric(&server, OPEN) < 2.5);
+    assert!((0.5..1.5).contains(&metric(&server, "evenkeel_connections_replaced_total")));
+    let greeted = metric(&server, HANDSHAKES_OK);
+    for client in [&mut of_other, &mut newest] {
+        poll(client).await.unwrap();
+    }
+    assert!(metric(&server, HANDSHAKES_OK) <= greeted, "the others did not reconnect");
+    drop(oldest);
+    server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_gets_files_with_its_certificate() {
     let harness = TestServer::new();
     let config = harness.write_file("evenkeeld.toml", &registry(&harness));
