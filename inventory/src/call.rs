@@ -17,6 +17,7 @@ use evenkeel_store::{
 use uuid::Uuid;
 
 use crate::app::App;
+use crate::authentication_hook::AuthenticationHook;
 use crate::layers::RequestId;
 use crate::paths::LegacyPath;
 use crate::problem::Problem;
@@ -33,6 +34,7 @@ pub struct Call {
     authorization: Option<String>,
     project: ProjectRef,
     request_id: String,
+    hook: AuthenticationHook,
 }
 
 /// How the request names its project.
@@ -57,7 +59,9 @@ impl Call {
     /// Verifies the token and returns the caller.
     pub fn caller(&self) -> Result<Arc<Caller>, Problem> {
         let header = self.authorization.as_deref();
-        Ok(self.app.authority.verify_header(header, self.now())?)
+        let caller = self.app.authority.verify_header(header, self.now())?;
+        self.hook.call();
+        Ok(caller)
     }
 
     /// Opens a transaction that reads the project.
@@ -192,6 +196,7 @@ impl FromRequestParts<App> for Call {
             authorization: header_text(&parts.headers, AUTHORIZATION.as_str()),
             project,
             request_id: RequestId::from_extensions(&parts.extensions).to_owned(),
+            hook: parts.extensions.get().cloned().unwrap_or_default(),
         })
     }
 }

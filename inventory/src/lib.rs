@@ -10,6 +10,7 @@
 mod absent;
 mod app;
 mod assignments;
+mod authentication_hook;
 mod call;
 mod custom_configs;
 mod decisions;
@@ -45,6 +46,7 @@ mod shape;
 mod sites;
 
 pub use app::{Inventory, OsDefaults, Settings};
+pub use authentication_hook::AuthenticationHook;
 pub use layers::RequestId;
 pub use problem::forbidden_response;
 pub use routes::{document, router};

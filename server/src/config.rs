@@ -135,6 +135,14 @@ pub(crate) struct RestConfig {
     pub(crate) listen: SocketAddr,
     /// Maximum number of open connections. Further connections wait until one is closed.
     pub(crate) max_connections: usize,
+    /// Maximum number of open connections without a request with a valid token yet, at most half of
+    /// `max_connections`. Above it, a new connection waits until one of them is older than 3 s, and
+    /// replaces it. Connections of this machine and of `auth.login.trusted_proxies` do not count.
+    pub(crate) max_unauthenticated_connections: usize,
+    /// Maximum number of such connections per client address; 0 for no limit. A new connection
+    /// replaces one that is older than 3 s, or is refused. Behind a proxy on another machine that is
+    /// not trusted, all clients have its address.
+    pub(crate) max_unauthenticated_per_address: usize,
     /// Maximum time to receive the header of a request.
     #[serde(with = "humantime_serde")]
     pub(crate) header_timeout: Duration,
@@ -160,6 +168,8 @@ impl Default for RestConfig {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
             max_connections: 1_000,
+            max_unauthenticated_connections: 500,
+            max_unauthenticated_per_address: 100,
             header_timeout: Duration::from_secs(10),
             request_timeout: inventory.request_timeout,
             body_limit: inventory.body_limit,

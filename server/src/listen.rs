@@ -4,7 +4,7 @@
 mod node_connections;
 mod unauthenticated;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,9 @@ pub(crate) struct Listener {
     slots: Arc<Semaphore>,
     /// None if the connections do not authenticate themselves, or are not told apart.
     unauthenticated: Option<UnauthenticatedConnections>,
+    /// Proxies that share few connections among all clients; loopback addresses belong to them. None
+    /// if there is no such proxy.
+    exempt_proxies: Option<Vec<IpAddr>>,
     /// Whether the log already states that the limit is reached.
     is_full: AtomicBool,
     keepalive_idle: Duration,
@@ -121,6 +124,7 @@ impl Listener {
             address,
             slots: Arc::new(Semaphore::new(max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             unauthenticated: None,
+            exempt_proxies: None,
             is_full: AtomicBool::new(false),
             keepalive_idle: keep_alive,
         })
@@ -131,6 +135,19 @@ impl Listener {
         let half = self.slots.available_permits() / 2;
         let limits = UnauthenticatedLimits { total: limits.total.min(half), ..limits };
         Self { unauthenticated: Some(UnauthenticatedConnections::new(limits)), ..self }
+    }
+
+    /// Exempts the connections of proxies, and of this machine, from the limits of unauthenticated
+    /// connections: all clients of a proxy have its address.
+    pub(crate) fn exempt_proxies(self, proxies: &[IpAddr]) -> Self {
+        let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
+        Self { exempt_proxies: Some(proxies), ..self }
+    }
+
+    fn is_exempt(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        let proxies = self.exempt_proxies.as_ref();
+        proxies.is_some_and(|proxies| peer.is_loopback() || proxies.contains(&peer))
     }
 
     /// Returns the next connection; `None` when the process stops. If the limit is reached, new
@@ -155,7 +172,8 @@ impl Listener {
         // Accepted before it has a slot: only for a new connection is another one closed.
         let (stream, peer) = self.socket.accept().await?;
         let permit = self.acquire_slot().await?;
-        let unauthenticated = match &self.unauthenticated {
+        let limited = self.unauthenticated.as_ref().filter(|_| !self.is_exempt(peer.ip()));
+        let unauthenticated = match limited {
             None => None,
             Some(connections) => Some(connections.enter().await),
         };
@@ -255,6 +273,24 @@ mod tests {
         }
         drop(connection);
         assert!(next.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn connections_of_proxies_and_of_this_machine_may_be_exempt() {
+        let limited = || {
+            listener(2).limit_unauthenticated(UnauthenticatedLimits { total: 1, per_address: 1 })
+        };
+        let proxy: IpAddr = "192.0.2.1".parse().unwrap();
+        for (listener, has_slot) in [(limited(), true), (limited().exempt_proxies(&[proxy]), false)]
+        {
+            let _client = TcpStream::connect(listener.address).await.unwrap();
+            let connection = listener.accept(&CancellationToken::new()).await.unwrap();
+            assert_eq!(connection.unauthenticated.is_some(), has_slot);
+        }
+        let listener = limited().exempt_proxies(&[proxy]);
+        let is_exempt = |address: &str| listener.is_exempt(address.parse().unwrap());
+        assert!(is_exempt("192.0.2.1") && is_exempt("::ffff:192.0.2.1") && is_exempt("::1"));
+        assert!(!is_exempt("192.0.2.2") && !limited().is_exempt(proxy));
     }
 
     #[tokio::test]

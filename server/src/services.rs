@@ -102,8 +102,15 @@ impl Listeners {
             catalogue: selection.os_resource_manager,
         };
         if selection.inventory {
-            let listener = Listener::bind("rest.listen", rest.listen, rest.max_connections, minute);
-            bound.rest = Some(listener?);
+            let listener =
+                Listener::bind("rest.listen", rest.listen, rest.max_connections, minute)?;
+            let login = config.auth.login.as_ref();
+            let proxies = login.map(|login| login.trusted_proxies.as_slice()).unwrap_or_default();
+            let limits = UnauthenticatedLimits {
+                total: rest.max_unauthenticated_connections,
+                per_address: rest.max_unauthenticated_per_address,
+            };
+            bound.rest = Some(listener.limit_unauthenticated(limits).exempt_proxies(proxies));
         }
         if selection.maintenance_manager {
             let (most, keep_alive) = (south.max_connections, south.tcp_keepalive_idle);

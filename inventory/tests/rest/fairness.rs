@@ -1,13 +1,14 @@
 //! What one caller can take from others.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use chrono::TimeDelta;
 use evenkeel_auth::{Authority, ExternalIssuer, Keys, Role};
-use evenkeel_inventory::Settings;
+use evenkeel_inventory::{AuthenticationHook, Settings};
 use evenkeel_store::testing::query_text;
 use evenkeel_store::{ConnectionShare, ShareSizes, StoreOptions};
 use http_body_util::BodyExt as _;
@@ -164,4 +165,28 @@ async fn a_client_that_does_not_read_its_list_is_disconnected() {
     let next = async { while list().await.status() != StatusCode::OK {} };
     timeout(DEADLINE, next).await.expect("the permit of the slow client is free");
     assert!(slow.into_body().collect().await.is_err(), "the list is not complete");
+}
+
+#[tokio::test]
+async fn only_a_request_with_a_valid_token_authenticates_its_connection() {
+    let server = TestServer::new().await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let hook = AuthenticationHook::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let send = async |mut sent: Request<Body>| {
+        sent.extensions_mut().insert(hook.clone());
+        server.send(sent).await.status()
+    };
+    let public = Request::get("/openapi.json").body(Body::empty()).expect("a request");
+    assert_eq!(send(public).await, StatusCode::OK);
+    let forged = Request::get("/v1/projects/ours/regions")
+        .header(header::AUTHORIZATION, "Bearer forged")
+        .body(Body::empty());
+    assert_eq!(send(forged.expect("a request")).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    let valid = request(&server, Caller::Reader, "GET regions", Body::empty());
+    assert_eq!(send(valid).await, StatusCode::OK);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
 }
