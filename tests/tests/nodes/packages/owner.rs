@@ -104,17 +104,17 @@ fn assign_with_removals(member: &Member<'_>, packages: &str) {
 
 fn ssh_is_not_removed_by_default(stage: &Stage) {
     let member = stage.member();
-    member.install_files(&["demo-rival_1.0", "openssh-server_99"]);
+    member.install_files(&["demo-rival_1.0", "openssh-server_1.0"]);
     assign_with_removals(&member, "demo-rival=1.1");
     let run = member.update_to("failed");
     assert_failure(&run, &["limits"], &["openssh-server", "removable_packages"]);
     member
-        .assert_packages(&[("demo-rival", "1.0 installed"), ("openssh-server", "1:99 installed")]);
+        .assert_packages(&[("demo-rival", "1.0 installed"), ("openssh-server", "2:1.0 installed")]);
 }
 
 fn ssh_is_removed_if_the_owner_allows_it(stage: &Stage) {
     let member = member_with_limits(stage, "removable_packages = [\"openssh-server\"]\n");
-    member.install_files(&["demo-rival_1.0", "openssh-server_99"]);
+    member.install_files(&["demo-rival_1.0", "openssh-server_1.0"]);
     assign_with_removals(&member, "demo-rival=1.1");
     member.update_to("succeeded");
     member.assert_packages(&[("demo-rival", "1.1 installed"), ("openssh-server", "")]);
@@ -122,12 +122,12 @@ fn ssh_is_removed_if_the_owner_allows_it(stage: &Stage) {
 
 fn what_would_remove_ssh_is_held_back_from_an_update_of_everything(stage: &Stage) {
     let member = stage.member();
-    member.install_files(&["demo-rival_1.0", "openssh-server_99"]);
+    member.install_files(&["demo-rival_1.0", "openssh-server_1.0"]);
     member.assign_latest(&json!({ "allowRemovals": true }));
     member.update_to("succeeded");
     member.assert_packages(&[
         ("demo-rival", "1.0 installed"),
-        ("openssh-server", "1:99 installed"),
+        ("openssh-server", "2:1.0 installed"),
         ("demo-hello", "1.1 installed"),
     ]);
 }
