@@ -1,4 +1,4 @@
--- How far nodes and projects have used up their daily limits (docs/adr/0035). A limit is a bucket that fills up within a day; a row
+-- How far nodes and projects have used up their daily limits (docs/adr/0034). A limit is a bucket that fills up within a day; a row
 -- says when the bucket is full again, so a row in the past is the same as no row.
 
 -- Written together with what is counted, by the transaction that has locked the node.

@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(cost(A::Runs, 1), None, "there is no limit");
     }
 
-    /// The ids of runs have 32 bits for all projects together (docs/adr/0035).
+    /// The ids of runs have 32 bits for all projects together (docs/adr/0034).
     #[test]
     fn the_runs_of_a_project_do_not_use_up_the_ids_of_runs_within_ten_years() {
         let runs_per_day = DailyLimitSettings::default().max_runs_per_project;
