@@ -21,7 +21,7 @@ pub struct JoinTokenResource {
     pub one_time: bool,
     /// Whether machines that are not registered may join.
     pub may_create_hosts: bool,
-    /// Whether machines may join whose hosts are used by an agent of EIM.
+    /// Whether machines may join whose hosts an agent of EIM uses.
     pub may_replace_eim_agents: bool,
     /// Number of uses.
     pub used_count: u32,
@@ -67,8 +67,8 @@ pub struct JoinTokenInput {
     pub one_time: bool,
     /// Whether machines that are not registered may join; default true.
     pub may_create_hosts: bool,
-    /// Whether machines may join whose hosts are used by an agent of EIM; default false. The agent
-    /// that joins takes the place of EIM's agent.
+    /// Whether machines may join whose hosts an agent of EIM uses; default false. The agent that
+    /// joins replaces EIM's agent.
     pub may_replace_eim_agents: bool,
 }
 

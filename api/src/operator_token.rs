@@ -1,4 +1,4 @@
-//! Tokens of operators: credentials for the REST API.
+//! Tokens of operators for the REST API.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -23,11 +23,11 @@ pub struct OperatorTokenResource {
     pub expires_at: DateTime<Utc>,
     /// Time of the revocation; null if the token is not revoked.
     pub revoked_at: Option<DateTime<Utc>>,
-    /// Who revoked the token; empty if the token is not revoked.
+    /// Name of the administrator who revoked the token; empty if the token is not revoked.
     pub revoked_by: String,
 }
 
-/// Subject whose tokens to revoke.
+/// Subject whose tokens are to be revoked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubjectRevocationInput {

@@ -13,7 +13,7 @@ use x509_parser::public_key::PublicKey;
 
 use crate::key_fingerprint::KeyFingerprint;
 
-/// Longest accepted request, in bytes. That of an RSA key of 4,096 bits has about 1,300.
+/// Maximum size of a request, in bytes. A request for an RSA key of 4,096 bits has about 1,300.
 const MAX_REQUEST_BYTES: usize = 8 * 1024;
 
 /// Accepted sizes of an RSA key, in bits.

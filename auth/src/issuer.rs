@@ -21,7 +21,7 @@ pub struct ExternalIssuer {
     pub(crate) keys: Arc<KeySet>,
     pub(crate) roles: ClaimPath,
     pub(crate) role_limits: RoleLimits,
-    /// The first of these claims that a token has names its node.
+    /// The first of these claims that a token contains names its node.
     node_claims: Vec<ClaimPath>,
     node_binding: NodeBinding,
     /// How often its keys are fetched. None if the keys are fixed.
@@ -95,8 +95,8 @@ impl ExternalIssuer {
         Self { node_binding: binding, ..self }
     }
 
-    /// Reads what names a node from this claim: names joined by dots, or a JSON pointer. By default
-    /// it is `sub`, or `azp` in a token without `sub`.
+    /// Reads the name of a node from this claim: names joined by dots, or a JSON pointer. By
+    /// default it is `sub`, or `azp` in a token without `sub`.
     #[must_use]
     pub fn with_node_claim(self, claim: &str) -> Self {
         Self { node_claims: vec![ClaimPath::new(claim)], ..self }

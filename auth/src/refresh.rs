@@ -5,8 +5,8 @@
 //! token, and no access token as a refresh token.
 //!
 //! Each use of a refresh token replaces it. The tokens of one login count up a number, so that the
-//! caller of this module can tell a replaced token from the current one. It stores only the login
-//! and the number.
+//! caller of this module can distinguish a replaced token from the current one. It stores only the
+//! login and the number.
 
 use chrono::{DateTime, Utc};
 use evenkeel_kit::Secret;

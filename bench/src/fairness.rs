@@ -1,4 +1,4 @@
-//! Polls with changes while other clients take what they can get.
+//! Polls with changes while other clients overload the server.
 
 mod disturbance;
 
@@ -38,7 +38,7 @@ const CONNECTIONS: usize = 4;
 /// Pause between two polls of a connection.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
-/// Places of the listener for nodes: little more than the silent connections.
+/// Limit of the listener for nodes: a little more than the number of silent connections.
 const SERVER_SETTINGS: &str = "max_connections = 64\n";
 
 /// How long nodes try to connect.

@@ -88,8 +88,8 @@ enum Benchmark {
     /// injected faults. Fails if a call fails outside of a restart, a change does not reach a node,
     /// an attempt is lost, or a fault did not happen.
     Fleet(fleet::FleetArgs),
-    /// Polls with changes, without and with clients that take what they can get, by turns: the ratio
-    /// of their latencies. Fails if a poll fails or the ratio is too high.
+    /// Polls with changes, alternately without and with clients that overload the server: the ratio of the latencies.
+    /// Fails if a poll fails or the ratio is too high.
     Fairness(fairness::FairnessArgs),
     /// Operating systems: the sync of many profiles, reading their documents, the time until a
     /// fleet is notified of a newer image, and downloads of files. Fails if a sync does not

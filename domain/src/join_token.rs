@@ -27,7 +27,7 @@ pub struct JoinTokenSpec {
     pub one_time: bool,
     /// Whether unregistered machines may join with it.
     pub may_create_hosts: bool,
-    /// Whether machines may join with it whose hosts have an agent of EIM.
+    /// Whether machines may join with it whose hosts an agent of EIM uses.
     pub may_replace_eim_agents: bool,
 }
 

@@ -42,7 +42,7 @@ pub struct Settings {
     pub max_streamed_lists: usize,
     /// Bytes per second that a client of a streamed list must read at least; 0 for no minimum.
     pub min_stream_rate: u64,
-    /// How long such a client may pause besides.
+    /// How long such a client may pause.
     pub stream_grace_period: Duration,
     /// Defaults for the registry settings of projects.
     pub os_defaults: OsDefaults,

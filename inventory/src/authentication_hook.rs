@@ -1,4 +1,4 @@
-//! Tells the server that a connection has authenticated its client.
+//! Reports to the server that a connection has authenticated its client.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;

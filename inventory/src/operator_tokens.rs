@@ -24,8 +24,8 @@ pub struct TokenPath {
 /// List the tokens of operators
 ///
 /// Returns the tokens that `evenkeeld token operator` and the first start have issued and that have
-/// not expired, the latest first. Tokens of logins with a password live for minutes and are not
-/// listed. The list has no pages.
+/// not expired, the latest first. Tokens of logins with a password are valid for minutes and are
+/// not listed. The list has no pages.
 ///
 /// Role: `evenkeel-admin`.
 #[utoipa::path(
@@ -44,7 +44,8 @@ pub async fn list_operator_tokens(call: Call) -> Answer<Vec<OperatorTokenResourc
 ///
 /// All servers refuse the token within a second. A repeated request changes nothing.
 ///
-/// The server knows only tokens of the list (`not-found`). Revoke other tokens by their subject.
+/// For a token that is not in the list the problem is `not-found`. Revoke such tokens by their
+/// subject.
 ///
 /// Role: `evenkeel-admin`.
 #[utoipa::path(
@@ -65,10 +66,9 @@ pub async fn revoke_operator_token(
 
 /// Revoke all tokens of a subject
 ///
-/// All servers refuse tokens of the subject that were issued before or in the second of the request,
+/// All servers refuse tokens of the subject that were issued until the end of the current second,
 /// also those of an external issuer and those without a time of issue. Logins of the subject with a
-/// password end. The subject can get new tokens: remove its account or its roles as well if it must
-/// not.
+/// password end. The subject can get new tokens unless you remove its account or its roles as well.
 ///
 /// Role: `evenkeel-admin`.
 #[utoipa::path(

@@ -1,4 +1,4 @@
-//! Limits how much each key uses at once, so that no key takes everything.
+//! Limits how many permits each key uses at once, so that no key uses all of them.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -88,8 +88,8 @@ pub fn check_node(host: &Host, input: &DecisionInput, key: &KeyFingerprint) -> R
     Err(Status::permission_denied(format!("{} was invalidated", host.id)))
 }
 
-/// Rejects a node whose host was enrolled with another key. Ids of hosts repeat after a restore of
-/// the database, so the id alone does not identify a machine.
+/// Rejects a node whose host was enrolled with another key. Ids of hosts can repeat after a restore
+/// of the database, so the id alone does not identify a machine.
 pub fn check_key(host: &Host, key: &KeyFingerprint) -> Result<(), Status> {
     if key.matches(&host.public_key) {
         return Ok(());

@@ -57,7 +57,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// What the part does, for people.
+    /// Description of the part for people.
     pub fn describe(&self) -> String {
         match self {
             Self::Transaction(_) => "a transaction with a short lock".to_owned(),
@@ -67,7 +67,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Whether there is more than comments.
+/// Whether the text contains anything but comments.
 fn has_statement(sql: &str) -> bool {
     sql.lines().map(str::trim).any(|line| !line.is_empty() && !line.starts_with("--"))
 }

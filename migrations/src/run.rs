@@ -1,5 +1,4 @@
-//! Runs the parts of a step. Each part that is done is recorded, so an interrupted step continues
-//! where it stopped.
+//! Runs the parts of a step. Each completed part is recorded, so an interrupted step continues where it stopped.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ const BLOCKS_PER_BATCH: i64 = 128;
 /// Number of batches after which the progress is logged.
 const BATCHES_PER_LOG_LINE: i64 = 500;
 
-/// Runs statements in a transaction that gives up early if a lock is not free.
+/// Runs statements in a transaction that fails early if a lock is not free.
 pub(crate) async fn run_in_transaction(
     transaction: &impl ConnectionTrait,
     sql: &str,
@@ -87,7 +86,7 @@ async fn record_part(
     execute(connection, sql, [step.into(), number.into()]).await
 }
 
-/// Creates an index. Does nothing if it exists; removes what an interrupted run has left of it.
+/// Creates an index. Does nothing if it exists; first removes an invalid index of an interrupted run.
 async fn create_index(
     connection: &SchemaManagerConnection<'_>,
     name: &str,

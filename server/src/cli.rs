@@ -40,9 +40,9 @@ pub(crate) enum Command {
     Check,
     /// Migrate the database schema to the version of this program, while servers run.
     ///
-    /// A step that has to wait for a lock gives up after 1.5 s, so that it does not delay the servers
-    /// for longer, and is tried again. The log names the sessions that hold the locks. Parts
-    /// of steps that are done stay, and the next call continues there.
+    /// A step that waits for a lock stops after 1.5 s, so that it does not delay the servers for longer, and is
+    /// retried. The log names the sessions that hold the locks. Completed parts of steps are kept, and the next call
+    /// continues after them.
     Migrate(MigrateArgs),
     /// Print the OpenAPI document of the REST API.
     Openapi,
@@ -62,18 +62,17 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArgs {
-    /// How long to wait for locks in all, for example 10m or 2h.
+    /// Maximum total time to wait for locks, for example 10m or 2h.
     #[arg(long, default_value = "30m", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
-    /// Print the missing steps of the schema, and do nothing.
+    /// Print the missing steps of the schema, and change nothing.
     #[arg(long, conflicts_with = "restored")]
     pub(crate) dry_run: bool,
     /// Let all IDs jump ahead, because the database was restored from a copy of its files or its
     /// disks.
     ///
-    /// The IDs of what was created after the backup are never given again. Servers notice by
-    /// themselves that a database was restored with `pg_restore`, recovered to a point in time, or has
-    /// failed over.
+    /// IDs that were assigned after the backup are never assigned again. Servers notice by themselves that a database
+    /// was restored with `pg_restore`, recovered to a point in time, or has failed over.
     #[arg(long)]
     pub(crate) restored: bool,
 }

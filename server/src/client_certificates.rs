@@ -24,9 +24,9 @@ use rustls::{
     ServerConnection, SignatureScheme,
 };
 
-/// Verifies client certificates of nodes. Their validity does not count, because a node renews a
-/// certificate over such a connection: one that has expired, or one of a server whose clock was
-/// ahead. The services check the validity.
+/// Verifies client certificates of nodes. Accepts certificates outside of their validity period,
+/// because a node renews over such a connection a certificate that has expired, or one of a server
+/// whose clock was ahead. The services check the validity.
 #[derive(Debug)]
 pub(crate) struct NodeCertificateVerifier {
     /// Verifies the signature of the authority and the purpose of a certificate.

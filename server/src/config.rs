@@ -97,9 +97,9 @@ pub(crate) struct DatabaseConfig {
     /// Maximum number of database connections of this process. From 8 on, nodes, reads and writes
     /// of the REST API, logins, and streamed lists each have their own share; nodes have the rest.
     pub(crate) max_connections: u32,
-    /// Number of these connections for requests to the REST API that read. By default a sixth.
+    /// Number of connections for requests to the REST API that read. If not set: a sixth of `max_connections`.
     pub(crate) rest_read_connections: Option<u32>,
-    /// Number of these connections for requests to the REST API that write. By default a tenth.
+    /// Number of connections for requests to the REST API that write. If not set: a tenth of `max_connections`.
     pub(crate) rest_write_connections: Option<u32>,
     /// Maximum duration of a statement that reads a list.
     #[serde(with = "humantime_serde")]
@@ -157,8 +157,8 @@ pub(crate) struct RestConfig {
     /// database connection until its client has read the list, so at most a sixth of
     /// `database.max_connections` is used.
     pub(crate) max_streams: usize,
-    /// Bytes per second that the client of a streamed list must read at least, besides pauses of 15
-    /// s; 0 for no minimum. The server disconnects a slower client.
+    /// Minimum number of bytes per second that the client of a streamed list must read; 0 for no minimum. The client
+    /// may pause for 15 s. The server disconnects a slower client.
     pub(crate) min_stream_rate: u64,
 }
 

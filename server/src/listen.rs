@@ -39,7 +39,7 @@ pub(crate) struct Listener {
     socket: TcpListener,
     pub(crate) address: SocketAddr,
     slots: Arc<Semaphore>,
-    /// None if the connections do not authenticate themselves, or are not told apart.
+    /// None if the connections do not authenticate themselves, or are all treated alike.
     unauthenticated: Option<UnauthenticatedConnections>,
     /// Proxies that share few connections among all clients; loopback addresses belong to them. None
     /// if there is no such proxy.

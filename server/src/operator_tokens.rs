@@ -57,7 +57,7 @@ pub(crate) async fn load_revocations(
 }
 
 /// Reads the revoked tokens at an interval. While the database cannot be read, the last list is
-/// used; nothing can be revoked meanwhile.
+/// used; no token can be revoked meanwhile.
 pub(crate) fn spawn_revocation_watch(context: &AppContext, life: &Lifecycle) {
     let (store, authority) = (context.store.clone(), Arc::clone(&context.authority));
     let stopping = life.stopping();

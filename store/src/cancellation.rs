@@ -16,8 +16,8 @@ use crate::session::{SessionSettings, connection_error, open_session, timeout_er
 const CANCEL_SQL: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
                           WHERE pid = $1 AND usename = current_user AND datname = current_database()";
 
-/// Cancels statements over a connection of its own, because all of the pool may be in use. It is
-/// opened when it is needed first. Cheap to clone.
+/// Cancels statements over a separate connection, because all connections of the pool may be in
+/// use. The connection is opened at the first use. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct StatementCanceller(Arc<CancellerInner>);
 
@@ -67,7 +67,7 @@ impl StatementCanceller {
         Ok(())
     }
 
-    /// Sends the cancellation. The outer error says that there is no answer in time.
+    /// Sends the cancellation. The outer error means that there is no answer in time.
     async fn send(
         &self,
         session: &mut PgConnection,

@@ -34,7 +34,7 @@ pub enum IncompatibleDatabase {
          CREATE ROLE evenkeel LOGIN NOSUPERUSER NOBYPASSRLS; CREATE DATABASE evenkeel OWNER evenkeel;"
     )]
     RoleBypassesRls { role: String },
-    /// A newer version of the program has migrated the schema, and this one is too old for it.
+    /// A newer release has migrated the schema, and this release is too old for it.
     #[error(
         "the database schema is newer than this program: it has the step {step}, which release {release} does not know; install \
          evenkeeld {min_release}",

@@ -12,9 +12,9 @@ use crate::tx::query_one;
 /// The code of the error that a function does not exist.
 const UNDEFINED_FUNCTION: &str = "42883";
 
-/// Lets all ids jump ahead if the database was restored or has failed over since it gave the last
-/// id. Every new connection calls this before it is used, because a failover ends all connections.
-/// Does nothing before the first migration, and while the database is read-only.
+/// Lets all ids jump ahead if the database was restored or has failed over since it assigned the
+/// last id. Every new connection calls this before it is used, because a failover ends all
+/// connections. Does nothing before the first migration, and while the database is read-only.
 pub(crate) async fn protect(session: &mut PgConnection) -> Result<(), sqlx::Error> {
     match select_texts(session, vec!["protect_ids(false)::text".to_owned()]).await {
         Ok(epochs) => {
@@ -36,9 +36,10 @@ pub(crate) async fn protect(session: &mut PgConnection) -> Result<(), sqlx::Erro
 }
 
 impl Store {
-    /// Lets all ids jump ahead if the database has not given the id of this host yet. Such a host
-    /// shows that the database has lost its last changes, so the id must come from a credential that
-    /// this installation has signed: it signs credentials only for hosts that it has created.
+    /// Lets all ids jump ahead if the database has not assigned the id of this host yet. Such a
+    /// host shows that the database has lost its last changes, so the id must come from a
+    /// credential that this installation has signed: it signs credentials only for hosts that it
+    /// has created.
     ///
     /// # Errors
     /// The database cannot be reached or written.

@@ -8,17 +8,17 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::tx::{FleetTx, execute, query_one};
 
-/// For how long a client may repeat a refresh: the answer may have been lost.
+/// How long a client may repeat a refresh, because the answer may have been lost.
 const RETRY_PERIOD: TimeDelta = TimeDelta::seconds(30);
 
 /// The result of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginRefresh {
-    /// The login goes on. The next refresh token has this generation.
+    /// The login continues. The next refresh token has this generation.
     Continued(u32),
-    /// The refresh token was used before. Somebody else may have it, so the login is over.
+    /// The refresh token was used before. Another person may have a copy, so the login has ended.
     Reused,
-    /// The login is over.
+    /// The login has ended.
     Ended,
 }
 
@@ -70,7 +70,7 @@ pub async fn refresh(
     Ok(LoginRefresh::Reused)
 }
 
-/// Whether a login goes on, for clients that use one refresh token for the whole login.
+/// Whether a login continues, for clients that use one refresh token for the whole login.
 pub async fn is_open(tx: &FleetTx, id: Uuid, now: Time) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM logins WHERE id = $1 AND revoked_at IS NULL AND expires_at > $2";
     Ok(query_one(tx.conn(), sql, [id.into(), now.into()]).await?.is_some())

@@ -1,7 +1,7 @@
 //! Migrates the schema while servers use it.
 //!
-//! A statement that waits for a lock makes others wait behind it. So a step gives up after
-//! [`LOCK_TIMEOUT`], lets the others go on, and tries again until the migration times out.
+//! A statement that waits for a lock makes later statements wait as well. So a step stops after [`LOCK_TIMEOUT`], lets
+//! the others continue, and is retried until the migration times out.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -22,19 +22,19 @@ use crate::session::{
 };
 use crate::tx::query_one;
 
-/// How long a migration waits for locks in all, unless the caller decides.
+/// Default of the total time that a migration waits for locks.
 pub const DEFAULT_MIGRATION_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// The longest limit. Postgres takes limits for locks of up to 24 days.
+/// Maximum of this time. Postgres accepts time-outs for locks of up to 24 days.
 const MAX_MIGRATION_TIMEOUT: Duration = Duration::from_hours(24 * 20);
 
 /// How long a migration waits for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Delay before a step is tried again. Others get the locks that they waited for.
+/// Delay before a step is retried. Meanwhile others get the locks that they waited for.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Delay between two looks at what a step waits for.
+/// Interval between two checks of the locks that a step waits for.
 const WAIT_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// The advisory lock of the process that migrates.
@@ -56,15 +56,14 @@ impl Store {
     /// Migrates the schema to the current version. Waits for locks for at most `limit` in all, and at
     /// most 20 days. Safe to call from several processes at once.
     ///
-    /// # Errors
-    /// The database cannot be reached, locks were not free in time, or a step fails. Parts of steps
-    /// that are done stay, and the next call continues there.
+    /// # Errors The database cannot be reached, locks were not free in time, or a step fails. Completed parts of steps
+    /// are kept, and the next call continues after them.
     pub async fn migrate_within(&self, limit: Duration) -> Result<(), StoreError> {
         self.run_migrator(&Migrator::default(), limit).await
     }
 
-    /// Applies the steps of a migrator. Uses two extra connections: one holds the lock of the
-    /// migration and looks at waits, one migrates.
+    /// Applies the steps of a migrator. Uses two extra connections: one holds the lock of the migration and checks for
+    /// waits, one migrates.
     ///
     /// # Errors
     /// As those of [`Store::migrate_within`].
@@ -100,7 +99,7 @@ impl Store {
         done
     }
 
-    /// What a migration would do: a line for each step that is missing, followed by its parts.
+    /// The steps that a migration would apply: a line for each missing step, followed by its parts.
     ///
     /// # Errors
     /// The database cannot be reached.

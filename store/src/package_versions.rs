@@ -1,10 +1,9 @@
 //! Package versions that the nodes of a project reported, and when each was first reported: new
 //! versions can be held back for some days.
 //!
-//! Ages use the clock of the server. The only source is what the nodes of a project report of their
-//! mirrors, and a node may report versions that do not exist. So the age of a version starts when a
-//! second node reports it. For the node that reported it first, it starts with that report: a node
-//! can mislead only itself.
+//! Ages use the clock of the server. The only source is what the nodes of a project report of their mirrors, and a node
+//! may report versions that do not exist. So the age of a version starts when a second node reports it. For the node
+//! that reported it first, it starts with that report: a node affects only itself.
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;

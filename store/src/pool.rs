@@ -134,7 +134,7 @@ async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Erro
 pub(crate) const IS_READ_ONLY: &str =
     "pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean";
 
-/// Opens a pool whose connections have the settings. A database that was restored gives no ID twice.
+/// Opens a pool whose connections have the settings. A restored database assigns no ID twice.
 pub(crate) async fn connect_pool(
     pool: PgPoolOptions,
     address: &DatabaseAddress,
@@ -311,7 +311,7 @@ impl Store {
         self.record_result(attempt, answer.unwrap_or_else(|_| Err(timeout_error())))
     }
 
-    /// The same store, for work of another share, and for a caller who may not take all of it.
+    /// The same store, for work of another share, and for a caller who may use only a part of it.
     #[must_use]
     pub fn with_share(&self, share: ConnectionShare, caller: Option<&str>) -> Self {
         Self { share, caller: caller.map(Arc::from), ..self.clone() }

@@ -1,4 +1,5 @@
-//! How far the sequences of ids are used up. Ids have 32 bits, and a number is never given again.
+//! How far the sequences of ids are used up. Ids have 32 bits, and a number is never assigned
+//! again.
 
 use crate::error::StoreError;
 use crate::tx::{FleetTx, query_all};

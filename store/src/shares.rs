@@ -1,5 +1,5 @@
-//! Shares of the database connections. Work of one share cannot take the connections of another,
-//! and within a share neither a project nor a caller can take all.
+//! Shares of the database connections. Work of one share cannot use the connections of another, and
+//! within a share neither a project nor a caller can use all.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ pub struct ShareUsage {
 /// Which limit of a share is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareLimit {
-    /// The limit for everybody.
+    /// The limit of the whole share.
     Total,
     PerProject,
     PerCaller,
@@ -121,8 +121,8 @@ impl Share {
         }
     }
 
-    /// Waits for a connection. The limit of the caller comes first, so that the callers who wait
-    /// for their own limit take no place from others. `limit` shows what is waited for.
+    /// Waits for a connection. The limit of the caller comes first, so that callers who wait for
+    /// their own limit do not delay others. `limit` is set to the limit that the call waits for.
     async fn acquire(
         &self,
         project: Option<String>,
@@ -169,8 +169,7 @@ impl ConnectionShares {
 
     /// Waits until work of a share may take a connection of the pool.
     ///
-    /// # Errors
-    /// No connection of the share came free in time.
+    /// # Errors No connection of the share was free in time.
     pub(crate) async fn acquire(
         &self,
         which: ConnectionShare,

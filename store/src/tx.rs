@@ -57,7 +57,7 @@ pub struct Tx {
     tenant: TenantId,
     /// Notified after a commit; none if the transaction cannot write.
     committed: Option<Arc<Notify>>,
-    /// Shown instead of the clock of the database, for tests.
+    /// Replaces the clock of the database in tests.
     #[cfg(feature = "testing")]
     database_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
 }

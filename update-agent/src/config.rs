@@ -105,8 +105,8 @@ pub struct PackagesConfig {
     /// Time limit for the download of packages.
     #[serde(with = "humantime_serde")]
     pub download_timeout: Duration,
-    /// Time limit for changes of packages. After it, scripts of packages are killed, and a minute
-    /// later apt and dpkg.
+    /// Time limit for changes of packages. After it, the agent kills the scripts of packages, and a
+    /// minute later apt and dpkg.
     #[serde(with = "humantime_serde")]
     pub apply_timeout: Duration,
     /// Time limit for dpkg's lock.

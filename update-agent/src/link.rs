@@ -45,7 +45,7 @@ pub enum LinkError {
         /// The server's message.
         message: String,
     },
-    /// The server does not know who calls: the certificate or the bearer token is missing, expired or invalid.
+    /// The server cannot identify the caller: the certificate or the bearer token is missing, expired or invalid.
     #[error("the server does not accept this node: {0}")]
     Unauthenticated(String),
     /// The server does not trust the host, does not renew its certificate, or does not accept the join token.

@@ -52,7 +52,7 @@ pub struct OwnerLimits {
     /// empty for any.
     pub suites: Vec<String>,
     /// Fingerprints and key files that may sign a source of an update policy; empty for any key of
-    /// the machine. A key file need not be in the folder of the keys.
+    /// the machine. A key file may be outside of the folder of the keys.
     pub keys: Vec<String>,
     /// Whether an update policy may add sources.
     pub new_sources: bool,

@@ -1,4 +1,4 @@
-//! Clients that take what they can get: expensive filters, requests that nobody waits for, silent
+//! Clients that overload the server: expensive filters, requests that are given up, silent
 //! connections, and a list that is read slowly.
 
 use std::sync::Arc;

@@ -31,7 +31,7 @@ pub enum JoinTokenCommand {
         /// Allow only registered hosts to enrol.
         #[arg(long)]
         no_create_hosts: bool,
-        /// Allow machines that are used by an agent of EIM to enrol with Evenkeel's agent.
+        /// Allow machines whose hosts an agent of EIM uses to enrol with Evenkeel's agent.
         #[arg(long)]
         replace_eim_agents: bool,
     },

@@ -19,7 +19,7 @@ pub enum TokenCommand {
         /// IDs of the tokens.
         #[arg(value_name = "ID", required_unless_present = "subject")]
         ids: Vec<String>,
-        /// Revoke all tokens of this subject that were issued until now, and its logins.
+        /// Revoke all tokens of this subject that were issued until now, and end its logins.
         #[arg(long, value_name = "NAME", conflicts_with = "ids")]
         subject: Option<String>,
         /// Issuer of the tokens of the subject, if it is an identity provider.

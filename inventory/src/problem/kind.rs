@@ -68,8 +68,8 @@ kinds! {
     /// issuer. In EIM's legacy form of paths the header `ActiveProjectID` must hold the UUID of a
     /// project. The response carries `WWW-Authenticate: Bearer`.
     Unauthenticated = UNAUTHORIZED, "Unauthenticated", "unauthenticated", "A valid token is required";
-    /// The caller may read the project, but the token lacks the role for this request; or the request
-    /// needs an administrator. The message names the role.
+    /// The caller may read the project, but the token lacks the role for this request, or the request needs the role of
+    /// an administrator. The message names the role.
     MissingRole = FORBIDDEN, "PermissionDenied", "missing-role", "The token lacks a role";
     /// The token has no role in the project, or there is no such project; the answer is the same. With `auth.disabled`, the request did not come from the server's own
     /// machine, or it came from a web page of another origin.

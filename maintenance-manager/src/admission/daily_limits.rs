@@ -258,8 +258,7 @@ impl<C: Clock + Clone> DailyLimits<C> {
         Ok(())
     }
 
-    /// What a call that has charged an amount must charge to the bucket of the node in the database,
-    /// if anything.
+    /// The amount that a call must charge to the bucket of the node in the database, if any.
     pub fn node_charge(
         &self,
         node: (TenantId, HostId),
@@ -282,7 +281,7 @@ impl<C: Clock + Clone> DailyLimits<C> {
         self.uncollect(node, charge, charge.units);
     }
 
-    /// Refuses a call because the bucket of the node in the database has not as much.
+    /// Refuses a call because the bucket of the node in the database does not contain the amount.
     pub fn refuse_charge(
         &self,
         node: (TenantId, HostId),

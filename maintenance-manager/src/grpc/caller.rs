@@ -45,7 +45,7 @@ pub struct Node {
     pub proof: NodeProof,
 }
 
-/// What a node of ours authenticates with.
+/// How a node of ours authenticates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeProof {
     /// The client certificate of the connection.

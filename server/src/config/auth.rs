@@ -51,8 +51,8 @@ impl Default for AuthConfig {
 pub(crate) struct IssuerConfig {
     /// Required `iss` claim of its tokens.
     pub(crate) issuer: String,
-    /// Required `aud` claim of its tokens. Without it, tokens for every program that uses the issuer
-    /// are accepted, and the server logs a warning.
+    /// Required `aud` claim of its tokens. Without it, the server accepts tokens that the issuer
+    /// issued for any program, and logs a warning.
     #[serde(default)]
     pub(crate) audience: Option<String>,
     /// File with the JSON Web Key Set of the issuer.
@@ -81,8 +81,8 @@ pub(crate) struct IssuerConfig {
     /// `edgenode-{uuid}`. Tokens of nodes in another form are refused.
     #[serde(default)]
     pub(crate) node_subject: Option<String>,
-    /// Whether several nodes of EIM have the same `node_claim`. Then only each token belongs to one
-    /// host, so a node can speak for another host with a new token.
+    /// Whether several nodes of EIM have the same `node_claim`. If so, only each token is bound to
+    /// a host, and a node can act as another host with a new token.
     #[serde(default)]
     pub(crate) shared_node_subject: bool,
 }

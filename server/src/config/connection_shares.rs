@@ -4,7 +4,7 @@ use evenkeel_store::ShareSizes;
 
 use super::Config;
 
-/// Fewer connections are not divided.
+/// Minimum number of connections that are divided into shares.
 const MIN_CONNECTIONS_FOR_SHARES: u32 = 8;
 
 /// Connections of no share: for the heartbeat of the change log, the time of the database and the

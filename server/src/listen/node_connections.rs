@@ -9,8 +9,8 @@ use std::task::Context;
 use evenkeel_auth::{KeyFingerprint, NodeCertificate};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Host and key of a client certificate. The key counts as well, so that the holder of an old key
-/// cannot close the connections of a host that was enrolled again.
+/// Host and key of a client certificate. The key is part of the identity, so that the holder of an
+/// old key cannot close the connections of a host that was enrolled again.
 type NodeIdentity = (String, KeyFingerprint);
 
 /// The connections that show a client certificate, by node. Cheap to clone.
@@ -37,7 +37,7 @@ struct OpenNodeConnection {
     close: CancellationToken,
 }
 
-/// Place of a connection among those of its node; returned on drop.
+/// Slot of a connection among those of its node; returned on drop.
 #[derive(Debug)]
 pub(crate) struct NodeSlot {
     connections: NodeConnections,

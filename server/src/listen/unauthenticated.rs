@@ -1,5 +1,5 @@
-//! Connections whose peer has proved nothing yet. They have a limited share of a listener, and the
-//! oldest ones are the first to be closed when slots run out.
+//! Connections whose peer has not authenticated yet. Their number is limited. If all slots are in
+//! use, a new connection replaces the oldest of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// A younger connection is not closed in favour of a new one: its peer may be about to
-/// authenticate, and in a storm of reconnecting nodes none would get that far otherwise.
+/// Minimum age of a connection that a new one replaces. The peer of a younger one may be about to
+/// authenticate. Otherwise no node could authenticate while many nodes reconnect.
 const MIN_AGE: Duration = Duration::from_secs(3);
 
 /// Maximum numbers of unauthenticated connections.
@@ -50,8 +50,8 @@ struct OpenConnection {
     close: CancellationToken,
 }
 
-/// The slot of a connection among the unauthenticated ones. It is returned on drop: when the
-/// connection is authenticated or has ended.
+/// Slot of a connection among the unauthenticated ones; returned on drop, when the connection is
+/// authenticated or has ended.
 #[derive(Debug)]
 pub(crate) struct UnauthenticatedSlot {
     connections: UnauthenticatedConnections,
@@ -69,8 +69,8 @@ impl UnauthenticatedConnections {
         }))
     }
 
-    /// Takes a slot for a new connection. If all are taken, closes the oldest connection as soon
-    /// as it had time to authenticate.
+    /// Takes a slot for a new connection. If all are taken, closes the oldest connection as soon as
+    /// it is old enough.
     pub(crate) async fn enter(&self) -> UnauthenticatedSlot {
         loop {
             let left = self.0.left.notified();
@@ -101,8 +101,8 @@ impl UnauthenticatedConnections {
         Ok(UnauthenticatedSlot { connections: self.clone(), number, close })
     }
 
-    /// Closes the oldest connection if it had time to authenticate. Returns the time at which the
-    /// next one may be closed; none if there is none.
+    /// Closes the oldest connection if it is old enough. Returns the time at which the next one may
+    /// be closed; none if there is none.
     pub(crate) fn close_oldest(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut registry = self.registry();
@@ -152,7 +152,7 @@ impl ConnectionRegistry {
 
 impl UnauthenticatedSlot {
     /// Sets the address of the client. Returns whether the connection may stay: if the address has
-    /// all of its slots in use, its oldest connection is closed once it had time to authenticate.
+    /// all of its slots in use, its oldest connection is closed once it is old enough.
     pub(crate) fn set_address(&self, address: IpAddr) -> bool {
         let max = self.connections.0.limits.per_address;
         if max == 0 {

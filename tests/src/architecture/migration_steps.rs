@@ -1,4 +1,4 @@
-//! Steps of the schema that would stop servers while they run.
+//! Steps of the schema that would block servers while they run.
 
 use std::collections::BTreeSet;
 

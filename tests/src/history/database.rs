@@ -1,4 +1,4 @@
-//! What happens to the database of servers: it cannot be written for a while, or it is restored from a dump.
+//! Faults of the database of servers: it is read-only for a while, or it is restored from a dump.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -20,7 +20,7 @@ const POSTGRES_SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
 /// How long a server may take to notice that it is ready, or not ready, on a busy machine.
 const READINESS_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Delay between two questions whether a server is ready.
+/// Interval between two readiness checks of a server.
 const READINESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The clock of this machine, which is the servers' clock as well.

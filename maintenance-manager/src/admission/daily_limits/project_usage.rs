@@ -1,8 +1,8 @@
 //! How far projects have used up their daily limits: in memory, and exchanged with the database.
 //!
 //! A row per project that each write locks would make all nodes of the project wait for each other.
-//! So a process collects what its nodes have stored, and exchanges it every few seconds for what all
-//! processes have stored.
+//! So a process collects the use of its nodes. Every few seconds it adds this use to the database
+//! and reads the use of all processes.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -41,7 +41,7 @@ pub struct ProjectUsage {
 struct AmountUsage {
     /// The use of all processes at the last exchange, and its time.
     shared: Option<(Duration, Instant)>,
-    /// What this process has used since.
+    /// The use of this process since then.
     unwritten: Duration,
 }
 
@@ -101,8 +101,8 @@ impl ProjectUsage {
         }
     }
 
-    /// Writes what this process has used, and reads what all have used. Returns whether there was
-    /// anything to do. After a failure the next exchange writes the same.
+    /// Writes the use of this process, and reads the use of all processes. Returns whether there
+    /// was anything to do. After a failure the next exchange writes the same use.
     pub async fn exchange(&self, store: &Store) -> Result<bool, StoreError> {
         let written = self.unwritten();
         if written.is_empty() && self.is_read.load(Ordering::Relaxed) {
@@ -116,7 +116,7 @@ impl ProjectUsage {
         Ok(true)
     }
 
-    /// What this process has used and not written.
+    /// The use of this process that is not written yet.
     fn unwritten(&self) -> Vec<ProjectCharge<'static>> {
         let amounts = self.lock();
         let unwritten = amounts.iter().filter(|(_, usage)| !usage.unwritten.is_zero());
@@ -128,7 +128,7 @@ impl ProjectUsage {
         unwritten.map(charge).collect()
     }
 
-    /// Replaces the use of all processes. Amounts that nobody has used are forgotten.
+    /// Replaces the use of all processes. Unused amounts are removed.
     fn replace(&self, written: &[ProjectCharge<'_>], shared: &[ProjectDailyUsage], at: Instant) {
         let mut amounts = self.lock();
         for charge in written {

@@ -1,4 +1,4 @@
-//! The certificates of a node: what it requests, and what it gets.
+//! The certificates of a node: requests and issued certificates.
 
 use evenkeel_auth::{
     BadCertificateRequest, CertificateAuthority, ClientKey, DecryptionKey, FileError,

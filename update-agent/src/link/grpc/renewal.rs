@@ -16,7 +16,7 @@ use crate::node::NodeError;
 /// Minimum and maximum delay after a failed renewal of a certificate that the server still accepts.
 const RETRY_DELAY: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(6));
 
-/// What a person must do about a node whose certificate the server does not renew.
+/// Advice for a node whose certificate the server does not renew.
 const ADVICE: &str = "enrol this machine again with a join token";
 
 /// When the next renewal may be tried.

@@ -26,7 +26,7 @@ pub struct PackageToolTimeouts {
     pub lock: Duration,
 }
 
-/// What an update of all packages may do besides replacing packages.
+/// Permissions of an update of all packages, in addition to the replacement of packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedChanges {
     pub removals: bool,

@@ -8,7 +8,7 @@ use crate::os;
 use crate::owner::OwnerLimits;
 use crate::paths::AgentPaths;
 
-/// Packages of the node that are always protected by default, and what they are.
+/// Packages that are protected by default on every node, with a description.
 const ALWAYS_PROTECTED: [(&str, &str); 2] =
     [("evenkeel-agent", "this agent"), ("openssh-server", "the access to this machine")];
 

@@ -1,5 +1,5 @@
-//! The folder into which apt downloads. It belongs to apt's unprivileged user, so that the programs that talk to mirrors do
-//! not run as root: apt gives up that protection if its user cannot write to the folder.
+//! The folder into which apt downloads. It belongs to apt's unprivileged user, so that the programs that connect to
+//! mirrors do not run as root: apt runs them as root if its user cannot write to the folder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
