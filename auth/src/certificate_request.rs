@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn an_invalid_request_is_refused() {
         let (_, request) = request(&PKCS_ED25519);
         let mut longer = request.clone();
         longer.push(0);

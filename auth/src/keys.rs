@@ -273,7 +273,7 @@ mod tests {
     const PURPOSES: [KeyPurpose; 2] = [KeyPurpose::Operators, KeyPurpose::Nodes];
 
     #[test]
-    fn the_signing_keys_are_made_once() {
+    fn the_signing_keys_are_created_once() {
         let folder = tempfile::tempdir().unwrap();
         let first = Keys::open(&folder.path().join("keys")).unwrap();
         let second = Keys::open(&folder.path().join("keys")).unwrap();

@@ -95,7 +95,8 @@ impl NodeCertificate {
         let times = start
             .and_then(|start| start.checked_add_signed(CLOCK_SKEW_ALLOWANCE))
             .zip(time(validity.not_after.timestamp()));
-        let (issued_at, expires_at) = times.ok_or(BadNodeCertificate("its validity is odd"))?;
+        let (issued_at, expires_at) =
+            times.ok_or(BadNodeCertificate("its validity period is invalid"))?;
         let key = KeyFingerprint::from_public_key(key.raw);
         Ok(Self { project, host, key, issued_at, expires_at })
     }

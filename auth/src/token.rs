@@ -99,7 +99,7 @@ pub enum AuthError {
     #[error("the token is signed with the key of nodes, as in an earlier release: log in again")]
     WrongPurpose,
     /// The token has the role of a node, but does not say which node.
-    #[error("the token does not name its node in the claim that the server reads it from")]
+    #[error("the claim that names the node of the token is missing or invalid")]
     UnknownNode,
     /// The keys of the issuer were not fetched yet.
     #[error("the keys of the token's issuer are not known yet; try again in a moment")]

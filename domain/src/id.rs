@@ -204,7 +204,7 @@ mod tests {
         }
 
         #[test]
-        fn an_id_has_the_number_that_it_was_made_from(number: u32) {
+        fn an_id_has_the_number_that_it_was_created_from(number: u32) {
             prop_assert_eq!(HostId::nth(number).number(), number);
             prop_assert_eq!(RunId::nth(number).number(), number);
         }

@@ -361,7 +361,7 @@ impl Realm {
             LoginRefresh::Reused => {
                 tracing::warn!(
                     user = user.name,
-                    "a refresh token was used twice, so the login was ended: somebody else may have a copy"
+                    "a refresh token was used twice, so the login was ended: another person may have a copy"
                 );
                 Err(invalid_grant("the token was used before; log in again"))
             }

@@ -21,7 +21,7 @@ pub(crate) async fn protect(session: &mut PgConnection) -> Result<(), sqlx::Erro
             if let Some(epoch) = epochs.into_iter().flatten().next() {
                 tracing::warn!(
                     epoch,
-                    "the database was restored, copied or has failed over: ids jump ahead, so that no id is given twice"
+                    "the database was restored, copied or has failed over: ids jump ahead, so that no id is assigned twice"
                 );
             }
             Ok(())
@@ -53,7 +53,7 @@ impl Store {
                 epoch,
                 %host,
                 "a node has a credential for a host that the database has not created yet: the database has lost its last \
-                 changes, as after the restore of a backup; ids jump ahead, so that no id is given twice"
+                 changes, as after the restore of a backup; ids jump ahead, so that no id is assigned twice"
             );
         }
         Ok(())

@@ -118,7 +118,7 @@ fn released_migrations_are_unchanged() {
 }
 
 #[test]
-fn steps_of_the_schema_do_not_stop_servers() {
+fn steps_of_the_schema_do_not_block_servers() {
     let steps = tree::files(|path| path.starts_with("migrations/") && tree::ends_in(path, "sql"));
     assert!(steps.len() > 10);
     let exceptions = migration_steps::STEP_EXCEPTIONS;

@@ -16,7 +16,7 @@ use crate::roles::Role;
 #[non_exhaustive]
 pub enum IssueError {
     /// The token would expire after the last date that can be represented.
-    #[error("the token would live too long")]
+    #[error("the lifetime of the token is too long")]
     TooLong,
     /// Signing failed.
     #[error("the token cannot be signed")]

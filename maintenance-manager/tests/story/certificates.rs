@@ -141,7 +141,7 @@ fn code<T>(answer: Result<T, Status>) -> Code {
 }
 
 #[tokio::test]
-async fn a_machine_whose_ids_were_given_to_another_one_is_refused() {
+async fn a_machine_whose_ids_were_assigned_to_another_one_is_refused() {
     let fixture = CertificateFixture::new().await;
     let old = fixture.enroll(1, 1).await;
     fixture.poll(&old).await.expect("answered");
@@ -168,7 +168,7 @@ async fn a_machine_whose_ids_were_given_to_another_one_is_refused() {
 
 /// A node whose certificate has expired renews it before it polls.
 #[tokio::test]
-async fn a_renewal_for_a_lost_host_keeps_its_id_from_being_given_again() {
+async fn a_renewal_for_a_lost_host_keeps_its_id_from_being_assigned_again() {
     let fixture = CertificateFixture::new().await;
     let lost = fixture.enroll(1, 1).await;
     fixture.restore_without(&lost.node).await;
@@ -200,7 +200,7 @@ async fn a_credential_of_an_earlier_enrolment_is_refused() {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_good_only_for_its_renewal() {
+async fn an_expired_certificate_is_accepted_only_for_its_renewal() {
     let fixture = CertificateFixture::new().await;
     let mut node = fixture.enroll(1, 1).await;
     fixture.server.clock.advance(NODE_CERTIFICATE_LIFETIME);
@@ -224,7 +224,7 @@ async fn an_expired_certificate_is_good_only_for_its_renewal() {
 
 /// Otherwise all nodes that renew at a server with a wrong clock would have to enrol again.
 #[tokio::test]
-async fn a_certificate_of_a_server_whose_clock_was_ahead_is_good_only_for_its_renewal() {
+async fn a_certificate_of_a_server_whose_clock_was_ahead_is_accepted_only_for_its_renewal() {
     let fixture = CertificateFixture::new().await;
     let server = &fixture.server;
     let mut node = fixture.enroll(1, 1).await;
@@ -357,7 +357,7 @@ async fn a_node_whose_credential_names_no_key_must_enrol_again() {
 }
 
 #[tokio::test]
-async fn a_cached_answer_is_given_only_to_the_key_that_it_was_made_for() {
+async fn a_cached_answer_is_sent_only_to_the_key_that_it_was_created_for() {
     let fixture = CertificateFixture::new().await;
     let node = fixture.enroll(1, 1).await;
     fixture.poll(&node).await.expect("evaluated");

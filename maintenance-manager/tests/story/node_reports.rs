@@ -280,7 +280,7 @@ async fn a_version_is_old_enough_some_days_after_it_was_first_reported() {
 
 /// A node names versions that do not exist, and a version a week before it appears.
 #[tokio::test]
-async fn a_node_that_makes_up_versions_misleads_only_itself() {
+async fn a_node_that_reports_versions_that_do_not_exist_affects_only_itself() {
     let server = TestServer::new().await;
     let (liar, node) = (server.nth_node(1).await, server.nth_node(2).await);
     for one in [&liar, &node] {

@@ -27,7 +27,7 @@ async fn reset_numbers(server: &TestServer) {
 
 /// A copy of the files of the database was restored, which the database itself cannot notice.
 #[tokio::test]
-async fn a_credential_of_a_lost_host_keeps_its_id_from_being_given_again() {
+async fn a_credential_of_a_lost_host_keeps_its_id_from_being_assigned_again() {
     let server = TestServer::new().await;
     let lost = server.nth_node(1).await;
     delete_hosts(&server).await;

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_keys_are_counted_apart() {
+    fn nodes_and_keys_are_counted_separately() {
         let connections = NodeConnections::new(1);
         let nodes = [
             certificate("host-1", b"key"),

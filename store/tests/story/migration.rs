@@ -50,7 +50,7 @@ async fn wait_for_lock_wait(store: &Store) {
 }
 
 #[tokio::test]
-async fn a_step_that_waits_for_a_long_reader_does_not_stop_others() {
+async fn a_step_that_waits_for_a_long_reader_does_not_block_others() {
     let url = fresh_database().await;
     let store = Store::connect(&url, StoreOptions::default()).await.expect("a store");
     create_project(&store, "ours").await;

@@ -129,7 +129,7 @@ async fn versions_without_a_reporter_count_since_their_first_report() {
 
 /// Two nodes together make up versions of a package until no answer could hold them all.
 #[tokio::test]
-async fn made_up_versions_do_not_displace_those_of_other_nodes() {
+async fn versions_that_do_not_exist_displace_no_versions_of_other_nodes() {
     let (store, tenant) = store_with_project().await;
     let [one, other, honest] = [1, 2, 3].map(|n| (tenant, InstanceId::nth(n)));
     let real = [package_version("curl", "8.1"), package_version("curl", "8.2")];

@@ -30,7 +30,7 @@ async fn numbers(store: &Store) -> String {
 }
 
 #[tokio::test]
-async fn a_database_that_is_another_one_than_before_gives_no_id_again() {
+async fn a_database_that_is_another_one_than_before_assigns_no_id_again() {
     let url = fresh_database().await;
     let store = connect(&url).await;
     let tenant = create_project(&store, "ours").await;

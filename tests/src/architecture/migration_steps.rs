@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_that_stop_servers_are_found() {
+    fn statements_that_block_servers_are_found() {
         for (sql, why) in [
             ("LOCK TABLE hosts IN ACCESS EXCLUSIVE MODE;", "locks a table"),
             ("LOCK TABLE hosts;", "locks a table"),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_that_servers_do_not_notice_are_allowed() {
+    fn statements_that_do_not_block_servers_are_allowed() {
         for sql in [
             "CREATE TABLE a (b text); CREATE INDEX c ON a (b); ALTER TABLE a ADD CHECK (b <> '');",
             "ALTER TABLE hosts ADD COLUMN type text; -- LOCK TABLE hosts;",

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_processes_have_used_counts_and_what_was_written_counts_once() {
+    fn the_use_of_other_processes_counts_and_written_use_counts_once() {
         let usage = ProjectUsage::default();
         usage.charge((project(1), A::Runs), HOUR * 6).expect("within the limit");
         let written = usage.unwritten();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_written_is_written_later() {
+    async fn unwritten_use_is_written_by_a_later_exchange() {
         let (store, away) = (fresh_store().await, fresh_store().await);
         away.close().await;
         let usage = ProjectUsage::default();

@@ -10,13 +10,13 @@ use super::scenario::{
 
 scenarios![
     a_suite_that_the_owner_does_not_allow_is_not_used,
-    a_name_in_a_release_file_does_not_meet_the_owners_suites,
+    a_name_in_a_release_file_does_not_satisfy_the_owners_suites,
     an_older_version_that_the_owner_does_not_allow_is_refused,
     a_removal_that_the_owner_does_not_allow_is_refused,
     a_package_that_the_owner_protects_is_not_removed,
     ssh_is_not_removed_by_default,
     ssh_is_removed_if_the_owner_allows_it,
-    what_would_remove_ssh_is_held_back_from_an_update_of_everything,
+    an_update_of_everything_holds_back_a_package_that_would_remove_ssh,
     a_new_package_that_the_owner_does_not_allow_is_refused,
     a_source_that_the_owner_does_not_allow_is_refused,
     a_key_that_the_owner_does_not_list_is_refused,
@@ -45,7 +45,7 @@ fn a_suite_that_the_owner_does_not_allow_is_not_used(stage: &Stage) {
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 
-fn a_name_in_a_release_file_does_not_meet_the_owners_suites(stage: &Stage) {
+fn a_name_in_a_release_file_does_not_satisfy_the_owners_suites(stage: &Stage) {
     let repository = stage.repository();
     let repository = repository.with_variable("DIST", "thirdparty");
     let repository = repository.with_variable("CODENAME", "demo-security");
@@ -120,7 +120,7 @@ fn ssh_is_removed_if_the_owner_allows_it(stage: &Stage) {
     member.assert_packages(&[("demo-rival", "1.1 installed"), ("openssh-server", "")]);
 }
 
-fn what_would_remove_ssh_is_held_back_from_an_update_of_everything(stage: &Stage) {
+fn an_update_of_everything_holds_back_a_package_that_would_remove_ssh(stage: &Stage) {
     let member = stage.member();
     member.install_files(&["demo-rival_1.0", "openssh-server_1.0"]);
     member.assign_latest(&json!({ "allowRemovals": true }));

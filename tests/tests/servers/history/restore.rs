@@ -125,7 +125,7 @@ impl RestoreTest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_restore_no_run_is_lost_or_doubled_and_no_machine_is_taken_for_another() {
+async fn after_a_restore_no_run_is_lost_or_doubled_and_no_machines_are_confused() {
     let (seed, polls) = read_parameters();
     let mut test = RestoreTest::open(seed).await;
     let mut known = Vec::new();
