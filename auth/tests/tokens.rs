@@ -109,7 +109,7 @@ fn a_credential_contains_the_key_that_its_node_was_enrolled_with() {
     let caller = fixture.authority.verify(issued.token.reveal(), NOON).unwrap();
     assert_eq!(caller.node_project(), Some(PROJECT));
     assert_eq!(caller.node_key, Some(key));
-    // What is no fingerprint is no key.
+    // A value that is no fingerprint is ignored.
     for value in [json!("key"), json!(7), json!(["key"])] {
         let mut claims = with_claim("node_key", value);
         claims["realm_access"] = json!({"roles": [format!("{PROJECT}_en-agent-rw")]});
@@ -133,7 +133,7 @@ fn a_key_of_one_purpose_gives_no_role_of_the_other() {
         assert_eq!(caller.roles, roles, "{purpose:?}");
         assert_eq!(caller.node_subject, None);
     }
-    // A token of an operator from before the keys were apart.
+    // A token of an operator that an earlier release signed with the common key.
     let token = fixture.sign_for(KeyPurpose::Nodes, &valid_claims());
     assert_eq!(fixture.verify(&token), Err(AuthError::WrongPurpose));
 }

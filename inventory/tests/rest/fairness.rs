@@ -1,4 +1,4 @@
-//! What one caller can take from others.
+//! Limits of a caller and a project, so that others are served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

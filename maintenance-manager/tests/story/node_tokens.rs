@@ -150,7 +150,7 @@ async fn an_external_token_is_bound_to_the_first_host_that_uses_it() {
     fixture.send_status(&token, &one).await.expect("it is still its own");
 }
 
-/// Nodes get new tokens all the time. A node must not speak for another host with its next one.
+/// Nodes get new tokens all the time. A node must not act as another host with its next one.
 #[tokio::test]
 async fn a_new_token_of_a_node_is_refused_for_another_host() {
     let fixture = TokenFixture::new().await;

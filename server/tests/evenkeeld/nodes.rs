@@ -1,4 +1,4 @@
-//! What tests with nodes need.
+//! Helpers of tests with nodes.
 
 use std::fs;
 

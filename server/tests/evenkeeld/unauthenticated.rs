@@ -1,4 +1,4 @@
-//! Connections whose peer proves nothing, and proxies in front of the listener for nodes.
+//! Connections whose peer does not authenticate, and proxies in front of the listener for nodes.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Shares of the connections, and the end of statements that nobody waits for.
+//! Shares of the connections, and the cancellation of statements of dropped transactions.
 
 use std::time::Duration;
 

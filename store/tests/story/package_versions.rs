@@ -127,7 +127,7 @@ async fn versions_without_a_reporter_count_since_their_first_report() {
     assert_eq!(known_since(&store, other, "curl", NOON).await, ["1"]);
 }
 
-/// Two nodes together make up versions of a package until no answer could hold them all.
+/// Two nodes report versions of a package that do not exist, more than an answer can contain.
 #[tokio::test]
 async fn versions_that_do_not_exist_displace_no_versions_of_other_nodes() {
     let (store, tenant) = store_with_project().await;

@@ -36,7 +36,7 @@ async fn a_database_that_is_another_one_than_before_assigns_no_id_again() {
     let tenant = create_project(&store, "ours").await;
     let lost = create_ids(&store, tenant, 1).await;
     lose_nodes(&store).await;
-    // What the restore undid would be given to another node.
+    // Ids of nodes that the restore removed would be assigned to other nodes.
     assert_eq!(create_ids(&store, tenant, 2).await, lost);
     lose_nodes(&store).await;
     let moved = "UPDATE database_identity SET identity = 'another server'";
@@ -51,7 +51,8 @@ async fn a_database_that_is_another_one_than_before_assigns_no_id_again() {
     assert_eq!(query_text(&restored, "SELECT epoch::text FROM database_identity").await, "2");
 }
 
-/// A copy of the files looks like the same database, so the operator says that it was restored.
+/// The server cannot distinguish a copy of the files from the database, so the operator reports the
+/// restore.
 #[tokio::test]
 async fn the_operator_lets_all_ids_jump_ahead_after_a_restore() {
     let store = connect(&fresh_database().await).await;
@@ -63,7 +64,7 @@ async fn the_operator_lets_all_ids_jump_ahead_after_a_restore() {
     assert!(host != lost.0 && instance != lost.1, "{host} {instance}");
 }
 
-/// Otherwise a new kind of id would be given again after a restore.
+/// Otherwise ids of a new kind would be assigned again after a restore.
 #[tokio::test]
 async fn every_sequence_of_ids_jumps() {
     let store = connect(&fresh_database().await).await;

@@ -100,7 +100,7 @@ fn check_step(text: &str) -> Vec<String> {
     findings
 }
 
-/// Why a statement of a transaction stops servers, if it does.
+/// Why a statement of a transaction blocks servers, if it does.
 fn check_statement(statement: &str, validated: &[&str]) -> Option<&'static str> {
     let is_alter = statement.starts_with("ALTER TABLE ");
     let has = |text: &str| statement.contains(text);

@@ -1,7 +1,6 @@
-//! Many nodes of both protocols over unreliable connections, and two servers on one Postgres that
-//! are killed every few seconds: the recorded runs must match what the nodes did. Meanwhile the clock
-//! of a third server jumps by a year, and the database turns read-only; see [`faults`]. [`restore`]
-//! goes back to a dump.
+//! Many nodes of both protocols over unreliable connections, and two servers on one Postgres that are killed every few
+//! seconds: the recorded runs must match what the nodes did. Meanwhile the clock of a third server jumps by a year, and
+//! the database becomes read-only; see [`faults`]. [`restore`] goes back to a dump.
 //!
 //! | variable | meaning |
 //! | --- | --- |

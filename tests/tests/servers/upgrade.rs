@@ -29,7 +29,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// An upgrade must not keep a node from its server for longer.
 const MAX_OUTAGE: Duration = Duration::from_secs(2);
 
-/// How often the migration must have given way before the dump ends.
+/// Minimum number of retries of the migration before the dump ends.
 const MIN_ATTEMPTS: usize = 3;
 
 /// Longer than any statement, and than the whole migration.

@@ -1,5 +1,5 @@
-//! Records after a restore of the database: what was acknowledged before the dump is there, and each run belongs to the
-//! machine that did it.
+//! Records after a restore of the database: each event that was acknowledged before the dump is recorded, and each run
+//! belongs to its machine.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{Rule, Violation};
 use crate::history::run_records::Run;
 
-/// What a machine did.
+/// The attempts of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineHistory {
     pub uuid: Uuid,
@@ -23,7 +23,7 @@ pub struct ReportedAttempt {
     pub acknowledged: usize,
 }
 
-/// What servers recorded.
+/// The records of servers.
 #[derive(Clone, Debug, Default)]
 pub struct MachineRecords {
     /// UUID of the machine of each instance.

@@ -130,7 +130,7 @@ fn a_file_whose_content_differs_from_the_index_is_refused(stage: &Stage) {
     assert_refused(stage, &repository, &kinds, &["demo-hello"]);
 }
 
-/// A node without sources, and a policy for `demo-hello` that brings a source with its key.
+/// A node without sources, and a policy for `demo-hello` that contains a source with its key.
 fn member_with_policy_source(stage: &Stage, repository: &Repository) -> Member<'static> {
     let member = stage.member_with_source(repository);
     member.node.sh("rm /etc/apt/sources.list.d/*");
@@ -142,7 +142,7 @@ fn member_with_policy_source(stage: &Stage, repository: &Repository) -> Member<'
     member
 }
 
-/// What a compromised server would do: it brings a source with a key of its own.
+/// A compromised server adds a source with its own key.
 fn a_source_of_a_policy_is_refused_if_its_key_is_not_on_the_node(stage: &Stage) {
     let repository = stage.repository();
     repository.publish("demo-hello_1.1");

@@ -23,7 +23,7 @@ const READ_ONLY_MILLIS: (u64, u64) = (1_500, 3_000);
 /// Connections of servers begin to refuse writes one after the other. After this time all do.
 const READ_ONLY_MARGIN: TimeDelta = TimeDelta::seconds(1);
 
-/// What was done to the servers.
+/// The faults of the servers.
 #[derive(Debug, Default)]
 pub struct InjectedFaults {
     kills: usize,
@@ -46,7 +46,7 @@ impl InjectedFaults {
     }
 }
 
-/// Kills a server every few seconds and restarts it. The database turns read-only after the first
+/// Kills a server every few seconds and restarts it. The database becomes read-only after the first
 /// kill, the clock is shifted after the second one, and then both at random. All servers run at the
 /// end, with the right time.
 pub async fn inject_faults(
