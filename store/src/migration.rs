@@ -56,8 +56,9 @@ impl Store {
     /// Migrates the schema to the current version. Waits for locks for at most `limit` in all, and at
     /// most 20 days. Safe to call from several processes at once.
     ///
-    /// # Errors The database cannot be reached, locks were not free in time, or a step fails. Completed parts of steps
-    /// are kept, and the next call continues after them.
+    /// # Errors
+    /// The database cannot be reached, locks were not free in time, or a step fails. Completed parts
+    /// of steps are kept, and the next call continues after them.
     pub async fn migrate_within(&self, limit: Duration) -> Result<(), StoreError> {
         self.run_migrator(&Migrator::default(), limit).await
     }

@@ -169,7 +169,8 @@ impl ConnectionShares {
 
     /// Waits until work of a share may take a connection of the pool.
     ///
-    /// # Errors No connection of the share was free in time.
+    /// # Errors
+    /// No connection of the share was free in time.
     pub(crate) async fn acquire(
         &self,
         which: ConnectionShare,
