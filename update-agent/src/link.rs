@@ -48,7 +48,7 @@ pub enum LinkError {
     /// The server cannot identify the caller: the certificate or the bearer token is missing, expired or invalid.
     #[error("the server does not accept this node: {0}")]
     Unauthenticated(String),
-    /// The server does not trust the host, does not renew its certificate, or does not accept the join token.
+    /// The server does not trust or know the host, does not renew its certificate, or does not accept the join token.
     #[error("the server does not accept this node: {0}")]
     Denied(String),
     /// The server does not accept the request.

@@ -301,9 +301,9 @@ fn to_link_error(status: &Status) -> LinkError {
     }
     match status.code() {
         Code::Unauthenticated => LinkError::Unauthenticated(text),
-        Code::PermissionDenied => LinkError::Denied(text),
+        // What a node names belongs to its host, so the host was deleted if it is not found.
+        Code::PermissionDenied | Code::NotFound => LinkError::Denied(text),
         Code::InvalidArgument
-        | Code::NotFound
         | Code::AlreadyExists
         | Code::FailedPrecondition
         | Code::OutOfRange
@@ -355,6 +355,13 @@ mod tests {
             panic!("busy")
         };
         assert_eq!(again, MAX_PUSHBACK);
+    }
+
+    #[test]
+    fn a_deleted_host_is_not_accepted() {
+        let error = to_link_error(&Status::not_found("host_resource not found"));
+        let text = "the server does not accept this node: host_resource not found";
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]

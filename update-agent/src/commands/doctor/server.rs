@@ -60,7 +60,8 @@ fn connection_advice(error: &LinkError) -> &'static str {
              shows that the certificate is not renewed, enrol again with a new join token"
         }
         LinkError::Denied(_) => {
-            "the server does not trust this host: ask its operator why, and enrol again with a new join token"
+            "the server does not trust or know this host: ask its operator why. To use the machine again, delete its host \
+             on the server if there is one, and enrol again with a new join token"
         }
         LinkError::Refused(_) | LinkError::InvalidAnswer(_) => {
             "the versions of agent and server may be incompatible: update the older one"
