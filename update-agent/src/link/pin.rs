@@ -53,6 +53,9 @@ pub async fn fetch_ca(
         let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         connected.map_err(|source| match explained(&source) {
             Some(reason) => unreachable(reason),
+            None if is_for_other_name(&source) => {
+                TrustError::OtherName { server: server.to_owned(), source }
+            }
             None => TrustError::NotTrusted { server: server.to_owned(), source },
         })
     };
@@ -64,6 +67,16 @@ pub async fn fetch_ca(
     }
     let pinned_ca = verifier.pinned_ca.get();
     pinned_ca.cloned().ok_or(TrustError::NotPinned)
+}
+
+/// Whether the certificate was refused only because of the names in it.
+fn is_for_other_name(error: &io::Error) -> bool {
+    use CertificateError::{NotValidForName, NotValidForNameContext};
+    let error = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    matches!(
+        error,
+        Some(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
+    )
 }
 
 /// Accepts a chain only if it contains a certificate with the digest and is valid with that certificate as its only root.

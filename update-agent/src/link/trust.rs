@@ -58,6 +58,16 @@ pub enum TrustError {
         #[source]
         source: io::Error,
     },
+    /// The server's certificate is one of the authority, but for other names.
+    #[error(
+        "the certificate of {server} is not for this address: add the address to southbound.server_names of the server, or \
+         use one that the certificate names"
+    )]
+    OtherName {
+        server: String,
+        #[source]
+        source: io::Error,
+    },
     /// The handshake completed without verification of a certificate.
     #[error("the server showed no certificate of the authority in the join token")]
     NotPinned,
@@ -95,18 +105,32 @@ impl Trust {
         &self,
         floor: Arc<TimeFloor>,
     ) -> Result<Arc<dyn ServerCertVerifier>, LinkError> {
-        let setup = |error: &dyn std::error::Error| LinkError::Setup(error.to_string());
         let roots = match self {
             Self::Ca(pem) => {
                 let ders = CertificateDer::pem_slice_iter(pem.as_bytes());
                 let ders: Result<Vec<_>, _> = ders.collect();
                 let mut roots = RootCertStore::empty();
-                roots.add_parsable_certificates(ders.map_err(|error| setup(&error))?);
+                // A damaged file gives no root.
+                roots.add_parsable_certificates(ders.unwrap_or_default());
                 roots
             }
             Self::System => system_roots(),
         };
-        build_verifier(roots, floor, true).map_err(|error| setup(&error))
+        if roots.is_empty() {
+            return Err(LinkError::Setup(self.no_root_reason().to_owned()));
+        }
+        build_verifier(roots, floor, true).map_err(|error| LinkError::Setup(error.to_string()))
+    }
+
+    fn no_root_reason(&self) -> &'static str {
+        match self {
+            Self::Ca(_) => {
+                "the authority of the server (ca.pem, or the file of --ca) is not a valid certificate; enrol again"
+            }
+            Self::System => {
+                "there is no ca.pem, and the system trusts no certificate authority; enrol again, or install ca-certificates"
+            }
+        }
     }
 }
 
@@ -184,5 +208,19 @@ mod tests {
             assert!(matches!(error, TrustError::NoCertificate(_)), "{error}");
         }
         assert_eq!(Trust::resolve("https://x", &token, None, None).await.unwrap(), Trust::System);
+    }
+
+    #[test]
+    fn a_damaged_authority_is_named() {
+        for pem in [
+            "",
+            "x",
+            "-----BEGIN CERTIFICATE-----\nMIIB",
+            "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
+        ] {
+            let floor = Arc::new(TimeFloor::unset());
+            let error = Trust::Ca(pem.to_owned()).verifier(floor).unwrap_err().to_string();
+            assert!(error.contains("ca.pem"), "{pem:?}: {error}");
+        }
     }
 }

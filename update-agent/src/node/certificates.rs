@@ -174,15 +174,16 @@ impl ClientCertificate {
 /// A certificate cannot be used with a key.
 #[derive(Debug, thiserror::Error)]
 enum PairError {
-    #[error("it is not a certificate in PEM format: {0}")]
-    Pem(rustls::pki_types::pem::Error),
+    #[error("it is not a certificate in PEM format")]
+    Pem,
     #[error(transparent)]
     Tls(#[from] rustls::Error),
 }
 
 /// Checks that a certificate can be parsed and is for this key.
 fn check_pair(certificate_pem: &[u8], key: &KeyPair) -> Result<CertifiedKey, PairError> {
-    let certificate = CertificateDer::from_pem_slice(certificate_pem).map_err(PairError::Pem)?;
+    let certificate =
+        CertificateDer::from_pem_slice(certificate_pem).map_err(|_| PairError::Pem)?;
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     Ok(CertifiedKey::from_der(vec![certificate], key, &ring::default_provider())?)
 }

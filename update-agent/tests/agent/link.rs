@@ -141,7 +141,8 @@ async fn a_certificate_for_another_host_is_rejected() {
     let token = JoinToken::parse(&server.token()).unwrap();
     let error = resolve_trust(&server.url(), &token).await.unwrap_err();
     let text = evenkeel_kit::chain(&error).to_string();
-    assert!(text.contains("not valid for name"), "{text}");
+    assert!(text.contains("southbound.server_names"), "{text}");
+    assert!(text.contains("keel.example"), "{text}");
 }
 
 #[tokio::test]
