@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use uuid::Uuid;
 
@@ -61,6 +61,7 @@ pub struct PathArgs {
 
 /// Arguments of `enroll`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("join_token").required(true).args(["token", "token_file"]))]
 pub struct EnrollArgs {
     /// Paths of the agent.
     #[command(flatten)]
@@ -70,10 +71,10 @@ pub struct EnrollArgs {
     pub server: String,
     /// Join token. Other users of this machine can see it while the command runs: prefer
     /// `--token-file`.
-    #[arg(long, value_name = "TOKEN", required_unless_present = "token_file")]
+    #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
     /// File with the join token, or `-` for standard input.
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// CA certificate (PEM) to verify the server, instead of the one named by the token.
     #[arg(long, value_name = "FILE")]

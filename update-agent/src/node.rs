@@ -40,7 +40,9 @@ pub struct Node {
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The machine is not enrolled.
-    #[error("this node is not enrolled; run `evenkeel-agent enroll --server URL --token TOKEN`")]
+    #[error(
+        "this node is not enrolled; run `evenkeel-agent enroll --server URL --token-file FILE`"
+    )]
     NotEnrolled,
     /// A file could not be read or written.
     #[error(transparent)]
