@@ -1,6 +1,6 @@
 //! `evenkeel token`: tokens for the REST API.
 
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use evenkeel_api::operator_token::{OperatorTokenResource, SubjectRevocationInput};
 
 use crate::Failure;
@@ -15,12 +15,13 @@ pub enum TokenCommand {
     /// List the tokens that `evenkeeld token operator` and the first start have issued.
     List,
     /// Revoke tokens. All servers refuse them within a second.
+    #[command(group = ArgGroup::new("tokens").required(true).args(["ids", "subject"]))]
     Revoke {
         /// IDs of the tokens.
-        #[arg(value_name = "ID", required_unless_present = "subject")]
+        #[arg(value_name = "ID")]
         ids: Vec<String>,
         /// Revoke all tokens of this subject that were issued until now, and end its logins.
-        #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+        #[arg(long, value_name = "NAME")]
         subject: Option<String>,
         /// Issuer of the tokens of the subject, if it is an identity provider.
         #[arg(long, value_name = "URL", requires = "subject")]

@@ -195,6 +195,8 @@ const INVALID_LINES: &[&str] = &[
     "evenkeel location find x --sites --regions",
     "evenkeel login --username alice --token good",
     "evenkeel login --password-file f",
+    "evenkeel token revoke",
+    "evenkeel token revoke ID --subject alice",
     "evenkeel login --realm http://127.0.0.1:1",
 ];
 
@@ -218,6 +220,7 @@ fn the_help_of_pause_names_the_commands_that_resume() {
         ("evenkeel pause --help", "`evenkeel resume` ends the pause"),
         ("evenkeel resume --help", "`evenkeel assignment resume`"),
         ("evenkeel assignment set --help", "set [OPTIONS] <TARGET> [POLICY]"),
+        ("evenkeel token revoke --help", "<ID|--subject <NAME>>"),
     ] {
         let help = Cli::try_parse_from(line.split(' ')).expect_err("help");
         assert!(help.to_string().contains(expected), "{line}: {help}");
