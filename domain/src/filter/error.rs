@@ -52,8 +52,8 @@ pub(super) fn check_cost(cost: usize, max: usize) -> Result<(), BadFilter> {
         return Ok(());
     }
     let why = format!(
-        "the filter is too expensive: its conditions cost {cost}, and at most {max} are allowed; use fewer labels, paths, \
-         patterns with several stars and negations"
+        "the filter is too expensive: its conditions cost {cost}, and at most {max} are allowed; use fewer conditions: \
+         labels, paths, patterns with several stars and negations cost most"
     );
     Err(BadFilter::at(0, why))
 }
