@@ -48,7 +48,10 @@ async fn an_invalidated_own_node_is_refused() {
     // Enrolling again does not help.
     let token = server.join_token(false, true).await;
     let refused = server.enroll(&token, 1, 1).await;
-    assert_eq!(refused.expect_err("an enrolment").code(), Code::PermissionDenied);
+    let refused = refused.expect_err("an enrolment");
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let advice = format!("`evenkeel host delete {} --with-instance`", node.host);
+    assert!(refused.message().contains(&advice), "{refused}");
 
     let tx = server.tx().await;
     let instance = instances::find(&tx, node.instance).await.expect("there");

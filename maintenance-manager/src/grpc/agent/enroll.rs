@@ -1,5 +1,7 @@
 //! Enrolment: how a machine becomes a node.
 
+use std::fmt;
+
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, HostState, Registration, SerialNumber, parse_uuid};
@@ -180,8 +182,7 @@ async fn admit_machine(
     let admitted = create_node(&tx, &token, existing, claim, now);
     let (host, instance) = admitted.await?;
     if !instance.is_trusted() {
-        let why = format!("{} was invalidated", instance.id);
-        return Err(Status::permission_denied(why));
+        return Err(invalidated(instance.id, host.id));
     }
     if !is_retry {
         join_tokens::record_use(&tx, token.id, now).await.map_err(status::from_store_error)?;
@@ -236,9 +237,7 @@ fn check_admission(
             "this machine is not registered, and the join token does not allow unregistered machines: \
              register it with `evenkeel host register`",
         )),
-        Some(host) if !host.is_trusted() => {
-            Err(Status::permission_denied(format!("{} was invalidated", host.id)))
-        }
+        Some(host) if !host.is_trusted() => Err(invalidated(host.id, host.id)),
         Some(host) if !host.public_key.is_empty() && !is_retry => {
             Err(Status::failed_precondition(format!(
                 "another machine is enrolled as {}: if this one replaces it, delete that host first \
@@ -248,6 +247,14 @@ fn check_admission(
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses a machine whose host or instance was invalidated.
+fn invalidated(what: impl fmt::Display, host: HostId) -> Status {
+    Status::permission_denied(format!(
+        "{what} was invalidated: to use this machine again, delete the host first \
+         (`evenkeel host delete {host} --with-instance`)"
+    ))
 }
 
 /// Creates the host and the instance of the machine as far as they do not exist.
