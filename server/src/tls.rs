@@ -51,7 +51,7 @@ impl Certificates {
     ) -> anyhow::Result<Self> {
         let digest = Some(ca.digest());
         let names = server_names(config);
-        tracing::info!(?names, expires_at = %ca.expires_at(), "the listeners for nodes use a certificate of the server's own authority");
+        tracing::info!(?names, authority_expires_at = %ca.expires_at(), "the listeners for nodes use a certificate of the server's own authority");
         let source = CertificateSource::Authority { ca, names };
         Self::new(source, digest, now)
     }
