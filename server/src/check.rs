@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use evenkeel_auth::Keys;
 use evenkeel_os_resource_manager::Sources;
+use evenkeel_store::check_database_url;
 
 use crate::app_context;
-use crate::config::Config;
+use crate::config::{Config, DatabaseConfig};
 use crate::data_dir;
 use crate::realm::user_store;
 use crate::shared_keys::KeyFolders;
@@ -40,6 +41,7 @@ fn find_faults(config: &Config) -> Vec<String> {
         }
         Err(error) => faults.push(format!("data_dir: {error:#}")),
     }
+    faults.extend(find_database_faults(&config.database));
     if let Some(login) = &config.auth.login {
         match user_store::read_users(&login.users) {
             Ok(users) => faults.extend(
@@ -70,5 +72,20 @@ fn find_faults(config: &Config) -> Vec<String> {
     faults.extend(manager.check().err().map(|error| error.to_string()));
     let problems = Sources::open(&manager.registries).problems();
     faults.extend(problems.iter().map(ToString::to_string));
+    faults
+}
+
+fn find_database_faults(database: &DatabaseConfig) -> Vec<String> {
+    let mut faults = Vec::new();
+    if let Some(url) = &database.url
+        && let Err(error) = check_database_url(url.reveal(), database.allow_unencrypted)
+    {
+        faults.push(format!("database.url: {error}"));
+    }
+    if let Some(path) = &database.password_file
+        && let Err(error) = std::fs::read_to_string(path)
+    {
+        faults.push(format!("database.password_file: cannot read {}: {error}", path.display()));
+    }
     faults
 }

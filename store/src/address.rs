@@ -78,6 +78,15 @@ pub enum InvalidDatabaseUrl {
     UnknownSessionAttributes,
 }
 
+/// Checks a database URL without a connection. Without `allow_unencrypted`, a connection to another
+/// machine needs TLS.
+///
+/// # Errors
+/// A server would refuse the URL.
+pub fn check_database_url(url: &str, allow_unencrypted: bool) -> Result<(), InvalidDatabaseUrl> {
+    DatabaseAddress::parse(url, allow_unencrypted).map(drop)
+}
+
 /// How to reach the database. `Debug` shows nothing of it. Clones share the current host.
 #[derive(Clone)]
 pub(crate) struct DatabaseAddress {

@@ -70,7 +70,7 @@ pub mod tallies;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use address::InvalidDatabaseUrl;
+pub use address::{InvalidDatabaseUrl, check_database_url};
 pub use chain::ScopeChain;
 pub use check::{IncompatibleDatabase, SchemaCheck};
 pub use clock_check::{ClockAgreement, ClockReading};

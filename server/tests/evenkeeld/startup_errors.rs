@@ -99,7 +99,9 @@ fn a_configuration_is_checked_without_side_effects() {
         "[[users]]\nname = 'alice'\npassword_hash = 'x'\nroles = ['default_im-r']\n",
     );
     let text = format!(
-        "[auth.login]\nusers = {users:?}\n[southbound]\nkey = '/no/such/key'\n\
+        "[database]\nurl = 'postgres://evenkeel:hush@db.example/evenkeel'\n\
+         password_file = '/no/such/password'\n\
+         [auth.login]\nusers = {users:?}\n[southbound]\nkey = '/no/such/key'\n\
          [[auth.issuers]]\nissuer = 'https://login.example'\njwks = '/no/such/jwks'\n\
          [os_resource_manager]\nparallel = 0\n\
          [os_resource_manager.registries.release]\naddress = 'https://r.example'\nkeys = ['/no/such.pub']\n"
@@ -107,6 +109,8 @@ fn a_configuration_is_checked_without_side_effects() {
     let file = harness.write_file("evenkeeld.toml", &text);
     let stderr = harness.start(&["check", "--config", &file]).expect_failure();
     let faults = [
+        "database.url: the database URL names another machine, and its sslmode permits",
+        "database.password_file: cannot read /no/such/password",
         "auth.login.users: user \"alice\": \"default_im-r\" is not a role",
         "auth.issuers: https://login.example: ",
         "set both southbound.certificate and southbound.key",
@@ -117,6 +121,7 @@ fn a_configuration_is_checked_without_side_effects() {
         assert!(stderr.contains(&format!("evenkeeld: {fault}")), "{fault}: {stderr}");
     }
     assert_eq!(stderr.lines().count(), faults.len(), "{stderr}");
+    assert!(!stderr.contains("hush"), "{stderr}");
     assert!(!harness.data_dir().exists());
 }
 
