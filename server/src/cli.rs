@@ -15,7 +15,7 @@ pub struct Cli {
     /// Configuration file. Default: /etc/evenkeel/evenkeeld.toml, if that file exists.
     #[arg(long, global = true, value_name = "FILE", env = "EVENKEELD_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Data directory: keys, certificates and the private Postgres.
+    /// Data directory: keys, certificates and the private Postgres [default: /var/lib/evenkeel].
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Write the listen addresses to this file, as JSON, once all services are ready.
