@@ -182,7 +182,7 @@ async fn admit_machine(
     let admitted = create_node(&tx, &token, existing, claim, now);
     let (host, instance) = admitted.await?;
     if !instance.is_trusted() {
-        return Err(invalidated(instance.id, host.id));
+        return Err(refuse_invalidated(instance.id, host.id));
     }
     if !is_retry {
         join_tokens::record_use(&tx, token.id, now).await.map_err(status::from_store_error)?;
@@ -237,7 +237,7 @@ fn check_admission(
             "this machine is not registered, and the join token does not allow unregistered machines: \
              register it with `evenkeel host register`",
         )),
-        Some(host) if !host.is_trusted() => Err(invalidated(host.id, host.id)),
+        Some(host) if !host.is_trusted() => Err(refuse_invalidated(host.id, host.id)),
         Some(host) if !host.public_key.is_empty() && !is_retry => {
             Err(Status::failed_precondition(format!(
                 "another machine is enrolled as {}: if this one replaces it, delete that host first \
@@ -250,7 +250,7 @@ fn check_admission(
 }
 
 /// Refuses a machine whose host or instance was invalidated.
-fn invalidated(what: impl fmt::Display, host: HostId) -> Status {
+fn refuse_invalidated(what: impl fmt::Display, host: HostId) -> Status {
     Status::permission_denied(format!(
         "{what} was invalidated: to use this machine again, delete the host first \
          (`evenkeel host delete {host} --with-instance`)"
