@@ -84,10 +84,10 @@ struct FairnessRound {
     with: FairnessPolls,
     /// Ratio of the 99th percentiles.
     ratio: f64,
-    /// Requests with the most expensive filter: answered, refused and given up.
+    /// Requests with the most expensive filter: answered, refused and dropped.
     answered: u64,
     refused: u64,
-    given_up: u64,
+    dropped: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -170,7 +170,7 @@ impl FairnessBench<'_> {
             with,
             answered: count(&counts.answered),
             refused: count(&counts.refused),
-            given_up: count(&counts.given_up),
+            dropped: count(&counts.dropped),
         })
     }
 
@@ -281,7 +281,7 @@ impl FairnessReport {
             "connect ms",
             "answered",
             "refused",
-            "given up",
+            "dropped",
             "ratio"
         )?;
         for round in &self.rounds {
@@ -291,7 +291,7 @@ impl FairnessReport {
             writeln!(
                 out,
                 " {:>9} {:>8} {:>9} {:>6.2}",
-                round.answered, round.refused, round.given_up, round.ratio
+                round.answered, round.refused, round.dropped, round.ratio
             )?;
         }
         writeln!(out, "median of the ratios: {:.2}", self.ratio)?;

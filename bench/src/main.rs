@@ -24,7 +24,7 @@
 //! on the other nodes.
 //!
 //! `fairness` compares polls with changes without and with 30 clients that request the most expensive
-//! list, requests that are given up, silent connections and a list that is read slowly.
+//! list, requests that the client drops, silent connections and a list that is read slowly.
 //!
 //! `os` syncs many profiles from a registry of its own, cold and without changes. It reads
 //! documents, downloads an image through the server and with `cat`, and notifies fleets of a newer

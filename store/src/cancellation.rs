@@ -32,7 +32,7 @@ struct CancellerInner {
 
 impl StatementCanceller {
     /// The timeout is longer than that of the database for a statement. Otherwise a cancellation
-    /// that nobody waits for any more could hit the statement of the next request.
+    /// that no caller waits for any more could hit the statement of the next request.
     pub(crate) fn new(
         address: DatabaseAddress,
         settings: SessionSettings,

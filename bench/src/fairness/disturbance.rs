@@ -1,4 +1,4 @@
-//! Clients that overload the server: expensive filters, requests that are given up, silent
+//! Clients that overload the server: expensive filters, requests that the client drops, silent
 //! connections, and a list that is read slowly.
 
 use std::sync::Arc;
@@ -48,8 +48,8 @@ pub struct DisturbanceCounts {
     pub answered: AtomicU64,
     /// Requests that were refused because of the load.
     pub refused: AtomicU64,
-    /// Requests that were given up.
-    pub given_up: AtomicU64,
+    /// Requests that the client dropped.
+    pub dropped: AtomicU64,
 }
 
 /// The running clients. Dropping it ends them.
@@ -113,7 +113,7 @@ impl Disturber {
         loop {
             // Dropping the request closes its connection.
             if timeout(GIVE_UP_AFTER, self.filtered_list(&http).send()).await.is_err() {
-                counts.given_up.fetch_add(1, Ordering::Relaxed);
+                counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
             sleep(Duration::from_secs(1).saturating_sub(GIVE_UP_AFTER)).await;
         }
