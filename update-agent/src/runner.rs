@@ -46,6 +46,18 @@ pub enum DeadlineAction {
     /// The scripts of packages are killed, so that apt and dpkg can end in an orderly way: killing
     /// them would leave packages half installed. If they do not end in a minute, they are killed.
     EndScripts,
+    /// The program continues, because killing it at any time could damage the system.
+    LeaveRunning,
+}
+
+impl fmt::Display for DeadlineAction {
+    /// What happened to the program, as the end of a sentence.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kill | Self::EndScripts => "was killed",
+            Self::LeaveRunning => "is still running",
+        })
+    }
 }
 
 /// A program to run, and how to run it.
@@ -104,6 +116,12 @@ impl Command {
         self.at_deadline = DeadlineAction::EndScripts;
         self
     }
+
+    /// Marks a command that changes the system and is never killed.
+    #[must_use]
+    pub fn for_uninterruptible_change(self) -> Self {
+        Self { at_deadline: DeadlineAction::LeaveRunning, ..self.for_change() }
+    }
 }
 
 impl fmt::Display for Command {
@@ -157,12 +175,14 @@ pub enum RunError {
         source: io::Error,
     },
     /// The program did not end in time.
-    #[error("{program} did not end within {} s and was killed", after.as_secs())]
+    #[error("{program} did not end within {} s and {action}", after.as_secs())]
     Deadline {
         /// Name of the program.
         program: String,
         /// The time limit.
         after: Duration,
+        /// What happened to the program.
+        action: DeadlineAction,
         /// Output until then.
         output: String,
     },
@@ -215,7 +235,7 @@ impl HostRunner {
 
     #[expect(clippy::disallowed_methods, reason = "this is the only place that starts programs")]
     fn process(&self, command: &Command) -> tokio::process::Command {
-        let has_own_session = command.at_deadline == DeadlineAction::EndScripts;
+        let has_own_session = command.at_deadline != DeadlineAction::Kill;
         let mut words: Vec<&OsStr> = Vec::new();
         if has_own_session {
             words.push(OsStr::new("setsid"));
@@ -262,11 +282,13 @@ impl Runner for HostRunner {
                 DeadlineAction::EndScripts => {
                     end_change(&mut child, &mut files).await.map_err(lost)?;
                 }
+                DeadlineAction::LeaveRunning => {}
             }
             group.release();
             return Err(RunError::Deadline {
                 program: program(),
                 after: command.deadline,
+                action: command.at_deadline,
                 output: files.read_stdout().map_err(lost)?,
             });
         };
@@ -348,7 +370,7 @@ impl ProcessGroup {
     fn new(child: &Child, at_deadline: DeadlineAction) -> Self {
         Self(match at_deadline {
             DeadlineAction::Kill => process_id(child),
-            DeadlineAction::EndScripts => None,
+            DeadlineAction::EndScripts | DeadlineAction::LeaveRunning => None,
         })
     }
 

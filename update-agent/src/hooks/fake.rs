@@ -67,6 +67,7 @@ impl Runner for FakeRunner {
                 Err(RunError::Deadline {
                     program,
                     after: command.deadline,
+                    action: DeadlineAction::Kill,
                     output: partial_output.to_owned(),
                 })
             }

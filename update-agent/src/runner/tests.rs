@@ -57,6 +57,26 @@ async fn a_change_ends_by_itself_after_its_scripts_are_killed_at_its_deadline() 
 }
 
 #[tokio::test]
+async fn an_uninterruptible_change_continues_after_its_deadline() {
+    let folder = tempfile::tempdir().unwrap();
+    let [gate, done] = ["gate", "done"].map(|name| folder.path().join(name));
+    let script =
+        format!("until [ -e {} ]; do sleep 0.01; done; : > {}", gate.display(), done.display());
+    let command = Command::new("sh", Duration::from_millis(50))
+        .with_arguments(["-c", &script])
+        .for_uninterruptible_change();
+    let error = HostRunner::new(Path::new("/")).run(&command).await.unwrap_err();
+    assert_eq!(error.to_string(), "sh did not end within 0 s and is still running");
+
+    std::fs::write(gate, "").unwrap();
+    let begun = std::time::Instant::now();
+    while !done.exists() {
+        assert!(begun.elapsed() < TEST_TIMEOUT, "it was stopped");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
 async fn a_change_has_no_terminal_and_no_input() {
     let runner = HostRunner::new(Path::new("/"));
     let script =

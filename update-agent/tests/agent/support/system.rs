@@ -248,7 +248,8 @@ impl FakeSystem {
             return Err(RunError::Deadline {
                 program: "apt-get".into(),
                 after: Duration::from_mins(1),
-                output: String::new(),
+                action: DeadlineAction::Kill,
+                    output: String::new(),
             });
         }
         let hang = std::mem::take(&mut self.packages.lock().unwrap().hang);

@@ -71,7 +71,7 @@ impl ImageTool {
         options: &[&str],
     ) -> Result<(), Failure> {
         self.check_no_call_running()?;
-        let command = self.tool_command(timeout, options).for_change();
+        let command = self.tool_command(timeout, options).for_uninterruptible_change();
         let name = command.to_string();
         let lock = self.system.relative_to_root(&self.lock_path());
         let command = with_lock(lock.display().to_string(), command);
@@ -81,7 +81,7 @@ impl ImageTool {
     /// Clears the one-shot order of the loader.
     pub(super) async fn clear_one_shot(&self) -> Result<(), Failure> {
         let command = Command::new("bootctl", CHANGE_TIMEOUT).with_arguments(["set-oneshot", ""]);
-        self.run(&command.for_change()).await.map(drop)
+        self.run(&command.for_uninterruptible_change()).await.map(drop)
     }
 }
 
