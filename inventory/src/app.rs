@@ -11,6 +11,10 @@ use evenkeel_kit::{Clock, KeyedPermit, KeyedSemaphore};
 use evenkeel_store::Store;
 use evenkeel_store::decisions::PlanningLimits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// How long a list with an expensive filter waits for others.
+const EXPENSIVE_LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Everything that the API needs.
 #[derive(Clone, Debug)]
@@ -42,6 +46,8 @@ pub struct Settings {
     pub max_streamed_lists: usize,
     /// Bytes per second that a client of a streamed list must read at least; 0 for no minimum.
     pub min_stream_rate: u64,
+    /// Most lists with an expensive filter that the database reads at the same time; 0 refuses them.
+    pub max_expensive_lists: usize,
     /// How long such a client may pause.
     pub stream_grace_period: Duration,
     /// Defaults for the registry settings of projects.
@@ -57,6 +63,7 @@ impl Default for Settings {
             cors_origins: Vec::new(),
             max_streamed_lists: 8,
             min_stream_rate: 16 * 1024,
+            max_expensive_lists: 1,
             stream_grace_period: Duration::from_secs(15),
             os_defaults: OsDefaults::default(),
         }
@@ -71,11 +78,17 @@ pub type App = Arc<AppState>;
 pub struct AppState {
     inventory: Inventory,
     pub streams: StreamLimiter,
+    pub expensive_lists: ExpensiveListLimiter,
 }
 
 impl AppState {
     pub fn new(inventory: Inventory) -> Self {
-        Self { streams: StreamLimiter::new(inventory.settings.max_streamed_lists), inventory }
+        let settings = &inventory.settings;
+        Self {
+            streams: StreamLimiter::new(settings.max_streamed_lists),
+            expensive_lists: ExpensiveListLimiter::new(settings.max_expensive_lists),
+            inventory,
+        }
     }
 }
 
@@ -114,6 +127,43 @@ impl StreamLimiter {
         let project = self.per_project.try_acquire(project)?;
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some(StreamPermit { _permit: permit, _project: project, _caller: caller })
+    }
+}
+
+/// Limits how many lists with an expensive filter the database reads at the same time, because each
+/// uses a processor of the database that the statements of nodes need.
+#[derive(Debug)]
+pub struct ExpensiveListLimiter {
+    max: usize,
+    all: Arc<Semaphore>,
+    per_caller: KeyedSemaphore<Arc<str>>,
+}
+
+/// Permission to read a list with an expensive filter; returned on drop.
+#[derive(Debug)]
+pub struct ExpensiveListPermit {
+    _permit: OwnedSemaphorePermit,
+    _caller: KeyedPermit<Arc<str>>,
+}
+
+impl ExpensiveListLimiter {
+    fn new(max: usize) -> Self {
+        let max = max.min(Semaphore::MAX_PERMITS);
+        Self { max, all: Arc::new(Semaphore::new(max)), per_caller: KeyedSemaphore::new(1) }
+    }
+
+    /// Waits for a permit, at most for [`EXPENSIVE_LIST_TIMEOUT`]. A caller reads one such list at a
+    /// time, so callers take turns.
+    pub async fn acquire(&self, caller: &str) -> Option<ExpensiveListPermit> {
+        if self.max == 0 {
+            return None;
+        }
+        let acquire = async {
+            let caller = self.per_caller.acquire(caller.into()).await;
+            let permit = Arc::clone(&self.all).acquire_owned().await.ok()?;
+            Some(ExpensiveListPermit { _permit: permit, _caller: caller })
+        };
+        timeout(EXPENSIVE_LIST_TIMEOUT, acquire).await.ok().flatten()
     }
 }
 
@@ -161,6 +211,28 @@ mod tests {
             drop(taken);
             assert_eq!(streams.try_acquire(project(1), "one").is_some(), max > 0);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_take_turns_with_expensive_lists() {
+        let lists = Arc::new(ExpensiveListLimiter::new(1));
+        let first = lists.acquire("one").await.expect("a permit");
+        assert!(lists.acquire("two").await.is_none(), "after the timeout");
+        let [again, other] = ["one", "two"].map(|caller| {
+            let lists = Arc::clone(&lists);
+            tokio::spawn(async move { lists.acquire(caller).await.is_some() })
+        });
+        drop(first);
+        assert!(again.await.expect("no panic"));
+        assert!(other.await.expect("no panic"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_reads_one_expensive_list_at_a_time() {
+        let lists = ExpensiveListLimiter::new(2);
+        let _first = lists.acquire("one").await.expect("a permit");
+        assert!(lists.acquire("one").await.is_none());
+        assert!(lists.acquire("other").await.is_some());
     }
 
     #[test]

@@ -23,6 +23,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use utoipa::IntoParams;
 
+use crate::app::ExpensiveListPermit;
 use crate::call::Call;
 use crate::extract::Params;
 use crate::problem::Problem;
@@ -128,8 +129,8 @@ pub async fn answer<L: Listable>(
     call: &Call,
     params: &Params,
 ) -> Result<Response, Problem> {
-    let request = ListRequest::from_params(vec![Box::new(list)], params)?;
-    let tx = call.snapshot().await?;
+    let mut request = ListRequest::from_params(vec![Box::new(list)], params)?;
+    let tx = request.open(call).await?;
     request.answer(call, tx).await
 }
 
@@ -137,6 +138,8 @@ pub async fn answer<L: Listable>(
 pub struct ListRequest {
     parts: Vec<ListPart>,
     range: PageRange,
+    /// Held while the database reads a list with an expensive filter.
+    permit: Option<ExpensiveListPermit>,
 }
 
 /// One of the lists of a response.
@@ -156,7 +159,17 @@ impl ListRequest {
             Ok::<_, Problem>(ListPart { rows, listing })
         };
         let parts: Result<Vec<ListPart>, Problem> = lists.into_iter().map(part).collect();
-        Ok(Self { parts: parts?, range: extent })
+        Ok(Self { parts: parts?, range: extent, permit: None })
+    }
+
+    /// Opens the transaction that reads the lists. A request with an expensive filter waits for
+    /// others before it takes a connection.
+    pub async fn open(&mut self, call: &Call) -> Result<Tx, Problem> {
+        let costs = self.parts.iter().filter_map(|part| part.listing.filter.as_ref());
+        if costs.map(Filter::cost).sum::<usize>() >= Filter::EXPENSIVE_COST {
+            self.permit = Some(acquire_expensive_permit(call).await?);
+        }
+        call.snapshot().await
     }
 
     /// The lists of the response.
@@ -181,7 +194,7 @@ impl ListRequest {
     pub async fn answer(self, call: &Call, tx: Tx) -> Result<Response, Problem> {
         match self.range.size {
             Some(size) => self.answer_page(size, tx).await,
-            None => streaming::answer(self.parts, self.range.first_offset()?, call, tx).await,
+            None => streaming::answer(self, call, tx).await,
         }
     }
 
@@ -216,6 +229,16 @@ impl ListRequest {
         let end = ListTail { total, next };
         Ok(json_response(text.finish(&end)))
     }
+}
+
+/// Waits for permission to read a list with an expensive filter.
+async fn acquire_expensive_permit(call: &Call) -> Result<ExpensiveListPermit, Problem> {
+    let caller = call.caller()?.actor_name();
+    call.app.expensive_lists.acquire(&caller).await.ok_or_else(|| {
+        Problem::overloaded(
+            "too many lists with expensive filters are requested; try again in a moment, or use a simpler filter",
+        )
+    })
 }
 
 /// A response with JSON that is already serialized.

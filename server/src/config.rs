@@ -160,6 +160,9 @@ pub(crate) struct RestConfig {
     /// Minimum number of bytes per second that the client of a streamed list must read; 0 for no minimum. The client
     /// may pause for 15 s. The server disconnects a slower client.
     pub(crate) min_stream_rate: u64,
+    /// Maximum number of lists with an expensive filter that the database reads at the same time. Each uses a processor of
+    /// the database. Others wait for 3 s and are then refused with status 503. 0 refuses all.
+    pub(crate) max_expensive_lists: usize,
 }
 
 impl Default for RestConfig {
@@ -176,6 +179,7 @@ impl Default for RestConfig {
             cors_origins: inventory.cors_origins,
             max_streams: inventory.max_streamed_lists,
             min_stream_rate: inventory.min_stream_rate,
+            max_expensive_lists: inventory.max_expensive_lists,
         }
     }
 }
@@ -361,6 +365,7 @@ impl Config {
             cors_origins: self.rest.cors_origins.clone(),
             max_streamed_lists: self.max_streams(),
             min_stream_rate: self.rest.min_stream_rate,
+            max_expensive_lists: self.rest.max_expensive_lists,
             stream_grace_period: evenkeel_inventory::Settings::default().stream_grace_period,
             planning_limits: PlanningLimits {
                 fetch_ahead: delta(manager.fetch_ahead)?,

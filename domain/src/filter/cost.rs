@@ -29,6 +29,10 @@ impl Filter {
     /// a filter takes about a second.
     pub const MAX_COST: usize = 100;
 
+    /// Cost from which a filter is expensive: a list of 100,000 hosts with it takes about a fifth of a second. Many such
+    /// lists at once would use all processors of the database.
+    pub const EXPENSIVE_COST: usize = 20;
+
     /// The cost for each resource of the list, in comparisons. Ids behind the same path, of which one must match, are
     /// compared at once.
     #[must_use]

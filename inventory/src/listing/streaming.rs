@@ -15,19 +15,16 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::list_json::{ListJson, ListTail};
-use super::{ListPart, json_response};
+use super::{ListPart, ListRequest, acquire_expensive_permit, json_response};
 use crate::app::StreamPermit;
 use crate::call::Call;
 use crate::problem::Problem;
 
 /// Responds with all items after an offset. A list that fits into one chunk is sent at once. Longer
 /// lists are streamed; the settings limit how many at the same time.
-pub async fn answer(
-    parts: Vec<ListPart>,
-    offset: u32,
-    call: &Call,
-    tx: Tx,
-) -> Result<Response, Problem> {
+pub async fn answer(request: ListRequest, call: &Call, tx: Tx) -> Result<Response, Problem> {
+    let ListRequest { parts, range, permit: expensive } = request;
+    let offset = range.first_offset()?;
     let (mut total, mut left) = (0_u64, 0_u64);
     for part in &parts {
         let count = stored::count(&tx, &part.listing).await?;
@@ -76,7 +73,9 @@ pub async fn answer(
         grace_period: call.app.settings.stream_grace_period,
         last_chunk_bytes: first.len(),
         permit,
+        expensive: expensive.is_some().then(|| call.clone()),
     };
+    drop(expensive);
     // A task, because the client must not decide how long the list keeps its connection.
     Lifecycle::detach(rest.send(sender));
     let first = stream::once(future::ready(Ok(Bytes::from(first))));
@@ -157,6 +156,9 @@ struct RemainingList {
     grace_period: Duration,
     last_chunk_bytes: usize,
     permit: StreamPermit,
+    /// The request, if its filter is expensive: each chunk waits for other such lists, and others
+    /// can be read while the client reads this one.
+    expensive: Option<Call>,
 }
 
 /// A part of the rest of a list.
@@ -194,7 +196,16 @@ impl RemainingList {
             let Ok(slot) = slot else {
                 return Ok(());
             };
+            let expensive = match &self.expensive {
+                Some(call) => Some(
+                    acquire_expensive_permit(call)
+                        .await
+                        .map_err(|_| "too many lists with expensive filters are requested")?,
+                ),
+                None => None,
+            };
             let chunk = self.writer.next_chunk(self.writer.chunk_size).await;
+            drop(expensive);
             let mut bytes = chunk.map_err(|_| "the database failed")?;
             if self.writer.current.is_some() {
                 self.last_chunk_bytes = bytes.len();

@@ -29,7 +29,7 @@ pub async fn answer_schedules(
 ) -> Result<Response, Problem> {
     let mut request = ListRequest::from_params(lists, params)?;
     let query = ScheduleQuery::from_params(params)?;
-    let tx = call.snapshot().await?;
+    let tx = request.open(call).await?;
     if let Some(targets) = query.target_chain(&tx).await? {
         request.narrow(|resource| Some(target_filter(resource, &targets)));
     }

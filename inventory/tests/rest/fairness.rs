@@ -168,6 +168,24 @@ async fn a_client_that_does_not_read_its_list_is_disconnected() {
 }
 
 #[tokio::test]
+async fn lists_with_an_expensive_filter_need_a_permit() {
+    let settings = Settings { max_expensive_lists: 0, ..Settings::default() };
+    let server = TestServer::with_settings(settings).await;
+    let labels: Vec<String> = (0..5).map(|n| format!("metadata.k{n}=x")).collect();
+    let filter = |parts: &[String]| parts.join("%20OR%20");
+    for (parts, page, expected) in [
+        (&labels[..4], "", StatusCode::SERVICE_UNAVAILABLE),
+        (&labels[..4], "&pageSize=1", StatusCode::SERVICE_UNAVAILABLE),
+        (&labels[..3], "", StatusCode::OK),
+        (&labels[..3], "&pageSize=1", StatusCode::OK),
+    ] {
+        let what = format!("GET regions?filter={}{page}", filter(parts));
+        let answer = server.send(request(&server, Caller::Reader, &what, Body::empty())).await;
+        assert_eq!(answer.status(), expected, "{what}");
+    }
+}
+
+#[tokio::test]
 async fn only_a_request_with_a_valid_token_authenticates_its_connection() {
     let server = TestServer::new().await;
     let calls = Arc::new(AtomicUsize::new(0));
