@@ -47,6 +47,16 @@ impl SubjectRevocationInput {
     pub const MAX_TEXT_BYTES: usize = 512;
 }
 
+/// Result of the revocation of all tokens of a subject.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubjectRevocationResult {
+    /// Whether the server has no record of a token or a login of the subject, so that the name may
+    /// be wrong. Always false for a subject of an identity provider: the server does not record its
+    /// tokens.
+    pub unknown_subject: bool,
+}
+
 impl Input for SubjectRevocationInput {
     const READ_ONLY: &[&str] = &[];
 }

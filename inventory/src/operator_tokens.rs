@@ -1,7 +1,8 @@
 //! `/v1/operator-tokens`: tokens for this API. Only administrators see and revoke them.
 
-use evenkeel_api::Empty;
-use evenkeel_api::operator_token::{OperatorTokenResource, SubjectRevocationInput};
+use evenkeel_api::operator_token::{
+    OperatorTokenResource, SubjectRevocationInput, SubjectRevocationResult,
+};
 use evenkeel_store::operator_tokens::{self, OperatorToken, RevokedSubject};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -70,16 +71,22 @@ pub async fn revoke_operator_token(
 /// also those of an external issuer and those without a time of issue. Logins of the subject with a
 /// password end. The subject can get new tokens unless you remove its account or its roles as well.
 ///
+/// The revocation also takes effect if the server has no record of a token of the subject. The
+/// response reports this, because the name may be wrong.
+///
 /// Role: `evenkeel-admin`.
 #[utoipa::path(
     put, path = "/v1/operator-tokens/revoke", tag = "operator tokens",
     request_body = SubjectRevocationInput,
-    responses((status = 200, description = "The tokens are revoked.", body = Empty), Problem),
+    responses(
+        (status = 200, description = "The tokens are revoked.", body = SubjectRevocationResult),
+        Problem,
+    ),
 )]
 pub async fn revoke_operator_subject(
     call: Call,
     Json(body): Json<SubjectRevocationInput>,
-) -> Answer<Empty> {
+) -> Answer<SubjectRevocationResult> {
     let (tx, administrator) = call.as_administrator().await?;
     for (field, text) in [("subject", &body.subject), ("issuer", &body.issuer)] {
         if text.len() > SubjectRevocationInput::MAX_TEXT_BYTES {
@@ -102,8 +109,10 @@ pub async fn revoke_operator_subject(
         revoked_until: call.now(),
     };
     operator_tokens::revoke_subject(&tx, &revoked, &administrator).await?;
+    let is_local = revoked.issuer.is_empty();
+    let unknown_subject = is_local && !operator_tokens::has_records(&tx, &revoked.subject).await?;
     tx.commit().await?;
-    Ok(Json(Empty {}))
+    Ok(Json(SubjectRevocationResult { unknown_subject }))
 }
 
 fn resource(token: OperatorToken) -> OperatorTokenResource {

@@ -109,6 +109,17 @@ pub async fn revoke_subject(
     execute(tx.conn(), sql, values).await.map(drop)
 }
 
+/// Whether a token or a login of a subject is recorded, also a revoked one. Housekeeping removes the
+/// records of expired tokens and logins.
+pub async fn has_records(tx: &FleetTx, subject: &str) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT FROM operator_tokens WHERE subject = $1) \
+               OR EXISTS (SELECT FROM logins WHERE subject = $1)";
+    match query_one(tx.conn(), sql, [subject.into()]).await? {
+        Some(row) => Ok(row.try_get_by_index(0)?),
+        None => Ok(false),
+    }
+}
+
 /// Reads everything that is revoked.
 pub async fn load_revoked(tx: &FleetTx) -> Result<RevokedTokens, StoreError> {
     let sql = "SELECT id FROM operator_tokens WHERE revoked_at IS NOT NULL";

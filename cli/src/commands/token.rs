@@ -1,7 +1,9 @@
 //! `evenkeel token`: tokens for the REST API.
 
 use clap::{ArgGroup, Subcommand};
-use evenkeel_api::operator_token::{OperatorTokenResource, SubjectRevocationInput};
+use evenkeel_api::operator_token::{
+    OperatorTokenResource, SubjectRevocationInput, SubjectRevocationResult,
+};
 
 use crate::Failure;
 use crate::client::Client;
@@ -26,6 +28,9 @@ pub enum TokenCommand {
         /// Issuer of the tokens of the subject, if it is an identity provider.
         #[arg(long, value_name = "URL", requires = "subject")]
         issuer: Option<String>,
+        /// Succeed also if the server has no record of a token or a login of the subject.
+        #[arg(long, requires = "subject")]
+        force: bool,
     },
 }
 
@@ -40,13 +45,14 @@ impl TokenCommand {
                 let ids: Vec<_> = tokens.iter().map(|token| token.token_id.as_str()).collect();
                 printer.print_rows(&tokens, &ids, HEADER, tokens.iter().map(build_row))
             }
-            Self::Revoke { subject: Some(subject), issuer, .. } => {
-                let body = SubjectRevocationInput {
-                    subject: subject.clone(),
-                    issuer: issuer.unwrap_or_default(),
-                };
+            Self::Revoke { subject: Some(subject), issuer, force, .. } => {
+                let issuer = issuer.unwrap_or_default();
+                let body = SubjectRevocationInput { subject: subject.clone(), issuer };
                 let path = ["v1", "operator-tokens", "revoke"];
-                let _: serde_json::Value = client.put_global(&path, &body).await?;
+                let result: SubjectRevocationResult = client.put_global(&path, &body).await?;
+                if result.unknown_subject && !force {
+                    return Err(unknown_subject(&subject));
+                }
                 printer.print_result("all tokens of", &subject, "revoked")
             }
             Self::Revoke { ids, .. } => {
@@ -60,6 +66,15 @@ impl TokenCommand {
             }
         }
     }
+}
+
+/// The revocation is in effect, but it probably revoked nothing.
+fn unknown_subject(subject: &str) -> Failure {
+    Failure::usage_with(
+        format!("the server has no record of a token or a login of `{subject}`"),
+        "check the name: `evenkeel token list` lists subjects, and --issuer names an identity provider; \
+         tokens of this name that were issued until now are refused, and --force accepts this result",
+    )
 }
 
 fn build_row(token: &OperatorTokenResource) -> Vec<Cell> {

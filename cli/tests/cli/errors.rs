@@ -197,6 +197,7 @@ const INVALID_LINES: &[&str] = &[
     "evenkeel login --password-file f",
     "evenkeel token revoke",
     "evenkeel token revoke ID --subject alice",
+    "evenkeel token revoke ID --force",
     "evenkeel login --realm http://127.0.0.1:1",
 ];
 

@@ -194,6 +194,24 @@ async fn tokens_of_operators_are_listed_and_revoked() {
 }
 
 #[tokio::test]
+async fn the_revocation_of_an_unknown_subject_fails_unless_forced() {
+    let cli = TestCli::new().await;
+    let unknown = json!({"unknownSubject": true});
+    // An older server does not report it.
+    for answer in [unknown.clone(), unknown, json!({})] {
+        cli.fake_server.answer("PUT operator-tokens/revoke", answer);
+    }
+    let failure = cli.fail("evenkeel token revoke --subject alise").await;
+    let expected =
+        "the server has no record of a token or a login of `alise`\nhint: check the name";
+    assert!(failure.starts_with(expected), "{failure}");
+    let done = cli.run("evenkeel token revoke --subject alise --force").await;
+    assert_eq!(done, "all tokens of alise revoked\n");
+    let done = cli.run("evenkeel token revoke --subject alise").await;
+    assert_eq!(done, "all tokens of alise revoked\n");
+}
+
+#[tokio::test]
 async fn an_operating_system_is_read_from_a_profile() {
     let cli = TestCli::new().await;
     let path = cli.home.path().join("profile.yaml");

@@ -124,3 +124,13 @@ async fn a_revoked_subject_loses_its_logins() {
         assert_eq!(is_open, expected != LoginRefresh::Ended, "{issuer} {subject}");
     }
 }
+
+#[tokio::test]
+async fn the_records_of_a_subject_include_its_logins() {
+    let store = store_with_login().await;
+    let tx = store.fleet().await.expect("a transaction");
+    for (subject, expected) in [("alice", true), ("bob", false)] {
+        let recorded = operator_tokens::has_records(&tx, subject).await.expect("an answer");
+        assert_eq!(recorded, expected, "{subject}");
+    }
+}
