@@ -1,19 +1,24 @@
 //! `evenkeeld check`: the configuration, and the files that it names.
 
+use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use evenkeel_auth::Keys;
 use evenkeel_os_resource_manager::Sources;
-use evenkeel_store::check_database_url;
+use evenkeel_store::{check_database_url, find_root_certificate_file};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use crate::app_context;
-use crate::config::{Config, DatabaseConfig};
+use crate::config::{Config, DatabaseConfig, SouthboundConfig};
 use crate::data_dir;
 use crate::realm::user_store;
 use crate::shared_keys::KeyFolders;
-use crate::tls::Certificates;
+use crate::tls::{self, Certificates};
 
 /// Prints each fault of a configuration whose settings are known and valid.
 pub(crate) fn print_faults(config: &Config) -> anyhow::Result<ExitCode> {
@@ -58,15 +63,7 @@ fn find_faults(config: &Config) -> Vec<String> {
             faults.push(format!("auth.issuers: {}: {error:#}", issuer.issuer));
         }
     }
-    let south = &config.southbound;
-    match (&south.certificate, &south.key) {
-        (Some(certificate), Some(key)) => {
-            let opened = Certificates::from_files(certificate, key, south.ca.as_deref());
-            faults.extend(opened.err().map(|error| format!("southbound.certificate: {error:#}")));
-        }
-        (None, None) => {}
-        _ => faults.push(app_context::CERTIFICATE_WITHOUT_KEY.to_owned()),
-    }
+    faults.extend(find_southbound_faults(&config.southbound));
     faults.extend(config.maintenance_manager.check().err().map(|error| error.to_string()));
     let manager = &config.os_resource_manager;
     faults.extend(manager.check().err().map(|error| error.to_string()));
@@ -77,15 +74,65 @@ fn find_faults(config: &Config) -> Vec<String> {
 
 fn find_database_faults(database: &DatabaseConfig) -> Vec<String> {
     let mut faults = Vec::new();
-    if let Some(url) = &database.url
-        && let Err(error) = check_database_url(url.reveal(), database.allow_unencrypted)
-    {
-        faults.push(format!("database.url: {error}"));
+    if let Some(url) = &database.url {
+        let checked = check_database_url(url.reveal(), database.allow_unencrypted);
+        if let Err(error) = checked {
+            faults.push(format!("database.url: {error}"));
+        } else if let Some(file) = find_root_certificate_file(url.reveal())
+            && let Err(error) = check_root_certificates(&file)
+        {
+            faults.push(format!("database.url: sslrootcert: {error:#}"));
+        }
     }
     if let Some(path) = &database.password_file
-        && let Err(error) = std::fs::read_to_string(path)
+        && let Err(error) = fs::read_to_string(path)
     {
         faults.push(format!("database.password_file: cannot read {}: {error}", path.display()));
+    }
+    faults
+}
+
+/// Checks a file with certificates of authorities as a connection to the database reads it. A file
+/// without a certificate is a fault as well: the server would start, and trust only the authorities
+/// of the system.
+fn check_root_certificates(path: &Path) -> anyhow::Result<()> {
+    let path_text = path.display();
+    let text = fs::read(path).with_context(|| format!("cannot read {path_text}"))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.with_context(|| format!("{path_text} is not PEM"))?;
+        let added = roots.add(certificate);
+        added.with_context(|| format!("{path_text} contains an invalid certificate"))?;
+    }
+    anyhow::ensure!(!roots.is_empty(), "{path_text} contains no certificate in PEM");
+    Ok(())
+}
+
+fn find_southbound_faults(south: &SouthboundConfig) -> Vec<String> {
+    let mut faults: Vec<String> = tls::find_invalid_names(&south.server_names)
+        .into_iter()
+        .map(|name| {
+            format!("southbound.server_names: {name:?} is neither a DNS name nor an IP address")
+        })
+        .collect();
+    let (certificate, key) = match (&south.certificate, &south.key) {
+        (Some(certificate), Some(key)) => (certificate, key),
+        (None, None) => return faults,
+        _ => {
+            faults.push(app_context::CERTIFICATE_WITHOUT_KEY.to_owned());
+            return faults;
+        }
+    };
+    let uncovered = Certificates::from_files(certificate, key, south.ca.as_deref())
+        .and_then(|opened| opened.find_uncovered_names(&south.server_names));
+    match uncovered {
+        Ok(names) => faults.extend(names.into_iter().map(|name| {
+            format!(
+                "southbound.certificate: {} is not valid for {name} in southbound.server_names",
+                certificate.display()
+            )
+        })),
+        Err(error) => faults.push(format!("southbound.certificate: {error:#}")),
     }
     faults
 }

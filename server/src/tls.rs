@@ -10,10 +10,11 @@ use chrono::{DateTime, Utc};
 use evenkeel_auth::{CertificateAuthority, ca};
 use evenkeel_kit::{Clock, Lifecycle};
 use rustls::ServerConfig;
+use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::client_certificates::NodeCertificateVerifier;
@@ -84,6 +85,24 @@ impl Certificates {
     /// root certificates of their system.
     pub(crate) fn digest(&self) -> Option<String> {
         self.digest.clone()
+    }
+
+    /// Returns the names that the current certificate is not valid for. Leaves out invalid names.
+    pub(crate) fn find_uncovered_names<'a>(
+        &self,
+        names: &'a [String],
+    ) -> anyhow::Result<Vec<&'a str>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let leaf = current.key.end_entity_cert().context("the chain contains no certificate")?;
+        let leaf = ParsedCertificate::try_from(leaf).context("the certificate cannot be parsed")?;
+        let mut uncovered = Vec::new();
+        for name in names {
+            let parsed = parse_certificate_name(name);
+            if parsed.is_some_and(|parsed| verify_server_name(&leaf, &parsed).is_err()) {
+                uncovered.push(name.as_str());
+            }
+        }
+        Ok(uncovered)
     }
 
     /// Returns the TLS configuration of an HTTP/2 listener that accepts client certificates of an
@@ -206,6 +225,26 @@ fn certified_key(chain: &[u8], key: &[u8]) -> anyhow::Result<Arc<CertifiedKey>> 
     Ok(Arc::new(certified.context("the key does not fit the certificate")?))
 }
 
+/// The names that are neither DNS names nor IP addresses, so that no agent can connect to them.
+pub(crate) fn find_invalid_names(names: &[String]) -> Vec<&str> {
+    let names = names.iter().map(String::as_str);
+    names.filter(|name| parse_certificate_name(name).is_none()).collect()
+}
+
+/// Parses a name of a certificate: a DNS name or an IP address. A wildcard in the first label is
+/// replaced by a label that it matches.
+fn parse_certificate_name(name: &str) -> Option<ServerName<'static>> {
+    // Agents compare names without a dot at the end.
+    if name.ends_with('.') {
+        return None;
+    }
+    let name = match name.strip_prefix("*.") {
+        Some(domain) => format!("wildcard.{domain}"),
+        None => name.to_owned(),
+    };
+    ServerName::try_from(name).ok()
+}
+
 /// Names and addresses by which agents may reach this machine.
 fn server_names(config: &SouthboundConfig) -> Vec<String> {
     let uname = rustix::system::uname();
@@ -317,6 +356,46 @@ mod tests {
         let error = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
         let error = format!("{:#}", error.unwrap_err());
         assert!(error.contains("chain.pem") && error.contains("the key does not fit"), "{error}");
+    }
+
+    #[test]
+    fn the_names_of_a_certificate_are_dns_names_and_addresses() {
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let valid = names(&["updates.example", "*.updates.example", "node_1", "192.0.2.7", "::1"]);
+        assert_eq!(find_invalid_names(&valid), Vec::<&str>::new());
+        let invalid = names(&[
+            "",
+            "https://updates.example",
+            "updates.example:50051",
+            "updates.example.",
+            "up dates.example",
+            "a.*.example",
+            "[::1]",
+            "192.0.2.777",
+            "b\u{fc}ro.example",
+        ]);
+        assert_eq!(find_invalid_names(&invalid), invalid);
+    }
+
+    #[test]
+    fn names_that_a_certificate_does_not_cover_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = authority(folder.path());
+        let path = |name: &str| folder.path().join(name);
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let issued =
+            ca.issue_server(&names(&["updates.example", "*.lab.example", "192.0.2.7"]), NOW);
+        let issued = issued.unwrap();
+        fs::write(path("chain.pem"), issued.chain_pem).unwrap();
+        fs::write(path("key.pem"), issued.key_pem.reveal()).unwrap();
+        let certificates = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
+        let certificates = certificates.unwrap();
+        let covered = names(&["updates.example", "*.lab.example", "one.lab.example", "192.0.2.7"]);
+        assert_eq!(certificates.find_uncovered_names(&covered).unwrap(), Vec::<&str>::new());
+        let uncovered = names(&["example", "*.example", "one.two.lab.example", "192.0.2.8"]);
+        assert_eq!(certificates.find_uncovered_names(&uncovered).unwrap(), uncovered);
     }
 
     #[test]

@@ -87,6 +87,21 @@ pub fn check_database_url(url: &str, allow_unencrypted: bool) -> Result<(), Inva
     DatabaseAddress::parse(url, allow_unencrypted).map(drop)
 }
 
+/// The file of `sslrootcert` in a valid database URL, if a connection reads it.
+#[must_use]
+pub fn find_root_certificate_file(database_url: &str) -> Option<PathBuf> {
+    let address = DatabaseAddress::parse(database_url, true).ok()?;
+    let uses_socket =
+        |options: &PgConnectOptions| find_locality(options) == Some(Locality::UnixSocket);
+    if address.hosts.iter().all(uses_socket) {
+        return None;
+    }
+    let (_, query) = database_url.split_once('?')?;
+    let mut pairs = url::form_urlencoded::parse(query.as_bytes());
+    let (_, file) = pairs.find(|(name, _)| name == "sslrootcert")?;
+    Some(PathBuf::from(file.into_owned()))
+}
+
 /// How to reach the database. `Debug` shows nothing of it. Clones share the current host.
 #[derive(Clone)]
 pub(crate) struct DatabaseAddress {
@@ -333,6 +348,18 @@ mod tests {
         assert_eq!(url("sslrootcert=/ca.pem"), unused);
         assert_eq!(url("sslmode=verify-full&sslrootcert=/ca.pem"), None);
         assert_eq!(url("sslmode=full"), Some(InvalidDatabaseUrl::UnknownSslMode));
+    }
+
+    #[test]
+    fn the_root_certificate_file_of_a_connection_over_tls_is_found() {
+        let find = find_root_certificate_file;
+        let query = "sslmode=verify-full&sslrootcert=/etc/my%20ca.pem";
+        let expected = Some(PathBuf::from("/etc/my ca.pem"));
+        assert_eq!(find(&format!("postgres://db.example/evenkeel?{query}")), expected);
+        assert_eq!(find(&format!("postgres://localhost,db.example/evenkeel?{query}")), expected);
+        assert_eq!(find(&format!("postgres:///evenkeel?host=/run/postgresql&{query}")), None);
+        assert_eq!(find("postgres://db.example/evenkeel?sslmode=verify-full"), None);
+        assert_eq!(find("not a URL"), None);
     }
 
     #[test]

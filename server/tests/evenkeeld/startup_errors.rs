@@ -4,6 +4,9 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::chown;
 
+use evenkeel_auth::CertificateAuthority;
+use evenkeel_kit::{Clock, SystemClock};
+
 use crate::files::registry;
 use crate::test_server::{TestServer, sql};
 
@@ -123,6 +126,51 @@ fn a_configuration_is_checked_without_side_effects() {
     assert_eq!(stderr.lines().count(), faults.len(), "{stderr}");
     assert!(!stderr.contains("hush"), "{stderr}");
     assert!(!harness.data_dir().exists());
+}
+
+#[test]
+fn the_check_reads_certificates_of_the_database_and_of_the_listener_for_nodes() {
+    let harness = TestServer::new();
+    let now = SystemClock.now();
+    let ca = CertificateAuthority::open(&harness.path("other-ca"), now).unwrap();
+    let issued = ca.issue_server(&["updates.example".to_owned()], now).unwrap();
+    let chain = harness.write_file("chain.pem", &issued.chain_pem);
+    let key = harness.write_file("key.pem", issued.key_pem.reveal());
+    let check = |root: &str, name: &str| {
+        let text = format!(
+            "[database]\nurl = 'postgres://db.example/evenkeel?sslmode=verify-full&sslrootcert={root}'\n\
+             [southbound]\ncertificate = {chain:?}\nkey = {key:?}\nserver_names = [{name:?}]\n"
+        );
+        let file = harness.write_file("evenkeeld.toml", &text);
+        harness.start(&["check", "--config", &file])
+    };
+    assert_eq!(check(&chain, "updates.example").expect_success(), "the configuration is valid\n");
+    let empty = harness.write_file("empty.pem", "no certificate\n");
+    let corrupt = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let corrupt = harness.write_file("corrupt.pem", corrupt);
+    for (root, name, expected) in [
+        (
+            "/no/such/ca.pem",
+            "updates.example",
+            "database.url: sslrootcert: cannot read /no/such/ca.pem",
+        ),
+        (empty.as_str(), "updates.example", "empty.pem contains no certificate"),
+        (corrupt.as_str(), "updates.example", "corrupt.pem contains an invalid certificate"),
+        (
+            chain.as_str(),
+            "other.example",
+            "chain.pem is not valid for other.example in southbound.server_names",
+        ),
+        (
+            chain.as_str(),
+            "https://updates.example",
+            "southbound.server_names: \"https://updates.example\" is",
+        ),
+    ] {
+        let stderr = check(root, name).expect_failure();
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
 }
 
 #[tokio::test]
