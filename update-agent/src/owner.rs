@@ -5,6 +5,7 @@
 
 mod hours;
 mod key_block;
+mod key_expiry;
 mod logged_in_users;
 mod source_keys;
 mod sources;
@@ -30,6 +31,7 @@ use crate::paths::AgentPaths;
 use self::source_keys::SourceKeys;
 
 pub use self::hours::{BadHours, Hours};
+pub use self::source_keys::SourceKeyReport;
 pub use self::sources::SourceSuite;
 
 /// The file with the owner's limits, as seen from inside the managed root. Without the file there
@@ -163,10 +165,13 @@ impl OwnerLimits {
         if !self.new_sources {
             return Err("the update policy adds a source".to_owned());
         }
-        let named_files = self.keys.iter().map(String::as_str).filter(|key| key.starts_with('/'));
-        let keys = SourceKeys::load(paths, &named_files.collect::<Vec<_>>())?;
+        let keys = SourceKeys::load(paths, &self.named_key_files())?;
         let stanzas = stanzas.iter();
         stanzas.map(|stanza| sources::resolve_source(self, &keys, stanza)).collect()
+    }
+
+    fn named_key_files(&self) -> Vec<&str> {
+        self.keys.iter().map(String::as_str).filter(|key| key.starts_with('/')).collect()
     }
 
     fn check_hours(&self, at: NaiveDateTime) -> Result<(), String> {
@@ -311,6 +316,13 @@ impl Owner {
                 format!("the machine's owner does not allow this: {why}"),
             )
         })
+    }
+
+    /// The state of the keys that may sign the sources of an update policy. If the limits cannot be
+    /// used, without the files that they name.
+    pub fn report_source_keys(&self) -> SourceKeyReport {
+        let limits = self.limits().unwrap_or_default();
+        SourceKeyReport::new(&self.paths, &limits.named_key_files(), self.clock.now())
     }
 
     /// The limits in one line, for people; empty if there are none.

@@ -13,7 +13,7 @@ use crate::grants::{GrantFile, OfflineGrant};
 use crate::journal::{FileJournal, JournalEntry};
 use crate::model::{ModuleParts, UpdatePlan};
 use crate::modules::{self, MODULES};
-use crate::node::{Node, NodeError};
+use crate::node::{Node, NodeCertificates, NodeError};
 use crate::paths::AgentPaths;
 use crate::status::{self, AgentStatus};
 use crate::text::{self, format_instant};
@@ -26,6 +26,10 @@ struct StatusReport {
     state_dir: String,
     /// `None` if the node is not enrolled.
     node: Option<Node>,
+    /// When the client certificate expires; `None` if there is none.
+    certificate_expires: Option<DateTime<Utc>>,
+    /// Why the client certificate cannot be used; empty if it can, or if there is none.
+    certificate_error: String,
     attempt: Option<OpenAttempt>,
     /// The grant for the time when the server cannot be reached.
     grant: Option<OfflineGrant>,
@@ -72,11 +76,17 @@ fn build_report(paths: &AgentPaths) -> anyhow::Result<StatusReport> {
         Err(NodeError::NotEnrolled) => None,
         Err(error) => return Err(error.into()),
     };
+    let (certificate_expires, certificate_error) = match NodeCertificates::load(paths) {
+        Ok(certificates) => (certificates.client_expires(), String::new()),
+        Err(error) => (None, evenkeel_kit::chain(&error).to_string()),
+    };
     Ok(StatusReport {
         agent_version: env!("CARGO_PKG_VERSION"),
         root: paths.root().display().to_string(),
         state_dir: paths.state().display().to_string(),
         node,
+        certificate_expires,
+        certificate_error,
         attempt: FileJournal::peek(&paths.journal())?.map(describe_attempt),
         grant: GrantFile::load(&paths.grant()).get().cloned(),
         last: status::read_status(&paths.status()).unwrap_or_default(),
@@ -112,6 +122,12 @@ fn print_report(report: &StatusReport, out: &mut impl Write) -> io::Result<()> {
             line("instance", &node.instance_id)?;
             line("project", &node.project)?;
         }
+    }
+    // The agent renews it at any contact, so an expired one is no fault of the node.
+    if report.certificate_expires.is_some() {
+        line("certificate", &format!("expires {}", format_instant(report.certificate_expires)))?;
+    } else if !report.certificate_error.is_empty() {
+        line("certificate", &report.certificate_error)?;
     }
     print_last_status(report, &mut line)?;
     print_attempt(report.attempt.as_ref(), &mut line)?;
@@ -196,6 +212,9 @@ mod tests {
         print_status(&arguments(OutputFormat::Json), &mut json).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(json["node"], serde_json::Value::Null);
+        assert_eq!(json["certificate_expires"], serde_json::Value::Null);
+        assert_eq!(json["certificate_error"], "");
+        assert!(!text.contains("certificate"), "{text}");
         assert_eq!(json["attempt"], serde_json::Value::Null);
         assert_eq!(json["last_contact"], serde_json::Value::Null);
     }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use chrono::{DateTime, Utc};
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PKCS_RSA_SHA256,
     SignatureAlgorithm,
@@ -23,6 +24,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use tonic::transport::Identity as TlsIdentity;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{NodeError, corrupt_file};
 use crate::durable;
@@ -93,6 +95,13 @@ impl NodeCertificates {
     /// Whether there is a client certificate.
     pub fn has_client(&self) -> bool {
         self.client().is_some()
+    }
+
+    /// When the client certificate expires, for people; `None` if there is none.
+    pub fn client_expires(&self) -> Option<DateTime<Utc>> {
+        let client = self.client()?;
+        let (_, certificate) = X509Certificate::from_der(client.for_files.cert.first()?).ok()?;
+        DateTime::from_timestamp(certificate.validity().not_after.timestamp(), 0)
     }
 
     /// The client certificate with its key for the connection over gRPC; `None` if there is none.

@@ -11,7 +11,7 @@ const BLOCK_END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
 
 /// Types of packets.
 const SECRET_KEY: u8 = 5;
-const PUBLIC_KEY: u8 = 6;
+pub(super) const PUBLIC_KEY: u8 = 6;
 const SECRET_SUBKEY: u8 = 7;
 
 /// Whether a key file is armored text.
@@ -22,7 +22,20 @@ pub fn is_armored(content: &[u8]) -> bool {
 /// Fingerprints of the keys in armored text, in upper-case hexadecimal. Blanks around lines, and
 /// lines with only a dot, are those of a DEB822 field. Fails if there is no key.
 pub fn armored_fingerprints(text: &str) -> Result<Vec<String>, String> {
-    let mut data = Vec::new();
+    let mut fingerprints = Vec::new();
+    for block in decode_blocks(text)? {
+        fingerprints.extend(binary_fingerprints(&block)?);
+    }
+    if fingerprints.is_empty() {
+        Err("there is no public key block".to_owned())
+    } else {
+        Ok(fingerprints)
+    }
+}
+
+/// The packets in each block of armored text.
+pub(super) fn decode_blocks(text: &str) -> Result<Vec<Vec<u8>>, String> {
+    let mut blocks = Vec::new();
     let mut lines = text.lines().map(str::trim);
     while lines.by_ref().any(|line| line == BLOCK_BEGIN) {
         let mut encoded = String::new();
@@ -38,10 +51,9 @@ pub fn armored_fingerprints(text: &str) -> Result<Vec<String>, String> {
                 encoded.push_str(line);
             }
         }
-        let block = STANDARD.decode(encoded).map_err(|error| error.to_string())?;
-        data.extend(binary_fingerprints(&block)?);
+        blocks.push(STANDARD.decode(encoded).map_err(|error| error.to_string())?);
     }
-    if data.is_empty() { Err("there is no public key block".to_owned()) } else { Ok(data) }
+    Ok(blocks)
 }
 
 /// Fingerprints of the keys in a binary keyring, in upper-case hexadecimal; not those of subkeys.
@@ -68,7 +80,7 @@ pub fn binary_fingerprints(mut data: &[u8]) -> Result<Vec<String>, String> {
 
 /// The type and the body of the first packet, and the data after it. `None` if the packet is
 /// invalid, or has a partial or indeterminate length, which keys must not have.
-fn split_packet(data: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub(super) fn split_packet(data: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, data) = data.split_first()?;
     if tag & 0x80 == 0 {
         return None;
@@ -99,7 +111,7 @@ fn split_packet(data: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 /// A big-endian number of `length` bytes, and the data after it.
-fn split_number(data: &[u8], length: usize) -> Option<(usize, &[u8])> {
+pub(super) fn split_number(data: &[u8], length: usize) -> Option<(usize, &[u8])> {
     let (number, rest) = data.split_at_checked(length)?;
     let value = number
         .iter()
@@ -108,7 +120,7 @@ fn split_number(data: &[u8], length: usize) -> Option<(usize, &[u8])> {
 }
 
 /// The fingerprint of a public key from its packet's body (RFC 9580, 5.5.4).
-fn fingerprint(body: &[u8]) -> Result<String, String> {
+pub(super) fn fingerprint(body: &[u8]) -> Result<String, String> {
     let too_long = |_| "a key is too long".to_owned();
     let (mut context, prefix, length) = match body.first() {
         Some(4) => {
@@ -125,12 +137,16 @@ fn fingerprint(body: &[u8]) -> Result<String, String> {
     context.update(&[prefix]);
     context.update(&length);
     context.update(body);
-    let digest = context.finish();
-    Ok(digest.as_ref().iter().fold(String::new(), |mut text, byte| {
+    Ok(to_hex(context.finish().as_ref()))
+}
+
+/// Upper-case hexadecimal.
+pub(super) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a String does not fail.
         write!(text, "{byte:02X}").ok();
         text
-    }))
+    })
 }
 
 #[cfg(test)]

@@ -5,9 +5,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use chrono::{DateTime, Utc};
+
 use super::key_block;
+use super::key_expiry;
 use super::{check_only_root_writes, check_only_root_writes_in, read_trusted};
 use crate::paths::AgentPaths;
+use crate::text::format_instant;
 
 /// The folder of the keys, as seen from inside the managed root.
 pub const SOURCE_KEYS_FOLDER: &str = "/etc/evenkeel/keys.d";
@@ -33,14 +37,11 @@ impl SourceKeys {
     /// missing folder has no keys. Fails if a file is not a key, if another user can write it, or
     /// if apt's user cannot read it: then none of the keys is trusted.
     pub fn load(paths: &AgentPaths, named_files: &[&str]) -> Result<Self, String> {
-        let mut files = list_key_files(&paths.inside(SOURCE_KEYS_FOLDER))
-            .map_err(|why| format!("the keys in {SOURCE_KEYS_FOLDER} cannot be trusted: {why}"))?;
-        files.extend(named_files.iter().map(|&file| file.to_owned()));
+        let mut files = list_folder(paths)?;
+        add_named_files(&mut files, named_files);
         let mut keys = Vec::new();
         for file in files {
-            let fingerprints = read_key_file(&paths.inside(&file))
-                .map_err(|why| format!("the key file {file} cannot be trusted: {why}"))?;
-            let own = fingerprints.into_iter();
+            let own = load_key_file(paths, &file)?.fingerprints.into_iter();
             keys.extend(own.map(|fingerprint| SourceKey { file: file.clone(), fingerprint }));
         }
         Ok(Self(keys))
@@ -55,6 +56,70 @@ impl SourceKeys {
     pub fn with_fingerprint(&self, fingerprint: &str) -> Option<&SourceKey> {
         self.0.iter().find(|key| key.fingerprint == fingerprint)
     }
+}
+
+/// The state of all key files, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceKeyReport {
+    /// Number of keys in files that can be trusted.
+    pub key_count: usize,
+    /// Why files cannot be trusted. If there is a reason, no key is trusted.
+    pub faults: Vec<String>,
+    /// Expired keys. apt accepts no signature of them.
+    pub expired: Vec<String>,
+}
+
+impl SourceKeyReport {
+    /// Reads the same files as [`SourceKeys::load`], and does not stop at the first fault.
+    pub fn new(paths: &AgentPaths, named_files: &[&str], now: DateTime<Utc>) -> Self {
+        let mut report = Self::default();
+        let mut files = list_folder(paths).unwrap_or_else(|fault| {
+            report.faults.push(fault);
+            Vec::new()
+        });
+        add_named_files(&mut files, named_files);
+        for file in files {
+            match load_key_file(paths, &file) {
+                Ok(key_file) => {
+                    report.key_count += key_file.fingerprints.len();
+                    let keys = key_expiry::find_expiring_keys(&key_file.content).into_iter();
+                    let expired = keys.filter(|key| key.expires <= now);
+                    report.expired.extend(expired.map(|key| {
+                        let at = format_instant(Some(key.expires));
+                        format!("the key {} in {file} expired at {at}", key.fingerprint)
+                    }));
+                }
+                Err(fault) => report.faults.push(fault),
+            }
+        }
+        report
+    }
+}
+
+/// A key file that can be trusted.
+struct TrustedKeyFile {
+    content: Vec<u8>,
+    fingerprints: Vec<String>,
+}
+
+/// The key files of the folder, or why it cannot be trusted.
+fn list_folder(paths: &AgentPaths) -> Result<Vec<String>, String> {
+    list_key_files(&paths.inside(SOURCE_KEYS_FOLDER))
+        .map_err(|why| format!("the keys in {SOURCE_KEYS_FOLDER} cannot be trusted: {why}"))
+}
+
+/// Adds the files that the limits name. A file of the folder may be named as well.
+fn add_named_files(files: &mut Vec<String>, named_files: &[&str]) {
+    for &file in named_files {
+        if !files.iter().any(|listed| listed == file) {
+            files.push(file.to_owned());
+        }
+    }
+}
+
+fn load_key_file(paths: &AgentPaths, file: &str) -> Result<TrustedKeyFile, String> {
+    read_key_file(&paths.inside(file))
+        .map_err(|why| format!("the key file {file} cannot be trusted: {why}"))
 }
 
 /// The key files of the folder, as seen from inside the managed root, sorted by name.
@@ -86,8 +151,7 @@ fn list_key_files(folder: &Path) -> Result<Vec<String>, String> {
     Ok(files)
 }
 
-/// The fingerprints of the keys in a file.
-fn read_key_file(path: &Path) -> Result<Vec<String>, String> {
+fn read_key_file(path: &Path) -> Result<TrustedKeyFile, String> {
     let content = read_trusted(path, MAX_KEY_FILE_BYTES)?.ok_or("it does not exist")?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     check_only_root_writes_in(folder).map_err(|why| format!("its folder: {why}"))?;
@@ -95,12 +159,13 @@ fn read_key_file(path: &Path) -> Result<Vec<String>, String> {
     check_apt_reads(&metadata, 0o004, "chmod 644")?;
     // apt decides by the name how it reads the file.
     let is_named_armored = path.extension().is_some_and(|extension| extension == "asc");
-    match (key_block::is_armored(&content), is_named_armored) {
+    let fingerprints = match (key_block::is_armored(&content), is_named_armored) {
         (true, true) => key_block::armored_fingerprints(&String::from_utf8_lossy(&content)),
         (false, false) => key_block::binary_fingerprints(&content),
         (true, false) => Err("it is armored text, so its name must end with .asc".to_owned()),
         (false, true) => Err("it is not armored text, so its name must end with .gpg".to_owned()),
-    }
+    };
+    Ok(TrustedKeyFile { fingerprints: fingerprints?, content })
 }
 
 /// Checks that apt's user `_apt` can read a file or a folder.
@@ -117,6 +182,7 @@ mod tests {
 
     use super::*;
     use crate::owner::key_block::testing::armored_key;
+    use crate::owner::key_expiry::testing::{EXPIRED_FINGERPRINT, EXPIRED_KEY};
 
     impl From<Vec<SourceKey>> for SourceKeys {
         fn from(keys: Vec<SourceKey>) -> Self {
@@ -203,5 +269,40 @@ mod tests {
             let error = machine.load(&[]).unwrap_err();
             assert!(error.contains(why), "{why}: {error}");
         }
+    }
+
+    #[test]
+    fn a_report_has_each_fault_once_and_the_expired_keys() {
+        let machine = Machine::new();
+        let report = |named_files: &[&str]| {
+            let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+            let paths = AgentPaths::new(machine.root.path(), None);
+            SourceKeyReport::new(&paths, named_files, now)
+        };
+        assert_eq!(report(&[]), SourceKeyReport::default());
+        machine.write("own.asc", &armored_key(1).0);
+        machine.write("old.asc", EXPIRED_KEY);
+        let file = format!("{SOURCE_KEYS_FOLDER}/old.asc");
+        let SourceKeyReport { key_count, faults, expired } = report(&[&file]);
+        assert_eq!((key_count, faults), (2, Vec::new()));
+        let [expired] = &expired[..] else { panic!("{expired:?}") };
+        let expected = format!("the key {EXPIRED_FINGERPRINT} in {file} expired at 2020-12-31");
+        assert!(expired.starts_with(&expected), "{expired}");
+
+        machine.write("nonsense.asc", "nonsense");
+        machine.set_mode("own.asc", 0o600);
+        let nonsense = format!("{SOURCE_KEYS_FOLDER}/nonsense.asc");
+        let SourceKeyReport { key_count, faults, expired } =
+            report(&[&nonsense, "/etc/absent.asc"]);
+        assert_eq!((key_count, expired.len()), (1, 1));
+        let expected = ["must end with .gpg", "_apt", "/etc/absent.asc cannot be trusted"];
+        assert_eq!(faults.len(), expected.len(), "{faults:?}");
+        for (fault, expected) in faults.iter().zip(expected) {
+            assert!(fault.contains(expected), "{expected}: {fault}");
+        }
+
+        machine.set_mode("", 0o777);
+        let SourceKeyReport { key_count, faults, .. } = report(&[]);
+        assert_eq!((key_count, faults.len()), (0, 1), "{faults:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! `doctor`: the problems that it finds on a node, and its advice.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -117,6 +119,7 @@ async fn a_damaged_or_missing_certificate_fails_with_advice() {
     let enrolment = finding(&results, "enrolment");
     assert_eq!(enrolment.outcome, CheckOutcome::Failed);
     assert!(enrolment.result.contains("has no certificate"), "{enrolment:?}");
+    assert_eq!(problems(&results), [("enrolment", CheckOutcome::Failed)], "reported once");
 
     NodeCertificates::none(&paths).requests().await.unwrap();
     std::fs::write(paths.certificate(), "half of it").unwrap();
@@ -125,6 +128,49 @@ async fn a_damaged_or_missing_certificate_fails_with_advice() {
     assert_eq!(enrolment.outcome, CheckOutcome::Failed);
     assert!(enrolment.result.contains("certificate.pem is invalid"), "{enrolment:?}");
     assert!(enrolment.advice.contains("enroll"), "{enrolment:?}");
+    assert_eq!(problems(&results), [("enrolment", CheckOutcome::Failed)], "reported once");
+}
+
+fn write_owner_file(node: &TestNode, name: &str, content: &[u8], mode: u32) {
+    let folder = node.paths().inside("/etc/evenkeel/keys.d");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    let file = node.paths().inside("/etc/evenkeel").join(name);
+    std::fs::write(&file, content).unwrap();
+    std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+}
+
+#[tokio::test]
+async fn unusable_limits_are_reported_once() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    write_owner_file(&node, "limits.toml", b"rot = 1", 0o644);
+    let results = findings(&node).await;
+    assert_eq!(problems(&results), [("limits", CheckOutcome::Failed)]);
+    let limits = finding(&results, "limits");
+    assert!(limits.result.contains("rot"), "{limits:?}");
+}
+
+#[tokio::test]
+async fn key_files_that_cannot_be_trusted_are_named() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    // The smallest packet of a public key.
+    let key = [0xc6, 9, 4, 0, 0, 0, 1, 22, 1, 2, 3];
+    write_owner_file(&node, "keys.d/own.gpg", &key, 0o644);
+    let results = findings(&node).await;
+    assert!(problems(&results).is_empty(), "{results:?}");
+    assert!(finding(&results, "source keys").result.starts_with("1 key "), "{results:?}");
+
+    write_owner_file(&node, "keys.d/own.gpg", &key, 0o666);
+    write_owner_file(&node, "keys.d/text.asc", b"nonsense", 0o644);
+    let results = findings(&node).await;
+    assert_eq!(problems(&results), [("source keys", CheckOutcome::Failed)]);
+    let keys = finding(&results, "source keys");
+    for (line, expected) in keys.result.lines().zip(["own.gpg", "text.asc"]) {
+        assert!(line.contains(expected), "{keys:?}");
+    }
+    assert_eq!(keys.result.lines().count(), 2, "{keys:?}");
 }
 
 #[tokio::test]

@@ -15,7 +15,8 @@ const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(20);
 const UNIT: &str = "evenkeel-agent.service";
 
 pub async fn check_machine(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
-    let mut findings = vec![check_disk(registry), check_waiting(registry)];
+    let mut findings = vec![check_disk(registry)];
+    findings.extend(check_waiting(registry));
     // The running service manager does not manage the services of another root.
     if registry.has_systemd() {
         findings.push(check_service(registry).await);
@@ -59,19 +60,21 @@ fn free_bytes(folder: &Path) -> Option<u64> {
     Some(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
-fn check_waiting(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+/// None if the limits cannot be used: another check names this fault, which delays every update.
+fn check_waiting(registry: &ModuleRegistry<'_>) -> Option<DoctorFinding> {
+    registry.owner.limits().ok()?;
     let last = status::read_status(&registry.paths.status()).unwrap_or_default();
     if !last.waiting.is_empty() {
-        return DoctorFinding::warning(
+        return Some(DoctorFinding::warning(
             "waiting",
             last.waiting,
             "a prepared update starts after that",
-        );
+        ));
     }
-    match registry.owner.may_begin() {
+    Some(match registry.owner.may_begin() {
         Ok(()) => DoctorFinding::passed("waiting", "nothing delays an update"),
         Err(why) => DoctorFinding::warning("waiting", why, "an update would start after that"),
-    }
+    })
 }
 
 async fn check_service(registry: &ModuleRegistry<'_>) -> DoctorFinding {

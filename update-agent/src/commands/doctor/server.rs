@@ -3,18 +3,22 @@
 use chrono::TimeDelta;
 
 use super::DoctorFinding;
+use super::setup::check_certificates;
 use crate::agent::clock_warning;
 use crate::link::LinkError;
 use crate::module_registry::ModuleRegistry;
 use crate::node::Node;
 use crate::status;
 
-/// Calls the server once, as the agent does. For a machine that is not enrolled, another check
-/// fails.
+/// Calls the server once, as the agent does. Another check fails for a machine that is not enrolled
+/// or has no usable certificate, and for an invalid proxy.
 pub async fn check_server(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     let Ok(node) = Node::load(registry.paths) else {
         return Vec::new();
     };
+    if check_certificates(registry).is_err() || registry.config.proxy().is_err() {
+        return Vec::new();
+    }
     let link = match registry.connect(&node) {
         Ok(link) => link,
         Err(error) => {

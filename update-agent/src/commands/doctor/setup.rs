@@ -102,7 +102,7 @@ fn check_enrolment(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
 }
 
 /// Whether the node has a certificate that fits its key, or else a bearer token.
-fn check_certificates(registry: &ModuleRegistry<'_>) -> Result<(), NodeError> {
+pub fn check_certificates(registry: &ModuleRegistry<'_>) -> Result<(), NodeError> {
     let has_certificate = registry.certificates()?.has_client();
     let has_credential = node::load_credential(registry.paths)?.is_some();
     if has_certificate || has_credential { Ok(()) } else { Err(NodeError::NoCertificate) }

@@ -1,4 +1,4 @@
-//! Checks of dpkg's database, its lock, and the age of the package lists.
+//! Checks of dpkg's database, its lock, the age of the package lists, and the keys of sources.
 
 use chrono::TimeDelta;
 
@@ -7,7 +7,12 @@ use crate::commands::doctor::DoctorFinding;
 use crate::model::Failure;
 use crate::module_registry::ModuleRegistry;
 use crate::modules::{Module as _, TryKind};
+use crate::owner::SourceKeyReport;
 use crate::status::{self, AgentStatus};
+use crate::text;
+
+/// Name of the check of the keys in `/etc/evenkeel/keys.d`.
+const SOURCE_KEYS: &str = "source keys";
 
 /// Package lists are out of date after this many refresh intervals.
 const MAX_REFRESH_INTERVALS: i32 = 3;
@@ -23,7 +28,34 @@ pub async fn check_packages(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding>
     ];
     let last = status::read_status(&registry.paths.status()).unwrap_or_default();
     findings.push(check_lists(registry, &last));
+    findings.push(check_source_keys(&registry.owner.report_source_keys()));
     findings
+}
+
+/// Checks the keys that may sign the sources of an update policy.
+fn check_source_keys(report: &SourceKeyReport) -> DoctorFinding {
+    if !report.faults.is_empty() {
+        return DoctorFinding::failed(
+            SOURCE_KEYS,
+            report.faults.join("\n"),
+            "fix these files: until then each update whose policy adds a source fails",
+        );
+    }
+    if !report.expired.is_empty() {
+        return DoctorFinding::warning(
+            SOURCE_KEYS,
+            report.expired.join("\n"),
+            "apt refuses what these keys have signed: replace their files with those that the publisher has renewed",
+        );
+    }
+    let result = match report.key_count {
+        0 => "this machine has no keys for sources of update policies".to_owned(),
+        count => {
+            let keys = text::pluralize(count, "key", "keys");
+            format!("{keys} may sign the sources of update policies")
+        }
+    };
+    DoctorFinding::passed(SOURCE_KEYS, result)
 }
 
 fn check_audit(audit: Result<String, Failure>) -> DoctorFinding {

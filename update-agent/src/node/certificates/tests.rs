@@ -121,6 +121,8 @@ async fn the_clock_does_not_decide_about_a_certificate() {
         certificates.store(&issued).unwrap();
         let loaded = NodeCertificates::load(&paths).unwrap();
         assert_eq!(shown(&loaded), Some(issued.client));
+        let expected = format!("{until}-01-01T00:00:00+00:00");
+        assert_eq!(loaded.client_expires().unwrap().to_rfc3339(), expected);
     }
 }
 
