@@ -186,6 +186,8 @@ impl Failure {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
             Self::InvalidExpression { hint: Some(hint), .. } => Some(hint.clone()),
+            // The server's advice follows the reason. The form of a filter does not help there.
+            Self::InvalidExpression { reason, .. } if reason.contains("; ") => None,
             Self::InvalidExpression { option: "--filter", .. } => Some(
                 "a filter is a condition such as `name = \"edge\"`; combine conditions with AND, OR, NOT and parentheses".to_owned(),
             ),

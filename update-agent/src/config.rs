@@ -1,6 +1,7 @@
 //! Configuration of the agent: the file and the variables `EVENKEEL_AGENT_…`.
 
 mod image;
+mod settings_error;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::modules::packages::PackageToolTimeouts;
 use crate::reboot;
 
 pub use self::image::{HealthConfig, ImageConfig, WatchdogPolicy};
+pub use self::settings_error::describe_settings_error;
 
 /// Default path of the configuration file. It may be missing.
 pub const CONFIG_FILE: &str = "/etc/evenkeel/agent.toml";
@@ -164,9 +166,14 @@ impl Default for PackagesConfig {
     }
 }
 
+/// The configuration is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
 impl Config {
     /// Reads the file and the variables. A named file must exist. Fails at the first unknown key.
-    pub fn load(file: Option<&Path>) -> Result<Self, Box<figment::Error>> {
+    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         let toml = match file {
             Some(file) => Toml::file_exact(file),
             None => Toml::file(CONFIG_FILE),
@@ -175,7 +182,7 @@ impl Config {
             .merge(toml)
             .merge(Env::prefixed("EVENKEEL_AGENT_").split("__"))
             .extract()
-            .map_err(Box::new)
+            .map_err(|error| ConfigError(describe_settings_error(&error)))
     }
 
     /// Intervals of the agent's own work.
@@ -254,7 +261,7 @@ fn to_time_delta(duration: Duration) -> TimeDelta {
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> Result<Config, Box<figment::Error>> {
+    fn load(text: &str) -> Result<Config, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("agent.toml");
         std::fs::write(&file, text).unwrap();
@@ -356,6 +363,16 @@ mod tests {
             let key = text.lines().last().unwrap().split(' ').next().unwrap();
             assert!(error.contains(key), "{error}");
         }
+    }
+
+    #[test]
+    fn an_error_names_the_file_and_the_setting_and_shows_no_line() {
+        let error = load("[gate]\nmin_free = \"MiB\"\n").unwrap_err().to_string();
+        assert!(error.contains("agent.toml: gate.min_free: "), "{error}");
+        assert!(error.contains("is not a size"), "{error}");
+        let error = load("proxy = \"http://keel:secret@proxy:3128\n").unwrap_err().to_string();
+        assert!(error.contains("agent.toml: TOML parse error at line 1"), "{error}");
+        assert!(!error.contains("secret") && !error.contains('\n'), "{error}");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::config::describe_settings_error;
 use crate::model::{Failure, FailureKind, PackageSpec};
 use crate::paths::AgentPaths;
 
@@ -136,8 +137,9 @@ impl Default for OwnerLimits {
 impl OwnerLimits {
     /// Parses a limits file. Fails at the first invalid entry, with its name.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let limits: Self =
-            Figment::from(Toml::string(text)).extract().map_err(|error| error.to_string())?;
+        let limits: Self = Figment::from(Toml::string(text))
+            .extract()
+            .map_err(|error| describe_settings_error(&error))?;
         if let Some(suite) = limits.suites.iter().find(|suite| !sources::is_suite_entry(suite)) {
             return Err(format!("{suite:?} is neither a suite nor `URI SUITE`"));
         }

@@ -183,6 +183,20 @@ async fn the_position_of_a_filter_error_is_marked() {
 }
 
 #[tokio::test]
+async fn the_reason_of_an_expensive_filter_is_not_followed_by_other_advice() {
+    let cli = TestCli::new().await;
+    let reason = "the filter is too expensive: its conditions cost 105, and at most 100 are allowed; \
+                  use fewer conditions: labels, paths, patterns with several stars and negations cost most";
+    cli.fake_server.answer_with(
+        "GET compute/hosts?filter=metadata:a",
+        400,
+        misread("filter", 0, reason, None),
+    );
+    let message = cli.fail("evenkeel host list --filter metadata:a").await;
+    assert_eq!(message, format!("--filter: {reason}\nmetadata:a\n^\nhint: none"));
+}
+
+#[tokio::test]
 async fn the_error_position_refers_to_the_typed_filter() {
     let cli = TestCli::new().await;
     let typed = "(nam = x) AND site.resourceId == \"site-00000001\"";

@@ -96,11 +96,14 @@ pub(crate) fn read_users(path: &Path) -> anyhow::Result<Users> {
     Users::new(file).with_context(unusable)
 }
 
-/// Drops the excerpt of the file from the error, because it may contain a password hash.
+/// Drops the excerpt of the file from the error, because it may contain a password hash. The caller
+/// names the file.
 fn without_source_line(error: &figment::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default();
-    anyhow::Error::msg(first.to_owned())
+    let kind = error.kind.to_string();
+    let first = kind.lines().next().unwrap_or_default();
+    let setting = error.path.join(".");
+    let message = if setting.is_empty() { first.to_owned() } else { format!("{setting}: {first}") };
+    anyhow::Error::msg(message)
 }
 
 /// Logs a warning if other users can read the password hashes.
