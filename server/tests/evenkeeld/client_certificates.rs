@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use evenkeel_auth::{CertificateAuthority, ClientKey};
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_auth::{CertificateAuthority, ClientKey, NODE_CERTIFICATE_LIFETIME, NodeCertificate};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use evenkeel_proto::agent::{PollRequest, PollResponse, ReportRequest};
+use evenkeel_proto::agent::{
+    PollRequest, PollResponse, RenewRequest, RenewResponse, ReportRequest,
+};
 use evenkeel_test_support::{certificate_pem, certificate_request, node_key};
+use rustls::HandshakeKind;
 use rustls::pki_types::PrivateKeyDer;
 use tonic::transport::{Channel, Identity};
 use tonic::{Code, Status};
@@ -14,7 +18,7 @@ use uuid::Uuid;
 
 use crate::files::registry;
 use crate::nodes::{endpoint, endpoint_with, enroll_request, join_token, metric, tls_config};
-use crate::test_server::{ServerProcess, TestServer, eventually};
+use crate::test_server::{FileClient, ServerProcess, TestServer, eventually};
 
 /// Maximum time until a cached answer of an invalidated host is no longer sent.
 const INVALIDATION_TIMEOUT: Duration = Duration::from_mins(1);
@@ -60,6 +64,40 @@ async fn connect_with(
 async fn poll(client: &mut AgentServiceClient<Channel>) -> Result<PollResponse, Status> {
     let request = PollRequest { facts_digest: vec![0; 32], ..PollRequest::default() };
     client.poll(request).await.map(tonic::Response::into_inner)
+}
+
+/// Another certificate of the server's authority for a node, as if it had been issued at a time.
+fn issue_certificate(harness: &TestServer, node: &Node, at: DateTime<Utc>) -> Vec<u8> {
+    let folder = harness.data_dir().join("ca");
+    let authority = CertificateAuthority::open(&folder, SystemClock.now()).unwrap();
+    let key = ClientKey::from_request(&certificate_request(&node_key(node.number))).unwrap();
+    let project = NodeCertificate::parse(&node.certificate).unwrap().project;
+    authority.issue_client_certificate((project, &node.host), &key, at).unwrap()
+}
+
+/// Renews the certificate of a connection for the key of a node.
+async fn renew(
+    client: &mut AgentServiceClient<Channel>,
+    number: u8,
+) -> Result<RenewResponse, Status> {
+    let request = RenewRequest {
+        certificate_request: certificate_request(&node_key(number)),
+        decryption_certificate_request: Vec::new(),
+    };
+    client.renew(request).await.map(tonic::Response::into_inner)
+}
+
+fn invalidate(harness: &TestServer, server: &ServerProcess, host: &str) {
+    let path = format!("/v1/projects/default/compute/hosts/{host}/invalidate");
+    let (status, body) = server.send(
+        "rest",
+        &format!(
+            "PUT {path} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+             content-length: 0\r\n\r\n",
+            harness.operator_token()
+        ),
+    );
+    assert_eq!(status, 200, "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,6 +183,60 @@ async fn a_node_gets_files_with_its_certificate() {
     server.stop();
 }
 
+/// A node that was off for a month. It cannot connect without its key, because the handshake proves
+/// the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_is_renewed_over_the_connection_that_shows_it() {
+    let harness = TestServer::new();
+    let server = harness.start_and_wait(&["all"]);
+    let mut node = Node::enroll(&harness, &server, 1).await;
+    let issued_at = SystemClock.now() - NODE_CERTIFICATE_LIFETIME - TimeDelta::days(1);
+    let expired = issue_certificate(&harness, &node, issued_at);
+    node.certificate.clone_from(&expired);
+    let mut client = node.connect(&harness, &server).await;
+    let refused = poll(&mut client).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert!(refused.message().contains("the certificate expired at"), "{refused}");
+
+    let refused = renew(&mut client, 2).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "a request for another key: {refused}");
+    node.certificate = renew(&mut client, 1).await.unwrap().certificate;
+    let renewed = NodeCertificate::parse(&node.certificate).unwrap();
+    assert_eq!(renewed.host, node.host);
+    assert!(SystemClock.now() + TimeDelta::days(1) < renewed.expires_at, "{renewed:?}");
+    poll(&mut node.connect(&harness, &server).await).await.unwrap();
+
+    invalidate(&harness, &server, &node.host);
+    let mut client = connect_with(&harness, &server, &expired, 1).await.unwrap();
+    let refused = renew(&mut client, 1).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    server.stop();
+}
+
+/// A resumed session has the certificate of the handshake that began it. Each request compares the
+/// certificate with its host again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resumed_session_of_an_invalidated_host_is_refused() {
+    let harness = TestServer::new();
+    let config = harness.write_file("evenkeeld.toml", &registry(&harness));
+    let harness = harness.with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0");
+    let server = harness.start_and_wait(&["all", "--config", &config]);
+    let node = Node::enroll(&harness, &server, 1).await;
+    let key = PrivateKeyDer::try_from(node_key(1).serialize_der()).unwrap();
+    let ca = harness.data_dir().join("ca/ca.pem");
+    let client = FileClient::new(&ca, (node.certificate.clone().into(), key));
+    let path = format!("/files/sha256/{}", "0".repeat(64));
+    let expect = |status, handshake| {
+        let ((answered, answer), kind) = client.get_file(&server, &path);
+        assert_eq!((answered, kind), (status, Some(handshake)), "{answer}");
+    };
+    expect(404, HandshakeKind::Full);
+    expect(404, HandshakeKind::Resumed);
+    invalidate(&harness, &server, &node.host);
+    expect(401, HandshakeKind::Resumed);
+    server.stop();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalidated_host_is_refused_by_every_replica() {
     let first = TestServer::new();
@@ -163,16 +255,7 @@ async fn an_invalidated_host_is_refused_by_every_replica() {
         poll(client).await.unwrap();
     }
 
-    let path = format!("/v1/projects/default/compute/hosts/{}/invalidate", node.host);
-    let (status, body) = server.send(
-        "rest",
-        &format!(
-            "PUT {path} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
-             content-length: 0\r\n\r\n",
-            first.operator_token()
-        ),
-    );
-    assert_eq!(status, 200, "{body}");
+    invalidate(&first, &server, &node.host);
 
     for client in &mut clients {
         // A report is compared with the database, so it is refused at once.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use evenkeel_pg::{Options, PrivatePostgres};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Stream, StreamOwned};
 
 /// Maximum duration of each step of a test.
 const TEST_TIMEOUT: Duration = Duration::from_mins(2);
@@ -299,7 +299,7 @@ impl ServerProcess {
     pub fn get_file(&self, ca: &Path, path: &str, token: Option<&str>) -> (u16, String) {
         let login =
             token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
-        self.send_file_request(tls_session(b"http/1.1", ca, "localhost"), path, &login)
+        self.send_file_request(&mut tls_session(b"http/1.1", ca, "localhost"), path, &login)
     }
 
     /// Sends a GET request with a client certificate to the listener for files.
@@ -309,19 +309,18 @@ impl ServerProcess {
         path: &str,
         certificate: ClientCertificate,
     ) -> (u16, String) {
-        let session = tls_session_with(b"http/1.1", ca, "localhost", Some(certificate));
-        self.send_file_request(session, path, "")
+        FileClient::new(ca, certificate).get_file(self, path).0
     }
 
     fn send_file_request(
         &self,
-        mut session: ClientConnection,
+        session: &mut ClientConnection,
         path: &str,
         login: &str,
     ) -> (u16, String) {
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
-        let client = self.perform_handshake(b"", "files", &mut session).unwrap();
-        let mut client = StreamOwned::new(session, client);
+        let mut client = self.perform_handshake(b"", "files", session).unwrap();
+        let mut client = Stream::new(session, &mut client);
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
         match client.read_to_end(&mut answer) {
@@ -393,16 +392,41 @@ impl ServerProcess {
 /// A client certificate and its private key, both in DER.
 pub type ClientCertificate = (CertificateDer<'static>, PrivateKeyDer<'static>);
 
-fn tls_session(protocol: &[u8], ca: &Path, name: &str) -> ClientConnection {
-    tls_session_with(protocol, ca, name, None)
+/// A client of the listener for files with a client certificate. It resumes its last TLS session.
+pub struct FileClient(Arc<ClientConfig>);
+
+impl FileClient {
+    pub fn new(ca: &Path, certificate: ClientCertificate) -> Self {
+        Self(client_config(b"http/1.1", ca, Some(certificate)))
+    }
+
+    /// Sends a GET request over a new connection; returns the status with the whole response, and
+    /// whether the session was resumed.
+    pub fn get_file(
+        &self,
+        server: &ServerProcess,
+        path: &str,
+    ) -> ((u16, String), Option<HandshakeKind>) {
+        let mut session = tls_session_with(Arc::clone(&self.0), "localhost");
+        let answer = server.send_file_request(&mut session, path, "");
+        (answer, session.handshake_kind())
+    }
 }
 
-fn tls_session_with(
+fn tls_session(protocol: &[u8], ca: &Path, name: &str) -> ClientConnection {
+    tls_session_with(client_config(protocol, ca, None), name)
+}
+
+fn tls_session_with(config: Arc<ClientConfig>, name: &str) -> ClientConnection {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    ClientConnection::new(config, name).unwrap()
+}
+
+fn client_config(
     protocol: &[u8],
     ca: &Path,
-    name: &str,
     certificate: Option<ClientCertificate>,
-) -> ClientConnection {
+) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -415,8 +439,7 @@ fn tls_session_with(
         None => config.with_no_client_auth(),
     };
     config.alpn_protocols = vec![protocol.to_vec()];
-    let name = ServerName::try_from(name.to_owned()).unwrap();
-    ClientConnection::new(Arc::new(config), name).unwrap()
+    Arc::new(config)
 }
 
 impl Drop for ServerProcess {
