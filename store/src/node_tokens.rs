@@ -106,6 +106,17 @@ pub async fn find(tx: &Tx, digest: &TokenDigest) -> Result<Option<HostId>, Store
     Ok(row.map(|row| HostId::from_bits(row.host_id.cast_unsigned())))
 }
 
+/// The host to which a token or its subject is bound, if one of them is bound.
+pub async fn find_with_subject(tx: &Tx, token: &NodeToken) -> Result<Option<HostId>, StoreError> {
+    if let Some(bound) = find(tx, &token.digest).await? {
+        return Ok(Some(bound));
+    }
+    match &token.subject {
+        Some(subject) => find_subject(tx, subject).await,
+        None => Ok(None),
+    }
+}
+
 /// Deletes at most `limit` bindings of all projects whose tokens expired before a time. Returns
 /// their number. Safe on several replicas at once.
 pub async fn delete_expired(tx: &FleetTx, before: Time, limit: u32) -> Result<u64, StoreError> {

@@ -7,9 +7,9 @@ use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, parse_uuid};
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_store::Tx;
 use evenkeel_store::node_tokens::{self, NodeToken, SubjectDigest};
 use evenkeel_store::nodes::{self, MachineKey};
-use evenkeel_store::{StoreError, Tx};
 use sha2::{Digest as _, Sha256};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
@@ -219,8 +219,7 @@ impl MaintenanceManager {
             bound_host = status::with_database_timeout(async {
                 let tx = self.store.tenant(eim_node.tenant).await;
                 let tx = tx.map_err(status::from_store_error)?;
-                let binding = self.bind_token(tx, token, eim_node.uuid).await;
-                binding.map_err(status::from_store_error)
+                self.bind_token(tx, token, eim_node.uuid).await
             })
             .await?;
         }
@@ -229,19 +228,34 @@ impl MaintenanceManager {
 
     /// Binds a token to the host with the UUID, unless it is bound already. A missing or untrusted
     /// host is not bound.
+    ///
+    /// A host with an agent of ours is refused, unless the token or its subject was bound before:
+    /// then it belongs to EIM's agent that ours has replaced, which may still report a result.
+    /// Otherwise another node could report runs and hardware of this host.
     async fn bind_token(
         &self,
         tx: Tx,
         token: NodeToken,
         uuid: Uuid,
-    ) -> Result<Option<HostId>, StoreError> {
+    ) -> Result<Option<HostId>, Status> {
         let read = nodes::find_with_host(&tx, MachineKey::Uuid(uuid)).await;
-        let Some((host, _)) = none_if_missing(read)?.filter(|(host, _)| host.is_trusted()) else {
+        let read = none_if_missing(read).map_err(status::from_store_error)?;
+        let Some((host, _)) = read.filter(|(host, _)| host.is_trusted()) else {
             // The token may still be bound to another host.
-            return node_tokens::find(&tx, &token.digest).await;
+            let bound = node_tokens::find(&tx, &token.digest).await;
+            return bound.map_err(status::from_store_error);
         };
-        let bound_host = node_tokens::bind(&tx, &token, host.id, self.now()).await?;
-        tx.commit().await?;
+        if !host.public_key.is_empty() {
+            let bound = node_tokens::find_with_subject(&tx, &token).await;
+            if bound.map_err(status::from_store_error)?.is_none() {
+                return Err(Status::permission_denied(
+                    "the host has an Evenkeel agent, and the token was not used for it before",
+                ));
+            }
+        }
+        let bound_host = node_tokens::bind(&tx, &token, host.id, self.now()).await;
+        let bound_host = bound_host.map_err(status::from_store_error)?;
+        tx.commit().await.map_err(status::from_store_error)?;
         self.token_bindings.insert(token.digest, bound_host, token.expires_at);
         Ok(Some(bound_host))
     }

@@ -168,6 +168,36 @@ async fn a_new_token_of_a_node_is_refused_for_another_host() {
     fixture.send_status(&fixture.token("edge-node-2"), &another).await.expect("answered");
 }
 
+/// Another node could otherwise report runs and hardware of a host with our agent.
+#[tokio::test]
+async fn an_unused_token_is_refused_for_a_host_with_our_own_agent() {
+    for binding in [NodeBinding::FirstHost, NodeBinding::TokenOnly] {
+        let fixture = TokenFixture::with_binding(binding).await;
+        let (one, another) = (fixture.server.eim_node(1).await, fixture.server.eim_node(2).await);
+        let first = fixture.token("edge-node-1");
+        fixture.send_status(&first, &one).await.expect("answered");
+        fixture.server.take_over(&one).await;
+
+        let unused = fixture.token("edge-node-2");
+        let answer = fixture.send_status(&unused, &one).await;
+        assert_eq!(refusal_code(&answer), Code::PermissionDenied);
+        let answer = send_heartbeat(&fixture.manager, &unused, &one).await;
+        assert_eq!(refusal_code(&answer), Code::PermissionDenied);
+        fixture.send_status(&unused, &another).await.expect("a refused token is not bound");
+        fixture.send_status(&first, &one).await.expect("the replaced agent");
+    }
+}
+
+/// It may have begun an update before, and reports the result.
+#[tokio::test]
+async fn a_new_token_of_a_replaced_agent_is_accepted() {
+    let fixture = TokenFixture::new().await;
+    let one = fixture.server.eim_node(1).await;
+    fixture.send_status(&fixture.token("edge-node-1"), &one).await.expect("answered");
+    fixture.server.take_over(&one).await;
+    fixture.send_status(&fixture.token("edge-node-1"), &one).await.expect("answered");
+}
+
 #[tokio::test]
 async fn nodes_with_a_shared_subject_are_bound_by_their_tokens() {
     let fixture = TokenFixture::with_binding(NodeBinding::TokenOnly).await;
