@@ -196,8 +196,38 @@ fn print_attempt(attempt: Option<&OpenAttempt>, line: LineWriter<'_>) -> io::Res
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, date_time_ymd};
+
     use super::*;
     use crate::cli::PathArgs;
+
+    #[test]
+    fn the_end_of_the_client_certificate_is_shown() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        fs::create_dir_all(paths.state()).unwrap();
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        let mut params = CertificateParams::default();
+        params.not_after = date_time_ymd(2027, 1, 31);
+        fs::write(paths.key(), key.serialize_pem()).unwrap();
+        fs::write(paths.certificate(), params.self_signed(&key).unwrap().pem()).unwrap();
+        let print = |output| {
+            let paths = PathArgs { root: Some(root.path().to_owned()), ..PathArgs::default() };
+            let mut out = Vec::new();
+            print_status(&cli::StatusArgs { paths, output }, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let text = print(OutputFormat::Text);
+        assert!(text.contains("\ncertificate   expires 2027-01-31T00:00:00Z\n"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&print(OutputFormat::Json)).unwrap();
+        assert_eq!(json["certificate_expires"], "2027-01-31T00:00:00Z");
+
+        fs::write(paths.certificate(), "half of it").unwrap();
+        let text = print(OutputFormat::Text);
+        assert!(text.contains("\ncertificate   certificate.pem is invalid"), "{text}");
+    }
 
     #[test]
     fn a_machine_that_never_enrolled_is_shown_as_not_enrolled() {
