@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use evenkeel_auth::Keys;
 use evenkeel_os_resource_manager::Sources;
-use evenkeel_store::{check_database_url, find_root_certificate_file};
+use evenkeel_store::{check_database_url, find_tls_file};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -76,18 +76,34 @@ fn find_database_faults(database: &DatabaseConfig) -> Vec<String> {
     let mut faults = Vec::new();
     if let Some(url) = &database.url {
         let checked = check_database_url(url.reveal(), database.allow_unencrypted);
-        if let Err(error) = checked {
-            faults.push(format!("database.url: {error}"));
-        } else if let Some(file) = find_root_certificate_file(url.reveal())
-            && let Err(error) = check_root_certificates(&file)
-        {
-            faults.push(format!("database.url: sslrootcert: {error:#}"));
+        match checked {
+            Ok(()) => faults.extend(find_database_tls_faults(url.reveal())),
+            Err(error) => faults.push(format!("database.url: {error}")),
         }
     }
     if let Some(path) = &database.password_file
         && let Err(error) = fs::read_to_string(path)
     {
         faults.push(format!("database.password_file: cannot read {}: {error}", path.display()));
+    }
+    faults
+}
+
+/// Faults of the files that a valid database URL names for TLS.
+fn find_database_tls_faults(url: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    if let Some(file) = find_tls_file(url, "sslrootcert")
+        && let Err(error) = check_root_certificates(&file)
+    {
+        faults.push(format!("database.url: sslrootcert: {error:#}"));
+    }
+    match (find_tls_file(url, "sslcert"), find_tls_file(url, "sslkey")) {
+        (Some(certificate), Some(key)) => {
+            let opened = Certificates::from_files(&certificate, &key, None);
+            faults.extend(opened.err().map(|error| format!("database.url: sslcert: {error:#}")));
+        }
+        (None, None) => {}
+        _ => faults.push("database.url: set both sslcert and sslkey, or neither".to_owned()),
     }
     faults
 }

@@ -87,9 +87,10 @@ pub fn check_database_url(url: &str, allow_unencrypted: bool) -> Result<(), Inva
     DatabaseAddress::parse(url, allow_unencrypted).map(drop)
 }
 
-/// The file of `sslrootcert` in a valid database URL, if a connection reads it.
+/// The file that a parameter of a valid database URL names for TLS, such as `sslrootcert`. None if
+/// no connection reads it.
 #[must_use]
-pub fn find_root_certificate_file(database_url: &str) -> Option<PathBuf> {
+pub fn find_tls_file(database_url: &str, parameter: &str) -> Option<PathBuf> {
     let address = DatabaseAddress::parse(database_url, true).ok()?;
     let uses_socket =
         |options: &PgConnectOptions| find_locality(options) == Some(Locality::UnixSocket);
@@ -98,7 +99,7 @@ pub fn find_root_certificate_file(database_url: &str) -> Option<PathBuf> {
     }
     let (_, query) = database_url.split_once('?')?;
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
-    let (_, file) = pairs.find(|(name, _)| name == "sslrootcert")?;
+    let (_, file) = pairs.find(|(name, _)| name == parameter)?;
     Some(PathBuf::from(file.into_owned()))
 }
 
@@ -351,8 +352,8 @@ mod tests {
     }
 
     #[test]
-    fn the_root_certificate_file_of_a_connection_over_tls_is_found() {
-        let find = find_root_certificate_file;
+    fn the_files_of_a_connection_over_tls_are_found() {
+        let find = |url: &str| find_tls_file(url, "sslrootcert");
         let query = "sslmode=verify-full&sslrootcert=/etc/my%20ca.pem";
         let expected = Some(PathBuf::from("/etc/my ca.pem"));
         assert_eq!(find(&format!("postgres://db.example/evenkeel?{query}")), expected);
@@ -360,6 +361,9 @@ mod tests {
         assert_eq!(find(&format!("postgres:///evenkeel?host=/run/postgresql&{query}")), None);
         assert_eq!(find("postgres://db.example/evenkeel?sslmode=verify-full"), None);
         assert_eq!(find("not a URL"), None);
+        let url = format!("postgres://db.example/evenkeel?{query}&sslkey=/etc/key.pem");
+        assert_eq!(find_tls_file(&url, "sslkey"), Some(PathBuf::from("/etc/key.pem")));
+        assert_eq!(find_tls_file(&url, "sslcert"), None);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub mod tallies;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use address::{InvalidDatabaseUrl, check_database_url, find_root_certificate_file};
+pub use address::{InvalidDatabaseUrl, check_database_url, find_tls_file};
 pub use chain::ScopeChain;
 pub use check::{IncompatibleDatabase, SchemaCheck};
 pub use clock_check::{ClockAgreement, ClockReading};

@@ -145,9 +145,13 @@ fn the_check_reads_certificates_of_the_database_and_of_the_listener_for_nodes() 
         harness.start(&["check", "--config", &file])
     };
     assert_eq!(check(&chain, "updates.example").expect_success(), "the configuration is valid\n");
+    let valid = format!("{chain}&sslcert={chain}&sslkey={key}");
+    assert_eq!(check(&valid, "updates.example").expect_success(), "the configuration is valid\n");
     let empty = harness.write_file("empty.pem", "no certificate\n");
     let corrupt = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let corrupt = harness.write_file("corrupt.pem", corrupt);
+    let without_key = format!("{chain}&sslcert={chain}");
+    let without_pem_key = format!("{chain}&sslcert={chain}&sslkey={chain}");
     for (root, name, expected) in [
         (
             "/no/such/ca.pem",
@@ -156,6 +160,8 @@ fn the_check_reads_certificates_of_the_database_and_of_the_listener_for_nodes() 
         ),
         (empty.as_str(), "updates.example", "empty.pem contains no certificate"),
         (corrupt.as_str(), "updates.example", "corrupt.pem contains an invalid certificate"),
+        (without_key.as_str(), "updates.example", "set both sslcert and sslkey"),
+        (without_pem_key.as_str(), "updates.example", "database.url: sslcert: "),
         (
             chain.as_str(),
             "other.example",
