@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
@@ -29,7 +30,7 @@ use crate::trial;
 pub use self::enrolment::{detect_architecture, detect_booted_image};
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
-pub use self::updates::AvailablePackage;
+pub use self::updates::{AvailablePackage, HeldBackUpdate};
 pub use crate::model::{HeldBackCause, HeldBackPackage};
 
 /// Maximum length of the audit, in bytes.
@@ -86,7 +87,9 @@ pub struct Facts {
     /// SHA-256 of the package list as it would be sent.
     pub packages_digest: Option<[u8; 32]>,
     /// Packages that are held back from a newer version; sorted by name, then architecture.
-    pub held_back: Vec<HeldBackPackage>,
+    pub held_back: Vec<HeldBackUpdate>,
+    /// State of the package lists; `None` on a node that does not manage packages.
+    pub package_lists: Option<PackageLists>,
     /// Services that still run code that was replaced on disk, sorted by name.
     pub stale_services: Vec<StaleService>,
     /// Why the system needs a reboot, for people.
@@ -102,6 +105,16 @@ pub struct Facts {
     pub slots: Vec<SlotFact>,
     /// Images that failed on this node and are not tried again automatically; latest last.
     pub bad_images: Vec<BadImage>,
+}
+
+/// State of the package lists: the available updates are as old as the lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PackageLists {
+    /// When the agent last refreshed all lists. Added by the agent.
+    pub refreshed_at: Option<DateTime<Utc>>,
+    /// Why the updates are not completely known; empty if they are. The reader sets it if it cannot
+    /// read the lists, otherwise the agent adds the error of its last refresh.
+    pub error: String,
 }
 
 impl Facts {
@@ -121,13 +134,19 @@ impl Facts {
         let services = self.stale_services.iter_mut();
         let services = services
             .flat_map(|service| std::iter::once(&mut service.name).chain(&mut service.files));
-        let suites = self.available.iter_mut().flat_map(|one| &mut one.suites);
+        let available = self.available.iter_mut();
+        let suites = available.flat_map(|one| one.suites.iter_mut().chain(&mut one.origins));
+        let held_back = self.held_back.iter_mut();
+        let held_back = held_back.flat_map(|one| one.suites.iter_mut().chain(&mut one.origins));
+        let lists_error = self.package_lists.iter_mut().map(|lists| &mut lists.error);
         let lists = self
             .reboot_required_by
             .iter_mut()
             .chain(&mut self.reboot_reasons)
             .chain(&mut self.warnings)
-            .chain(suites);
+            .chain(suites)
+            .chain(held_back)
+            .chain(lists_error);
         for text in texts.into_iter().chain(lists).chain(services) {
             *text = truncate_text(text, MAX_TEXT_BYTES);
         }
@@ -259,6 +278,10 @@ impl FactsReader {
             modules: self.modules.clone(),
             ..last.unwrap_or_default()
         };
+        if self.is_managing_packages() {
+            let error = format!("the installed packages cannot be read: {failure}");
+            facts.package_lists = Some(PackageLists { refreshed_at: None, error });
+        }
         let warning = format!("cannot read the facts of the node: {failure}");
         facts.warnings.push(warning);
         self.add_images(&mut facts);
@@ -305,9 +328,13 @@ impl FactsReader {
         Ok(facts.truncate_texts())
     }
 
+    fn is_managing_packages(&self) -> bool {
+        self.modules.iter().any(|name| name == PackagesModule::NAME)
+    }
+
     /// Reads the facts of dpkg and apt. In an image without them there are none.
     async fn read_package_facts(&self) -> Result<Facts, Failure> {
-        let is_managed = self.modules.iter().any(|name| name == PackagesModule::NAME);
+        let is_managed = self.is_managing_packages();
         if !is_managed && !os::has_dpkg(&self.paths) {
             return Ok(Facts {
                 architecture: os::debian_architecture(&os::machine()).to_owned(),
@@ -317,14 +344,16 @@ impl FactsReader {
         let packages = self.tools.list_packages().await?;
         let architecture = self.tools.architecture().await?;
         let audit = self.tools.audit().await?;
-        let (available, held_back) = self.available_updates(&packages, &architecture).await;
+        let updates = self.available_updates(&packages, &architecture).await;
+        let lists = PackageLists { refreshed_at: None, error: updates.error };
         Ok(Facts {
-            available,
+            available: updates.available,
             installed_digest: digest_packages(&packages),
             architecture,
             audit: truncate_text(&audit, MAX_AUDIT_BYTES),
             packages_digest: Some(Sha256::digest(manifest::to_json(&packages)).into()),
-            held_back,
+            held_back: updates.held_back,
+            package_lists: is_managed.then_some(lists),
             ..Facts::default()
         })
     }

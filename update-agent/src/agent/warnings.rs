@@ -24,16 +24,16 @@ impl Agent {
         let mut warnings = FileJournal::quarantined_files(&self.paths.journal());
         warnings.extend(self.owner.warning());
         warnings.extend(self.loop_state.clock_ahead.and_then(clock_warning));
-        let refresh_error = self.status.get().refresh_error.clone();
-        if !refresh_error.is_empty() {
-            warnings
-                .push(format!("the available updates are not completely known: {refresh_error}"));
-        }
         for warning in warnings {
             let warning = to_short_line(&warning);
             if !facts.warnings.contains(&warning) {
                 facts.warnings.push(warning);
             }
+        }
+        if let Some(lists) = facts.package_lists.as_mut().filter(|lists| lists.error.is_empty()) {
+            let status = self.status.get();
+            lists.refreshed_at = status.refreshed;
+            lists.error = to_short_line(&status.refresh_error);
         }
         if facts.limits.is_empty() {
             facts.limits = to_short_line(&self.owner.summary());

@@ -20,6 +20,27 @@ pub struct AvailablePackage {
     pub available: String,
     /// Suites and codenames that contain the available version, sorted.
     pub suites: Vec<String>,
+    /// Labels of the repositories that contain the available version, sorted.
+    pub origins: Vec<String>,
+}
+
+/// A package that is held back, and where its newer version comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBackUpdate {
+    pub package: HeldBackPackage,
+    /// Suites and codenames that contain the newer version, sorted; empty if unknown.
+    pub suites: Vec<String>,
+    /// Labels of the repositories that contain the newer version, sorted; empty if unknown.
+    pub origins: Vec<String>,
+}
+
+/// What an update of everything would do and not do.
+#[derive(Clone, Debug, Default)]
+pub struct UpdateFacts {
+    pub available: Vec<AvailablePackage>,
+    pub held_back: Vec<HeldBackUpdate>,
+    /// Why apt could not determine them; empty if it could. They are then those of the last time.
+    pub error: String,
 }
 
 impl FactsReader {
@@ -29,7 +50,7 @@ impl FactsReader {
         &self,
         packages: &[DpkgPackage],
         native: &str,
-    ) -> (Vec<AvailablePackage>, Vec<HeldBackPackage>) {
+    ) -> UpdateFacts {
         let spec = packages::latest_spec();
         let view = AptView::default();
         // While the limits cannot be read, nothing is changed anyway.
@@ -46,14 +67,17 @@ impl FactsReader {
                     targets: &targets,
                     suites: &limits.suites,
                 };
-                comparison.compare(&installed)
+                let (available, held_back) = comparison.compare(&installed);
+                UpdateFacts { available, held_back, error: String::new() }
             }
             Err(failure) => {
                 tracing::warn!(error = %failure, "apt cannot determine the available updates");
                 let last = self.last.as_ref().map(|last| &last.facts);
-                last.map_or_else(Default::default, |facts| {
-                    (facts.available.clone(), facts.held_back.clone())
-                })
+                UpdateFacts {
+                    available: last.map(|facts| facts.available.clone()).unwrap_or_default(),
+                    held_back: last.map(|facts| facts.held_back.clone()).unwrap_or_default(),
+                    error: format!("apt cannot determine the available updates: {failure}"),
+                }
             }
         }
     }
@@ -94,7 +118,7 @@ impl UpdateComparison<'_> {
     fn compare(
         &self,
         installed: &InstalledPackages<'_>,
-    ) -> (Vec<AvailablePackage>, Vec<HeldBackPackage>) {
+    ) -> (Vec<AvailablePackage>, Vec<HeldBackUpdate>) {
         let allowed = Simulation {
             installs: self
                 .simulation
@@ -116,7 +140,21 @@ impl UpdateComparison<'_> {
         };
         let held_back =
             packages::find_held_back(installed, &simulations, |_| HeldBackCause::Limits);
-        (available, held_back)
+        (available, held_back.into_iter().map(|package| self.to_held_back(package)).collect())
+    }
+
+    /// Adds the suites of the newer version, if a simulation would install it.
+    fn to_held_back(&self, package: HeldBackPackage) -> HeldBackUpdate {
+        let unpinned = self.unpinned.into_iter().flat_map(|simulation| &simulation.installs);
+        let mut installs = self.simulation.installs.iter().chain(unpinned);
+        let install = installs
+            .find(|install| install.name() == package.name && install.after == package.available);
+        let origins = install.map(|install| install.origins.as_slice()).unwrap_or_default();
+        HeldBackUpdate {
+            package,
+            suites: packages::origin_suites(origins, self.targets).into_iter().collect(),
+            origins: packages::origin_labels(origins, self.targets).into_iter().collect(),
+        }
     }
 
     /// Whether the planned version is newer than the installed one and allowed by the owner.
@@ -138,6 +176,7 @@ impl UpdateComparison<'_> {
             installed: install.before.clone().unwrap_or_default(),
             available: install.after.clone(),
             suites: packages::origin_suites(&install.origins, self.targets).into_iter().collect(),
+            origins: packages::origin_labels(&install.origins, self.targets).into_iter().collect(),
         }
     }
 }
@@ -199,10 +238,13 @@ mod tests {
             let available = available
                 .iter()
                 .map(|one| format!("{} {:?} {}", one.name, one.installed, one.suites.join(",")));
-            let held_back = held_back.iter().map(|one| format!("{} {:?}", one.name, one.cause));
+            let held_back = held_back.iter().map(|one| {
+                let (package, suites) = (&one.package, one.suites.join(","));
+                format!("{} {:?} {suites}", package.name, package.cause)
+            });
             available.chain(held_back).collect::<Vec<_>>()
         };
         assert_eq!(report(&[]), ["app \"1\" stable", "fresh \"\" stable", "lib \"1\" security"]);
-        assert_eq!(report(&["security".to_owned()]), ["lib \"1\" security", "app Limits"]);
+        assert_eq!(report(&["security".to_owned()]), ["lib \"1\" security", "app Limits stable"]);
     }
 }

@@ -10,7 +10,7 @@ use prost_types::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::{Applicant, Enrollment, LinkError, PollAnswer, PollQuery, StartPermit};
-use crate::facts::Facts;
+use crate::facts::{Facts, PackageLists};
 use crate::grants::{GrantWindow, OfflineGrant};
 use crate::identity;
 use crate::journal::JournalEntry;
@@ -167,6 +167,12 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         installed_version: package.installed.clone(),
         available_version: package.available.clone(),
         suites: package.suites.clone(),
+        origins: package.origins.clone(),
+    });
+    let held_back = facts.held_back.iter().map(|update| pb::HeldBackPackage {
+        suites: update.suites.clone(),
+        origins: update.origins.clone(),
+        ..held_back_message(&update.package)
     });
     let services = facts.stale_services.iter().map(|service| pb::StaleService {
         name: service.name.clone(),
@@ -196,7 +202,7 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         reboot_required_by: facts.reboot_required_by.clone(),
         audit: facts.audit.clone(),
         packages_digest: digest.map_or_else(Vec::new, |digest| digest.to_vec()),
-        held_back: facts.held_back.iter().map(held_back_message).collect(),
+        held_back: held_back.collect(),
         stale_services: services.collect(),
         reboot_reasons: facts.reboot_reasons.clone(),
         booted_image: facts.booted_image.as_ref().map(booted_image_message),
@@ -204,6 +210,14 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         limits: facts.limits.clone(),
         bad_images: bad_images.collect(),
         slots: slots.collect(),
+        package_lists: facts.package_lists.as_ref().map(package_lists_message),
+    }
+}
+
+fn package_lists_message(lists: &PackageLists) -> pb::PackageLists {
+    pb::PackageLists {
+        refreshed_at: lists.refreshed_at.map(timestamp_message),
+        error: lists.error.clone(),
     }
 }
 

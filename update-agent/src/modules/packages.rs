@@ -65,7 +65,9 @@ pub use self::baseline::{PackageBaseline, RebootRequests};
 pub use self::command::{PackagePlan, parse_packages, plan_packages};
 pub use self::files::{Deb, Digest, hex};
 pub use self::held_back::{SimulationSet, find_held_back};
-pub use self::index_targets::{IndexTarget, allows_origins, origin_suites, parse_targets};
+pub use self::index_targets::{
+    IndexTarget, allows_origins, origin_labels, origin_suites, parse_targets,
+};
 pub use self::parse::{DpkgPackage, ExactVersion, HeldBackUpgrade, PlannedInstall, Simulation};
 pub use self::plan::{
     InstalledPackages, PackageObservation, PackageStep, StepItem, index_by_apt_name,

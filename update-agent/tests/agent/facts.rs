@@ -68,7 +68,8 @@ async fn held_back_packages_are_reported_with_their_cause() {
     let held_back: Vec<_> = facts
         .held_back
         .iter()
-        .map(|package| {
+        .map(|update| {
+            let package = &update.package;
             (
                 package.name.as_str(),
                 package.installed.as_str(),
@@ -81,6 +82,23 @@ async fn held_back_packages_are_reported_with_their_cause() {
         held_back,
         [("app", "1", "2", HeldBackCause::Hold), ("lib", "1", "2", HeldBackCause::Dependencies)]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_and_the_error_of_the_package_lists_are_reported() {
+    let node = TestNode::new();
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap();
+    let fetched_at = node.clock.now();
+    let lists = facts(&node).package_lists.unwrap();
+    assert_eq!((lists.refreshed_at, lists.error.as_str()), (Some(fetched_at), ""));
+
+    node.packages().refresh_error = "E: The repository does not have a Release file.".into();
+    node.clock.advance(chrono::TimeDelta::hours(5));
+    agent.run_once().await.unwrap();
+    let lists = facts(&node).package_lists.unwrap();
+    assert_eq!(lists.refreshed_at, Some(fetched_at), "the last complete refresh");
+    assert!(lists.error.contains("does not have a Release file"), "{lists:?}");
 }
 
 #[tokio::test]
@@ -105,6 +123,8 @@ async fn a_node_whose_packages_cannot_be_read_still_sends_facts() {
     agent.run_once().await.unwrap();
     let reported = facts(&node);
     assert!(!reported.boot_id.is_empty());
+    let lists = reported.package_lists.expect("the node manages packages");
+    assert!(lists.refreshed_at.is_none() && lists.error.contains("cannot be read"), "{lists:?}");
     let [warning] = reported.warnings.as_slice() else { panic!("{:?}", reported.warnings) };
     assert!(warning.contains(&DPKG_ERROR.replace('\n', "")), "{warning}");
 

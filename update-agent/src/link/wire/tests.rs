@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::SlotFact;
+use crate::facts::{HeldBackCause, HeldBackPackage, HeldBackUpdate, SlotFact};
 use crate::model::{Failure, Sha256};
 use crate::modules::MODULES;
 use crate::modules::image::slots::BadImage;
@@ -124,6 +124,42 @@ fn bad_images_and_slots_are_reported_and_change_the_digest() {
     // The time of the failure comes from the node's own clock and must not change the digest.
     facts.bad_images[0].at = DateTime::from_timestamp(9, 0).unwrap();
     assert_eq!(facts_message(&facts), message);
+}
+
+#[test]
+fn the_state_of_the_package_lists_and_the_sources_of_updates_are_reported() {
+    let mut facts = Facts::default();
+    let without_packages = facts_digest(&facts);
+    assert_eq!(facts_message(&facts).package_lists, None);
+    facts.package_lists = Some(PackageLists {
+        refreshed_at: DateTime::from_timestamp(7, 0),
+        error: "no route to host".into(),
+    });
+    facts.held_back.push(HeldBackUpdate {
+        package: HeldBackPackage {
+            name: "openssl".into(),
+            architecture: "amd64".into(),
+            installed: "1".into(),
+            available: "2".into(),
+            cause: HeldBackCause::Pinned,
+        },
+        suites: vec!["bookworm-security".into()],
+        origins: vec!["Debian-Security".into()],
+    });
+    assert_ne!(facts_digest(&facts), without_packages);
+
+    let message = facts_message(&facts);
+
+    let lists = message.package_lists.unwrap();
+    assert_eq!(lists.refreshed_at, Some(Timestamp { seconds: 7, nanos: 0 }));
+    assert_eq!(lists.error, "no route to host");
+    let held_back = &message.held_back[0];
+    assert_eq!(
+        (held_back.name.as_str(), held_back.cause()),
+        ("openssl", pb::HeldBackCause::Pinned)
+    );
+    assert_eq!(held_back.suites, ["bookworm-security"]);
+    assert_eq!(held_back.origins, ["Debian-Security"]);
 }
 
 #[test]

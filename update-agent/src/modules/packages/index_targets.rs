@@ -97,6 +97,14 @@ pub fn origin_suites(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<St
     names.chain(unknown).map(str::to_owned).collect()
 }
 
+/// The labels of the repositories of a version's origins, as their Release files claim them. An origin that belongs to no
+/// known index has none.
+pub fn origin_labels(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<String> {
+    let (own, _) = match_targets(origins, targets);
+    let labels = own.into_iter().map(|target| target.label.clone());
+    labels.filter(|label| !label.is_empty()).collect()
+}
+
 /// Whether the owner allows a source of a version. Only the names in the sources count.
 pub fn allows_origins(origins: &[String], targets: &[IndexTarget], suites: &[String]) -> bool {
     let (own, _) = match_targets(origins, targets);
@@ -173,6 +181,21 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
         assert_eq!(names("Debian:13.1/stable"), ["stable"]);
         assert_eq!(names("Other:sid"), ["sid"]);
         assert_eq!(names("local-deb"), [""; 0]);
+    }
+
+    #[test]
+    fn a_version_has_the_labels_of_its_repositories() {
+        let targets = parse_targets(TARGETS).unwrap();
+        let labels = |origins: &[&str]| {
+            let origins: Vec<_> = origins.iter().map(|origin| (*origin).to_owned()).collect();
+            origin_labels(&origins, &targets).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(
+            labels(&["Debian:12.15/oldstable", "Debian-Security:12/oldstable-security"]),
+            ["Debian", "Debian-Security"]
+        );
+        assert_eq!(labels(&["9/stable"]), [""; 0], "no label");
+        assert_eq!(labels(&["Debian-Security:13/unknown"]), [""; 0], "no such index");
     }
 
     #[test]

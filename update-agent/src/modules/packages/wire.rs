@@ -103,7 +103,7 @@ pub(crate) fn held_back_message(package: &HeldBackPackage) -> pb::HeldBackPackag
         installed_version: package.installed.clone(),
         available_version: package.available.clone(),
         cause: cause.into(),
-        detail: String::new(),
+        ..pb::HeldBackPackage::default()
     }
 }
 
