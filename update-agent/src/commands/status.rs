@@ -4,16 +4,19 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use chrono::{DateTime, Utc};
+use evenkeel_kit::{Clock as _, SystemClock};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::load_config;
 use crate::cli::{self, OutputFormat};
+use crate::facts::reboot;
 use crate::grants::{GrantFile, OfflineGrant};
 use crate::journal::{FileJournal, JournalEntry};
 use crate::model::{ModuleParts, UpdatePlan};
 use crate::modules::{self, MODULES};
 use crate::node::{Node, NodeCertificates, NodeError};
+use crate::os;
 use crate::paths::AgentPaths;
 use crate::status::{self, AgentStatus};
 use crate::text::{self, format_instant};
@@ -33,6 +36,11 @@ struct StatusReport {
     attempt: Option<OpenAttempt>,
     /// The grant for the time when the server cannot be reached.
     grant: Option<OfflineGrant>,
+    /// Age of the package lists in seconds; `None` if the agent has not refreshed them.
+    lists_age_seconds: Option<u64>,
+    reboot_required: bool,
+    /// Why a reboot is required, for people.
+    reboot_reasons: Vec<String>,
     #[serde(flatten)]
     last: AgentStatus,
 }
@@ -59,7 +67,7 @@ struct OpenAttempt {
 /// Prints the identity and the state of the node. Changes nothing and takes no lock.
 pub fn print_status(arguments: &cli::StatusArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let (_, paths) = load_config(&arguments.paths)?;
-    let report = build_report(&paths)?;
+    let report = build_report(&paths, SystemClock.now())?;
     match arguments.output {
         OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &report)?;
@@ -70,7 +78,7 @@ pub fn print_status(arguments: &cli::StatusArgs, out: &mut impl Write) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-fn build_report(paths: &AgentPaths) -> anyhow::Result<StatusReport> {
+fn build_report(paths: &AgentPaths, now: DateTime<Utc>) -> anyhow::Result<StatusReport> {
     let node = match Node::load(paths) {
         Ok(node) => Some(node),
         Err(NodeError::NotEnrolled) => None,
@@ -80,6 +88,9 @@ fn build_report(paths: &AgentPaths) -> anyhow::Result<StatusReport> {
         Ok(certificates) => (certificates.client_expires(), String::new()),
         Err(error) => (None, evenkeel_kit::chain(&error).to_string()),
     };
+    let last = status::read_status(&paths.status()).unwrap_or_default();
+    let lists_age = last.refreshed.and_then(|refreshed| (now - refreshed).to_std().ok());
+    let reboot = reboot::read_reboot_status(paths, &os::kernel_release());
     Ok(StatusReport {
         agent_version: env!("CARGO_PKG_VERSION"),
         root: paths.root().display().to_string(),
@@ -89,7 +100,10 @@ fn build_report(paths: &AgentPaths) -> anyhow::Result<StatusReport> {
         certificate_error,
         attempt: FileJournal::peek(&paths.journal())?.map(describe_attempt),
         grant: GrantFile::load(&paths.grant()).get().cloned(),
-        last: status::read_status(&paths.status()).unwrap_or_default(),
+        lists_age_seconds: lists_age.map(|age| age.as_secs()),
+        reboot_required: reboot.required,
+        reboot_reasons: reboot.reasons,
+        last,
     })
 }
 
@@ -162,9 +176,18 @@ fn print_last_status(report: &StatusReport, line: LineWriter<'_>) -> io::Result<
     if last.next.is_some() {
         line("may change", &format_instant(last.next))?;
     }
-    line("lists as of", &format_instant(last.refreshed))?;
+    let age = report.lists_age_seconds.map(|seconds| {
+        let age = text::format_duration(seconds.saturating_mul(1_000));
+        format!(" ({age} ago)")
+    });
+    let lists = format_instant(last.refreshed) + &age.unwrap_or_default();
+    line("lists as of", &lists)?;
     if !last.refresh_error.is_empty() {
-        line("", &last.refresh_error)?;
+        line("", &format!("the last refresh failed: {}", last.refresh_error))?;
+    }
+    line("reboot", if report.reboot_required { "required" } else { "not required" })?;
+    for reason in &report.reboot_reasons {
+        line("", reason)?;
     }
     for window in report.grant.iter().flat_map(|grant| &grant.windows) {
         let (start, end) = (format_instant(Some(window.start)), format_instant(Some(window.end)));
@@ -202,6 +225,7 @@ mod tests {
 
     use super::*;
     use crate::cli::PathArgs;
+    use crate::status::StatusFile;
 
     #[test]
     fn the_end_of_the_client_certificate_is_shown() {
@@ -247,5 +271,33 @@ mod tests {
         assert!(!text.contains("certificate"), "{text}");
         assert_eq!(json["attempt"], serde_json::Value::Null);
         assert_eq!(json["last_contact"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn the_age_of_the_lists_and_the_reasons_for_a_reboot_are_shown() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        std::fs::create_dir_all(paths.status().parent().unwrap()).unwrap();
+        let refreshed = DateTime::UNIX_EPOCH;
+        StatusFile::load(&paths.status()).update(|status| {
+            status.refreshed = Some(refreshed);
+            status.refresh_error = "no route to host".into();
+        });
+        std::fs::create_dir(root.path().join("run")).unwrap();
+        std::fs::write(root.path().join("run/reboot-required"), "").unwrap();
+        std::fs::write(root.path().join("run/reboot-required.pkgs"), "libc6\n").unwrap();
+
+        let report = build_report(&paths, refreshed + chrono::TimeDelta::hours(50)).unwrap();
+        let mut text = Vec::new();
+        print_report(&report, &mut text).unwrap();
+
+        let text = String::from_utf8(text).unwrap();
+        for line in [
+            "lists as of   1970-01-01T00:00:00Z (50 h 0 min ago)\n",
+            "the last refresh failed: no route to host\n",
+            "reboot        required\n              libc6 asks for it\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 }

@@ -222,6 +222,19 @@ async fn problems_of_dpkg_and_apt_are_reported_with_their_output() {
 }
 
 #[tokio::test]
+async fn a_required_reboot_is_a_warning_with_its_reasons() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    std::fs::create_dir_all(node.paths().inside("/run")).unwrap();
+    std::fs::write(node.paths().inside("/run/reboot-required"), "").unwrap();
+    std::fs::write(node.paths().inside("/run/reboot-required.pkgs"), "libc6\n").unwrap();
+    let results = findings(&node).await;
+    let reboot = finding(&results, "reboot");
+    assert_eq!(reboot.outcome, CheckOutcome::Warning);
+    assert_eq!(reboot.result, "is required: libc6 asks for it");
+}
+
+#[tokio::test]
 async fn a_full_disk_fails_with_advice() {
     let node = TestNode::new();
     let mut config = Config::default();

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::DoctorFinding;
+use crate::facts::reboot;
 use crate::module_registry::ModuleRegistry;
+use crate::os;
 use crate::runner::Command;
 use crate::status;
 use crate::text;
@@ -15,7 +17,7 @@ const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(20);
 const UNIT: &str = "evenkeel-agent.service";
 
 pub async fn check_machine(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
-    let mut findings = vec![check_disk(registry)];
+    let mut findings = vec![check_disk(registry), check_reboot(registry)];
     findings.extend(check_waiting(registry));
     // The running service manager does not manage the services of another root.
     if registry.has_systemd() {
@@ -75,6 +77,18 @@ fn check_waiting(registry: &ModuleRegistry<'_>) -> Option<DoctorFinding> {
         Ok(()) => DoctorFinding::passed("waiting", "nothing delays an update"),
         Err(why) => DoctorFinding::warning("waiting", why, "an update would start after that"),
     })
+}
+
+fn check_reboot(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    let reboot = reboot::read_reboot_status(registry.paths, &os::kernel_release());
+    if !reboot.required {
+        return DoctorFinding::passed("reboot", "is not required");
+    }
+    DoctorFinding::warning(
+        "reboot",
+        format!("is required: {}", reboot.reasons.join("; ")),
+        "reboot the machine; with the rule `reboot: if_required` the next update does it in its window",
+    )
 }
 
 async fn check_service(registry: &ModuleRegistry<'_>) -> DoctorFinding {

@@ -9,7 +9,7 @@ use crate::module_registry::ModuleRegistry;
 use crate::modules::{Module as _, TryKind};
 use crate::owner::SourceKeyReport;
 use crate::status::{self, AgentStatus};
-use crate::text;
+use crate::text::{self, format_instant};
 
 /// Name of the check of the keys in `/etc/evenkeel/keys.d`.
 const SOURCE_KEYS: &str = "source keys";
@@ -92,7 +92,11 @@ fn check_lists(registry: &ModuleRegistry<'_>, last: &AgentStatus) -> DoctorFindi
     if !last.refresh_error.is_empty() {
         return DoctorFinding::failed(
             "lists",
-            last.refresh_error.clone(),
+            format!(
+                "the last refresh failed: {}; the lists were last refreshed completely: {}",
+                last.refresh_error,
+                format_instant(last.refreshed)
+            ),
             "check the output of `apt-get update`: the sources in /etc/apt, their keys, the network",
         );
     }
@@ -107,9 +111,12 @@ fn check_lists(registry: &ModuleRegistry<'_>, last: &AgentStatus) -> DoctorFindi
         ),
         Some(at) if now - at > most => DoctorFinding::warning(
             "lists",
-            format!("were last refreshed at {}", at.to_rfc3339()),
+            format!("were last refreshed at {}", format_instant(Some(at))),
             "is the agent running?",
         ),
-        Some(_) => DoctorFinding::passed("lists", "are up to date and correctly signed"),
+        Some(at) => DoctorFinding::passed(
+            "lists",
+            format!("were refreshed at {} and are correctly signed", format_instant(Some(at))),
+        ),
     }
 }
