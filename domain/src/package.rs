@@ -240,6 +240,27 @@ pub struct PackageResult {
     pub observed: ObservedPackage,
 }
 
+/// Labels of repositories that contain only security updates.
+const SECURITY_ORIGINS: &[&str] = &["Debian-Security", "UbuntuESM", "UbuntuESMApps"];
+
+/// Whether a version is a security update, from the suites and codenames that contain it and the labels of their
+/// repositories. One of these is sufficient:
+///
+/// - A suite ends with `-security`, as `bookworm-security`, `noble-security` and Ubuntu's `jammy-infra-security`, or with
+///   `/updates`, as the security suites of Debian 10 and older (`buster/updates`).
+/// - A repository has the label of Debian's security archive or of Ubuntu's extended maintenance.
+///
+/// A version that a point release has copied to the main suite remains one while the security suite contains it.
+#[must_use]
+pub fn is_security_update(suites: &[String], origins: &[String]) -> bool {
+    let is_security_suite = |suite: &String| {
+        let suite = suite.to_ascii_lowercase();
+        suite.ends_with("-security") || suite.ends_with("/updates")
+    };
+    suites.iter().any(is_security_suite)
+        || origins.iter().any(|origin| SECURITY_ORIGINS.contains(&origin.as_str()))
+}
+
 /// Adds the observed results to the planned changes. Of several results of a package, the first one is used. Ignores
 /// packages that were not planned.
 pub fn record_results<'a>(
@@ -297,6 +318,32 @@ mod tests {
         let twice =
             PackageRequirement::parse_list("updatePackages", "jq\njq=1.6").expect_err("twice");
         assert_eq!(twice.why, "jq is listed twice");
+    }
+
+    #[test]
+    fn a_security_update_is_recognized_by_its_suite_or_its_origin() {
+        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        for (suites, origins, expected) in [
+            (&["bookworm-security", "oldstable-security"][..], &["Debian-Security"][..], true),
+            (&["stable-security"], &[], true),
+            (&["bookworm", "bookworm-security"], &["Debian", "Debian-Security"], true),
+            (&["noble-security"], &["Ubuntu"], true),
+            (&["jammy-infra-security"], &["UbuntuESM"], true),
+            (&["jammy-apps-security"], &["UbuntuESMApps"], true),
+            (&["buster/updates"], &[], true),
+            (&[], &["Debian-Security"], true),
+            (&["oldoldstable"], &["Debian-Security"], true),
+            (&["bookworm"], &["Debian"], false),
+            (&["bookworm-updates"], &["Debian"], false),
+            (&["bookworm-backports"], &["Debian Backports"], false),
+            (&["noble-updates"], &["Ubuntu"], false),
+            (&["security-tools"], &["Security Tools"], false),
+            (&["stable"], &["Debian-Security-Mirror"], false),
+            (&[], &[], false),
+        ] {
+            let result = is_security_update(&texts(suites), &texts(origins));
+            assert_eq!(result, expected, "{suites:?} {origins:?}");
+        }
     }
 
     #[test]
