@@ -172,6 +172,16 @@ pub struct AvailableUpdate {
     pub installed: String,
     /// Available version.
     pub available: String,
+    /// Suites and codenames that contain the available version; empty if they are unknown.
+    pub suites: Vec<String>,
+    /// Labels of the repositories that contain the available version, from their Release files;
+    /// empty if they are unknown.
+    pub origins: Vec<String>,
+    /// Whether the available version is a security update, as far as its suites and repositories
+    /// tell.
+    pub security: bool,
     /// Whether the policy that applies excludes the package, by name or by suite.
     pub excluded: bool,
+    /// Whether the policy that applies requires an age that the available version does not have.
+    pub too_young: bool,
 }

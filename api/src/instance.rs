@@ -123,12 +123,72 @@ pub struct InstanceResource {
     /// Policy that applies to the instance, on whatever level it is assigned; null if there is
     /// none. Filled in responses for a single instance, and in lists with `showEffectivePolicy`.
     pub effective_update_policy: Option<EffectivePolicy>,
+    /// Release of the running kernel, from the node's last report; empty if it is unknown.
+    pub kernel_release: String,
+    /// Whether the node requires a reboot; null if it is unknown.
+    pub reboot_required: Option<bool>,
+    /// Why the node requires a reboot, as text. Filled only in responses for a single instance.
+    pub reboot_reasons: Vec<String>,
+    /// Time at which the agent last refreshed all package lists; null if it is unknown. The
+    /// available updates are as old as the lists.
+    pub package_lists_refreshed_at: Option<DateTime<Utc>>,
+    /// Why the package lists are not current, as text; empty if the last refresh succeeded or its
+    /// result is unknown.
+    pub package_lists_error: String,
+    /// Number of security updates that are not installed, including those that are held back; null
+    /// if it is unknown.
+    pub security_updates: Option<u32>,
+    /// Number of updates that the node holds back; null if it is unknown.
+    pub held_back_updates: Option<u32>,
+    /// Updates that the node holds back, from its last report. Filled only in responses for a
+    /// single instance.
+    pub held_back_packages: Vec<InstanceHeldBackPackage>,
+    /// Number of services that still run replaced files; null if it is unknown.
+    pub stale_services: Option<u32>,
+    /// Services that still run replaced files, from the node's last report. Filled only in
+    /// responses for a single instance.
+    pub stale_units: Vec<InstanceStaleUnit>,
     /// Image slots of the machine, from the node's last report. Filled only in responses for a
     /// single instance.
     pub slots: Vec<InstanceSlot>,
     /// Images that failed on the instance and are not retried without an order; the most recent one
     /// last. Filled only in responses for a single instance.
     pub bad_images: Vec<InstanceBadImage>,
+}
+
+/// Update that a node holds back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceHeldBackPackage {
+    /// Package name.
+    pub name: String,
+    /// Debian architecture, for example `amd64`.
+    pub architecture: String,
+    /// Installed version.
+    pub installed: String,
+    /// Available version.
+    pub available: String,
+    /// Why the version is not installed: `hold`, `dependencies`, `phased`, `pinned`, `limits` (of
+    /// the owner of the machine), `policy` or `unspecified`.
+    pub cause: String,
+    /// Details of the cause, as text; may be empty.
+    pub detail: String,
+    /// Suites and codenames that contain the version; empty if they are unknown.
+    pub suites: Vec<String>,
+    /// Labels of the repositories that contain the version; empty if they are unknown.
+    pub origins: Vec<String>,
+    /// Whether the version is a security update; null if its suites are unknown.
+    pub security: Option<bool>,
+}
+
+/// Service that still runs replaced files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceStaleUnit {
+    /// Name of the systemd unit.
+    pub name: String,
+    /// Paths of the replaced files.
+    pub files: Vec<String>,
 }
 
 /// Image slot, as the node reports it.
@@ -299,6 +359,16 @@ const READ_ONLY: &[&str] = &[
     "timestamps",
     "conditions",
     "effectiveUpdatePolicy",
+    "kernelRelease",
+    "rebootRequired",
+    "rebootReasons",
+    "packageListsRefreshedAt",
+    "packageListsError",
+    "securityUpdates",
+    "heldBackUpdates",
+    "heldBackPackages",
+    "staleServices",
+    "staleUnits",
     "slots",
     "badImages",
 ];

@@ -34,6 +34,8 @@ named! {
         AgentError = "agent_error",
         /// A daily limit refused a call of the node.
         DailyLimit = "daily_limit",
+        /// The node cannot refresh its package lists, or has not done so for days.
+        PackageListsOutdated = "package_lists_outdated",
     }
 }
 

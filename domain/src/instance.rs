@@ -7,6 +7,7 @@ use crate::condition::Condition;
 use crate::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
 use crate::invalid::Invalid;
 use crate::os::SecurityFeature;
+use crate::package::is_security_update;
 use crate::status::Status;
 use crate::text::Name;
 
@@ -92,8 +93,67 @@ pub struct Summary {
     /// immutable one; empty if there are none.
     pub os_update_available: String,
     pub conditions: Vec<Condition>,
+    pub facts: FactsSummary,
     /// SHA-256 of its list of installed packages; `None` if the node sent no list.
     pub packages: Option<[u8; 32]>,
+}
+
+/// Summary of the facts of a node, for lists and filters. `None` means unknown: the node has not reported it, or its
+/// agent does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FactsSummary {
+    /// Release of the running kernel.
+    pub kernel_release: Option<String>,
+    pub reboot_required: Option<bool>,
+    /// When its agent last refreshed all package lists.
+    pub package_lists_refreshed_at: Option<Time>,
+    /// Why its package lists are not current; empty if the last refresh succeeded.
+    pub package_lists_error: Option<String>,
+    /// Number of security updates that are not installed, including those that are held back.
+    pub security_updates: Option<u32>,
+    /// Number of updates that are held back.
+    pub held_back_updates: Option<u32>,
+    /// Number of services that still run replaced files.
+    pub stale_services: Option<u32>,
+}
+
+/// An update that a node holds back, as the node reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HeldBackUpdate {
+    /// Name of the package.
+    pub name: String,
+    /// Debian's name of the architecture.
+    pub architecture: String,
+    pub installed_version: String,
+    pub available_version: String,
+    /// Why the version is not installed, such as `hold` or `pinned`.
+    pub cause: String,
+    /// Details of the cause, for users; may be empty.
+    pub detail: String,
+    /// Suites and codenames that have the version; empty if unknown.
+    pub suites: Vec<String>,
+    /// Labels of the repositories that have the version; empty if unknown.
+    pub origins: Vec<String>,
+}
+
+impl HeldBackUpdate {
+    /// Whether it is a security update; `None` if its suites are unknown.
+    #[must_use]
+    pub fn is_security(&self) -> Option<bool> {
+        let is_known = !self.suites.is_empty() || !self.origins.is_empty();
+        is_known.then(|| is_security_update(&self.suites, &self.origins))
+    }
+}
+
+/// A service that still runs replaced files, as the node reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StaleService {
+    /// Name of the systemd unit.
+    pub name: String,
+    /// The replaced files.
+    pub files: Vec<String>,
 }
 
 /// An image slot of a node, as the node reports it.
@@ -161,6 +221,7 @@ mod tests {
                 update_status: status,
                 os_update_available: String::new(),
                 conditions: Vec::new(),
+                facts: FactsSummary::default(),
                 packages: None,
             },
             created_at: Time::UNIX_EPOCH,

@@ -1,6 +1,8 @@
 //! `compute/instances/{id}/decision`: what a node should do now, and why.
 
-use chrono::SecondsFormat;
+use std::collections::{BTreeSet, HashSet};
+
+use chrono::{SecondsFormat, TimeDelta};
 use evenkeel_api::decision::{
     AvailableUpdate, Decision, DecisionGrant, DecisionSlots, DecisionWindow, GrantWindow,
     Reason as WireReason, SkippedPolicy,
@@ -10,6 +12,7 @@ use evenkeel_domain::assignment::{AssignedPolicy, Scope};
 use evenkeel_domain::decide::{Act, AgentProtocol, OfflineGrant, Reason};
 use evenkeel_domain::eim;
 use evenkeel_domain::id::InstanceId;
+use evenkeel_domain::package::{ObservedVersion, is_security_update};
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::policy::PackageRules;
 use evenkeel_domain::window::{Opener, Window};
@@ -17,7 +20,7 @@ use evenkeel_store::decisions::{DecisionInput, ReadMode, load_decision_input};
 use evenkeel_store::nodes::NodeState;
 use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::runs::{self as stored_runs, RunDetails};
-use evenkeel_store::{contacts, instances, nodes};
+use evenkeel_store::{Tx, contacts, instances, nodes, package_versions};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -73,11 +76,14 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     let notes = [waiting_note(&node.waiting, &input, &decision.act), eim_note(&node, &input, now)];
     decision.reason.text.extend(notes.into_iter().flatten());
     let limits = node.facts.get("limits").and_then(Value::as_str);
+    let reported = parse_available_updates(&instance.summary.os_update_available, rules);
+    let min_age_days = rules.map_or(0, |rules| rules.min_age_days);
+    let available_updates = mark_too_young(&tx, id, reported, (min_age_days, now)).await?;
     Ok(Json(Decision {
         instance_id: id.to_string(),
         host_id: host.id.to_string(),
         run: run.map(Box::new),
-        available_updates: parse_available_updates(&instance.summary.os_update_available, rules),
+        available_updates,
         silent_since,
         waiting: node.waiting.clone(),
         owner_limits: limits.unwrap_or_default().to_owned(),
@@ -268,6 +274,7 @@ struct ReportedUpdate {
     installed_version: String,
     available_version: String,
     suites: Vec<String>,
+    origins: Vec<String>,
 }
 
 /// Available updates of a node, each marked if the effective rules exclude it. A text that is not a
@@ -276,10 +283,40 @@ fn parse_available_updates(text: &str, rules: Option<&PackageRules>) -> Vec<Avai
     let entries: Vec<ReportedUpdate> = serde_json::from_str(text).unwrap_or_default();
     let update = |entry: ReportedUpdate| AvailableUpdate {
         excluded: rules.is_some_and(|rules| !rules.allows(&entry.name, &entry.suites)),
+        security: is_security_update(&entry.suites, &entry.origins),
+        suites: entry.suites,
+        origins: entry.origins,
         name: entry.name,
         architecture: entry.architecture,
         installed: entry.installed_version,
         available: entry.available_version,
+        too_young: false,
     };
     entries.into_iter().map(update).collect()
+}
+
+/// Marks the updates whose version is not known for the minimum age of the policy.
+async fn mark_too_young(
+    tx: &Tx,
+    instance: InstanceId,
+    mut updates: Vec<AvailableUpdate>,
+    (min_age_days, now): (u32, Time),
+) -> Result<Vec<AvailableUpdate>, Problem> {
+    if min_age_days == 0 {
+        return Ok(updates);
+    }
+    let names = updates.iter().map(|update| update.name.clone());
+    let names: BTreeSet<String> = names.collect();
+    let since = now - TimeDelta::days(min_age_days.into());
+    let names = names.into_iter().collect();
+    let known = package_versions::list_known_since(tx, instance, names, since).await?;
+    let known: HashSet<_> = known.into_iter().collect();
+    for update in &mut updates {
+        update.too_young = !known.contains(&ObservedVersion {
+            name: update.name.clone(),
+            architecture: update.architecture.clone(),
+            version: update.available.clone(),
+        });
+    }
+    Ok(updates)
 }

@@ -68,7 +68,8 @@ impl Listable for Instances {
 ///
 /// Returns each instance with its host, operating system, local account and policy.
 /// `showEffectivePolicy` adds the policy that applies. Only the response for a single instance has
-/// the custom configurations, installed packages, CVEs, image slots and failed images.
+/// the custom configurations, installed packages, CVEs, image slots and failed images, the reasons
+/// for a reboot, the updates that are held back, and the services that run replaced files.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances",
     params(InProject, ListParams, PolicyParams),
@@ -108,7 +109,8 @@ pub async fn create_instance(
 /// Get an instance
 ///
 /// Returns what lists omit as well: the effective policy, custom configurations, installed
-/// packages, CVEs, image slots and failed images.
+/// packages, CVEs, image slots and failed images, the reasons for a reboot, the updates that are
+/// held back, and the services that run replaced files.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
@@ -214,19 +216,28 @@ pub async fn delete_instance(call: Call, Path(path): Path<Item>) -> Answer<Empty
 /// REST form of one instance, with the fields that are too large for lists.
 async fn load_instance_resource(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
     let (record, related) = instances::find_details(tx, id).await?;
-    let InstanceDetails { instance, host, packages, existing_cves, slots, failed_images } = record;
-    let policy =
-        effective::load_policies(tx, &[(&host, &instance)], &related).await?.pop().flatten();
+    let InstanceDetails { instance, host, .. } = &record;
+    let policy = effective::load_policies(tx, &[(host, instance)], &related).await?.pop().flatten();
     let configs = instance.custom_configs.iter();
     let configs = configs.filter_map(|id| related.custom_configs.get(id));
-    Ok(Json(InstanceResource {
+    let resource = InstanceResource {
         custom_config: configs.map(custom_configs::resource).collect(),
-        runtime_packages: packages.unwrap_or_default(),
-        existing_cves: existing_cves.unwrap_or_default(),
         effective_update_policy: policy,
-        slots: slots.into_iter().map(shape::slot).collect(),
-        bad_images: failed_images.into_iter().map(shape::bad_image).collect(),
-        ..full_resource(&instance, &host, &related)
+        ..full_resource(instance, host, &related)
+    };
+    Ok(Json(InstanceResource {
+        runtime_packages: record.packages.unwrap_or_default(),
+        existing_cves: record.existing_cves.unwrap_or_default(),
+        slots: record.slots.into_iter().map(shape::slot).collect(),
+        bad_images: record.failed_images.into_iter().map(shape::bad_image).collect(),
+        reboot_reasons: record.reboot_reasons,
+        held_back_packages: record
+            .held_back_updates
+            .into_iter()
+            .map(shape::held_back_package)
+            .collect(),
+        stale_units: record.stale_services.into_iter().map(shape::stale_unit).collect(),
+        ..resource
     }))
 }
 

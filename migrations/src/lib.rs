@@ -33,6 +33,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000009_revocable_tokens"),
     step!("20261129_000010_online_upgrades"),
     step!("20261129_000011_limits_per_node"),
+    step!("20261129_000013_facts_of_instances"),
 ];
 
 impl Default for Migrator {

@@ -7,7 +7,8 @@ use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
 use evenkeel_domain::instance::{
-    FailedImage, ImageSlot, Instance, InstanceKind, InstanceState, NewInstance, Summary,
+    FailedImage, HeldBackUpdate, ImageSlot, Instance, InstanceKind, InstanceState, NewInstance,
+    StaleService, Summary,
 };
 use evenkeel_domain::os::SecurityFeature;
 use evenkeel_domain::status::{Indication, Status};
@@ -167,6 +168,12 @@ pub struct InstanceDetails {
     pub slots: Vec<ImageSlot>,
     /// The images that failed on it, latest last.
     pub failed_images: Vec<FailedImage>,
+    /// Why its node requires a reboot, for users.
+    pub reboot_reasons: Vec<String>,
+    /// The updates that its node holds back.
+    pub held_back_updates: Vec<HeldBackUpdate>,
+    /// The services of its node that still run replaced files.
+    pub stale_services: Vec<StaleService>,
 }
 
 /// The details of an instance, and the resources that it and its host refer to (see
@@ -190,6 +197,9 @@ pub async fn find_details(
         existing_cves: row.try_get("", "existing_cves")?,
         slots: list_from_facts(&row, id, "slots")?,
         failed_images: list_from_facts(&row, id, "failed_images")?,
+        reboot_reasons: list_from_facts(&row, id, "reboot_reasons")?,
+        held_back_updates: list_from_facts(&row, id, "held_back")?,
+        stale_services: list_from_facts(&row, id, "stale_service_list")?,
     };
     Ok((details, related::from_row(&row)?))
 }
@@ -333,7 +343,10 @@ static FIND_DETAILS_SQL: LazyLock<String> = LazyLock::new(|| {
          AND p.digest = n.packages_digest) AS packages, (SELECT c.body FROM os_details x JOIN contents c \
          ON c.tenant_id = x.tenant_id AND c.digest = x.existing_cves_digest \
          WHERE x.tenant_id = n.tenant_id AND x.os_id = n.os_id) AS existing_cves, \
-         coalesce(n.facts -> 'slots', '[]') AS slots, coalesce(n.facts -> 'badImages', '[]') AS failed_images \
+         coalesce(n.facts -> 'slots', '[]') AS slots, coalesce(n.facts -> 'badImages', '[]') AS failed_images, \
+         coalesce(n.facts -> 'rebootReasons', '[]') AS reboot_reasons, \
+         coalesce(n.facts -> 'heldBack', '[]') AS held_back, \
+         coalesce(n.facts -> 'staleServices', '[]') AS stale_service_list \
          FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
         columns(),
         fields::columns::<host::Model>("h"),

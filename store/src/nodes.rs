@@ -13,7 +13,7 @@ use evenkeel_domain::decide::{
 };
 use evenkeel_domain::eim::{DeliveryState, LastSample};
 use evenkeel_domain::id::{InstanceId, OsId};
-use evenkeel_domain::instance::InstanceState;
+use evenkeel_domain::instance::{FactsSummary, InstanceState};
 use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::status::{Indication, Status};
 use sea_orm::sea_query::{CommonTableExpression, Expr};
@@ -51,6 +51,8 @@ pub struct NodeState {
     pub facts_digest: Vec<u8>,
     /// The reported facts: a JSON object.
     pub facts: Value,
+    /// The facts that lists and filters use.
+    pub facts_summary: FactsSummary,
     /// Its current activity.
     pub status: Status,
     pub update_status: Status,
@@ -100,6 +102,7 @@ pub(crate) async fn create(
         boot_id: String::new(),
         facts_digest: Vec::new(),
         facts: Value::Object(serde_json::Map::new()),
+        facts_summary: FactsSummary::default(),
         status: Status::new("Not Installed", Indication::Unspecified, now),
         update_status: Status::new("No Current Update", Indication::Unspecified, now),
         conditions: Vec::new(),

@@ -2,9 +2,14 @@
 
 use evenkeel_api as api;
 use evenkeel_api::Timestamps;
-use evenkeel_api::instance::{InstanceBadImage, InstanceCondition, InstanceResource, InstanceSlot};
+use evenkeel_api::instance::{
+    InstanceBadImage, InstanceCondition, InstanceHeldBackPackage, InstanceResource, InstanceSlot,
+    InstanceStaleUnit,
+};
 use evenkeel_domain::condition::Condition;
-use evenkeel_domain::instance::{FailedImage, ImageSlot, Instance, InstanceKind, InstanceState};
+use evenkeel_domain::instance::{
+    FailedImage, HeldBackUpdate, ImageSlot, Instance, InstanceKind, InstanceState, StaleService,
+};
 use evenkeel_store::related::Related;
 
 use super::{operating_systems as os, policies, status_fields};
@@ -27,6 +32,7 @@ pub fn shallow(instance: &Instance) -> InstanceResource {
     let (update_status, update_status_indicator, update_status_timestamp) =
         status_fields(&summary.update_status);
     let configs = &instance.custom_configs;
+    let facts = &summary.facts;
     InstanceResource {
         resource_id: instance.id.to_string(),
         instance_id: instance.id.to_string(),
@@ -56,6 +62,13 @@ pub fn shallow(instance: &Instance) -> InstanceResource {
         os_update_available: summary.os_update_available.clone(),
         timestamps: Some(Timestamps::new(instance.created_at, instance.updated_at)),
         conditions: summary.conditions.iter().map(condition).collect(),
+        kernel_release: facts.kernel_release.clone().unwrap_or_default(),
+        reboot_required: facts.reboot_required,
+        package_lists_refreshed_at: facts.package_lists_refreshed_at,
+        package_lists_error: facts.package_lists_error.clone().unwrap_or_default(),
+        security_updates: facts.security_updates,
+        held_back_updates: facts.held_back_updates,
+        stale_services: facts.stale_services,
         ..InstanceResource::default()
     }
 }
@@ -66,6 +79,26 @@ fn condition(condition: &Condition) -> InstanceCondition {
         message: condition.text.clone(),
         since: condition.since,
     }
+}
+
+/// REST form of an update that the node holds back.
+pub fn held_back_package(update: HeldBackUpdate) -> InstanceHeldBackPackage {
+    InstanceHeldBackPackage {
+        security: update.is_security(),
+        name: update.name,
+        architecture: update.architecture,
+        installed: update.installed_version,
+        available: update.available_version,
+        cause: update.cause,
+        detail: update.detail,
+        suites: update.suites,
+        origins: update.origins,
+    }
+}
+
+/// REST form of a service that still runs replaced files.
+pub fn stale_unit(service: StaleService) -> InstanceStaleUnit {
+    InstanceStaleUnit { name: service.name, files: service.files }
 }
 
 /// REST form of an image slot, as reported by the node.

@@ -5,11 +5,13 @@ use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_proto::agent::{
-    BootedImage, Facts, HeldBackCause, HeldBackPackage, PollRequest, PollResponse, StaleService,
+    AvailablePackage, BootedImage, Facts, HeldBackCause, HeldBackPackage, PackageLists,
+    PollRequest, PollResponse, StaleService,
 };
 use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::{contents, policies};
+use prost_types::Timestamp;
 use sha2::Digest as _;
 
 use crate::fleet::{image, sample, sample_with_image, window};
@@ -99,6 +101,57 @@ async fn withheld_packages_and_reboot_reasons_are_stored() {
     assert_eq!(stored["rebootReasons"][0], "the kernel 6.1.0-30 is installed and 6.1.0-29 runs");
     assert_eq!(stored["heldBack"][0]["cause"], "hold");
     assert_eq!(stored["staleServices"][0]["name"], "ssh.service");
+}
+
+#[tokio::test]
+async fn the_state_of_package_lists_is_stored_and_outdated_lists_are_a_condition() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let reported = |refreshed_at: Option<i64>, error: &str| Facts {
+        kernel_release: "6.1.0-40-amd64".into(),
+        reboot_required: true,
+        available: vec![AvailablePackage {
+            name: "openssl".into(),
+            available_version: "3.0.17".into(),
+            origins: vec!["Debian-Security".into()],
+            ..AvailablePackage::default()
+        }],
+        package_lists: Some(PackageLists {
+            refreshed_at: refreshed_at.map(|seconds| Timestamp { seconds, nanos: 0 }),
+            error: error.into(),
+        }),
+        ..facts()
+    };
+    let conditions = async || {
+        let kinds = server.conditions(node.instance).await;
+        kinds.iter().map(|kind| kind.name().to_owned()).collect::<Vec<_>>()
+    };
+    let now = server.clock.now();
+
+    server.report_facts(&node, reported(Some(now.timestamp()), "")).await;
+    let stored = server.node_state(&node).await;
+    let summary = &stored.facts_summary;
+    assert_eq!(summary.kernel_release.as_deref(), Some("6.1.0-40-amd64"));
+    assert_eq!((summary.reboot_required, summary.security_updates), (Some(true), Some(1)));
+    let refreshed_at = summary.package_lists_refreshed_at.expect("a time");
+    assert_eq!(refreshed_at.timestamp(), now.timestamp());
+    assert!(stored.os_update_available.contains(r#""origins":["Debian-Security"]"#));
+    assert_eq!(conditions().await, [""; 0]);
+
+    server.report_facts(&node, reported(Some(now.timestamp()), "no route to host")).await;
+    assert_eq!(conditions().await, ["package_lists_outdated"]);
+    let failed = server.node_state(&node).await;
+    assert_eq!(failed.facts_summary.package_lists_error.as_deref(), Some("no route to host"));
+    assert_eq!(failed.facts_summary.security_updates, Some(1), "as of the last refresh");
+    assert_eq!(failed.facts, stored.facts, "the long facts are not written again");
+
+    server.report_facts(&node, reported(None, "")).await;
+    assert_eq!(conditions().await, ["package_lists_outdated"]);
+    let unknown = server.node_state(&node).await.facts_summary;
+    assert_eq!(unknown.security_updates, None, "unknown is not none");
+
+    server.report_facts(&node, reported(Some(now.timestamp()), "")).await;
+    assert_eq!(conditions().await, [""; 0]);
 }
 
 /// Two machines with a copy of one disk report their boot ids in turn.

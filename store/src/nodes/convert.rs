@@ -3,6 +3,7 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::{AgentProtocol, LastRun, Verdict};
 use evenkeel_domain::id::{InstanceId, OsId, RunId};
+use evenkeel_domain::instance::FactsSummary;
 use evenkeel_domain::status::{Indication, Status};
 use sea_orm::{ActiveModelTrait as _, IntoActiveModel as _, NotSet};
 use serde::Serialize;
@@ -33,6 +34,7 @@ pub(super) fn into_row(
     };
     let end = state.last_end.as_ref();
     let booted = state.booted.as_ref();
+    let facts = &state.facts_summary;
     let sample = match &state.last_sample {
         None => None,
         Some(last_sample) => Some(json(last_sample, state, "sample")?),
@@ -70,6 +72,13 @@ pub(super) fn into_row(
         waiting: state.waiting.clone(),
         reported_packages_digest: state.reported_packages().map(|digest| digest.to_vec()),
         available_digest: available_digest(available).to_vec(),
+        kernel_release: facts.kernel_release.clone(),
+        reboot_required: facts.reboot_required,
+        package_lists_refreshed_at: facts.package_lists_refreshed_at,
+        package_lists_error: facts.package_lists_error.clone(),
+        security_updates: facts.security_updates.map(stored_count),
+        held_back_updates: facts.held_back_updates.map(stored_count),
+        stale_services: facts.stale_services.map(stored_count),
     };
     let mut row = row.into_active_model().reset_all();
     if !has_new_facts {
@@ -79,6 +88,16 @@ pub(super) fn into_row(
         row.os_update_available = NotSet;
     }
     Ok(row)
+}
+
+/// A count as a column has it. Reports are far smaller than its range.
+fn stored_count(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// A count in a row.
+pub(super) fn count(stored: i32) -> u32 {
+    u32::try_from(stored).unwrap_or_default()
 }
 
 fn json(
@@ -147,6 +166,15 @@ impl TryFrom<Model> for NodeState {
             boot_id: row.boot_id,
             facts_digest: row.facts_digest,
             facts: row.facts,
+            facts_summary: FactsSummary {
+                kernel_release: row.kernel_release,
+                reboot_required: row.reboot_required,
+                package_lists_refreshed_at: row.package_lists_refreshed_at,
+                package_lists_error: row.package_lists_error,
+                security_updates: row.security_updates.map(count),
+                held_back_updates: row.held_back_updates.map(count),
+                stale_services: row.stale_services.map(count),
+            },
             status: Status {
                 text: row.status,
                 indication: Indication::from_stored(&row.status_indication),

@@ -3,9 +3,10 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
 use evenkeel_domain::id::OsId;
-use evenkeel_domain::instance::Summary;
+use evenkeel_domain::instance::{FactsSummary, Summary};
 use evenkeel_domain::status::{Indication, Status};
 
+use super::convert::count;
 use crate::error::StoreError;
 use crate::fields::fields;
 use crate::rows::{JsonColumn, or_corrupt};
@@ -25,6 +26,13 @@ pub(crate) struct SummaryRow {
     os_update_available: String,
     conditions: JsonColumn<Vec<Condition>>,
     packages_digest: Option<Vec<u8>>,
+    kernel_release: Option<String>,
+    reboot_required: Option<bool>,
+    package_lists_refreshed_at: Option<Time>,
+    package_lists_error: Option<String>,
+    security_updates: Option<i32>,
+    held_back_updates: Option<i32>,
+    stale_services: Option<i32>,
 }
 
 fields!(SummaryRow {
@@ -40,6 +48,13 @@ fields!(SummaryRow {
     os_update_available,
     conditions,
     packages_digest,
+    kernel_release,
+    reboot_required,
+    package_lists_refreshed_at,
+    package_lists_error,
+    security_updates,
+    held_back_updates,
+    stale_services,
 });
 
 impl TryFrom<SummaryRow> for Summary {
@@ -65,6 +80,15 @@ impl TryFrom<SummaryRow> for Summary {
             os_update_available: row.os_update_available,
             conditions: row.conditions.0,
             packages: or_corrupt(packages, TABLE, id, "packages_digest")?,
+            facts: FactsSummary {
+                kernel_release: row.kernel_release,
+                reboot_required: row.reboot_required,
+                package_lists_refreshed_at: row.package_lists_refreshed_at,
+                package_lists_error: row.package_lists_error,
+                security_updates: row.security_updates.map(count),
+                held_back_updates: row.held_back_updates.map(count),
+                stale_services: row.stale_services.map(count),
+            },
         })
     }
 }

@@ -37,5 +37,12 @@ table! {
         pub reported_packages_digest: Option<Vec<u8>>,
         pub available_digest: Vec<u8>,
         pub bad_images: Json,
+        pub kernel_release: Option<String>,
+        pub reboot_required: Option<bool>,
+        pub package_lists_refreshed_at: Option<DateTimeUtc>,
+        pub package_lists_error: Option<String>,
+        pub security_updates: Option<i32>,
+        pub held_back_updates: Option<i32>,
+        pub stale_services: Option<i32>,
     }
 }

@@ -11,7 +11,7 @@ use evenkeel_domain::hardware::{
 };
 use evenkeel_domain::host::{Host, Registration};
 use evenkeel_domain::id::{OsId, PolicyId};
-use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
+use evenkeel_domain::instance::{FactsSummary, Instance, InstanceKind, NewInstance};
 use evenkeel_domain::local_account::{LocalAccount, LocalAccountSpec};
 use evenkeel_domain::location::{Metadata, Region, RegionSpec, Site, SiteSpec};
 use evenkeel_domain::os::{OsKind, OsProfile, OsSpec, SecurityFeature};
@@ -338,6 +338,15 @@ async fn create_instances(
             node.status = Status::new("a_b\\c 50%", Indication::Idle, nth_time(n + 5));
             node.update_status = Status::new("Updating", Indication::InProgress, nth_time(n));
             ["", "edge os 2"][n / 2 % 2].clone_into(&mut node.os_update_available);
+            node.facts_summary = FactsSummary {
+                kernel_release: Some(format!("6.1.0-{n}-amd64")),
+                reboot_required: [Some(true), Some(false), None][n / 2 % 3],
+                package_lists_refreshed_at: n.is_multiple_of(4).then(|| nth_time(n + 3)),
+                package_lists_error: Some(["", "no route to host"][n / 2 % 2].to_owned()),
+                security_updates: [Some(0), Some(7), None][n / 2 % 3],
+                held_back_updates: Some(to_u32(n % 3)),
+                stale_services: None,
+            };
             nodes::save(tx, &node).await.expect("saved");
         }
         ids.push(created.id);

@@ -154,12 +154,12 @@ fn nic(number: u32, nic: &Nic) -> Record {
         ("device_name", nic.device_name.as_str().into()),
         ("pci_identifier", nic.pci_identifier.as_str().into()),
         ("mac_addr", nic.mac_addr.as_str().into()),
-        ("sriov_enabled", Cell::Bool(nic.sriov_enabled)),
+        ("sriov_enabled", Cell::Bool(Some(nic.sriov_enabled))),
         ("sriov_vfs_num", nic.sriov_vfs_num.into()),
         ("sriov_vfs_total", nic.sriov_vfs_total.into()),
         ("mtu", nic.mtu.into()),
         ("link_state", enumeration(link)),
-        ("bmc_interface", Cell::Bool(nic.bmc_interface)),
+        ("bmc_interface", Cell::Bool(Some(nic.bmc_interface))),
     ];
     Record::new(Resource::Nic, number, cells).with_edge("ipaddresses", addresses)
 }
@@ -254,7 +254,7 @@ pub fn policy(policy: &UpdatePolicy) -> Record {
         ("update_packages", packages.unwrap_or_default().into()),
         ("update_sources", sources.unwrap_or_default().into()),
         ("update_kernel_command", kernel.into()),
-        ("allow_downgrade", Cell::Bool(spec.allow_downgrade)),
+        ("allow_downgrade", Cell::Bool(Some(spec.allow_downgrade))),
         ("offline_days", spec.offline_days.into()),
         ("created_at", policy.created_at.into()),
         ("updated_at", policy.created_at.into()),
@@ -304,6 +304,8 @@ pub fn config(config: &CustomConfig) -> Record {
 
 pub fn instance(instance: &Instance) -> Record {
     let summary = &instance.summary;
+    let facts = &summary.facts;
+    let count = |number: Option<u32>| Cell::Number(number.map(i64::from));
     let (provisioning, indication) = if summary.provisioned {
         ("Provisioned", "idle")
     } else {
@@ -326,6 +328,13 @@ pub fn instance(instance: &Instance) -> Record {
         ("update_status_timestamp", summary.update_status.at.into()),
         ("trusted_attestation_status", "Unknown".into()),
         ("os_update_available", summary.os_update_available.as_str().into()),
+        ("kernel_release", facts.kernel_release.clone().unwrap_or_default().into()),
+        ("reboot_required", Cell::Bool(facts.reboot_required)),
+        ("package_lists_refreshed_at", Cell::Time(facts.package_lists_refreshed_at)),
+        ("package_lists_error", facts.package_lists_error.clone().unwrap_or_default().into()),
+        ("security_updates", count(facts.security_updates)),
+        ("held_back_updates", count(facts.held_back_updates)),
+        ("stale_services", count(facts.stale_services)),
         ("created_at", instance.created_at.into()),
         ("updated_at", instance.updated_at.into()),
     ];

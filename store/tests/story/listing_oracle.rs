@@ -21,7 +21,7 @@ pub enum Cell {
     /// An enumeration value, by its name.
     Enumeration(String),
     Number(Option<i64>),
-    Bool(bool),
+    Bool(Option<bool>),
     Time(Option<Time>),
 }
 
@@ -82,7 +82,7 @@ impl Record {
                 FieldKind::Id(_) | FieldKind::Text => Cell::from(""),
                 FieldKind::Enumeration(_) => enumeration("unspecified"),
                 FieldKind::Number => Cell::Number(None),
-                FieldKind::Bool => Cell::Bool(false),
+                FieldKind::Bool => Cell::Bool(Some(false)),
                 FieldKind::UnixSeconds | FieldKind::Rfc3339Time => Cell::Time(None),
             };
             (field.name, cell)
@@ -227,7 +227,8 @@ fn cell_matches(cell: &Cell, field: &FilterField, condition: &FieldCondition) ->
         (Cell::Number(number), FieldCondition::Number(comparison, expected)) => {
             satisfies(number.unwrap_or(0).cmp(expected), *comparison)
         }
-        (Cell::Bool(value), FieldCondition::Bool(expected)) => value == expected,
+        (Cell::Bool(value), FieldCondition::Unset) => value.is_none(),
+        (Cell::Bool(value), FieldCondition::Bool(expected)) => value.unwrap_or(false) == *expected,
         (Cell::Time(time), FieldCondition::Unset) => time.is_none(),
         (Cell::Time(time), FieldCondition::Time(comparison, expected)) => {
             let digits = if field.kind == FieldKind::UnixSeconds { 0 } else { 3 };
@@ -268,7 +269,7 @@ fn compare(one: &Record, other: &Record, order: &[OrderKey]) -> Ordering {
                 a.cmp(b)
             }
             (Cell::Number(a), Cell::Number(b)) => a.unwrap_or(0).cmp(&b.unwrap_or(0)),
-            (Cell::Bool(a), Cell::Bool(b)) => a.cmp(b),
+            (Cell::Bool(a), Cell::Bool(b)) => a.unwrap_or(false).cmp(&b.unwrap_or(false)),
             (Cell::Time(a), Cell::Time(b)) => {
                 let of = |time: &Option<Time>| time.unwrap_or(DateTime::UNIX_EPOCH);
                 of(a).cmp(&of(b))

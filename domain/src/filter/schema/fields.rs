@@ -107,6 +107,13 @@ const INSTANCE: &[FilterField] = &[
     text("existing_cves"),
     text("runtime_packages"),
     text("os_update_available"),
+    text("kernel_release"),
+    boolean("reboot_required"),
+    field("package_lists_refreshed_at", FieldKind::Rfc3339Time),
+    text("package_lists_error"),
+    number("security_updates"),
+    number("held_back_updates"),
+    number("stale_services"),
     CREATED_AT,
     UPDATED_AT,
 ];

@@ -3,11 +3,13 @@
 use evenkeel_domain::condition::{Condition, ConditionKind};
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::eim::{LastSample, SampleKind};
+use evenkeel_domain::instance::FactsSummary;
 use evenkeel_kit::Clock;
 use evenkeel_store::contents;
 use serde_json::{Value, json};
 
 use super::reason_and_may_start;
+use crate::lists::percent_encode;
 use crate::test_server::TestServer;
 
 #[tokio::test]
@@ -39,6 +41,103 @@ async fn an_instance_shows_its_conditions_and_its_installed_packages() {
     let listed = server.get("compute/instances").await["instances"][0].clone();
     assert_eq!(listed["conditions"], json!([condition]));
     assert_eq!(listed["runtimePackages"], "");
+}
+
+#[tokio::test]
+async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
+    let (server, resources) = TestServer::with_resources().await;
+    let path = format!("GET compute/instances/{}", resources.instance);
+    let count = async |list: &str, filter: &str| {
+        let path = format!("{list}?filter={}", percent_encode(filter));
+        server.get(&path).await["totalElements"].clone()
+    };
+    let unknown = server.expect_ok(&path, None).await;
+    for field in ["rebootRequired", "packageListsRefreshedAt", "securityUpdates"] {
+        assert_eq!(unknown[field], Value::Null, "{field}");
+        assert_eq!(count("compute/instances", &format!("{field} = null")).await, 1, "{field}");
+    }
+    let now = server.clock.now();
+    server
+        .edit_node(&resources.host, |node| {
+            node.facts_summary = FactsSummary {
+                kernel_release: Some("6.1.0-40-amd64".to_owned()),
+                reboot_required: Some(true),
+                package_lists_refreshed_at: Some(now),
+                package_lists_error: Some("no route to host".to_owned()),
+                security_updates: Some(3),
+                held_back_updates: Some(1),
+                stale_services: Some(1),
+            };
+            node.facts = json!({
+                "rebootReasons": ["libc6 asks for it"],
+                "heldBack": [{
+                    "name": "openssl", "architecture": "amd64", "installedVersion": "3.0.16",
+                    "availableVersion": "3.0.17", "cause": "pinned", "detail": "",
+                    "suites": ["bookworm-security"], "origins": ["Debian-Security"],
+                }, {"name": "tzdata", "cause": "hold"}],
+                "staleServices": [{"name": "ssh.service", "files": ["/usr/sbin/sshd"]}],
+            });
+        })
+        .await;
+
+    let shown = server.expect_ok(&path, None).await;
+
+    assert_eq!(shown["kernelRelease"], "6.1.0-40-amd64");
+    assert_eq!(shown["rebootRequired"], true);
+    assert_eq!(shown["rebootReasons"], json!(["libc6 asks for it"]));
+    assert_eq!(shown["packageListsRefreshedAt"], "2026-03-01T12:00:00Z");
+    assert_eq!(shown["packageListsError"], "no route to host");
+    assert_eq!(shown["securityUpdates"], 3);
+    assert_eq!(shown["heldBackUpdates"], 1);
+    let held_back = &shown["heldBackPackages"];
+    assert_eq!(
+        (&held_back[0]["cause"], &held_back[0]["security"]),
+        (&json!("pinned"), &json!(true))
+    );
+    assert_eq!(held_back[1]["security"], Value::Null, "its suites are unknown");
+    assert_eq!(shown["staleUnits"], json!([{"name": "ssh.service", "files": ["/usr/sbin/sshd"]}]));
+    let host = server.get(&format!("compute/hosts/{}", resources.host)).await;
+    assert_eq!(host["instance"]["securityUpdates"], 3);
+    for (filter, matches) in [
+        ("rebootRequired = true", 1),
+        ("rebootRequired = null", 0),
+        ("securityUpdates > 0", 1),
+        ("heldBackUpdates > 1", 0),
+        ("packageListsRefreshedAt < \"2026-03-02T00:00:00Z\"", 1),
+        ("packageListsRefreshedAt < \"2026-03-01T00:00:00Z\"", 0),
+        ("packageListsError : \"route\"", 1),
+        ("kernelRelease = \"6.1.0\"", 1),
+    ] {
+        assert_eq!(count("compute/instances", filter).await, matches, "{filter}");
+    }
+    assert_eq!(count("compute/hosts", "instance.securityUpdates > 0").await, 1);
+}
+
+#[tokio::test]
+async fn updates_have_a_security_flag_and_a_mark_if_they_are_too_young() {
+    let (server, resources) = TestServer::with_resources().await;
+    let body = json!({
+        "name": "aged", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": {"minAgeDays": 3},
+    });
+    let created = server.post("os-update-policies", body).await;
+    server.assign(&resources.instance, created["resourceId"].as_str().expect("an id")).await;
+    server.mark_node_connected(&resources).await;
+    server
+        .edit_node(&resources.host, |node| {
+            node.os_update_available = json!([
+                {"name": "curl", "architecture": "amd64", "available_version": "8.5", "suites": ["bookworm"]},
+                {"name": "openssl", "architecture": "amd64", "available_version": "3.0.17",
+                 "suites": ["bookworm-security"], "origins": ["Debian-Security"]},
+            ])
+            .to_string();
+        })
+        .await;
+    let decision = server.get_decision(&resources).await;
+    let updates = decision["availableUpdates"].as_array().expect("a list");
+    let flags = |name: &str| updates.iter().map(|one| one[name] == true).collect::<Vec<_>>();
+    assert_eq!(flags("security"), [false, true]);
+    assert_eq!(flags("tooYoung"), [true, true], "no node has reported them");
+    assert_eq!(updates[1]["origins"], json!(["Debian-Security"]));
 }
 
 #[tokio::test]

@@ -1,10 +1,13 @@
 //! Stores the facts that a node reports about itself.
 
+mod summary;
+
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::{self, CUT_LIST_SUFFIX, ConditionKind};
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::eim::MAX_AVAILABLE_BYTES;
+use evenkeel_domain::instance::FactsSummary;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::{Image, OsKind, Sha256};
 use evenkeel_domain::package::ObservedVersion;
@@ -56,6 +59,7 @@ pub struct ParsedFacts {
     agent_error: Option<(ConditionKind, String)>,
     bad_images: Vec<Sha256>,
     json: Value,
+    summary: FactsSummary,
     modules: Vec<String>,
     agent_version: String,
     booted: Option<BootedImage>,
@@ -78,6 +82,7 @@ pub fn parse(facts: Facts, digest: Vec<u8>) -> Result<ParsedFacts, Invalid> {
         agent_error: agent_error_condition(&agent_errors),
         bad_images: slots::bad_image_digests(&facts.bad_images),
         json: facts_json(&facts, &agent_errors),
+        summary: summary::summarize(&facts),
         modules: facts.modules,
         agent_version: facts.agent_version,
         booted: facts.booted_image.map(|image| BootedImage {
@@ -97,8 +102,12 @@ pub fn apply(node: &mut NodeState, facts: ParsedFacts, now: Time) {
     condition::replace(&mut node.conditions, is_it, cut, now);
     let is_it = |kind| kind == ConditionKind::AgentError;
     condition::replace(&mut node.conditions, is_it, facts.agent_error, now);
+    let outdated = summary::lists_condition(&facts.summary, now);
+    let is_it = |kind| kind == ConditionKind::PackageListsOutdated;
+    condition::replace(&mut node.conditions, is_it, outdated, now);
     node.bad_images = slots::merge_bad_images(&node.bad_images, facts.bad_images, now);
     node.facts = facts.json;
+    node.facts_summary = facts.summary;
     node.protocol = AgentProtocol::Own { modules: facts.modules };
     node.agent_version = facts.agent_version;
     node.booted = facts.booted;
@@ -152,7 +161,8 @@ fn available_packages(packages: &[AvailablePackage]) -> (String, Option<(Conditi
     (text, cut)
 }
 
-/// An available update in the form that EIM's clients know, with the suites that have it.
+/// An available update in the form that EIM's clients know, with the suites and the labels of the
+/// repositories that have it.
 fn package_json(package: &AvailablePackage) -> Value {
     let mut object = json!({
         "name": package.name,
@@ -160,11 +170,17 @@ fn package_json(package: &AvailablePackage) -> Value {
         "installed_version": package.installed_version,
         "available_version": package.available_version,
     });
-    let suites: Vec<_> = package.suites.iter().take(MAX_SUITES_PER_PACKAGE).collect();
-    if let (false, Some(members)) = (suites.is_empty(), object.as_object_mut()) {
-        members.insert("suites".to_owned(), json!(suites));
+    for (name, texts) in [("suites", &package.suites), ("origins", &package.origins)] {
+        if let (false, Some(members)) = (texts.is_empty(), object.as_object_mut()) {
+            members.insert(name.to_owned(), json!(first_suites(texts)));
+        }
     }
     object
+}
+
+/// The suites, or the labels of repositories, that are stored for a package.
+fn first_suites(texts: &[String]) -> &[String] {
+    &texts[..texts.len().min(MAX_SUITES_PER_PACKAGE)]
 }
 
 fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
@@ -224,6 +240,8 @@ fn held_back_json(package: &HeldBackPackage) -> Value {
         "availableVersion": package.available_version,
         "cause": cause,
         "detail": package.detail,
+        "suites": first_suites(&package.suites),
+        "origins": first_suites(&package.origins),
     })
 }
 
@@ -339,16 +357,17 @@ fn checked_texts(facts: &Facts) -> impl Iterator<Item = &String> {
             &package.installed_version,
             &package.available_version,
         ];
-        checked_texts.into_iter().chain(&package.suites)
+        checked_texts.into_iter().chain(&package.suites).chain(&package.origins)
     });
     let held_back = facts.held_back.iter().flat_map(|package| {
-        [
+        let checked_texts = [
             &package.name,
             &package.architecture,
             &package.installed_version,
             &package.available_version,
             &package.detail,
-        ]
+        ];
+        checked_texts.into_iter().chain(&package.suites).chain(&package.origins)
     });
     let services = facts
         .stale_services

@@ -45,6 +45,13 @@ const COLUMNS: &[Column] = &[
     // As in EIM, lists do not contain packages; only the instance itself does.
     Column::empty("runtime_packages"),
     Column::new("os_update_available", "@x.os_update_available").long(),
+    Column::new("kernel_release", "@x.kernel_release").nullable().long(),
+    Column::new("reboot_required", "@x.reboot_required").nullable(),
+    Column::new("package_lists_refreshed_at", "@x.package_lists_refreshed_at").nullable(),
+    Column::new("package_lists_error", "@x.package_lists_error").nullable().long(),
+    Column::new("security_updates", "@x.security_updates").nullable(),
+    Column::new("held_back_updates", "@x.held_back_updates").nullable(),
+    Column::new("stale_services", "@x.stale_services").nullable(),
     Column::CREATED_AT,
     Column::UPDATED_AT,
 ];

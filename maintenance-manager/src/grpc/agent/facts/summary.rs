@@ -1,0 +1,155 @@
+//! Summary of the facts of a node, for lists, filters and conditions.
+
+use chrono::{SecondsFormat, TimeDelta};
+use evenkeel_domain::Time;
+use evenkeel_domain::condition::ConditionKind;
+use evenkeel_domain::instance::FactsSummary;
+use evenkeel_domain::package::is_security_update;
+use evenkeel_domain::text::{cut, storable};
+use evenkeel_proto::agent::{Facts, PackageLists};
+
+use crate::wire::agent::parse_instant;
+
+/// Package lists that were not refreshed for longer than this are a condition.
+const MAX_LISTS_AGE: TimeDelta = TimeDelta::days(3);
+
+/// The maximum length of an error of the package lists, in bytes.
+const MAX_LISTS_ERROR_BYTES: usize = 1_000;
+
+/// Name of the agent's module that updates packages.
+const PACKAGES_MODULE: &str = "packages";
+
+/// Summarizes the facts. What the agent does not report is `None`.
+pub fn summarize(facts: &Facts) -> FactsSummary {
+    let lists = facts.package_lists.as_ref();
+    let refreshed_at = lists.and_then(|lists| lists.refreshed_at).and_then(parse_instant);
+    // An agent of an older release sends no state of the lists, and what it offers counts. A list
+    // that was never fetched offers nothing, which is not the same as no updates.
+    let is_known = facts.modules.iter().any(|module| module == PACKAGES_MODULE)
+        && (lists.is_none() || refreshed_at.is_some());
+    let held_back = facts.held_back.iter();
+    let security = security_updates(facts);
+    FactsSummary {
+        kernel_release: Some(facts.kernel_release.clone()).filter(|text| !text.is_empty()),
+        reboot_required: Some(facts.reboot_required),
+        package_lists_refreshed_at: refreshed_at,
+        package_lists_error: lists.map(|lists| lists_error(lists, refreshed_at)),
+        security_updates: is_known.then_some(security),
+        held_back_updates: is_known.then(|| count(held_back.len())),
+        stale_services: Some(count(facts.stale_services.len())),
+    }
+}
+
+/// Number of security updates that are not installed. Those that are held back count if the agent
+/// knows their suites.
+fn security_updates(facts: &Facts) -> u32 {
+    let available = facts.available.iter().map(|one| (&one.suites, &one.origins));
+    let held_back = facts.held_back.iter().map(|one| (&one.suites, &one.origins));
+    let security =
+        available.chain(held_back).filter(|(suites, origins)| is_security_update(suites, origins));
+    count(security.count())
+}
+
+/// Why the lists are not current; empty if the last refresh succeeded.
+fn lists_error(lists: &PackageLists, refreshed_at: Option<Time>) -> String {
+    if lists.error.is_empty() && refreshed_at.is_none() {
+        return "the agent has not fetched the package lists yet".to_owned();
+    }
+    cut(&storable(&lists.error), MAX_LISTS_ERROR_BYTES)
+}
+
+/// The condition that the package lists are outdated. Its text does not change while their state
+/// stays the same.
+pub fn lists_condition(facts: &FactsSummary, now: Time) -> Option<(ConditionKind, String)> {
+    let refreshed_at = facts.package_lists_refreshed_at;
+    let last = refreshed_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Secs, true));
+    let error = facts.package_lists_error.as_deref()?;
+    let text = match (last, error) {
+        (None, "") => return None,
+        (None, error) => {
+            format!("the available updates are unknown: {error}")
+        }
+        (Some(last), "") => {
+            refreshed_at.filter(|at| *at + MAX_LISTS_AGE < now)?;
+            format!(
+                "the available updates may be outdated: the package lists were last fetched at {last}"
+            )
+        }
+        (Some(last), error) => format!(
+            "the available updates are not completely known: the package lists were last fetched at {last}: {error}"
+        ),
+    };
+    Some((ConditionKind::PackageListsOutdated, text))
+}
+
+fn count(entries: usize) -> u32 {
+    u32::try_from(entries).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_proto::agent::{AvailablePackage, HeldBackPackage};
+    use prost_types::Timestamp;
+
+    use super::*;
+
+    fn lists(refreshed_seconds: Option<i64>, error: &str) -> PackageLists {
+        let refreshed_at = refreshed_seconds.map(|seconds| Timestamp { seconds, nanos: 0 });
+        PackageLists { refreshed_at, error: error.to_owned() }
+    }
+
+    fn facts(package_lists: Option<PackageLists>) -> Facts {
+        let suites = vec!["bookworm-security".to_owned()];
+        Facts {
+            modules: vec![PACKAGES_MODULE.to_owned()],
+            available: vec![
+                AvailablePackage { suites: suites.clone(), ..AvailablePackage::default() },
+                AvailablePackage::default(),
+            ],
+            held_back: vec![
+                HeldBackPackage { suites, ..HeldBackPackage::default() },
+                HeldBackPackage::default(),
+            ],
+            package_lists,
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn security_updates_that_are_held_back_count() {
+        let summary = summarize(&facts(Some(lists(Some(7), ""))));
+        assert_eq!(summary.security_updates, Some(2));
+        assert_eq!(summary.held_back_updates, Some(2));
+        assert_eq!(summary.package_lists_error.as_deref(), Some(""));
+        assert_eq!(summary.kernel_release, None, "an empty text is unknown");
+    }
+
+    #[test]
+    fn lists_that_were_never_fetched_offer_an_unknown_number_of_updates() {
+        let summary = summarize(&facts(Some(lists(None, ""))));
+        assert_eq!((summary.security_updates, summary.held_back_updates), (None, None));
+        let error = summary.package_lists_error.expect("an error");
+        assert!(error.contains("not fetched the package lists yet"), "{error}");
+        let without_packages = Facts { modules: Vec::new(), ..facts(None) };
+        assert_eq!(summarize(&without_packages).security_updates, None);
+        assert_eq!(summarize(&facts(None)).security_updates, Some(2), "an older agent");
+    }
+
+    #[test]
+    fn outdated_lists_are_a_condition_with_a_stable_text() {
+        let refreshed = Time::UNIX_EPOCH;
+        let later = |days| refreshed + TimeDelta::days(days);
+        let text = |package_lists, now| {
+            let summary = summarize(&facts(package_lists));
+            lists_condition(&summary, now).map(|(_, text)| text)
+        };
+        assert_eq!(text(None, later(9)), None, "an older agent");
+        assert_eq!(text(Some(lists(Some(0), "")), later(3)), None);
+        let old = text(Some(lists(Some(0), "")), later(4)).expect("a condition");
+        assert_eq!(Some(old), text(Some(lists(Some(0), "")), later(5)));
+        let failed = text(Some(lists(Some(0), "no route to host")), later(0)).expect("a condition");
+        assert!(failed.ends_with("1970-01-01T00:00:00Z: no route to host"), "{failed}");
+        let never = text(Some(lists(None, "")), later(0)).expect("a condition");
+        assert!(never.starts_with("the available updates are unknown: "), "{never}");
+    }
+}
