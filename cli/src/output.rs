@@ -91,6 +91,11 @@ impl<'a> Printer<'a> {
         self.format.is_table() && !self.ids_only
     }
 
+    /// The current time.
+    pub fn now(&self) -> DateTime<Utc> {
+        self.now
+    }
+
     /// Whether to print all columns of a list.
     pub fn is_wide(&self) -> bool {
         self.format == OutputFormat::Wide && !self.ids_only

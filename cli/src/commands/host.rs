@@ -13,10 +13,10 @@ use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::SiteResource;
 use evenkeel_api::timestamps::Timestamps;
 
-use self::packages::ListPackages;
-pub use self::packages::count_packages;
+use self::packages::{ListPackages, ListUpdates};
+pub use self::packages::{count_packages, parse_packages};
 use self::write::{CreateHost, RegisterHost, SetHost};
-use super::instance::{self, available_updates_cell};
+use super::instance::{self, available_updates_cell, facts};
 use super::site;
 use crate::Failure;
 use crate::client::Client;
@@ -51,8 +51,10 @@ pub enum HostCommand {
     },
     /// List the packages installed on a host.
     Packages(ListPackages),
-    /// List the updates available for a host.
-    Updates(ResourceArg<HostResource>),
+    /// List the updates available for a host, and those that it holds back.
+    ///
+    /// Fails if the updates are unknown because the package lists of the host are not current.
+    Updates(ListUpdates),
     /// Count hosts: all, running, with an error, and without a site.
     Summary {
         /// Count only hosts that match this filter, such as `site.name = "mitte"`.
@@ -100,7 +102,7 @@ impl HostCommand {
                 printer.print_result(Host::KIND.singular, &id, "invalidated")
             }
             Self::Packages(packages) => packages.run(client, printer).await,
-            Self::Updates(host) => packages::print_updates(client, host.text(), printer).await,
+            Self::Updates(updates) => updates.run(client, printer).await,
             Self::Summary { filter } => {
                 let summary = fetch_summary(client, filter.as_deref()).await?;
                 printer.print_page(
@@ -223,7 +225,15 @@ impl Resource for HostResource {
             "delete its instance as well: `evenkeel host delete HOST --with-instance`",
         ),
         titles: &["SITE", "STATE", "STATUS", "OS", "UPDATE", "AVAILABLE"],
-        wide_titles: &["POLICY", "POLICY FROM"],
+        wide_titles: &[
+            "POLICY",
+            "POLICY FROM",
+            "LISTS",
+            "SECURITY",
+            "HELD BACK",
+            "REBOOT",
+            "KERNEL",
+        ],
         optional_titles: &["AGE", "OS", "STATE", "AVAILABLE", "SITE", "UPDATE", "STATUS"],
         ..ResourceKind::new("HOST", "host", "hosts")
     };
@@ -251,7 +261,15 @@ impl Resource for HostResource {
 
     fn wide_columns(&self) -> Vec<Cell> {
         let instance = self.instance.as_deref().cloned().unwrap_or_default();
-        cells![instance::policy_name(&instance), instance::policy_source(&instance)]
+        cells![
+            instance::policy_name(&instance),
+            instance::policy_source(&instance),
+            facts::lists_cell(&instance),
+            facts::security_cell(&instance),
+            facts::held_back_cell(&instance),
+            facts::reboot_cell(&instance),
+            &instance.kernel_release
+        ]
     }
 
     fn add_details(&self, page: &mut DetailPage) {

@@ -1,5 +1,6 @@
 //! `evenkeel instance`: the operating systems installed on hosts.
 
+pub mod facts;
 mod write;
 
 use clap::Subcommand;
@@ -181,6 +182,7 @@ impl Resource for InstanceResource {
             .field("update", Cell::status(&self.update_status, self.update_status_indicator))
             .field("since", format_unix_seconds(self.update_status_timestamp))
             .field("available", available_updates_cell(self));
+        facts::add_facts(page, self);
         if let Some(account) = &self.localaccount {
             page.field("account", &account.username);
         }
@@ -189,6 +191,7 @@ impl Resource for InstanceResource {
         page.field_if("custom configs", &configs.join(", "))
             .created(self.timestamps.as_ref())
             .table("Conditions:", CONDITION_HEADER, self.conditions.iter().map(condition_row));
+        facts::add_fact_tables(page, self);
         add_image_tables(page, self);
     }
 }
@@ -282,9 +285,13 @@ fn host_name(instance: &InstanceResource) -> String {
     }
 }
 
-/// Number of available package updates, or the available image.
+/// Number of available package updates, or the available image. With package lists that could not
+/// be fetched, no updates are unknown updates.
 pub fn available_updates_cell(instance: &InstanceResource) -> Cell {
     let text = instance.os_update_available.as_str();
+    if text.is_empty() && !instance.package_lists_error.is_empty() {
+        return Cell::toned("unknown", Tone::Bad);
+    }
     if text.is_empty() {
         return Cell::from("-");
     }

@@ -75,6 +75,10 @@ async fn a_host_is_shown_with_its_hardware() {
     policy     -
     update     -
     available  -
+    lists      unknown
+    security   unknown
+    held back  unknown
+    reboot     unknown
     product    PowerEdge R650
     processor  Xeon Gold 6338, x86_64, 32 cores
     memory     256.0 GiB
@@ -199,10 +203,114 @@ async fn the_updates_of_a_host_are_listed() {
         ]}),
     );
     insta::assert_snapshot!(cli.run("evenkeel host updates host-00000001").await, @r"
-    PACKAGE            ARCHITECTURE  INSTALLED  AVAILABLE  POLICY
-    curl               amd64         8.4        8.5        -
-    linux-image-amd64  amd64         6.1.1      6.1.2      excluded
+    PACKAGE            ARCHITECTURE  INSTALLED  AVAILABLE  SUITE  SECURITY  NOT INSTALLED
+    curl               amd64         8.4        8.5        -      -         -
+    linux-image-amd64  amd64         6.1.1      6.1.2      -      -         policy: excluded
     ");
+}
+
+/// An instance with package lists that were fetched two hours before the tests.
+fn instance_with_held_back_packages() -> Value {
+    let mut full = instance();
+    full["packageListsRefreshedAt"] = json!("2026-03-01T10:00:00Z");
+    full["heldBackPackages"] = json!([
+        {"name": "openssl", "architecture": "amd64", "installed": "3.0.16", "available": "3.0.17",
+         "cause": "pinned", "suites": ["bookworm-security", "oldstable-security"],
+         "origins": ["Debian-Security"], "security": true},
+        {"name": "tzdata", "architecture": "all", "installed": "2025a", "available": "2025b", "cause": "hold",
+         "security": null},
+    ]);
+    full
+}
+
+#[tokio::test]
+async fn security_updates_and_held_back_ones_are_listed_with_their_cause() {
+    let cli = TestCli::new().await;
+    cli.fake_server
+        .answer("GET compute/hosts/host-00000001", host())
+        .answer("GET compute/instances/inst-00000001", instance_with_held_back_packages())
+        .answer(
+            "GET compute/instances/inst-00000001/decision",
+            json!({"availableUpdates": [
+                {"name": "curl", "architecture": "amd64", "installed": "8.4", "available": "8.5",
+                 "suites": ["bookworm"], "tooYoung": true},
+                {"name": "sudo", "architecture": "amd64", "installed": "1.9.1", "available": "1.9.2",
+                 "suites": ["bookworm-security"], "security": true},
+            ]}),
+        );
+    insta::assert_snapshot!(cli.run("evenkeel host updates host-00000001").await, @r"
+    PACKAGE  ARCHITECTURE  INSTALLED  AVAILABLE  SUITE              SECURITY  NOT INSTALLED
+    curl     amd64         8.4        8.5        bookworm           -         policy: too young
+    sudo     amd64         1.9.1      1.9.2      bookworm-security  yes       -
+    openssl  amd64         3.0.16     3.0.17     bookworm-security  yes       pinned
+    tzdata   all           2025a      2025b      -                  unknown   hold
+    ");
+    let security = cli.run("evenkeel host updates host-00000001 --security -q").await;
+    assert_eq!(security, "sudo\nopenssl\ntzdata\n");
+    let json = cli.run("evenkeel host updates host-00000001 --security -o json").await;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json[0]["security"], true);
+    assert_eq!(
+        (&json[1]["heldBack"], &json[1]["origins"][0]),
+        (&json!("pinned"), &json!("Debian-Security"))
+    );
+    assert_eq!(json[2]["security"], Value::Null);
+}
+
+#[tokio::test]
+async fn unknown_updates_are_an_error_and_no_empty_list() {
+    let cli = TestCli::new().await;
+    let mut stale = instance();
+    stale["packageListsRefreshedAt"] = json!("2026-02-20T10:00:00Z");
+    stale["packageListsError"] = json!("no route to host\u{1b}");
+    cli.fake_server
+        .answer("GET compute/hosts/host-00000001", host())
+        .answer("GET compute/instances/inst-00000001", stale)
+        .answer("GET compute/instances/inst-00000001/decision", json!({"availableUpdates": []}));
+    for line in
+        ["evenkeel host updates host-00000001", "evenkeel host updates host-00000001 -o json"]
+    {
+        let error = cli.fail(line).await;
+        let why = "the available updates are unknown: the package lists were last fetched at 2026-02-20T10:00:00Z, ";
+        assert!(error.starts_with(why), "{error}");
+        assert!(error.contains("no route to host\n"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_is_shown_with_the_facts_of_its_node() {
+    let cli = TestCli::new().await;
+    let mut full = instance_with_held_back_packages();
+    for (name, value) in [
+        ("kernelRelease", json!("6.1.0-40-amd64")),
+        ("packageListsError", json!("no route to host")),
+        ("securityUpdates", json!(2)),
+        ("heldBackUpdates", json!(2)),
+        ("rebootRequired", json!(true)),
+        ("rebootReasons", json!(["libc6 asks for it"])),
+        ("staleUnits", json!([{"name": "ssh.service", "files": ["/usr/sbin/sshd"]}])),
+    ] {
+        full[name] = value;
+    }
+    cli.fake_server
+        .answer("GET compute/hosts/host-00000001", host())
+        .answer("GET compute/instances/inst-00000001", full);
+    let text = cli.run("evenkeel host get host-00000001").await;
+    for lines in [
+        "available  unknown\n\
+         kernel     6.1.0-40-amd64\n\
+         lists      2026-03-01T10:00:00Z: no route to host\n\
+         security   2\n\
+         held back  2\n\
+         reboot     required\n",
+        "A reboot is required because:\nREASON\nlibc6 asks for it\n",
+        "tzdata   all           2025a      2025b      -                  unknown   hold\n",
+        "Services that run replaced files:\nSERVICE      FILES\nssh.service  /usr/sbin/sshd\n",
+    ] {
+        assert!(text.contains(lines), "{text}");
+    }
+    let instance = cli.run("evenkeel instance get inst-00000001").await;
+    assert!(instance.contains("reboot     required\n"), "{instance}");
 }
 
 #[tokio::test]

@@ -302,8 +302,8 @@ async fn a_wide_list_names_the_policy_and_its_source_on_any_terminal() {
     cli.width = Some(40);
     cli.fake_server.answer("GET compute/hosts?showEffectivePolicy=true", full_host());
     insta::assert_snapshot!(cli.run("evenkeel host list -o wide").await, @r"
-    ID             NAME     SITE  STATE      STATUS   OS                              UPDATE             AVAILABLE  AGE  POLICY  POLICY FROM
-    host-00000001  edge-01  bonn  onboarded  Running  Debian GNU/Linux 12 (bookworm)  No Current Update  -          2d   tools   region emea
+    ID             NAME     SITE  STATE      STATUS   OS                              UPDATE             AVAILABLE  AGE  POLICY  POLICY FROM  LISTS    SECURITY  HELD BACK  REBOOT   KERNEL
+    host-00000001  edge-01  bonn  onboarded  Running  Debian GNU/Linux 12 (bookworm)  No Current Update  -          2d   tools   region emea  unknown  unknown   unknown    unknown  -
     ");
     let instance = full_host()["hosts"][0]["instance"].clone();
     let list = json!({"instances": [instance], "totalElements": 1, "hasNext": false});

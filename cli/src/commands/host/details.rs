@@ -5,7 +5,7 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::InstanceResource;
 
 use super::{humanize_state, site_label, state_label};
-use crate::commands::instance::{available_updates_cell, describe_policy};
+use crate::commands::instance::{available_updates_cell, describe_policy, facts};
 use crate::commands::site;
 use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::time::format_unix_seconds;
@@ -29,6 +29,9 @@ pub fn add_details(page: &mut DetailPage, host: &HostResource) {
     add_hardware_summary(page, host);
     page.created(host.timestamps.as_ref());
     site::add_labels(page, &host.metadata, &host.inherited_metadata);
+    if let Some(instance) = &host.instance {
+        facts::add_fact_tables(page, instance);
+    }
     add_hardware_tables(page, host);
 }
 
@@ -39,6 +42,7 @@ fn add_instance(page: &mut DetailPage, instance: &InstanceResource) {
         .field("policy", describe_policy(instance))
         .field("update", Cell::status(&instance.update_status, instance.update_status_indicator))
         .field("available", available_updates_cell(instance));
+    facts::add_facts(page, instance);
 }
 
 /// Adds the hardware summary, as far as the node has reported it.

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use evenkeel_api::decision::{AvailableUpdate, Decision};
-use evenkeel_api::instance::InstanceResource;
+use evenkeel_api::instance::{InstanceHeldBackPackage, InstanceResource};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::commands::instance;
+use crate::commands::instance::{self, facts};
 use crate::output::Printer;
-use crate::page::{Cell, Tone, cells};
+use crate::page::{Cell, Tone, cells, sanitize_text};
 use crate::requests;
 use crate::resource::Resource;
 
@@ -28,10 +28,10 @@ pub struct ListPackages {
 /// A package as reported by a node or by the manifest of an image.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-struct Package {
-    name: String,
-    version: String,
-    architecture: String,
+pub struct Package {
+    pub name: String,
+    pub version: String,
+    pub architecture: String,
 }
 
 /// JSON forms of a package list: groups, or a flat list.
@@ -66,7 +66,7 @@ pub fn count_packages(text: &str) -> usize {
 }
 
 /// Parses the package list of a node. An empty text is an empty list.
-fn parse_packages(text: &str) -> Result<Vec<Package>, serde_json::Error> {
+pub fn parse_packages(text: &str) -> Result<Vec<Package>, serde_json::Error> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
@@ -79,17 +79,106 @@ fn parse_packages(text: &str) -> Result<Vec<Package>, serde_json::Error> {
     Ok(packages)
 }
 
-/// Prints the updates available for a host.
-pub async fn print_updates(
-    client: &Client,
-    host: &str,
+/// List the updates available for a host, and those that it holds back.
+///
+/// Fails if the updates are unknown because the package lists of the host are not current.
+#[derive(Debug, Args)]
+pub struct ListUpdates {
+    /// ID or name of the host.
+    host: String,
+    /// List only security updates, and updates of which it is unknown whether they are.
+    #[arg(long)]
+    security: bool,
+}
+
+/// An update that a node can install or holds back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HostUpdate {
+    name: String,
+    architecture: String,
+    installed: String,
+    available: String,
+    suites: Vec<String>,
+    origins: Vec<String>,
+    /// `None` if it is unknown.
+    security: Option<bool>,
+    /// Whether the policy excludes it, by name or by suite.
+    excluded: bool,
+    /// Whether the policy requires a greater age.
+    too_young: bool,
+    /// Why the node holds it back; empty if it does not.
+    held_back: String,
+}
+
+impl From<&AvailableUpdate> for HostUpdate {
+    fn from(update: &AvailableUpdate) -> Self {
+        Self {
+            name: update.name.clone(),
+            architecture: update.architecture.clone(),
+            installed: update.installed.clone(),
+            available: update.available.clone(),
+            suites: update.suites.clone(),
+            origins: update.origins.clone(),
+            security: Some(update.security),
+            excluded: update.excluded,
+            too_young: update.too_young,
+            held_back: String::new(),
+        }
+    }
+}
+
+impl From<&InstanceHeldBackPackage> for HostUpdate {
+    fn from(package: &InstanceHeldBackPackage) -> Self {
+        Self {
+            name: package.name.clone(),
+            architecture: package.architecture.clone(),
+            installed: package.installed.clone(),
+            available: package.available.clone(),
+            suites: package.suites.clone(),
+            origins: package.origins.clone(),
+            security: package.security,
+            excluded: false,
+            too_young: false,
+            held_back: package.cause.clone(),
+        }
+    }
+}
+
+impl ListUpdates {
+    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        let instance = find_instance(client, &self.host).await?;
+        let path = format!("{}/decision", InstanceResource::address(&instance.resource_id));
+        let decision: Decision = client.get(&path).await?;
+        let available = decision.available_updates.iter().map(HostUpdate::from);
+        let held_back = instance.held_back_packages.iter().map(HostUpdate::from);
+        let mut updates: Vec<_> = available.chain(held_back).collect();
+        let image = image_name(&instance.os_update_available);
+        let unknown = facts::unknown_updates_reason(&instance, printer.now());
+        let unknown = unknown.map(|why| sanitize_text(&why));
+        if let (None, Some(why)) = (image, unknown) {
+            if updates.is_empty() {
+                return Err(unknown_updates_error(&why));
+            }
+            printer.print_note(&format!("the list may be incomplete: {why}"))?;
+        }
+        updates.retain(|update| !self.security || update.security != Some(false));
+        print_updates(&updates, image, printer)
+    }
+}
+
+fn unknown_updates_error(why: &str) -> Failure {
+    Failure::usage_with(
+        format!("the available updates are unknown: {why}"),
+        "`evenkeel-agent doctor` on the host shows what is wrong",
+    )
+}
+
+fn print_updates(
+    updates: &[HostUpdate],
+    image: Option<&str>,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let instance = find_instance(client, host).await?;
-    let path = format!("{}/decision", InstanceResource::address(&instance.resource_id));
-    let decision: Decision = client.get(&path).await?;
-    let updates = decision.available_updates;
-    let image = image_name(&instance.os_update_available);
     if updates.is_empty() && printer.is_human_readable() {
         return match image {
             None => printer.print_text("no updates available"),
@@ -102,18 +191,25 @@ pub async fn print_updates(
         return printer.print_rows(&[serde_json::json!({ "image": image })], &names, &[], vec![]);
     }
     let rows = updates.iter().map(update_row);
-    let header = ["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "POLICY"];
+    let header =
+        ["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "SUITE", "SECURITY", "NOT INSTALLED"];
     printer.print_rows(&updates, &names, &header, rows)
 }
 
-fn update_row(update: &AvailableUpdate) -> Vec<Cell> {
-    let policy = if update.excluded { Cell::from("excluded") } else { Cell::from("") };
+fn update_row(update: &HostUpdate) -> Vec<Cell> {
+    let cause = match (update.excluded, update.too_young) {
+        (true, _) => "policy: excluded",
+        (false, true) => "policy: too young",
+        (false, false) => update.held_back.as_str(),
+    };
     cells![
         &update.name,
         &update.architecture,
         &update.installed,
         Cell::toned(update.available.clone(), Tone::Busy),
-        policy
+        facts::main_suite(&update.suites),
+        facts::is_security_cell(update.security),
+        cause
     ]
 }
 

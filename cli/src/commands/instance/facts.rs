@@ -1,0 +1,182 @@
+//! The facts of a node, as its instance shows them. What is unknown is never shown as none.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_api::instance::{InstanceHeldBackPackage, InstanceResource};
+use evenkeel_api::os::OsType;
+
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::time::{format_distance, format_time};
+
+/// Package lists that are older than this say nothing about the updates that are missing now. The
+/// server raises the condition `package_lists_outdated` at the same age.
+const MAX_LISTS_AGE: TimeDelta = TimeDelta::days(3);
+
+const UNKNOWN: &str = "unknown";
+
+/// Adds the facts that fit on one line each. A node that is updated by images has no packages.
+pub fn add_facts(page: &mut DetailPage, instance: &InstanceResource) {
+    page.field_if("kernel", &instance.kernel_release);
+    if !is_updated_by_images(instance) {
+        page.field("lists", lists_field(instance))
+            .field("security", security_cell(instance))
+            .field("held back", held_back_cell(instance));
+    }
+    page.field("reboot", reboot_cell(instance));
+}
+
+fn is_updated_by_images(instance: &InstanceResource) -> bool {
+    instance.os.as_ref().is_some_and(|os| os.os_type == OsType::Immutable)
+}
+
+/// Adds the facts that have several rows.
+pub fn add_fact_tables(page: &mut DetailPage, instance: &InstanceResource) {
+    let reasons = instance.reboot_reasons.iter().map(|reason| cells![reason]);
+    page.table("A reboot is required because:", &["REASON"], reasons)
+        .table(
+            "Held back:",
+            &["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "SUITE", "SECURITY", "CAUSE"],
+            instance.held_back_packages.iter().map(held_back_row),
+        )
+        .table(
+            "Services that run replaced files:",
+            &["SERVICE", "FILES"],
+            instance.stale_units.iter().map(|unit| cells![&unit.name, unit.files.join(" ")]),
+        );
+}
+
+fn held_back_row(package: &InstanceHeldBackPackage) -> Vec<Cell> {
+    let cause = match package.detail.as_str() {
+        "" => package.cause.clone(),
+        detail => format!("{}: {detail}", package.cause),
+    };
+    cells![
+        &package.name,
+        &package.architecture,
+        &package.installed,
+        &package.available,
+        main_suite(&package.suites),
+        is_security_cell(package.security),
+        cause
+    ]
+}
+
+/// The suite to show of a version: the first security suite, else the first one.
+pub fn main_suite(suites: &[String]) -> &str {
+    let security = suites.iter().find(|suite| suite.ends_with("-security"));
+    security.or(suites.first()).map(String::as_str).unwrap_or_default()
+}
+
+/// Whether a version is a security update; `None` for unknown.
+pub fn is_security_cell(is_security: Option<bool>) -> Cell {
+    match is_security {
+        None => Cell::from(UNKNOWN),
+        Some(true) => Cell::toned("yes", Tone::Bad),
+        Some(false) => Cell::from(""),
+    }
+}
+
+/// Number of security updates that are missing.
+pub fn security_cell(instance: &InstanceResource) -> Cell {
+    count_cell(instance.security_updates, Tone::Bad)
+}
+
+/// Number of updates that are held back.
+pub fn held_back_cell(instance: &InstanceResource) -> Cell {
+    count_cell(instance.held_back_updates, Tone::Busy)
+}
+
+fn count_cell(count: Option<u32>, tone: Tone) -> Cell {
+    match count {
+        None => Cell::from(UNKNOWN),
+        Some(0) => Cell::from("none"),
+        Some(count) => Cell::toned(count.to_string(), tone),
+    }
+}
+
+/// Whether a reboot is required.
+pub fn reboot_cell(instance: &InstanceResource) -> Cell {
+    match instance.reboot_required {
+        None => Cell::from(UNKNOWN),
+        Some(true) => Cell::toned("required", Tone::Busy),
+        Some(false) => Cell::from("not required"),
+    }
+}
+
+/// Time of the package lists, for a column.
+pub fn lists_cell(instance: &InstanceResource) -> Cell {
+    let tone = if instance.package_lists_error.is_empty() { Tone::Plain } else { Tone::Bad };
+    let time = instance.package_lists_refreshed_at.map(format_time);
+    Cell::toned(time.unwrap_or_else(|| UNKNOWN.to_owned()), tone)
+}
+
+/// Time of the package lists, with the error of the last refresh.
+fn lists_field(instance: &InstanceResource) -> Cell {
+    let lists = lists_cell(instance);
+    match instance.package_lists_error.as_str() {
+        "" => lists,
+        error => Cell::toned(format!("{}: {error}", lists.text), lists.tone),
+    }
+}
+
+/// Why the available updates are unknown; `None` if they are known as far as the server can tell.
+pub fn unknown_updates_reason(instance: &InstanceResource, now: DateTime<Utc>) -> Option<String> {
+    if instance.provisioning_status == "Not Provisioned" {
+        return Some("the node has not reported yet".to_owned());
+    }
+    let error = instance.package_lists_error.as_str();
+    match instance.package_lists_refreshed_at {
+        None => Some(error.to_owned()).filter(|error| !error.is_empty()),
+        Some(at) if error.is_empty() && now - at <= MAX_LISTS_AGE => None,
+        Some(at) => {
+            let age = format_distance(at, now);
+            let why = if error.is_empty() { String::new() } else { format!(": {error}") };
+            let at = format_time(at);
+            Some(format!("the package lists were last fetched at {at}, {age} ago{why}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_are_unknown_without_current_lists() {
+        let fetched = DateTime::UNIX_EPOCH;
+        let reason = |at: Option<DateTime<Utc>>, error: &str, now| {
+            let instance = InstanceResource {
+                package_lists_refreshed_at: at,
+                package_lists_error: error.to_owned(),
+                ..InstanceResource::default()
+            };
+            unknown_updates_reason(&instance, now)
+        };
+        let later = |hours| fetched + TimeDelta::hours(hours);
+        assert_eq!(reason(None, "", later(0)), None, "an agent that does not report it");
+        assert_eq!(reason(Some(fetched), "", later(72)), None);
+        assert_eq!(
+            reason(Some(fetched), "", later(80)).as_deref(),
+            Some("the package lists were last fetched at 1970-01-01T00:00:00Z, 3d 8h ago")
+        );
+        assert_eq!(
+            reason(Some(fetched), "no route to host", later(1)).as_deref(),
+            Some(
+                "the package lists were last fetched at 1970-01-01T00:00:00Z, 1h 0m ago: no route to host"
+            )
+        );
+        assert_eq!(reason(None, "no route", later(1)).as_deref(), Some("no route"));
+        let new = InstanceResource {
+            provisioning_status: "Not Provisioned".to_owned(),
+            ..InstanceResource::default()
+        };
+        assert!(unknown_updates_reason(&new, fetched).is_some());
+    }
+
+    #[test]
+    fn a_security_suite_is_shown_before_others() {
+        let suites = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        assert_eq!(main_suite(&suites(&["bookworm", "bookworm-security"])), "bookworm-security");
+        assert_eq!(main_suite(&suites(&["bookworm", "oldstable"])), "bookworm");
+        assert_eq!(main_suite(&[]), "");
+    }
+}
