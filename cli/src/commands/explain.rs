@@ -6,6 +6,7 @@ use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::order::OrderResource;
 use evenkeel_api::update_run::{RunPackage, RunTarget};
 
+use super::host::parse_packages;
 use super::{assignment, instance, policy};
 use crate::Failure;
 use crate::client::Client;
@@ -63,22 +64,35 @@ fn build_page(instance: &InstanceResource, decision: &Decision) -> DetailPage {
         page.field("offline grant", text);
     }
     let planned = planned_changes(decision);
-    let changes = if planned.is_empty() { pending_changes(decision) } else { Vec::new() };
-    if planned.is_empty()
-        && changes.is_empty()
-        && desired_target(decision).is_none_or(is_package_update)
-    {
-        page.field("pending changes", "none reported by the node");
+    let possible =
+        if planned.is_empty() { possible_changes(instance, decision) } else { Vec::new() };
+    if planned.is_empty() && possible.is_empty() {
+        add_no_changes(&mut page, instance, decision);
     }
     add_tables(&mut page, instance, decision);
-    page.table("Planned changes:", PLANNED_HEADER, planned);
-    page.table("Pending changes:", &["PACKAGE", "ARCHITECTURE", "INSTALLED", "TARGET"], changes);
+    page.table("Would change:", PLANNED_HEADER, planned);
+    page.table("May concern:", &["PACKAGE", "ARCHITECTURE", "INSTALLED", "TARGET"], possible);
     page
+}
+
+/// Adds why no package changes are listed. Unknown updates are not the same as none.
+fn add_no_changes(page: &mut DetailPage, instance: &InstanceResource, decision: &Decision) {
+    if decision.policy.is_none() && decision.target.is_none() {
+        page.field("may concern", "nothing: no policy applies");
+    } else if desired_target(decision).is_some_and(is_package_update) {
+        let unknown = instance::facts::unknown_updates_reason(instance, decision.time);
+        let text = unknown.map_or_else(
+            || Cell::from("none reported by the node"),
+            |why| Cell::toned(format!("unknown: {why}"), Tone::Bad),
+        );
+        page.field("may concern", text);
+    }
 }
 
 const PLANNED_HEADER: &[&str] = &["PACKAGE", "ARCHITECTURE", "ACTION", "INSTALLED", "TARGET"];
 
-/// The plan of the open run, with all packages that change; empty before the node has planned it.
+/// The plan of the open run, with all packages that change; empty before the node has planned it. The
+/// plan of an ended run says nothing about the next one.
 fn planned_changes(decision: &Decision) -> Vec<Vec<Cell>> {
     let run = decision.run.as_ref().filter(|run| !run.has_ended());
     let packages = run.into_iter().flat_map(|run| &run.packages);
@@ -248,8 +262,10 @@ fn window_row(window: &DecisionWindow, decision: &Decision) -> Vec<Cell> {
 /// Target of a package of which the node reports no newer version.
 const NOT_PLANNED: &str = "not known before the node plans it";
 
-/// The changes that the desired update would make, as far as they are known.
-fn pending_changes(decision: &Decision) -> Vec<Vec<Cell>> {
+/// The changes that the desired update may make, before the node has planned it. Updates that the
+/// node would certainly not install are omitted: those that the policy excludes or that are too
+/// young, and packages that have the requested version.
+fn possible_changes(instance: &InstanceResource, decision: &Decision) -> Vec<Vec<Cell>> {
     let Some(desired) = desired_target(decision).filter(|desired| is_package_update(desired))
     else {
         return Vec::new();
@@ -258,42 +274,58 @@ fn pending_changes(decision: &Decision) -> Vec<Vec<Cell>> {
     if desired.mode != "exactly" {
         return available
             .iter()
-            .filter(|update| !update.excluded)
+            .filter(|update| !update.excluded && !update.too_young)
             .map(|update| update_row(update, &update.available))
             .collect();
     }
-    package_requirements(desired)
-        .filter_map(|(name, version)| {
-            let (name, architecture) = name.split_once(':').unwrap_or((name, ""));
-            let fits = |update: &&AvailableUpdate| {
-                update.name == name
-                    && (architecture.is_empty() || update.architecture == architecture)
-            };
-            match (available.iter().find(fits), version) {
-                (Some(update), version) => {
-                    Some(update_row(update, version.unwrap_or(&update.available)))
-                }
-                // The node reports no newer version. The package may be missing on the node, or the
-                // requested version may be another one.
-                (None, version) if decision.reason.code != "up_to_date" => {
-                    let unknown = AvailableUpdate {
-                        name: name.to_owned(),
-                        architecture: architecture.to_owned(),
-                        installed: "unknown".to_owned(),
-                        ..AvailableUpdate::default()
-                    };
-                    Some(update_row(&unknown, version.unwrap_or(NOT_PLANNED)))
-                }
-                (None, _) => None,
-            }
-        })
-        .collect()
+    let packages = parse_packages(&instance.runtime_packages).unwrap_or_default();
+    let is_up_to_date = decision.reason.code == "up_to_date";
+    let rows = package_requirements(desired).filter_map(|required| {
+        let reported =
+            available.iter().find(|update| required.matches(&update.name, &update.architecture));
+        let installed =
+            packages.iter().find(|package| required.matches(&package.name, &package.architecture));
+        let installed = reported
+            .map(|update| (update.installed.as_str(), update.architecture.as_str()))
+            .or(installed.map(|one| (one.version.as_str(), one.architecture.as_str())));
+        let newest = reported.map(|update| update.available.as_str());
+        let (version, architecture) = match installed {
+            Some((version, _)) if required.version == Some(version) => return None,
+            // Without a newer version, the newest one is installed.
+            Some(_) if required.version.or(newest).is_none() => return None,
+            Some(installed) => installed,
+            None if is_up_to_date => return None,
+            None if packages.is_empty() => ("unknown", required.architecture),
+            None => ("", required.architecture),
+        };
+        let target = required.version.or(newest).unwrap_or(NOT_PLANNED);
+        Some(cells![required.name, architecture, version, target])
+    });
+    rows.collect()
 }
 
-fn package_requirements(desired: &RunTarget) -> impl Iterator<Item = (&str, Option<&str>)> {
-    desired.packages.iter().map(|text| match text.split_once('=') {
-        Some((name, version)) => (name, Some(version)),
-        None => (text.as_str(), None),
+/// A package that a policy names, as `NAME[:ARCHITECTURE][=VERSION]`.
+struct RequiredPackage<'a> {
+    name: &'a str,
+    /// Empty for any.
+    architecture: &'a str,
+    version: Option<&'a str>,
+}
+
+impl RequiredPackage<'_> {
+    fn matches(&self, name: &str, architecture: &str) -> bool {
+        self.name == name && (self.architecture.is_empty() || self.architecture == architecture)
+    }
+}
+
+fn package_requirements(desired: &RunTarget) -> impl Iterator<Item = RequiredPackage<'_>> {
+    desired.packages.iter().map(|text| {
+        let (package, version) = match text.split_once('=') {
+            Some((package, version)) => (package, Some(version)),
+            None => (text.as_str(), None),
+        };
+        let (name, architecture) = package.split_once(':').unwrap_or((package, ""));
+        RequiredPackage { name, architecture, version }
     })
 }
 

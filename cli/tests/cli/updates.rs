@@ -66,10 +66,15 @@ const FILTER: &str = "GET os-update-runs?filter=instance.resourceId == \"inst-00
 
 /// A command line with a server that has one host, its instance and this decision.
 async fn cli_with_decision(decision: Value) -> TestCli {
+    cli_with_instance(instance(), decision).await
+}
+
+/// A command line with a server that has one host, this instance and this decision.
+async fn cli_with_instance(instance: Value, decision: Value) -> TestCli {
     let cli = TestCli::new().await;
     cli.fake_server
         .answer("GET compute/hosts/host-00000001", host())
-        .answer("GET compute/instances/inst-00000001", instance())
+        .answer("GET compute/instances/inst-00000001", instance)
         .answer("GET compute/instances/inst-00000001/decision", decision);
     cli
 }
@@ -132,11 +137,11 @@ async fn an_explanation_shows_what_is_known_before_and_after_the_node_plans() {
     ]});
     let cli = cli_with_decision(decision).await;
     let text = cli.run("evenkeel explain inst-00000001").await;
-    let planned = "Planned changes:\n\
+    let planned = "Would change:\n\
                    PACKAGE       ARCHITECTURE  ACTION   INSTALLED  TARGET\n\
                    demo-service  amd64         install  -          1.0\n\
                    demo-lib      amd64         upgrade  1          2\n";
-    assert!(text.contains(planned) && !text.contains("Pending"), "{text}");
+    assert!(text.contains(planned) && !text.contains("May concern"), "{text}");
 }
 
 #[tokio::test]
@@ -180,18 +185,70 @@ async fn a_policy_for_the_latest_versions_lists_all_available_updates() {
 }
 
 #[tokio::test]
-async fn excluded_packages_are_not_listed_as_pending() {
+async fn updates_that_the_policy_excludes_or_that_are_too_young_are_not_listed() {
     let mut careful = decision();
     careful["policy"]["target"] = json!({
         "mode": "latest", "packageRules": {"exclude": ["ba*"], "minAgeDays": 1},
     });
     careful["availableUpdates"][1]["excluded"] = json!(true);
+    let young = json!({"name": "sudo", "architecture": "amd64", "installed": "1", "available": "2", "tooYoung": true});
+    careful["availableUpdates"].as_array_mut().expect("a list").push(young);
     let cli = cli_with_decision(careful).await;
     let text = cli.run("evenkeel explain inst-00000001").await;
     let rules = "rules        without ba*; only versions known for at least 1 day\n";
     assert!(text.contains(rules), "{text}");
     assert!(text.contains("curl     amd64         8.4        8.5\n"), "{text}");
-    assert!(!text.contains("bash"), "{text}");
+    assert!(!text.contains("bash") && !text.contains("sudo"), "{text}");
+
+    let mut young = decision();
+    young["policy"]["target"] = json!({"mode": "latest", "packageRules": {"minAgeDays": 3}});
+    for n in 0..2 {
+        young["availableUpdates"][n]["tooYoung"] = json!(true);
+    }
+    let text = cli_with_decision(young).await.run("evenkeel explain inst-00000001").await;
+    assert!(!text.contains("May concern:"), "{text}");
+}
+
+#[tokio::test]
+async fn a_host_without_a_policy_has_no_changes() {
+    let mut idle = decision();
+    idle["policy"] = Value::Null;
+    let text = cli_with_decision(idle).await.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("may concern  nothing: no policy applies\n"), "{text}");
+    assert!(!text.contains("TARGET\n"), "{text}");
+}
+
+#[tokio::test]
+async fn exact_versions_are_compared_with_what_is_installed() {
+    let mut exact = decision();
+    exact["policy"]["target"]["packages"] =
+        json!(["curl=8.4", "openssl=3.0.16", "libssl3:amd64=3.0.17", "bash", "jq", "vim=9"]);
+    let mut full = instance();
+    full["runtimePackages"] = json!(
+        r#"[{"name":"openssl","version":"3.0.16","architecture":"amd64"},
+            {"name":"libssl3","version":"3.0.15","architecture":"amd64"},
+            {"name":"jq","version":"1.7","architecture":"amd64"}]"#
+    );
+    let cli = cli_with_instance(full, exact).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    let rows = "May concern:\n\
+                PACKAGE  ARCHITECTURE  INSTALLED  TARGET\n\
+                libssl3  amd64         3.0.15     3.0.17\n\
+                bash     amd64         5.1        5.2\n\
+                vim      -             -          9\n";
+    assert!(text.contains(rows), "{text}");
+}
+
+#[tokio::test]
+async fn unknown_updates_are_explained_as_unknown() {
+    let mut latest = decision();
+    latest["policy"]["target"] = json!({"mode": "latest"});
+    latest["availableUpdates"] = json!([]);
+    let mut stale = instance();
+    stale["packageListsError"] = json!("no route to host");
+    let cli = cli_with_instance(stale, latest).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("may concern  unknown: no route to host\n"), "{text}");
 }
 
 #[tokio::test]
