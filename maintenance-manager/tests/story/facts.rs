@@ -145,7 +145,8 @@ async fn the_state_of_package_lists_is_stored_and_outdated_lists_are_a_condition
     assert_eq!(failed.facts_summary.security_updates, Some(1), "as of the last refresh");
     assert_eq!(failed.facts, stored.facts, "the long facts are not written again");
 
-    server.report_facts(&node, reported(None, "")).await;
+    let never_fetched = Facts { available: Vec::new(), ..reported(None, "") };
+    server.report_facts(&node, never_fetched).await;
     assert_eq!(conditions().await, ["package_lists_outdated"]);
     let unknown = server.node_state(&node).await.facts_summary;
     assert_eq!(unknown.security_updates, None, "unknown is not none");

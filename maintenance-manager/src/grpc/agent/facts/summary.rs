@@ -23,11 +23,12 @@ const PACKAGES_MODULE: &str = "packages";
 pub fn summarize(facts: &Facts) -> FactsSummary {
     let lists = facts.package_lists.as_ref();
     let refreshed_at = lists.and_then(|lists| lists.refreshed_at).and_then(parse_instant);
-    // An agent of an older release sends no state of the lists, and what it offers counts. A list
-    // that was never fetched offers nothing, which is not the same as no updates.
+    // Lists that were never fetched offer nothing, which is not the same as no updates. An agent of
+    // an older release sends no state of the lists. If one of several sources is broken, the lists
+    // are never complete, and the updates of the others count.
+    let offers_updates = !facts.available.is_empty() || !facts.held_back.is_empty();
     let is_known = facts.modules.iter().any(|module| module == PACKAGES_MODULE)
-        && (lists.is_none() || refreshed_at.is_some());
-    let held_back = facts.held_back.iter();
+        && (lists.is_none() || refreshed_at.is_some() || offers_updates);
     let security = security_updates(facts);
     FactsSummary {
         kernel_release: Some(facts.kernel_release.clone()).filter(|text| !text.is_empty()),
@@ -35,7 +36,7 @@ pub fn summarize(facts: &Facts) -> FactsSummary {
         package_lists_refreshed_at: refreshed_at,
         package_lists_error: lists.map(|lists| lists_error(lists, refreshed_at)),
         security_updates: is_known.then_some(security),
-        held_back_updates: is_known.then(|| count(held_back.len())),
+        held_back_updates: is_known.then(|| count(facts.held_back.len())),
         stale_services: Some(count(facts.stale_services.len())),
     }
 }
@@ -126,7 +127,10 @@ mod tests {
 
     #[test]
     fn lists_that_were_never_fetched_offer_an_unknown_number_of_updates() {
-        let summary = summarize(&facts(Some(lists(None, ""))));
+        let never = facts(Some(lists(None, "")));
+        assert_eq!(summarize(&never).security_updates, Some(2), "those of the other sources");
+        let empty = Facts { available: Vec::new(), held_back: Vec::new(), ..never };
+        let summary = summarize(&empty);
         assert_eq!((summary.security_updates, summary.held_back_updates), (None, None));
         let error = summary.package_lists_error.expect("an error");
         assert!(error.contains("not fetched the package lists yet"), "{error}");
