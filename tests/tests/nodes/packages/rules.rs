@@ -98,6 +98,11 @@ fn a_reboot_that_the_policy_forbids_is_reported_as_required(stage: &Stage) {
     let run = member.update_to("succeeded");
     assert_eq!(run["report"]["rebootRequired"], true, "{run:#}");
     member.assert_packages(&[("demo-reboot", "1.1 installed")]);
+    assert!(member.agent_once().status.success());
+    let instance = stage.fleet.rest.get(&format!("compute/instances/{}", member.instance));
+    assert_eq!(instance["rebootRequired"], true, "{instance:#}");
+    let reasons = instance["rebootReasons"].to_string();
+    assert!(reasons.contains("demo-reboot"), "{reasons}");
 }
 
 fn available_updates_of_a_node_are_listed_with_their_suites(stage: &Stage) {
@@ -114,4 +119,14 @@ fn available_updates_of_a_node_are_listed_with_their_suites(stage: &Stage) {
     let instance = stage.fleet.rest.get(&path);
     let updates = instance["osUpdateAvailable"].as_str().expect("a text");
     assert!(updates.contains("\"suites\":[\"stable\""), "{updates}");
+    let refreshed = instance["packageListsRefreshedAt"].as_str();
+    assert!(refreshed.is_some() && instance["packageListsError"] == "", "{instance:#}");
+    assert_eq!(instance["securityUpdates"], 0, "its only suite is `stable`: {instance:#}");
+
+    member.node.sh("apt-mark hold demo-hello");
+    assert!(member.agent_once().status.success());
+    let instance = stage.fleet.rest.get(&path);
+    let held_back = instance["heldBackPackages"].as_array().expect("a list");
+    let held = held_back.iter().find(|one| one["name"] == "demo-hello");
+    assert_eq!(held.map(|one| &one["cause"]), Some(&json!("hold")), "{instance:#}");
 }

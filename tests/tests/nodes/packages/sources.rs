@@ -96,7 +96,7 @@ fn a_broken_source_does_not_block_an_update_from_the_others(stage: &Stage) {
     member.assign_packages("demo-hello=1.1");
     member.update_to("succeeded");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
-    let condition = member.condition_message("agent_error");
+    let condition = member.condition_message("package_lists_outdated");
     assert!(condition.contains("/srv/own") && condition.contains("expired"), "{condition:?}");
 }
 
