@@ -67,7 +67,8 @@ impl FactsReader {
                     targets: &targets,
                     suites: &limits.suites,
                 };
-                let (available, held_back) = comparison.compare(&installed);
+                let (available, mut held_back) = comparison.compare(&installed);
+                self.add_version_sources(&mut held_back, &targets, native).await;
                 UpdateFacts { available, held_back, error: String::new() }
             }
             Err(failure) => {
@@ -92,6 +93,36 @@ impl FactsReader {
         simulation
             .inspect_err(|failure| tracing::warn!(error = %failure, "cannot determine which packages are pinned"))
             .ok()
+    }
+
+    /// Adds the suites of versions that no simulation would install, for example of packages on hold.
+    async fn add_version_sources(
+        &self,
+        held_back: &mut [HeldBackUpdate],
+        targets: &[IndexTarget],
+        native: &str,
+    ) {
+        let unknown = held_back.iter().filter(|update| update.suites.is_empty());
+        let names = unknown.map(|update| match &update.package {
+            package if package.architecture == native || package.architecture == "all" => {
+                package.name.clone()
+            }
+            package => format!("{}:{}", package.name, package.architecture),
+        });
+        let names: Vec<_> = names.collect();
+        let sources = match self.tools.list_version_sources(&names).await {
+            Ok(sources) => sources,
+            Err(failure) => {
+                tracing::warn!(error = %failure, "cannot determine the suites of updates that are held back");
+                return;
+            }
+        };
+        for update in held_back.iter_mut().filter(|update| update.suites.is_empty()) {
+            let version = (update.package.name.as_str(), update.package.available.as_str());
+            let (suites, labels) = packages::suites_and_labels(&sources, version, targets);
+            update.suites = suites.into_iter().collect();
+            update.origins = labels.into_iter().collect();
+        }
     }
 
     /// The package indexes of apt. Without them a suite is known by one name only.

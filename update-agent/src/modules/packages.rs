@@ -33,6 +33,7 @@ mod sources;
 mod space;
 mod staging;
 mod verify;
+mod version_sources;
 mod wire;
 
 use std::future::ready;
@@ -74,6 +75,7 @@ pub use self::plan::{
 };
 pub use self::report::PackageReport;
 pub use self::sources::{AptView, PreferenceScope, SourceScope, has_preferences};
+pub use self::version_sources::suites_and_labels;
 pub(crate) use self::wire::held_back_message;
 
 /// The module for updates of packages.

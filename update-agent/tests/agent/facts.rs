@@ -82,6 +82,7 @@ async fn held_back_packages_are_reported_with_their_cause() {
         held_back,
         [("app", "1", "2", HeldBackCause::Hold), ("lib", "1", "2", HeldBackCause::Dependencies)]
     );
+    assert!(facts.held_back.iter().all(|update| update.suites == ["stable"]), "{facts:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -128,5 +128,8 @@ fn available_updates_of_a_node_are_listed_with_their_suites(stage: &Stage) {
     let instance = stage.fleet.rest.get(&path);
     let held_back = instance["heldBackPackages"].as_array().expect("a list");
     let held = held_back.iter().find(|one| one["name"] == "demo-hello");
-    assert_eq!(held.map(|one| &one["cause"]), Some(&json!("hold")), "{instance:#}");
+    let held = held.expect("it is held back");
+    assert_eq!(held["cause"], "hold", "{held:#}");
+    assert!(held["suites"].to_string().contains("stable"), "{held:#}");
+    assert_eq!(held["security"], false, "{held:#}");
 }

@@ -43,6 +43,11 @@ impl IndexTarget {
         names.filter(|name| !name.is_empty() && !name.ends_with('/'))
     }
 
+    /// The label of the repository, as its Release file claims it.
+    pub fn label(&self) -> Option<&str> {
+        Some(self.label.as_str()).filter(|label| !label.is_empty())
+    }
+
     /// The origin that apt prints for versions of this index.
     fn origin(&self) -> String {
         let colon = if self.label.is_empty() { "" } else { ":" };
@@ -101,8 +106,7 @@ pub fn origin_suites(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<St
 /// known index has none.
 pub fn origin_labels(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<String> {
     let (own, _) = match_targets(origins, targets);
-    let labels = own.into_iter().map(|target| target.label.clone());
-    labels.filter(|label| !label.is_empty()).collect()
+    own.into_iter().filter_map(IndexTarget::label).map(str::to_owned).collect()
 }
 
 /// Whether the owner allows a source of a version. Only the names in the sources count.

@@ -169,6 +169,17 @@ impl FakeSystem {
         success_output(text)
     }
 
+    /// Output of `apt-cache madison`: the offered versions of some packages.
+    fn list_versions(&self, names: &[&str]) -> Output {
+        let packages = self.packages.lock().unwrap();
+        let mut text = String::new();
+        for name in names {
+            let version = &packages.offered[*name];
+            writeln!(text, " {name} | {version} | http://x stable/main all Packages").unwrap();
+        }
+        success_output(text)
+    }
+
     fn latest_versions(&self) -> Vec<(String, String)> {
         let packages = self.packages.lock().unwrap();
         let offered = packages.offered.iter();
@@ -249,7 +260,7 @@ impl FakeSystem {
                 program: "apt-get".into(),
                 after: Duration::from_mins(1),
                 action: DeadlineAction::Kill,
-                    output: String::new(),
+                output: String::new(),
             });
         }
         let hang = std::mem::take(&mut self.packages.lock().unwrap().hang);
@@ -385,6 +396,7 @@ impl Runner for FakeSystem {
         let operands = halves.next().unwrap_or_default();
         Ok(match command.program.as_str() {
             "apt-get" => self.apt_get(options, operands).await?,
+            "apt-cache" if options.contains(&"madison") => self.list_versions(operands),
             "apt-cache" => show_records(operands),
             "/usr/lib/apt/apt-helper" => self.download_files(options),
             "dpkg-query" if arguments.iter().any(|argument| argument.contains("Conffiles")) => {
