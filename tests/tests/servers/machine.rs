@@ -63,6 +63,7 @@ impl Machine {
             installed_version: "7.88.1-10+deb12u5".to_owned(),
             available_version: "7.88.1-10+deb12u8".to_owned(),
             suites: vec!["bookworm".to_owned(), "stable".to_owned()],
+            origins: vec!["Debian".to_owned()],
         };
         let facts = Facts {
             agent_version: "0.1.0".to_owned(),
