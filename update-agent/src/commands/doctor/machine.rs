@@ -87,7 +87,7 @@ fn check_reboot(registry: &ModuleRegistry<'_>) -> DoctorFinding {
     DoctorFinding::warning(
         "reboot",
         format!("is required: {}", reboot.reasons.join("; ")),
-        "reboot the machine; with the rule `reboot: if_required` the next update does it in its window",
+        "reboot the machine when its services can be interrupted",
     )
 }
 
