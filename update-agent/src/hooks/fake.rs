@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::hooks::HookPoint;
-use crate::runner::{Command, Output, RunError, Runner};
+use crate::runner::{Command, DeadlineAction, Output, RunError, Runner};
 
 /// Result of a program.
 #[derive(Clone, Debug)]

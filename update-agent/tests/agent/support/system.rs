@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_kit::TestClock;
 use evenkeel_update_agent::modules::packages::hex;
-use evenkeel_update_agent::runner::{Command, Output, RunError, Runner};
+use evenkeel_update_agent::runner::{Command, DeadlineAction, Output, RunError, Runner};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
