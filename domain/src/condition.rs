@@ -36,6 +36,8 @@ named! {
         DailyLimit = "daily_limit",
         /// The node cannot refresh its package lists, or has not done so for days.
         PackageListsOutdated = "package_lists_outdated",
+        /// Other programs on the machine update it by themselves.
+        OtherUpdaters = "other_updaters",
     }
 }
 

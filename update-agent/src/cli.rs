@@ -32,6 +32,9 @@ pub enum AgentCommand {
     History(HistoryArgs),
     /// Check everything that an update needs, and suggest fixes.
     Doctor(DoctorArgs),
+    /// Enable the update programs again that the agent disabled. The package runs this when it is
+    /// removed.
+    RestoreUpdaters(RestoreUpdatersArgs),
     /// Show the image slots, or allow a retry of a failed image.
     Image(ImageArgs),
     /// Supervise the trial of an image.
@@ -82,6 +85,10 @@ pub struct EnrollArgs {
     /// UUID of the machine, instead of the detected one.
     #[arg(long, value_name = "UUID")]
     pub uuid: Option<Uuid>,
+    /// Disable other programs that update this machine, such as unattended-upgrades, for as long as
+    /// the agent is installed.
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 /// Arguments of `run`.
@@ -151,6 +158,14 @@ pub struct DoctorArgs {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
+}
+
+/// Arguments of `restore-updaters`.
+#[derive(Debug, Args)]
+pub struct RestoreUpdatersArgs {
+    /// Paths of the agent.
+    #[command(flatten)]
+    pub paths: PathArgs,
 }
 
 /// Arguments of `image`.

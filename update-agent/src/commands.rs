@@ -4,6 +4,7 @@ mod completion;
 pub mod doctor;
 mod enroll;
 mod history;
+mod restore_updaters;
 mod run;
 mod status;
 
@@ -37,6 +38,9 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
         AgentCommand::Status(arguments) => status::print_status(&arguments, &mut out()),
         AgentCommand::History(arguments) => history::print_history(&arguments, &mut out()),
         AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, &mut out()),
+        AgentCommand::RestoreUpdaters(arguments) => {
+            restore_updaters::restore_updaters(&arguments, &mut out())
+        }
         AgentCommand::Completion(arguments) => completion::print_completion(&arguments, &mut out()),
         #[cfg(feature = "halt-points")]
         AgentCommand::Steps => run::print_steps(&mut out()),

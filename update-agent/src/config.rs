@@ -16,6 +16,7 @@ use crate::agent::Intervals;
 use crate::gate::GateSettings;
 use crate::link::{BadProxy, Proxy};
 use crate::modules::packages::PackageToolTimeouts;
+use crate::other_updaters::OtherUpdatersMode;
 use crate::reboot;
 
 pub use self::image::{HealthConfig, ImageConfig, WatchdogPolicy};
@@ -62,6 +63,8 @@ pub struct Config {
     pub reboot: RebootConfig,
     /// Time limits of apt and dpkg.
     pub packages: PackagesConfig,
+    /// What the agent does about other programs that update the machine.
+    pub other_updaters: OtherUpdatersConfig,
     /// How images are downloaded, armed and tried.
     pub image: ImageConfig,
     /// Format and level of the log.
@@ -116,6 +119,15 @@ pub struct PackagesConfig {
     pub lock_timeout: Duration,
 }
 
+/// What the agent does about other programs that update the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OtherUpdatersConfig {
+    /// Whether the agent disables unattended-upgrades and other update programs at its start. If
+    /// not set: `take_over` after `enroll --take-over`, otherwise `coexist`.
+    pub mode: Option<OtherUpdatersMode>,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -132,6 +144,7 @@ impl Default for Config {
             gate: GateConfig::default(),
             reboot: RebootConfig::default(),
             packages: PackagesConfig::default(),
+            other_updaters: OtherUpdatersConfig::default(),
             image: ImageConfig::default(),
             log: LogConfig::default(),
         }
@@ -338,8 +351,15 @@ mod tests {
             assert!(is_named, "{key}");
         }
         let parsed = load(&uncommented.join("\n")).unwrap();
-        let usual =
-            Config { state_dir: None, proxy: String::new(), no_proxy: Vec::new(), ..parsed };
+        // `coexist` is what happens without the key and without `enroll --take-over`.
+        assert_eq!(parsed.other_updaters.mode, Some(OtherUpdatersMode::Coexist));
+        let usual = Config {
+            state_dir: None,
+            proxy: String::new(),
+            no_proxy: Vec::new(),
+            other_updaters: OtherUpdatersConfig::default(),
+            ..parsed
+        };
         assert_eq!(usual, Config::default());
     }
 

@@ -1,6 +1,7 @@
 //! Facts: what the node reports about itself, for the decisions of the server.
 
 mod enrolment;
+mod foreign_changes;
 mod image;
 mod manifest;
 pub(crate) mod reboot;
@@ -23,11 +24,13 @@ use crate::modules::image::boot_control::BootControl;
 use crate::modules::image::slots::{BadImage, SlotFile};
 use crate::modules::packages::{DpkgPackage, PackageTools, PackagesModule, hex};
 use crate::os::{self, BootedImage, OsRelease};
+use crate::other_updaters::{OtherUpdaters, UPDATER_FILES};
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
 use crate::trial;
 
 pub use self::enrolment::{detect_architecture, detect_booted_image};
+pub use self::foreign_changes::ForeignChange;
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
 pub use self::updates::{AvailablePackage, HeldBackUpdate};
@@ -105,6 +108,10 @@ pub struct Facts {
     pub slots: Vec<SlotFact>,
     /// Images that failed on this node and are not tried again automatically; latest last.
     pub bad_images: Vec<BadImage>,
+    /// Other programs that update the machine, each with what it does.
+    pub other_updaters: Vec<String>,
+    /// The last change of packages that the agent did not make.
+    pub foreign_change: Option<ForeignChange>,
 }
 
 /// State of the package lists: the available updates are as old as the lists.
@@ -139,11 +146,14 @@ impl Facts {
         let held_back = self.held_back.iter_mut();
         let held_back = held_back.flat_map(|one| one.suites.iter_mut().chain(&mut one.origins));
         let lists_error = self.package_lists.iter_mut().map(|lists| &mut lists.error);
+        let foreign = self.foreign_change.iter_mut().flat_map(|change| &mut change.packages);
         let lists = self
             .reboot_required_by
             .iter_mut()
             .chain(&mut self.reboot_reasons)
             .chain(&mut self.warnings)
+            .chain(&mut self.other_updaters)
+            .chain(foreign)
             .chain(suites)
             .chain(held_back)
             .chain(lists_error);
@@ -174,6 +184,7 @@ pub struct FactsReader {
     /// Why the slots cannot be used; then `images` is `None`.
     warnings: Vec<String>,
     running: image::RunningImage,
+    other_updaters: Option<OtherUpdaters>,
     last: Option<LastRead>,
 }
 
@@ -205,6 +216,7 @@ impl FactsReader {
             images: None,
             warnings: Vec::new(),
             running: image::RunningImage::default(),
+            other_updaters: None,
             last: None,
         }
     }
@@ -222,6 +234,30 @@ impl FactsReader {
     pub fn with_boot_control(mut self, boot: Option<Arc<dyn BootControl>>) -> Self {
         self.running = image::RunningImage::from_boot_control(boot);
         self
+    }
+
+    /// Adds the other programs that update the machine.
+    #[must_use]
+    pub fn with_other_updaters(mut self, updaters: OtherUpdaters) -> Self {
+        self.other_updaters = Some(updaters);
+        self
+    }
+
+    /// Stores the present packages as the result of an attempt of the agent, so that they do not
+    /// count as changed by others. Must be called before the journal of the attempt is removed.
+    pub async fn accept_package_changes(&self) {
+        if !self.has_package_database() {
+            return;
+        }
+        match self.tools.list_packages().await {
+            Ok(packages) => {
+                foreign_changes::record_packages(&self.paths, &packages, true);
+            }
+            Err(failure) => {
+                tracing::warn!(error = %failure, "cannot read the packages after an update");
+                foreign_changes::forget_packages(&self.paths);
+            }
+        }
     }
 
     /// Reads the current facts.
@@ -250,7 +286,8 @@ impl FactsReader {
 
     /// Reads the facts of the root, from the cache if nothing has changed.
     async fn read_root(&mut self) -> Result<Facts, Failure> {
-        let stamps: Vec<_> = WATCHED_FILES.iter().map(|path| self.file_stamp(path)).collect();
+        let files = WATCHED_FILES.iter().chain(&UPDATER_FILES);
+        let stamps: Vec<_> = files.map(|path| self.file_stamp(path)).collect();
         if let Some(last) = self.last.as_mut().filter(|last| last.file_stamps == stamps) {
             let services = &mut last.facts.stale_services;
             if !services.is_empty() && last.services.elapsed() >= STALE_SERVICES_INTERVAL {
@@ -313,6 +350,10 @@ impl FactsReader {
     async fn read_uncached(&self) -> Result<Facts, Failure> {
         let kernel_release = os::kernel_release();
         let reboot = reboot::read_reboot_status(&self.paths, &kernel_release);
+        let updaters = match &self.other_updaters {
+            Some(updaters) => updaters.find().await,
+            None => Vec::new(),
+        };
         let facts = Facts {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             os_release: OsRelease::read(&self.paths),
@@ -323,6 +364,7 @@ impl FactsReader {
             reboot_required_by: reboot.by,
             stale_services: find_stale_services(&self.paths),
             reboot_reasons: reboot.reasons,
+            other_updaters: updaters.iter().map(ToString::to_string).collect(),
             ..self.read_package_facts().await?
         };
         Ok(facts.truncate_texts())
@@ -334,14 +376,15 @@ impl FactsReader {
 
     /// Reads the facts of dpkg and apt. In an image without them there are none.
     async fn read_package_facts(&self) -> Result<Facts, Failure> {
-        let is_managed = self.is_managing_packages();
-        if !is_managed && !os::has_dpkg(&self.paths) {
+        if !self.has_package_database() {
             return Ok(Facts {
                 architecture: os::debian_architecture(&os::machine()).to_owned(),
                 ..Facts::default()
             });
         }
         let packages = self.tools.list_packages().await?;
+        let by_agent = foreign_changes::is_agent_changing(&self.paths);
+        let foreign_change = foreign_changes::record_packages(&self.paths, &packages, by_agent);
         let architecture = self.tools.architecture().await?;
         let audit = self.tools.audit().await?;
         let updates = self.available_updates(&packages, &architecture).await;
@@ -353,9 +396,15 @@ impl FactsReader {
             audit: truncate_text(&audit, MAX_AUDIT_BYTES),
             packages_digest: Some(Sha256::digest(manifest::to_json(&packages)).into()),
             held_back: updates.held_back,
-            package_lists: is_managed.then_some(lists),
+            foreign_change,
+            package_lists: self.is_managing_packages().then_some(lists),
             ..Facts::default()
         })
+    }
+
+    /// Whether the root has packages. An image may have none.
+    fn has_package_database(&self) -> bool {
+        self.is_managing_packages() || os::has_dpkg(&self.paths)
     }
 }
 

@@ -31,6 +31,7 @@ pub mod modules;
 pub mod node;
 pub mod notify;
 pub mod os;
+pub mod other_updaters;
 pub mod owner;
 pub mod paths;
 pub mod reboot;

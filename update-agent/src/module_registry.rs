@@ -21,6 +21,7 @@ use crate::modules::packages::PackageTools;
 use crate::modules::{AnyModule, MODULES};
 use crate::node::{self, Node, NodeCertificates, NodeError};
 use crate::os;
+use crate::other_updaters::OtherUpdaters;
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
 use crate::reboot::{NoReboot, RebootControl, SystemReboot};
@@ -155,6 +156,17 @@ impl<'a> ModuleRegistry<'a> {
         FactsReader::new(self.package_tools(), self.paths.clone(), modules, owner)
             .with_images(images.map(|images| Arc::clone(&images.slots)), warnings)
             .with_boot_control(images.map(|images| Arc::clone(&images.boot)))
+            .with_other_updaters(self.other_updaters())
+    }
+
+    /// The other programs that update the managed root.
+    pub fn other_updaters(&self) -> OtherUpdaters {
+        OtherUpdaters::new(
+            Arc::clone(&self.runner),
+            self.paths.clone(),
+            self.config.other_updaters.mode,
+            self.has_systemd(),
+        )
     }
 
     /// Whether packages can be changed: always, except in an image that has no dpkg or is

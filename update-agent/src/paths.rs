@@ -144,6 +144,16 @@ impl AgentPaths {
         self.inside("/etc/evenkeel/limits.toml")
     }
 
+    /// What is disabled of other update programs.
+    pub fn other_updaters(&self) -> PathBuf {
+        self.state.join("other-updaters.json")
+    }
+
+    /// The packages as the agent last saw them.
+    pub fn package_versions(&self) -> PathBuf {
+        self.state.join("package-versions.json")
+    }
+
     /// The agent's last status, for `status`.
     pub fn status(&self) -> PathBuf {
         self.state.join("status.json")

@@ -5,8 +5,8 @@ use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_proto::agent::{
-    AvailablePackage, BootedImage, Facts, HeldBackCause, HeldBackPackage, PackageLists,
-    PollRequest, PollResponse, StaleService,
+    AvailablePackage, BootedImage, Facts, ForeignChange, HeldBackCause, HeldBackPackage,
+    PackageLists, PollRequest, PollResponse, StaleService,
 };
 use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
@@ -76,6 +76,42 @@ async fn a_package_list_is_requested_once_and_stored_once_for_all_nodes() {
         Some(sha256(PACKAGE_LIST)),
         "the stored list stays until the new one arrives"
     );
+}
+
+#[tokio::test]
+async fn other_update_programs_are_a_condition_and_packages_changed_by_others_are_stored() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let change = ForeignChange {
+        changed_at: Some(prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }),
+        count: 30,
+        packages: vec!["curl:amd64 1.0 -> 1.1\0".into(); 30],
+    };
+    let reported = Facts {
+        other_updaters: vec![
+            "unattended-upgrades installs updates by itself".into(),
+            "snapd refreshes snaps by itself".into(),
+        ],
+        foreign_change: Some(change),
+        ..facts()
+    };
+    server.report_facts(&node, reported).await;
+    let state = server.node_state(&node).await;
+    assert_eq!(state.conditions[0].kind, ConditionKind::OtherUpdaters);
+    assert_eq!(
+        state.conditions[0].text,
+        "unattended-upgrades installs updates by itself; snapd refreshes snaps by itself"
+    );
+    let stored = &state.facts["foreignChange"];
+    assert_eq!(stored["count"], 30);
+    assert_eq!(stored["changedAt"], "2027-01-15T08:00:00Z");
+    assert_eq!(stored["packages"].as_array().expect("a list").len(), 20, "{stored}");
+    assert_eq!(state.facts["otherUpdaters"][1], "snapd refreshes snaps by itself");
+
+    server.report_facts(&node, facts()).await;
+    let state = server.node_state(&node).await;
+    assert!(state.conditions.is_empty(), "{:?}", state.conditions);
+    assert!(state.facts["foreignChange"].is_null());
 }
 
 #[tokio::test]

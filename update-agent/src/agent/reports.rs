@@ -51,6 +51,9 @@ impl Agent {
         if entry.phase == Phase::Ended {
             self.set_waiting_reason(String::new());
             self.record_end(&entry);
+            if entry.events.iter().any(|event| event.kind == EventKind::Began) {
+                self.facts.accept_package_changes().await;
+            }
         }
         if entry.phase == Phase::Rebooting && entry.reboot_is_the_change {
             // Any reset applies the prepared change, so a slow server must not delay the supervised

@@ -2,6 +2,7 @@
 //! nothing and may run while the agent runs.
 
 mod machine;
+mod other_updaters;
 mod server;
 mod setup;
 
@@ -94,6 +95,7 @@ pub async fn run_checks(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
         findings.extend((kind.diagnose)(registry).await);
     }
     findings.extend(machine::check_machine(registry).await);
+    findings.push(other_updaters::check_other_updaters(registry).await);
     findings
 }
 

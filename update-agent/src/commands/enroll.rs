@@ -17,8 +17,10 @@ use crate::durable;
 use crate::facts;
 use crate::identity::{Identity, MachineMarks};
 use crate::link::{Applicant, Enrollment, GrpcLink, JoinToken, LinkError, ServerLink, Trust};
+use crate::module_registry::ModuleRegistry;
 use crate::node::{self, Node, NodeCertificates, NodeError};
 use crate::os::OsRelease;
+use crate::other_updaters::{OtherUpdaters, OtherUpdatersMode};
 use crate::paths::AgentPaths;
 
 /// How long an overloaded server is tried again.
@@ -29,18 +31,47 @@ pub fn enroll(arguments: &EnrollArgs) -> anyhow::Result<ExitCode> {
     let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;
     let token = JoinToken::parse(&token_text(arguments)?)?;
+    anyhow::ensure!(
+        !(arguments.take_over && config.other_updaters.mode == Some(OtherUpdatersMode::Coexist)),
+        "--take-over contradicts `mode = \"coexist\"` in [other_updaters] of the configuration; remove one of them"
+    );
     paths.prepare()?;
     let _lock = AgentLock::acquire(&paths.lock())?;
     forget_copied_identity(&paths)?;
-    let enrolled = build_runtime()?.block_on(enroll_machine(arguments, &token, &config, &paths))?;
+    let runtime = build_runtime()?;
+    let enrolled = runtime.block_on(enroll_machine(arguments, &token, &config, &paths))?;
+    let mut out = io::stdout();
     writeln!(
-        io::stdout(),
+        out,
         "enrolled as {} ({}) in the project {}",
-        enrolled.host_id,
-        enrolled.instance_id,
-        enrolled.project
+        enrolled.host_id, enrolled.instance_id, enrolled.project
     )?;
+    let updaters = ModuleRegistry::new(&config, &paths).other_updaters();
+    runtime.block_on(handle_other_updaters(arguments, &updaters, &mut out))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Disables other update programs if that was requested, and prints those that stay active.
+async fn handle_other_updaters(
+    arguments: &EnrollArgs,
+    updaters: &OtherUpdaters,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    if arguments.take_over {
+        let taken = updaters.take_over().await;
+        taken.context(
+            "the machine is enrolled, but other update programs could not be disabled; run `evenkeel-agent doctor`",
+        )?;
+    }
+    for updater in updaters.find().await {
+        let effect = match (updater.advice, updaters.is_take_over()) {
+            ("", true) => "the agent disables it when it starts",
+            ("", false) => "--take-over would disable it",
+            (advice, _) => advice,
+        };
+        writeln!(out, "note: {updater}; {effect}")?;
+    }
+    Ok(())
 }
 
 /// Removes the identity that a copied disk has brought from another machine.

@@ -57,6 +57,7 @@ pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
                 return Ok(startup::wait_for_reset(life, manager, (&config, &paths), &why).await);
             }
         };
+        registry.other_updaters().apply_mode().await;
         let context = (warnings, Arc::clone(&manager));
         let mut agent = build_agent(arguments, &registry, &node, &life, context)?;
         tracing::info!(host = node.host_id, server = node.server, root = %paths.root().display(), "agent started");

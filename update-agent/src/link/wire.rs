@@ -10,7 +10,7 @@ use prost_types::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::{Applicant, Enrollment, LinkError, PollAnswer, PollQuery, StartPermit};
-use crate::facts::{Facts, PackageLists};
+use crate::facts::{Facts, ForeignChange, PackageLists};
 use crate::grants::{GrantWindow, OfflineGrant};
 use crate::identity;
 use crate::journal::JournalEntry;
@@ -211,6 +211,8 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         bad_images: bad_images.collect(),
         slots: slots.collect(),
         package_lists: facts.package_lists.as_ref().map(package_lists_message),
+        other_updaters: facts.other_updaters.clone(),
+        foreign_change: facts.foreign_change.as_ref().map(foreign_change_message),
     }
 }
 
@@ -218,6 +220,14 @@ fn package_lists_message(lists: &PackageLists) -> pb::PackageLists {
     pb::PackageLists {
         refreshed_at: lists.refreshed_at.map(timestamp_message),
         error: lists.error.clone(),
+    }
+}
+
+fn foreign_change_message(change: &ForeignChange) -> pb::ForeignChange {
+    pb::ForeignChange {
+        changed_at: change.at.map(timestamp_message),
+        count: change.count,
+        packages: change.packages.clone(),
     }
 }
 

@@ -77,7 +77,7 @@ async fn a_healthy_node_passes_all_checks() {
     let node = enrolled_node(&server).await;
     let results = findings(&node).await;
     assert!(problems(&results).is_empty(), "{results:?}");
-    for check in ["server", "clock", "dpkg", "dpkg's lock", "lists", "limits"] {
+    for check in ["server", "clock", "dpkg", "dpkg's lock", "lists", "limits", "other updaters"] {
         finding(&results, check);
     }
     assert_eq!(node.state_files(), ["ca.pem", "credential", "node.json"]);
@@ -232,6 +232,23 @@ async fn a_required_reboot_is_a_warning_with_its_reasons() {
     let reboot = finding(&results, "reboot");
     assert_eq!(reboot.outcome, CheckOutcome::Warning);
     assert_eq!(reboot.result, "is required: libc6 asks for it");
+}
+
+#[tokio::test]
+async fn other_update_programs_are_a_warning() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    let unit = "/usr/lib/systemd/system/snapd.service";
+    let enabled = "/etc/systemd/system/multi-user.target.wants/snapd.service";
+    for path in [unit, enabled] {
+        let file = node.paths().inside(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "[Unit]\n").unwrap();
+    }
+    let results = findings(&node).await;
+    assert_eq!(problems(&results), [("other updaters", CheckOutcome::Warning)]);
+    let advice = &finding(&results, "other updaters").advice;
+    assert!(advice.contains("snap refresh --hold"), "{advice}");
 }
 
 #[tokio::test]

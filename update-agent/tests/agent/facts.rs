@@ -136,3 +136,54 @@ async fn a_node_whose_packages_cannot_be_read_still_sends_facts() {
     assert_eq!(reported.warnings, [""; 0]);
     assert!(!reported.installed_digest.is_empty());
 }
+
+fn add_unattended_upgrades(node: &TestNode) {
+    let paths = node.paths();
+    let timer = "/usr/lib/systemd/system/apt-daily-upgrade.timer";
+    let enabled = "/etc/systemd/system/timers.target.wants/apt-daily-upgrade.timer";
+    for path in [timer, "/usr/bin/unattended-upgrade", enabled] {
+        let file = paths.inside(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "[Timer]\n").unwrap();
+    }
+    node.packages().apt_settings = "APT::Periodic::Unattended-Upgrade \"1\";\n".into();
+}
+
+#[tokio::test]
+async fn other_update_programs_are_reported_as_soon_as_they_are_active() {
+    let node = TestNode::new();
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap();
+    assert_eq!(facts(&node).other_updaters, [""; 0]);
+    add_unattended_upgrades(&node);
+    agent.run_once().await.unwrap();
+    // The server requests changed facts after the poll that announces them.
+    agent.run_once().await.unwrap();
+    let expected = ["unattended-upgrades installs updates by itself"];
+    assert_eq!(facts(&node).other_updaters, expected);
+}
+
+#[tokio::test]
+async fn packages_that_others_change_are_reported_but_not_those_of_the_agent() {
+    let node = TestNode::in_window();
+    let status = node.paths().inside("/var/lib/dpkg/status");
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap();
+    assert_eq!(node.packages().installed["app"].0, "2", "the agent has updated it");
+    std::fs::write(&status, "as the agent wrote it").unwrap();
+    agent.run_once().await.unwrap();
+    assert_eq!(facts(&node).foreign_change, None);
+
+    node.server().target = None;
+    let newer = ("3".to_owned(), "installed".to_owned());
+    node.packages().installed.insert("lib".into(), newer);
+    node.packages().offered.insert("lib".into(), "3".into());
+    std::fs::write(&status, "as somebody else wrote it").unwrap();
+    agent.run_once().await.unwrap();
+    agent.run_once().await.unwrap();
+    let change = facts(&node).foreign_change.unwrap();
+    assert_eq!((change.count, change.packages), (1, vec!["lib:all 2 -> 3".to_owned()]));
+    assert!(change.at.is_some());
+    node.run_once().await.unwrap();
+    assert!(facts(&node).foreign_change.is_some(), "also after a restart");
+}

@@ -12,7 +12,9 @@ use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::{Image, OsKind, Sha256};
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::text::{cut, cut_list, storable};
-use evenkeel_proto::agent::{AvailablePackage, Facts, HeldBackCause, HeldBackPackage};
+use evenkeel_proto::agent::{
+    AvailablePackage, Facts, ForeignChange, HeldBackCause, HeldBackPackage,
+};
 use evenkeel_store::nodes::{BootedImage, NodeState};
 use evenkeel_store::{StoreError, os_profiles};
 use prost::Message as _;
@@ -22,6 +24,7 @@ use sha2::Digest as _;
 use crate::evaluate::version_ages;
 use crate::grpc::agent::slots;
 use crate::node_transaction::NodeTransaction;
+use crate::wire::agent::parse_instant;
 
 /// The maximum number of packages in a list, and of entries in any other list.
 const MAX_PACKAGES: usize = 100_000;
@@ -43,6 +46,10 @@ const MAX_AGENT_ERRORS: usize = 20;
 const MAX_AGENT_ERROR_BYTES: usize = 500;
 const MAX_LIMITS_BYTES: usize = 2_000;
 
+/// The maximum number of other update programs, and of packages of a foreign change, that are stored.
+const MAX_OTHER_UPDATERS: usize = 20;
+const MAX_FOREIGN_PACKAGES: usize = 20;
+
 /// The maximum length of the text of a condition, in bytes.
 const MAX_CONDITION_BYTES: usize = 2_000;
 
@@ -57,6 +64,8 @@ pub struct ParsedFacts {
     available: (String, Option<(ConditionKind, String)>),
     /// The condition that the agent reports errors.
     agent_error: Option<(ConditionKind, String)>,
+    /// The condition that other programs update the machine.
+    other_updaters: Option<(ConditionKind, String)>,
     bad_images: Vec<Sha256>,
     json: Value,
     summary: FactsSummary,
@@ -80,6 +89,7 @@ pub fn parse(facts: Facts, digest: Vec<u8>) -> Result<ParsedFacts, Invalid> {
         versions: version_ages::available_versions(&facts),
         available: available_packages(&facts.available),
         agent_error: agent_error_condition(&agent_errors),
+        other_updaters: other_updaters_condition(&other_updaters(&facts)),
         bad_images: slots::bad_image_digests(&facts.bad_images),
         json: facts_json(&facts, &agent_errors),
         summary: summary::summarize(&facts),
@@ -105,6 +115,8 @@ pub fn apply(node: &mut NodeState, facts: ParsedFacts, now: Time) {
     let outdated = summary::lists_condition(&facts.summary, now);
     let is_it = |kind| kind == ConditionKind::PackageListsOutdated;
     condition::replace(&mut node.conditions, is_it, outdated, now);
+    let is_it = |kind| kind == ConditionKind::OtherUpdaters;
+    condition::replace(&mut node.conditions, is_it, facts.other_updaters, now);
     node.bad_images = slots::merge_bad_images(&node.bad_images, facts.bad_images, now);
     node.facts = facts.json;
     node.facts_summary = facts.summary;
@@ -135,6 +147,24 @@ fn agent_errors(facts: &Facts) -> Vec<String> {
 fn agent_error_condition(agent_errors: &[String]) -> Option<(ConditionKind, String)> {
     let text = agent_errors.join("; ");
     (!text.is_empty()).then(|| (ConditionKind::AgentError, cut(&text, MAX_CONDITION_BYTES)))
+}
+
+/// The other programs that update the machine, each with what it does.
+fn other_updaters(facts: &Facts) -> Vec<String> {
+    cut_list(&facts.other_updaters, MAX_OTHER_UPDATERS, MAX_AGENT_ERROR_BYTES)
+}
+
+fn other_updaters_condition(updaters: &[String]) -> Option<(ConditionKind, String)> {
+    let text = updaters.join("; ");
+    (!text.is_empty()).then(|| (ConditionKind::OtherUpdaters, cut(&text, MAX_CONDITION_BYTES)))
+}
+
+fn foreign_change_json(change: &ForeignChange) -> Value {
+    json!({
+        "changedAt": change.changed_at.and_then(parse_instant),
+        "count": change.count,
+        "packages": cut_list(&change.packages, MAX_FOREIGN_PACKAGES, MAX_AGENT_ERROR_BYTES),
+    })
 }
 
 /// As many available updates as fit, as JSON, and a condition if the list was cut.
@@ -218,6 +248,8 @@ fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
         "badImages": slots::failed_images(&facts.bad_images),
         "audit": facts.audit,
         "agentErrors": agent_errors,
+        "otherUpdaters": other_updaters(facts),
+        "foreignChange": facts.foreign_change.as_ref().map(foreign_change_json),
         "limits": cut(&storable(&facts.limits), MAX_LIMITS_BYTES),
     })
 }

@@ -18,6 +18,7 @@ use evenkeel_update_agent::modules::packages::{
     PackageReport, PackageToolTimeouts, PackageTools, PackagesModule,
 };
 use evenkeel_update_agent::modules::{AnyModule, Module as _};
+use evenkeel_update_agent::other_updaters::OtherUpdaters;
 use evenkeel_update_agent::owner::Owner;
 use evenkeel_update_agent::paths::AgentPaths;
 use tokio_util::sync::CancellationToken;
@@ -129,12 +130,15 @@ impl TestNode {
         self.machine().boots += 1;
     }
 
-    /// The files in the agent's state folder, without the history and the status.
+    /// The files in the agent's state folder, without those that every agent writes: the history, the status and the
+    /// versions of the packages.
     pub fn state_files(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.paths().state()).unwrap();
         let mut names: Vec<_> = files
             .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .filter(|name| !["history.json", "status.json"].contains(&name.as_str()))
+            .filter(|name| {
+                !["history.json", "status.json", "package-versions.json"].contains(&name.as_str())
+            })
             .collect();
         names.sort();
         names
@@ -194,7 +198,13 @@ impl TestNode {
                 self.paths(),
                 engine.module_names(),
                 Arc::clone(&owner),
-            ),
+            )
+            .with_other_updaters(OtherUpdaters::new(
+                self.system.clone(),
+                self.paths(),
+                None,
+                false,
+            )),
             engine,
             link: self.link.clone(),
             clock,

@@ -51,6 +51,8 @@ pub struct FakePackages {
     pub install_duration: Option<(TestClock, TimeDelta)>,
     /// The next installation hangs after the first package was unpacked.
     pub hang: bool,
+    /// Output of `apt-config dump`.
+    pub apt_settings: String,
 }
 
 /// The tools of a system. Every change is logged.
@@ -405,6 +407,7 @@ impl Runner for FakeSystem {
             "dpkg-query" => self.list(),
             "dpkg" => self.dpkg(options, operands),
             "apt-mark" => self.mark(options, operands),
+            "apt-config" => success_output(self.packages.lock().unwrap().apt_settings.clone()),
             other => panic!("unknown program {other}"),
         })
     }

@@ -1,0 +1,41 @@
+//! Settings of apt that start its periodic work.
+
+use std::collections::BTreeMap;
+
+/// The output of `apt-config dump`. Names of settings are case-insensitive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct AptSettings(BTreeMap<String, String>);
+
+impl AptSettings {
+    /// Parses lines such as `APT::Periodic::Enable "1";`. Skips other lines.
+    pub(super) fn parse(dump: &str) -> Self {
+        let settings = dump.lines().filter_map(|line| {
+            let (name, value) = line.split_once(' ')?;
+            let value = value.trim().strip_prefix('"')?.strip_suffix("\";")?;
+            Some((name.to_ascii_lowercase(), value.to_owned()))
+        });
+        Self(settings.collect())
+    }
+
+    fn value(&self, name: &str) -> &str {
+        self.0.get(&name.to_ascii_lowercase()).map_or("", String::as_str)
+    }
+
+    /// Whether apt's timers do this work, one of the settings `APT::Periodic::…`. As in
+    /// `/usr/lib/apt/apt.systemd.daily`, work without a setting is off.
+    pub(super) fn is_periodic(&self, name: &str) -> bool {
+        let is_on = |value: &str| {
+            let number = value.trim_end_matches(['s', 'm', 'h', 'd']);
+            // `always` is valid, too.
+            !value.is_empty() && number.parse::<u64>().ok() != Some(0)
+        };
+        self.value("APT::Periodic::Enable") != "0"
+            && is_on(self.value(&format!("APT::Periodic::{name}")).trim())
+    }
+
+    /// Whether unattended-upgrades restarts the machine if a package requires it.
+    pub(super) fn reboots_automatically(&self) -> bool {
+        let value = self.value("Unattended-Upgrade::Automatic-Reboot").to_ascii_lowercase();
+        matches!(value.as_str(), "1" | "true" | "yes" | "on" | "with" | "enable")
+    }
+}
