@@ -4,6 +4,7 @@
 //! so several run at the same time.
 
 mod booted;
+mod booted_package;
 mod cut;
 mod image_cut;
 mod kill;
