@@ -7,6 +7,7 @@
 pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
+mod trusted_path;
 
 use std::fs;
 use std::io;
@@ -18,6 +19,8 @@ use crate::model::tail;
 use crate::owner::check_only_root_writes;
 use crate::paths::AgentPaths;
 use crate::runner::{Command, RunError, Runner};
+
+use self::trusted_path::{UntrustedPath, resolve_trusted_path};
 
 /// Exit status that means "not yet" (`EX_TEMPFAIL`). Any other status but 0 means the same, and
 /// that the hook is broken.
@@ -110,18 +113,18 @@ impl ProgramFolder {
         let Self { folder, kind } = self;
         let unreadable =
             |error: io::Error| format!("the {kind}s in {folder} cannot be read: {error}");
-        let path = paths.inside(folder);
-        let metadata = match fs::metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            result => result.map_err(unreadable)?,
+        let path = match resolve_trusted_path(paths.root(), Path::new(folder)) {
+            Ok(path) => path,
+            Err(UntrustedPath::Unreadable { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                return Ok(Vec::new());
+            }
+            Err(UntrustedPath::Unreadable { source, .. }) => return Err(unreadable(source)),
+            Err(error @ UntrustedPath::Writable { .. }) => {
+                return Err(format!("the {kind}s in {folder} are not run: {error}"));
+            }
         };
-        let refuse = |why: String| format!("the {kind}s in {folder} are not run: {why}");
-        check_only_root_writes(&metadata).map_err(refuse)?;
-        // A user who can write to a parent folder could replace the whole folder.
-        for above in path.ancestors().skip(1).take(2) {
-            let metadata = fs::metadata(above).map_err(unreadable)?;
-            check_only_root_writes(&metadata).map_err(refuse)?;
-        }
         let mut names = Vec::new();
         for entry in fs::read_dir(&path).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
@@ -129,7 +132,7 @@ impl ProgramFolder {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            if is_valid_name(&name) && self.is_program(&entry.path(), &name)? {
+            if is_valid_name(&name) && self.is_program(paths.root(), &name)? {
                 names.push(name);
             }
         }
@@ -138,13 +141,12 @@ impl ProgramFolder {
     }
 
     /// Whether a file is a program to run. An executable file that other users can write to is an
-    /// error: ignoring it would ignore its objection.
-    fn is_program(self, path: &Path, name: &str) -> Result<bool, String> {
+    /// error: ignoring it would ignore its objection. The same applies to a link without a target.
+    fn is_program(self, root: &Path, name: &str) -> Result<bool, String> {
         let refuse = |why: String| format!("the {} {name} is not run: {why}", self.kind);
-        let metadata = fs::symlink_metadata(path).map_err(|error| refuse(error.to_string()))?;
-        if metadata.is_symlink() {
-            return Err(refuse("it is a symbolic link".to_owned()));
-        }
+        let file = resolve_trusted_path(root, &Path::new(self.folder).join(name))
+            .map_err(|error| refuse(error.to_string()))?;
+        let metadata = fs::symlink_metadata(file).map_err(|error| refuse(error.to_string()))?;
         if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
             return Ok(false);
         }

@@ -96,11 +96,6 @@ async fn a_hook_that_others_can_write_is_not_run_and_blocks_the_change() {
     assert_eq!(why, "the hook 10-a is not run: users other than root may write to it");
 
     fs::remove_file(&path).unwrap();
-    std::os::unix::fs::symlink("/bin/true", &path).unwrap();
-    let why = run_test_hooks(root.path(), &runner).await.unwrap_err();
-    assert_eq!(why, "the hook 10-a is not run: it is a symbolic link");
-
-    fs::remove_file(&path).unwrap();
     for folder in path.ancestors().skip(1).take(3) {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
         let why = run_test_hooks(root.path(), &runner).await.unwrap_err();
@@ -108,6 +103,34 @@ async fn a_hook_that_others_can_write_is_not_run_and_blocks_the_change() {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     }
     assert!(runner.commands().is_empty());
+}
+
+#[tokio::test]
+async fn a_linked_hook_is_run_if_only_root_can_change_its_target() {
+    let root = tempfile::tempdir().unwrap();
+    let hook = add_hook(root.path(), "10-a");
+    let path = root.path().join(hook.trim_start_matches('/'));
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/opt/app/drain", &path).unwrap();
+    let runner = FakeRunner::default().returns(&hook, 0, "");
+    let why = run_test_hooks(root.path(), &runner).await.unwrap_err();
+    assert!(why.starts_with("the hook 10-a is not run: cannot read /opt"), "{why}");
+
+    fake::add_program(root.path(), "/opt/app", "drain");
+    run_test_hooks(root.path(), &runner).await.unwrap();
+    assert_eq!(runner.commands(), [hook]);
+
+    let target = root.path().join("opt/app/drain");
+    for (file, mode) in [(target.clone(), 0o777), (root.path().join("opt"), 0o775)] {
+        let before = fs::metadata(&file).unwrap().permissions();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let why = run_test_hooks(root.path(), &runner).await.unwrap_err();
+        assert!(why.ends_with("users other than root may write to it"), "{why}");
+        fs::set_permissions(&file, before).unwrap();
+    }
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
+    run_test_hooks(root.path(), &runner).await.unwrap();
+    assert_eq!(runner.commands().len(), 1, "a file that is not executable is skipped");
 }
 
 #[test]
