@@ -1,6 +1,7 @@
 //! Configuration of the agent: the file and the variables `EVENKEEL_AGENT_…`.
 
 mod image;
+mod password;
 mod settings_error;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::other_updaters::OtherUpdatersMode;
 use crate::reboot;
 
 pub use self::image::{HealthConfig, ImageConfig, WatchdogPolicy};
+pub use self::password::check_password_file;
 pub use self::settings_error::describe_settings_error;
 
 /// Default path of the configuration file. It may be missing.
@@ -52,8 +54,8 @@ pub struct Config {
     /// How long the agent waits for the current step when it is stopped.
     #[serde(with = "humantime_serde")]
     pub stop_grace_period: Duration,
-    /// Proxy to reach the server, `http://[USER:PASSWORD@]HOST:PORT`; empty for none. apt has its
-    /// own setting.
+    /// Proxy to reach the server, `http://[USER:PASSWORD@]HOST:PORT`; empty for none. With a password,
+    /// only root may read the file: mode 0600. apt has its own setting.
     pub proxy: String,
     /// Hosts that are reached without the proxy: names, addresses, `.domains`, or `*` for all.
     pub no_proxy: Vec<String>,

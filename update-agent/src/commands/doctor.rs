@@ -7,12 +7,14 @@ mod server;
 mod setup;
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 
 use super::{build_runtime, load_config};
 use crate::cli::{self, OutputFormat};
+use crate::config::check_password_file;
 use crate::module_registry::ModuleRegistry;
 use crate::modules::MODULES;
 use crate::text;
@@ -68,7 +70,9 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
     let findings = match load_config(&arguments.paths) {
         Ok((config, paths)) => {
             let registry = ModuleRegistry::new(&config, &paths);
-            build_runtime()?.block_on(run_checks(&registry))
+            let mut findings = build_runtime()?.block_on(run_checks(&registry));
+            findings.push(check_password(arguments.paths.config.as_deref()));
+            findings
         }
         Err(error) => vec![DoctorFinding::failed(
             "configuration",
@@ -85,6 +89,16 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
     }
     let has_failures = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);
     Ok(if has_failures { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Checks that no other user can read a password in the configuration file.
+fn check_password(file: Option<&Path>) -> DoctorFinding {
+    match check_password_file(file) {
+        Ok(()) => {
+            DoctorFinding::passed("password", "other users can read no password of the agent")
+        }
+        Err(problem) => DoctorFinding::failed("password", problem, ""),
+    }
 }
 
 /// Runs all checks and returns the findings in the order in which problems are best fixed.
@@ -124,6 +138,8 @@ fn print_findings(findings: &[DoctorFinding], out: &mut impl Write) -> io::Resul
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::cli::PathArgs;
 
@@ -143,6 +159,22 @@ mod tests {
              fix them\n\
              1 check failed, warnings: 0\n"
         );
+    }
+
+    #[test]
+    fn a_password_that_other_users_can_read_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("agent.toml");
+        std::fs::write(&config, "proxy = \"http://keel:secret@proxy:3128\"").unwrap();
+        let set_mode = |mode| {
+            std::fs::set_permissions(&config, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set_mode(0o644);
+        let finding = check_password(Some(&config));
+        assert_eq!(finding.outcome, CheckOutcome::Failed);
+        assert!(finding.result.contains("chmod 600"), "{finding:?}");
+        set_mode(0o600);
+        assert_eq!(check_password(Some(&config)).outcome, CheckOutcome::Passed);
     }
 
     #[test]

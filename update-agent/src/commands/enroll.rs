@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{build_runtime, load_config};
 use crate::agent_lock::AgentLock;
 use crate::cli::EnrollArgs;
-use crate::config::Config;
+use crate::config::{Config, check_password_file};
 use crate::durable;
 use crate::facts;
 use crate::identity::{Identity, MachineMarks};
@@ -35,6 +35,7 @@ pub fn enroll(arguments: &EnrollArgs) -> anyhow::Result<ExitCode> {
         !(arguments.take_over && config.other_updaters.mode == Some(OtherUpdatersMode::Coexist)),
         "--take-over contradicts `mode = \"coexist\"` in [other_updaters] of the configuration; remove one of them"
     );
+    check_password_file(arguments.paths.config.as_deref()).map_err(anyhow::Error::msg)?;
     paths.prepare()?;
     let _lock = AgentLock::acquire(&paths.lock())?;
     forget_copied_identity(&paths)?;

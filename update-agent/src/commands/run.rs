@@ -10,6 +10,7 @@ use super::{build_runtime, load_config};
 use crate::agent::{Agent, AgentParts};
 use crate::agent_lock::AgentLock;
 use crate::cli::RunArgs;
+use crate::config::check_password_file;
 use crate::identity::MachineMarks;
 use crate::journal::{FileJournal, Journal};
 use crate::module_registry::ModuleRegistry;
@@ -29,6 +30,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
     let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;
+    warn_about_password(arguments);
     let node = Node::load(&paths)?;
     paths.prepare()?;
     let _lock = AgentLock::acquire(&paths.lock())?;
@@ -96,6 +98,14 @@ pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
     // A disk that hangs must not keep the process from ending.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     end
+}
+
+/// A running agent continues, because a node without its agent gets no updates. `enroll` refuses
+/// such a file, and `doctor` fails.
+fn warn_about_password(arguments: &RunArgs) {
+    if let Err(problem) = check_password_file(arguments.paths.config.as_deref()) {
+        tracing::warn!("{problem}");
+    }
 }
 
 fn build_agent(
