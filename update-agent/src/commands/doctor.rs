@@ -3,6 +3,7 @@
 
 mod machine;
 mod other_updaters;
+mod platform;
 mod server;
 mod setup;
 
@@ -25,6 +26,8 @@ use crate::text;
 pub enum CheckOutcome {
     /// Everything is in order.
     Passed,
+    /// Something that Evenkeel does not update; nothing is wrong.
+    Note,
     /// Updates work, but an operator should know of this.
     Warning,
     /// Updates do not work, or not correctly.
@@ -110,6 +113,7 @@ pub async fn run_checks(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     }
     findings.extend(machine::check_machine(registry).await);
     findings.push(other_updaters::check_other_updaters(registry).await);
+    findings.extend(platform::check_platform(registry));
     findings
 }
 
@@ -120,6 +124,7 @@ fn print_findings(findings: &[DoctorFinding], out: &mut impl Write) -> io::Resul
     for finding in findings {
         let mark = match finding.outcome {
             CheckOutcome::Passed => "ok",
+            CheckOutcome::Note => "note",
             CheckOutcome::Warning => "warn",
             CheckOutcome::Failed => "FAIL",
         };
