@@ -4,6 +4,7 @@ mod actions;
 mod long_poll;
 mod offline;
 mod planning_lock;
+mod refresh_schedule;
 mod reports;
 mod shutdown_guard;
 mod warnings;
@@ -29,12 +30,14 @@ use crate::journal::{JournalEntry, JournalError, Phase};
 use crate::link::{LinkError, ServerLink};
 use crate::model::{Action, Decision};
 use crate::modules::TryKind;
+use crate::node::Node;
 use crate::notify::{ServiceManager, ServiceState};
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
 use crate::status::StatusFile;
 
 use self::long_poll::{IdlePeriod, LongPollTerms, PollResult};
+use self::refresh_schedule::RefreshSchedule;
 
 pub use self::planning_lock::PlanningLock;
 pub use self::shutdown_guard::ShutdownGuard;
@@ -106,6 +109,8 @@ pub struct Agent {
     status: StatusFile,
     history: HistoryFile,
     grants: GrantFile,
+    refresh_schedule: RefreshSchedule,
+    started: DateTime<Utc>,
     loop_state: LoopState,
 }
 
@@ -122,6 +127,8 @@ struct LoopState {
     sent_facts_digest: Option<[u8; 32]>,
     /// Last refresh of what the modules know about the outside, successful or not.
     refreshed: Option<DateTime<Utc>>,
+    /// When a refresh that failed temporarily is tried again.
+    refresh_retry: Option<DateTime<Utc>>,
     /// Key of the target that was last prepared without an attempt, and when.
     last_prepared: Option<(String, DateTime<Utc>)>,
     /// Last decision of the server, as text.
@@ -190,7 +197,10 @@ impl Agent {
         let status = StatusFile::load(&parts.paths.status());
         let history = HistoryFile::new(parts.paths.history());
         let grants = GrantFile::load(&parts.paths.grant());
+        let uuid = Node::load(&parts.paths).ok().map(|node| node.uuid);
         Self {
+            refresh_schedule: RefreshSchedule::new(parts.intervals.refresh_interval, uuid),
+            started: parts.clock.now(),
             engine: parts.engine,
             link: Arc::new(parts.link),
             facts: parts.facts,

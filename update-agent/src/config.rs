@@ -38,7 +38,7 @@ pub struct Config {
     /// Time limit for an answer of the server, in addition to the duration of a long poll.
     #[serde(with = "humantime_serde")]
     pub call_timeout: Duration,
-    /// Maximum age of the package lists.
+    /// Maximum age of the package lists. Each node refreshes them at its own time in this interval.
     #[serde(with = "humantime_serde")]
     pub refresh_interval: Duration,
     /// Minimum time between two preparations of the same update ahead of its window if there was
@@ -119,6 +119,10 @@ pub struct PackagesConfig {
     /// Time limit for dpkg's lock.
     #[serde(with = "humantime_serde")]
     pub lock_timeout: Duration,
+    /// Maximum download rate of packages and package lists in bytes per second, or a number with
+    /// `KiB`, `MiB` or `GiB`; 0 for none. A lower limit of the policy takes precedence.
+    #[serde(deserialize_with = "deserialize_bytes")]
+    pub max_download_rate: u64,
 }
 
 /// What the agent does about other programs that update the machine.
@@ -177,6 +181,7 @@ impl Default for PackagesConfig {
             download_timeout: Duration::from_hours(6),
             apply_timeout: Duration::from_hours(1),
             lock_timeout: Duration::from_mins(5),
+            max_download_rate: 0,
         }
     }
 }

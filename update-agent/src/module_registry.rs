@@ -112,6 +112,7 @@ impl<'a> ModuleRegistry<'a> {
     /// The package tools: apt and dpkg.
     pub fn package_tools(&self) -> PackageTools {
         PackageTools::new(Arc::clone(&self.runner), self.config.package_tool_timeouts())
+            .with_max_rate(self.config.packages.max_download_rate)
     }
 
     /// Whether the managed root is the agent's own system and systemd runs it.

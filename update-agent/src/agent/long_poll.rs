@@ -158,12 +158,7 @@ impl Agent {
     pub(super) fn idle_period_after(&self, act: &Action, is_prepared: bool) -> Option<IdlePeriod> {
         let now = self.clock.now();
         let window = self.grants.next_window_start(now);
-        let refresh = if is_prepared {
-            None
-        } else {
-            let last = self.loop_state.refreshed.or(self.status.get().refreshed);
-            last.and_then(|last| last.checked_add_signed(self.intervals.refresh_interval))
-        };
+        let refresh = if is_prepared { None } else { self.next_refresh() };
         let again = match act {
             Action::Idle | Action::Continue => None,
             Action::Fetch(_) if is_prepared => None,

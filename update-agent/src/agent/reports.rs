@@ -122,18 +122,12 @@ impl Agent {
     /// Refreshes what the modules know about the outside at regular intervals, so that the facts
     /// contain the available updates.
     pub(super) async fn refresh_if_due(&mut self, once: bool) -> Result<(), AgentError> {
-        let now = self.clock.now();
-        let due = match self.loop_state.refreshed {
-            None => {
-                once || self
-                    .has_elapsed(self.status.get().refreshed, self.intervals.refresh_interval)
-            }
-            some => self.has_elapsed(some, self.intervals.refresh_interval),
-        };
-        if !due {
+        if !self.is_refresh_due(once) {
             return Ok(());
         }
+        let now = self.clock.now();
         self.loop_state.refreshed = Some(now);
+        self.loop_state.refresh_retry = None;
         match self.unless_stopped(self.engine.refresh()).await? {
             Ok(()) => self.status.update(|status| {
                 status.refreshed = Some(now);
@@ -142,15 +136,39 @@ impl Agent {
             Err(failure) => {
                 tracing::warn!(error = %failure, "cannot refresh what is known about the available updates");
                 if failure.is_temporary {
-                    let Intervals { refresh_interval, fetch_retry_interval, .. } = self.intervals;
-                    // Then the next refresh is due after the shorter interval.
-                    let earlier = refresh_interval - fetch_retry_interval;
-                    self.loop_state.refreshed = now.checked_sub_signed(earlier);
+                    let interval = self.intervals.fetch_retry_interval;
+                    self.loop_state.refresh_retry = now.checked_add_signed(interval);
                 }
                 self.status.update(|status| status.refresh_error = failure.reason);
             }
         }
         Ok(())
+    }
+
+    /// Whether to refresh now. `once` refreshes at the start of the agent.
+    fn is_refresh_due(&self, once: bool) -> bool {
+        let (now, stored) = (self.clock.now(), self.status.get().refreshed);
+        match self.loop_state.refreshed.or(stored) {
+            None => true,
+            Some(_) if once && self.loop_state.refreshed.is_none() => true,
+            // A time in the future comes from a wrong clock.
+            Some(last) if last > now => true,
+            Some(_) => self.next_refresh().is_some_and(|next| next <= now),
+        }
+    }
+
+    /// When the next refresh is due; `None` if there was no refresh yet.
+    pub(super) fn next_refresh(&self) -> Option<DateTime<Utc>> {
+        let schedule = self.refresh_schedule;
+        let regular = match (self.loop_state.refreshed, self.status.get().refreshed) {
+            (Some(last), _) => schedule.next_after(last),
+            (None, Some(last)) => {
+                let earliest = self.started.checked_add_signed(schedule.start_delay())?;
+                schedule.next_after(last).map(|next| next.max(earliest))
+            }
+            (None, None) => None,
+        };
+        [regular, self.loop_state.refresh_retry].into_iter().flatten().min()
     }
 
     /// Whether at least the time `by` has passed since an instant. An instant in the future comes

@@ -40,6 +40,7 @@ use std::future::ready;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -86,13 +87,16 @@ pub struct PackagesModule {
     archives: Archives,
     owner: Arc<Owner>,
     services: bool,
+    /// Download limit of the last planned policy in bytes per second; 0 for none. It also applies to
+    /// the lists that are refreshed without an update.
+    policy_rate: AtomicU64,
 }
 
 impl PackagesModule {
     /// Creates the module. `services` says whether the running services belong to the managed root.
     pub fn new(tools: PackageTools, paths: AgentPaths, owner: Arc<Owner>, services: bool) -> Self {
         let archives = Archives::new(&paths);
-        Self { tools, paths, archives, owner, services }
+        Self { tools, paths, archives, owner, services, policy_rate: AtomicU64::new(0) }
     }
 
     /// Refreshes the package lists, with a few retries, when no other program refreshes them.
@@ -298,11 +302,14 @@ impl Module for PackagesModule {
     }
 
     async fn refresh(&self) -> Result<(), Failure> {
-        self.refresh_for(&latest_spec(), &OwnerLimits::default()).await
+        let mut spec = latest_spec();
+        spec.rules.download_bytes_per_second = self.policy_rate.load(Ordering::Relaxed);
+        self.refresh_for(&spec, &OwnerLimits::default()).await
     }
 
     async fn observe(&self, spec: &PackageSpec) -> Result<PackageObservation, Failure> {
         names::validate(spec)?;
+        self.policy_rate.store(spec.rules.download_bytes_per_second, Ordering::Relaxed);
         if let Some(state) = self.archives.other_user() {
             let state = state.display();
             let reason =

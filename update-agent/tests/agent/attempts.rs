@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_update_agent::agent::AgentError;
-use evenkeel_update_agent::model::{EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
+use evenkeel_update_agent::model::{
+    EventKind, Failure, FailureKind, ModuleParts, PackageRules, UpdateTarget,
+};
 use evenkeel_update_agent::node::load_credential;
 use evenkeel_update_agent::status;
 
-use crate::support::node::{TestNode, package_report, package_target};
+use crate::support::node::{TestNode, latest_target_with, package_report, package_target};
 
 fn last_event_kind(node: &TestNode) -> EventKind {
     node.server().only_attempt().last().unwrap().kind.clone()
@@ -105,6 +107,21 @@ async fn an_update_without_downloads_is_not_reported_and_not_retried_soon() {
     node.clock.advance(TimeDelta::hours(2));
     agent.run_once().await.unwrap();
     assert_eq!(node.system.take_log(), ["refresh"]);
+}
+
+#[tokio::test]
+async fn the_download_limit_of_the_policy_also_applies_to_the_lists() {
+    let node = TestNode::in_window();
+    let rules = PackageRules { download_bytes_per_second: 2_048, ..PackageRules::default() };
+    node.server().target = Some(latest_target_with(rules));
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap();
+    let limit = "Acquire::http::Dl-Limit=2";
+    assert_eq!(node.packages().list_rates, ["", limit], "the policy comes with the first answer");
+    node.server().target = None;
+    node.clock.advance(TimeDelta::hours(4));
+    agent.run_once().await.unwrap();
+    assert_eq!(node.packages().list_rates, ["", limit, limit]);
 }
 
 #[tokio::test]

@@ -66,6 +66,8 @@ pub struct AptTransaction<'a> {
 pub struct PackageTools {
     runner: Arc<dyn Runner>,
     timeouts: PackageToolTimeouts,
+    /// Maximum download rate of this machine in bytes per second; 0 for none.
+    max_rate: u64,
 }
 
 impl std::fmt::Debug for PackageTools {
@@ -77,7 +79,19 @@ impl std::fmt::Debug for PackageTools {
 impl PackageTools {
     /// Creates the tools.
     pub fn new(runner: Arc<dyn Runner>, limits: PackageToolTimeouts) -> Self {
-        Self { runner, timeouts: limits }
+        Self { runner, timeouts: limits, max_rate: 0 }
+    }
+
+    /// Sets the maximum download rate of this machine in bytes per second; 0 for none.
+    #[must_use]
+    pub fn with_max_rate(self, max_rate: u64) -> Self {
+        Self { max_rate, ..self }
+    }
+
+    /// The lower one of the limits of a policy and of the machine, in bytes per second; 0 for none.
+    pub(super) fn effective_rate(&self, policy: u64) -> u64 {
+        let limits = [policy, self.max_rate].into_iter().filter(|limit| *limit > 0);
+        limits.min().unwrap_or(0)
     }
 
     /// The timeouts of the commands.

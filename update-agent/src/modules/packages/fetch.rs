@@ -22,12 +22,12 @@ use crate::runner::{Command, Output};
 const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 
 impl PackageTools {
-    /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit). A warning is an error here: apt
-    /// itself would keep old lists and report success.
+    /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit of the policy). A warning is an
+    /// error here: apt itself would keep old lists and report success.
     pub async fn update_lists(&self, view: AptView, pace: u64) -> Result<(), Failure> {
         let command = self
             .apt_get(self.timeouts().refresh, view)
-            .with_arguments(rate_limit_options(pace))
+            .with_arguments(rate_limit_options(self.effective_rate(pace)))
             .with_arguments(["update", "--error-on=any"]);
         let output = self.run(&command, FailureKind::Refresh).await?;
         if output.succeeded() {
@@ -94,7 +94,7 @@ impl PackageTools {
         for some in plain.chunks(MAX_NAMES_PER_COMMAND) {
             let command = Command::new(APT_HELPER, self.timeouts().download)
                 .with_arguments(["--quiet", "-o", "Acquire::Retries=3"])
-                .with_arguments(rate_limit_options(pace))
+                .with_arguments(rate_limit_options(self.effective_rate(pace)))
                 .with_arguments(["download-file"])
                 .with_arguments(some.iter().flat_map(|deb| helper_arguments(deb)));
             check_download(&self.run(&command, FailureKind::Download).await?)?;
@@ -104,7 +104,7 @@ impl PackageTools {
             let command = Command::new("env", apt.deadline)
                 .with_arguments([format!("--chdir={ARCHIVES_FOLDER}/{STAGING_NAME}"), apt.program])
                 .with_arguments(apt.arguments)
-                .with_arguments(rate_limit_options(pace))
+                .with_arguments(rate_limit_options(self.effective_rate(pace)))
                 .with_arguments(["download", "--"])
                 .with_arguments(some.iter().map(|deb| deb.apt_argument.clone()));
             check_download(&self.run(&command, FailureKind::Download).await?)?;
@@ -232,7 +232,12 @@ fn is_signature_error(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::apt::PackageToolTimeouts;
     use super::*;
+    use crate::hooks::fake::FakeRunner;
 
     #[test]
     fn a_signature_error_is_recognized() {
@@ -297,6 +302,38 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_http_without_credentials(uri), expected, "{uri}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lower_limit_of_policy_and_machine_applies_to_the_lists() {
+        let timeout = Duration::from_secs(1);
+        let timeouts = PackageToolTimeouts {
+            query: timeout,
+            refresh: timeout,
+            download: timeout,
+            apply: timeout,
+            lock: timeout,
+        };
+        let cases = [
+            (0, 0, None),
+            (5 << 10, 0, Some("Dl-Limit=5 ")),
+            (0, 7 << 10, Some("Dl-Limit=7 ")),
+            (5 << 10, 7 << 10, Some("Dl-Limit=5 ")),
+            (9 << 10, 7 << 10, Some("Dl-Limit=7 ")),
+        ];
+        for (policy, machine, expected) in cases {
+            let runner = Arc::new(FakeRunner::default().returns("apt-get", 0, ""));
+            let tools = PackageTools::new(runner.clone(), timeouts).with_max_rate(machine);
+            tools.update_lists(AptView::default(), policy).await.unwrap();
+            let command = runner.commands().concat();
+            match expected {
+                None => assert!(!command.contains("Dl-Limit"), "{command}"),
+                Some(option) => {
+                    assert_eq!(command.matches(option).count(), 2, "http and https: {command}");
+                }
+            }
+            assert!(command.contains(" update "), "{command}");
         }
     }
 

@@ -51,6 +51,8 @@ pub struct FakePackages {
     pub install_duration: Option<(TestClock, TimeDelta)>,
     /// The next installation hangs after the first package was unpacked.
     pub hang: bool,
+    /// Download limit of each `apt-get update`, as apt's option; empty if there was none.
+    pub list_rates: Vec<String>,
     /// Output of `apt-config dump`.
     pub apt_settings: String,
 }
@@ -333,6 +335,10 @@ impl FakeSystem {
         let has = |argument: &str| arguments.contains(&argument);
         if has("update") {
             self.log_action("refresh");
+            let rate =
+                arguments.iter().find(|option| option.starts_with("Acquire::http::Dl-Limit="));
+            let rate = rate.map_or_else(String::new, |option| (*option).to_owned());
+            self.packages.lock().unwrap().list_rates.push(rate);
             let error = self.packages.lock().unwrap().refresh_error.clone();
             return if error.is_empty() { success_output("") } else { error_output(&error) };
         }
