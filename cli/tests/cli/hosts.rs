@@ -30,6 +30,22 @@ async fn cli_with_host() -> TestCli {
 }
 
 #[tokio::test]
+async fn a_host_is_shown_with_the_conditions_of_its_instance() {
+    let cli = TestCli::new().await;
+    let mut host = host();
+    host["instance"]["conditions"] = json!([{
+        "type": "other_updaters", "since": "2026-03-01T10:00:00Z",
+        "message": "unattended-upgrades installs updates by itself",
+    }]);
+    cli.fake_server.answer("GET compute/hosts/host-00000001", host);
+    let text = cli.run("evenkeel host get host-00000001").await;
+    let table = "Conditions:\n\
+        TYPE            SINCE                 MESSAGE\n\
+        other_updaters  2026-03-01T10:00:00Z  unattended-upgrades installs updates by itself\n";
+    assert!(text.contains(table), "{text}");
+}
+
+#[tokio::test]
 async fn a_host_is_shown_with_its_hardware() {
     let cli = TestCli::new().await;
     let mut full = host();

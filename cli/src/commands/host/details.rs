@@ -5,7 +5,9 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::InstanceResource;
 
 use super::{humanize_state, site_label, state_label};
-use crate::commands::instance::{available_updates_cell, describe_policy, facts};
+use crate::commands::instance::{
+    CONDITION_HEADER, available_updates_cell, condition_row, describe_policy, facts,
+};
 use crate::commands::site;
 use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::time::format_unix_seconds;
@@ -30,6 +32,8 @@ pub fn add_details(page: &mut DetailPage, host: &HostResource) {
     page.created(host.timestamps.as_ref());
     site::add_labels(page, &host.metadata, &host.inherited_metadata);
     if let Some(instance) = &host.instance {
+        let conditions = instance.conditions.iter().map(condition_row);
+        page.table("Conditions:", CONDITION_HEADER, conditions);
         facts::add_fact_tables(page, instance);
     }
     add_hardware_tables(page, host);
