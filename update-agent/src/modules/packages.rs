@@ -11,6 +11,8 @@ mod audit;
 mod baseline;
 mod broken_sources;
 mod command;
+#[cfg(test)]
+mod derivatives_tests;
 mod doctor;
 mod dpkg;
 mod dpkg_lock;

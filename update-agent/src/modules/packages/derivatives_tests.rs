@@ -1,0 +1,76 @@
+//! Output of apt in the form that derivatives of Debian print. They are not run here: see
+//! `docs/supported-systems.md`.
+
+use super::parse::parse_simulation;
+
+/// The parts of each planned installation, one per line.
+fn planned(text: &str) -> String {
+    let simulation = parse_simulation(text).unwrap_or_else(|line| panic!("{line:?}"));
+    let lines = simulation.installs.iter().map(|install| {
+        format!(
+            "{} {} -> {} {} from {}",
+            install.package,
+            install.before.as_deref().unwrap_or("-"),
+            install.after,
+            install.architecture,
+            install.origins.join(" | ")
+        )
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn ubuntu_names_two_pockets_and_advertises_ubuntu_pro() {
+    let text = "\
+Reading package lists...
+Building dependency tree...
+Reading state information...
+Calculating upgrade...
+Get more security updates through Ubuntu Pro with 'esm-apps' enabled:
+  demo-esm libdemo-esm2
+Learn more about Ubuntu Pro at https://ubuntu.com/pro
+#
+# An OpenSSL vulnerability has recently been fixed:
+#   the vulnerability is described at https://ubuntu.com/security
+#
+The following upgrades have been deferred due to phasing:
+   demo-phased (1.0-0ubuntu1 => 1.0-0ubuntu1.1)
+The following packages will be upgraded:
+   demo-tool (2:8.2-1ubuntu2 => 2:8.2-1ubuntu2.18)
+2 upgraded, 1 newly installed, 0 to remove and 1 not upgraded.
+1 standard LTS security update
+Inst demo-tool [2:8.2-1ubuntu2] (2:8.2-1ubuntu2.18 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy-security [amd64]) []
+Inst demo-data [2:8.2-1ubuntu2] (2:8.2-1ubuntu2.18 Ubuntu:22.04/jammy-updates [all])
+Inst demo-esm (1.4-2ubuntu3+esm1 UbuntuESMApps:22.04/jammy-apps-security [arm64])
+Conf demo-tool (2:8.2-1ubuntu2.18 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy-security [amd64])
+";
+    insta::assert_snapshot!(planned(text), @r"
+    demo-tool 2:8.2-1ubuntu2 -> 2:8.2-1ubuntu2.18 amd64 from Ubuntu:22.04/jammy-updates | Ubuntu:22.04/jammy-security
+    demo-data 2:8.2-1ubuntu2 -> 2:8.2-1ubuntu2.18 all from Ubuntu:22.04/jammy-updates
+    demo-esm - -> 1.4-2ubuntu3+esm1 arm64 from UbuntuESMApps:22.04/jammy-apps-security
+    ");
+    let held_back = parse_simulation(text).unwrap().held_back;
+    assert_eq!(held_back.len(), 1);
+    assert_eq!(held_back[0].package, "demo-phased");
+    assert!(held_back[0].phased);
+}
+
+#[test]
+fn raspberry_pi_os_has_a_label_with_spaces_and_a_source_of_debian() {
+    let text = "\
+The following packages will be upgraded:
+   demo-config (20260101 => 20260201)
+   demo-camera:armhf (0.1-1 => 0.2-1)
+3 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.
+Inst demo-config [20260101] (20260201 Raspberry Pi Foundation:stable [all])
+Inst demo-camera:armhf [0.1-1] (0.2-1 Raspberry Pi Foundation:stable [armhf])
+Inst demo-media [8:7.1-0+deb13u1+rpt1] (8:7.1-0+deb13u1+rpt2 Raspberry Pi Foundation:stable, Debian:13.4/stable [arm64])
+Inst demo-base [12.4+deb12u10] (12.4+deb12u11 Raspbian:12.11/stable [armhf])
+";
+    insta::assert_snapshot!(planned(text), @r"
+    demo-config 20260101 -> 20260201 all from Raspberry Pi Foundation:stable
+    demo-camera:armhf 0.1-1 -> 0.2-1 armhf from Raspberry Pi Foundation:stable
+    demo-media 8:7.1-0+deb13u1+rpt1 -> 8:7.1-0+deb13u1+rpt2 arm64 from Raspberry Pi Foundation:stable | Debian:13.4/stable
+    demo-base 12.4+deb12u10 -> 12.4+deb12u11 armhf from Raspbian:12.11/stable
+    ");
+}
