@@ -30,7 +30,7 @@ use crate::paths::AgentPaths;
 use crate::trial;
 
 pub use self::enrolment::{detect_architecture, detect_booted_image};
-pub use self::foreign_changes::ForeignChange;
+pub use self::foreign_changes::{ForeignChange, read_foreign_change};
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
 pub use self::updates::{AvailablePackage, HeldBackUpdate};

@@ -112,7 +112,7 @@ pub async fn run_checks(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
         findings.extend((kind.diagnose)(registry).await);
     }
     findings.extend(machine::check_machine(registry).await);
-    findings.push(other_updaters::check_other_updaters(registry).await);
+    findings.extend(other_updaters::check_other_updaters(registry).await);
     findings.extend(platform::check_platform(registry));
     findings
 }

@@ -47,13 +47,11 @@ pub(super) fn record_packages(
     packages: &[DpkgPackage],
     by_agent: bool,
 ) -> Option<ForeignChange> {
-    let path = paths.package_versions();
     let present = packages.iter().filter(|package| package.is_present());
     let name = |package: &DpkgPackage| format!("{}:{}", package.name, package.architecture);
     let versions: BTreeMap<_, _> =
         present.map(|package| (name(package), package.version.clone())).collect();
-    let content = durable::read_file(&path).ok().flatten();
-    let last_change = match content.and_then(|text| parse_versions(&text)) {
+    let last_change = match read_versions(paths) {
         None => None,
         Some(stored) if stored.versions == versions => return stored.last_change,
         Some(stored) if by_agent => stored.last_change,
@@ -65,6 +63,11 @@ pub(super) fn record_packages(
         tracing::warn!(%error, "cannot store the versions of the packages");
     }
     seen.last_change
+}
+
+/// The last change by others that the agent has seen.
+pub fn read_foreign_change(paths: &AgentPaths) -> Option<ForeignChange> {
+    read_versions(paths)?.last_change
 }
 
 /// Forgets the packages of the last look, if the present ones cannot be read.
@@ -84,8 +87,10 @@ pub(super) fn is_agent_changing(paths: &AgentPaths) -> bool {
     }
 }
 
-fn parse_versions(content: &[u8]) -> Option<PackageVersions> {
-    serde_json::from_slice(content).ok()
+/// The packages of the last look; `None` if there was none or the file is damaged.
+fn read_versions(paths: &AgentPaths) -> Option<PackageVersions> {
+    let content = durable::read_file(&paths.package_versions()).ok()??;
+    serde_json::from_slice(&content).ok()
 }
 
 fn write_versions(paths: &AgentPaths, seen: &PackageVersions) -> Result<(), FileError> {
@@ -156,6 +161,7 @@ mod tests {
         assert_eq!(change.count, 3);
         assert_eq!(change.packages, ["app:all 2 -> 3", "new:all 1 installed", "lib:all 1 removed"]);
         assert_eq!(record_packages(&paths, &third, false), Some(change.clone()), "it stays");
+        assert_eq!(read_foreign_change(&paths), Some(change.clone()));
         let fourth = installed(&[("app", "4"), ("new", "1")]);
         assert_eq!(record_packages(&paths, &fourth, true), Some(change), "also after an attempt");
     }

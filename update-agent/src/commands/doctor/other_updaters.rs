@@ -1,14 +1,27 @@
 //! Checks whether other programs update the machine.
 
-use super::DoctorFinding;
+use super::{CheckOutcome, DoctorFinding};
+use crate::facts::{self, ForeignChange};
 use crate::module_registry::ModuleRegistry;
 use crate::other_updaters::OtherUpdater;
+use crate::text;
 
 const CHECK: &str = "other updaters";
 
-pub async fn check_other_updaters(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+pub async fn check_other_updaters(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     let updaters = registry.other_updaters();
-    describe_updaters(&updaters.find().await, updaters.is_take_over())
+    let mut findings = vec![describe_updaters(&updaters.find().await, updaters.is_take_over())];
+    findings.extend(facts::read_foreign_change(registry.paths).as_ref().map(describe_change));
+    findings
+}
+
+/// Shows which packages others changed last.
+fn describe_change(change: &ForeignChange) -> DoctorFinding {
+    let count =
+        text::pluralize(usize::try_from(change.count).unwrap_or(usize::MAX), "package", "packages");
+    let time = change.at.map_or_else(String::new, |at| format!(" at {}", at.to_rfc3339()));
+    let result = format!("{count} changed{time}: {}", change.packages.join(", "));
+    DoctorFinding { check: "by others", outcome: CheckOutcome::Note, result, advice: String::new() }
 }
 
 fn describe_updaters(found: &[OtherUpdater], is_take_over: bool) -> DoctorFinding {
@@ -49,7 +62,6 @@ fn describe_updaters(found: &[OtherUpdater], is_take_over: bool) -> DoctorFindin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::CheckOutcome;
 
     fn updater(name: &'static str, advice: &'static str) -> OtherUpdater {
         OtherUpdater { name, effect: "updates things".to_owned(), advice }
@@ -72,5 +84,20 @@ mod tests {
         for is_take_over in [false, true] {
             assert_eq!(describe_updaters(&[], is_take_over).outcome, CheckOutcome::Passed);
         }
+    }
+
+    #[test]
+    fn a_change_by_others_is_a_note() {
+        let change = ForeignChange {
+            at: chrono::DateTime::from_timestamp(1_800_000_000, 0),
+            count: 1,
+            packages: vec!["curl:amd64 1.0 -> 1.1".to_owned()],
+        };
+        let finding = describe_change(&change);
+        assert_eq!(finding.outcome, CheckOutcome::Note);
+        assert_eq!(
+            finding.result,
+            "1 package changed at 2027-01-15T08:00:00+00:00: curl:amd64 1.0 -> 1.1"
+        );
     }
 }
