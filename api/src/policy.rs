@@ -34,6 +34,17 @@ wire_enum! {
     }
 }
 
+wire_enum! {
+    /// What happens to packages that were installed automatically and that no package needs any
+    /// more: unused kernels are removed, all are removed, or all are kept. The running kernel, the
+    /// newest kernel and the kernel that ran before are never removed.
+    UnusedPackagesRule {
+        RemoveKernels = "REMOVE_KERNELS",
+        RemoveAll = "REMOVE_ALL",
+        Keep = "KEEP",
+    }
+}
+
 /// Rules for package updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -53,6 +64,9 @@ pub struct PackageRules {
     pub services: ServiceRule,
     /// Maximum download rate per node in bytes per second; 0 for no limit.
     pub download_bytes_per_second: u64,
+    /// What happens to packages that were installed automatically and that no package needs any
+    /// more.
+    pub unused_packages: UnusedPackagesRule,
 }
 
 /// Rules for package updates. Omitted fields have their default values.
@@ -88,6 +102,10 @@ pub struct PackageRulesInput {
     #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 1_099_511_627_776_u64)]
     pub download_bytes_per_second: u64,
+    /// What happens to packages that were installed automatically and that no package needs any
+    /// more; default `REMOVE_KERNELS`. Does not need `allowRemovals`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub unused_packages: UnusedPackagesRule,
 }
 
 /// Rules for image updates.

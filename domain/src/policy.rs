@@ -4,7 +4,7 @@ mod images;
 mod rules;
 
 pub use images::ImageRules;
-pub use rules::{PackageRules, RebootRule, ServiceRule};
+pub use rules::{PackageRules, RebootRule, ServiceRule, UnusedPackagesRule};
 
 use serde::{Deserialize, Serialize};
 

@@ -10,7 +10,8 @@ use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::policy::{
-    DesiredUpdate, ImageRules, PackageRules, PolicySpec, RebootRule, ServiceRule, UpdatePolicy,
+    DesiredUpdate, ImageRules, PackageRules, PolicySpec, RebootRule, ServiceRule,
+    UnusedPackagesRule, UpdatePolicy,
 };
 use evenkeel_store::listing::in_order;
 use evenkeel_store::related::{self, RelatedIds};
@@ -163,6 +164,11 @@ fn parse_package_rules(input: &PackageRulesInput) -> PackageRules {
         },
         download_bytes_per_second: input.download_bytes_per_second,
         min_age_days: input.min_age_days,
+        unused_packages: match input.unused_packages {
+            wire::UnusedPackagesRule::RemoveKernels => UnusedPackagesRule::RemoveKernels,
+            wire::UnusedPackagesRule::RemoveAll => UnusedPackagesRule::RemoveAll,
+            wire::UnusedPackagesRule::Keep => UnusedPackagesRule::Keep,
+        },
     }
 }
 

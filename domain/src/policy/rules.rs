@@ -29,7 +29,21 @@ named! {
     }
 }
 
-/// How packages may be installed. The defaults exclude nothing and remove nothing.
+named! {
+    /// What happens to packages that were installed automatically and that no package needs any more.
+    #[derive(Default)]
+    UnusedPackagesRule {
+        /// Kernels are removed, except the running one, the newest one and the one that ran before.
+        #[default]
+        RemoveKernels = "remove_kernels",
+        /// All are removed, with the same exceptions.
+        RemoveAll = "remove_all",
+        /// They stay installed.
+        Keep = "keep",
+    }
+}
+
+/// How packages may be installed. The defaults exclude nothing and remove only unused kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PackageRules {
@@ -47,6 +61,8 @@ pub struct PackageRules {
     pub download_bytes_per_second: u64,
     /// Minimum age of a version in days since it was first seen.
     pub min_age_days: u32,
+    /// What happens to unused packages.
+    pub unused_packages: UnusedPackagesRule,
 }
 
 impl PackageRules {
@@ -249,10 +265,12 @@ mod tests {
         let rules = PackageRules {
             reboot: RebootRule::Never,
             services: ServiceRule::Restart,
+            unused_packages: UnusedPackagesRule::Keep,
             ..PackageRules::default()
         };
         let stored = serde_json::to_value(&rules).expect("JSON");
         assert_eq!(stored["reboot"], "never");
+        assert_eq!(stored["unused_packages"], "keep");
         assert_eq!(serde_json::from_value::<PackageRules>(stored).expect("rules"), rules);
     }
 }

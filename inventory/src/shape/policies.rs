@@ -6,7 +6,8 @@ use evenkeel_api::policy::{self as wire, OsUpdatePolicy, UpdatePolicyKind};
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::package::PackageRequirement;
 use evenkeel_domain::policy::{
-    DesiredUpdate, ImageRules, PackageRules, RebootRule, ServiceRule, TargetUpdate, UpdatePolicy,
+    DesiredUpdate, ImageRules, PackageRules, RebootRule, ServiceRule, TargetUpdate,
+    UnusedPackagesRule, UpdatePolicy,
 };
 use evenkeel_store::related::Related;
 
@@ -69,6 +70,11 @@ pub fn package_rules_resource(rules: &PackageRules) -> wire::PackageRules {
             ServiceRule::Restart => wire::ServiceRule::Restart,
         },
         download_bytes_per_second: rules.download_bytes_per_second,
+        unused_packages: match rules.unused_packages {
+            UnusedPackagesRule::RemoveKernels => wire::UnusedPackagesRule::RemoveKernels,
+            UnusedPackagesRule::RemoveAll => wire::UnusedPackagesRule::RemoveAll,
+            UnusedPackagesRule::Keep => wire::UnusedPackagesRule::Keep,
+        },
     }
 }
 

@@ -10,7 +10,9 @@ use evenkeel_domain::os::Image;
 use evenkeel_domain::package::{
     ObservedPackage, ObservedVersion, PackageChange, PackageRequirement, PackageResult,
 };
-use evenkeel_domain::policy::{ImageRules, PackageRules, RebootRule, ServiceRule};
+use evenkeel_domain::policy::{
+    ImageRules, PackageRules, RebootRule, ServiceRule, UnusedPackagesRule,
+};
 use evenkeel_domain::run::{
     CancelCause, Evidence, Failure, FailureKind, ImageChange, RunEvent, RunEventRecord,
 };
@@ -161,6 +163,11 @@ fn encode_rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRul
         ServiceRule::KeepRunning => wire::ServiceRule::KeepRunning,
         ServiceRule::Restart => wire::ServiceRule::Restart,
     };
+    let unused_packages = match rules.unused_packages {
+        UnusedPackagesRule::RemoveKernels => wire::UnusedPackagesRule::RemoveKernels,
+        UnusedPackagesRule::RemoveAll => wire::UnusedPackagesRule::RemoveAll,
+        UnusedPackagesRule::Keep => wire::UnusedPackagesRule::Keep,
+    };
     wire::PackageRules {
         suites: rules.suites,
         exclude: rules.exclude,
@@ -170,6 +177,7 @@ fn encode_rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRul
         services: services.into(),
         download_bytes_per_second: rules.download_bytes_per_second,
         min_age_days: rules.min_age_days,
+        unused_packages: unused_packages.into(),
     }
 }
 

@@ -1,7 +1,9 @@
 //! The package rules of a policy, as a node gets them.
 
 use evenkeel_domain::assignment::Scope;
-use evenkeel_domain::policy::{DesiredUpdate, PackageRules, PolicySpec, RebootRule, ServiceRule};
+use evenkeel_domain::policy::{
+    DesiredUpdate, PackageRules, PolicySpec, RebootRule, ServiceRule, UnusedPackagesRule,
+};
 use evenkeel_proto::agent as wire;
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::decision::Act;
@@ -52,6 +54,7 @@ async fn a_node_gets_the_rules_of_its_policy() {
         services: ServiceRule::Restart,
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
+        unused_packages: UnusedPackagesRule::RemoveAll,
     };
     let node = node_with_rules(&server, rules, true).await;
     let packages = packages_to_fetch(server.poll(&node).await);
@@ -65,6 +68,7 @@ async fn a_node_gets_the_rules_of_its_policy() {
         services: wire::ServiceRule::Restart.into(),
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
+        unused_packages: wire::UnusedPackagesRule::RemoveAll.into(),
     };
     assert_eq!(packages.rules, Some(expected));
 }
@@ -77,6 +81,7 @@ async fn the_default_rules_let_the_node_decide() {
     let usual = wire::PackageRules {
         reboot: wire::RebootRule::IfRequired.into(),
         services: wire::ServiceRule::KeepRunning.into(),
+        unused_packages: wire::UnusedPackagesRule::RemoveKernels.into(),
         ..wire::PackageRules::default()
     };
     assert_eq!(packages.rules, Some(usual));

@@ -12,6 +12,7 @@ use evenkeel_domain::id::{HostId, PolicyId, RegionId, SiteId};
 use evenkeel_domain::os::{OsKind, OsSpec, Sha256};
 use evenkeel_domain::policy::{
     DesiredUpdate, ImageRules, PackageRules, PolicySpec, RebootRule, ServiceRule,
+    UnusedPackagesRule,
 };
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::text::Name;
@@ -326,6 +327,7 @@ async fn policy_rules_are_stored_and_have_defaults_in_rows_of_an_older_release()
         services: ServiceRule::Restart,
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
+        unused_packages: UnusedPackagesRule::Keep,
     };
     let usual = PolicySpec::parse("careful", "", DesiredUpdate::Latest).expect("a policy");
     let spec = usual.clone().with_package_rules(rules).expect("rules");

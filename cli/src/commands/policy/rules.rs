@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use evenkeel_api::policy::{
     ImageRules, ImageRulesInput, PackageRules, PackageRulesInput, RebootRule, ServiceRule,
+    UnusedPackagesRule,
 };
 
 /// Rules for package updates.
@@ -31,6 +32,10 @@ pub struct PackageRuleOptions {
     /// [default: no limit].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "target_os")]
     download_rate: Option<u64>,
+    /// Packages that were installed automatically and that no package needs any more
+    /// [default: remove-kernels].
+    #[arg(long, value_enum, conflicts_with = "target_os")]
+    unused_packages: Option<UnusedPackagesOption>,
 }
 
 /// Rules for image updates.
@@ -71,6 +76,17 @@ enum RebootOption {
     Never,
 }
 
+/// What happens to unused packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum UnusedPackagesOption {
+    /// Kernels are removed, except the running one, the newest one and the one that ran before.
+    RemoveKernels,
+    /// All are removed, except these kernels.
+    RemoveAll,
+    /// They stay installed.
+    Keep,
+}
+
 impl PackageRuleOptions {
     /// The rules, or none if all have their defaults.
     pub fn input(self) -> Option<PackageRulesInput> {
@@ -89,6 +105,13 @@ impl PackageRuleOptions {
                 ServiceRule::KeepRunning
             },
             download_bytes_per_second: self.download_rate.unwrap_or_default(),
+            unused_packages: match self.unused_packages {
+                None | Some(UnusedPackagesOption::RemoveKernels) => {
+                    UnusedPackagesRule::RemoveKernels
+                }
+                Some(UnusedPackagesOption::RemoveAll) => UnusedPackagesRule::RemoveAll,
+                Some(UnusedPackagesOption::Keep) => UnusedPackagesRule::Keep,
+            },
         };
         (input != PackageRulesInput::default()).then_some(input)
     }
@@ -154,6 +177,13 @@ pub fn describe_package_rules(rules: &PackageRules) -> Vec<String> {
     if rules.download_bytes_per_second > 0 {
         let bytes = rules.download_bytes_per_second;
         descriptions.push(format!("download at {bytes} bytes per second at most"));
+    }
+    match rules.unused_packages {
+        UnusedPackagesRule::RemoveKernels => {}
+        UnusedPackagesRule::RemoveAll => descriptions.push("remove unused packages".to_owned()),
+        UnusedPackagesRule::Keep => {
+            descriptions.push("unused packages and kernels stay".to_owned());
+        }
     }
     descriptions
 }
