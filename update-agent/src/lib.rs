@@ -24,6 +24,7 @@ pub mod hooks;
 pub mod identity;
 pub mod inhibitor;
 pub mod journal;
+pub mod kernel_history;
 pub mod link;
 pub mod model;
 pub mod module_registry;

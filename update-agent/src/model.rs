@@ -15,7 +15,7 @@ pub use self::failure::{Failure, FailureKind, tail};
 pub use self::image::{ImageChange, ImageRules, ImageSpec, Sha256};
 pub use self::packages::{
     HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageRequirement, PackageResult,
-    PackageRules, PackageSpec, PackageVersion, ServiceRule,
+    PackageRules, PackageSpec, PackageVersion, ServiceRule, UnusedPackagesRule,
 };
 pub use self::parts::{ModuleParts, encode_part};
 

@@ -92,9 +92,10 @@ pub fn boot_id() -> String {
     first_line(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default()
 }
 
-/// Release of the running kernel.
+/// Release of the running kernel. It is read from a file, over which a test can mount another one.
 pub fn kernel_release() -> String {
-    rustix::system::uname().release().to_string_lossy().into_owned()
+    let release = first_line(Path::new("/proc/sys/kernel/osrelease"));
+    release.unwrap_or_else(|| rustix::system::uname().release().to_string_lossy().into_owned())
 }
 
 /// The kernel's name of the architecture (`uname -m`), such as `x86_64`.

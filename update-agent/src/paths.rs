@@ -89,6 +89,11 @@ impl AgentPaths {
         self.state.join("slots.json")
     }
 
+    /// Record of the kernels that ran.
+    pub fn kernels(&self) -> PathBuf {
+        self.state.join("kernels.json")
+    }
+
     /// Downloaded image files until they are unpacked.
     pub fn spool(&self) -> PathBuf {
         self.state.join("images")

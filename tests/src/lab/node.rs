@@ -20,6 +20,8 @@ pub struct Node {
     readonly: Vec<String>,
     variables: Vec<String>,
     network: &'static str,
+    /// Release of the running kernel; empty for that of this machine.
+    kernel: String,
 }
 
 /// State of the packages, as dpkg reports it.
@@ -54,6 +56,7 @@ impl Node {
             readonly: Vec::new(),
             variables: Vec::new(),
             network: "host",
+            kernel: String::new(),
         }
     }
 
@@ -101,6 +104,13 @@ impl Node {
     #[must_use]
     pub fn without_network(mut self) -> Self {
         self.network = "no";
+        self
+    }
+
+    /// Boots this kernel from now on, as far as `/proc/sys/kernel/osrelease` shows it.
+    #[must_use]
+    pub fn with_kernel(mut self, release: &str) -> Self {
+        release.clone_into(&mut self.kernel);
         self
     }
 
@@ -215,6 +225,7 @@ impl Node {
             ("READONLY", readonly.as_str()),
             ("GUEST_ENV", variables.as_str()),
             ("NET", self.network),
+            ("KERNEL", self.kernel.as_str()),
         ];
         let mut command = as_root(script("in-root"), &settings);
         command.arg(&self.base).arg(&self.work).args(arguments);

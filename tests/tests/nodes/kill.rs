@@ -34,6 +34,7 @@ fn round_count() -> usize {
 #[test]
 fn an_agent_killed_after_any_write_of_its_journal_reports_the_right_end() {
     let Some(fleet) = Fleet::new() else { return };
+    fleet.repository.publish("linux-image-6.0.");
     let points = journal_points(&join(&fleet, "first"));
     let visits: Vec<_> = (0..round_count())
         .flat_map(|round| points.iter().map(move |point| (round, point)))
@@ -67,9 +68,10 @@ fn kill_at(member: &Member<'_>, point: &str) {
     member.assign_packages("demo-app=1.1\ndemo-conf=1.1");
     let opens = member.create_window(2, 3600);
     member.install(&["demo-app", "demo-lib", "demo-conf"]);
-    // Every step gets work: a package that others need, and a half-installed package.
+    // Every step gets work: a package that others need, a half-installed package, and an old kernel.
     member.node.sh(&format!(
-        "apt-mark auto demo-lib; dpkg --unpack {}/pool/demo-held_1.0_all.deb",
+        "cd {}/pool; dpkg --install linux-image-6.0.[123]-demo_*_all.deb; \
+         apt-mark auto demo-lib linux-image-6.0.1-demo; dpkg --unpack demo-held_1.0_all.deb",
         Repository::INSIDE
     ));
     member.wait_for_time(opens);
@@ -95,6 +97,7 @@ fn kill_at(member: &Member<'_>, point: &str) {
         assert_eq!(member.node.package(name), "1.1 installed", "{context}");
     }
     assert_eq!(member.node.package("demo-held"), "1.0 installed", "{context}");
+    assert_eq!(member.node.package("linux-image-6.0.1-demo"), "", "{context}");
     assert_eq!(member.node.sh("apt-mark showauto demo-lib"), "demo-lib\n", "{context}");
     // Each event occurs once and in order, even if the agent repeated steps.
     let all_events = ["downloading", "downloaded", "began", "verify_begun", "finished"];

@@ -6,7 +6,9 @@
 mod basic;
 mod download;
 mod input;
+mod kernels;
 mod machine_faults;
+mod marks;
 mod owner;
 mod rules;
 mod scenario;

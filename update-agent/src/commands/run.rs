@@ -13,6 +13,7 @@ use crate::cli::RunArgs;
 use crate::config::check_password_file;
 use crate::identity::MachineMarks;
 use crate::journal::{FileJournal, Journal};
+use crate::kernel_history::record_running_kernel;
 use crate::module_registry::ModuleRegistry;
 use crate::node::Node;
 use crate::notify::{ServiceManager, ServiceState, Systemd, notify_watchdog};
@@ -34,6 +35,7 @@ pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = Node::load(&paths)?;
     paths.prepare()?;
     let _lock = AgentLock::acquire(&paths.lock())?;
+    record_running_kernel(&paths);
     if let Some(mismatch) = node.identity_mismatch(&MachineMarks::detect(&paths)) {
         tracing::error!("{mismatch}");
         StatusFile::load(&paths.status()).update(|status| status.error = mismatch);

@@ -53,6 +53,21 @@ pub struct PackageRules {
     pub download_bytes_per_second: u64,
     /// Minimum age of a version, counted in days since the server first saw it; 0 for any.
     pub min_age_days: u32,
+    /// What happens to packages that were installed automatically and that no package needs.
+    pub unused_packages: UnusedPackagesRule,
+}
+
+/// What happens to packages that were installed automatically and that no package needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnusedPackagesRule {
+    /// They stay installed.
+    #[default]
+    Keep,
+    /// Kernels are removed, except the running one, the newest one and the one that ran before.
+    RemoveKernels,
+    /// All are removed, with the same exceptions.
+    RemoveAll,
 }
 
 /// What happens to services that use replaced files.

@@ -21,11 +21,13 @@ mod files;
 mod held_back;
 mod index_targets;
 mod limits;
+mod marks;
 mod names;
 mod observe;
 mod parse;
 mod plan;
 mod protected;
+mod providers;
 mod refusals;
 mod repair;
 mod report;
@@ -34,6 +36,7 @@ mod services;
 mod sources;
 mod space;
 mod staging;
+mod unused;
 mod verify;
 mod version_sources;
 mod wire;
@@ -403,9 +406,19 @@ impl Module for PackagesModule {
         _start_deadline: Option<DateTime<Utc>>,
     ) -> Result<(), Failure> {
         match step {
-            PackageStep::Install { .. } => self.install(step, trying).await,
+            PackageStep::Install { automatic, .. } => {
+                let result = self.install(step, trying).await;
+                if result.is_err() {
+                    self.restore_marks(automatic).await;
+                }
+                result
+            }
             PackageStep::Configure { .. } => self.configure_packages().await,
-            PackageStep::Mark { automatic } => self.tools.mark_automatic(automatic).await,
+            PackageStep::Mark { automatic, manual } => {
+                self.tools.mark_manual(manual).await?;
+                self.tools.mark_automatic(automatic).await
+            }
+            PackageStep::Remove { .. } => self.remove_unused(step, trying).await,
         }
     }
 

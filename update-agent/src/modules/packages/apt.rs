@@ -106,12 +106,36 @@ impl PackageTools {
         allowed: AllowedChanges,
         view: AptView,
     ) -> Result<Simulation, Failure> {
-        let command = self.apt_get(self.timeouts.query, view).with_arguments([
-            "--simulate",
-            "--verbose-versions",
-            "--allow-downgrades",
-        ]);
-        let command = match &spec.mode {
+        self.run_simulation(&self.update_command(spec, allowed, view, &[])).await
+    }
+
+    /// Simulates an update that also removes the packages that no package needs afterwards.
+    /// `in_use` is a setting of apt with the packages that count as needed.
+    pub async fn simulate_unused(
+        &self,
+        spec: &PackageSpec,
+        allowed: AllowedChanges,
+        view: AptView,
+        in_use: Option<&str>,
+    ) -> Result<Simulation, Failure> {
+        let options = in_use.map(|setting| ["-o", setting]);
+        let options = options.iter().flatten().copied().chain(["--auto-remove"]);
+        let options: Vec<&str> = options.collect();
+        self.run_simulation(&self.update_command(spec, allowed, view, &options)).await
+    }
+
+    fn update_command(
+        &self,
+        spec: &PackageSpec,
+        allowed: AllowedChanges,
+        view: AptView,
+        options: &[&str],
+    ) -> Command {
+        let command = self
+            .apt_get(self.timeouts.query, view)
+            .with_arguments(["--simulate", "--verbose-versions", "--allow-downgrades"])
+            .with_arguments(options.iter().copied());
+        match &spec.mode {
             // apt cannot remove packages without also installing new ones.
             PackageMode::Latest if !allowed.new_packages => {
                 command.with_arguments(["-o", "APT::Get::Upgrade-Allow-New=false", "upgrade"])
@@ -127,8 +151,7 @@ impl PackageTools {
                     .with_arguments(["--allow-change-held-packages", "install", "--"])
                     .with_arguments(orders)
             }
-        };
-        self.run_simulation(&command).await
+        }
     }
 
     /// Simulates the installation of a plan's files.
@@ -220,14 +243,26 @@ impl PackageTools {
 
     /// Marks packages as automatically installed.
     pub async fn mark_automatic(&self, packages: &[String]) -> Result<(), Failure> {
+        self.mark("auto", packages).await
+    }
+
+    /// Marks packages as manually installed.
+    pub async fn mark_manual(&self, packages: &[String]) -> Result<(), Failure> {
+        self.mark("manual", packages).await
+    }
+
+    async fn mark(&self, mark: &str, packages: &[String]) -> Result<(), Failure> {
+        if packages.is_empty() {
+            return Ok(());
+        }
         let command = Command::new("apt-mark", self.timeouts.query)
-            .with_arguments(["auto", "--"])
+            .with_arguments([mark, "--"])
             .with_arguments(packages);
         let output = self.run(&command, FailureKind::Apply).await?;
         if output.succeeded() {
             return Ok(());
         }
-        Err(tool_failure(FailureKind::Apply, "apt-mark auto", &output))
+        Err(tool_failure(FailureKind::Apply, &format!("apt-mark {mark}"), &output))
     }
 
     pub(super) fn apt_get(&self, deadline: Duration, view: AptView) -> Command {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::broken_sources::{explain_failure, without_broken};
-use super::plan::{PackageObservation, join_names};
+use super::plan::{PackageObservation, index_by_apt_name, join_names};
 use super::protected;
 use super::rules::{self, AllowedSuites};
 use super::sources::{self, AptView, PreferenceScope, SourceFile, SourceScope};
@@ -138,7 +138,7 @@ impl PackagesModule {
         let sizes = self.tools.installed_sizes(installs, view).await?;
         let targets = self.tools.list_index_targets(all).await?;
         let reboot = os::reboot_required(&self.paths).unwrap_or_default();
-        Ok(PackageObservation {
+        let mut observed = PackageObservation {
             native_architecture: native,
             packages,
             unrestricted: free,
@@ -154,7 +154,15 @@ impl PackagesModule {
             broken_sources,
             protected,
             simulation,
-        })
+            ..PackageObservation::default()
+        };
+        let pinned_view =
+            if is_pinned { view.with_preferences(PreferenceScope::Spec) } else { view };
+        observed.unused = self.find_unused(spec, allowed, pinned_view, &observed).await;
+        let installed = index_by_apt_name(&observed.packages, &observed.native_architecture);
+        let providers = self.find_providers(spec, &observed, &installed, view).await?;
+        observed.providers = providers;
+        Ok(observed)
     }
 
     /// Removes the files of other plans, unless a person needs them to repair a half-installed package.

@@ -33,6 +33,13 @@ impl DpkgPackage {
         self.is_present() && (self.state == "half-installed" || self.flag != "ok")
     }
 
+    /// Whether its removal failed before it was complete. dpkg can only continue the removal.
+    pub fn is_half_removed(&self) -> bool {
+        self.state == "half-installed"
+            && self.flag == "ok"
+            && matches!(self.want.as_str(), "deinstall" | "purge")
+    }
+
     /// Whether dpkg has no work left for the package.
     pub fn is_settled(&self) -> bool {
         self.flag == "ok" && (self.state == "installed" || !self.is_present())

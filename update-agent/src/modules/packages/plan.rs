@@ -9,8 +9,10 @@ use super::broken_sources::explain_failure;
 use super::files::Deb;
 use super::held_back::{SimulationSet, find_held_back};
 use super::index_targets::{self, IndexTarget};
+use super::marks::{PlannedMarks, plan_marks};
 use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
 use super::protected::ProtectedPackage;
+use super::providers::ProviderIndex;
 use super::refusals::check_plan;
 use super::rules::matches_pattern;
 use crate::model::{
@@ -76,6 +78,10 @@ pub struct PackageObservation {
     pub broken_sources: Option<Failure>,
     /// The packages that are protected by default.
     pub protected: Vec<ProtectedPackage>,
+    /// Packages that no package needs after the update and that may be removed.
+    pub unused: Vec<String>,
+    /// Providers of the required packages that are virtual.
+    pub providers: ProviderIndex,
 }
 
 /// A package that a step changes.
@@ -112,25 +118,36 @@ pub enum PackageStep {
         /// Limit of the download in bytes per second; 0 for no limit.
         #[serde(default)]
         bytes_per_second: u64,
+        /// Packages that are marked as automatically installed if the step fails. If it succeeds,
+        /// the step `mark` does so.
+        #[serde(default)]
+        automatic: Vec<String>,
     },
     /// Configuration of packages that were left unpacked or half-configured.
     Configure { items: Vec<StepItem> },
-    /// Restores the mark of automatically installed packages.
+    /// Sets the marks of automatically and manually installed packages, by their names in apt.
     Mark {
-        /// Their names in apt.
         automatic: Vec<String>,
+        #[serde(default)]
+        manual: Vec<String>,
+    },
+    /// Removal of packages that no package needs any more. Its failure does not matter.
+    Remove {
+        /// Packages to remove.
+        removals: Vec<StepItem>,
     },
 }
 
 impl PackageStep {
     /// The names of the steps, in the order in which they are taken.
-    pub const NAMES: &'static [&'static str] = &["install", "configure", "mark"];
+    pub const NAMES: &'static [&'static str] = &["install", "configure", "mark", "remove"];
 
     pub fn name(&self) -> &'static str {
         match self {
             Self::Install { .. } => "install",
             Self::Configure { .. } => "configure",
             Self::Mark { .. } => "mark",
+            Self::Remove { .. } => "remove",
         }
     }
 
@@ -141,6 +158,7 @@ impl PackageStep {
             Self::Install { items, removals, .. } => (items.as_slice(), removals.as_slice()),
             Self::Configure { items } => (items.as_slice(), none),
             Self::Mark { .. } => (none, none),
+            Self::Remove { removals } => (none, removals.as_slice()),
         };
         first.iter().chain(second)
     }
@@ -149,7 +167,7 @@ impl PackageStep {
     pub fn debs(&self) -> &[Deb] {
         match self {
             Self::Install { debs, .. } => debs,
-            Self::Configure { .. } | Self::Mark { .. } => &[],
+            Self::Configure { .. } | Self::Mark { .. } | Self::Remove { .. } => &[],
         }
     }
 }
@@ -167,11 +185,12 @@ pub fn plan(
         _ => failure,
     })?;
     let installs = install_items(observed);
-    let removals = removal_items(&installed, &observed.simulation);
-    let unfinished = unfinished_items(&installed, &observed.simulation);
-    let automatic = packages_to_mark_automatic(spec, observed);
+    let removals = removal_items(&installed, &observed.simulation.removals);
+    let unfinished = unfinished_items(&installed, observed);
+    let unused = removal_items(&installed, &observed.unused);
+    let marks = plan_marks(spec, observed, &installed);
 
-    let items = installs.iter().chain(&removals).chain(&unfinished);
+    let items = installs.iter().chain(&removals).chain(&unfinished).chain(&unused);
     let mut changes: Vec<PackageChange> = items.map(|item| item.change.clone()).collect();
     changes.sort();
     let disk_bytes = disk_growth(observed, &installed);
@@ -199,16 +218,22 @@ pub fn plan(
             downgrades: !observed.simulation.downgrades.is_empty(),
             services: spec.rules.services,
             bytes_per_second: spec.rules.download_bytes_per_second,
+            automatic: marks.automatic.clone(),
         });
     }
     if !unfinished.is_empty() {
         draft.steps.push(PackageStep::Configure { items: unfinished });
     }
-    if !automatic.is_empty() {
-        draft.steps.push(PackageStep::Mark { automatic });
+    if marks != PlannedMarks::default() {
+        let PlannedMarks { automatic, manual } = marks;
+        draft.steps.push(PackageStep::Mark { automatic, manual });
     }
+    // A removal needs no space.
     if !draft.steps.is_empty() {
         draft.plan.space = needed_space(&draft.report.changes, disk_bytes);
+    }
+    if !unused.is_empty() {
+        draft.steps.push(PackageStep::Remove { removals: unused });
     }
     Ok(draft)
 }
@@ -222,10 +247,11 @@ pub fn index_by_apt_name<'a>(packages: &'a [DpkgPackage], native: &str) -> Insta
     present.map(|package| (package.apt_name(native), package)).collect()
 }
 
-/// A name without the architecture if that is dpkg's own.
+/// A name without the architecture if that is dpkg's own or means it: `:native` and `:any`.
 pub fn strip_native_architecture<'a>(name: &'a str, native: &str) -> &'a str {
     match name.split_once(':') {
-        Some((short, architecture)) if architecture == native || architecture == "all" => short,
+        Some((short, "all" | "native" | "any")) => short,
+        Some((short, architecture)) if architecture == native => short,
         _ => name,
     }
 }
@@ -257,9 +283,8 @@ fn find_deb<'a>(install: &PlannedInstall, debs: &'a [Deb]) -> Option<&'a Deb> {
     debs.iter().find(|deb| deb.apt_argument == order)
 }
 
-fn removal_items(installed: &InstalledPackages<'_>, simulation: &Simulation) -> Vec<StepItem> {
-    let removals = simulation.removals.iter();
-    let items = removals.filter_map(|package| {
+fn removal_items(installed: &InstalledPackages<'_>, removals: &[String]) -> Vec<StepItem> {
+    let items = removals.iter().filter_map(|package| {
         let dpkg_package = installed.get(package)?;
         Some(StepItem {
             package: package.clone(),
@@ -269,13 +294,23 @@ fn removal_items(installed: &InstalledPackages<'_>, simulation: &Simulation) -> 
     items.collect()
 }
 
-fn unfinished_items(installed: &InstalledPackages<'_>, simulation: &Simulation) -> Vec<StepItem> {
+fn unfinished_items(
+    installed: &InstalledPackages<'_>,
+    observed: &PackageObservation,
+) -> Vec<StepItem> {
+    let simulation = &observed.simulation;
     let is_touched = |package: &String| {
-        simulation.install(package).is_some() || simulation.removals.contains(package)
+        simulation.install(package).is_some()
+            || simulation.removals.contains(package)
+            || observed.unused.contains(package)
     };
     installed
         .iter()
-        .filter(|(package, dpkg_package)| dpkg_package.state != "installed" && !is_touched(package))
+        .filter(|(package, dpkg_package)| {
+            dpkg_package.state != "installed"
+                && !dpkg_package.is_half_removed()
+                && !is_touched(package)
+        })
         .map(|(package, dpkg_package)| StepItem {
             package: package.clone(),
             change: unchanged_package(dpkg_package),
@@ -292,26 +327,6 @@ fn unchanged_package(package: &DpkgPackage) -> PackageChange {
         suite: String::new(),
         download_bytes: 0,
     }
-}
-
-/// apt marks every package that is installed from a file as manually installed. So automatic packages must be marked again,
-/// and new packages that were not requested as well.
-fn packages_to_mark_automatic(spec: &PackageSpec, observed: &PackageObservation) -> Vec<String> {
-    let requested: BTreeSet<&str> = match &spec.mode {
-        PackageMode::Latest => BTreeSet::new(),
-        PackageMode::Exactly(packages) => packages
-            .iter()
-            .map(|package| strip_native_architecture(&package.name, &observed.native_architecture))
-            .collect(),
-    };
-    let installs = observed.simulation.installs.iter();
-    installs
-        .filter(|install| match &install.before {
-            Some(_) => observed.automatic.contains(&install.package),
-            None => !requested.contains(install.package.as_str()),
-        })
-        .map(|install| install.package.clone())
-        .collect()
 }
 
 /// Growth of the installed size in bytes. For a version without a declared size, the size of its file is used.

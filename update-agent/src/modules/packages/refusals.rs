@@ -4,11 +4,12 @@ use super::index_targets;
 use super::parse::{DpkgPackage, Simulation};
 use super::plan::{InstalledPackages, PackageObservation, join_names, strip_native_architecture};
 use super::protected::removal_refusal;
+use super::providers::resolve_requirement;
 use super::rules::is_excluded;
 use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
 
 /// The package that determines the release of the system.
-const RELEASE_PACKAGE: &str = "base-files";
+pub(super) const RELEASE_PACKAGE: &str = "base-files";
 
 /// Rejects a plan that must not be carried out. The simplest reason comes first.
 pub fn check_plan(
@@ -103,7 +104,9 @@ fn refuse_broken(
     simulation: &Simulation,
 ) -> Result<(), Failure> {
     let broken = |package: &String, dpkg_package: &DpkgPackage| {
-        dpkg_package.needs_reinstall() && simulation.install(package).is_none()
+        dpkg_package.needs_reinstall()
+            && !dpkg_package.is_half_removed()
+            && simulation.install(package).is_none()
     };
     let names: Vec<_> = installed
         .iter()
@@ -173,6 +176,8 @@ fn refuse_missing(
             (Some(version), Some(required)) => {
                 return Err(plan_failure(format!("{name} would be {version} and not {required}")));
             }
+            // A virtual package has no version of its own.
+            (None, None) if !resolve_requirement(name, observed, installed).is_empty() => {}
             (None, _) => return Err(plan_failure(format!("no source has the package {name}"))),
         }
     }

@@ -55,9 +55,11 @@ impl PackagesModule {
         baseline: &PackageBaseline,
     ) -> Result<Option<Failure>, Failure> {
         let audit = self.tools.audit().await?;
-        let new_findings = audit::new_findings(&audit, &baseline.audit);
+        let mut new_findings = audit::new_findings(&audit, &baseline.audit);
+        new_findings.retain(|(_, package)| !is_unused(steps, package));
         let wrong: Vec<_> = steps
             .iter()
+            .filter(|step| !matches!(step, PackageStep::Remove { .. }))
             .flat_map(PackageStep::items)
             .filter_map(|item| {
                 package_problem(item, installed).map(|problem_text| (item, problem_text))
@@ -157,6 +159,15 @@ impl PackagesModule {
         }
         after
     }
+}
+
+/// Whether a step removes a package because no package needs it. The failure of such a removal is
+/// only a remark.
+fn is_unused(steps: &[PackageStep], package: &str) -> bool {
+    steps.iter().any(|step| match step {
+        PackageStep::Remove { removals } => removals.iter().any(|item| item.package == package),
+        _ => false,
+    })
 }
 
 /// Advice for packages, without repetitions.

@@ -5,7 +5,7 @@ use evenkeel_proto::agent as pb;
 use super::PackageReport;
 use crate::model::{
     HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageRequirement, PackageResult,
-    PackageRules, PackageSpec, PackageVersion, RebootRule, ServiceRule,
+    PackageRules, PackageSpec, PackageVersion, RebootRule, ServiceRule, UnusedPackagesRule,
 };
 
 /// Parses the spec of packages. If the mode or a rule is not supported by this agent, there is no
@@ -46,6 +46,13 @@ fn parse_rules(rules: pb::PackageRules) -> Option<PackageRules> {
         pb::ServiceRule::Unspecified | pb::ServiceRule::KeepRunning => ServiceRule::KeepRunning,
         pb::ServiceRule::Restart => ServiceRule::Restart,
     };
+    let unused_packages = match pb::UnusedPackagesRule::try_from(rules.unused_packages).ok()? {
+        pb::UnusedPackagesRule::Unspecified | pb::UnusedPackagesRule::Keep => {
+            UnusedPackagesRule::Keep
+        }
+        pb::UnusedPackagesRule::RemoveKernels => UnusedPackagesRule::RemoveKernels,
+        pb::UnusedPackagesRule::RemoveAll => UnusedPackagesRule::RemoveAll,
+    };
     Some(PackageRules {
         suites: rules.suites,
         exclude: rules.exclude,
@@ -55,6 +62,7 @@ fn parse_rules(rules: pb::PackageRules) -> Option<PackageRules> {
         services,
         download_bytes_per_second: rules.download_bytes_per_second,
         min_age_days: rules.min_age_days,
+        unused_packages,
     })
 }
 
@@ -145,6 +153,7 @@ mod tests {
                 services: pb::ServiceRule::Restart.into(),
                 download_bytes_per_second: 1_000,
                 min_age_days: 7,
+                unused_packages: pb::UnusedPackagesRule::RemoveAll.into(),
             }),
             aged_versions: vec![pb::PackageVersion {
                 name: "a".into(),
@@ -165,6 +174,7 @@ mod tests {
                 services: ServiceRule::Restart,
                 download_bytes_per_second: 1_000,
                 min_age_days: 7,
+                unused_packages: UnusedPackagesRule::RemoveAll,
             }
         );
         assert_eq!(spec.aged_versions[0].version, "1");
@@ -175,7 +185,8 @@ mod tests {
         let message = |rules| pb::Packages { rules: Some(rules), ..latest() };
         let reboot = pb::PackageRules { reboot: 99, ..pb::PackageRules::default() };
         let services = pb::PackageRules { services: 99, ..pb::PackageRules::default() };
-        for rules in [reboot, services] {
+        let unused = pb::PackageRules { unused_packages: 99, ..pb::PackageRules::default() };
+        for rules in [reboot, services, unused] {
             assert_eq!(parse_packages(message(rules)), None);
         }
         assert_eq!(parse_packages(pb::Packages::default()), None);

@@ -26,6 +26,10 @@ pub struct FakePackages {
     pub offered: BTreeMap<String, String>,
     /// Packages whose postinst fails.
     pub broken: BTreeSet<String>,
+    /// Packages that no package needs any more.
+    pub unused: BTreeSet<String>,
+    /// Error text of the removal of packages; empty if it succeeds.
+    pub removal_error: String,
     /// Packages that apt would remove for the requested change.
     pub removals: Vec<String>,
     /// Error text of `apt-get update`; empty if it succeeds.
@@ -321,6 +325,9 @@ impl FakeSystem {
     }
 
     async fn apt_get(&self, arguments: &[&str], operands: &[&str]) -> Result<Output, RunError> {
+        if operands.first().is_some_and(|operand| operand.ends_with('-')) {
+            return Ok(self.remove(arguments, operands));
+        }
         let paths = operands.first().is_some_and(|path| path.starts_with('/'));
         if paths && !arguments.contains(&"--simulate") {
             let sure = ["install", "--no-remove"];
@@ -328,6 +335,26 @@ impl FakeSystem {
             return self.install(operands).await;
         }
         Ok(self.apt_get_query(arguments, operands, paths))
+    }
+
+    /// Removes packages, given as `NAME-`.
+    fn remove(&self, arguments: &[&str], operands: &[&str]) -> Output {
+        let names = operands.iter().map(|operand| operand.trim_end_matches('-').to_owned());
+        let names: Vec<_> = names.collect();
+        if arguments.contains(&"--simulate") {
+            let lines: Vec<_> = names.iter().map(|name| format!("Remv {name} [1]\n")).collect();
+            return success_output(lines.concat());
+        }
+        self.log_action(&format!("remove {}", names.join(" ")));
+        let mut packages = self.packages.lock().unwrap();
+        if !packages.removal_error.is_empty() {
+            return error_output(&packages.removal_error);
+        }
+        for name in names {
+            packages.installed.remove(&name);
+            packages.unused.remove(&name);
+        }
+        success_output("")
     }
 
     /// The calls of `apt-get` that change no package.
@@ -349,7 +376,20 @@ impl FakeSystem {
             return success_output("http://x/\tstable\tstable\tstable\t$(LABEL)\t$(VERSION)\n");
         }
         if has("--simulate") && (has("upgrade") || has("dist-upgrade")) {
-            return self.simulate(&self.latest_versions());
+            let mut output = self.simulate(&self.latest_versions());
+            if has("--auto-remove") {
+                let in_use = arguments.iter().find_map(|argument| {
+                    argument.strip_prefix("APT::NeverAutoRemove::=^(")?.strip_suffix(")$")
+                });
+                let in_use = in_use.unwrap_or_default().replace('\\', "");
+                let in_use: Vec<_> = in_use.split('|').collect();
+                for name in &self.packages.lock().unwrap().unused {
+                    if !in_use.contains(&name.as_str()) {
+                        writeln!(output.stdout, "Remv {name} [1]").unwrap();
+                    }
+                }
+            }
+            return output;
         }
         assert!(has("--simulate"), "{arguments:?}");
         let requested = operands
@@ -388,7 +428,11 @@ impl FakeSystem {
         if !packages.mark_error.is_empty() {
             return error_output(&packages.mark_error);
         }
-        packages.automatic.extend(operands.iter().map(|&name| name.to_owned()));
+        if arguments.contains(&"manual") {
+            packages.automatic.retain(|name| !operands.contains(&name.as_str()));
+        } else {
+            packages.automatic.extend(operands.iter().map(|&name| name.to_owned()));
+        }
         drop(packages);
         self.log_action("mark");
         success_output("")

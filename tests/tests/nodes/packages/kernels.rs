@@ -1,0 +1,133 @@
+//! Removal of unused kernels and packages.
+
+use evenkeel_tests::lab::{Member, Repository, describe_output};
+use serde_json::{Value, json};
+
+use super::scenario::{Stage, scenarios, write_file};
+
+scenarios![
+    after_three_kernel_updates_the_running_kernel_and_the_one_before_remain,
+    the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest,
+    unused_kernels_stay_if_the_policy_or_the_owner_says_so,
+];
+
+/// A node that boots `linux-image-6.0.1-demo`, with a source of its own for kernels.
+struct KernelNode<'a> {
+    member: Member<'static>,
+    repository: Repository,
+    stage: &'a Stage,
+}
+
+impl<'a> KernelNode<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        let repository = stage.repository();
+        publish_kernel(&repository, 1);
+        let member = stage.member_with_source(&repository);
+        member.node.sh("apt-get -q update --error-on=any; apt-get -q -y install linux-image-demo");
+        let mut node = Self { member, repository, stage };
+        node.boot(1);
+        node
+    }
+
+    /// Boots a kernel. The agent starts and has nothing to do.
+    fn boot(&mut self, number: u32) {
+        let node = self.stage.node("node").with_kernel(&format!("6.0.{number}-demo"));
+        self.member.node = node.with_file(self.repository.folder(), self.repository.inside());
+    }
+
+    /// Publishes a kernel and updates the node.
+    fn update_to(&self, number: u32) {
+        publish_kernel(&self.repository, number);
+        self.update();
+    }
+
+    fn update(&self) {
+        self.member.order_now();
+        let output = self.member.agent_once();
+        assert!(output.status.success(), "{}", describe_output(&output));
+        let runs = self.member.runs();
+        assert!(runs.iter().all(|run| run["state"] == "succeeded"), "{runs:#?}");
+    }
+
+    /// The installed kernels.
+    #[track_caller]
+    fn assert_kernels(&self, numbers: &[u32]) {
+        let status = self.member.node.dpkg_status();
+        let is_installed = |number: &u32| {
+            let state = status.package(&format!("linux-image-6.0.{number}-demo"));
+            state.ends_with(" installed")
+        };
+        let installed: Vec<u32> = (1..=4).filter(is_installed).collect();
+        assert_eq!(installed, numbers, "{status:#?}");
+        assert_eq!(status.audit, "");
+    }
+}
+
+fn publish_kernel(repository: &Repository, number: u32) {
+    repository.publish(&format!("linux-image-6.0.{number}-demo_"));
+    repository.publish(&format!("linux-image-demo_6.0.{number}_"));
+}
+
+fn after_three_kernel_updates_the_running_kernel_and_the_one_before_remain(stage: &Stage) {
+    let mut node = KernelNode::new(stage);
+    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
+    for number in 2..=4 {
+        node.update_to(number);
+        node.boot(number);
+    }
+    // Before the reboot, the kernel before the running one may still be needed.
+    node.assert_kernels(&[2, 3, 4]);
+    node.update();
+    node.assert_kernels(&[3, 4]);
+    let runs = node.member.runs();
+    let removes = |run: &&Value| {
+        let packages = run["packages"].as_array().expect("packages");
+        packages.iter().any(|package| package["name"] == "linux-image-6.0.2-demo")
+            && packages.len() == 1
+    };
+    assert_eq!(runs.iter().filter(removes).count(), 1, "the run lists the removal: {runs:#?}");
+}
+
+fn the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest(stage: &Stage) {
+    let mut node = KernelNode::new(stage);
+    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
+    node.update();
+    // Two updates without a reboot.
+    node.update_to(2);
+    node.update_to(3);
+    node.assert_kernels(&[1, 2, 3]);
+    node.boot(3);
+    node.update();
+    // apt alone would retain the kernels 2 and 3.
+    node.assert_kernels(&[1, 2, 3]);
+    // At first apt also retains the second newest of the installed kernels.
+    node.update_to(4);
+    node.assert_kernels(&[1, 2, 3, 4]);
+    node.update();
+    node.assert_kernels(&[1, 3, 4]);
+}
+
+fn unused_kernels_stay_if_the_policy_or_the_owner_says_so(stage: &Stage) {
+    let mut node = KernelNode::new(stage);
+    node.member.install_files(&["demo-extra_1.0"]);
+    node.member.node.sh("apt-mark auto demo-extra");
+    node.member.assign_latest(&json!({ "reboot": "NEVER", "unusedPackages": "KEEP" }));
+    for number in 2..=4 {
+        node.update_to(number);
+        node.boot(number);
+    }
+    node.update();
+    node.assert_kernels(&[1, 2, 3, 4]);
+
+    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
+    let limits = "/etc/evenkeel/limits.toml";
+    write_file(&node.member.node, limits, "protected_packages = [\"linux-image-6.0.1-*\"]\n");
+    node.update();
+    node.assert_kernels(&[1, 3, 4]);
+    write_file(&node.member.node, limits, "removals = false\n");
+    node.update();
+    node.assert_kernels(&[1, 3, 4]);
+    // By default only kernels are removed.
+    let status = node.member.node.dpkg_status();
+    assert_eq!(status.package("demo-extra"), "1.0 installed", "{status:#?}");
+}

@@ -1,0 +1,91 @@
+//! Removal of packages that no package needs any more, and the marks of packages.
+
+use std::fs;
+
+use evenkeel_update_agent::model::{PackageRules, UnusedPackagesRule};
+use evenkeel_update_agent::status;
+
+use crate::support::node::{TestNode, latest_target_with, package_target};
+
+const OLD_KERNEL: &str = "linux-image-6.0.1-demo";
+
+/// A node in an open window, with a kernel and a library that no package needs.
+fn node_with_unused(rule: UnusedPackagesRule) -> TestNode {
+    let node = TestNode::in_window();
+    for name in [OLD_KERNEL, "libunused"] {
+        let mut packages = node.packages();
+        packages.installed.insert(name.into(), ("1".into(), "installed".into()));
+        packages.automatic.insert(name.into());
+        packages.unused.insert(name.into());
+    }
+    let rules = PackageRules { unused_packages: rule, ..PackageRules::default() };
+    node.server().target = Some(latest_target_with(rules));
+    node
+}
+
+#[tokio::test]
+async fn unused_packages_are_removed_after_the_update_as_the_policy_says() {
+    use UnusedPackagesRule as R;
+    let all = format!("libunused 1 installed\n{OLD_KERNEL} 1 installed");
+    let cases =
+        [(R::Keep, all.as_str()), (R::RemoveKernels, "libunused 1 installed"), (R::RemoveAll, "")];
+    for (rule, left) in cases {
+        let node = node_with_unused(rule);
+        node.run_once().await.unwrap();
+        let expected = format!("app 2 installed\nlib 2 installed\n{left}");
+        assert_eq!(node.system.listing(), expected.trim_end(), "{rule:?}");
+        assert!(node.server().story().ends_with("finished"), "{rule:?}");
+        let log = node.system.take_log();
+        let install = log.iter().position(|line| line == "install").unwrap();
+        let removal = log.iter().position(|line| line.starts_with("remove "));
+        assert!(removal.is_none_or(|removal| removal > install), "{log:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_removal_of_an_unused_package_is_a_remark() {
+    let node = node_with_unused(UnusedPackagesRule::RemoveKernels);
+    node.packages().removal_error = "E: the removal fails on purpose".into();
+    node.run_once().await.unwrap();
+    assert!(node.server().story().ends_with("verify begun, finished"));
+    assert!(node.system.listing().contains(OLD_KERNEL));
+    let end = status::read_status(&node.paths().status()).unwrap().last_end.unwrap();
+    assert_eq!(end.outcome, "finished");
+    let [remark] = &end.remarks[..] else { panic!("{:?}", end.remarks) };
+    assert!(remark.starts_with("remove: the removal of unused packages ended"), "{remark}");
+    assert!(remark.contains("fails on purpose"), "{remark}");
+}
+
+#[tokio::test]
+async fn the_owner_can_forbid_the_removal_of_unused_packages() {
+    for limits in ["removals = false\n", "protected_packages = [\"linux-image-*\"]\n"] {
+        let node = node_with_unused(UnusedPackagesRule::RemoveKernels);
+        let folder = node.paths().inside("/etc/evenkeel");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("limits.toml"), limits).unwrap();
+        node.run_once().await.unwrap();
+        assert!(node.server().story().ends_with("finished"), "{limits}");
+        assert!(node.system.listing().contains("app 2 installed"), "{limits}");
+        assert!(node.system.listing().contains(OLD_KERNEL), "{limits}");
+    }
+}
+
+/// apt marks packages from files as manually installed before it starts dpkg.
+#[tokio::test]
+async fn after_a_failed_update_automatic_packages_are_still_automatic() {
+    let node = TestNode::in_window();
+    node.packages().broken.insert("app".into());
+    node.run_once().await.unwrap_err();
+    let automatic: Vec<_> = node.packages().automatic.iter().cloned().collect();
+    assert_eq!(automatic, ["lib"]);
+}
+
+#[tokio::test]
+async fn a_package_that_the_policy_names_becomes_manual() {
+    for version in ["1", "2"] {
+        let node = TestNode::in_window();
+        node.server().target = Some(package_target("lib", Some(version)));
+        node.run_once().await.unwrap();
+        assert!(node.packages().automatic.is_empty(), "lib in version {version}");
+    }
+}
