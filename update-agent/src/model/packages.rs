@@ -159,6 +159,8 @@ pub enum HeldBackCause {
     Limits,
     /// The policy excludes it: by name, by suite or by age.
     Policy,
+    /// `/boot` or a file system below it has too little space.
+    Space,
 }
 
 /// The state of a package after the update.

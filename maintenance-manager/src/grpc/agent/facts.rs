@@ -264,6 +264,7 @@ fn held_back_json(package: &HeldBackPackage) -> Value {
         C::Pinned => "pinned",
         C::Limits => "limits",
         C::Policy => "policy",
+        C::Space => "space",
     };
     json!({
         "name": package.name,

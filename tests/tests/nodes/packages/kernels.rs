@@ -9,6 +9,7 @@ scenarios![
     after_three_kernel_updates_the_running_kernel_and_the_one_before_remain,
     the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest,
     unused_kernels_stay_if_the_policy_or_the_owner_says_so,
+    a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated,
 ];
 
 /// A node that boots `linux-image-6.0.1-demo`, with a source of its own for kernels.
@@ -130,4 +131,21 @@ fn unused_kernels_stay_if_the_policy_or_the_owner_says_so(stage: &Stage) {
     // By default only kernels are removed.
     let status = node.member.node.dpkg_status();
     assert_eq!(status.package("demo-extra"), "1.0 installed", "{status:#?}");
+}
+
+fn a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated(stage: &Stage) {
+    let mut node = KernelNode::new(stage);
+    let small = stage.node("node").with_small_filesystem("/boot", "1m");
+    node.member.node = small.with_file(node.repository.folder(), node.repository.inside());
+    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
+    node.repository.publish("demo-hello_1.1");
+    node.update_to(2);
+    node.assert_kernels(&[1]);
+    let status = node.member.node.dpkg_status();
+    assert_eq!(status.package("linux-image-demo"), "6.0.1 installed", "{status:#?}");
+    assert_eq!(status.package("demo-hello"), "1.1 installed", "{status:#?}");
+    let plan = node.member.agent(&["plan"]);
+    let text = describe_output(&plan);
+    assert!(text.contains("linux-image-demo"), "{text}");
+    assert!(text.contains("too little space in /boot"), "{text}");
 }

@@ -168,6 +168,7 @@ fn held_back_row(package: &HeldBackPackage) -> [String; 4] {
         HeldBackCause::Pinned => "pinned by the preferences of this machine",
         HeldBackCause::Limits => "not allowed by the machine's owner",
         HeldBackCause::Policy => "excluded by the policy",
+        HeldBackCause::Space => "too little space in /boot",
     };
     [
         format!("{}:{}", package.name, package.architecture),

@@ -2,15 +2,28 @@
 
 use std::collections::BTreeSet;
 
+use super::boot_space::{
+    boot_space_needs, find_boot_writers, find_too_large, measure_boot_file_systems,
+};
 use super::broken_sources::{explain_failure, without_broken};
 use super::plan::{PackageObservation, index_by_apt_name, join_names};
-use super::protected;
+use super::protected::{self, ProtectedPackage};
 use super::rules::{self, AllowedSuites};
 use super::sources::{self, AptView, PreferenceScope, SourceFile, SourceScope};
 use super::{AllowedChanges, PackagesModule, Simulation, storage_failure};
 use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
 use crate::os::{self, OsRelease};
 use crate::owner::{OwnerLimits, SourceSuite};
+
+/// What apt would do under the rules, with the space that the boot file systems have.
+struct FittingUpdate {
+    simulation: Simulation,
+    allowed: AllowedChanges,
+    /// Whether versions had to be pinned.
+    is_pinned: bool,
+    /// What apt would do with more space there; `None` if everything fits.
+    with_more_space: Option<Simulation>,
+}
 
 /// How often versions that must not be installed are pinned before the plan fails.
 const MAX_PINNING_ROUNDS: usize = 20;
@@ -115,24 +128,18 @@ impl PackagesModule {
             (AptView::default(), AptView::default())
         };
         let protected = protected::find_protected(&self.paths, &packages);
-        let mut allowed = AllowedChanges {
-            removals: spec.rules.allow_removals && limits.removals,
-            new_packages: limits.new_packages,
-        };
-        let (mut simulation, mut is_pinned) = self
-            .simulate_with_pins(spec, allowed, view, &native)
+        let fitting = self
+            .simulate_fitting(spec, &limits, view, (native.as_str(), protected.as_slice()))
             .await
             .map_err(|failure| explain_failure(failure, broken_sources.as_ref()))?;
-        let is_refused =
-            |package: &String| protected::removal_refusal(package, &limits, &protected).is_some();
-        if spec.mode == PackageMode::Latest && simulation.removals.iter().any(is_refused) {
-            // Then the packages that conflict with the protected ones are held back.
-            allowed.removals = false;
-            (simulation, is_pinned) = self.simulate_with_pins(spec, allowed, view, &native).await?;
-        }
+        let FittingUpdate { simulation, allowed, is_pinned, with_more_space } = fitting;
         let (free, unpinned) = self
             .simulate_without_rules(spec, allowed, all, is_pinned || suites.is_limited())
             .await?;
+        let boot_space = boot_space_needs(
+            &measure_boot_file_systems(&self.paths),
+            &find_boot_writers(&self.paths, &simulation),
+        );
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
         let sizes = self.tools.installed_sizes(installs, view).await?;
@@ -154,6 +161,8 @@ impl PackagesModule {
             broken_sources,
             protected,
             simulation,
+            with_more_space,
+            boot_space,
             ..PackageObservation::default()
         };
         let pinned_view =
@@ -173,16 +182,59 @@ impl PackagesModule {
         self.archives.create().map_err(storage_failure)
     }
 
-    /// Simulates the update under the rules. Returns the simulation and whether versions had to be pinned.
+    /// Simulates the update under the rules, without removals of protected packages. In an update of
+    /// everything, the versions that do not fit into the boot file systems are held back.
+    async fn simulate_fitting(
+        &self,
+        spec: &PackageSpec,
+        limits: &OwnerLimits,
+        view: AptView,
+        (native, protected): (&str, &[ProtectedPackage]),
+    ) -> Result<FittingUpdate, Failure> {
+        let none = BTreeSet::new();
+        let mut allowed = AllowedChanges {
+            removals: spec.rules.allow_removals && limits.removals,
+            new_packages: limits.new_packages,
+        };
+        let (mut simulation, mut is_pinned) =
+            self.simulate_with_pins(spec, allowed, view, (native, &none)).await?;
+        let is_refused =
+            |package: &String| protected::removal_refusal(package, limits, protected).is_some();
+        let is_latest = spec.mode == PackageMode::Latest;
+        if is_latest && simulation.removals.iter().any(is_refused) {
+            // Then the packages that conflict with the protected ones are held back.
+            allowed.removals = false;
+            (simulation, is_pinned) =
+                self.simulate_with_pins(spec, allowed, view, (native, &none)).await?;
+        }
+        let too_large = if is_latest {
+            let writers = find_boot_writers(&self.paths, &simulation);
+            find_too_large(&measure_boot_file_systems(&self.paths), &writers)
+        } else {
+            none
+        };
+        if too_large.is_empty() {
+            return Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space: None });
+        }
+        let names = join_names(too_large.iter().map(|(package, _)| package.clone()));
+        tracing::warn!(names, "held back, because the boot file systems have too little space");
+        let with_more_space = Some(simulation);
+        let (simulation, is_pinned) =
+            self.simulate_with_pins(spec, allowed, view, (native, &too_large)).await?;
+        Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space })
+    }
+
+    /// Simulates the update under the rules and without the given versions. Returns the simulation and whether versions had
+    /// to be pinned.
     async fn simulate_with_pins(
         &self,
         spec: &PackageSpec,
         allowed: AllowedChanges,
         mut view: AptView,
-        native: &str,
+        (native, excluded): (&str, &BTreeSet<rules::AptVersion>),
     ) -> Result<(Simulation, bool), Failure> {
-        let mut pinned = BTreeSet::new();
-        if !spec.rules.exclude.is_empty() {
+        let mut pinned = excluded.clone();
+        if !spec.rules.exclude.is_empty() || !pinned.is_empty() {
             self.write_pins(&spec.rules, &pinned)?;
             view = view.with_preferences(PreferenceScope::Spec);
         }

@@ -25,10 +25,6 @@ use crate::owner::OwnerLimits;
 /// Most package names in a reason.
 const MAX_NAMES_IN_REASON: usize = 10;
 
-/// Maximum size of a kernel with its initramfs in `/boot`, which is often a small file system of
-/// its own, in bytes.
-const KERNEL_BYTES: u64 = 128 << 20;
-
 /// Packages after whose update the system must reboot: they are in use from the boot on, or by every program.
 const REBOOT_PACKAGES: [&str; 12] = [
     "linux-image-*",
@@ -80,6 +76,10 @@ pub struct PackageObservation {
     pub protected: Vec<ProtectedPackage>,
     /// Packages that no package needs after the update and that may be removed.
     pub unused: Vec<String>,
+    /// What apt would do if the boot file systems had more space; `None` if everything fits.
+    pub with_more_space: Option<Simulation>,
+    /// Space that the planned installs need on the boot file systems.
+    pub boot_space: Vec<SpaceNeed>,
     /// Providers of the required packages that are virtual.
     pub providers: ProviderIndex,
 }
@@ -230,7 +230,8 @@ pub fn plan(
     }
     // A removal needs no space.
     if !draft.steps.is_empty() {
-        draft.plan.space = needed_space(&draft.report.changes, disk_bytes);
+        draft.plan.space = needed_space(disk_bytes);
+        draft.plan.space.extend(observed.boot_space.iter().cloned());
     }
     if !unused.is_empty() {
         draft.steps.push(PackageStep::Remove { removals: unused });
@@ -351,16 +352,10 @@ fn disk_growth(observed: &PackageObservation, installed: &InstalledPackages<'_>)
 
 /// Space that a change needs. Packages are assumed to grow `/usr`; the configured minimum covers the
 /// other file systems.
-fn needed_space(changes: &[PackageChange], disk_bytes: i64) -> Vec<SpaceNeed> {
-    let need = |path: &str, bytes, max_free| SpaceNeed { path: path.to_owned(), bytes, max_free };
+fn needed_space(disk_bytes: i64) -> Vec<SpaceNeed> {
+    let need = |path: &str, bytes| SpaceNeed { path: path.to_owned(), bytes, max_free: None };
     let grows = u64::try_from(disk_bytes).unwrap_or(0);
-    let mut needs = vec![need("/usr", grows, None), need("/var", 0, None), need("/", 0, None)];
-    let is_kernel =
-        |change: &PackageChange| change.name.starts_with("linux-image") && change.after.is_some();
-    if changes.iter().any(is_kernel) {
-        needs.push(need("/boot", 0, Some(KERNEL_BYTES)));
-    }
-    needs
+    vec![need("/usr", grows), need("/var", 0), need("/", 0)]
 }
 
 /// Whether a change probably needs a reboot.
@@ -381,8 +376,15 @@ fn held_back_packages(
         return Vec::new();
     }
     let by_owner = &observed.owner_limits.suites;
+    let needs_space = |install: &PlannedInstall| {
+        let larger = observed.with_more_space.as_ref();
+        let larger = larger.and_then(|simulation| simulation.install(&install.package));
+        larger.is_some_and(|larger| larger.after == install.after)
+    };
     let left_out = |install: &PlannedInstall| {
-        if index_targets::allows_origins(&install.origins, &observed.targets, by_owner) {
+        if needs_space(install) {
+            HeldBackCause::Space
+        } else if index_targets::allows_origins(&install.origins, &observed.targets, by_owner) {
             HeldBackCause::Policy
         } else {
             HeldBackCause::Limits

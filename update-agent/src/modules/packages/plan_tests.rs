@@ -325,27 +325,31 @@ fn a_step_of_an_older_agent_is_read() {
 }
 
 #[test]
-fn boot_needs_space_for_a_kernel_only() {
-    let change = |name: &str| PackageChange {
-        name: name.to_owned(),
-        architecture: "amd64".to_owned(),
-        before: None,
-        after: Some("6.1".to_owned()),
-        suite: String::new(),
-        download_bytes: 0,
-    };
-    let needs = |name: &str, min_free: u64| {
-        let needs = needed_space(&[change(name)], -1).into_iter();
-        needs.map(|need| (need.reserved_bytes(min_free), need.path)).collect::<Vec<_>>()
-    };
-    let path = |path: &str, bytes: u64| (bytes, path.to_owned());
-    let min_free = 1 << 40;
-    let without = [path("/usr", min_free), path("/var", min_free), path("/", min_free)];
-    assert_eq!(needs("demo", min_free), without);
-    assert_eq!(needs("linux-image-amd64", min_free).last(), Some(&path("/boot", KERNEL_BYTES)));
-    assert_eq!(needs("linux-image-amd64", 5).last(), Some(&path("/boot", 5)));
-    assert_eq!(needed_space(&[change("demo")], 7)[0].bytes, 7);
-    assert_eq!(needed_space(&[], i64::MIN)[0].bytes, 0);
+fn a_plan_needs_space_for_its_files_and_on_the_boot_file_systems() {
+    let spec = PackageSpec::new(PackageMode::Latest);
+    let boot = SpaceNeed { path: "/boot".into(), bytes: 5, max_free: Some(1) };
+    let observed =
+        PackageObservation { boot_space: vec![boot.clone()], ..small_model().observe(&spec) };
+    let space = plan(&spec, &observed).unwrap().plan.space;
+    let paths: Vec<_> = space.iter().map(|need| need.path.as_str()).collect();
+    assert_eq!(paths, ["/usr", "/var", "/", "/boot"]);
+    assert_eq!(space.last(), Some(&boot));
+    assert_eq!(needed_space(7)[0].bytes, 7);
+    assert_eq!(needed_space(i64::MIN)[0].bytes, 0);
+}
+
+#[test]
+fn a_package_that_does_not_fit_into_boot_is_held_back_with_this_cause() {
+    let spec = PackageSpec::new(PackageMode::Latest);
+    let mut observed = small_model().observe(&spec);
+    let all = std::mem::take(&mut observed.simulation);
+    observed.debs.clear();
+    observed.unrestricted = Some(all.clone());
+    observed.with_more_space = Some(all);
+    let draft = plan(&spec, &observed).unwrap();
+    assert!(draft.steps.is_empty());
+    let [held_back] = &draft.report.held_back[..] else { panic!("{:?}", draft.report) };
+    assert_eq!((held_back.name.as_str(), held_back.cause), ("pa", HeldBackCause::Space));
 }
 
 #[test]

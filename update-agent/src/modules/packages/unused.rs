@@ -46,7 +46,8 @@ impl PackagesModule {
         }
         let history = KernelHistory::read(&self.paths);
         let kernels = [os::kernel_release(), history.running, history.previous];
-        let unused = self.simulate_until_allowed(spec, allowed, view, (observed, &kernels)).await;
+        let context = (observed, kernels.as_slice());
+        let unused = self.simulate_until_allowed(spec, allowed, view, context).await;
         unused.unwrap_or_else(|failure| {
             tracing::warn!(error = %failure, "cannot find out which packages are unused");
             Vec::new()

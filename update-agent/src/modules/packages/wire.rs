@@ -104,6 +104,7 @@ pub(crate) fn held_back_message(package: &HeldBackPackage) -> pb::HeldBackPackag
         HeldBackCause::Pinned => pb::HeldBackCause::Pinned,
         HeldBackCause::Limits => pb::HeldBackCause::Limits,
         HeldBackCause::Policy => pb::HeldBackCause::Policy,
+        HeldBackCause::Space => pb::HeldBackCause::Space,
     };
     pb::HeldBackPackage {
         name: package.name.clone(),
