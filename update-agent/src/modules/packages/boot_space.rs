@@ -11,6 +11,7 @@ use std::path::Path;
 
 use rustix::fs::statvfs;
 
+use super::dpkg::DPKG_INFO_FOLDER;
 use super::parse::{PlannedInstall, Simulation};
 use super::rules::AptVersion;
 use crate::model::SpaceNeed;
@@ -29,9 +30,6 @@ const KERNEL_DATA_BYTES: u64 = 8 << 20;
 
 /// Space that must stay free, in bytes: an initial RAM disk may grow with a change.
 const FREE_MARGIN_BYTES: u64 = 4 << 20;
-
-/// Folder of the scripts and triggers of the installed packages.
-const DPKG_INFO_FOLDER: &str = "/var/lib/dpkg/info";
 
 /// Texts in the triggers or the postinst script of a package whose change rebuilds initial RAM disks
 /// or copies kernels.

@@ -6,6 +6,9 @@ use super::parse::{self, DpkgPackage};
 use crate::model::{Failure, FailureKind};
 use crate::runner::{Command, Output};
 
+/// dpkg's folder with the scripts, the triggers and the list of files of each installed package.
+pub(super) const DPKG_INFO_FOLDER: &str = "/var/lib/dpkg/info";
+
 impl PackageTools {
     /// Unpacks and configures files without apt. The caller must hold dpkg's front-end lock.
     pub async fn install_with_dpkg(&self, debs: &[Deb]) -> Result<Output, Failure> {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::dpkg::DPKG_INFO_FOLDER;
 use super::parse::DpkgPackage;
 use super::rules::matches_pattern;
 use crate::os;
@@ -9,8 +10,11 @@ use crate::owner::OwnerLimits;
 use crate::paths::AgentPaths;
 
 /// Packages that are protected by default on every node, with a description.
-const ALWAYS_PROTECTED: [(&str, &str); 2] =
-    [("evenkeel-agent", "this agent"), ("openssh-server", "the access to this machine")];
+const ALWAYS_PROTECTED: [(&str, &str); 3] = [
+    ("evenkeel-agent", "this agent"),
+    ("openssh-server", "the access to this machine"),
+    ("dropbear", "the access to this machine"),
+];
 
 /// Programs that connect a machine: the package and its systemd unit.
 const NETWORK_MANAGERS: [(&str, &str); 10] = [
@@ -45,13 +49,35 @@ pub struct ProtectedPackage {
 pub fn find_protected(paths: &AgentPaths, packages: &[DpkgPackage]) -> Vec<ProtectedPackage> {
     let always = ALWAYS_PROTECTED.map(|(name, what)| (name.to_owned(), what));
     let kernel = os::kernel_release();
-    let kernel = KERNEL_PREFIXES.map(|prefix| (format!("{prefix}{kernel}"), "the running kernel"));
+    let mut names = KERNEL_PREFIXES.map(|prefix| format!("{prefix}{kernel}")).to_vec();
+    names.extend(find_kernel_owners(paths, packages, &kernel));
+    let kernel = names.into_iter().map(|name| (name, "the running kernel"));
     let protected = always.into_iter().chain(kernel).chain(
         active_network_managers(paths, packages)
             .into_iter()
             .map(|name| (name.to_owned(), "the network manager")),
     );
     protected.map(|(name, what)| ProtectedPackage { name, what }).collect()
+}
+
+/// The packages that contain a kernel, whatever their names are: kernels of board vendors have other
+/// names than those of Debian.
+fn find_kernel_owners(paths: &AgentPaths, packages: &[DpkgPackage], release: &str) -> Vec<String> {
+    let folder = paths.inside(DPKG_INFO_FOLDER);
+    let ends = [format!("/vmlinuz-{release}"), format!("/lib/modules/{release}/kernel")];
+    let contains_kernel = |package: &&DpkgPackage| {
+        let names = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
+        names.iter().any(|name| {
+            let list = fs::read(folder.join(format!("{name}.list"))).unwrap_or_default();
+            let list = String::from_utf8_lossy(&list);
+            list.lines().any(|file| ends.iter().any(|end| file.ends_with(end.as_str())))
+        })
+    };
+    let candidates = packages.iter().filter(|package| {
+        package.is_present()
+            && (package.name.starts_with("linux-") || package.name.contains("kernel"))
+    });
+    candidates.filter(contains_kernel).map(|package| package.name.clone()).collect()
 }
 
 /// The installed network managers that run. If none is known to run, for example without systemd,
@@ -121,6 +147,31 @@ mod tests {
         let unit = units.join("invocation:networking.service");
         std::os::unix::fs::symlink("0123456789abcdef", unit).unwrap();
         assert_eq!(active(), ["ifupdown"]);
+    }
+
+    #[test]
+    fn the_package_of_the_running_kernel_is_found_by_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let folder = paths.inside(DPKG_INFO_FOLDER);
+        fs::create_dir_all(&folder).unwrap();
+        for (list, text) in [
+            ("board-kernel:amd64.list", "/.\n/lib/modules/6.1.21-v8+/kernel\n"),
+            ("linux-image-old.list", "/boot/vmlinuz-6.1.20-v8+\n"),
+            ("linux-headers-v8.list", "/lib/modules/6.1.21-v8+\n/lib/modules/6.1.21-v8+/build\n"),
+            ("linux-image-v8.list", "/boot/vmlinuz-6.1.21-v8+\n"),
+        ] {
+            fs::write(folder.join(list), text).unwrap();
+        }
+        let installed = packages(&[
+            "board-kernel",
+            "linux-headers-v8",
+            "linux-image-old",
+            "linux-image-v8",
+            "other",
+        ]);
+        let owners = find_kernel_owners(&paths, &installed, "6.1.21-v8+");
+        assert_eq!(owners, ["board-kernel", "linux-image-v8"]);
     }
 
     #[test]
