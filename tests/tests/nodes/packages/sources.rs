@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 
-use evenkeel_tests::lab::{Member, Repository, package};
+use evenkeel_tests::lab::{Member, Repository, Suite, package};
 use serde_json::json;
 
 use super::scenario::{Stage, assert_failure, scenarios, trust_repository, write_file};
@@ -12,6 +12,7 @@ scenarios![
     a_repository_that_was_tampered_with_is_refused,
     an_unsigned_repository_is_refused,
     a_repository_signed_with_an_expired_key_is_refused,
+    a_changed_label_is_reported_with_the_command_that_accepts_it,
     an_expired_repository_is_refused,
     a_missing_repository_is_reported,
     a_broken_source_does_not_block_an_update_from_the_others,
@@ -61,7 +62,28 @@ fn an_unsigned_repository_is_refused(stage: &Stage) {
 fn a_repository_signed_with_an_expired_key_is_refused(stage: &Stage) {
     let repository = stage.repository().with_variable("SIGN", "past");
     repository.publish("demo-hello_1.1");
-    assert_refused(stage, &repository, &["signature"], &["not signed"]);
+    // Debian 13 verifies with another program.
+    let cause = match stage.suite {
+        Suite::Bookworm => "EXPKEYSIG",
+        Suite::Trixie => "sqv",
+    };
+    assert_refused(stage, &repository, &["signature"], &["not signed", cause]);
+}
+
+fn a_changed_label_is_reported_with_the_command_that_accepts_it(stage: &Stage) {
+    let repository = stage.repository().with_variable("LABEL", "First");
+    repository.publish("demo-hello_1.0");
+    let member = stage.member_with_source(&repository);
+    member.node.sh("apt-get -q update --error-on=any");
+    stage.repository().with_variable("LABEL", "Second").publish("demo-hello_1.1");
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["refresh"], &["'Second'", "--allow-releaseinfo-change"]);
+    member.node.sh("apt-get -q update --allow-releaseinfo-change");
+    member.assign_packages("demo-hello=1.1");
+    member.order_now();
+    assert!(member.agent_once().status.success());
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }
 
 fn an_expired_repository_is_refused(stage: &Stage) {

@@ -21,6 +21,10 @@ use crate::runner::{Command, Output};
 /// Path of apt's helper in Debian 12 and 13.
 const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 
+/// What to do if a repository has another label, origin or suite than before.
+const RELEASE_CHANGE_ADVICE: &str = "; if this change is expected, accept it with \
+     `apt-get update --allow-releaseinfo-change` on the node";
+
 impl PackageTools {
     /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit of the policy). A warning is an
     /// error here: apt itself would keep old lists and report success.
@@ -38,16 +42,7 @@ impl PackageTools {
             tracing::warn!(output = text, "the lists are refreshed, but a hook of apt failed");
             return Ok(());
         }
-        let kind =
-            if is_signature_error(&text) { FailureKind::Signature } else { FailureKind::Refresh };
-        let mut failure = tool_failure(kind, "apt-get update", &output);
-        // The cause of an error about a signature is in a warning, such as an expired key.
-        let is_cause = |line: &&str| line.starts_with("W: ") && is_signature_error(line);
-        if let Some(cause) = text.lines().find(is_cause) {
-            let reason = format!("{}; {cause}", failure.reason);
-            failure = Failure::with_log(failure.kind, reason, &failure.log);
-        }
-        Err(if is_temporary(&text) { failure.into_temporary() } else { failure })
+        Err(refresh_failure(&output, &text))
     }
 
     /// The files of planned installs, in the same order.
@@ -162,6 +157,26 @@ impl PackagesModule {
     }
 }
 
+/// The failure of a refresh, with the cause of a signature error and with advice.
+fn refresh_failure(output: &Output, text: &str) -> Failure {
+    let kind = if is_signature_error(text) { FailureKind::Signature } else { FailureKind::Refresh };
+    let failure = tool_failure(kind, "apt-get update", output);
+    let mut reason = failure.reason;
+    // The cause of an error about a signature is in a warning, such as an expired key.
+    let is_cause = |line: &&str| line.starts_with("W: ") && is_signature_error(line);
+    if let Some(cause) = text.lines().find(is_cause) {
+        reason = format!("{reason}; {cause}");
+    }
+    // apt gives the advice in a notice.
+    let is_release_change =
+        |line: &str| line.starts_with("E: Repository ") && line.contains(" changed its ");
+    if text.lines().any(is_release_change) {
+        reason.push_str(RELEASE_CHANGE_ADVICE);
+    }
+    let failure = Failure::with_log(failure.kind, reason, &failure.log);
+    if is_temporary(text) { failure.into_temporary() } else { failure }
+}
+
 /// Arguments of apt's helper for a file: source, target, hash and size.
 fn helper_arguments(deb: &Deb) -> [String; 4] {
     let digest = match &deb.digest {
@@ -247,6 +262,29 @@ mod tests {
         assert!(!is_signature_error(
             "E: The repository 'file:/srv/repo stable Release' does not have a Release file."
         ));
+    }
+
+    #[test]
+    fn the_reason_of_a_failed_refresh_names_the_cause_and_what_to_do() {
+        let reason = |stderr: &str| {
+            let output = Output { status: Some(100), stdout: String::new(), stderr: stderr.into() };
+            refresh_failure(&output, &output.combined_output())
+        };
+        let failure = reason(
+            "W: GPG error: file:/srv/repo stable InRelease: The following signatures were invalid: EXPKEYSIG 1 Tests\n\
+             E: The repository 'file:/srv/repo stable InRelease' is not signed.\n",
+        );
+        assert_eq!(failure.kind, FailureKind::Signature);
+        assert!(failure.reason.contains("EXPKEYSIG 1 Tests"), "{}", failure.reason);
+        let failure = reason(
+            "E: Repository 'file:/srv/repo stable InRelease' changed its 'Label' value from 'a' to 'b'\n\
+             N: This must be accepted explicitly before updates for this repository can be applied.\n",
+        );
+        assert_eq!(failure.kind, FailureKind::Refresh);
+        assert!(failure.reason.contains("'a' to 'b'"), "{}", failure.reason);
+        assert!(failure.reason.contains("--allow-releaseinfo-change"), "{}", failure.reason);
+        let failure = reason("E: The repository 'x' does not have a Release file.\n");
+        assert!(!failure.reason.contains("--allow-releaseinfo-change"), "{}", failure.reason);
     }
 
     #[test]
