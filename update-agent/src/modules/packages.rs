@@ -9,6 +9,7 @@ mod apt;
 mod apt_log;
 mod audit;
 mod baseline;
+mod boot_loader;
 mod boot_space;
 mod broken_sources;
 mod command;

@@ -1,8 +1,10 @@
-//! Checks of dpkg's database, its lock, the age of the package lists, and the keys of sources.
+//! Checks of dpkg and its database, the age of the package lists, the keys of sources, and the boot
+//! loader.
 
 use chrono::TimeDelta;
 
 use super::PackagesModule;
+use super::boot_loader::check_grub_disks;
 use crate::commands::doctor::DoctorFinding;
 use crate::model::Failure;
 use crate::module_registry::ModuleRegistry;
@@ -29,6 +31,11 @@ pub async fn check_packages(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding>
     let last = status::read_status(&registry.paths.status()).unwrap_or_default();
     findings.push(check_lists(registry, &last));
     findings.push(check_source_keys(&registry.owner.report_source_keys()));
+    // The disks belong to this machine, not to another root. Other checks report an unreadable list.
+    if registry.paths.is_own_system() {
+        let packages = module.tools.list_packages().await.unwrap_or_default();
+        findings.extend(check_grub_disks(registry.paths, &packages));
+    }
     findings
 }
 

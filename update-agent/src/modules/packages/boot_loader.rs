@@ -1,0 +1,108 @@
+//! Checks that GRUB for a BIOS can be updated.
+//!
+//! The package `grub-pc` writes the boot loader to the disks that its settings name. If a disk is
+//! not there, for example in a cloned machine, an update replaces the modules in `/boot/grub` and
+//! not the boot loader that loads them. The machine may then not boot again.
+
+use std::fs;
+
+use super::parse::DpkgPackage;
+use crate::commands::doctor::DoctorFinding;
+use crate::paths::AgentPaths;
+
+const CHECK: &str = "boot loader";
+
+/// debconf's database of settings.
+const DEBCONF_FILE: &str = "/var/cache/debconf/config.dat";
+
+/// Exists if the machine was booted by an EFI.
+const EFI_FOLDER: &str = "/sys/firmware/efi";
+
+const ADVICE: &str = "run `dpkg-reconfigure grub-pc` and choose the disk that this machine boots from; \
+                      until then, exclude grub-pc and linux-image-* from updates";
+
+/// Checks the disks of `grub-pc`. `None` if the machine does not boot with it.
+pub fn check_grub_disks(paths: &AgentPaths, packages: &[DpkgPackage]) -> Option<DoctorFinding> {
+    let is_grub = |package: &DpkgPackage| package.name == "grub-pc" && package.is_present();
+    if !packages.iter().any(is_grub) || paths.inside(EFI_FOLDER).exists() {
+        return None;
+    }
+    let settings = fs::read(paths.inside(DEBCONF_FILE)).unwrap_or_default();
+    let settings = String::from_utf8_lossy(&settings);
+    if read_setting(&settings, "grub-pc/install_devices_empty") == Some("true") {
+        return Some(DoctorFinding::passed(CHECK, "updates of grub-pc write to no disk, as set"));
+    }
+    let disks = read_setting(&settings, "grub-pc/install_devices").unwrap_or_default();
+    let disks: Vec<&str> = disks.split(", ").filter(|disk| !disk.is_empty()).collect();
+    if disks.is_empty() {
+        let result = "grub-pc has no disk to which it writes the boot loader";
+        return Some(DoctorFinding::warning(CHECK, result, ADVICE));
+    }
+    let missing: Vec<&str> =
+        disks.iter().copied().filter(|disk| !paths.inside(disk).exists()).collect();
+    if missing.is_empty() {
+        let result = format!("grub-pc writes to {}", disks.join(", "));
+        return Some(DoctorFinding::passed(CHECK, result));
+    }
+    let result = format!(
+        "grub-pc writes the boot loader to a disk that does not exist: {}",
+        missing.join(", ")
+    );
+    Some(DoctorFinding::failed(CHECK, result, ADVICE))
+}
+
+/// The value of a setting in debconf's database: stanzas with `Name` and `Value`.
+fn read_setting<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
+    let field = |stanza: &'a str, key: &str| {
+        stanza.lines().find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            (found == key).then(|| value.trim())
+        })
+    };
+    let mut stanzas = settings.split("\n\n");
+    let stanza = stanzas.find(|stanza| field(stanza, "Name") == Some(name))?;
+    field(stanza, "Value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::CheckOutcome;
+
+    fn check(settings: &str, disks: &[&str], package: &str) -> Option<CheckOutcome> {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let file = paths.inside(DEBCONF_FILE);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, settings).unwrap();
+        fs::create_dir_all(paths.inside("/dev/disk/by-id")).unwrap();
+        for disk in disks {
+            fs::write(paths.inside(disk), "").unwrap();
+        }
+        let package = DpkgPackage {
+            name: package.into(),
+            architecture: "amd64".into(),
+            version: "2.06-13".into(),
+            want: "install".into(),
+            state: "installed".into(),
+            flag: "ok".into(),
+            size: 0,
+        };
+        check_grub_disks(&paths, &[package]).map(|finding| finding.outcome)
+    }
+
+    #[test]
+    fn a_disk_of_grub_that_does_not_exist_is_reported() {
+        use CheckOutcome as C;
+        let settings = "Name: grub-pc/hidden_timeout\nTemplate: grub-pc/hidden_timeout\nValue: \n\n\
+                        Name: grub-pc/install_devices\nTemplate: grub-pc/install_devices\n\
+                        Value: /dev/disk/by-id/ata-1, /dev/sdb\nOwners: grub-pc\nFlags: seen\n\n";
+        let (first, second) = ("/dev/disk/by-id/ata-1", "/dev/sdb");
+        assert_eq!(check(settings, &[first, second], "grub-pc"), Some(C::Passed));
+        assert_eq!(check(settings, &[first], "grub-pc"), Some(C::Failed));
+        assert_eq!(check(settings, &[], "grub-efi-amd64"), None);
+        assert_eq!(check("", &[], "grub-pc"), Some(C::Warning));
+        let empty = "Name: grub-pc/install_devices_empty\nValue: true\n\n";
+        assert_eq!(check(empty, &[], "grub-pc"), Some(C::Passed));
+    }
+}
