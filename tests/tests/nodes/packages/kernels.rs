@@ -10,6 +10,7 @@ scenarios![
     the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest,
     unused_kernels_stay_if_the_policy_or_the_owner_says_so,
     a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated,
+    automatic_removals_in_the_settings_of_apt_do_not_change_the_plan,
 ];
 
 /// A node that boots `linux-image-6.0.1-demo`, with a source of its own for kernels.
@@ -148,4 +149,15 @@ fn a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated(sta
     let text = describe_output(&plan);
     assert!(text.contains("linux-image-demo"), "{text}");
     assert!(text.contains("too little space in /boot"), "{text}");
+}
+
+fn automatic_removals_in_the_settings_of_apt_do_not_change_the_plan(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-extra_1.1"]);
+    member.node.sh("apt-mark auto demo-extra");
+    let settings = "APT::Get::AutomaticRemove \"true\";\n";
+    write_file(&member.node, "/etc/apt/apt.conf.d/90remove", settings);
+    member.assign_latest(&Value::Null);
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-extra", "1.1 installed"), ("demo-hello", "1.1 installed")]);
 }

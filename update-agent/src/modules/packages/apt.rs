@@ -270,6 +270,9 @@ impl PackageTools {
         Command::new("apt-get", deadline)
             .with_arguments(["--quiet", "--yes", "-o", &lock])
             .with_arguments(["-o", "Acquire::Retries=3"])
+            // Only the plan decides about removals, whatever the machine's settings of apt are.
+            .with_arguments(["-o", "APT::Get::AutomaticRemove=false"])
+            .with_arguments(["-o", "APT::Get::AutomaticRemove::Kernels=false"])
             // With a terminal of apt, a script could wait there for an answer.
             .with_arguments(["-o", "Dpkg::Use-Pty=0"])
             .with_arguments(view.options())
