@@ -46,6 +46,13 @@ impl PackagesModule {
         }
         let history = KernelHistory::read(&self.paths);
         let kernels = [os::kernel_release(), history.running, history.previous];
+        let is_old_kernel =
+            |package: &String| is_kernel_package(package) && !belongs_to_kernel(package, &kernels);
+        if spec.rules.unused_packages == UnusedPackagesRule::RemoveKernels
+            && !observed.automatic.iter().any(is_old_kernel)
+        {
+            return Vec::new();
+        }
         let context = (observed, kernels.as_slice());
         let unused = self.simulate_until_allowed(spec, allowed, view, context).await;
         unused.unwrap_or_else(|failure| {
