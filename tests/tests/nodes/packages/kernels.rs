@@ -18,6 +18,8 @@ struct KernelNode<'a> {
     member: Member<'static>,
     repository: Repository,
     stage: &'a Stage,
+    /// The rules of its policies.
+    rules: Value,
 }
 
 impl<'a> KernelNode<'a> {
@@ -26,12 +28,12 @@ impl<'a> KernelNode<'a> {
         publish_kernel(&repository, 1);
         let member = stage.member_with_source(&repository);
         member.node.sh("apt-get -q update --error-on=any; apt-get -q -y install linux-image-demo");
-        let mut node = Self { member, repository, stage };
+        let mut node = Self { member, repository, stage, rules: json!({ "reboot": "NEVER" }) };
         node.boot(1);
         node
     }
 
-    /// Boots a kernel. The agent starts and has nothing to do.
+    /// Boots a kernel from now on.
     fn boot(&mut self, number: u32) {
         let node = self.stage.node("node").with_kernel(&format!("6.0.{number}-demo"));
         self.member.node = node.with_file(self.repository.folder(), self.repository.inside());
@@ -43,7 +45,9 @@ impl<'a> KernelNode<'a> {
         self.update();
     }
 
+    /// Updates the node under a new policy.
     fn update(&self) {
+        self.member.assign_latest(&self.rules);
         self.member.order_now();
         let output = self.member.agent_once();
         assert!(output.status.success(), "{}", describe_output(&output));
@@ -72,12 +76,11 @@ fn publish_kernel(repository: &Repository, number: u32) {
 
 fn after_three_kernel_updates_the_running_kernel_and_the_one_before_remain(stage: &Stage) {
     let mut node = KernelNode::new(stage);
-    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
     for number in 2..=4 {
         node.update_to(number);
         node.boot(number);
     }
-    // Before the reboot, the kernel before the running one may still be needed.
+    // When the last update began, the third kernel was running and the second had run before.
     node.assert_kernels(&[2, 3, 4]);
     node.update();
     node.assert_kernels(&[3, 4]);
@@ -92,7 +95,6 @@ fn after_three_kernel_updates_the_running_kernel_and_the_one_before_remain(stage
 
 fn the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest(stage: &Stage) {
     let mut node = KernelNode::new(stage);
-    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
     node.update();
     // Two updates without a reboot.
     node.update_to(2);
@@ -113,7 +115,7 @@ fn unused_kernels_stay_if_the_policy_or_the_owner_says_so(stage: &Stage) {
     let mut node = KernelNode::new(stage);
     node.member.install_files(&["demo-extra_1.0"]);
     node.member.node.sh("apt-mark auto demo-extra");
-    node.member.assign_latest(&json!({ "reboot": "NEVER", "unusedPackages": "KEEP" }));
+    node.rules = json!({ "reboot": "NEVER", "unusedPackages": "KEEP" });
     for number in 2..=4 {
         node.update_to(number);
         node.boot(number);
@@ -121,7 +123,7 @@ fn unused_kernels_stay_if_the_policy_or_the_owner_says_so(stage: &Stage) {
     node.update();
     node.assert_kernels(&[1, 2, 3, 4]);
 
-    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
+    node.rules = json!({ "reboot": "NEVER" });
     let limits = "/etc/evenkeel/limits.toml";
     write_file(&node.member.node, limits, "protected_packages = [\"linux-image-6.0.1-*\"]\n");
     node.update();
@@ -138,7 +140,6 @@ fn a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated(sta
     let mut node = KernelNode::new(stage);
     let small = stage.node("node").with_small_filesystem("/boot", "1m");
     node.member.node = small.with_file(node.repository.folder(), node.repository.inside());
-    node.member.assign_latest(&json!({ "reboot": "NEVER" }));
     node.repository.publish("demo-hello_1.1");
     node.update_to(2);
     node.assert_kernels(&[1]);
