@@ -356,7 +356,7 @@ fn a_package_that_does_not_fit_into_boot_is_held_back_with_this_cause() {
 fn a_virtual_package_is_the_package_that_provides_it() {
     let spec = exactly("mail-agent", None);
     let mut observed = small_model().observe(&spec);
-    observed.providers = [("mail-agent".to_owned(), ["pa".to_owned()].into())].into();
+    observed.providers = [("mail-agent".to_owned(), BTreeSet::from(["pa".to_owned()]))].into();
     assert_eq!(plan(&spec, &observed), Ok(Draft::default()), "the provider is installed");
 
     observed.packages.clear();
