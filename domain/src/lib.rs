@@ -42,6 +42,7 @@ macro_rules! named {
     };
 }
 
+pub mod agent_start;
 pub mod assignment;
 pub mod condition;
 pub mod custom_config;

@@ -7,6 +7,7 @@ mod silence;
 mod summary;
 
 use evenkeel_domain::Time;
+use evenkeel_domain::agent_start::RecentStarts;
 use evenkeel_domain::condition::Condition;
 use evenkeel_domain::decide::{
     AgentProtocol, LastRun, QuarantinedImage, Target, TargetKind, Verdict,
@@ -58,8 +59,10 @@ pub struct NodeState {
     pub update_status: Status,
     /// Its conditions, shown to operators.
     pub conditions: Vec<Condition>,
-    /// Its previous boot; empty if unknown.
+    /// Its previous boot; empty if unknown. Only servers of the release before read it.
     pub previous_boot_id: String,
+    /// The last starts of its agent.
+    pub recent_starts: RecentStarts,
     /// Digest of its list of installed packages, which is stored in the contents.
     pub packages_digest: Option<contents::ContentDigest>,
     /// The image that it reports as booted.
@@ -107,6 +110,7 @@ pub(crate) async fn create(
         update_status: Status::new("No Current Update", Indication::Unspecified, now),
         conditions: Vec::new(),
         previous_boot_id: String::new(),
+        recent_starts: RecentStarts::default(),
         packages_digest: None,
         booted: None,
         bad_images: Vec::new(),

@@ -82,7 +82,8 @@ pub struct EnrollArgs {
     /// CA certificate (PEM) to verify the server, instead of the one named by the token.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// UUID of the machine, instead of the detected one.
+    /// UUID of the machine, instead of the detected one. If the machine is enrolled with another UUID, for example because
+    /// its disk is a copy, it gets new keys.
     #[arg(long, value_name = "UUID")]
     pub uuid: Option<Uuid>,
     /// Disable other programs that update this machine, such as unattended-upgrades, for as long as

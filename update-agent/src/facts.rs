@@ -17,6 +17,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::model::Failure;
 use crate::modules::Module as _;
@@ -74,6 +75,8 @@ pub struct Facts {
     pub kernel_release: String,
     /// ID of the current boot.
     pub boot_id: String,
+    /// Random ID of this process of the agent; empty if it does not report to a server.
+    pub agent_session: String,
     /// Names of the modules, sorted.
     pub modules: Vec<String>,
     /// Packages with a newer version, and new packages that those need; sorted by name, then
@@ -179,6 +182,8 @@ pub struct FactsReader {
     tools: PackageTools,
     paths: AgentPaths,
     modules: Vec<String>,
+    /// Random ID of this process.
+    session: String,
     owner: Arc<Owner>,
     images: Option<Arc<SlotFile>>,
     /// Why the slots cannot be used; then `images` is `None`.
@@ -212,6 +217,7 @@ impl FactsReader {
             tools,
             paths,
             modules,
+            session: String::new(),
             owner,
             images: None,
             warnings: Vec::new(),
@@ -219,6 +225,14 @@ impl FactsReader {
             other_updaters: None,
             last: None,
         }
+    }
+
+    /// Adds a random ID of this process to the facts. By it the server recognizes two machines with one identity, also if
+    /// they share a boot.
+    #[must_use]
+    pub fn with_session(mut self, session: Uuid) -> Self {
+        self.session = session.simple().to_string();
+        self
     }
 
     /// Adds the image slots to the facts, or the reasons why they cannot be used.
@@ -312,6 +326,7 @@ impl FactsReader {
             os_release: OsRelease::read(&self.paths),
             kernel_release: os::kernel_release(),
             boot_id: os::boot_id(),
+            agent_session: self.session.clone(),
             modules: self.modules.clone(),
             ..last.unwrap_or_default()
         };
@@ -359,6 +374,7 @@ impl FactsReader {
             os_release: OsRelease::read(&self.paths),
             kernel_release,
             boot_id: os::boot_id(),
+            agent_session: self.session.clone(),
             modules: self.modules.clone(),
             reboot_required: reboot.required,
             reboot_required_by: reboot.by,

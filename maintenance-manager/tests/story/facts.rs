@@ -2,6 +2,8 @@
 
 use evenkeel_domain::condition::ConditionKind;
 use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
+use evenkeel_maintenance_manager::MaintenanceManager;
+use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_proto::agent::{
@@ -15,7 +17,9 @@ use prost_types::Timestamp;
 use sha2::Digest as _;
 
 use crate::fleet::{image, sample, sample_with_image, window};
-use crate::test_server::{TestServer, act, downloaded, downloading, facts, finished, reason};
+use crate::test_server::{
+    TestServer, act, downloaded, downloading, facts, finished, reason, with_credential,
+};
 
 fn sha256(text: &str) -> [u8; 32] {
     sha2::Sha256::digest(text).into()
@@ -210,6 +214,28 @@ async fn two_machines_with_one_identity_are_a_condition() {
     assert!(boots("boot-2").await);
     assert!(!boots("boot-3").await, "a reboot ends the suspicion");
     assert!(boots("boot-2").await, "until the next proof");
+}
+
+/// Two copies of a container report one boot; only the processes of their agents differ. Each asks another replica.
+#[tokio::test]
+async fn two_copies_that_share_a_boot_are_a_condition_of_their_instance() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let (replica, _) = server.replica().await;
+    let poll_at = async |manager: &MaintenanceManager, session: &str| {
+        let reported = Facts { agent_session: session.to_owned(), ..facts() };
+        let request = PollRequest { facts: Some(reported), ..PollRequest::default() };
+        manager.poll(with_credential(&node.credential, request)).await.expect("an answer");
+        server.conditions(node.instance).await.contains(&ConditionKind::TwoMachines)
+    };
+    assert!(!poll_at(&server.manager, "original").await);
+    assert!(!poll_at(&replica, "copy").await, "a start of the agent");
+    assert!(poll_at(&server.manager, "original").await);
+    assert!(poll_at(&replica, "copy").await);
+    assert_eq!(server.node_state(&node).await.boot_id, "boot-1");
+    // The copy was enrolled as another host, and the agent of the original starts again.
+    assert!(!poll_at(&server.manager, "original, started again").await);
+    assert!(!poll_at(&replica, "original, started again").await);
 }
 
 #[tokio::test]

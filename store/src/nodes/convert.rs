@@ -66,6 +66,7 @@ pub(super) fn into_row(
         conditions: json(&state.conditions, state, "conditions")?,
         bad_images: json(&state.bad_images, state, "bad_images")?,
         previous_boot_id: state.previous_boot_id.clone(),
+        recent_starts: json(&state.recent_starts, state, "recent_starts")?,
         packages_digest: state.packages_digest.map(|digest| digest.to_vec()),
         booted_profile: booted.map(|image| image.profile_name.clone()),
         booted_image: booted.map(|image| image.image_id.clone()),
@@ -155,6 +156,7 @@ impl TryFrom<Model> for NodeState {
         let delivered = serde_json::from_value(row.delivered).ok();
         let conditions = serde_json::from_value(row.conditions).ok();
         let bad_images = serde_json::from_value(row.bad_images).ok();
+        let recent_starts = serde_json::from_value(row.recent_starts).ok();
         let packages = row.packages_digest.map(TryInto::try_into).transpose().ok();
         let booted = row.booted_profile.zip(row.booted_image);
         Ok(Self {
@@ -189,6 +191,7 @@ impl TryFrom<Model> for NodeState {
             conditions: or_corrupt(conditions, TABLE, id, "conditions")?,
             bad_images: or_corrupt(bad_images, TABLE, id, "bad_images")?,
             previous_boot_id: row.previous_boot_id,
+            recent_starts: or_corrupt(recent_starts, TABLE, id, "recent_starts")?,
             packages_digest: or_corrupt(packages, TABLE, id, "packages_digest")?,
             booted: booted.map(|(profile_name, image_id)| BootedImage { profile_name, image_id }),
             last_end: last_end(end, row.last_end_target, id)?,

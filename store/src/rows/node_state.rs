@@ -30,6 +30,7 @@ table! {
         pub delivered: Json,
         pub conditions: Json,
         pub previous_boot_id: String,
+        pub recent_starts: Json,
         pub packages_digest: Option<Vec<u8>>,
         pub booted_profile: Option<String>,
         pub booted_image: Option<String>,

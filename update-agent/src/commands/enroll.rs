@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use evenkeel_kit::telemetry;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use super::{build_runtime, load_config};
 use crate::agent_lock::AgentLock;
@@ -38,7 +39,7 @@ pub fn enroll(arguments: &EnrollArgs) -> anyhow::Result<ExitCode> {
     check_password_file(arguments.paths.config.as_deref()).map_err(anyhow::Error::msg)?;
     paths.prepare()?;
     let _lock = AgentLock::acquire(&paths.lock())?;
-    forget_copied_identity(&paths)?;
+    forget_copied_identity(&paths, arguments.uuid)?;
     let runtime = build_runtime()?;
     let enrolled = runtime.block_on(enroll_machine(arguments, &token, &config, &paths))?;
     let mut out = io::stdout();
@@ -75,13 +76,22 @@ async fn handle_other_updaters(
     Ok(())
 }
 
-/// Removes the identity that a copied disk has brought from another machine.
-fn forget_copied_identity(paths: &AgentPaths) -> anyhow::Result<()> {
-    let mismatch = Node::load(paths)
-        .ok()
-        .and_then(|node| node.identity_mismatch(&MachineMarks::detect(paths)));
-    if let Some(mismatch) = mismatch {
-        tracing::warn!("{mismatch}");
+/// Removes the identity that a copied disk has brought from another machine. Nothing distinguishes some copies, such as a
+/// container with the machine ID of the original: with another UUID, the machine gets a key of its own.
+fn forget_copied_identity(paths: &AgentPaths, uuid: Option<Uuid>) -> anyhow::Result<()> {
+    let Ok(node) = Node::load(paths) else {
+        return Ok(());
+    };
+    let other = uuid.filter(|uuid| *uuid != node.uuid);
+    let reason = match other {
+        Some(uuid) => Some(format!(
+            "this machine was enrolled as {} with the UUID {}: it enrols with the UUID {uuid} as another machine",
+            node.host_id, node.uuid
+        )),
+        None => node.identity_mismatch(&MachineMarks::detect(paths)),
+    };
+    if let Some(reason) = reason {
+        tracing::warn!("{reason}");
         node::forget_identity(paths)?;
     }
     Ok(())
@@ -182,7 +192,6 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use evenkeel_kit::Secret;
-    use uuid::Uuid;
 
     use super::*;
     use crate::node::IssuedCertificates;
@@ -226,6 +235,29 @@ mod tests {
         std::fs::remove_dir(&half_written).unwrap();
         store("host-00000002").unwrap();
         assert_eq!(stored_host().unwrap(), "host-00000002");
+    }
+
+    #[test]
+    fn a_copy_that_enrols_with_another_uuid_gets_a_key_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
+        let node = Node {
+            server: "https://keel.example:50002".to_owned(),
+            uuid: Uuid::from_u128(1),
+            host_id: "host-00000001".to_owned(),
+            instance_id: "inst-00000001".to_owned(),
+            project: "default".to_owned(),
+            credential_expires: None,
+            machine: None,
+        };
+        node.save(&paths).unwrap();
+        std::fs::write(paths.key(), "of the original").unwrap();
+        for same in [None, Some(Uuid::from_u128(1))] {
+            forget_copied_identity(&paths, same).unwrap();
+            assert!(paths.key().exists(), "an enrolment that is repeated keeps its key");
+        }
+        forget_copied_identity(&paths, Some(Uuid::from_u128(2))).unwrap();
+        assert!(!paths.key().exists() && !paths.node().exists());
     }
 
     fn busy(seconds: u64) -> LinkError {

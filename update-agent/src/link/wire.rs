@@ -213,6 +213,7 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         package_lists: facts.package_lists.as_ref().map(package_lists_message),
         other_updaters: facts.other_updaters.clone(),
         foreign_change: facts.foreign_change.as_ref().map(foreign_change_message),
+        agent_session: facts.agent_session.clone(),
     }
 }
 

@@ -4,6 +4,7 @@ mod summary;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
+use evenkeel_domain::agent_start::{AgentStart, StartChange};
 use evenkeel_domain::condition::{self, CUT_LIST_SUFFIX, ConditionKind};
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::eim::MAX_AVAILABLE_BYTES;
@@ -50,6 +51,9 @@ const MAX_LIMITS_BYTES: usize = 2_000;
 const MAX_OTHER_UPDATERS: usize = 20;
 const MAX_FOREIGN_PACKAGES: usize = 20;
 
+/// The maximum length of the IDs of a boot and of a start of the agent, in bytes.
+const MAX_START_ID_BYTES: usize = 64;
+
 /// The maximum length of the text of a condition, in bytes.
 const MAX_CONDITION_BYTES: usize = 2_000;
 
@@ -72,7 +76,7 @@ pub struct ParsedFacts {
     modules: Vec<String>,
     agent_version: String,
     booted: Option<BootedImage>,
-    boot_id: String,
+    start: AgentStart,
 }
 
 /// Converts facts. The digest comes from the node: a newer agent may send fields that this server
@@ -99,7 +103,10 @@ pub fn parse(facts: Facts, digest: Vec<u8>) -> Result<ParsedFacts, Invalid> {
             profile_name: image.profile_name,
             image_id: image.image_id,
         }),
-        boot_id: facts.boot_id,
+        start: AgentStart {
+            boot_id: cut(&facts.boot_id, MAX_START_ID_BYTES),
+            session: cut(&facts.agent_session, MAX_START_ID_BYTES),
+        },
     })
 }
 
@@ -124,7 +131,7 @@ pub fn apply(node: &mut NodeState, facts: ParsedFacts, now: Time) {
     node.agent_version = facts.agent_version;
     node.booted = facts.booted;
     node.facts_digest = facts.digest;
-    record_boot(node, facts.boot_id, now);
+    record_start(node, facts.start, now);
 }
 
 /// Whether new facts may clear the `detail_cut` condition: only if facts set it, or if the update
@@ -283,21 +290,24 @@ fn hex(bytes: &[u8]) -> String {
     digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
-/// Records the boot id. A machine never returns to an earlier boot, so a node that reports the
-/// previous boot id again shares its identity with a second machine. The next new boot id clears
-/// the condition.
-fn record_boot(node: &mut NodeState, boot_id: String, now: Time) {
-    if boot_id.is_empty() || boot_id == node.boot_id {
-        return;
+/// Records the start that the facts come from. A node that returns to an earlier start shares its
+/// identity with a second machine. The next new start clears the condition.
+fn record_start(node: &mut NodeState, start: AgentStart, now: Time) {
+    let boot_id = start.boot_id.clone();
+    if !boot_id.is_empty() && boot_id != node.boot_id {
+        node.previous_boot_id = std::mem::replace(&mut node.boot_id, boot_id);
     }
-    let is_previous = boot_id == node.previous_boot_id;
-    let two = is_previous.then(|| {
-        let text = "two machines use this identity: they report different boot ids";
-        (ConditionKind::TwoMachines, text.to_owned())
-    });
+    let two = match node.recent_starts.record(start) {
+        StartChange::Unchanged => return,
+        StartChange::New => None,
+        StartChange::Returned => {
+            let text = "two machines use this identity and report in turn; both keep running: enrol the copy again \
+                        with a UUID of its own (`evenkeel-agent enroll --uuid`)";
+            Some((ConditionKind::TwoMachines, text.to_owned()))
+        }
+    };
     let is_it = |kind| kind == ConditionKind::TwoMachines;
     condition::replace(&mut node.conditions, is_it, two, now);
-    node.previous_boot_id = std::mem::replace(&mut node.boot_id, boot_id);
 }
 
 /// Compares the booted image with the catalogue. Only this changes the image that the instance
@@ -378,6 +388,7 @@ fn checked_texts(facts: &Facts) -> impl Iterator<Item = &String> {
         &facts.architecture,
         &facts.kernel_release,
         &facts.boot_id,
+        &facts.agent_session,
         &facts.installed_digest,
     ];
     let release = facts.os_release.iter().flat_map(|release| {

@@ -4,6 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn the_state_of_a_node_is_stored() {
+    use evenkeel_domain::agent_start::AgentStart;
     use evenkeel_domain::condition::{Condition, ConditionKind};
     let (store, tenant) = store_with_project().await;
     let (host, instance) = create_node(&store, tenant, 1).await;
@@ -16,6 +17,8 @@ async fn the_state_of_a_node_is_stored() {
         since: NOON,
     }];
     node.previous_boot_id = "b-1".into();
+    let start = AgentStart { boot_id: "b-2".into(), session: "s-1".into() };
+    node.recent_starts.record(start);
     node.booted =
         Some(nodes::BootedImage { profile_name: "edge".into(), image_id: "3.0.9".into() });
     node.delivered.single = Some((NOON, NOON + TimeDelta::hours(1)));
