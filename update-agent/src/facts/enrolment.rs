@@ -25,8 +25,8 @@ pub async fn detect_architecture(config: &Config, paths: &AgentPaths) -> anyhow:
 
 /// The running image, if the machine has two image slots; otherwise the machine is managed by
 /// packages, even if it was installed from an image. Fails during a trial, because the next boot
-/// may run another image. Also fails if the machine has slots but its boot partition is missing: it
-/// would be registered as managed by packages for good.
+/// may run another image. Also fails if the machine has slots but its boot partition is missing or a
+/// slot is ambiguous: it would be registered as managed by packages for good.
 pub async fn detect_booted_image(
     config: &Config,
     paths: &AgentPaths,
@@ -41,7 +41,7 @@ pub async fn detect_booted_image(
         startup::wait_for_boot_partition(paths, &config.image).await;
     }
     let runner = Arc::new(HostRunner::new(paths.root()));
-    let has_slots = boot_control::find(paths, runner, &config.image).is_some();
+    let has_slots = boot_control::find(paths, runner, &config.image)?.is_some();
     anyhow::ensure!(
         has_slots || !may_be_late,
         "this machine was started by systemd-boot and has two image slots, but its boot partition is not found: mount \

@@ -100,37 +100,42 @@ pub trait BootControl: Send + Sync {
 }
 
 /// Finds the boot control of this system: the tool if one is configured, else systemd-boot if there
-/// are its ESP and a partition for each slot, else none.
+/// are its ESP and a partition for each slot, else none. Fails with advice if several partitions of
+/// the disk could be a slot.
 pub fn find(
     paths: &AgentPaths,
     runner: Arc<dyn Runner>,
     config: &ImageConfig,
-) -> Option<Arc<dyn BootControl>> {
+) -> Result<Option<Arc<dyn BootControl>>, Failure> {
     let system = SystemInterfaces::new(paths);
     if let Some(tool) = &config.tool {
-        return Some(Arc::new(ImageTool::new(system, runner, tool, config)));
+        return Ok(Some(Arc::new(ImageTool::new(system, runner, tool, config))));
     }
     let Some(esp) = usable_esp(&system, config.esp.as_deref()) else {
         if let Some(esp) = &config.esp {
             tracing::warn!(esp = %esp.display(), "the configured ESP has no systemd-boot");
         }
-        return None;
+        return Ok(None);
     };
     for slot in [Slot::A, Slot::B] {
-        if let Err(failure) = SlotDevice::find(slot.label(), &system.sys) {
-            tracing::info!(%failure, "there is no second slot: this system is not updated by images");
-            return None;
+        if system.find_slot_device(slot, Some(&esp))?.is_none() {
+            let label = slot.label();
+            tracing::info!(
+                label,
+                "the disk has no partition of this name: this system is not updated by images"
+            );
+            return Ok(None);
         }
     }
-    Some(Arc::new(SystemdBoot::new(system, runner, esp, config)))
+    Ok(Some(Arc::new(SystemdBoot::new(system, runner, esp, config))))
 }
 
-/// Whether the disk has a partition for each slot. If it has and no boot control is found, the ESP
-/// may not be mounted yet.
+/// Whether the disk has partitions for both slots, of which some may be ambiguous. If it has and no
+/// boot control is found, the ESP may not be mounted yet.
 pub fn has_slots(paths: &AgentPaths) -> bool {
-    let sys = paths.inside("/sys");
+    let system = SystemInterfaces::new(paths);
     let mut slots = Slot::ALL.into_iter();
-    slots.all(|slot| SlotDevice::find(slot.label(), &sys).is_ok())
+    slots.all(|slot| !matches!(system.find_slot_device(slot, None), Ok(None)))
 }
 
 /// Whether the ESP may be mounted later: there are slots, no tool is configured, and systemd-boot
@@ -250,6 +255,19 @@ impl SystemInterfaces {
         mounts::read_mounts(&self.mountinfo).map_err(|error| {
             apply_failure(format!("cannot read the mounts of the system: {error}"))
         })
+    }
+
+    /// The disk of the running system, as its folder in sysfs, if it can be determined. `esp` is
+    /// the mount point of the ESP, if it is mounted.
+    fn system_disk(&self, esp: Option<&Path>) -> Option<PathBuf> {
+        mounts::find_system_disk(&self.mounts().ok()?, esp, &self.sys)
+    }
+
+    /// The device of a slot, which is on the disk of the running system. `None` if there is none;
+    /// fails if several partitions have its name.
+    fn find_slot_device(&self, slot: Slot, esp: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+        let disk = self.system_disk(esp);
+        SlotDevice::find(slot.label(), &self.sys, disk.as_deref())
     }
 
     fn boot_id(&self) -> Result<String, Failure> {

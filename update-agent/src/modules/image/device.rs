@@ -73,9 +73,10 @@ pub struct SlotDevice {
 
 impl SlotDevice {
     /// Finds the device of the partition with a name (`PARTNAME` of its `uevent`). `sys` is the
-    /// mount point of sysfs; the device files are in the folder `dev` next to it. Exactly one
-    /// partition must have the name.
-    pub fn find(label: &str, sys: &Path) -> Result<PathBuf, Failure> {
+    /// mount point of sysfs; the device files are in the folder `dev` next to it. Searches only
+    /// `disk`, the folder of a disk in sysfs, if it is given. `None` if no partition has the name;
+    /// fails if several have it.
+    pub fn find(label: &str, sys: &Path, disk: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
         let class = sys.join("class/block");
         let unreadable = |error: io::Error| {
             storage_failure(format!(
@@ -83,8 +84,12 @@ impl SlotDevice {
                 class.display()
             ))
         };
+        let entries = match fs::read_dir(&class) {
+            Err(error) if is_gone(&error) => return Ok(None),
+            entries => entries.map_err(unreadable)?,
+        };
         let mut paths = Vec::new();
-        for entry in fs::read_dir(&class).map_err(unreadable)? {
+        for entry in entries {
             let entry = entry.map_err(unreadable)?;
             let text = match read_uevent(&entry.path()) {
                 // Unplugged since the folder was listed.
@@ -92,6 +97,9 @@ impl SlotDevice {
                 text => text.map_err(unreadable)?,
             };
             if uevent_value(&text, "PARTNAME=") != Some(label) {
+                continue;
+            }
+            if disk.is_some() && disk_folder(&entry.path()).as_deref() != disk {
                 continue;
             }
             let name = uevent_value(&text, "DEVNAME=")
@@ -104,16 +112,14 @@ impl SlotDevice {
         }
         paths.sort_unstable();
         match paths.as_slice() {
-            [one] => Ok(one.clone()),
-            [] => Err(storage_failure(format!(
-                "no partition has the name {label}: image updates need the partitions root-a and \
-                 root-b"
-            ))),
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
             several => {
                 let several: Vec<_> =
                     several.iter().map(|path| path.display().to_string()).collect();
                 Err(storage_failure(format!(
-                    "the partitions {} all have the name {label}: give the others another name, or remove their disk",
+                    "the partitions {} all have the name {label}, so no image can be written: give each of them but the \
+                     slot another name (`sgdisk --change-name`), then restart the agent",
                     several.join(", ")
                 )))
             }
@@ -353,6 +359,16 @@ fn format_holders(numbers: &str, mounts: &str, holders: &[String]) -> String {
             .to_owned();
     }
     uses.join(", ")
+}
+
+/// The folder in sysfs of the disk that a block device is on, or is. `device` is a folder or link in
+/// `class/block`. `None` if the device was removed.
+pub(super) fn disk_folder(device: &Path) -> Option<PathBuf> {
+    let folder = fs::canonicalize(device).ok()?;
+    let text = read_uevent(&folder).ok()?;
+    let is_partition = ["PARTN=", "PARTNAME="].iter().any(|key| uevent_value(&text, key).is_some());
+    // The folder of a partition lies in the folder of its disk.
+    if is_partition { folder.parent().map(Path::to_owned) } else { Some(folder) }
 }
 
 fn read_uevent(device: &Path) -> io::Result<String> {

@@ -38,10 +38,10 @@ impl fmt::Debug for ImageSystem {
 
 impl ImageSystem {
     /// Loads the image slots of the system; `None` if it has no second slot. Fails with advice if
-    /// the slots are not usable.
+    /// the slots are ambiguous or not usable.
     pub fn load(registry: &ModuleRegistry<'_>) -> Result<Option<Self>, Failure> {
         let (paths, config) = (registry.paths, &registry.config.image);
-        let Some(boot) = boot_control::find(paths, Arc::clone(&registry.runner), config) else {
+        let Some(boot) = boot_control::find(paths, Arc::clone(&registry.runner), config)? else {
             return Ok(None);
         };
         let unusable = |reason: String| Failure::new(FailureKind::Unsupported, reason);

@@ -75,6 +75,19 @@ impl BootMachine {
         self.write(&format!("dev/vda{number}"), vec![0; SLOT_BYTES]);
     }
 
+    /// Adds a partition of another disk, such as a USB stick. In sysfs it is a link to a folder of
+    /// its disk.
+    pub fn add_partition_of_other_disk(&self, number: u32, label: &str) {
+        let uevent = format!(
+            "MAJOR=8\nMINOR={number}\nDEVNAME=sdb{number}\nDEVTYPE=partition\nPARTN={number}\nPARTNAME={label}\n"
+        );
+        let folder = format!("sys/devices/usb/sdb/sdb{number}");
+        self.write(&format!("{folder}/uevent"), uevent);
+        let link = self.path(&format!("sys/class/block/sdb{number}"));
+        std::os::unix::fs::symlink(self.path(&folder), link).expect("the link");
+        self.write(&format!("dev/sdb{number}"), vec![0; SLOT_BYTES]);
+    }
+
     pub fn write_entry(&self, file: &str, text: &str) {
         self.write(&format!("efi/loader/entries/{file}"), text);
     }

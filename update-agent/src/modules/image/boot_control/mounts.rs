@@ -4,7 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::modules::image::device::disk_folder;
 use crate::modules::image::slots::Slot;
+
+/// Maximum number of mapped devices between a file system and its disk, for example encryption on
+/// top of a logical volume.
+const MAX_MAPPED_DEVICES: u8 = 8;
 
 /// A line of `/proc/self/mountinfo`; see `proc_pid_mountinfo(5)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +83,8 @@ pub struct Partition {
     pub label: String,
     /// Number in the partition table.
     pub number: u32,
+    /// Folder of its disk in sysfs; `None` if the partition was removed.
+    pub disk: Option<PathBuf>,
 }
 
 /// Reads all partitions that have a label. Partitions that cannot be read are skipped.
@@ -87,22 +94,64 @@ pub fn read_partitions(sys: &Path) -> Vec<Partition> {
     };
     folders
         .flatten()
-        .filter_map(|folder| fs::read_to_string(folder.path().join("uevent")).ok())
-        .filter_map(|uevent| parse_partition(&uevent))
+        .filter_map(|folder| {
+            let uevent = fs::read_to_string(folder.path().join("uevent")).ok()?;
+            let disk = disk_folder(&folder.path());
+            Some(Partition { disk, ..parse_partition(&uevent)? })
+        })
         .collect()
 }
 
 fn parse_partition(uevent: &str) -> Option<Partition> {
-    let value = |name: &str| {
-        let mut lines = uevent.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
-    };
     Some(Partition {
-        node: value("DEVNAME")?.to_owned(),
-        device: format!("{}:{}", value("MAJOR")?, value("MINOR")?),
-        label: value("PARTNAME")?.to_owned(),
-        number: value("PARTN")?.parse().ok()?,
+        node: uevent_value(uevent, "DEVNAME")?.to_owned(),
+        device: device_number(uevent)?,
+        label: uevent_value(uevent, "PARTNAME")?.to_owned(),
+        number: uevent_value(uevent, "PARTN")?.parse().ok()?,
+        disk: None,
     })
+}
+
+fn uevent_value<'a>(uevent: &'a str, name: &str) -> Option<&'a str> {
+    uevent.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Major and minor number of a device, separated by a colon.
+fn device_number(uevent: &str) -> Option<String> {
+    Some(format!("{}:{}", uevent_value(uevent, "MAJOR")?, uevent_value(uevent, "MINOR")?))
+}
+
+/// The disk of the running system, as its folder in sysfs: the disk with the root file system, or
+/// with the ESP if the root is not on a disk, as an overlay. A partition of another disk may have
+/// the name of a slot, for example on the disk of another node. `None` if neither is on one disk.
+pub fn find_system_disk(mounts: &[MountEntry], esp: Option<&Path>, sys: &Path) -> Option<PathBuf> {
+    let paths = std::iter::once(Path::new("/")).chain(esp);
+    let mut devices = paths.filter_map(|path| Some(find_mount(mounts, path)?.device.as_str()));
+    devices.find_map(|device| find_disk(&find_block_device(device, sys)?, MAX_MAPPED_DEVICES))
+}
+
+/// The folder in sysfs of the device with these numbers.
+fn find_block_device(device: &str, sys: &Path) -> Option<PathBuf> {
+    let mut folders = fs::read_dir(sys.join("class/block")).ok()?.flatten();
+    folders.find_map(|folder| {
+        let uevent = fs::read_to_string(folder.path().join("uevent")).ok()?;
+        (device_number(&uevent)? == device).then(|| folder.path())
+    })
+}
+
+/// The disk of a block device. A mapped device is on the disk of the devices below it, if that is
+/// one disk.
+fn find_disk(device: &Path, max_mapped_devices: u8) -> Option<PathBuf> {
+    let below = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+    let below: Vec<PathBuf> = below.map(|slave| slave.path()).collect();
+    let Some((first, others)) = below.split_first() else {
+        return disk_folder(device);
+    };
+    let remaining = max_mapped_devices.checked_sub(1)?;
+    let disk = find_disk(first, remaining)?;
+    let is_one_disk =
+        others.iter().all(|other| find_disk(other, remaining).as_deref() == Some(disk.as_path()));
+    is_one_disk.then_some(disk)
 }
 
 /// The partition of the root file system. `None` if the root is not on a partition, for example on

@@ -6,14 +6,18 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::fake::{BootMachine, MOUNTS};
 use super::{esp_may_be_late, find, has_slots, wait_for_esp};
+use crate::config::Config;
 use crate::hooks::fake::FakeRunner;
+use crate::module_registry::ModuleRegistry;
+use crate::modules::image::slots::Slot;
 
 /// Path of the mount table, relative to the root.
 const MOUNTINFO: &str = "proc/self/mountinfo";
 
 fn found_name(machine: &BootMachine) -> Option<&'static str> {
     let runner = Arc::new(FakeRunner::default());
-    find(&machine.paths, runner, &machine.config).map(|boot| boot.name())
+    let boot = find(&machine.paths, runner, &machine.config).expect("no slot is ambiguous");
+    boot.map(|boot| boot.name())
 }
 
 #[test]
@@ -44,18 +48,66 @@ fn the_esp_is_found_where_systemd_mounts_it_or_where_it_is_configured() {
 
 #[test]
 fn a_system_with_a_missing_part_has_no_boot_control() {
-    let lacks: [fn(&BootMachine); 5] = [
+    let lacks: [fn(&BootMachine); 4] = [
         |machine| fs::remove_file(machine.path("efi/EFI/systemd/systemd-bootx64.efi")).unwrap(),
         |machine| fs::remove_dir_all(machine.path("efi/loader")).unwrap(),
         |machine| machine.write("proc/self/mountinfo", MOUNTS.replace("vfat", "ext4")),
         |machine| fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap(),
-        |machine| machine.add_partition(5, "root-b"),
     ];
     for (number, lack) in lacks.into_iter().enumerate() {
         let machine = BootMachine::new();
         lack(&machine);
         assert_eq!(found_name(&machine), None, "{number}");
     }
+}
+
+#[test]
+fn a_partition_of_another_disk_is_never_a_slot() {
+    let machine = BootMachine::new();
+    machine.add_partition_of_other_disk(3, "root-b");
+    machine.add_partition_of_other_disk(2, "root-a");
+    assert_eq!(found_name(&machine), Some("systemd-boot"));
+    let device = machine.esp().find_device(Slot::B).unwrap();
+    assert_eq!(device, machine.path("dev/vda3"));
+    // The root is an overlay, so the disk is that of the ESP.
+    let overlay = MOUNTS.replace("254:2 / / ro - erofs", "0:31 / / rw - overlay");
+    machine.write(MOUNTINFO, overlay);
+    assert_eq!(machine.esp().find_device(Slot::B).unwrap(), machine.path("dev/vda3"));
+
+    fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap();
+    machine.write(MOUNTINFO, MOUNTS);
+    assert_eq!(found_name(&machine), None, "the disk of the system has one slot");
+    let why = machine.esp().find_device(Slot::B).unwrap_err().reason;
+    assert!(why.contains("root-b"), "{why}");
+}
+
+/// An ambiguous slot is not the same as none: the node would be updated by packages.
+#[test]
+fn two_partitions_of_the_disk_with_the_name_of_a_slot_are_an_error() {
+    let machine = BootMachine::new();
+    machine.add_partition(5, "root-b");
+    let found = find(&machine.paths, Arc::new(FakeRunner::default()), &machine.config);
+    let why = found.err().expect("an error").reason;
+    assert!(why.contains("dev/vda3") && why.contains("dev/vda5"), "{why}");
+    assert!(why.contains("another name"), "{why}");
+    assert!(has_slots(&machine.paths));
+
+    let config = Config { image: machine.config.clone(), ..Config::default() };
+    let registry = ModuleRegistry::new(&config, &machine.paths);
+    registry.images().unwrap_err();
+    assert!(!registry.has_packages(), "an image without dpkg");
+}
+
+#[test]
+fn the_disk_of_an_encrypted_root_is_the_one_below() {
+    let machine = BootMachine::new();
+    machine.write(MOUNTINFO, MOUNTS.replace("254:2 / / ro - erofs", "253:0 / / ro - ext4"));
+    machine.write("sys/class/block/dm-0/uevent", "MAJOR=253\nMINOR=0\nDEVNAME=dm-0\n");
+    let slaves = machine.path("sys/class/block/dm-0/slaves");
+    fs::create_dir(&slaves).unwrap();
+    std::os::unix::fs::symlink(machine.path("sys/class/block/vda2"), slaves.join("vda2")).unwrap();
+    machine.add_partition_of_other_disk(3, "root-b");
+    assert_eq!(machine.esp().find_device(Slot::B).unwrap(), machine.path("dev/vda3"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,6 @@
 //! | there is no trace of a one-shot order that was followed | a mark is stored before `-a`, and removed when the order is cleared or the slot is blessed |
 //! | characters in paths, `.zst`, free space | checked before the call, and at planning as far as possible |
 //! | `--dev`, `-r` | never used |
-//! | `--dev`, `-r` | never used |
 mod calls;
 mod loader_variables;
 mod names;
@@ -144,14 +143,17 @@ impl ImageTool {
         if mapped.exists() {
             return Ok(mapped);
         }
+        let disk = self.system.system_disk(Some(&self.system.relative_to_root(&self.esp)));
         let candidates: Vec<Partition> = mounts::read_partitions(&self.system.sys)
             .into_iter()
             .filter(|partition| slot_of_partition(partition) == Some(slot))
+            .filter(|partition| disk.is_none() || partition.disk == disk)
             .collect();
         match candidates.as_slice() {
             [one] => Ok(dev.join(&one.node)),
             _ => Err(storage_failure(format!(
-                "slot {} has {} partitions with the label rootfs, and must have exactly one",
+                "slot {} has {} partitions with the label rootfs on the disk of the running system, and must have \
+                 exactly one",
                 super::entries::slot_letter(slot),
                 candidates.len()
             ))),

@@ -16,11 +16,16 @@ fn create_sysfs(partitions: &[(&str, &str)]) -> TempDir {
     root
 }
 
-fn find(root: &TempDir, label: &str) -> Result<PathBuf, String> {
-    SlotDevice::find(label, &root.path().join("sys")).map_err(|failure| {
+fn find_any(root: &TempDir, label: &str, disk: Option<&Path>) -> Result<Option<PathBuf>, String> {
+    SlotDevice::find(label, &root.path().join("sys"), disk).map_err(|failure| {
         assert_eq!(failure.kind, FailureKind::Storage);
         failure.reason
     })
+}
+
+/// Finds an existing partition on any disk.
+fn find(root: &TempDir, label: &str) -> Result<PathBuf, String> {
+    find_any(root, label, None).map(|path| path.expect("a partition"))
 }
 
 /// A file that replaces a device. Its bytes are 0xee.
@@ -54,7 +59,7 @@ fn a_slot_is_found_by_the_name_of_its_partition() {
 }
 
 #[test]
-fn a_missing_or_ambiguous_partition_name_is_an_error() {
+fn an_ambiguous_partition_name_is_an_error_and_a_missing_one_is_not() {
     let root = create_sysfs(&[
         ("sda2", "DEVNAME=sda2\nPARTNAME=root-a\n"),
         ("sdb2", "DEVNAME=sdb2\nPARTNAME=root-a\n"),
@@ -62,11 +67,40 @@ fn a_missing_or_ambiguous_partition_name_is_an_error() {
     let why = find(&root, "root-a").unwrap_err();
     let both = why.contains("dev/sda2") && why.contains("dev/sdb2");
     assert!(both, "{why}");
-    let why = find(&root, "root-b").unwrap_err();
-    assert!(why.starts_with("no partition has the name root-b"), "{why}");
+    assert_eq!(find_any(&root, "root-b", None), Ok(None));
     let nowhere = tempfile::tempdir().unwrap();
-    let why = find(&nowhere, "root-b").unwrap_err();
+    assert_eq!(find_any(&nowhere, "root-b", None), Ok(None));
+    let file = tempfile::tempdir().unwrap();
+    fs::create_dir_all(file.path().join("sys/class")).unwrap();
+    fs::write(file.path().join("sys/class/block"), "").unwrap();
+    let why = find_any(&file, "root-b", None).unwrap_err();
     assert!(why.contains("class/block"), "{why}");
+}
+
+/// In sysfs `class/block` has links; the folder of a partition lies in the folder of its disk.
+#[test]
+fn a_slot_is_searched_on_one_disk() {
+    let root = tempfile::tempdir().unwrap();
+    let sys = root.path().join("sys");
+    fs::create_dir_all(sys.join("class/block")).unwrap();
+    for (disk, name, label) in
+        [("sda", "sda2", "root-a"), ("sdb", "sdb2", "root-a"), ("sdb", "sdb3", "root-b")]
+    {
+        let folder = sys.join("devices").join(disk).join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("uevent"), format!("DEVNAME={name}\nPARTN=2\nPARTNAME={label}\n"))
+            .unwrap();
+        std::os::unix::fs::symlink(&folder, sys.join("class/block").join(name)).unwrap();
+    }
+    let disk = |name: &str| disk_folder(&sys.join("class/block").join(name));
+    let (sda, sdb) = (disk("sda2").unwrap(), disk("sdb3").unwrap());
+    assert_ne!(sda, sdb);
+    assert!(sda.ends_with("devices/sda"), "{}", sda.display());
+    let on = |label: &str, disk: &Path| find_any(&root, label, Some(disk)).unwrap();
+    assert_eq!(on("root-a", &sda), Some(root.path().join("dev/sda2")));
+    assert_eq!(on("root-a", &sdb), Some(root.path().join("dev/sdb2")));
+    assert_eq!(on("root-b", &sda), None, "a slot of another disk is not one of this system");
+    find_any(&root, "root-a", None).unwrap_err();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::super::{SystemInterfaces, apply_failure, checks, mounts, units};
 use crate::config::{ImageConfig, WatchdogPolicy};
 use crate::durable;
 use crate::model::Failure;
-use crate::modules::image::device::{SlotDevice, storage_failure};
+use crate::modules::image::device::storage_failure;
 use crate::modules::image::slots::{BootEntry, BootObservation, Slot, SlotImage};
 use crate::modules::image::uki;
 
@@ -86,7 +86,14 @@ impl Esp {
     }
 
     pub fn find_device(&self, slot: Slot) -> Result<PathBuf, Failure> {
-        SlotDevice::find(slot.label(), &self.system.sys)
+        let found = self.system.find_slot_device(slot, Some(&self.mount_point))?;
+        found.ok_or_else(|| {
+            storage_failure(format!(
+                "no partition on the disk of the running system has the name {}: image updates need the partitions \
+                 root-a and root-b there",
+                slot.label()
+            ))
+        })
     }
 
     /// Whether the ESP has a non-empty file at a relative path. VFAT ignores the case of the name.

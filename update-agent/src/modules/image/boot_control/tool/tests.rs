@@ -360,6 +360,17 @@ async fn the_image_is_identified_by_its_version_or_its_build_date() {
 }
 
 #[test]
+fn a_slot_of_the_tool_is_on_the_disk_of_the_running_system() {
+    let (fake, boot) = FakeTool::new().into_tool();
+    fake.machine.add_partition_of_other_disk(6, "rootfs");
+    assert_eq!(boot.find_device(Slot::B).unwrap(), fake.machine.path("dev/vda6"));
+    assert_eq!(boot.find_device(Slot::A).unwrap(), fake.machine.path("dev/vda2"));
+    std::fs::remove_dir_all(fake.machine.path("sys/class/block/vda6")).unwrap();
+    let why = boot.find_device(Slot::B).unwrap_err().reason;
+    assert!(why.contains("has 0 partitions"), "{why}");
+}
+
+#[test]
 fn missing_unpack_space_is_reported_with_the_required_size() {
     check_unpack_space(MIN_UNPACK_BYTES).unwrap();
     let failure = check_unpack_space(MIN_UNPACK_BYTES - 1).unwrap_err();
