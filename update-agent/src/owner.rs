@@ -46,7 +46,7 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 const MAX_SUMMARY_BYTES: usize = 1000;
 
 /// Limits of the owner. The default allows everything except sources whose keys are not on the
-/// machine, removals of protected packages, and unsigned images.
+/// machine, removals of protected packages, unsigned images, and older images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of the limits file")]
@@ -88,6 +88,9 @@ pub struct OwnerLimits {
 pub struct ImageLimits {
     /// Whether an image may run that no key of the machine has signed. Only this file can allow it.
     pub unsigned_images: bool,
+    /// Whether an image may be installed that is older than one that proved itself on this machine.
+    /// Only this file can allow it.
+    pub downgrades: bool,
 }
 
 /// When the agent may reboot the system.
@@ -230,6 +233,7 @@ impl fmt::Display for OwnerLimits {
             (self.users == LoggedInUsersRule::Wait)
                 .then_some("changes only when no user is logged in"),
             (self.image.unsigned_images).then_some("unsigned images are allowed"),
+            (self.image.downgrades).then_some("older images are allowed"),
         ];
         parts.extend(rules.into_iter().flatten().map(str::to_owned));
         f.write_str(&parts.join("; "))

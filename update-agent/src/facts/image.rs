@@ -141,6 +141,7 @@ mod tests {
             last_good: Some(Slot::A),
             bad: Vec::new(),
             undecided: Vec::new(),
+            version_floors: Vec::new(),
             sequence: 1,
         }
     }

@@ -156,12 +156,16 @@ impl ImageModule {
         Self { parts, verified_slot: Mutex::new(None) }
     }
 
-    /// Fails unless a trusted key signed the image or the owner allows unsigned images. Reads the
-    /// keys each time, so that a removed key is no longer accepted.
-    fn check_signature(&self, spec: &ImageSpec) -> Result<(), Failure> {
+    /// Fails unless a trusted key signed the image, and it is not older than an image that proved
+    /// itself here, or the owner allows the exception. Reads the limits and the keys each time, so
+    /// that a removed key is no longer accepted.
+    fn check_trust(&self, spec: &ImageSpec) -> Result<(), Failure> {
         let limits = self.parts.owner.limits();
         let limits =
             limits.map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))?;
+        if !limits.image.downgrades {
+            plan::check_version(spec, &self.parts.slots.get())?;
+        }
         if limits.image.unsigned_images {
             return Ok(());
         }
@@ -223,10 +227,10 @@ impl Module for ImageModule {
         let ImageParts { boot, slots, files, .. } = &self.parts;
         let observation = boot.observe().await?;
         let slots = slots.get();
-        let unsigned = self.check_signature(spec).err();
-        // Do not contact a server about a file that is already there or that is not signed.
+        let untrusted = self.check_trust(spec).err();
+        // Do not contact a server about a file that is already there or that is not trusted.
         let is_missing = plan::is_file_needed(spec, &slots, &observation);
-        let size = if is_missing && unsigned.is_none() { files.size(spec).await? } else { None };
+        let size = if is_missing && untrusted.is_none() { files.size(spec).await? } else { None };
         let slot_capacity = match observation.booted {
             Some(booted) if is_missing => Some(boot.max_image_bytes(booted.other()).await),
             _ => None,
@@ -237,7 +241,7 @@ impl Module for ImageModule {
             architecture: self.parts.architecture.clone(),
             slots,
             boot: observation,
-            signature_failure: unsigned,
+            trust_failure: untrusted,
             size,
             slot_capacity,
         })
@@ -266,7 +270,7 @@ impl Module for ImageModule {
         }
         arm::check_slot_writable(step, &boot.observe().await?)?;
         // Before the first request and with each slice: a key may have been removed.
-        self.check_signature(&step.spec)?;
+        self.check_trust(&step.spec)?;
         if let Err(why) = self.run_hooks(HookPoint::BeforeDownload).await {
             return Ok(FetchProgress::Deferred(why));
         }
@@ -294,7 +298,7 @@ impl Module for ImageModule {
         if let Err(why) = owner.may_reboot() {
             return Ok(Readiness::NotYet(why));
         }
-        self.check_signature(&step.spec)?;
+        self.check_trust(&step.spec)?;
         let observation = boot.observe().await?;
         let ImageStage::Ready(image) = ImageStage::determine(step, &slots.get(), &observation)
         else {

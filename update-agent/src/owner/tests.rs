@@ -254,7 +254,7 @@ fn the_documented_example_is_valid_and_summarised_in_one_line() {
 }
 
 #[test]
-fn unsigned_images_are_allowed_by_the_owner_only_and_summarised() {
+fn unsigned_and_older_images_are_allowed_by_the_owner_only_and_summarised() {
     let allowed = |text: &str| {
         let machine = Machine::with_limits(text);
         let limits = machine.owner.limits().unwrap();
@@ -263,6 +263,9 @@ fn unsigned_images_are_allowed_by_the_owner_only_and_summarised() {
     assert_eq!(allowed(""), (false, String::new()));
     let expected = "unsigned images are allowed".to_owned();
     assert_eq!(allowed("[image]\nunsigned_images = true"), (true, expected));
+    let machine = Machine::with_limits("[image]\ndowngrades = true");
+    assert!(machine.owner.limits().unwrap().image.downgrades);
+    assert_eq!(machine.owner.summary(), "older images are allowed");
     let machine = Machine::with_limits("[image]\nunsigned_image = true");
     assert!(machine.owner.warning().unwrap().contains("unsigned_image"));
 }

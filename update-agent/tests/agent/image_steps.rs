@@ -231,6 +231,36 @@ async fn another_file_of_the_same_name_is_another_image() {
     assert_runs_new(&node, "");
 }
 
+/// Its signature is valid for ever, and the server, or whoever controls it, allows the downgrade.
+#[tokio::test(start_paused = true)]
+async fn an_image_older_than_one_that_proved_itself_needs_the_owners_permission() {
+    let node = ImageNode::in_window();
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
+    assert_eq!(node.slots().version_floor("demo"), Some("1.1"));
+    let downloads = node.machine.state().downloads;
+
+    let mut older = image_target("1.0.9");
+    older.digest = "older".into();
+    node.server().reported_events.clear();
+    node.server().target = Some(older);
+    node.clock.advance(TimeDelta::minutes(2));
+    node.run_until_idle().await.unwrap_err();
+    let EventKind::Failed { failure, .. } = last_event(&node).kind else { panic!("a failure") };
+    assert_eq!(failure.kind, FailureKind::Limits, "{failure}");
+    assert!(failure.reason.contains("1.0.9 is older than 1.1"), "{failure}");
+    assert_eq!(node.machine.state().downloads, downloads, "nothing was downloaded");
+    assert_runs_new(&node, "");
+
+    let limits = "[image]\nunsigned_images = true\ndowngrades = true\n";
+    std::fs::write(node.paths().limits(), limits).unwrap();
+    node.server().reported_events.clear();
+    node.server().window_open = false;
+    node.clock.advance(TimeDelta::hours(2));
+    node.run_until_idle().await.unwrap();
+    assert!(node.server().story().starts_with("downloading"), "{}", node.server().story());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_image_that_failed_is_retried_only_by_an_order() {
     let node = ImageNode::in_window();

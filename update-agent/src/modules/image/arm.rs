@@ -188,7 +188,7 @@ impl ImageModule {
             }
         };
         // Check again as late as possible: a key may have been withdrawn since the download.
-        self.check_signature(spec)?;
+        self.check_trust(spec)?;
         #[cfg(feature = "halt-points")]
         if crate::halt::arms_early() {
             // Fault injection for tests: writes the boot entry too early.

@@ -272,6 +272,7 @@ mod tests {
                     log: String::new(),
                 },
             }],
+            version_floors: Vec::new(),
             sequence: 1,
         };
         let seen = BootObservation {

@@ -1,6 +1,9 @@
 //! Decides whether an image can be tried on this machine and in which slot: from the observation to
 //! the step, without any input or output.
 
+use std::cmp::Ordering;
+
+use evenkeel_domain::os::compare_versions;
 use serde::{Deserialize, Serialize};
 
 use super::ImageReport;
@@ -57,8 +60,9 @@ pub struct ImageObservation {
     pub boot: BootObservation,
     /// Architecture of this machine, as the kernel names it.
     pub architecture: String,
-    /// Why the signature is not accepted; `None` if it is, or if the owner allows unsigned images.
-    pub signature_failure: Option<Failure>,
+    /// Why the image is not trusted: its signature or its version is not accepted and the owner did
+    /// not allow it. `None` if it is trusted.
+    pub trust_failure: Option<Failure>,
     /// Why the image cannot be written on this machine; `None` if no reason is known.
     pub write_failure: Option<Failure>,
     /// Faults of the machine that make a trial unsafe.
@@ -162,8 +166,28 @@ fn check_compatibility(spec: &ImageSpec, observation: &ImageObservation) -> Resu
         );
         return Err(Failure::new(FailureKind::Unsupported, reason));
     }
-    let failure = observation.write_failure.as_ref().or(observation.signature_failure.as_ref());
+    let failure = observation.write_failure.as_ref().or(observation.trust_failure.as_ref());
     failure.cloned().map_or(Ok(()), Err)
+}
+
+/// Fails if an image is older than one of its profile that proved itself on this machine, or cannot
+/// be compared with it. Otherwise everybody who controls the server could install an old image with
+/// known faults: its signature is valid for ever.
+pub(super) fn check_version(spec: &ImageSpec, slots: &Slots) -> Result<(), Failure> {
+    let Some(floor) = slots.version_floor(&spec.profile_name) else {
+        return Ok(());
+    };
+    let how = match compare_versions(&spec.image_id, floor) {
+        Some(Ordering::Less) => "is older than",
+        Some(Ordering::Equal | Ordering::Greater) => return Ok(()),
+        None => "cannot be compared with",
+    };
+    let reason = format!(
+        "the image {} {how} {floor}, which proved itself on this machine: the machine's owner can allow this with \
+         `downgrades = true` in the section [image] of the limits file",
+        spec.image_id
+    );
+    Err(Failure::new(FailureKind::Limits, reason))
 }
 
 /// Fails unless the running image was committed, so that there is an image to return to.

@@ -44,7 +44,7 @@ use crate::model::{Failure, FailureKind};
 pub use self::file::SlotFile;
 pub use self::reconcile::{BootRepair, reconcile};
 pub use self::record::{
-    BadImage, RawImage, Slot, SlotImage, SlotState, Slots, TrialEnd, UndecidedImage,
+    BadImage, RawImage, Slot, SlotImage, SlotState, Slots, TrialEnd, UndecidedImage, VersionFloor,
 };
 pub use self::table::{find_write_obstacle, step};
 

@@ -38,6 +38,7 @@ fn stage(allow_retry: bool, state: SlotState, entry: BootEntry) -> ImageStage {
             at: DateTime::UNIX_EPOCH,
         }],
         undecided: Vec::new(),
+        version_floors: Vec::new(),
         sequence: 7,
     };
     let observation = BootObservation {

@@ -1,6 +1,6 @@
 use chrono::DateTime;
 
-use super::super::slots::{BadImage, BootEntry, RawImage, SlotImage};
+use super::super::slots::{BadImage, BootEntry, RawImage, SlotImage, VersionFloor};
 use super::*;
 
 fn image_spec() -> ImageSpec {
@@ -38,6 +38,7 @@ fn node() -> ImageObservation {
             last_good: Some(Slot::A),
             bad: Vec::new(),
             undecided: Vec::new(),
+            version_floors: Vec::new(),
             sequence: 7,
         },
         boot: BootObservation {
@@ -49,7 +50,7 @@ fn node() -> ImageObservation {
             foreign: Vec::new(),
         },
         architecture: "x86_64".into(),
-        signature_failure: None,
+        trust_failure: None,
         write_failure: None,
         faults: Vec::new(),
         size: Some(30),
@@ -153,7 +154,7 @@ const PLAN_CASES: &[PlanCase] = &[
     ),
     (
         |node, _| {
-            node.signature_failure = Some(Failure::new(FailureKind::Signature, "it is not signed"));
+            node.trust_failure = Some(Failure::new(FailureKind::Signature, "it is not signed"));
         },
         "Signature: it is not signed",
     ),
@@ -235,6 +236,43 @@ fn the_plan_follows_from_the_observation() {
         let expected = expected.replace("DIGEST", &spec.sha256.to_string());
         assert_eq!(plan_summary(&spec, &node), expected, "row {number}");
     }
+}
+
+#[test]
+fn no_image_below_the_version_floor_of_its_profile_is_accepted() {
+    let floor = |profile: &str, version: &str| VersionFloor {
+        profile_name: profile.into(),
+        image_id: version.into(),
+    };
+    // The node runs 1.0, and 1.4 and 1.3 of another profile proved themselves before.
+    let mut slots = node().slots;
+    slots.version_floors = vec![floor("demo", "1.4"), floor("other", "1.3")];
+    let refused = |slots: &Slots, version: &str| {
+        let refused = check_version(&ImageSpec::sample(version), slots).err();
+        refused.map(|failure| (failure.kind, failure.reason.contains("`downgrades = true`")))
+    };
+    let limit = Some((FailureKind::Limits, true));
+    for (version, expected) in [
+        ("1.3.9", limit),
+        ("1.0", limit),
+        ("1.4", None),
+        ("1.4.0", None),
+        ("1.10", None),
+        ("latest", limit),
+    ] {
+        assert_eq!(refused(&slots, version), expected, "{version}");
+    }
+    let other = ImageSpec { profile_name: "other".into(), ..ImageSpec::sample("1.3") };
+    check_version(&other, &slots).unwrap();
+    // The record of an agent without floors: the image that runs is the floor.
+    slots.version_floors.clear();
+    assert_eq!(refused(&slots, "0.9"), limit);
+    assert_eq!(refused(&slots, "1.0"), None);
+    // Versions without an order have no floor.
+    slots.a = good("build-a");
+    assert_eq!(refused(&slots, "0.9"), None);
+    slots.last_good = None;
+    assert_eq!(refused(&slots, "0.9"), None);
 }
 
 #[test]

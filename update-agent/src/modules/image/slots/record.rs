@@ -1,8 +1,10 @@
 //! The content and the format of the record of the slots.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
+use evenkeel_domain::os::compare_versions;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Sha256;
@@ -196,6 +198,14 @@ pub struct BadImage {
     pub at: DateTime<Utc>,
 }
 
+/// The newest version of a profile that proved itself on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VersionFloor {
+    pub profile_name: String,
+    /// Version of the image, which can be compared with others.
+    pub image_id: String,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slots {
     pub a: SlotState,
@@ -211,6 +221,9 @@ pub struct Slots {
     /// last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undecided: Vec<UndecidedImage>,
+    /// One floor for each profile of which an image proved itself. Only a commit changes it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub version_floors: Vec<VersionFloor>,
     /// Sequence number of the latest boot entry.
     pub sequence: u32,
 }
@@ -231,6 +244,38 @@ impl Slots {
     /// Finds an image with undecided trials.
     pub fn find_undecided(&self, file: &Sha256) -> Option<&UndecidedImage> {
         self.undecided.iter().find(|undecided| undecided.file == *file)
+    }
+
+    /// The version of a profile below which no image is installed; `None` if there is none. The
+    /// image to which a failed trial falls back counts as well: the record of an older agent has no
+    /// floors.
+    pub fn version_floor(&self, profile_name: &str) -> Option<&str> {
+        let fallback = self.last_good.and_then(|slot| self.state(slot).image());
+        let fallback = fallback.map(|image| (&image.profile_name, &image.image_id));
+        let floors = self.version_floors.iter().map(|floor| (&floor.profile_name, &floor.image_id));
+        floors
+            .chain(fallback)
+            .filter(|(profile, version)| *profile == profile_name && is_comparable(version))
+            .map(|(_, version)| version.as_str())
+            .reduce(|floor, version| if is_newer(version, floor) { version } else { floor })
+    }
+
+    /// Records that an image proved itself. A version that cannot be compared is no floor.
+    pub(super) fn raise_version_floor(&mut self, image: &SlotImage) {
+        let SlotImage { profile_name, image_id, .. } = image;
+        if !is_comparable(image_id) {
+            return;
+        }
+        match self.version_floors.iter_mut().find(|floor| floor.profile_name == *profile_name) {
+            Some(floor) if is_newer(image_id, &floor.image_id) => {
+                floor.image_id.clone_from(image_id);
+            }
+            Some(_) => {}
+            None => self.version_floors.push(VersionFloor {
+                profile_name: profile_name.clone(),
+                image_id: image_id.clone(),
+            }),
+        }
     }
 
     pub(super) fn set_state(&mut self, slot: Slot, state: SlotState) {
@@ -276,6 +321,14 @@ impl Slots {
         self.undecided.retain(|undecided| undecided.file != *file);
         self.bad.len() + self.undecided.len() < before
     }
+}
+
+fn is_comparable(version: &str) -> bool {
+    compare_versions(version, version).is_some()
+}
+
+fn is_newer(version: &str, than: &str) -> bool {
+    compare_versions(version, than) == Some(Ordering::Greater)
 }
 
 /// Content of the file.

@@ -331,6 +331,7 @@ impl SlotStep<'_> {
                 }
                 let mut slots = self.with_state(SlotState::Good(image.clone()));
                 slots.last_good = Some(slot);
+                slots.raise_version_floor(image);
                 // A successful trial outweighs an earlier failure.
                 slots.forget_bad(&image.file);
                 Ok(slots)

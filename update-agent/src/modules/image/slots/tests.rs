@@ -85,6 +85,7 @@ fn with_good_slot_a(b: SlotState) -> Slots {
         last_good: Some(Slot::A),
         bad: Vec::new(),
         undecided: Vec::new(),
+        version_floors: Vec::new(),
         sequence: 6,
     }
 }

@@ -250,6 +250,35 @@ fn only_a_healthy_slot_without_a_counter_is_committed() {
     }
 }
 
+/// A fallback to an older image leaves the floor, and so does a commit of an older image.
+#[test]
+fn a_commit_raises_the_version_floor_and_nothing_lowers_it() {
+    let commit = |slots: &Slots, number: u8| {
+        let passed = SlotState::Trial {
+            image: slot_image(number),
+            boots: Vec::new(),
+            passed: true,
+            undecided_end: None,
+        };
+        let slots = Slots { b: passed, ..slots.clone() };
+        let observed = boot_observation(Slot::B, BootEntry::Plain, BootEntry::Plain);
+        step(&slots, Slot::B, &SlotEvent::Committed, &observed, NOON).unwrap()
+    };
+    let slots = with_good_slot_a(SlotState::Empty);
+    assert_eq!(slots.version_floor("demo"), Some("1.1"), "the image to return to");
+    let slots = commit(&slots, 10);
+    assert_eq!(slots.version_floor("demo"), Some("1.10"));
+    let slots = commit(&slots, 9);
+    assert_eq!(slots.version_floor("demo"), Some("1.10"));
+    assert_eq!(slots.version_floors.len(), 1);
+    assert_eq!(slots.version_floor("other"), None);
+
+    let fallen_back = boot_observation(Slot::A, BootEntry::Plain, BootEntry::Absent);
+    let slots = step(&slots, Slot::A, &SlotEvent::Booted, &fallen_back, NOON).unwrap();
+    assert_eq!(slots.last_good, Some(Slot::A));
+    assert_eq!(slots.version_floor("demo"), Some("1.10"));
+}
+
 #[test]
 fn logs_of_a_failure_accumulate_without_repetition() {
     let fail = |slots: &Slots, reason: &str, log: &str| {

@@ -434,6 +434,7 @@ impl ModelMachine {
 /// Removes everything that the model ignores, so that there are fewer different records.
 fn normalize(mut slots: Slots) -> Slots {
     slots.sequence = 0;
+    slots.version_floors.clear();
     slots.bad.sort_by_key(|bad| bad.file);
     slots.undecided.sort_by_key(|undecided| undecided.file);
     for bad in &mut slots.bad {
