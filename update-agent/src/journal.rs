@@ -3,6 +3,8 @@
 //! One file, replaced as a whole. Events are numbered once, when they are written here, and are sent from here. So a
 //! report is the same before and after a power cut.
 
+mod partial;
+
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +17,17 @@ use crate::durable::{self, FileError};
 use crate::model::{AttemptEvent, ModuleParts, PhaseSpan, RunReport, UpdatePlan, UpdateTarget};
 use crate::modules::AnyStep;
 
+use self::partial::parse_partial_entry;
+
 /// Version of the file format. A file with another version is not read.
 ///
 /// An older agent may read the journal of a newer one, for example after a node has returned to its
 /// previous image. Purely informational parts (the totals of the plan, an event with its report)
 /// may get further optional fields within this version: an older agent ignores them and does not
 /// report them. Parts that instruct the agent (the entry itself, and the modules' specs and steps)
-/// are read completely or not at all: half of an instruction means something else. An entry that
-/// cannot be read is quarantined. The modules read their own parts: an attempt fails when a module
+/// are read completely or not at all: half of an instruction means something else. An attempt with an
+/// entry that cannot be read completely ends (see [`JournalEntry::unreadable`]); if not even its
+/// events can be read, the file is quarantined. The modules read their own parts: an attempt fails when a module
 /// cannot read a spec or a step that it needs.
 const FORMAT_VERSION: u32 = 2;
 
@@ -75,6 +80,10 @@ pub struct JournalEntry {
     /// Whether the pending reboot applies the change: without the reboot the attempt is reverted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reboot_is_the_change: bool,
+    /// Why the file could not be read completely: a newer agent has written it. The attempt is not
+    /// continued.
+    #[serde(skip)]
+    pub unreadable: Option<String>,
 }
 
 /// Progress of an attempt.
@@ -139,6 +148,7 @@ impl JournalEntry {
             boot_id: String::new(),
             reboot_required: false,
             reboot_is_the_change: false,
+            unreadable: None,
         }
     }
 
@@ -335,11 +345,15 @@ fn parse_entry(content: &[u8]) -> Result<JournalEntry, String> {
     if document.format != FORMAT_VERSION {
         return Err(format!("unsupported format version {}", document.format));
     }
-    let numbers = document.attempt.events.iter().map(|event| event.sequence);
-    if !numbers.eq(1..=document.attempt.last_sequence()) {
+    if !is_numbered(&document.attempt.events) {
         return Err("the events are not numbered from 1 without gaps".to_owned());
     }
     Ok(document.attempt)
+}
+
+/// Whether events are numbered from 1 without gaps.
+fn is_numbered(events: &[AttemptEvent]) -> bool {
+    (1..).zip(events).all(|(number, event)| event.sequence == number)
 }
 
 impl Journal for FileJournal {
@@ -349,10 +363,14 @@ impl Journal for FileJournal {
         };
         match parse_entry(&content) {
             Ok(entry) => Ok(Some(entry)),
-            Err(why) => {
-                self.quarantine(&why)?;
-                Ok(None)
-            }
+            Err(why) => match parse_partial_entry(&content, &why) {
+                // The file stays until the end of the attempt is written.
+                Some(partial) => Ok(Some(partial)),
+                None => {
+                    self.quarantine(&why)?;
+                    Ok(None)
+                }
+            },
         }
     }
 

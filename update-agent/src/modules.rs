@@ -324,6 +324,11 @@ pub trait Module: Send + Sync + Sized + 'static {
         RetryRule::for_failure(kind)
     }
 
+    /// Makes the node consistent after a change whose steps this version of the agent cannot read.
+    fn repair_unknown_change(&self) -> impl Future<Output = Result<(), Failure>> + Send {
+        ready(Ok(()))
+    }
+
     /// Cancels a prepared change that the next reset would apply. Called when no open attempt waits for it; cheap if there
     /// is none.
     fn cancel_pending_change(&self) -> impl Future<Output = Result<(), Failure>> + Send {

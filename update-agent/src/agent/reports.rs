@@ -31,7 +31,7 @@ impl Agent {
         &mut self,
         open: JournalEntry,
     ) -> Result<Option<JournalEntry>, AgentError> {
-        let entry = if open.has_begun() {
+        let entry = if open.has_begun() || open.unreadable.is_some() {
             tracing::warn!(attempt = %open.attempt, phase = open.phase.name(), "resuming an attempt that has begun");
             let entry = self.run_attempt(open, TryKind::Again).await?;
             // Shows on the server and in the status why the attempt does not end.

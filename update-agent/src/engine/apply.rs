@@ -22,8 +22,8 @@ static EMPTY_BASELINE: Value = Value::Null;
 
 impl Engine {
     /// Takes the remaining steps, verifies their result, reboots the node if needed, and ends the attempt. Also resumes an
-    /// attempt after a kill, then with [`TryKind::Again`]. An attempt with a step that this version of the agent cannot
-    /// read fails; a change that it has prepared is cancelled.
+    /// attempt after a kill, then with [`TryKind::Again`]. An attempt that this version of the agent cannot read completely
+    /// fails; a change that it has prepared is cancelled, and the modules make the node consistent.
     ///
     /// The attempt is returned open, to be resumed later, in four cases. [`Engine::open_reason`] describes three of them:
     /// another program is changing the same things, so the state proves neither success nor failure; the module of a step
@@ -32,21 +32,24 @@ impl Engine {
     /// release its own inhibitor lock.
     pub async fn run_attempt(
         &self,
-        mut entry: JournalEntry,
+        entry: JournalEntry,
         trying: TryKind,
     ) -> Result<JournalEntry, JournalError> {
         self.lock_open_reason().clear();
         if entry.phase == Phase::Ended {
             return Ok(entry);
         }
+        let unreadable = entry.unreadable.clone();
+        let unreadable = unreadable.map(|why| Failure::new(FailureKind::Interrupted, why));
+        if let Some(failure) = unreadable.clone().filter(|_| !entry.has_begun()) {
+            return self.fail(entry, failure);
+        }
         // Without the module the state of the node is unknown.
         if let Some(missing) = self.missing_module(&entry) {
             return Ok(self.keep_open(entry, missing.reason));
         }
-        if let Some(unreadable) = self.unreadable_step(&entry) {
-            // Writes the state of the node into the reports.
-            self.verify_modules_once(&mut entry).await;
-            return self.revert_or_fail(entry, unreadable, Verdict::default()).await;
+        if let Some(unreadable) = unreadable.or_else(|| self.unreadable_step(&entry)) {
+            return self.end_unreadable(entry, unreadable).await;
         }
         if entry.phase == Phase::Rebooting {
             return self.continue_reboot(entry).await;
@@ -67,6 +70,27 @@ impl Engine {
             return self.verify(entry).await;
         }
         self.post_apply(entry).await
+    }
+
+    /// Ends an attempt that this version of the agent cannot read. It may have stopped in the middle of a step.
+    async fn end_unreadable(
+        &self,
+        mut entry: JournalEntry,
+        unreadable: Failure,
+    ) -> Result<JournalEntry, JournalError> {
+        if self.has_concurrent_change(&entry, TryKind::Again).await {
+            return Ok(self.keep_open(entry, CONCURRENT_CHANGE.to_owned()));
+        }
+        // The steps may be missing in the entry, so they do not tell which modules took them.
+        for module in &self.parts.modules {
+            if let Err(failure) = module.repair_unknown_change().await {
+                tracing::warn!(module = module.kind().name, error = %failure, "cannot repair the node");
+                add_missing(&mut entry.remarks, [failure.remark("repair")]);
+            }
+        }
+        // Writes the state of the node into the reports.
+        self.verify_modules_once(&mut entry).await;
+        self.revert_or_fail(entry, unreadable, Verdict::default()).await
     }
 
     /// Takes the remaining steps. Breaks with the attempt if a step fails.

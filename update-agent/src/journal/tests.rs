@@ -53,8 +53,8 @@ fn an_unreadable_journal_is_quarantined() {
     let gap = sound.replace("\"sequence\":1", "\"sequence\":3");
     let other_form = sound.replace("\"format\":2", "\"format\":1");
     let half = sound[..sound.len() / 2].to_owned();
-    let unknown = sound.replace("\"start_deadline\"", "\"start_deadlyne\"");
-    for (number, bad) in [gap, other_form, half, unknown, String::new()].into_iter().enumerate() {
+    let no_events = sound.replace("\"events\"", "\"evends\"");
+    for (number, bad) in [gap, other_form, half, no_events, String::new()].into_iter().enumerate() {
         std::fs::write(&path, &bad).unwrap();
         assert_eq!(journal.read().unwrap(), None, "{bad}");
         assert!(!path.exists());
@@ -143,8 +143,38 @@ fn unknown_report_fields_are_ignored_and_unknown_instructions_are_rejected() {
         ["", "/attempt", "/attempt/target", "/attempt/steps/0", "/attempt/steps/0/step"]
     {
         fs::write(&path, with_more(rejected_path)).unwrap();
-        assert_eq!(journal.read().unwrap(), None, "{rejected_path}");
+        let partial = journal.read().unwrap().expect("the events are readable");
+        let why = partial.unreadable.clone().unwrap_or_default();
+        assert!(why.contains("`more`"), "{rejected_path}: {why}");
+        let readable = JournalEntry { unreadable: None, plan: entry.plan.clone(), ..partial };
+        let readable = JournalEntry { spans: entry.spans.clone(), ..readable };
+        assert_eq!(readable, entry, "{rejected_path}");
+        assert!(path.exists(), "the file stays until the end of the attempt is written");
     }
+}
+
+/// What an agent of a newer version had done is known from the events.
+#[test]
+fn an_unreadable_attempt_has_the_phase_that_its_events_show() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.json");
+    let journal = FileJournal::new(&path);
+    let phase = |kinds: &[EventKind]| {
+        let mut entry = entry();
+        entry.events = (1..).zip(kinds).map(|(at, kind)| event(kind.clone(), at)).collect();
+        journal.write(&JournalPoint::fixed("opened"), &entry).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"format\":2", "\"format\":3")).unwrap();
+        let partial = journal.read().unwrap().unwrap();
+        assert!(partial.unreadable.unwrap().contains("format version 3"));
+        partial.phase
+    };
+    let (downloading, began) = (EventKind::Downloading, EventKind::Began);
+    assert_eq!(phase(&[]), Phase::Downloading);
+    assert_eq!(phase(&[downloading.clone(), EventKind::Downloaded]), Phase::Downloading);
+    assert_eq!(phase(&[downloading.clone(), began.clone()]), Phase::Applying);
+    assert_eq!(phase(&[began.clone(), EventKind::RebootBegun]), Phase::Applying);
+    assert_eq!(phase(&[downloading, began, EventKind::Finished]), Phase::Ended);
 }
 
 /// An ended attempt with every optional part.

@@ -72,6 +72,8 @@ pub trait AnyModule: Send + Sync {
     /// [`Module::undo`]. Of unreadable steps, only a prepared change is cancelled: their module does
     /// not know what they have changed.
     async fn undo(&self, steps: &[AnyStep]) -> Result<UndoOutcome, Failure>;
+    /// [`Module::repair_unknown_change`].
+    async fn repair_unknown_change(&self) -> Result<(), Failure>;
     /// [`Module::cancel_pending_change`].
     async fn cancel_pending_change(&self) -> Result<(), Failure>;
     /// [`Module::clean_up`]; an unreadable spec needs nothing.
@@ -171,6 +173,10 @@ impl<M: Module> AnyModule for M {
             return Ok(UndoOutcome::Impossible);
         };
         Module::undo(self, &steps).await
+    }
+
+    async fn repair_unknown_change(&self) -> Result<(), Failure> {
+        Module::repair_unknown_change(self).await
     }
 
     async fn cancel_pending_change(&self) -> Result<(), Failure> {

@@ -442,6 +442,13 @@ impl Module for PackagesModule {
         Ok(self.post_apply_packages(steps, baseline, report).await)
     }
 
+    async fn repair_unknown_change(&self) -> Result<(), Failure> {
+        tracing::warn!(
+            "an update stopped at an unknown point; letting dpkg configure all packages"
+        );
+        self.configure_packages().await
+    }
+
     async fn is_untouched(&self, steps: &[PackageStep]) -> Result<bool, Failure> {
         if DpkgLock::is_held(&self.paths).map_err(storage_failure)?
             || repair::has_dpkg_updates(&self.paths)?

@@ -220,6 +220,56 @@ async fn a_corrupt_journal_does_not_block_the_agent() {
     assert_eq!(FileJournal::peek(&node.paths().journal()).unwrap(), None);
 }
 
+/// The agent was updated in the middle of an update, and its older version was installed again.
+#[tokio::test]
+async fn an_attempt_of_a_newer_agent_ends_with_an_event_and_configured_packages() {
+    for (newer_part, is_step_readable) in
+        [("/attempt", true), ("/attempt/steps/0/step/payload", false)]
+    {
+        let node = TestNode::in_window();
+        kill_during_apt(&node).await;
+        node.system.take_log();
+        let path = node.paths().journal();
+        let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let object = journal.pointer_mut(newer_part).and_then(Value::as_object_mut);
+        object.expect("an object").insert("of_a_newer_version".into(), 1.into());
+        fs::write(&path, journal.to_string()).unwrap();
+
+        node.run_once().await.unwrap_err();
+
+        assert_eq!(node.system.listing(), "app 2 installed\nlib 1 installed", "{newer_part}");
+        assert_eq!(node.server().story(), "downloading, downloaded, began, failed", "{newer_part}");
+        let server = node.server();
+        let end = server.only_attempt().last().unwrap();
+        let failure = end.kind.failure().expect("a failure");
+        assert!(failure.reason.contains("of_a_newer_version"), "{failure}");
+        if is_step_readable {
+            let results = package_report(end).results;
+            assert_eq!(results[0].version, "2", "{results:?}");
+        }
+        assert!(!path.exists(), "{newer_part}");
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_of_a_newer_agent_that_changed_nothing_fails_without_a_change() {
+    let node = TestNode::in_window();
+    node.server().window_open = false;
+    node.run_once().await.unwrap();
+    let path = node.paths().journal();
+    let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let object = journal.pointer_mut("/attempt").and_then(Value::as_object_mut);
+    object.expect("an object").insert("of_a_newer_version".into(), 1.into());
+    fs::write(&path, journal.to_string()).unwrap();
+    node.system.take_log();
+    node.server().window_open = true;
+
+    node.run_once().await.unwrap_err();
+
+    assert_eq!(node.server().story(), "downloading, downloaded, failed");
+    assert_eq!(node.system.listing(), "app 1 installed\nlib 1 installed");
+}
+
 /// Locks as dpkg does, signals it with the file `held`, and holds the lock until the file `go` exists.
 const HOLD_DPKG_LOCK: &str = r#"
 use Fcntl;
