@@ -19,6 +19,7 @@ mod server;
 mod slow_connection;
 mod suite;
 mod sweeper;
+mod unclean_disk;
 pub mod vm;
 mod web;
 
@@ -35,4 +36,5 @@ pub use rest::Rest;
 pub use server::Server;
 pub use slow_connection::SlowConnection;
 pub use suite::Suite;
+pub use unclean_disk::UncleanDisk;
 pub use web::{Web, WebRequest};

@@ -11,5 +11,6 @@ mod kill;
 mod kill_at_random;
 mod lab;
 mod packages;
+mod slot_mount;
 mod update;
 mod vm;

@@ -24,6 +24,8 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
+pub use self::sdboot::slot_mount_options;
+
 use self::efi::EfiVariables;
 use self::mounts::MountEntry;
 use self::sdboot::SystemdBoot;

@@ -178,7 +178,7 @@ pub fn uki_with_cmdline(cmdline: &str) -> Vec<u8> {
     bytes
 }
 
-/// Fake `mount` and `umount`. A mounted image has these kernels and these other files.
+/// Fake `mount`, `umount` and `blockdev`. A mounted image has these kernels and these other files.
 #[derive(Debug)]
 pub struct MountRunner {
     root: PathBuf,
@@ -244,6 +244,7 @@ impl Runner for MountRunner {
                     fs::write(path, "of the image").expect("a file");
                 }
             }
+            "blockdev" => {}
             "umount" => {
                 fs::remove_dir_all(point.join("usr")).ok();
             }

@@ -2,6 +2,7 @@
 //! Blessing the entry means renaming it.
 
 mod esp;
+mod read_only;
 
 use std::fmt;
 use std::fs;
@@ -25,9 +26,17 @@ use crate::modules::image::unpack;
 use crate::runner::{Command, Runner};
 
 pub use self::esp::{Esp, IMAGE_KERNELS_FOLDER, read_entries};
+pub use self::read_only::slot_mount_options;
 
 /// Time limit for mounting and unmounting a slot.
 const MOUNT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Whether a device accepts writes.
+#[derive(Clone, Copy, Debug)]
+enum DeviceMode {
+    ReadOnly,
+    Writable,
+}
 
 /// Boot control with the loader entries on an ESP.
 pub struct SystemdBoot {
@@ -101,15 +110,36 @@ impl SystemdBoot {
     async fn mount(&self, device: &Path) -> Result<PathBuf, Failure> {
         let point = self.mount_point();
         durable::create_folder(&point, 0o700).map_err(file_failure)?;
-        // The files of the image are only data here.
+        let path = device.to_owned();
+        let options = run_blocking(move || slot_mount_options(&path)).await?;
+        self.set_device_mode(device, DeviceMode::ReadOnly).await;
         let command = Command::new("mount", MOUNT_TIMEOUT).with_arguments([
             "-o".to_owned(),
-            "ro,nodev,nosuid,noexec".to_owned(),
+            options,
             self.system().relative_to_root(device).display().to_string(),
             self.system().relative_to_root(&point).display().to_string(),
         ]);
-        self.run(&command).await?;
-        Ok(point)
+        let mounted = self.run(&command).await;
+        if mounted.is_err() {
+            self.set_device_mode(device, DeviceMode::Writable).await;
+        }
+        mounted.map(|()| point)
+    }
+
+    /// Lets the kernel refuse or accept writes to a slot. The mount options prevent the usual write of a read-only mount,
+    /// the replay of the journal; this prevents the others, such as the removal of orphans. A system without the program
+    /// relies on the options.
+    async fn set_device_mode(&self, device: &Path, mode: DeviceMode) {
+        let option = match mode {
+            DeviceMode::ReadOnly => "--setro",
+            DeviceMode::Writable => "--setrw",
+        };
+        let path = self.system().relative_to_root(device).display().to_string();
+        let command =
+            Command::new("blockdev", MOUNT_TIMEOUT).with_arguments([option.to_owned(), path]);
+        if let Err(failure) = self.run(&command).await {
+            tracing::debug!(%failure, "cannot change whether the slot accepts writes");
+        }
     }
 
     async fn unmount(&self) -> Result<(), Failure> {
@@ -171,6 +201,8 @@ impl BootControl for SystemdBoot {
         let guard = self.lock_work().await;
         self.unmount_leftover().await?;
         let device = self.esp.find_device(slot)?;
+        // An agent that was killed while it read the kernel of the slot has left it read-only.
+        self.set_device_mode(&device, DeviceMode::Writable).await;
         let (from, stop) = (from.clone(), stop.clone());
         run_blocking(move || {
             let _guard = guard;
@@ -190,7 +222,8 @@ impl BootControl for SystemdBoot {
     async fn install_kernel(&self, slot: Slot, image: &SlotImage) -> Result<(), Failure> {
         let guard = self.lock_work().await;
         self.unmount_leftover().await?;
-        let point = self.mount(&self.esp.find_device(slot)?).await?;
+        let device = self.esp.find_device(slot)?;
+        let point = self.mount(&device).await?;
         let (esp, image_id) = (Arc::clone(&self.esp), image.image_id.clone());
         let done = run_blocking(move || {
             let copied = esp.copy_kernel(&point, slot, &image_id);
@@ -200,6 +233,7 @@ impl BootControl for SystemdBoot {
         // Also after a failed copy, because a mounted slot cannot be written. No other work starts
         // before that.
         let unmounted = self.unmount().await;
+        self.set_device_mode(&device, DeviceMode::Writable).await;
         let (copied, _guard) = done?;
         copied.and(unmounted)
     }

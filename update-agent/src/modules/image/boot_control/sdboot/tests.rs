@@ -102,8 +102,11 @@ async fn an_image_goes_from_its_file_to_a_blessed_slot() {
     assert_eq!(
         runner.commands(),
         [
+            "blockdev --setrw /dev/vda3",
+            "blockdev --setro /dev/vda3",
             "mount -o ro,nodev,nosuid,noexec /dev/vda3 /var/lib/evenkeel-agent/slot",
-            "umount /var/lib/evenkeel-agent/slot"
+            "umount /var/lib/evenkeel-agent/slot",
+            "blockdev --setrw /dev/vda3"
         ]
     );
     assert!(!machine.path("var/lib/evenkeel-agent/slot").exists());
@@ -163,7 +166,7 @@ async fn an_image_that_blesses_itself_or_has_no_trial_guard_is_refused() {
         assert!(failure.reason.contains(why), "{failure}");
         let there = fs::read(machine.path("efi/EFI/evenkeel/slot-b.efi")).unwrap();
         assert_eq!(there, b"the one before");
-        assert_eq!(runner.commands().len(), 2, "it is unmounted");
+        assert_eq!(runner.commands().len(), 4, "it is unmounted, and writable");
     }
 }
 
@@ -178,7 +181,7 @@ async fn an_image_without_a_kernel_or_that_cannot_be_mounted_is_refused() {
         failure.reason.starts_with("the image has no file usr/lib/evenkeel/boot/slot-b.efi"),
         "{failure}"
     );
-    assert_eq!(runner.commands().len(), 2, "it is unmounted");
+    assert_eq!(runner.commands().len(), 4, "it is unmounted, and writable");
 
     let boot =
         machine.boot_control(Arc::new(MountRunner::new(&machine, Vec::new()).with_failure()));
