@@ -57,7 +57,8 @@ pub struct Config {
     /// Proxy to reach the server, `http://[USER:PASSWORD@]HOST:PORT`; empty for none. With a password,
     /// only root may read the file: mode 0600. apt has its own setting.
     pub proxy: String,
-    /// Hosts that are reached without the proxy: names, addresses, `.domains`, or `*` for all.
+    /// Hosts that are reached without the proxy: names with the hosts below them, addresses, networks such as `10.0.0.0/8`,
+    /// or `*` for all; a name or an address may have a port (`HOST:PORT`).
     pub no_proxy: Vec<String>,
     /// Conditions of the machine for the start of a change.
     pub gate: GateConfig,
@@ -344,6 +345,9 @@ mod tests {
         let proxy = config.proxy().unwrap().unwrap();
         assert_eq!(proxy.to_string(), "http://proxy:3128");
         load("proxy = \"proxy:3128\"").unwrap().proxy().unwrap_err();
+        let invalid = "proxy = \"http://proxy:1\"\nno_proxy = [\"http://keel.example\"]";
+        let error = load(invalid).unwrap().proxy().unwrap_err();
+        assert!(error.to_string().contains("http://keel.example"), "{error}");
     }
 
     /// The shipped example claims to show the defaults.

@@ -1,6 +1,8 @@
 //! Connection through an HTTP proxy: a tunnel that the proxy opens on `CONNECT`. The tunnel carries TLS from end to end,
 //! so the proxy reads nothing and need not be trusted.
 
+mod no_proxy;
+
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
 
+use self::no_proxy::NoProxyEntry;
+
 /// TCP keep-alive: idle time before the first probe, interval between probes, and number of probes.
 pub(super) const KEEP_ALIVE_IDLE: Duration = Duration::from_mins(1);
 pub(super) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -24,10 +28,18 @@ const MAX_ANSWER_BYTES: usize = 8 << 10;
 /// Port of a proxy whose address has none.
 const DEFAULT_PORT: u16 = 3128;
 
-/// The address of a proxy is invalid.
+/// The settings of a proxy are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the proxy must look like http://HOST:PORT or http://USER:PASSWORD@HOST:PORT")]
-pub struct BadProxy;
+pub enum BadProxy {
+    #[error("the proxy must look like http://HOST:PORT or http://USER:PASSWORD@HOST:PORT")]
+    Address,
+    /// The entry can match no host.
+    #[error(
+        "the entry {0:?} of `no_proxy` matches no host: write HOST, .DOMAIN, ADDRESS, NETWORK/BITS or *, each as an entry \
+         of its own; a host or an address may have a port (HOST:PORT, [ADDRESS]:PORT)"
+    )]
+    Exception(String),
+}
 
 /// An HTTP proxy, and the hosts that are reached without it.
 #[derive(Clone)]
@@ -36,7 +48,7 @@ pub struct Proxy {
     port: u16,
     /// Value of the Proxy-Authorization header, if the address contains a user.
     authorization: Option<Secret>,
-    exceptions: Vec<String>,
+    exceptions: Vec<NoProxyEntry>,
 }
 
 impl fmt::Debug for Proxy {
@@ -56,30 +68,30 @@ impl fmt::Display for Proxy {
 }
 
 impl Proxy {
-    /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`. The entries of `direct` are reached without the proxy: a host or an
-    /// address, everything below `.example` or `example`, or everything with `*`.
+    /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`. The entries of `direct` are reached without the proxy: a host and the
+    /// hosts below it, an address, a network, or everything with `*`.
     pub fn parse(address: &str, direct: &[String]) -> Result<Self, BadProxy> {
-        let uri: Uri = address.parse().map_err(|_| BadProxy)?;
+        let uri: Uri = address.parse().map_err(|_| BadProxy::Address)?;
         let bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
         let (Some("http"), Some(host), true) = (uri.scheme_str(), uri.host(), bare) else {
-            return Err(BadProxy);
+            return Err(BadProxy::Address);
         };
         let uri_authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         let authorization = match uri_authority.rsplit_once('@') {
             None => None,
-            Some((user, _)) => Some(basic_credentials(user).ok_or(BadProxy)?),
+            Some((user, _)) => Some(basic_credentials(user).ok_or(BadProxy::Address)?),
         };
         Ok(Self {
             host: unbracketed(host).to_owned(),
             port: uri.port_u16().unwrap_or(DEFAULT_PORT),
             authorization,
-            exceptions: direct.to_vec(),
+            exceptions: parse_exceptions(direct)?,
         })
     }
 
     /// Whether a host is reached through the proxy.
-    fn applies_to(&self, host: &str) -> bool {
-        !self.exceptions.iter().any(|direct| matches_no_proxy(direct, host))
+    fn applies_to(&self, host: &str, port: u16) -> bool {
+        !self.exceptions.iter().any(|direct| direct.matches(host, port))
     }
 
     async fn open_tunnel(&self, host: &str, port: u16) -> io::Result<TcpStream> {
@@ -104,7 +116,7 @@ impl Proxy {
 
 /// Connects to a host, through the proxy if it applies to that host.
 pub async fn connect(proxy: Option<&Proxy>, host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = match proxy.filter(|proxy| proxy.applies_to(host)) {
+    let stream = match proxy.filter(|proxy| proxy.applies_to(host, port)) {
         Some(proxy) => proxy.open_tunnel(host, port).await?,
         None => TcpStream::connect((host, port)).await?,
     };
@@ -135,16 +147,12 @@ fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Whether an entry of the list of direct hosts matches a host.
-fn matches_no_proxy(entry: &str, host: &str) -> bool {
-    let entry = unbracketed(entry.trim()).to_ascii_lowercase();
-    let host = host.to_ascii_lowercase();
-    let domain = entry.trim_start_matches('.');
-    if domain.is_empty() {
-        return false;
-    }
-    let below = host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
-    entry == "*" || host == domain || below
+/// Parses the entries of `no_proxy`. Fails at the first one that can match no host.
+fn parse_exceptions(entries: &[String]) -> Result<Vec<NoProxyEntry>, BadProxy> {
+    let entries = entries.iter();
+    entries
+        .map(|entry| NoProxyEntry::parse(entry).ok_or_else(|| BadProxy::Exception(entry.clone())))
+        .collect()
 }
 
 /// `USER:PASSWORD` of an address, encoded for Basic authentication; `None` if the percent-encoding is invalid.
@@ -248,18 +256,17 @@ mod tests {
 
     #[test]
     fn a_direct_host_bypasses_the_proxy() {
-        let direct = |entries: &[&str], host: &str| {
+        let parse = |entries: &[&str]| {
             let entries: Vec<_> = entries.iter().map(|&entry| entry.to_owned()).collect();
-            !Proxy::parse("http://proxy:1", &entries).unwrap().applies_to(host)
+            Proxy::parse("http://proxy:1", &entries)
         };
-        assert!(direct(&["keel.example"], "KEEL.example"));
-        assert!(direct(&[".example"], "keel.example"));
-        assert!(direct(&["example"], "keel.example"));
-        assert!(direct(&["10.0.0.1"], "10.0.0.1"));
-        assert!(direct(&["[fd00::1]"], "fd00::1"));
-        assert!(direct(&["other", "*"], "keel.example"));
-        assert!(!direct(&["el.example", "", "."], "keel.example"));
-        assert!(!direct(&[], "keel.example"));
+        let proxy = parse(&["other", "keel.example:50002"]).unwrap();
+        assert!(!proxy.applies_to("keel.example", 50002));
+        assert!(proxy.applies_to("keel.example", 443));
+        assert!(parse(&[]).unwrap().applies_to("keel.example", 50002));
+        let error = parse(&["keel.example", "10.0.0.0/33"]).unwrap_err();
+        assert_eq!(error, BadProxy::Exception("10.0.0.0/33".into()));
+        assert!(error.to_string().contains("\"10.0.0.0/33\" of `no_proxy`"), "{error}");
     }
 
     #[test]

@@ -88,7 +88,12 @@ async fn a_direct_host_is_not_reached_through_the_proxy() {
     let server = TestServer::start_on_loopback().await;
     let tunnel = TestProxy::answering(TUNNEL_OPENED).await;
     let trust = Trust::Ca(server.ca_pem.clone());
-    let proxy = proxy_settings(&tunnel, &["127.0.0.1"]);
-    poll(&server, &trust, &proxy).await.unwrap();
-    assert!(tunnel.requests().is_empty());
+    let with_port = server.address.to_string();
+    for direct in ["127.0.0.1", "127.0.0.0/8", with_port.as_str(), "*"] {
+        let proxy = proxy_settings(&tunnel, &[direct]);
+        poll(&server, &trust, &proxy).await.unwrap();
+        assert!(tunnel.requests().is_empty(), "{direct}");
+    }
+    poll(&server, &trust, &proxy_settings(&tunnel, &["127.0.0.1:1"])).await.unwrap();
+    assert_eq!(tunnel.requests().len(), 1);
 }
