@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use evenkeel_domain::host::SerialNumber;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -15,30 +16,14 @@ const MACHINE_ID_NAMESPACE: Uuid = Uuid::from_u128(0x6b0e_52d5_9a4c_4f0e_8c57_3f
 /// machine-id(5), as seen from inside the managed root.
 const MACHINE_ID_FILE: &str = "/etc/machine-id";
 
-/// UUIDs that vendors put into the firmware of many machines.
-const PLACEHOLDER_UUIDS: [u128; 9] = [
-    0,
-    u128::MAX,
+/// UUIDs that vendors put into the firmware of many machines, in addition to those that repeat or count bytes.
+const PLACEHOLDER_UUIDS: [u128; 6] = [
     0x0300_0200_0400_0500_0006_0007_0008_0009,
     0x0002_0003_0004_0005_0006_0007_0008_0009,
     0x1234_5678_1234_5678_90ab_cdde_efaa_bbcc,
     0x1234_5678_1234_1234_1234_1234_5678_90ab,
-    0xfefe_fefe_fefe_fefe_fefe_fefe_fefe_fefe,
     0x4c4c_4544_0000_2010_8020_80c0_4f20_2020,
     0x0000_0000_0000_0000_0000_0000_0000_0001,
-];
-
-/// Placeholders that vendors use instead of a serial number.
-const PLACEHOLDER_SERIALS: [&str; 9] = [
-    "none",
-    "n/a",
-    "not specified",
-    "not applicable",
-    "default string",
-    "system serial number",
-    "to be filled by o.e.m.",
-    "0123456789",
-    "0",
 ];
 
 /// Identity of the machine.
@@ -114,12 +99,28 @@ pub fn new_attempt_id() -> Uuid {
 
 fn firmware_uuid(firmware: &Path) -> Option<Uuid> {
     let uuid = Uuid::try_parse(&os::first_line(&firmware.join("product_uuid"))?).ok()?;
-    (!PLACEHOLDER_UUIDS.contains(&uuid.as_u128())).then_some(uuid)
+    (!is_placeholder(uuid)).then_some(uuid)
 }
 
+/// Whether a UUID identifies no machine: it is a known constant, or its bytes are all equal or count up. The firmware may
+/// store the first three fields in the other byte order.
+fn is_placeholder(uuid: Uuid) -> bool {
+    let is_pattern = |bytes: [u8; 16]| {
+        let is_each_pair = |follows: fn(u8, u8) -> bool| {
+            bytes.iter().zip(bytes.iter().skip(1)).all(|(one, next)| follows(*one, *next))
+        };
+        is_each_pair(|one, next| one == next)
+            || is_each_pair(|one, next| one.checked_add(1) == Some(next))
+    };
+    PLACEHOLDER_UUIDS.contains(&uuid.as_u128())
+        || is_pattern(*uuid.as_bytes())
+        || is_pattern(uuid.to_bytes_le())
+}
+
+/// The serial number, by the rules of the server.
 fn firmware_serial(firmware: &Path) -> Option<String> {
-    let serial = os::first_line(&firmware.join("product_serial"))?;
-    (!PLACEHOLDER_SERIALS.contains(&serial.to_lowercase().as_str())).then_some(serial)
+    let serial = SerialNumber::from_report(&os::first_line(&firmware.join("product_serial"))?)?;
+    Some(serial.as_str().to_owned())
 }
 
 /// Whether the root is a container, according to the files of systemd, Docker and Podman.
@@ -248,6 +249,46 @@ mod tests {
             "4c4c4544-0042-3510-8052-b4c04f4a3532"
         );
         assert_eq!(firmware_serial(firmware.path()).unwrap(), "ABC123");
+    }
+
+    #[test]
+    fn uuids_of_many_machines_are_placeholders() {
+        for text in [
+            "00000000-0000-0000-0000-000000000000",
+            "ffffffff-ffff-ffff-ffff-ffffffffffff",
+            "01010101-0101-0101-0101-010101010101",
+            "20202020-2020-2020-2020-202020202020",
+            "00010203-0405-0607-0809-0a0b0c0d0e0f",
+            "01020304-0506-0708-090a-0b0c0d0e0f10",
+            "03020100-0504-0706-0809-0a0b0c0d0e0f",
+            "03000200-0400-0500-0006-000700080009",
+            "fefefefe-fefe-fefe-fefe-fefefefefefe",
+        ] {
+            assert!(is_placeholder(text.parse().unwrap()), "{text}");
+        }
+        for text in [
+            "4c4c4544-0042-3510-8052-b4c04f4a3532",
+            "00010203-0405-0607-0809-0a0b0c0d0e00",
+            "f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfe00",
+            "01010101-0101-0101-0101-010101010102",
+        ] {
+            assert!(!is_placeholder(text.parse().unwrap()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_serial_number_is_kept_as_the_vendor_wrote_it() {
+        let firmware = tempfile::tempdir().unwrap();
+        let serial = |text: &str| {
+            fs::write(firmware.path().join("product_serial"), text).unwrap();
+            firmware_serial(firmware.path())
+        };
+        for text in ["VMware-56 4d 8f 0a", "CN-0X3D66-74261", "/ABC/"] {
+            assert_eq!(serial(&format!("{text}\n")).as_deref(), Some(text));
+        }
+        for text in ["INVALID", "XXXXXXXX", "00000000", "123456789", "Unknown", "0", "", " "] {
+            assert_eq!(serial(text), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -241,7 +241,8 @@ fn check_admission(
         Some(host) if !host.public_key.is_empty() && !is_retry => {
             Err(Status::failed_precondition(format!(
                 "another machine is enrolled as {}: if this one replaces it, delete that host first \
-             (`evenkeel host delete {} --with-instance`)",
+             (`evenkeel host delete {} --with-instance`); if both exist and their vendor gave them the same UUID, \
+             enrol this one with another UUID (`evenkeel-agent enroll --uuid`)",
                 host.id, host.id
             )))
         }
