@@ -94,6 +94,8 @@ pub struct Enrollment {
     pub instance_id: String,
     /// Name of the project.
     pub project: String,
+    /// The server's time; older servers do not send it.
+    pub server_time: Option<DateTime<Utc>>,
 }
 
 /// Input of a poll.

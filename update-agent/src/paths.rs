@@ -139,6 +139,11 @@ impl AgentPaths {
         self.state.join("ca.pem")
     }
 
+    /// Time of the last contact with the server, in one line (RFC 3339).
+    pub fn last_contact(&self) -> PathBuf {
+        self.state.join("last-contact")
+    }
+
     /// History of the ended attempts.
     pub fn history(&self) -> PathBuf {
         self.state.join("history.json")

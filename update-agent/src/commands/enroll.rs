@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,7 +18,9 @@ use crate::config::{Config, check_password_file};
 use crate::durable;
 use crate::facts;
 use crate::identity::{Identity, MachineMarks};
-use crate::link::{Applicant, Enrollment, GrpcLink, JoinToken, LinkError, ServerLink, Trust};
+use crate::link::{
+    Applicant, Enrollment, GrpcLink, JoinToken, LinkError, ServerLink, TimeFloor, Trust,
+};
 use crate::module_registry::ModuleRegistry;
 use crate::node::{self, Node, NodeCertificates, NodeError};
 use crate::os::OsRelease;
@@ -149,7 +152,9 @@ async fn enroll_machine(
     let proxy = config.proxy().context("read the configuration")?;
     let (server, ca) = (&arguments.server, arguments.ca.as_deref());
     let trust = Trust::resolve(server, token, ca, proxy.as_ref()).await?;
-    let link = GrpcLink::new(server, &trust, proxy.as_ref(), config.call_timeout)?;
+    // A clock that is lost before the first poll must not make the server's certificate invalid.
+    let floor = Arc::new(TimeFloor::for_enrolment(paths));
+    let link = GrpcLink::with_floor(floor, server, &trust, proxy.as_ref(), config.call_timeout)?;
     let enrolled = retry_while_busy(|| link.enroll(&applicant)).await?;
     let ca = match &trust {
         Trust::Ca(pem) => Some(pem.as_str()),
@@ -204,6 +209,7 @@ mod tests {
             certificates: IssuedCertificates::default(),
             credential: Some(Secret::new("a credential".to_owned())),
             credential_expires: None,
+            server_time: None,
         }
     }
 

@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::io;
 
-use rustls::{AlertDescription, Error as TlsError};
+use rustls::{AlertDescription, CertificateError, Error as TlsError};
 
-/// Explains the usual mistakes: no server, no TLS, another listener. None for other errors.
+/// Explains the usual mistakes: no server, no TLS, another listener, a wrong clock. None for other errors.
 pub(super) fn explain(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -43,6 +43,16 @@ fn explain_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
         ) => Some(
             "the server refuses the certificate of this node. If its certification authority was replaced, enrol again",
         ),
+        TlsError::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => Some(
+            "this machine's clock is behind: the server's certificate is not valid yet. Set the clock, best with NTP",
+        ),
+        TlsError::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => Some(
+            "the server's certificate has expired, or this machine's clock is ahead: check the clocks of both machines",
+        ),
         _ => None,
     }
 }
@@ -60,7 +70,11 @@ mod tests {
         let no_tls = tls(TlsError::InvalidMessage(InvalidMessage::InvalidContentType));
         let other = tls(TlsError::AlertReceived(AlertDescription::NoApplicationProtocol));
         let unknown = tls(TlsError::AlertReceived(AlertDescription::UnknownCA));
+        let too_early = tls(TlsError::InvalidCertificate(CertificateError::NotValidYet));
+        let too_late = tls(TlsError::InvalidCertificate(CertificateError::Expired));
         for (error, part) in [
+            (too_early, "this machine's clock is behind"),
+            (too_late, "this machine's clock is ahead"),
             (unknown, "refuses the certificate of this node"),
             (refused, "connection refused"),
             (no_tls, "does not speak TLS"),

@@ -24,9 +24,6 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use crate::durable;
 use crate::paths::AgentPaths;
 
-/// Name of the file in the state directory: one line, RFC 3339.
-const LAST_CONTACT_FILE: &str = "last-contact";
-
 /// The file is written again when its time differs by this much. It need not be exact, and disks wear.
 const FILE_TOLERANCE: TimeDelta = TimeDelta::minutes(15);
 
@@ -108,9 +105,15 @@ impl TimeFloor {
         Self { file: None, contact: Mutex::default(), proof: Mutex::default() }
     }
 
+    /// The floor of a machine that enrols. A stored time may be that of another server, so it does not count; the time of
+    /// this server replaces it.
+    pub fn for_enrolment(paths: &AgentPaths) -> Self {
+        Self { file: Some(paths.last_contact()), ..Self::unset() }
+    }
+
     /// Loads the floor of a node. A missing or invalid file means no floor: then only the clock counts.
     pub fn load(paths: &AgentPaths) -> Self {
-        let file = paths.state().join(LAST_CONTACT_FILE);
+        let file = paths.last_contact();
         let content = durable::read_file(&file).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read the time of the last contact");
             None

@@ -69,7 +69,8 @@ impl GrpcLink {
         Self::with_floor(Arc::new(TimeFloor::unset()), server, trust, proxy, deadline)
     }
 
-    /// A link of a node: verifies certificates at no earlier time than the floor. Each answer to a poll updates the floor.
+    /// A link of a node: verifies certificates at no earlier time than the floor. The answer to an enrolment and each answer
+    /// to a poll update the floor.
     pub fn with_floor(
         floor: Arc<TimeFloor>,
         server: &str,
@@ -226,7 +227,11 @@ impl ServerLink for GrpcLink {
                 async move { client.enroll(request).await }
             })
             .await?;
-        wire::parse_enrollment(answer)
+        let enrolled = wire::parse_enrollment(answer)?;
+        if let Some(now) = enrolled.server_time {
+            self.floor.record_server_time(now);
+        }
+        Ok(enrolled)
     }
 
     async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError> {

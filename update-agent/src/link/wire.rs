@@ -61,6 +61,7 @@ pub(super) fn parse_enrollment(answer: pb::EnrollResponse) -> Result<Enrollment,
         host_id: answer.host_id,
         instance_id: answer.instance_id,
         project: answer.project,
+        server_time: answer.now.and_then(parse_timestamp),
     })
 }
 

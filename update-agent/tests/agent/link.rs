@@ -3,6 +3,7 @@
 mod images;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::Secret;
@@ -10,11 +11,12 @@ use evenkeel_proto::agent as pb;
 use evenkeel_update_agent::facts::Facts;
 use evenkeel_update_agent::identity::Identity;
 use evenkeel_update_agent::link::{
-    Applicant, GrpcLink, JoinToken, LinkError, PollQuery, ServerLink, Trust, TrustError,
+    Applicant, GrpcLink, JoinToken, LinkError, PollQuery, ServerLink, TimeFloor, Trust, TrustError,
 };
 use evenkeel_update_agent::model::Action;
 use evenkeel_update_agent::node::CertificateRequests;
 use evenkeel_update_agent::os::{BootedImage, OsRelease};
+use evenkeel_update_agent::paths::AgentPaths;
 use rcgen::SanType;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -109,6 +111,40 @@ async fn a_server_of_another_authority_is_rejected() {
     let text = error.to_string();
     assert!(text.contains("invalid peer certificate"), "{text}");
     assert!(server.state.lock().unwrap().calls.is_empty());
+}
+
+/// The machine has no clock, or its battery is dead.
+#[tokio::test]
+async fn a_clock_behind_the_certificate_is_explained_at_the_enrolment() {
+    let server = TestServer::start_with_future_certificate().await;
+    let token = JoinToken::parse(&server.token()).unwrap();
+    let text = resolve_trust(&server.url(), &token).await.unwrap_err().to_string();
+    assert!(text.contains("this machine's clock is behind"), "{text}");
+    assert!(text.contains("NTP"), "{text}");
+
+    // With the authority in a file, the call finds out.
+    let link = open_link(&server.url(), &Trust::Ca(server.ca_pem.clone()));
+    let error = link.enroll(&applicant(&token)).await.unwrap_err();
+    assert!(error.to_string().contains("this machine's clock is behind"), "{error}");
+    assert!(server.state.lock().unwrap().calls.is_empty());
+}
+
+/// The clock may be lost before the first poll.
+#[tokio::test]
+async fn an_enrolment_sets_the_time_floor() {
+    let server = TestServer::start_on_loopback().await;
+    let token = JoinToken::parse(&server.token()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
+    // Of an earlier server.
+    std::fs::write(paths.last_contact(), "2090-01-01T00:00:00Z\n").unwrap();
+    let trust = Trust::Ca(server.ca_pem.clone());
+    let floor = Arc::new(TimeFloor::for_enrolment(&paths));
+    assert_eq!(floor.last_contact(), None);
+    let link = GrpcLink::with_floor(floor, &server.url(), &trust, None, CALL_TIMEOUT).unwrap();
+    let enrolled = link.enroll(&applicant(&token)).await.unwrap();
+    assert!(enrolled.server_time.is_some());
+    assert_eq!(TimeFloor::load(&paths).last_contact(), enrolled.server_time);
 }
 
 #[tokio::test]

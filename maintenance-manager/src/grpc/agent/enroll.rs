@@ -108,6 +108,7 @@ async fn enroll_node(
         project: project.name.to_string(),
         certificate,
         decryption_certificate,
+        now: Some(timestamp(now)),
     })
 }
 

@@ -201,7 +201,7 @@ fn the_last_contact_is_stored_but_not_at_each_poll() {
     assert_eq!(floor.last_contact(), None);
     floor.record_server_time(time("2026-05-01T00:00:00Z"));
     floor.record_server_time(time("2026-05-01T00:14:00Z"));
-    let file = folder.path().join(LAST_CONTACT_FILE);
+    let file = folder.path().join("last-contact");
     let text = std::fs::read_to_string(&file).unwrap();
     assert_eq!(text, "2026-05-01T00:00:00Z\n");
     assert_eq!(floor.last_contact(), Some(time("2026-05-01T00:14:00Z")));
@@ -215,7 +215,7 @@ fn the_last_contact_is_stored_but_not_at_each_poll() {
 #[test]
 fn an_invalid_file_is_ignored_and_rewritten() {
     let (folder, paths) = test_paths();
-    std::fs::write(folder.path().join(LAST_CONTACT_FILE), b"\xff soon").unwrap();
+    std::fs::write(folder.path().join("last-contact"), b"\xff soon").unwrap();
     let floor = TimeFloor::load(&paths);
     assert_eq!(floor.last_contact(), None);
     floor.record_server_time(time("2026-05-01T00:00:00Z"));

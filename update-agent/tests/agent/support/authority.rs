@@ -2,7 +2,7 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, IsCa,
-    KeyPair, SanType,
+    KeyPair, SanType, date_time_ymd,
 };
 use rustls::pki_types::CertificateSigningRequestDer;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
@@ -39,8 +39,18 @@ impl ServerAuthority {
 
     /// TLS of a server for `host` that requests client certificates and does not require them.
     pub fn server_tls(&self, host: SanType) -> ServerTlsConfig {
-        let key = KeyPair::generate().unwrap();
+        self.tls_with(host, CertificateParams::default())
+    }
+
+    /// As above, with a certificate that is not valid yet.
+    pub fn future_server_tls(&self, host: SanType) -> ServerTlsConfig {
         let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(2100, 1, 1);
+        self.tls_with(host, params)
+    }
+
+    fn tls_with(&self, host: SanType, mut params: CertificateParams) -> ServerTlsConfig {
+        let key = KeyPair::generate().unwrap();
         params.subject_alt_names = vec![host];
         let certificate = params.signed_by(&key, &self.ca).unwrap();
         let chain = format!("{}{}", certificate.pem(), self.ca.pem());

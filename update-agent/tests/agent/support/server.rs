@@ -11,7 +11,7 @@ use rcgen::SanType;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::Server;
+use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Code, Request, Response, Status};
 
 use super::authority::ServerAuthority;
@@ -235,6 +235,7 @@ impl AgentService for TestAgentService {
             host_id: "host-0a1b2c3d".into(),
             instance_id: "inst-0a1b2c3d".into(),
             project: "default".into(),
+            now: Some(now()),
         }))
     }
 
@@ -368,10 +369,26 @@ impl TestServer {
         Self::start(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST))).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a test has no lifecycle")]
     pub async fn start_at(host: SanType, address: SocketAddr) -> Self {
         let authority = ServerAuthority::new();
         let tls = authority.server_tls(host);
+        Self::start_with_tls(authority, tls, address).await
+    }
+
+    /// Starts a server on 127.0.0.1 whose certificate is valid only in the future.
+    pub async fn start_with_future_certificate() -> Self {
+        let host = SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let authority = ServerAuthority::new();
+        let tls = authority.future_server_tls(host);
+        Self::start_with_tls(authority, tls, (Ipv4Addr::LOCALHOST, 0).into()).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test has no lifecycle")]
+    async fn start_with_tls(
+        authority: ServerAuthority,
+        tls: ServerTlsConfig,
+        address: SocketAddr,
+    ) -> Self {
         let ca_pem = authority.pem();
         let ca_digest =
             evenkeel_update_agent::modules::packages::hex(&Sha256::digest(authority.der()));
