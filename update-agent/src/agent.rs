@@ -273,6 +273,9 @@ impl Agent {
                     self.retry_delay(&error, wait)
                 }
             };
+            // What delays a reboot is checked more often than the server is polled.
+            let reboot_check = self.engine.take_reboot_check_delay();
+            let wait = reboot_check.map_or(wait, |delay| delay.min(wait));
             self.notify_status(&last_error);
             tokio::select! {
                 () = self.stop.cancelled() => {}

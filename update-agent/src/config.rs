@@ -95,6 +95,10 @@ pub struct GateConfig {
 pub struct RebootConfig {
     /// Program and arguments, run without a shell; empty if the agent cannot reboot the node.
     pub command: Vec<String>,
+    /// How long inhibit files, locks of other programs, logged-in users and hooks may delay a
+    /// reboot. After that the update ends without it, and the update to an image is reverted.
+    #[serde(with = "humantime_serde")]
+    pub max_delay: Duration,
     /// How long services may take to start after a reboot before they are reported as missing.
     #[serde(with = "humantime_serde")]
     pub services_timeout: Duration,
@@ -169,6 +173,7 @@ impl Default for RebootConfig {
     fn default() -> Self {
         Self {
             command: Vec::from(reboot::DEFAULT_REBOOT_COMMAND.map(str::to_owned)),
+            max_delay: reboot::DEFAULT_MAX_DELAY,
             services_timeout: Duration::from_mins(2),
         }
     }

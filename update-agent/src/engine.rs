@@ -2,10 +2,12 @@
 //!
 //! Every action is written to the journal before it happens. After a kill at any moment, the next engine on the same
 //! folder resumes the attempt. The exit status of a tool decides nothing: the state of the node afterwards does. `apply`
-//! takes the steps and verifies their result, `post_apply` reboots the node if needed and ends the attempt.
+//! takes the steps and verifies their result, `post_apply` does what follows them and ends the attempt, and `reboot`
+//! reboots the node if needed.
 
 mod apply;
 mod post_apply;
+mod reboot;
 mod specs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,16 +23,13 @@ use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, U
 use crate::modules::{
     AnyDraft, AnyModule, AnyStep, DownloadRetention, FetchProgress, ModuleKind, Readiness,
 };
-use crate::reboot::RebootControl;
+use crate::reboot::{self as system_reboot, RebootControl, RebootGate};
 
 /// Default time that services get to start after a boot before they are reported as missing.
 const DEFAULT_SETTLING_TIME: Duration = Duration::from_mins(2);
 
 /// Cause of an attempt that is cancelled because it is no longer desired. Its downloads are discarded.
 pub const WITHDRAWN: &str = "withdrawn";
-
-/// Asks the machine's owner whether the node may reboot now. The error says why not.
-pub type RebootPermission = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 pub struct EngineParts {
     /// The modules that change the node.
@@ -43,8 +42,8 @@ pub struct EngineParts {
     pub boot_id: String,
     /// Reboots the node.
     pub reboot: Box<dyn RebootControl>,
-    /// Whether the machine's owner allows a reboot.
-    pub may_reboot: RebootPermission,
+    /// Whether the machine lets the agent reboot it.
+    pub reboot_gate: Arc<dyn RebootGate>,
 }
 
 impl std::fmt::Debug for EngineParts {
@@ -57,10 +56,14 @@ impl std::fmt::Debug for EngineParts {
 pub struct Engine {
     parts: EngineParts,
     settling_time: Duration,
+    /// How long the machine may delay a reboot.
+    max_reboot_delay: Duration,
     /// Duration of the last planning, in milliseconds.
     planning_millis: AtomicU64,
     /// Why the last call kept the attempt open; empty if it did not.
     open_reason: Mutex<String>,
+    /// When an attempt that waits for its reboot should be resumed.
+    reboot_check_delay: Mutex<Option<Duration>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -75,8 +78,10 @@ impl Engine {
         Self {
             parts,
             settling_time: DEFAULT_SETTLING_TIME,
+            max_reboot_delay: system_reboot::DEFAULT_MAX_DELAY,
             planning_millis: AtomicU64::new(0),
             open_reason: Mutex::default(),
+            reboot_check_delay: Mutex::default(),
         }
     }
 
@@ -84,6 +89,13 @@ impl Engine {
     #[must_use]
     pub fn with_settling_time(mut self, settling: Duration) -> Self {
         self.settling_time = settling;
+        self
+    }
+
+    /// Sets how long the machine may delay a reboot. After that the attempt ends without it.
+    #[must_use]
+    pub fn with_max_reboot_delay(mut self, max_delay: Duration) -> Self {
+        self.max_reboot_delay = max_delay;
         self
     }
 
@@ -116,13 +128,17 @@ impl Engine {
     }
 
     /// Why [`Engine::run_attempt`] last kept an attempt open that had changed the node, for a person. Empty if it did not,
-    /// or if only a reboot is pending.
+    /// or if only a reboot is pending that nothing delays.
     pub fn open_reason(&self) -> String {
         self.lock_open_reason().clone()
     }
 
     fn lock_open_reason(&self) -> MutexGuard<'_, String> {
         self.open_reason.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_reboot_check_delay(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.reboot_check_delay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cancels changes that an attempt has prepared and that the next reset would apply. Call it only if no attempt is

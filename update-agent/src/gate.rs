@@ -20,6 +20,7 @@ use crate::model::UpdatePlan;
 use crate::modules::Readiness;
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
+use crate::reboot::{RebootGate, RebootObjection};
 use crate::runner::Runner;
 
 pub struct GateParts {
@@ -84,10 +85,9 @@ impl Gate {
     async fn run_checks(&self, plan: &UpdatePlan) -> Result<(), String> {
         let GateParts { owner, runner, paths, settings } = &self.parts;
         owner.may_begin()?;
-        inhibit::check_inhibit_files(paths)?;
-        // Power and logind belong to this machine, not to another root.
+        check_inhibitors(paths, runner.as_ref()).await?;
+        // The power supply belongs to this machine, not to another root.
         if paths.is_own_system() {
-            logind_locks::check_logind_locks(runner.as_ref()).await?;
             power::check_power(
                 Path::new(power::POWER_SUPPLY_FOLDER),
                 settings.min_battery_percent,
@@ -97,6 +97,39 @@ impl Gate {
         let deadline = settings.hook_timeout;
         hooks::run_hooks(HookPoint::BeforeUpdate, paths, runner.as_ref(), deadline).await
     }
+}
+
+#[async_trait::async_trait]
+impl RebootGate for Gate {
+    fn check_limits(&self) -> Result<(), RebootObjection> {
+        self.parts.owner.may_reboot()
+    }
+
+    async fn check_machine(&self) -> Result<(), String> {
+        let GateParts { runner, paths, settings, .. } = &self.parts;
+        check_before_reboot(paths, runner.as_ref(), settings.hook_timeout).await
+    }
+}
+
+/// Checks right before a reboot whether a person, a program or a hook of the machine delays it.
+/// What had allowed the change may have changed while it was made.
+pub async fn check_before_reboot(
+    paths: &AgentPaths,
+    runner: &dyn Runner,
+    hook_timeout: Duration,
+) -> Result<(), String> {
+    check_inhibitors(paths, runner).await?;
+    hooks::run_hooks(HookPoint::BeforeReboot, paths, runner, hook_timeout).await
+}
+
+/// Checks the inhibit files and the locks of other programs.
+async fn check_inhibitors(paths: &AgentPaths, runner: &dyn Runner) -> Result<(), String> {
+    inhibit::check_inhibit_files(paths)?;
+    // logind belongs to this machine, not to another root.
+    if paths.is_own_system() {
+        logind_locks::check_logind_locks(runner).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -145,6 +178,39 @@ mod tests {
         fs::remove_file(inhibit).unwrap();
         let ready = gate.check_ready(&UpdatePlan::default()).await;
         assert_eq!(ready, Readiness::NotYet("the hook 10-drain is not ready: pumping".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_reboot_is_checked_again_with_hooks_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        fake::add_hook(root.path(), HookPoint::BeforeUpdate, "10-drain");
+        let hook = fake::add_hook(root.path(), HookPoint::BeforeReboot, "20-backup");
+        let runner = Arc::new(FakeRunner::default().returns(&hook, 75, "writing\n"));
+        let gate = new_gate(root.path(), &runner);
+        gate.check_limits().unwrap();
+        let why = gate.check_machine().await.unwrap_err();
+        assert_eq!(why, "the hook 20-backup is not ready: writing");
+
+        let inhibit = root.path().join("etc/evenkeel/inhibit");
+        fs::write(&inhibit, "a demonstration\n").unwrap();
+        let why = gate.check_machine().await.unwrap_err();
+        assert_eq!(why, "/etc/evenkeel/inhibit: a demonstration");
+        assert_eq!(runner.commands(), [hook.as_str()], "hooks run last, and only their own");
+
+        fs::remove_file(inhibit).unwrap();
+        runner.set_result(&hook, 0, "");
+        gate.check_machine().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reboot_needs_no_valid_limits_file_to_be_refused() {
+        let root = tempfile::tempdir().unwrap();
+        fake::create_folder(root.path(), "etc/evenkeel");
+        let file = root.path().join("etc/evenkeel/limits.toml");
+        fake::write_file(&file, "hour = []\n", 0o644);
+        let gate = new_gate(root.path(), &Arc::new(FakeRunner::default()));
+        let objection = gate.check_limits().unwrap_err();
+        assert!(!objection.is_temporary && objection.reason.contains("hour"), "{objection:?}");
     }
 
     #[tokio::test]

@@ -38,7 +38,8 @@ pub enum HookPoint {
     BeforeDownload,
     /// Before the slot with a new image is armed.
     BeforeArming,
-    /// Before the machine is reset into an image. No slot is armed yet.
+    /// Before the machine is rebooted after a change of packages, or reset into an image; then no
+    /// slot is armed yet.
     BeforeReboot,
     /// After an image was committed. A failure then changes nothing.
     AfterCommit,

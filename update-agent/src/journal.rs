@@ -71,6 +71,9 @@ pub struct JournalEntry {
     pub reboot_requests: u32,
     #[serde(default)]
     pub last_reboot_request: Option<DateTime<Utc>>,
+    /// What delays the reboot on this machine; the last one, if it no longer does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_delay: Option<RebootDelay>,
     /// The boot that a pending reboot ends; empty if none is pending.
     #[serde(default)]
     pub boot_id: String,
@@ -127,6 +130,16 @@ pub struct JournalStep {
     pub done: bool,
 }
 
+/// A delay of a reboot by the machine: by a person, a program or a hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RebootDelay {
+    /// Since when the reboot is delayed.
+    pub since: DateTime<Utc>,
+    /// The last reason, for a person.
+    pub reason: String,
+}
+
 impl JournalEntry {
     /// A new attempt with its ID and target.
     pub fn new(attempt: Uuid, target: UpdateTarget) -> Self {
@@ -145,6 +158,7 @@ impl JournalEntry {
             spans: Vec::new(),
             reboot_requests: 0,
             last_reboot_request: None,
+            reboot_delay: None,
             boot_id: String::new(),
             reboot_required: false,
             reboot_is_the_change: false,

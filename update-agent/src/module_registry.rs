@@ -10,7 +10,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use uuid::Uuid;
 
 use crate::agent::ShutdownGuard;
-use crate::config::Config;
+use crate::config::{Config, RebootConfig};
 use crate::engine::{self, Engine};
 use crate::facts::FactsReader;
 use crate::gate::{Gate, GateParts};
@@ -184,16 +184,16 @@ impl<'a> ModuleRegistry<'a> {
     }
 
     pub fn build_engine(&self, journal: Box<dyn Journal>) -> Engine {
-        let owner = Arc::clone(&self.owner);
         let parts = engine::EngineParts {
             modules: self.build_modules(),
             journal,
             clock: Arc::clone(&self.clock),
             boot_id: os::boot_id(),
             reboot: self.reboot_control(),
-            may_reboot: Arc::new(move || owner.may_reboot()),
+            reboot_gate: Arc::new(self.build_gate()),
         };
-        Engine::new(parts).with_settling_time(self.config.reboot.services_timeout)
+        let RebootConfig { max_delay, services_timeout, .. } = self.config.reboot;
+        Engine::new(parts).with_settling_time(services_timeout).with_max_reboot_delay(max_delay)
     }
 
     /// The reboot control. The agent does not reboot the system around another root.

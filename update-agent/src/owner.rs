@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::describe_settings_error;
 use crate::model::{Failure, FailureKind, PackageSpec};
 use crate::paths::AgentPaths;
+use crate::reboot::RebootObjection;
 
 use self::source_keys::SourceKeys;
 
@@ -292,17 +293,23 @@ impl Owner {
         }
     }
 
-    /// Checks whether the agent may reboot the system now. The error says why not.
-    pub fn may_reboot(&self) -> Result<(), String> {
-        let limits = self.limits().map_err(|error| error.to_string())?;
-        match limits.reboots {
-            RebootLimit::Always => {}
-            RebootLimit::Never => {
-                return Err("the machine's owner does not allow reboots".to_owned());
-            }
-            RebootLimit::WhenNoUserIsLoggedIn => self.check_no_user_logged_in()?,
+    /// Checks whether the agent may reboot the system now. Only logged-in users are a temporary
+    /// objection: the hours may not begin again before the next day.
+    pub fn may_reboot(&self) -> Result<(), RebootObjection> {
+        let limits = self.limits().map_err(|error| RebootObjection::lasting(error.to_string()))?;
+        if limits.reboots == RebootLimit::Never {
+            let reason = "the machine's owner does not allow reboots";
+            return Err(RebootObjection::lasting(reason));
         }
-        limits.check_hours((self.to_local_time)(self.clock.now()))
+        limits
+            .check_hours((self.to_local_time)(self.clock.now()))
+            .map_err(RebootObjection::lasting)?;
+        match limits.reboots {
+            RebootLimit::Always | RebootLimit::Never => Ok(()),
+            RebootLimit::WhenNoUserIsLoggedIn => {
+                self.check_no_user_logged_in().map_err(RebootObjection::temporary)
+            }
+        }
     }
 
     /// Checks the sources of a spec, with their suites and keys. A spec that allows removals or
@@ -350,13 +357,16 @@ impl Owner {
         Some(format!("{error}; nothing is changed until this is fixed"))
     }
 
+    /// Whether a user is logged in to the agent's own system.
+    pub fn is_user_logged_in(&self) -> bool {
+        self.sessions.as_deref().is_some_and(logged_in_users::is_user_logged_in)
+    }
+
     fn check_no_user_logged_in(&self) -> Result<(), String> {
-        match &self.sessions {
-            Some(sessions) if logged_in_users::is_user_logged_in(sessions) => {
-                Err("a user is logged in".to_owned())
-            }
-            _ => Ok(()),
+        if self.is_user_logged_in() {
+            return Err("a user is logged in".to_owned());
         }
+        Ok(())
     }
 }
 

@@ -13,8 +13,44 @@ use crate::runner::{Command, Runner};
 /// Time limit for the command that requests a reboot, not for the reboot itself.
 const REBOOT_COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// Default time for which the machine may delay a reboot.
+pub const DEFAULT_MAX_DELAY: Duration = Duration::from_mins(30);
+
 /// Default command that reboots the node.
 pub const DEFAULT_REBOOT_COMMAND: [&str; 2] = ["systemctl", "reboot"];
+
+/// Why the agent must not reboot the node now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RebootObjection {
+    /// Reason, for a person.
+    pub reason: String,
+    /// Whether the reason will pass by itself.
+    pub is_temporary: bool,
+}
+
+impl RebootObjection {
+    /// An objection that will pass by itself.
+    pub fn temporary(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_temporary: true }
+    }
+
+    /// An objection that only a person can remove.
+    pub fn lasting(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_temporary: false }
+    }
+}
+
+/// The machine's own decision whether the agent may reboot it now. It is made right before each
+/// reboot: a change takes long, and much may happen on the machine meanwhile.
+#[async_trait::async_trait]
+pub trait RebootGate: Send + Sync {
+    /// Checks the limits of the machine's owner.
+    fn check_limits(&self) -> Result<(), RebootObjection>;
+
+    /// Checks what else delays a reboot: inhibit files, locks of other programs, and hooks. The
+    /// error is a reason that will pass by itself.
+    async fn check_machine(&self) -> Result<(), String>;
+}
 
 /// Reboots the node.
 #[async_trait::async_trait]

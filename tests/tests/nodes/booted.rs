@@ -143,3 +143,55 @@ fn an_update_is_finished_by_the_agents_unit_at_the_next_boot_after_a_power_loss(
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(machine.sh("dpkg --audit"), "");
 }
+
+#[test]
+fn a_block_lock_of_another_program_stops_the_reboot_until_it_is_released() {
+    let Some(lab) = BootedNode::open_lab() else {
+        return;
+    };
+    let Some(fleet) = Fleet::shared() else { return };
+    let packages = ["demo-reboot", "demo-slow"];
+    let agent = strip(&Binaries::get().agent, lab.path("agent"));
+    let deb = build_debian_package(&agent, &lab.path("package"));
+    let node = node_with_packages(&lab, fleet, &packages);
+    let mounts = [(deb.as_path(), AGENT_DEB), (fleet.repository.folder(), Repository::INSIDE)];
+    let machine = BootedNode::start(&lab, "node", &mounts);
+    machine.until_up();
+    let member = enroll_machine(&machine, node, fleet);
+    machine.sh("touch /opt/demo/slow");
+    member.assign_packages(&packages.map(|name| format!("{name}=1.1")).join("\n"));
+    member.create_window(5, 3600);
+    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
+        let look = machine.run(&["test", "-e", "/opt/demo/in-postinst"]);
+        look.status.success().then_some(())
+    });
+
+    // The lock comes up during the change, after the agent has checked all locks.
+    machine.sh("systemd-run --unit=backup --collect systemd-inhibit --what=shutdown --who=backup \
+         --why=writing --mode=block sleep infinity");
+    until("logind has the lock", WAIT_TIMEOUT, || {
+        machine.sh(LIST_INHIBITORS).contains("backup").then_some(())
+    });
+    machine.sh("rm /opt/demo/slow");
+    until("the agent reports the delay", WAIT_TIMEOUT, || {
+        let status = machine.sh("evenkeel-agent status");
+        status.contains("the reboot is delayed: backup blocks a shutdown: writing").then_some(())
+    });
+    let run = member.only_run();
+    assert_eq!(events(&run), ["downloading", "downloaded", "began"], "{run:#}");
+    assert_eq!(machine.boots(), 1);
+
+    machine.sh("systemctl stop backup.service");
+    machine.until_boot(2, WAIT_TIMEOUT);
+    let run = until("the run has ended", WAIT_TIMEOUT, || {
+        let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
+        member.runs().into_iter().find(is_over)
+    });
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(
+        events(&run),
+        ["downloading", "downloaded", "began", "reboot_begun", "verify_begun", "finished"]
+    );
+    assert_eq!(run["report"]["rebootRequired"], false, "{run:#}");
+    assert_eq!(machine.boots(), 2);
+}

@@ -21,9 +21,6 @@ pub struct ImageConfig {
     pub tries: u8,
     /// Use of the hardware watchdog while an image is on trial.
     pub watchdog: WatchdogPolicy,
-    /// How long hooks may delay the reset into a prepared image. After that the update is reverted.
-    #[serde(with = "humantime_serde")]
-    pub max_reboot_delay: Duration,
     /// Where images may come from.
     pub web: WebSettings,
     /// When an image on trial is healthy.
@@ -66,7 +63,6 @@ impl Default for ImageConfig {
             tool: None,
             tries: 3,
             watchdog: WatchdogPolicy::default(),
-            max_reboot_delay: Duration::from_mins(30),
             web: WebSettings::default(),
             health: HealthConfig::default(),
         }

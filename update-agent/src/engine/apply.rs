@@ -25,17 +25,19 @@ impl Engine {
     /// attempt after a kill, then with [`TryKind::Again`]. An attempt that this version of the agent cannot read completely
     /// fails; a change that it has prepared is cancelled, and the modules make the node consistent.
     ///
-    /// The attempt is returned open, to be resumed later, in four cases. [`Engine::open_reason`] describes three of them:
+    /// The attempt is returned open, to be resumed later, in five cases. [`Engine::open_reason`] describes four of them:
     /// another program is changing the same things, so the state proves neither success nor failure; the module of a step
-    /// is not loaded; or it is unknown whether a prepared change is still prepared. The fourth case is
-    /// [`Phase::Rebooting`]: the next call requests the reboot. In between, the caller can report to the server and
-    /// release its own inhibitor lock.
+    /// is not loaded; it is unknown whether a prepared change is still prepared; or the machine delays the reboot. The
+    /// fifth case is [`Phase::Rebooting`] without a reason: the next call requests the reboot. In between, the caller can
+    /// report to the server and release its own inhibitor lock. [`Engine::take_reboot_check_delay`] returns when to
+    /// resume it.
     pub async fn run_attempt(
         &self,
         entry: JournalEntry,
         trying: TryKind,
     ) -> Result<JournalEntry, JournalError> {
         self.lock_open_reason().clear();
+        self.take_reboot_check_delay();
         if entry.phase == Phase::Ended {
             return Ok(entry);
         }
@@ -55,7 +57,7 @@ impl Engine {
             return self.continue_reboot(entry).await;
         }
         if trying == TryKind::Again {
-            if self.has_concurrent_change(&entry, trying).await {
+            if self.find_concurrent_change(&entry, trying).await.is_some() {
                 return Ok(self.keep_open(entry, CONCURRENT_CHANGE.to_owned()));
             }
             if self.missed_start_deadline(&entry).await {
@@ -159,21 +161,25 @@ impl Engine {
         self.end(entry, EventKind::Reverted { failure })
     }
 
-    /// Whether another program is changing the same things. If this is unknown, the answer is no.
-    async fn has_concurrent_change(&self, entry: &JournalEntry, trying: TryKind) -> bool {
+    /// Which other program is changing the same things. If this is unknown, the answer is none.
+    pub(super) async fn find_concurrent_change(
+        &self,
+        entry: &JournalEntry,
+        trying: TryKind,
+    ) -> Option<String> {
         for module in self.involved_modules(entry) {
             match module.find_concurrent_change(trying).await {
                 Ok(None) => {}
                 Ok(Some(who)) => {
                     tracing::warn!(who, "the attempt is resumed later");
-                    return true;
+                    return Some(who);
                 }
                 Err(failure) => {
                     tracing::warn!(error = %failure, "cannot find out whether another program is changing the same things");
                 }
             }
         }
-        false
+        None
     }
 
     /// Whether the start deadline has passed and nothing was changed: the change would begin outside its window.
@@ -241,7 +247,7 @@ impl Engine {
         mut failure: Failure,
         verdict: Verdict,
     ) -> Result<JournalEntry, JournalError> {
-        if self.has_concurrent_change(&entry, TryKind::First).await {
+        if self.find_concurrent_change(&entry, TryKind::First).await.is_some() {
             return Ok(self.keep_open(entry, CONCURRENT_CHANGE.to_owned()));
         }
         // Use the log of the verification if the failure has none of its own.

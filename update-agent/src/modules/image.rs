@@ -106,7 +106,7 @@ pub struct ImageParts {
     /// Architecture of the machine, as the kernel names it.
     pub architecture: String,
     pub hook_timeout: Duration,
-    /// How long hooks may delay the reset.
+    /// How long the machine may delay the reset.
     pub max_reboot_delay: Duration,
     /// Gets the node's credential; `None` if the files come from elsewhere.
     pub web: Option<WebClient>,
@@ -295,8 +295,8 @@ impl Module for ImageModule {
             return Ok(Readiness::Ready);
         };
         // Once the slot is armed nothing may delay the reset.
-        if let Err(why) = owner.may_reboot() {
-            return Ok(Readiness::NotYet(why));
+        if let Err(objection) = owner.may_reboot() {
+            return Ok(Readiness::NotYet(objection.reason));
         }
         self.check_trust(&step.spec)?;
         let observation = boot.observe().await?;

@@ -160,7 +160,8 @@ fn a_change_begins_in_the_hours_of_the_nodes_own_time() {
         machine.owner.may_begin().unwrap_err(),
         "it is outside the owner's hours (22:00-04:00, Sun 10:00-11:00)"
     );
-    machine.owner.may_reboot().unwrap_err();
+    let objection = machine.owner.may_reboot().unwrap_err();
+    assert!(!objection.is_temporary, "the hours may not begin before the next day");
 }
 
 #[test]
@@ -190,11 +191,12 @@ fn logged_in_users_are_waited_for_if_the_limits_require_it() {
     machine.log_in();
     let why = machine.owner.may_begin().unwrap_err();
     assert_eq!(why, "a user is logged in");
-    machine.owner.may_reboot().unwrap_err();
+    let objection = machine.owner.may_reboot().unwrap_err();
+    assert_eq!(objection, RebootObjection::temporary("a user is logged in"));
     machine.write_limits("reboots = \"never\"", 0o644);
     machine.owner.may_begin().unwrap();
-    let why = machine.owner.may_reboot().unwrap_err();
-    assert_eq!(why, "the machine's owner does not allow reboots");
+    let objection = machine.owner.may_reboot().unwrap_err();
+    assert_eq!(objection, RebootObjection::lasting("the machine's owner does not allow reboots"));
 }
 
 /// A source that is signed by a file of the machine.

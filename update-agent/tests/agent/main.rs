@@ -1,6 +1,6 @@
 //! The whole agent, from the server's decision to the changed package, with one side replaced: either the system below it
 //! and the server (`attempts`, `doctor`, `facts`, `history`, `image_failures`, `image_hooks`, `image_steps`, `long_poll`,
-//! `offline`, `plan`, `reboot`, `resume`, `text_module`, `unused`, `waiting`, `watchdog`) or only the machine at the other end of the connection
+//! `offline`, `plan`, `reboot`, `reboot_delay`, `resume`, `text_module`, `unused`, `waiting`, `watchdog`) or only the machine at the other end of the connection
 //! (`certificates`, `image_stream`, `image_web`, `link`, `proxy`).
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
@@ -21,6 +21,7 @@ mod offline;
 mod plan;
 mod proxy;
 mod reboot;
+mod reboot_delay;
 mod resume;
 mod support;
 mod text_module;

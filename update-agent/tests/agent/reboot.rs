@@ -5,6 +5,7 @@ use evenkeel_kit::Clock;
 use evenkeel_update_agent::model::{
     EventKind, Failure, FailureKind, PackageRules, RebootRule, RunReport,
 };
+use evenkeel_update_agent::reboot::RebootObjection;
 
 use crate::support::node::{TestNode, latest_target_with, package_report};
 
@@ -139,13 +140,14 @@ async fn a_policy_without_reboots_adds_a_remark() {
 #[tokio::test]
 async fn the_owner_of_the_machine_can_forbid_reboots() {
     let node = node_that_must_reboot();
-    node.machine().owner_objection = Some("a user is logged in".into());
+    let objection = RebootObjection::lasting("the machine's owner does not allow reboots");
+    node.machine().owner_objection = Some(objection);
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), STORY);
     assert_eq!(node.machine().reboot_requests, 0);
     let report = run_report(&node);
     assert!(report.reboot_required);
-    assert!(report.remarks[0].ends_with("a user is logged in"));
+    assert!(report.remarks[0].ends_with("the machine's owner does not allow reboots"));
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::support::journal::{BreakingJournal, WriteSide};
 use crate::support::node::{TestNode, latest_target, package_report};
+use crate::support::system::HOLD_DPKG_LOCK;
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
 const STORY_WITH_REBOOT: &str =
@@ -269,16 +270,6 @@ async fn an_attempt_of_a_newer_agent_that_changed_nothing_fails_without_a_change
     assert_eq!(node.server().story(), "downloading, downloaded, failed");
     assert_eq!(node.system.listing(), "app 1 installed\nlib 1 installed");
 }
-
-/// Locks as dpkg does, signals it with the file `held`, and holds the lock until the file `go` exists.
-const HOLD_DPKG_LOCK: &str = r#"
-use Fcntl;
-open(my $file, "+>", "$ARGV[0]/var/lib/dpkg/lock") or die;
-my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
-fcntl($file, F_SETLK, $lock) or die;
-open(my $held, ">", "$ARGV[0]/held") or die; close($held);
-select(undef, undef, undef, 0.01) until -e "$ARGV[0]/go";
-"#;
 
 #[tokio::test]
 async fn an_update_that_exceeds_its_timeout_is_awaited_and_does_not_fail() {

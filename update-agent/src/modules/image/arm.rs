@@ -10,13 +10,14 @@ use super::slots::{
     BootEntry, BootObservation, Slot, SlotEvent, SlotImage, SlotState, Slots, TrialEnd,
 };
 use super::{ImageBaseline, ImageModule, ImageParts, ImageReport};
+use crate::gate::check_before_reboot;
 use crate::hooks::HookPoint;
 use crate::model::{Failure, FailureKind};
 use crate::modules::{PostApplyResult, UndoOutcome, Verdict};
 use crate::trial;
 
-/// Interval between two runs of the hooks that delay the reset.
-const HOOK_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval between two checks of what delays the reset.
+const RESET_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How far the image of a step has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,9 +199,9 @@ impl ImageModule {
         boot.install_kernel(*slot, &image).await?;
         // Wait before the slot is armed: an armed slot boots at any reset, so nothing may delay it
         // from here on.
-        self.wait_for_reset_hooks(start_deadline).await?;
+        self.wait_for_reset_permission(start_deadline).await?;
         // Write the record before the boot entry: the booted image must know that it is on trial.
-        // Observe again, because the hooks took their time.
+        // Observe again, because the wait took its time.
         let observation = boot.observe().await?;
         let allow_retry = spec.allow_retry;
         let armed = slots.step(*slot, &SlotEvent::Arm { allow_retry }, &observation)?;
@@ -208,37 +209,39 @@ impl ImageModule {
         boot.arm(*slot, &image, armed.sequence).await
     }
 
-    /// Runs the hooks until they allow the reset or `max_reboot_delay` has passed. Fails as well if
-    /// the deadline of the start permit passes: the reset must not happen outside of the window.
-    async fn wait_for_reset_hooks(
+    /// Waits until neither inhibit files nor locks of other programs nor hooks delay the reset, at
+    /// most for `max_reboot_delay`. Fails as well if the deadline of the start permit passes: the
+    /// reset must not happen outside of the window.
+    async fn wait_for_reset_permission(
         &self,
         start_deadline: Option<DateTime<Utc>>,
     ) -> Result<(), Failure> {
         let timeout = self.parts.max_reboot_delay;
         let started = Instant::now();
         loop {
-            let hook_result = self.run_hooks(HookPoint::BeforeReboot).await;
+            let ImageParts { paths, runner, hook_timeout, .. } = &self.parts;
+            let checked = check_before_reboot(paths, runner.as_ref(), *hook_timeout).await;
             if start_deadline.is_some_and(|start_deadline| start_deadline <= self.parts.clock.now())
             {
-                let reason = hook_result.err().unwrap_or_default();
+                let reason = checked.err().unwrap_or_default();
                 let colon = if reason.is_empty() { "" } else { ": " };
                 let reason =
-                    format!("the window closed while hooks delayed the reset{colon}{reason}");
+                    format!("the window closed while the machine delayed the reset{colon}{reason}");
                 return Err(Failure::new(FailureKind::Reboot, reason));
             }
-            let Err(reason) = hook_result else {
+            let Err(reason) = checked else {
                 return Ok(());
             };
             let left = timeout.saturating_sub(started.elapsed());
             if left.is_zero() {
                 let minutes = timeout.as_secs() / 60;
                 let reason = format!(
-                    "hooks delayed the reset for {minutes} min, which is the limit: {reason}"
+                    "the machine delayed the reset for {minutes} min, which is the limit: {reason}"
                 );
                 return Err(Failure::new(FailureKind::Reboot, reason));
             }
-            tracing::info!(reason, "a hook delays the reset");
-            sleep(HOOK_RETRY_INTERVAL.min(left)).await;
+            tracing::info!(reason, "the machine delays the reset");
+            sleep(RESET_CHECK_INTERVAL.min(left)).await;
         }
     }
 

@@ -291,7 +291,7 @@ impl ImageNode {
             max_reboot_delay: Duration::from_mins(30),
             web: None,
         });
-        let (engine_machine, boots) = (self.machine.clone(), self.machine.state().boots);
+        let boots = self.machine.state().boots;
         let mut modules: Vec<Box<dyn AnyModule>> = Vec::new();
         if !self.machine.state().hides_slots {
             modules.push(Box::new(module));
@@ -305,9 +305,7 @@ impl ImageNode {
             clock: clock.clone(),
             boot_id: format!("boot-{boots}"),
             reboot: Box::new(self.machine.clone()),
-            may_reboot: Arc::new(move || {
-                engine_machine.state().owner_objection.clone().map_or(Ok(()), Err)
-            }),
+            reboot_gate: machine.clone(),
         });
         let gate = Gate::new(GateParts {
             owner: Arc::clone(&owner),

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use evenkeel_update_agent::gate::Gate;
 use evenkeel_update_agent::model::{Failure, FailureKind};
-use evenkeel_update_agent::reboot::RebootControl;
+use evenkeel_update_agent::reboot::{RebootControl, RebootGate, RebootObjection};
 
 use super::link::FakeLink;
 use super::system::FakeSystem;
@@ -19,7 +20,9 @@ pub struct MachineState {
     /// The error of a reboot request, if it fails.
     pub refusal: Option<String>,
     /// Why the owner forbids a reboot.
-    pub owner_objection: Option<String>,
+    pub owner_objection: Option<RebootObjection>,
+    /// The lock with which another program blocks a shutdown.
+    pub logind_lock: Option<String>,
 }
 
 #[derive(Clone)]
@@ -42,10 +45,27 @@ impl FakeMachine {
     pub fn boot_id(&self) -> String {
         format!("boot-{}", self.state().boots + 1)
     }
+}
 
-    /// The owner's decision.
-    pub fn may_reboot(&self) -> Result<(), String> {
-        self.state().owner_objection.clone().map_or(Ok(()), Err)
+/// The real gate, and what a test lets the machine object.
+pub struct FakeRebootGate {
+    pub machine: FakeMachine,
+    pub gate: Gate,
+}
+
+#[async_trait::async_trait]
+impl RebootGate for FakeRebootGate {
+    fn check_limits(&self) -> Result<(), RebootObjection> {
+        let objection = self.machine.state().owner_objection.clone();
+        objection.map_or_else(|| self.gate.check_limits(), Err)
+    }
+
+    async fn check_machine(&self) -> Result<(), String> {
+        let lock = self.machine.state().logind_lock.clone();
+        match lock {
+            Some(lock) => Err(lock),
+            None => self.gate.check_machine().await,
+        }
     }
 }
 

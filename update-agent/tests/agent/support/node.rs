@@ -24,7 +24,7 @@ use evenkeel_update_agent::paths::AgentPaths;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{FakeLink, FakeServer};
-use super::machine::{self, FakeMachine};
+use super::machine::{self, FakeMachine, FakeRebootGate};
 use super::manager::FakeServiceManager;
 use super::system::{self, FakeSystem};
 
@@ -173,6 +173,18 @@ impl TestNode {
         let owner = Arc::new(Owner::new(self.paths(), clock.clone()));
         let packages = PackagesModule::new(tools(), self.paths(), Arc::clone(&owner), false);
         modules.push(Box::new(packages));
+        let gate = || {
+            Gate::new(GateParts {
+                owner: Arc::clone(&owner),
+                runner: self.system.clone(),
+                paths: self.paths(),
+                settings: GateSettings {
+                    // The machine that runs the tests may be nearly full.
+                    min_free: 0,
+                    ..GateSettings::default()
+                },
+            })
+        };
         let machine = self.machine.clone();
         let engine = Engine::new(engine::EngineParts {
             modules,
@@ -180,18 +192,9 @@ impl TestNode {
             clock: clock.clone(),
             boot_id: machine.boot_id(),
             reboot: Box::new(machine.clone()),
-            may_reboot: Arc::new(move || machine.may_reboot()),
+            reboot_gate: Arc::new(FakeRebootGate { machine, gate: gate() }),
         });
-        let gate = Gate::new(GateParts {
-            owner: Arc::clone(&owner),
-            runner: self.system.clone(),
-            paths: self.paths(),
-            settings: GateSettings {
-                // The machine that runs the tests may be nearly full.
-                min_free: 0,
-                ..GateSettings::default()
-            },
-        });
+        let gate = gate();
         Agent::new(AgentParts {
             facts: FactsReader::new(
                 tools(),

@@ -15,7 +15,7 @@ use evenkeel_update_agent::modules::image::slots::{
 };
 use evenkeel_update_agent::modules::image::spool::{SpoolProgress, SpooledImage};
 use evenkeel_update_agent::modules::image::unpack::ImageFormat;
-use evenkeel_update_agent::reboot::RebootControl;
+use evenkeel_update_agent::reboot::{RebootControl, RebootGate, RebootObjection};
 use evenkeel_update_agent::runner::{Command, Output, RunError, Runner};
 use evenkeel_update_agent::trial::Reset;
 use tokio::sync::Notify;
@@ -349,6 +349,18 @@ impl RebootControl for SlotMachine {
         state.reboot_requests += 1;
         state.reset = !state.ignores_reboot;
         Ok(())
+    }
+}
+
+#[async_trait::async_trait]
+impl RebootGate for SlotMachine {
+    fn check_limits(&self) -> Result<(), RebootObjection> {
+        let objection = self.state().owner_objection.clone();
+        objection.map_or(Ok(()), |reason| Err(RebootObjection::temporary(reason)))
+    }
+
+    async fn check_machine(&self) -> Result<(), String> {
+        panic!("nothing delays the reset into an armed slot")
     }
 }
 

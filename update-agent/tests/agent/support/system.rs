@@ -17,7 +17,21 @@ use tokio::sync::Notify;
 /// Folder into which apt downloads.
 const STAGING: &str = "var/lib/evenkeel-agent/archives/staging";
 
+/// Locks as dpkg does, signals it with the file `held`, and holds the lock until the file `go` exists.
+pub const HOLD_DPKG_LOCK: &str = r#"
+use Fcntl;
+open(my $file, "+>", "$ARGV[0]/var/lib/dpkg/lock") or die;
+my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
+fcntl($file, F_SETLK, $lock) or die;
+open(my $held, ">", "$ARGV[0]/held") or die; close($held);
+select(undef, undef, undef, 0.01) until -e "$ARGV[0]/go";
+"#;
+
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent event that can be combined with the others"
+)]
 pub struct FakePackages {
     /// Name to version and state.
     pub installed: BTreeMap<String, (String, String)>,
@@ -51,6 +65,10 @@ pub struct FakePackages {
     pub audit_after_install: String,
     /// An installation requires a reboot.
     pub requires_reboot: bool,
+    /// A person creates the inhibit file during an installation.
+    pub inhibited_meanwhile: bool,
+    /// Exit status of the owner's programs, by their path; 0 for the others.
+    pub program_status: BTreeMap<String, i32>,
     /// An installation takes this long, on this clock.
     pub install_duration: Option<(TestClock, TimeDelta)>,
     /// The next installation hangs after the first package was unpacked.
@@ -290,6 +308,11 @@ impl FakeSystem {
             clock.advance(*time);
         }
         packages.audit = format!("{}{}", packages.audit, packages.audit_after_install);
+        if packages.inhibited_meanwhile {
+            let folder = self.root.join("etc/evenkeel");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("inhibit"), "a demonstration\n").unwrap();
+        }
         if packages.requires_reboot {
             let run = self.root.join("run");
             fs::create_dir_all(&run).unwrap();
@@ -419,6 +442,13 @@ impl FakeSystem {
         self.configure()
     }
 
+    /// A hook or a health check of the machine's owner.
+    fn owner_program(&self, path: &str) -> Output {
+        self.log_action(path);
+        let status = self.packages.lock().unwrap().program_status.get(path).copied();
+        Output { status: Some(status.unwrap_or(0)), ..Output::default() }
+    }
+
     fn mark(&self, arguments: &[&str], operands: &[&str]) -> Output {
         let mut packages = self.packages.lock().unwrap();
         if arguments.contains(&"showauto") {
@@ -458,6 +488,7 @@ impl Runner for FakeSystem {
             "dpkg" => self.dpkg(options, operands),
             "apt-mark" => self.mark(options, operands),
             "apt-config" => success_output(self.packages.lock().unwrap().apt_settings.clone()),
+            path if path.starts_with("/etc/evenkeel/") => self.owner_program(path),
             other => panic!("unknown program {other}"),
         })
     }
