@@ -18,7 +18,7 @@ use crate::gate::GateSettings;
 use crate::link::{BadProxy, Proxy};
 use crate::modules::packages::PackageToolTimeouts;
 use crate::other_updaters::OtherUpdatersMode;
-use crate::reboot;
+use crate::reboot::{self, RebootTiming};
 
 pub use self::image::{HealthConfig, ImageConfig, WatchdogPolicy};
 pub use self::password::check_password_file;
@@ -99,6 +99,10 @@ pub struct RebootConfig {
     /// reboot. After that the update ends without it, and the update to an image is reverted.
     #[serde(with = "humantime_serde")]
     pub max_delay: Duration,
+    /// How long before a reboot logged-in users get a message on their terminals; `0s` for no
+    /// message. Without logged-in users the reboot does not wait.
+    #[serde(with = "humantime_serde")]
+    pub warning_time: Duration,
     /// How long services may take to start after a reboot before they are reported as missing.
     #[serde(with = "humantime_serde")]
     pub services_timeout: Duration,
@@ -171,9 +175,11 @@ impl Default for GateConfig {
 
 impl Default for RebootConfig {
     fn default() -> Self {
+        let RebootTiming { max_delay, warning_time } = RebootTiming::default();
         Self {
             command: Vec::from(reboot::DEFAULT_REBOOT_COMMAND.map(str::to_owned)),
-            max_delay: reboot::DEFAULT_MAX_DELAY,
+            max_delay,
+            warning_time,
             services_timeout: Duration::from_mins(2),
         }
     }
@@ -236,6 +242,12 @@ impl Config {
             min_free: self.gate.min_free,
             hook_timeout: self.gate.hook_timeout,
         }
+    }
+
+    /// Time that passes before a reboot.
+    pub fn reboot_timing(&self) -> RebootTiming {
+        let RebootConfig { max_delay, warning_time, .. } = self.reboot;
+        RebootTiming { max_delay, warning_time }
     }
 
     /// Time limits of apt and dpkg.

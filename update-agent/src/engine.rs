@@ -23,7 +23,7 @@ use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, U
 use crate::modules::{
     AnyDraft, AnyModule, AnyStep, DownloadRetention, FetchProgress, ModuleKind, Readiness,
 };
-use crate::reboot::{self as system_reboot, RebootControl, RebootGate};
+use crate::reboot::{RebootControl, RebootGate, RebootTiming};
 
 /// Default time that services get to start after a boot before they are reported as missing.
 const DEFAULT_SETTLING_TIME: Duration = Duration::from_mins(2);
@@ -56,8 +56,8 @@ impl std::fmt::Debug for EngineParts {
 pub struct Engine {
     parts: EngineParts,
     settling_time: Duration,
-    /// How long the machine may delay a reboot.
-    max_reboot_delay: Duration,
+    /// Time that passes before a reboot.
+    reboot_timing: RebootTiming,
     /// Duration of the last planning, in milliseconds.
     planning_millis: AtomicU64,
     /// Why the last call kept the attempt open; empty if it did not.
@@ -78,7 +78,7 @@ impl Engine {
         Self {
             parts,
             settling_time: DEFAULT_SETTLING_TIME,
-            max_reboot_delay: system_reboot::DEFAULT_MAX_DELAY,
+            reboot_timing: RebootTiming::default(),
             planning_millis: AtomicU64::new(0),
             open_reason: Mutex::default(),
             reboot_check_delay: Mutex::default(),
@@ -92,10 +92,10 @@ impl Engine {
         self
     }
 
-    /// Sets how long the machine may delay a reboot. After that the attempt ends without it.
+    /// Sets the time that passes before a reboot.
     #[must_use]
-    pub fn with_max_reboot_delay(mut self, max_delay: Duration) -> Self {
-        self.max_reboot_delay = max_delay;
+    pub fn with_reboot_timing(mut self, timing: RebootTiming) -> Self {
+        self.reboot_timing = timing;
         self
     }
 

@@ -109,6 +109,10 @@ impl RebootGate for Gate {
         let GateParts { runner, paths, settings, .. } = &self.parts;
         check_before_reboot(paths, runner.as_ref(), settings.hook_timeout).await
     }
+
+    fn has_logged_in_users(&self) -> bool {
+        self.parts.owner.is_user_logged_in()
+    }
 }
 
 /// Checks right before a reboot whether a person, a program or a hook of the machine delays it.

@@ -74,6 +74,12 @@ pub struct JournalEntry {
     /// What delays the reboot on this machine; the last one, if it no longer does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_delay: Option<RebootDelay>,
+    /// When the reboot is due of which logged-in users were warned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced_reboot: Option<DateTime<Utc>>,
+    /// Why the change needs a reboot; empty if it does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reboot_reasons: Vec<String>,
     /// The boot that a pending reboot ends; empty if none is pending.
     #[serde(default)]
     pub boot_id: String,
@@ -159,6 +165,8 @@ impl JournalEntry {
             reboot_requests: 0,
             last_reboot_request: None,
             reboot_delay: None,
+            announced_reboot: None,
+            reboot_reasons: Vec::new(),
             boot_id: String::new(),
             reboot_required: false,
             reboot_is_the_change: false,

@@ -10,7 +10,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use uuid::Uuid;
 
 use crate::agent::ShutdownGuard;
-use crate::config::{Config, RebootConfig};
+use crate::config::Config;
 use crate::engine::{self, Engine};
 use crate::facts::FactsReader;
 use crate::gate::{Gate, GateParts};
@@ -192,8 +192,9 @@ impl<'a> ModuleRegistry<'a> {
             reboot: self.reboot_control(),
             reboot_gate: Arc::new(self.build_gate()),
         };
-        let RebootConfig { max_delay, services_timeout, .. } = self.config.reboot;
-        Engine::new(parts).with_settling_time(services_timeout).with_max_reboot_delay(max_delay)
+        Engine::new(parts)
+            .with_settling_time(self.config.reboot.services_timeout)
+            .with_reboot_timing(self.config.reboot_timing())
     }
 
     /// The reboot control. The agent does not reboot the system around another root.

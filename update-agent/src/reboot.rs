@@ -13,11 +13,26 @@ use crate::runner::{Command, Runner};
 /// Time limit for the command that requests a reboot, not for the reboot itself.
 const REBOOT_COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Default time for which the machine may delay a reboot.
-pub const DEFAULT_MAX_DELAY: Duration = Duration::from_mins(30);
+/// Time limit for the warning of logged-in users: a terminal may be blocked.
+const WALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Default command that reboots the node.
 pub const DEFAULT_REBOOT_COMMAND: [&str; 2] = ["systemctl", "reboot"];
+
+/// Time that passes before a reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RebootTiming {
+    /// How long the machine may delay a reboot. After that an attempt ends without it.
+    pub max_delay: Duration,
+    /// How long before a reboot logged-in users are warned; zero for no warning.
+    pub warning_time: Duration,
+}
+
+impl Default for RebootTiming {
+    fn default() -> Self {
+        Self { max_delay: Duration::from_mins(30), warning_time: Duration::from_mins(1) }
+    }
+}
 
 /// Why the agent must not reboot the node now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +65,9 @@ pub trait RebootGate: Send + Sync {
     /// Checks what else delays a reboot: inhibit files, locks of other programs, and hooks. The
     /// error is a reason that will pass by itself.
     async fn check_machine(&self) -> Result<(), String>;
+
+    /// Whether a user is logged in, who is warned before a reboot.
+    fn has_logged_in_users(&self) -> bool;
 }
 
 /// Reboots the node.
@@ -61,6 +79,9 @@ pub trait RebootControl: Send + Sync {
     /// Requests a reboot and returns while the system goes down. Success does not prove that the
     /// node reboots: only another boot ID does.
     async fn request_reboot(&self) -> Result<(), Failure>;
+
+    /// Shows a message to all logged-in users. A failure is logged: it does not stop the reboot.
+    async fn warn_users(&self, _message: &str) {}
 }
 
 /// Reboots with a command.
@@ -105,6 +126,20 @@ impl RebootControl for SystemReboot {
         let reason = format!("{command} {}", output.describe_status());
         Err(Failure::with_log(FailureKind::Reboot, reason, &output.combined_output()))
     }
+
+    async fn warn_users(&self, message: &str) {
+        let command = Command::new("wall", WALL_TIMEOUT).with_arguments([message]);
+        match self.runner.run(&command).await {
+            Ok(output) if output.succeeded() => {}
+            Ok(output) => {
+                let (status, text) = (output.describe_status(), output.combined_output());
+                tracing::warn!(status, output = text, "cannot warn the logged-in users");
+            }
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot warn the logged-in users");
+            }
+        }
+    }
 }
 
 /// Never reboots: the managed root is not the system that the agent runs on.
@@ -129,6 +164,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::hooks::fake::FakeRunner;
     use crate::runner::HostRunner;
 
     fn reboot(command: &[&str]) -> SystemReboot {
@@ -146,6 +182,22 @@ mod tests {
         assert_eq!(failure.log, "inhibited by backup\n");
         let missing = reboot(&["no-such-program"]).request_reboot().await.unwrap_err();
         assert!(missing.reason.starts_with("cannot start no-such-program"), "{missing}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn users_are_warned_on_their_terminals_and_a_failure_does_not_matter() {
+        for runner in [
+            FakeRunner::default().returns("wall", 0, ""),
+            FakeRunner::default().returns("wall", 1, "no terminals"),
+            FakeRunner::default().hangs("wall"),
+            FakeRunner::default(),
+        ] {
+            let runner = Arc::new(runner);
+            let reboot = SystemReboot::new(Arc::clone(&runner) as Arc<dyn Runner>, Vec::new());
+            reboot.warn_users("this machine reboots soon").await;
+            assert_eq!(runner.commands(), ["wall this machine reboots soon"]);
+        }
+        NoReboot.warn_users("nothing happens").await;
     }
 
     #[tokio::test]

@@ -20,7 +20,10 @@ impl Engine {
             Err(failure) => return Ok(self.keep_open(entry, failure.reason)),
         };
         match reasons {
-            Some(reasons) => self.begin_reboot(entry, &reasons).await,
+            Some(reasons) => {
+                entry.reboot_reasons = reasons;
+                self.begin_reboot(entry).await
+            }
             None => self.verify(entry).await,
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::apply::add_missing;
 use super::{Engine, last_event};
@@ -33,19 +33,19 @@ impl Engine {
     pub(super) async fn begin_reboot(
         &self,
         mut entry: JournalEntry,
-        reasons: &[String],
     ) -> Result<JournalEntry, JournalError> {
         let delay = match self.check_reboot(&entry).await {
             RebootReadiness::Refused(why) => return self.skip_reboot(entry, &why).await,
             RebootReadiness::Delayed(why) => Some(why),
             RebootReadiness::Ready => None,
         };
-        tracing::warn!(attempt = %entry.attempt, reasons = reasons.join(", "), "the change needs a reboot");
+        let reasons = entry.reboot_reasons.join(", ");
+        tracing::warn!(attempt = %entry.attempt, reasons, "the change needs a reboot");
         entry.phase = Phase::Rebooting;
         entry.boot_id.clone_from(&self.parts.boot_id);
         match delay {
             Some(why) => self.delay_reboot(entry, why),
-            None => self.record_reboot(entry),
+            None => self.announce_reboot(entry).await,
         }
     }
 
@@ -75,7 +75,7 @@ impl Engine {
             }
             RebootReadiness::Delayed(why) => self.delay_reboot(entry, why),
             RebootReadiness::Ready if last_event(&entry, &EventKind::RebootBegun).is_none() => {
-                self.record_reboot(entry)
+                self.announce_reboot(entry).await
             }
             RebootReadiness::Ready => self.request_reboot(entry).await,
         }
@@ -122,7 +122,7 @@ impl Engine {
         match delay {
             None => RebootReadiness::Ready,
             Some(why) if self.is_delay_over(entry) => {
-                let minutes = self.max_reboot_delay.as_secs() / 60;
+                let minutes = self.reboot_timing.max_delay.as_secs() / 60;
                 RebootReadiness::Refused(format!(
                     "it was delayed for {minutes} min, which is the limit: {why}"
                 ))
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     fn is_delay_over(&self, entry: &JournalEntry) -> bool {
-        let max = TimeDelta::from_std(self.max_reboot_delay).unwrap_or(TimeDelta::MAX);
+        let max = TimeDelta::from_std(self.reboot_timing.max_delay).unwrap_or(TimeDelta::MAX);
         let delay = entry.reboot_delay.as_ref();
         delay.is_some_and(|delay| self.now().signed_duration_since(delay.since) >= max)
     }
@@ -157,12 +157,60 @@ impl Engine {
         let since = earlier.filter(|since| *since <= now).unwrap_or(now);
         let why = format!("the reboot is delayed: {reason}");
         let delay = Some(RebootDelay { since, reason });
-        if entry.reboot_delay != delay {
+        // Users are warned again before the reboot.
+        let is_announced = entry.announced_reboot.take().is_some();
+        if entry.reboot_delay != delay || is_announced {
             entry.reboot_delay = delay;
             self.write_journal("reboot-begun", &entry)?;
         }
         *self.lock_reboot_check_delay() = Some(DELAY_CHECK_INTERVAL);
         Ok(self.keep_open(entry, why))
+    }
+
+    /// Warns logged-in users and keeps the attempt open until the reboot is due. Without users the node goes down.
+    async fn announce_reboot(&self, mut entry: JournalEntry) -> Result<JournalEntry, JournalError> {
+        if entry.reboot_is_the_change {
+            // Any reset applies the change, so the supervised one must not wait.
+            return self.record_reboot(entry);
+        }
+        let Some((due, left)) = self.warn_users(&mut entry).await? else {
+            return self.record_reboot(entry);
+        };
+        *self.lock_reboot_check_delay() = Some(left);
+        let why = format!(
+            "logged-in users were warned; the node reboots at {} UTC",
+            due.format("%Y-%m-%d %H:%M:%S")
+        );
+        Ok(self.keep_open(entry, why))
+    }
+
+    /// When the reboot is due of which logged-in users were warned, and the time until then. Warns them if they were not
+    /// warned yet. `None` if the reboot is due, or if there is no user to warn.
+    async fn warn_users(
+        &self,
+        entry: &mut JournalEntry,
+    ) -> Result<Option<(DateTime<Utc>, Duration)>, JournalError> {
+        let warning_time = self.reboot_timing.warning_time;
+        let now = self.now();
+        if let Some(due) = entry.announced_reboot {
+            let left = due.signed_duration_since(now).to_std().unwrap_or_default();
+            // More time than that means that the clock was turned back.
+            if left <= warning_time {
+                return Ok((!left.is_zero()).then_some((due, left)));
+            }
+        }
+        if warning_time.is_zero() || !self.parts.reboot_gate.has_logged_in_users() {
+            return Ok(None);
+        }
+        let due =
+            TimeDelta::from_std(warning_time).ok().and_then(|time| now.checked_add_signed(time));
+        let Some(due) = due else { return Ok(None) };
+        // An agent that is killed after this write continues the delay. One that is killed before it warns the users and
+        // waits again.
+        entry.announced_reboot = Some(due);
+        self.write_journal("reboot-begun", entry)?;
+        self.parts.reboot.warn_users(&warning_message(entry, warning_time)).await;
+        Ok(Some((due, warning_time)))
     }
 
     /// Records in the journal that the node goes down. The reboot is requested when the attempt is resumed: in between,
@@ -235,6 +283,18 @@ impl Engine {
         let failure = Failure::with_log(FailureKind::Reboot, reason, &log);
         self.end(entry, EventKind::Failed { failure })
     }
+}
+
+/// The warning for logged-in users.
+fn warning_message(entry: &JournalEntry, warning_time: Duration) -> String {
+    let seconds = warning_time.as_secs();
+    let time =
+        if seconds % 60 == 0 { format!("{} min", seconds / 60) } else { format!("{seconds} s") };
+    format!(
+        "evenkeel-agent: this machine reboots in {time}, because an update needs it: {}. To delay the reboot, create the file \
+         /run/evenkeel-agent/inhibit.",
+        entry.reboot_reasons.join(", ")
+    )
 }
 
 /// Records that the change needs a reboot that the node does not make.

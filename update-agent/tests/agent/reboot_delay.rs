@@ -240,3 +240,73 @@ async fn what_delays_a_reboot_is_checked_more_often_than_the_server_is_polled() 
     };
     tokio::join!(agent.run(), machine);
 }
+
+const WARNED: &str = "logged-in users were warned; the node reboots at 2024-10-04 00:01:00 UTC";
+
+/// Runs an agent that waits after it has warned the users.
+async fn assert_warned(node: &TestNode, times: usize) {
+    let error = node.run_once().await.unwrap_err().to_string();
+    assert!(error.ends_with(WARNED), "{error}");
+    assert_eq!(waiting_reason(node), WARNED);
+    assert_eq!(node.machine().warnings.len(), times);
+    assert_eq!(node.machine().reboot_requests, 0);
+}
+
+/// Each call starts another agent, as after a kill during the delay.
+#[tokio::test]
+async fn logged_in_users_are_warned_once_and_have_a_minute() {
+    let node = node_that_must_reboot();
+    node.machine().has_users = true;
+    assert_warned(&node, 1).await;
+    let warning = node.machine().warnings[0].clone();
+    assert!(warning.contains("reboots in 1 min, because an update needs it"), "{warning}");
+    assert!(warning.contains("app asks for it"), "{warning}");
+    node.clock.advance(TimeDelta::seconds(59));
+    assert_warned(&node, 1).await;
+    assert_eq!(node.server().story(), DELAYED);
+    node.clock.advance(TimeDelta::seconds(1));
+    assert_reboots(&node).await;
+    assert_eq!(node.machine().warnings.len(), 1);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_taken_after_the_warning_delays_the_reboot_and_users_are_warned_again() {
+    let node = node_that_must_reboot();
+    node.machine().has_users = true;
+    assert_warned(&node, 1).await;
+    node.machine().logind_lock = Some(LOCK.into());
+    assert_delayed(&node, LOCK).await;
+    node.machine().logind_lock = None;
+    assert_warned(&node, 2).await;
+    node.clock.advance(TimeDelta::minutes(1));
+    assert_reboots(&node).await;
+}
+
+#[tokio::test]
+async fn after_a_clock_jump_users_are_warned_again() {
+    let node = node_that_must_reboot();
+    node.machine().has_users = true;
+    assert_warned(&node, 1).await;
+    node.clock.advance(TimeDelta::days(-100));
+    node.run_once().await.unwrap_err();
+    assert_eq!(node.machine().warnings.len(), 2);
+    node.clock.advance(TimeDelta::minutes(1));
+    assert_reboots(&node).await;
+}
+
+/// A poll takes place every minute.
+#[tokio::test(start_paused = true)]
+async fn the_reboot_follows_the_warning_in_time() {
+    let node = node_that_must_reboot();
+    node.machine().has_users = true;
+    let mut agent = node.agent();
+    let machine = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(node.machine().warnings.len(), 1);
+        node.clock.advance(TimeDelta::minutes(1));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(node.machine().reboot_requests, 1);
+        node.stop.cancel();
+    };
+    tokio::join!(agent.run(), machine);
+}

@@ -21,6 +21,10 @@ pub struct MachineState {
     pub refusal: Option<String>,
     /// Why the owner forbids a reboot.
     pub owner_objection: Option<RebootObjection>,
+    /// Whether a user is logged in.
+    pub has_users: bool,
+    /// The messages to logged-in users.
+    pub warnings: Vec<String>,
     /// The lock with which another program blocks a shutdown.
     pub logind_lock: Option<String>,
 }
@@ -67,6 +71,10 @@ impl RebootGate for FakeRebootGate {
             None => self.gate.check_machine().await,
         }
     }
+
+    fn has_logged_in_users(&self) -> bool {
+        self.machine.state().has_users
+    }
 }
 
 #[async_trait::async_trait]
@@ -89,5 +97,9 @@ impl RebootControl for FakeMachine {
             Some(reason) => Err(Failure::new(FailureKind::Reboot, reason.clone())),
             None => Ok(()),
         }
+    }
+
+    async fn warn_users(&self, message: &str) {
+        self.state().warnings.push(message.to_owned());
     }
 }

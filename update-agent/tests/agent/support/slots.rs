@@ -362,6 +362,10 @@ impl RebootGate for SlotMachine {
     async fn check_machine(&self) -> Result<(), String> {
         panic!("nothing delays the reset into an armed slot")
     }
+
+    fn has_logged_in_users(&self) -> bool {
+        panic!("no user delays the reset into an armed slot")
+    }
 }
 
 #[async_trait::async_trait]
