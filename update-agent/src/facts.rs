@@ -34,6 +34,7 @@ pub use self::enrolment::{detect_architecture, detect_booted_image};
 pub use self::foreign_changes::{ForeignChange, read_foreign_change};
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
+pub(crate) use self::stale::{AGENT_UNIT, MANAGER_UNIT};
 pub use self::updates::{AvailablePackage, HeldBackUpdate};
 pub use crate::model::{HeldBackCause, HeldBackPackage};
 
@@ -429,7 +430,7 @@ pub(crate) fn find_stale_services(paths: &AgentPaths) -> Vec<StaleService> {
     if !paths.is_own_system() || !rustix::process::geteuid().is_root() {
         return Vec::new();
     }
-    stale::find_services(Path::new("/proc"))
+    stale::find_services(Path::new("/proc"), std::process::id())
 }
 
 /// Digest of the installed packages.

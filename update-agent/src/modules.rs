@@ -119,15 +119,13 @@ pub struct Verdict {
     pub is_final: bool,
 }
 
-/// Result of the post-apply work, after the verification succeeded.
+/// Whether a change needs a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PostApplyResult {
-    /// Why the change needs a reboot; `None` if it does not.
-    pub reboot: Option<Vec<String>>,
+pub struct RebootNeed {
+    /// Why, for a person; `None` if it does not.
+    pub reasons: Option<Vec<String>>,
     /// Whether only that reboot applies the change. If the node cannot reboot, the change is reverted.
-    pub reboot_is_the_change: bool,
-    /// Problems that do not change the outcome, for a person.
-    pub remarks: Vec<String>,
+    pub is_the_change: bool,
 }
 
 /// A plan: its totals, its report and its steps.
@@ -291,14 +289,24 @@ pub trait Module: Send + Sync + Sized + 'static {
         report: &mut Self::Report,
     ) -> impl Future<Output = Result<Verdict, Failure>> + Send;
 
-    /// Does the work that follows a verified change, and returns whether it needs a reboot. Safe to repeat.
+    /// Determines whether a verified change needs a reboot. Changes nothing.
+    fn find_reboot_need(
+        &self,
+        _steps: &[Self::Step],
+        _baseline: &Self::Baseline,
+    ) -> impl Future<Output = Result<RebootNeed, Failure>> + Send {
+        ready(Ok(RebootNeed::default()))
+    }
+
+    /// Does the work that follows a verified change if the node does not reboot; for a change that the reboot applies,
+    /// after that reboot. Returns problems that do not change the outcome, for a person. Safe to repeat.
     fn post_apply(
         &self,
         _steps: &[Self::Step],
         _baseline: &Self::Baseline,
         _report: &mut Self::Report,
-    ) -> impl Future<Output = Result<PostApplyResult, Failure>> + Send {
-        ready(Ok(PostApplyResult::default()))
+    ) -> impl Future<Output = Result<Vec<String>, Failure>> + Send {
+        ready(Ok(Vec::new()))
     }
 
     /// Whether the node certainly is as it was before the steps. A change that was permitted but not

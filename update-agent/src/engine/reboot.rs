@@ -255,7 +255,7 @@ impl Engine {
             return self.revert_or_fail(entry, failure, verdict).await;
         }
         record_skipped_reboot(&mut entry, why);
-        self.verify(entry).await
+        self.finish_without_reboot(entry).await
     }
 
     async fn end_without_reboot(

@@ -15,18 +15,25 @@ const MAX_FILES: usize = 16;
 /// replaced code.
 const CODE_PREFIXES: [&[u8]; 5] = [b"/usr/", b"/lib", b"/bin/", b"/sbin/", b"/opt/"];
 
+/// The agent's own unit.
+pub(crate) const AGENT_UNIT: &str = "evenkeel-agent.service";
+
+/// The unit of process 1, the service manager.
+pub(crate) const MANAGER_UNIT: &str = "init.scope";
+
 /// A service that still runs code that was replaced on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleService {
-    /// Name of the unit, such as `ssh.service`.
+    /// Name of the unit, such as `ssh.service`; `init.scope` for the service manager itself.
     pub name: String,
     /// Files that the service runs and that no longer exist.
     pub files: Vec<String>,
 }
 
 /// Finds the services among the processes in a folder like `/proc`. Processes that end meanwhile or
-/// cannot be read are ignored.
-pub fn find_services(proc: &Path) -> Vec<StaleService> {
+/// cannot be read are ignored, and so are the programs that the agent with the ID `agent` has
+/// started: they end soon.
+pub fn find_services(proc: &Path, agent: u32) -> Vec<StaleService> {
     let Ok(folder) = fs::read_dir(proc) else {
         return Vec::new();
     };
@@ -37,6 +44,9 @@ pub fn find_services(proc: &Path) -> Vec<StaleService> {
         let Some(unit) = service_of_process(&process) else {
             continue;
         };
+        if unit == AGENT_UNIT && !is_process(&process, agent) {
+            continue;
+        }
         let replaced = replaced_files(&process);
         if !replaced.is_empty() {
             files_by_service.entry(unit).or_default().extend(replaced);
@@ -54,14 +64,21 @@ fn is_number(path: &Path) -> bool {
     !name.is_empty() && name.iter().all(u8::is_ascii_digit)
 }
 
-/// The service of this system that a process belongs to. Services in containers and machines have
-/// packages of their own.
+fn is_process(path: &Path, id: u32) -> bool {
+    path.file_name().is_some_and(|name| name.to_str() == Some(id.to_string().as_str()))
+}
+
+/// The service of this system that a process belongs to; [`MANAGER_UNIT`] for process 1. Services in
+/// containers and machines have packages of their own.
 fn service_of_process(process: &Path) -> Option<String> {
     let text = fs::read_to_string(process.join("cgroup")).ok()?;
     // `0::/path`, or with cgroup v1 `1:name=systemd:/path`.
     let path = text.lines().find_map(|line| {
         line.strip_prefix("0::").or(line.split_once(":name=systemd:").map(|(_, path)| path))
     })?;
+    if path.trim_start_matches('/') == MANAGER_UNIT && is_process(process, 1) {
+        return Some(MANAGER_UNIT.to_owned());
+    }
     let mut parts = path.split('/').skip(1);
     let part = parts.find(|part| part.strip_suffix(".slice").is_none())?;
     let machines = path.starts_with("/machine.slice/");
@@ -119,6 +136,7 @@ mod tests {
         let exe = map_line("r-xp", "/usr/sbin/sshd (deleted)") + &ssl;
         write_process(path, "21", "0::/system.slice/ssh.service\n", exe.as_bytes());
         write_process(path, "30", "0::/system.slice/cron.service\n", sound.as_bytes());
+        write_process(path, "35", "0::/init.scope\n", ssl.as_bytes());
         let getty = "0::/system.slice/system-getty.slice/getty@tty1.service\n";
         write_process(path, "40", getty, ssl.as_bytes());
         let user = "0::/user.slice/user-0.slice/user@0.service/app.slice/x.service\n";
@@ -132,7 +150,7 @@ mod tests {
         fs::create_dir(path.join("70")).unwrap();
         fs::write(path.join("version"), "Linux").unwrap();
 
-        let found = find_services(path);
+        let found = find_services(path, 0);
         let lines: Vec<_> = found
             .iter()
             .map(|service| format!("{} {}", service.name, service.files.join(" ")))
@@ -141,10 +159,28 @@ mod tests {
             lines,
             [
                 "getty@tty1.service /usr/lib/x86_64-linux-gnu/libssl.so.3",
+                "init.scope /usr/lib/x86_64-linux-gnu/libssl.so.3",
                 "ssh.service /usr/lib/x86_64-linux-gnu/libssl.so.3 /usr/sbin/sshd",
                 "user@0.service /usr/lib/x86_64-linux-gnu/libssl.so.3",
             ]
         );
+    }
+
+    /// `systemd-inhibit` starts before the update and ends after it.
+    #[test]
+    fn programs_that_the_agent_has_started_are_not_stale() {
+        let proc = tempfile::tempdir().unwrap();
+        let path = proc.path();
+        let old = map_line("r-xp", "/usr/lib/x86_64-linux-gnu/libcrypto.so.3 (deleted)");
+        let agent = "0::/system.slice/evenkeel-agent.service\n";
+        write_process(path, "70", agent, b"");
+        write_process(path, "71", agent, old.as_bytes());
+        assert_eq!(find_services(path, 70), []);
+        let own = map_line("r-xp", "/usr/lib/x86_64-linux-gnu/libc.so.6 (deleted)");
+        fs::write(path.join("70/maps"), own).unwrap();
+        let found = find_services(path, 70);
+        assert_eq!(found[0].name, AGENT_UNIT);
+        assert_eq!(found[0].files, ["/usr/lib/x86_64-linux-gnu/libc.so.6"]);
     }
 
     #[test]
@@ -167,8 +203,8 @@ mod tests {
         ] {
             write_process(path, id, cgroup, deleted.as_bytes());
         }
-        assert_eq!(find_services(path), []);
-        assert_eq!(find_services(&path.join("nowhere")), []);
+        assert_eq!(find_services(path, 0), []);
+        assert_eq!(find_services(&path.join("nowhere"), 0), []);
     }
 
     #[test]
@@ -178,7 +214,7 @@ mod tests {
         maps.extend(map_line("r-xp", "/opt/").trim_end().bytes());
         maps.extend(b"\xff (deleted)");
         write_process(proc.path(), "1", "0::/x.service\n", &maps);
-        let services = find_services(proc.path());
+        let services = find_services(proc.path(), 0);
         assert_eq!(services[0].files, ["/opt/a b (c)", "/opt/\u{fffd}"]);
     }
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    DownloadRetention, Draft, FetchProgress, Module, ModuleKind, PostApplyResult, Readiness,
-    TryKind, UndoOutcome, Verdict,
+    DownloadRetention, Draft, FetchProgress, Module, ModuleKind, Readiness, RebootNeed, TryKind,
+    UndoOutcome, Verdict,
 };
 use crate::model::{Failure, FailureKind, encode_part};
 
@@ -60,13 +60,19 @@ pub trait AnyModule: Send + Sync {
         baseline: &Value,
         report: &mut Value,
     ) -> Result<Verdict, Failure>;
+    /// [`Module::find_reboot_need`].
+    async fn find_reboot_need(
+        &self,
+        steps: &[AnyStep],
+        baseline: &Value,
+    ) -> Result<RebootNeed, Failure>;
     /// [`Module::post_apply`].
     async fn post_apply(
         &self,
         steps: &[AnyStep],
         baseline: &Value,
         report: &mut Value,
-    ) -> Result<PostApplyResult, Failure>;
+    ) -> Result<Vec<String>, Failure>;
     /// [`Module::is_untouched`].
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure>;
     /// [`Module::undo`]. Of unreadable steps, only a prepared change is cancelled: their module does
@@ -149,12 +155,21 @@ impl<M: Module> AnyModule for M {
         steps.and(verdict)
     }
 
+    async fn find_reboot_need(
+        &self,
+        steps: &[AnyStep],
+        baseline: &Value,
+    ) -> Result<RebootNeed, Failure> {
+        let baseline = decode_or_default::<M, M::Baseline>(baseline);
+        Module::find_reboot_need(self, &decode_own_steps::<M>(steps)?, &baseline).await
+    }
+
     async fn post_apply(
         &self,
         steps: &[AnyStep],
         baseline: &Value,
         report: &mut Value,
-    ) -> Result<PostApplyResult, Failure> {
+    ) -> Result<Vec<String>, Failure> {
         let (steps, baseline) =
             (decode_own_steps::<M>(steps)?, decode_or_default::<M, _>(baseline));
         let mut typed = decode_or_default::<M, M::Report>(report);

@@ -50,8 +50,8 @@ use crate::hooks::{self, HookPoint};
 use crate::model::{Failure, FailureKind, ImageChange, ImageSpec, Sha256};
 use crate::module_registry::ModuleRegistry;
 use crate::modules::{
-    DownloadRetention, Draft, FetchProgress, Module, PostApplyResult, Readiness, ReportText,
-    RetryRule, SpecIdentity, TryKind, UndoOutcome, Verdict,
+    DownloadRetention, Draft, FetchProgress, Module, Readiness, RebootNeed, ReportText, RetryRule,
+    SpecIdentity, TryKind, UndoOutcome, Verdict,
 };
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
@@ -364,12 +364,20 @@ impl Module for ImageModule {
         self.verify_image(steps, baseline, report).await
     }
 
+    async fn find_reboot_need(
+        &self,
+        steps: &[ImageStep],
+        _baseline: &ImageBaseline,
+    ) -> Result<RebootNeed, Failure> {
+        self.find_image_reboot_need(steps).await
+    }
+
     async fn post_apply(
         &self,
         steps: &[ImageStep],
         _baseline: &ImageBaseline,
         _report: &mut ImageReport,
-    ) -> Result<PostApplyResult, Failure> {
+    ) -> Result<Vec<String>, Failure> {
         self.post_apply_image(steps).await
     }
 

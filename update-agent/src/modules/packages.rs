@@ -25,6 +25,7 @@ mod index_targets;
 mod limits;
 mod marks;
 mod names;
+mod needrestart;
 mod observe;
 mod parse;
 mod plan;
@@ -62,8 +63,8 @@ use crate::commands::doctor::DoctorFinding;
 use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
 use crate::module_registry::ModuleRegistry;
 use crate::modules::{
-    DownloadRetention, Draft, FetchProgress, Module, PostApplyResult, Readiness, ReportText,
-    TryKind, Verdict,
+    DownloadRetention, Draft, FetchProgress, Module, Readiness, RebootNeed, ReportText, TryKind,
+    Verdict,
 };
 use crate::owner::{Owner, OwnerLimits};
 use crate::paths::AgentPaths;
@@ -433,13 +434,23 @@ impl Module for PackagesModule {
         self.verify_packages(steps, baseline, report).await
     }
 
+    fn find_reboot_need(
+        &self,
+        _steps: &[PackageStep],
+        baseline: &PackageBaseline,
+    ) -> impl Future<Output = Result<RebootNeed, Failure>> + Send {
+        let reasons = baseline::reboot_reasons_since(&self.paths, &baseline.reboot_requests);
+        let reasons = (!reasons.is_empty()).then_some(reasons);
+        ready(Ok(RebootNeed { reasons, is_the_change: false }))
+    }
+
     async fn post_apply(
         &self,
         steps: &[PackageStep],
-        baseline: &PackageBaseline,
+        _baseline: &PackageBaseline,
         report: &mut PackageReport,
-    ) -> Result<PostApplyResult, Failure> {
-        Ok(self.post_apply_packages(steps, baseline, report).await)
+    ) -> Result<Vec<String>, Failure> {
+        Ok(self.restart_stale_services(steps, report).await)
     }
 
     async fn repair_unknown_change(&self) -> Result<(), Failure> {

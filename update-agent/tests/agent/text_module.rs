@@ -20,8 +20,9 @@ use evenkeel_update_agent::model::{
 };
 use evenkeel_update_agent::modules::packages::PackagesModule;
 use evenkeel_update_agent::modules::{
-    Draft, Module, ModuleKind, ReportText, TryKind, UndoOutcome, Verdict,
+    Draft, Module, ModuleKind, RebootNeed, ReportText, TryKind, UndoOutcome, Verdict,
 };
+use evenkeel_update_agent::reboot::RebootObjection;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -139,6 +140,26 @@ impl Module for TextModule {
         let is_wrong = report.after != report.desired;
         let problem = is_wrong.then(|| Failure::new(FailureKind::Verify, "the text is wrong"));
         ready(Ok(Verdict { problem, is_final: true }))
+    }
+
+    /// The text "reboot" needs a reboot.
+    fn find_reboot_need(
+        &self,
+        _steps: &[TextStep],
+        _baseline: &(),
+    ) -> impl Future<Output = Result<RebootNeed, Failure>> + Send {
+        let reasons = (self.read() == "reboot").then(|| vec!["the text asks for it".to_owned()]);
+        ready(Ok(RebootNeed { reasons, is_the_change: false }))
+    }
+
+    fn post_apply(
+        &self,
+        _steps: &[TextStep],
+        _baseline: &(),
+        _report: &mut TextReport,
+    ) -> impl Future<Output = Result<Vec<String>, Failure>> + Send {
+        self.system.log_action("post-apply");
+        ready(Ok(Vec::new()))
     }
 
     fn is_untouched(
@@ -285,6 +306,24 @@ async fn one_attempt_changes_what_several_modules_are_responsible_for() {
         panic!("one record")
     };
     assert_eq!(record.change, "the text new, 2 packages");
+}
+
+/// A restart of services right before a reboot would be a second outage.
+#[tokio::test]
+async fn the_work_after_a_change_is_done_only_if_the_node_does_not_reboot() {
+    for (objection, expected, other) in [
+        (None, "reboot", "post-apply"),
+        (Some(RebootObjection::lasting("a demonstration")), "post-apply", "reboot"),
+    ] {
+        let node = node_with_spec(text_part("reboot"));
+        node.machine().owner_objection = objection;
+        run_once(&node).await.unwrap();
+        node.boot();
+        run_once(&node).await.unwrap();
+        let log = node.system.take_log();
+        let count = |what: &str| log.iter().filter(|line| *line == what).count();
+        assert_eq!((count(expected), count(other)), (1, 0), "{log:?}");
+    }
 }
 
 #[tokio::test]

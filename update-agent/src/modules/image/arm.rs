@@ -13,7 +13,7 @@ use super::{ImageBaseline, ImageModule, ImageParts, ImageReport};
 use crate::gate::check_before_reboot;
 use crate::hooks::HookPoint;
 use crate::model::{Failure, FailureKind};
-use crate::modules::{PostApplyResult, UndoOutcome, Verdict};
+use crate::modules::{RebootNeed, UndoOutcome, Verdict};
 use crate::trial;
 
 /// Interval between two checks of what delays the reset.
@@ -274,30 +274,41 @@ impl ImageModule {
         Ok(Verdict { problem, is_final: is_final.unwrap_or_default() })
     }
 
-    /// Requests the reboot that an armed slot needs. Runs the hooks for a committed image.
-    pub(super) async fn post_apply_image(
+    /// The reboot that an armed slot needs.
+    pub(super) async fn find_image_reboot_need(
         &self,
         steps: &[ImageStep],
-    ) -> Result<PostApplyResult, Failure> {
+    ) -> Result<RebootNeed, Failure> {
         let Some(step) = steps.first() else {
-            return Ok(PostApplyResult::default());
+            return Ok(RebootNeed::default());
         };
-        let observation = self.parts.boot.observe().await?;
-        if ImageStage::determine(step, &self.parts.slots.get(), &observation) == ImageStage::Running
-        {
-            let hook_result = self.run_hooks(HookPoint::AfterCommit).await;
-            return Ok(PostApplyResult {
-                remarks: hook_result.err().into_iter().collect(),
-                ..PostApplyResult::default()
-            });
+        if self.is_running(step).await? {
+            return Ok(RebootNeed::default());
         }
         let id = &step.spec.image_id;
         let reason = format!("the image {id} in {} will be tried", step.slot.label());
-        Ok(PostApplyResult {
-            reboot: Some(vec![reason]),
-            reboot_is_the_change: true,
-            ..PostApplyResult::default()
-        })
+        Ok(RebootNeed { reasons: Some(vec![reason]), is_the_change: true })
+    }
+
+    /// Runs the hooks for a committed image. Returns remarks.
+    pub(super) async fn post_apply_image(
+        &self,
+        steps: &[ImageStep],
+    ) -> Result<Vec<String>, Failure> {
+        match steps.first() {
+            Some(step) if self.is_running(step).await? => {
+                let hook_result = self.run_hooks(HookPoint::AfterCommit).await;
+                Ok(hook_result.err().into_iter().collect())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether the image of a step runs and was committed.
+    async fn is_running(&self, step: &ImageStep) -> Result<bool, Failure> {
+        let observation = self.parts.boot.observe().await?;
+        let stage = ImageStage::determine(step, &self.parts.slots.get(), &observation);
+        Ok(stage == ImageStage::Running)
     }
 
     /// Makes sure that nothing boots the slot, unless the slot runs.

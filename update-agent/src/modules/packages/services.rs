@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use super::apt::{MAX_NAMES_PER_COMMAND, PackageTools};
 use super::parse;
-use super::rules::matches_pattern;
+use crate::facts::{AGENT_UNIT, MANAGER_UNIT};
 use crate::model::{Failure, FailureKind, tail};
+use crate::paths::AgentPaths;
 use crate::runner::Command;
 
 /// How long to wait for services that are still starting, and how often to check them.
@@ -17,33 +18,6 @@ const STARTUP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum wait for a restart. After that it continues unobserved.
 const RESTART_TIMEOUT: Duration = Duration::from_mins(2);
-
-/// The agent's own unit. An update of the agent's package stops it when its work is done; it then counts as starting.
-const AGENT_UNIT: &str = "evenkeel-agent.service";
-
-/// Services that are not restarted: that would take down the machine's users, network or containers, or the agent itself.
-const NEVER_RESTARTED: [&str; 20] = [
-    "dbus*",
-    "systemd-logind.service",
-    "user@*",
-    "session-*",
-    "getty@*",
-    "serial-getty@*",
-    "console-getty.service",
-    "container-getty@*",
-    "display-manager.service",
-    "gdm*",
-    "lightdm*",
-    "sddm*",
-    "lxdm*",
-    "xdm*",
-    "slim.service",
-    "greetd.service",
-    "networking.service",
-    "docker*",
-    "containerd*",
-    "evenkeel-agent*",
-];
 
 /// Properties of a unit that are queried from systemd.
 const PROPERTIES: &str =
@@ -95,6 +69,7 @@ impl PackageTools {
         loop {
             let active = self.active_services().await?;
             let missing = before.difference(&active).map(String::as_str);
+            // An update of the agent's package stops the agent when its work is done; it then counts as starting.
             let missing: Vec<&str> = missing.filter(|name| *name != AGENT_UNIT).collect();
             let mut lost = Vec::new();
             let mut is_coming = false;
@@ -130,12 +105,16 @@ impl PackageTools {
         Ok(conditions)
     }
 
-    /// Restarts services that use replaced files, except those that must not be restarted.
-    pub async fn restart_services(&self, names: &[String]) -> RestartResult {
+    /// Restarts services that use replaced files, except those that must not be restarted. The service manager itself is
+    /// re-executed first, which keeps the services running.
+    pub async fn restart_services(&self, paths: &AgentPaths, names: &[String]) -> RestartResult {
+        let (managers, services): (Vec<&String>, Vec<&String>) =
+            names.iter().partition(|name| *name == MANAGER_UNIT);
+        let excluded = self.find_excluded_services(paths, &services).await;
         let (left, restartable): (Vec<&String>, Vec<&String>) =
-            names.iter().partition(|name| is_never_restarted(name));
+            services.into_iter().partition(|name| excluded.contains(*name));
         let mut restarted = RestartResult::default();
-        for name in restartable {
+        for name in managers.into_iter().chain(restartable) {
             match self.restart_service(name).await {
                 Ok(()) => restarted.restarted.push(name.clone()),
                 Err(failure) => {
@@ -155,10 +134,12 @@ impl PackageTools {
     }
 
     async fn restart_service(&self, name: &str) -> Result<(), Failure> {
-        let command = Command::new("systemctl", RESTART_TIMEOUT)
-            .with_arguments(["try-restart", "--no-ask-password", "--", name])
-            .for_change();
-        let output = self.run(&command, FailureKind::Apply).await?;
+        let command = Command::new("systemctl", RESTART_TIMEOUT);
+        let command = match name {
+            MANAGER_UNIT => command.with_arguments(["daemon-reexec"]),
+            _ => command.with_arguments(["try-restart", "--no-ask-password", "--", name]),
+        };
+        let output = self.run(&command.for_change(), FailureKind::Apply).await?;
         if output.succeeded() {
             return Ok(());
         }
@@ -169,10 +150,6 @@ impl PackageTools {
             format!("systemctl {}: {text}", output.describe_status()),
         ))
     }
-}
-
-fn is_never_restarted(name: &str) -> bool {
-    NEVER_RESTARTED.iter().any(|pattern| matches_pattern(pattern, name))
 }
 
 /// Parses the unit names of `systemctl list-units --plain --no-legend`.
@@ -221,7 +198,7 @@ fn unit_condition(unit: &UnitProperties) -> ServiceCondition {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::modules::packages::apt::PackageToolTimeouts;
@@ -257,17 +234,20 @@ demo\\x2dunit.service          loaded active exited  demo
         }
     }
 
-    #[tokio::test]
-    async fn an_agent_stopped_by_its_own_package_is_not_lost() {
+    fn timeouts() -> PackageToolTimeouts {
         let minute = Duration::from_mins(1);
-        let limits = PackageToolTimeouts {
+        PackageToolTimeouts {
             query: minute,
             refresh: minute,
             download: minute,
             apply: minute,
             lock: minute,
-        };
-        let tools = PackageTools::new(Arc::new(StoppingSystem), limits);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_agent_stopped_by_its_own_package_is_not_lost() {
+        let tools = PackageTools::new(Arc::new(StoppingSystem), timeouts());
         let before = BTreeSet::from(["cron.service", AGENT_UNIT].map(str::to_owned));
         let lost = tools.find_lost_services(&before).await.unwrap();
         assert_eq!(lost, ["cron.service (failed)"]);
@@ -314,23 +294,32 @@ demo\\x2dunit.service          loaded active exited  demo
         assert_eq!(names, ["a.service", "b.service"]);
     }
 
-    #[test]
-    fn services_that_users_and_the_agent_need_are_never_restarted() {
-        for name in [
-            "dbus.service",
-            "dbus-broker.service",
-            "systemd-logind.service",
-            "user@1000.service",
-            "getty@tty1.service",
-            "gdm3.service",
-            "networking.service",
-            "containerd.service",
-            "evenkeel-agent.service",
-        ] {
-            assert!(is_never_restarted(name), "{name}");
+    /// Records the calls of systemctl.
+    #[derive(Default)]
+    struct RecordingSystem(Mutex<Vec<String>>);
+
+    #[async_trait::async_trait]
+    impl Runner for RecordingSystem {
+        async fn run(&self, command: &Command) -> Result<Output, RunError> {
+            self.0.lock().unwrap().push(command.to_string());
+            Ok(Output { status: Some(0), ..Output::default() })
         }
-        for name in ["ssh.service", "cron.service", "systemd-journald.service"] {
-            assert!(!is_never_restarted(name), "{name}");
-        }
+    }
+
+    #[tokio::test]
+    async fn the_service_manager_is_re_executed_and_never_restarted() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let system = Arc::new(RecordingSystem::default());
+        let tools = PackageTools::new(Arc::clone(&system) as Arc<dyn Runner>, timeouts());
+        let stale = ["NetworkManager.service", "cron.service", MANAGER_UNIT].map(str::to_owned);
+        let result = tools.restart_services(&paths, &stale).await;
+        assert_eq!(
+            *system.0.lock().unwrap(),
+            ["systemctl daemon-reexec", "systemctl try-restart --no-ask-password -- cron.service"]
+        );
+        assert_eq!(result.restarted, [MANAGER_UNIT, "cron.service"]);
+        assert_eq!(result.remarks.len(), 1);
+        assert!(result.remarks[0].ends_with("by the agent: NetworkManager.service"));
     }
 }

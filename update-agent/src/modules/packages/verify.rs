@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::advice::advice;
-use super::baseline::{PackageBaseline, reboot_reasons_since};
+use super::baseline::PackageBaseline;
 use super::parse::DpkgPackage;
 use super::plan::{PackageStep, StepItem, join_names};
 use super::report::{PackageReport, add_missing};
 use super::{Deb, PackagesModule, apt_log, audit};
 use crate::facts::find_stale_services;
 use crate::model::{Failure, FailureKind, PackageResult, ServiceRule};
-use crate::modules::{PostApplyResult, Verdict};
+use crate::modules::Verdict;
 
 /// Most packages with advice in a reason; for more, a person needs the log anyway.
 const MAX_ADVICE: usize = 5;
@@ -135,29 +135,23 @@ impl PackagesModule {
         }))
     }
 
-    /// Restarts services that use replaced files if the rules require it, and finds out whether a reboot is needed.
-    pub(super) async fn post_apply_packages(
+    /// Restarts services that use replaced files if the rules require it. Returns remarks.
+    pub(super) async fn restart_stale_services(
         &self,
         steps: &[PackageStep],
-        baseline: &PackageBaseline,
         report: &mut PackageReport,
-    ) -> PostApplyResult {
-        let reasons = reboot_reasons_since(&self.paths, &baseline.reboot_requests);
-        let mut after = PostApplyResult {
-            reboot: (!reasons.is_empty()).then_some(reasons),
-            ..PostApplyResult::default()
-        };
+    ) -> Vec<String> {
         let should_restart = steps.iter().any(|step| {
             matches!(step, PackageStep::Install { services, .. } if *services == ServiceRule::Restart)
         });
-        if should_restart && self.services {
-            let stale = find_stale_services(&self.paths).into_iter();
-            let stale: Vec<_> = stale.map(|service| service.name).collect();
-            let restarted = self.tools.restart_services(&stale).await;
-            add_missing(&mut report.restarted_services, restarted.restarted);
-            after.remarks = restarted.remarks;
+        if !should_restart || !self.services {
+            return Vec::new();
         }
-        after
+        let stale = find_stale_services(&self.paths).into_iter();
+        let stale: Vec<_> = stale.map(|service| service.name).collect();
+        let restarted = self.tools.restart_services(&self.paths, &stale).await;
+        add_missing(&mut report.restarted_services, restarted.restarted);
+        restarted.remarks
     }
 }
 
