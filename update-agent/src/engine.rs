@@ -6,6 +6,7 @@
 //! reboots the node if needed.
 
 mod apply;
+mod health;
 mod post_apply;
 mod reboot;
 mod specs;
@@ -17,13 +18,15 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::{Clock, Secret};
 
+use crate::gate::MachineGate;
+use crate::health::HealthChecks;
 use crate::identity;
 use crate::journal::{Journal, JournalEntry, JournalError, JournalPoint, JournalStep, Phase};
 use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
 use crate::modules::{
     AnyDraft, AnyModule, AnyStep, DownloadRetention, FetchProgress, ModuleKind, Readiness,
 };
-use crate::reboot::{RebootControl, RebootGate, RebootTiming};
+use crate::reboot::{RebootControl, RebootTiming};
 
 /// Default time that services get to start after a boot before they are reported as missing.
 const DEFAULT_SETTLING_TIME: Duration = Duration::from_mins(2);
@@ -42,8 +45,10 @@ pub struct EngineParts {
     pub boot_id: String,
     /// Reboots the node.
     pub reboot: Box<dyn RebootControl>,
-    /// Whether the machine lets the agent reboot it.
-    pub reboot_gate: Arc<dyn RebootGate>,
+    /// Whether the machine lets the agent reboot it, and what follows a change.
+    pub machine_gate: Arc<dyn MachineGate>,
+    /// The health checks of the machine.
+    pub health: HealthChecks,
 }
 
 impl std::fmt::Debug for EngineParts {
@@ -92,13 +97,6 @@ impl Engine {
         self
     }
 
-    /// Sets the time that passes before a reboot.
-    #[must_use]
-    pub fn with_reboot_timing(mut self, timing: RebootTiming) -> Self {
-        self.reboot_timing = timing;
-        self
-    }
-
     /// The names of the modules, sorted.
     pub fn module_names(&self) -> Vec<String> {
         let mut names: Vec<_> = self.kinds().map(|kind| kind.name.to_owned()).collect();
@@ -135,10 +133,6 @@ impl Engine {
 
     fn lock_open_reason(&self) -> MutexGuard<'_, String> {
         self.open_reason.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_reboot_check_delay(&self) -> MutexGuard<'_, Option<Duration>> {
-        self.reboot_check_delay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cancels changes that an attempt has prepared and that the next reset would apply. Call it only if no attempt is
@@ -358,6 +352,7 @@ impl Engine {
             }
         }
         entry.baselines = baselines;
+        entry.unhealthy_before = self.find_unhealthy(&entry).await;
         entry.phase = Phase::Applying;
         entry.start_deadline = before;
         self.record_event(&mut entry, EventKind::Began);

@@ -20,7 +20,7 @@ use crate::model::UpdatePlan;
 use crate::modules::Readiness;
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
-use crate::reboot::{RebootGate, RebootObjection};
+use crate::reboot::RebootObjection;
 use crate::runner::Runner;
 
 pub struct GateParts {
@@ -59,6 +59,25 @@ impl Default for GateSettings {
     fn default() -> Self {
         Self { min_battery_percent: 30, min_free: 200 << 20, hook_timeout: Duration::from_mins(5) }
     }
+}
+
+/// The machine's own part in a change that has begun: whether the agent may reboot it now, and what
+/// follows the change. A change takes long, and much may happen on the machine meanwhile, so it is
+/// checked right before each reboot.
+#[async_trait::async_trait]
+pub trait MachineGate: Send + Sync {
+    /// Checks the limits of the machine's owner for a reboot.
+    fn check_limits(&self) -> Result<(), RebootObjection>;
+
+    /// Checks what else delays a reboot: inhibit files, locks of other programs, and hooks. The
+    /// error is a reason that will pass by itself.
+    async fn check_machine(&self) -> Result<(), String>;
+
+    /// Whether a user is logged in, who is warned before a reboot.
+    fn has_logged_in_users(&self) -> bool;
+
+    /// Runs the hooks that follow a finished update. The error is a remark.
+    async fn run_after_update_hooks(&self) -> Result<(), String>;
 }
 
 /// Checks whether the machine lets a prepared change begin.
@@ -100,7 +119,7 @@ impl Gate {
 }
 
 #[async_trait::async_trait]
-impl RebootGate for Gate {
+impl MachineGate for Gate {
     fn check_limits(&self) -> Result<(), RebootObjection> {
         self.parts.owner.may_reboot()
     }
@@ -112,6 +131,12 @@ impl RebootGate for Gate {
 
     fn has_logged_in_users(&self) -> bool {
         self.parts.owner.is_user_logged_in()
+    }
+
+    async fn run_after_update_hooks(&self) -> Result<(), String> {
+        let GateParts { runner, paths, settings, .. } = &self.parts;
+        let deadline = settings.hook_timeout;
+        hooks::run_hooks(HookPoint::AfterUpdate, paths, runner.as_ref(), deadline).await
     }
 }
 

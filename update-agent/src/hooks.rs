@@ -43,6 +43,8 @@ pub enum HookPoint {
     BeforeReboot,
     /// After an image was committed. A failure then changes nothing.
     AfterCommit,
+    /// After an update has finished. A failure then changes nothing.
+    AfterUpdate,
 }
 
 impl HookPoint {
@@ -54,6 +56,7 @@ impl HookPoint {
             Self::BeforeArming => "/etc/evenkeel/hooks/before-arming.d",
             Self::BeforeReboot => "/etc/evenkeel/hooks/before-reboot.d",
             Self::AfterCommit => "/etc/evenkeel/hooks/after-commit.d",
+            Self::AfterUpdate => "/etc/evenkeel/hooks/after-update.d",
         }
     }
 }
@@ -88,29 +91,39 @@ impl ProgramFolder {
         runner: &dyn Runner,
         deadline: Duration,
     ) -> Result<(), String> {
-        let Self { folder, kind } = self;
         for name in self.list_programs(paths)? {
-            let command = Command::new(format!("{folder}/{name}"), deadline);
-            let output = match runner.run(&command).await {
-                Ok(output) => output,
-                Err(RunError::Deadline { output: partial_output, .. }) => {
-                    let late = format!("the {kind} {name} did not answer in time");
-                    return Err(with_output(late, &partial_output));
-                }
-                Err(error) => return Err(format!("the {kind} {name} cannot be run: {error}")),
-            };
-            let answer = match output.status {
-                Some(0) => continue,
-                Some(EXIT_NOT_YET) => format!("the {kind} {name} is not ready"),
-                _ => format!("the {kind} {name} {}", output.describe_status()),
-            };
-            return Err(with_output(answer, &output.combined_output()));
+            self.run_program(&name, runner, deadline).await?;
         }
         Ok(())
     }
 
+    /// Runs one of the programs; the error contains its output.
+    pub async fn run_program(
+        self,
+        name: &str,
+        runner: &dyn Runner,
+        deadline: Duration,
+    ) -> Result<(), String> {
+        let Self { folder, kind } = self;
+        let command = Command::new(format!("{folder}/{name}"), deadline);
+        let output = match runner.run(&command).await {
+            Ok(output) => output,
+            Err(RunError::Deadline { output: partial_output, .. }) => {
+                let late = format!("the {kind} {name} did not answer in time");
+                return Err(with_output(late, &partial_output));
+            }
+            Err(error) => return Err(format!("the {kind} {name} cannot be run: {error}")),
+        };
+        let answer = match output.status {
+            Some(0) => return Ok(()),
+            Some(EXIT_NOT_YET) => format!("the {kind} {name} is not ready"),
+            _ => format!("the {kind} {name} {}", output.describe_status()),
+        };
+        Err(with_output(answer, &output.combined_output()))
+    }
+
     /// Names of the programs. Fails if users other than root could have added a program.
-    fn list_programs(self, paths: &AgentPaths) -> Result<Vec<String>, String> {
+    pub fn list_programs(self, paths: &AgentPaths) -> Result<Vec<String>, String> {
         let Self { folder, kind } = self;
         let unreadable =
             |error: io::Error| format!("the {kind}s in {folder} cannot be read: {error}");

@@ -63,6 +63,9 @@ pub struct JournalEntry {
     /// What each module recorded right before the change.
     #[serde(default)]
     pub baselines: ModuleParts,
+    /// Names of the health checks that failed right before the change; `None` if they were not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unhealthy_before: Option<Vec<String>>,
     /// Duration of the completed phases.
     #[serde(default)]
     pub spans: Vec<PhaseSpan>,
@@ -161,6 +164,7 @@ impl JournalEntry {
             start_deadline: None,
             remarks: Vec::new(),
             baselines: ModuleParts::default(),
+            unhealthy_before: None,
             spans: Vec::new(),
             reboot_requests: 0,
             last_reboot_request: None,

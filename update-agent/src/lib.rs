@@ -19,6 +19,7 @@ pub mod gate;
 pub mod grants;
 #[cfg(feature = "halt-points")]
 pub mod halt;
+pub mod health;
 pub mod history;
 pub mod hooks;
 pub mod identity;

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::engine::{self, Engine};
 use crate::facts::FactsReader;
 use crate::gate::{Gate, GateParts};
+use crate::health::HealthChecks;
 use crate::journal::Journal;
 use crate::link::{GrpcLink, ServerLink, TimeFloor, Trust};
 use crate::model::Failure;
@@ -190,11 +191,19 @@ impl<'a> ModuleRegistry<'a> {
             clock: Arc::clone(&self.clock),
             boot_id: os::boot_id(),
             reboot: self.reboot_control(),
-            reboot_gate: Arc::new(self.build_gate()),
+            machine_gate: Arc::new(self.build_gate()),
+            health: self.health_checks(),
         };
         Engine::new(parts)
             .with_settling_time(self.config.reboot.services_timeout)
             .with_reboot_timing(self.config.reboot_timing())
+    }
+
+    /// The health checks. Units of the system around another root are not checked.
+    fn health_checks(&self) -> HealthChecks {
+        let units = &self.config.image.health.units;
+        let units = if self.has_systemd() { units.clone() } else { Vec::new() };
+        HealthChecks::new(self.paths.clone(), Arc::clone(&self.runner), units)
     }
 
     /// The reboot control. The agent does not reboot the system around another root.

@@ -55,21 +55,6 @@ impl RebootObjection {
     }
 }
 
-/// The machine's own decision whether the agent may reboot it now. It is made right before each
-/// reboot: a change takes long, and much may happen on the machine meanwhile.
-#[async_trait::async_trait]
-pub trait RebootGate: Send + Sync {
-    /// Checks the limits of the machine's owner.
-    fn check_limits(&self) -> Result<(), RebootObjection>;
-
-    /// Checks what else delays a reboot: inhibit files, locks of other programs, and hooks. The
-    /// error is a reason that will pass by itself.
-    async fn check_machine(&self) -> Result<(), String>;
-
-    /// Whether a user is logged in, who is warned before a reboot.
-    fn has_logged_in_users(&self) -> bool;
-}
-
 /// Reboots the node.
 #[async_trait::async_trait]
 pub trait RebootControl: Send + Sync {

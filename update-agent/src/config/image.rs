@@ -44,7 +44,8 @@ pub enum WatchdogPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthConfig {
-    /// Units of systemd that must be active.
+    /// Units of systemd that must be active. They are also compared before and after a change of
+    /// packages.
     pub units: Vec<String>,
     /// Whether the server must be reached, if it was reached within the hour before.
     pub server: bool,

@@ -205,8 +205,7 @@ impl Engine {
     /// Verifies the node. After a reboot in the middle of the change, a problem may disappear while services start, unless
     /// a module says that it is final.
     pub(super) async fn verify_modules(&self, entry: &mut JournalEntry) -> Verdict {
-        let began = last_event(entry, &EventKind::Began);
-        let booted = began.is_some_and(|began| began.boot_id != self.parts.boot_id);
+        let booted = self.has_booted_since_begin(entry);
         let until = booted.then(|| Instant::now() + self.settling_time);
         loop {
             let verdict = self.verify_modules_once(entry).await;
@@ -219,6 +218,11 @@ impl Engine {
                 _ => return verdict,
             }
         }
+    }
+
+    pub(super) fn has_booted_since_begin(&self, entry: &JournalEntry) -> bool {
+        let began = last_event(entry, &EventKind::Began);
+        began.is_some_and(|began| began.boot_id != self.parts.boot_id)
     }
 
     async fn verify_modules_once(&self, entry: &mut JournalEntry) -> Verdict {

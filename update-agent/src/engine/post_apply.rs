@@ -91,10 +91,16 @@ impl Engine {
         if let Some(failure) = verdict.problem.take() {
             return self.revert_or_fail(entry, failure, verdict).await;
         }
+        let has_booted = self.has_booted_since_begin(&entry);
+        if let Some(failure) = self.find_health_problem(&mut entry, has_booted).await {
+            return self.revert_or_fail(entry, failure, verdict).await;
+        }
         if entry.reboot_is_the_change {
             // Post-apply work has a result only now, after the reboot.
             self.run_module_post_apply(&mut entry).await;
         }
+        let hook_result = self.parts.machine_gate.run_after_update_hooks().await;
+        add_missing(&mut entry.remarks, hook_result.err());
         self.end(entry, EventKind::Finished)
     }
 }

@@ -1,6 +1,7 @@
 //! Reboots the node after a change: waits until the machine lets it go down, requests the reboot, and resumes in the next
 //! boot.
 
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -10,6 +11,7 @@ use super::{Engine, last_event};
 use crate::journal::{JournalEntry, JournalError, Phase, RebootDelay};
 use crate::model::{EventKind, Failure, FailureKind, RebootRule};
 use crate::modules::TryKind;
+use crate::reboot::RebootTiming;
 
 /// The agent requests a reboot of the node at most this often in one attempt.
 const MAX_REBOOT_REQUESTS: u32 = 3;
@@ -28,6 +30,13 @@ enum RebootReadiness {
 }
 
 impl Engine {
+    /// Sets the time that passes before a reboot.
+    #[must_use]
+    pub fn with_reboot_timing(mut self, timing: RebootTiming) -> Self {
+        self.reboot_timing = timing;
+        self
+    }
+
     /// Begins the reboot that the change needs. If the machine delays it, the attempt stays open. If the node must not
     /// reboot, the attempt ends without it.
     pub(super) async fn begin_reboot(
@@ -87,6 +96,10 @@ impl Engine {
         self.lock_reboot_check_delay().take()
     }
 
+    fn lock_reboot_check_delay(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.reboot_check_delay.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the node may reboot now. Everything is checked at each call: a change takes long, and much may happen on
     /// the machine meanwhile.
     async fn check_reboot(&self, entry: &JournalEntry) -> RebootReadiness {
@@ -94,7 +107,7 @@ impl Engine {
             let why = "the policy does not allow the agent to reboot the node";
             return RebootReadiness::Refused(why.to_owned());
         }
-        let objection = self.parts.reboot_gate.check_limits().err();
+        let objection = self.parts.machine_gate.check_limits().err();
         if let Some(objection) = &objection
             // Nothing may delay a reboot that applies the change: any other reset would apply it, too.
             && (entry.reboot_is_the_change || !objection.is_temporary)
@@ -136,7 +149,7 @@ impl Engine {
         if let Some(who) = self.find_concurrent_change(entry, TryKind::First).await {
             return Some(who);
         }
-        self.parts.reboot_gate.check_machine().await.err()
+        self.parts.machine_gate.check_machine().await.err()
     }
 
     fn is_delay_over(&self, entry: &JournalEntry) -> bool {
@@ -199,7 +212,7 @@ impl Engine {
                 return Ok((!left.is_zero()).then_some((due, left)));
             }
         }
-        if warning_time.is_zero() || !self.parts.reboot_gate.has_logged_in_users() {
+        if warning_time.is_zero() || !self.parts.machine_gate.has_logged_in_users() {
             return Ok(None);
         }
         let due =

@@ -56,6 +56,7 @@ async fn each_hook_point_has_its_own_folder() {
         HookPoint::BeforeArming,
         HookPoint::BeforeReboot,
         HookPoint::AfterCommit,
+        HookPoint::AfterUpdate,
     ];
     let paths = AgentPaths::new(root.path(), None);
     for point in points {

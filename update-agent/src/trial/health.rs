@@ -1,6 +1,6 @@
-//! Health of the running image: its units are active, the owner's health checks succeed, and the
-//! server can be reached.
+//! Health of the running image: the machine's health checks succeed, and the server can be reached.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::chain;
@@ -8,23 +8,12 @@ use tokio::time::Instant;
 
 use super::TrialParts;
 use crate::facts::Facts;
-use crate::hooks::{ProgramFolder, to_one_line};
+use crate::health::HealthChecks;
 use crate::journal::FileJournal;
 use crate::link::{LinkError, PollQuery, ServerLink};
-use crate::runner::Command;
-
-/// Time limit for `systemctl`. systemd answers at once or not at all.
-const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Time limit of each health check.
-const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Minimum time between two polls of the server: many nodes may be on trial at once.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The health checks; the rules of hooks apply.
-const HEALTH_CHECKS: ProgramFolder =
-    ProgramFolder { folder: "/etc/evenkeel/health.d", kind: "health check" };
 
 /// Why the server cannot be reached.
 pub(super) struct ServerUnreachable {
@@ -37,6 +26,7 @@ pub(super) struct ServerUnreachable {
 /// Runs the health checks repeatedly.
 pub(super) struct HealthMonitor<'a> {
     parts: &'a TrialParts,
+    checks: HealthChecks,
     /// Facts for the server: empty, because an image on trial must not be reported yet.
     facts: Facts,
     /// When the server last answered; `None` if the last poll failed.
@@ -45,7 +35,9 @@ pub(super) struct HealthMonitor<'a> {
 
 impl<'a> HealthMonitor<'a> {
     pub fn new(parts: &'a TrialParts) -> Self {
-        Self { parts, facts: Facts::default(), last_answer: None }
+        let TrialParts { paths, runner, health, .. } = parts;
+        let checks = HealthChecks::new(paths.clone(), Arc::clone(runner), health.units.clone());
+        Self { parts, checks, facts: Facts::default(), last_answer: None }
     }
 
     /// Whether the image must reach the server.
@@ -56,9 +48,7 @@ impl<'a> HealthMonitor<'a> {
     /// Checks the image itself.
     pub async fn check_image(&self) -> Result<(), String> {
         self.server_link()?;
-        self.check_units().await?;
-        let TrialParts { paths, runner, .. } = self.parts;
-        HEALTH_CHECKS.run_all(paths, runner.as_ref(), HEALTH_CHECK_TIMEOUT).await
+        self.checks.check().await
     }
 
     fn server_link(&self) -> Result<&'a dyn ServerLink, String> {
@@ -68,33 +58,6 @@ impl<'a> HealthMonitor<'a> {
                 Err(format!("the agent of the image has no link to the server: {reason}"))
             }
         }
-    }
-
-    async fn check_units(&self) -> Result<(), String> {
-        let units = &self.parts.health.units;
-        if units.is_empty() {
-            return Ok(());
-        }
-        // One line per unit, in order. The exit status is 0 if at least one of them is active
-        // (systemctl(1)).
-        let command = Command::new("systemctl", SYSTEMCTL_TIMEOUT)
-            .with_arguments(["is-active", "--"])
-            .with_arguments(units.iter().cloned());
-        let result = self.parts.runner.run(&command).await;
-        let output =
-            result.map_err(|error| format!("cannot check the units: {}", chain(&error)))?;
-        let mut states = output.stdout.lines().map(str::trim);
-        for unit in units {
-            match states.next() {
-                Some("active") => {}
-                Some(state) => return Err(format!("the unit {unit} is {}", to_one_line(state))),
-                None => {
-                    let message = to_one_line(&output.combined_output());
-                    return Err(format!("systemctl does not know the unit {unit}: {message}"));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Checks that the server can be reached, if it must be, with a poll whose decision is ignored.

@@ -1,5 +1,5 @@
 //! The whole agent, from the server's decision to the changed package, with one side replaced: either the system below it
-//! and the server (`attempts`, `doctor`, `facts`, `history`, `image_failures`, `image_hooks`, `image_steps`, `long_poll`,
+//! and the server (`attempts`, `doctor`, `facts`, `health`, `history`, `image_failures`, `image_hooks`, `image_steps`, `long_poll`,
 //! `offline`, `plan`, `reboot`, `reboot_delay`, `resume`, `text_module`, `unused`, `waiting`, `watchdog`) or only the machine at the other end of the connection
 //! (`certificates`, `image_stream`, `image_web`, `link`, `proxy`).
 
@@ -9,6 +9,7 @@ mod attempts;
 mod certificates;
 mod doctor;
 mod facts;
+mod health;
 mod history;
 mod image_failures;
 mod image_hooks;

@@ -2,7 +2,6 @@
 //! change.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -210,13 +209,7 @@ async fn a_reboot_by_a_person_ends_the_delay() {
 async fn a_hook_delays_the_reboot_after_a_change_of_packages() {
     let node = node_that_must_reboot();
     let hook = "/etc/evenkeel/hooks/before-reboot.d/10-drain";
-    let file = node.paths().inside(hook);
-    let folder = file.parent().unwrap();
-    fs::create_dir_all(folder).unwrap();
-    fs::write(&file, "#!/bin/sh\n").unwrap();
-    for path in folder.ancestors().take(3).chain([file.as_path()]) {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    node.add_program(hook);
     node.packages().program_status.insert(hook.into(), 75);
     assert_delayed(&node, "the hook 10-drain is not ready").await;
     node.packages().program_status.clear();

@@ -14,6 +14,7 @@ use evenkeel_update_agent::durable::FileError;
 use evenkeel_update_agent::engine::{self, Engine};
 use evenkeel_update_agent::facts::FactsReader;
 use evenkeel_update_agent::gate::{Gate, GateParts, GateSettings};
+use evenkeel_update_agent::health::HealthChecks;
 use evenkeel_update_agent::journal::{
     FileJournal, Journal, JournalEntry as Attempt, JournalError, JournalPoint,
 };
@@ -305,7 +306,8 @@ impl ImageNode {
             clock: clock.clone(),
             boot_id: format!("boot-{boots}"),
             reboot: Box::new(self.machine.clone()),
-            reboot_gate: machine.clone(),
+            machine_gate: machine.clone(),
+            health: HealthChecks::new(self.paths(), machine.clone(), Vec::new()),
         });
         let gate = Gate::new(GateParts {
             owner: Arc::clone(&owner),

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use evenkeel_update_agent::gate::Gate;
+use evenkeel_update_agent::gate::{Gate, MachineGate};
 use evenkeel_update_agent::model::{Failure, FailureKind};
-use evenkeel_update_agent::reboot::{RebootControl, RebootGate, RebootObjection};
+use evenkeel_update_agent::reboot::{RebootControl, RebootObjection};
 
 use super::link::FakeLink;
 use super::system::FakeSystem;
@@ -52,13 +52,13 @@ impl FakeMachine {
 }
 
 /// The real gate, and what a test lets the machine object.
-pub struct FakeRebootGate {
+pub struct FakeMachineGate {
     pub machine: FakeMachine,
     pub gate: Gate,
 }
 
 #[async_trait::async_trait]
-impl RebootGate for FakeRebootGate {
+impl MachineGate for FakeMachineGate {
     fn check_limits(&self) -> Result<(), RebootObjection> {
         let objection = self.machine.state().owner_objection.clone();
         objection.map_or_else(|| self.gate.check_limits(), Err)
@@ -74,6 +74,10 @@ impl RebootGate for FakeRebootGate {
 
     fn has_logged_in_users(&self) -> bool {
         self.machine.state().has_users
+    }
+
+    async fn run_after_update_hooks(&self) -> Result<(), String> {
+        self.gate.run_after_update_hooks().await
     }
 }
 

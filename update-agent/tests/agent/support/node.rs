@@ -1,5 +1,7 @@
 //! A node: a folder, a fake system and a fake server. Agents start and end on it.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use evenkeel_update_agent::agent::{Agent, AgentError, AgentParts, Intervals, Shu
 use evenkeel_update_agent::engine::{self, Engine};
 use evenkeel_update_agent::facts::FactsReader;
 use evenkeel_update_agent::gate::{Gate, GateParts, GateSettings};
+use evenkeel_update_agent::health::HealthChecks;
 use evenkeel_update_agent::journal::{FileJournal, Journal};
 use evenkeel_update_agent::model::{
     AttemptEvent, ModuleParts, PackageMode, PackageRequirement, PackageRules, PackageSpec,
@@ -24,7 +27,7 @@ use evenkeel_update_agent::paths::AgentPaths;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{FakeLink, FakeServer};
-use super::machine::{self, FakeMachine, FakeRebootGate};
+use super::machine::{self, FakeMachine, FakeMachineGate};
 use super::manager::FakeServiceManager;
 use super::system::{self, FakeSystem};
 
@@ -130,6 +133,19 @@ impl TestNode {
         self.machine().boots += 1;
     }
 
+    /// Adds a program of the machine's owner: a hook or a health check. `FakePackages::program_status` has its status.
+    pub fn add_program(&self, path: &str) {
+        let file = self.paths().inside(path);
+        let folder = file.parent().unwrap();
+        fs::create_dir_all(folder).unwrap();
+        fs::write(&file, "#!/bin/sh\n").unwrap();
+        let evenkeel = self.paths().inside("/etc/evenkeel");
+        let folders = folder.ancestors().take_while(|folder| folder.starts_with(&evenkeel));
+        for path in folders.chain([file.as_path()]) {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+
     /// The files in the agent's state folder, without those that every agent writes: the history, the status and the
     /// versions of the packages.
     pub fn state_files(&self) -> Vec<String> {
@@ -192,7 +208,8 @@ impl TestNode {
             clock: clock.clone(),
             boot_id: machine.boot_id(),
             reboot: Box::new(machine.clone()),
-            reboot_gate: Arc::new(FakeRebootGate { machine, gate: gate() }),
+            machine_gate: Arc::new(FakeMachineGate { machine, gate: gate() }),
+            health: HealthChecks::new(self.paths(), self.system.clone(), Vec::new()),
         });
         let gate = gate();
         Agent::new(AgentParts {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_kit::TestClock;
+use evenkeel_update_agent::gate::MachineGate;
 use evenkeel_update_agent::model::{Failure, FailureKind, ImageSpec, Sha256};
 use evenkeel_update_agent::modules::image::ImageFiles;
 use evenkeel_update_agent::modules::image::boot_control::BootControl;
@@ -15,7 +16,7 @@ use evenkeel_update_agent::modules::image::slots::{
 };
 use evenkeel_update_agent::modules::image::spool::{SpoolProgress, SpooledImage};
 use evenkeel_update_agent::modules::image::unpack::ImageFormat;
-use evenkeel_update_agent::reboot::{RebootControl, RebootGate, RebootObjection};
+use evenkeel_update_agent::reboot::{RebootControl, RebootObjection};
 use evenkeel_update_agent::runner::{Command, Output, RunError, Runner};
 use evenkeel_update_agent::trial::Reset;
 use tokio::sync::Notify;
@@ -353,7 +354,7 @@ impl RebootControl for SlotMachine {
 }
 
 #[async_trait::async_trait]
-impl RebootGate for SlotMachine {
+impl MachineGate for SlotMachine {
     fn check_limits(&self) -> Result<(), RebootObjection> {
         let objection = self.state().owner_objection.clone();
         objection.map_or(Ok(()), |reason| Err(RebootObjection::temporary(reason)))
@@ -365,6 +366,10 @@ impl RebootGate for SlotMachine {
 
     fn has_logged_in_users(&self) -> bool {
         panic!("no user delays the reset into an armed slot")
+    }
+
+    async fn run_after_update_hooks(&self) -> Result<(), String> {
+        Ok(())
     }
 }
 

@@ -69,6 +69,8 @@ pub struct FakePackages {
     pub inhibited_meanwhile: bool,
     /// Exit status of the owner's programs, by their path; 0 for the others.
     pub program_status: BTreeMap<String, i32>,
+    /// The same, changed by an installation.
+    pub program_status_after_install: BTreeMap<String, i32>,
     /// An installation takes this long, on this clock.
     pub install_duration: Option<(TestClock, TimeDelta)>,
     /// The next installation hangs after the first package was unpacked.
@@ -308,6 +310,8 @@ impl FakeSystem {
             clock.advance(*time);
         }
         packages.audit = format!("{}{}", packages.audit, packages.audit_after_install);
+        let changed = std::mem::take(&mut packages.program_status_after_install);
+        packages.program_status.extend(changed);
         if packages.inhibited_meanwhile {
             let folder = self.root.join("etc/evenkeel");
             fs::create_dir_all(&folder).unwrap();
