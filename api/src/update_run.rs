@@ -189,6 +189,13 @@ pub struct OsUpdateRunReport {
     pub restarted_services: Vec<String>,
     /// Whether the node still required a reboot at the end of the run.
     pub reboot_required: bool,
+    /// Why the change required a reboot, as text, for example which packages request it; empty if
+    /// it did not.
+    pub reboot_reasons: Vec<String>,
+    /// Release of the running kernel before the change; empty if it is unknown.
+    pub kernel_before: String,
+    /// Release of the running kernel at the end of the run; empty if it is unknown.
+    pub kernel_after: String,
 }
 
 /// Duration and downloaded bytes of one phase of a run.

@@ -43,6 +43,8 @@ pub struct EngineParts {
     pub clock: Arc<dyn Clock>,
     /// ID of the current boot.
     pub boot_id: String,
+    /// Release of the running kernel; empty if the kernel does not belong to the managed root.
+    pub kernel_release: String,
     /// Reboots the node.
     pub reboot: Box<dyn RebootControl>,
     /// Whether the machine lets the agent reboot it, and what follows a change.
@@ -353,6 +355,7 @@ impl Engine {
         }
         entry.baselines = baselines;
         entry.unhealthy_before = self.find_unhealthy(&entry).await;
+        entry.kernel_before.clone_from(&self.parts.kernel_release);
         entry.phase = Phase::Applying;
         entry.start_deadline = before;
         self.record_event(&mut entry, EventKind::Began);
@@ -434,6 +437,9 @@ impl Engine {
         if let Some(begun) = last_event(&entry, &EventKind::VerifyBegun) {
             let begun = begun.at;
             entry.add_phase_time("verify", (begun, self.now()), 0);
+        }
+        if last_event(&entry, &EventKind::Began).is_some() {
+            entry.kernel_after.clone_from(&self.parts.kernel_release);
         }
         entry.phase = Phase::Ended;
         self.record_event(&mut entry, kind);

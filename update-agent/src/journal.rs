@@ -83,6 +83,12 @@ pub struct JournalEntry {
     /// Why the change needs a reboot; empty if it does not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reboot_reasons: Vec<String>,
+    /// Release of the kernel that ran right before the change; empty if it is unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kernel_before: String,
+    /// Release of the kernel that ran at the end of the attempt, if it has changed the node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kernel_after: String,
     /// The boot that a pending reboot ends; empty if none is pending.
     #[serde(default)]
     pub boot_id: String,
@@ -171,6 +177,8 @@ impl JournalEntry {
             reboot_delay: None,
             announced_reboot: None,
             reboot_reasons: Vec::new(),
+            kernel_before: String::new(),
+            kernel_after: String::new(),
             boot_id: String::new(),
             reboot_required: false,
             reboot_is_the_change: false,
@@ -223,6 +231,9 @@ impl JournalEntry {
             phases: self.spans.clone(),
             remarks: self.remarks.iter().take(MAX_REMARKS).cloned().collect(),
             reboot_required: self.reboot_required,
+            reboot_reasons: self.reboot_reasons.clone(),
+            kernel_before: self.kernel_before.clone(),
+            kernel_after: self.kernel_after.clone(),
             modules: self.reports.clone(),
         };
         (report != RunReport::default()).then_some(report)

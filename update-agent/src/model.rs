@@ -150,6 +150,12 @@ pub struct RunReport {
     pub remarks: Vec<String>,
     /// Whether the node still needs a reboot.
     pub reboot_required: bool,
+    /// Why the change needed a reboot.
+    pub reboot_reasons: Vec<String>,
+    /// Release of the running kernel before the change; empty if it is unknown.
+    pub kernel_before: String,
+    /// Release of the running kernel at the end.
+    pub kernel_after: String,
     pub modules: ModuleParts,
 }
 

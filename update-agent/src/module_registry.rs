@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::agent::ShutdownGuard;
 use crate::config::Config;
 use crate::engine::{self, Engine};
-use crate::facts::FactsReader;
+use crate::facts::{FactsReader, reboot};
 use crate::gate::{Gate, GateParts};
 use crate::health::HealthChecks;
 use crate::journal::Journal;
@@ -190,6 +190,7 @@ impl<'a> ModuleRegistry<'a> {
             journal,
             clock: Arc::clone(&self.clock),
             boot_id: os::boot_id(),
+            kernel_release: reboot::own_kernel_release(self.paths).unwrap_or_default(),
             reboot: self.reboot_control(),
             machine_gate: Arc::new(self.build_gate()),
             health: self.health_checks(),

@@ -304,6 +304,9 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
         "preservedConffiles": ["/etc/curlrc"],
         "restartedServices": ["ssh.service"],
         "rebootRequired": true,
+        "rebootReasons": ["linux-image-amd64 asks for it"],
+        "kernelBefore": "6.1.0-40-amd64",
+        "kernelAfter": "6.1.0-41-amd64",
     });
     let log_lines: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
     failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", log_lines.concat()));
@@ -312,6 +315,8 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     let text = cli.run("evenkeel run get osupdaterun-00000001").await;
     for expected in [
         "reboot    still required\n",
+        "kernel    6.1.0-40-amd64 -> 6.1.0-41-amd64\n",
+        "Reasons for the reboot:\nREASON\nlinux-image-amd64 asks for it\n",
         "PHASE     DURATION  DOWNLOADED\ndownload  12.3s     12.0 MB\napply     2m 5s     -\n",
         "Remarks:\nREMARK\ncron.service was left as it was\n",
         "Configuration files with local changes, not replaced:\nFILE\n/etc/curlrc\n",
@@ -328,6 +333,8 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
         "  durations: download 12.3s (12.0 MB), apply 2m 5s\n",
         "  not replaced: /etc/curlrc\n",
         "  remark: cron.service was left as it was\n",
+        "  reboot required: linux-image-amd64 asks for it\n",
+        "  kernel: 6.1.0-40-amd64 -> 6.1.0-41-amd64\n",
         "  a reboot is still required\n",
     ] {
         assert!(watched.contains(expected), "{expected:?} in {watched}");

@@ -33,6 +33,12 @@ pub struct RunReport {
     pub restarted_services: Vec<String>,
     /// Whether the node still needs a reboot.
     pub reboot_required: bool,
+    /// Why the change needed a reboot.
+    pub reboot_reasons: Vec<String>,
+    /// Release of the kernel that ran before the change; empty if it is unknown.
+    pub kernel_before: String,
+    /// Release of the kernel that ran at the end.
+    pub kernel_after: String,
 }
 
 /// Duration of a phase, and how much it downloaded.
@@ -59,6 +65,9 @@ impl RunReport {
             preserved_conffiles: cut_list(&self.preserved_conffiles, MAX_NAMES, MAX_NAME_BYTES),
             restarted_services: cut_list(&self.restarted_services, MAX_NAMES, MAX_NAME_BYTES),
             reboot_required: self.reboot_required,
+            reboot_reasons: cut_list(&self.reboot_reasons, MAX_REMARKS, MAX_REMARK_BYTES),
+            kernel_before: cut(&storable(&self.kernel_before), MAX_NAME_BYTES),
+            kernel_after: cut(&storable(&self.kernel_after), MAX_NAME_BYTES),
         }
     }
 }
@@ -88,6 +97,9 @@ mod tests {
             preserved_conffiles: vec!["/etc/\0".into()],
             restarted_services: vec!["s".into(); 501],
             reboot_required: true,
+            reboot_reasons: vec!["r".repeat(10_000); 1_000],
+            kernel_before: "k".repeat(1_000),
+            kernel_after: "6.1\0".into(),
         };
         let truncated = report.truncated();
         assert_eq!(truncated.phases.len(), 50);
@@ -99,6 +111,9 @@ mod tests {
         assert_eq!(truncated.preserved_conffiles, ["/etc/\u{fffd}"]);
         assert_eq!(truncated.restarted_services[199], "… and 302 more [cut]");
         assert!(truncated.reboot_required);
+        assert_eq!(truncated.reboot_reasons.len(), 100);
+        assert!(truncated.kernel_before.len() <= 256);
+        assert_eq!(truncated.kernel_after, "6.1\u{fffd}");
         assert_eq!(truncated.clone().truncated(), truncated, "truncation is idempotent");
     }
 

@@ -96,6 +96,9 @@ fn run_report(account: &RunReport) -> OsUpdateRunReport {
         preserved_conffiles: account.preserved_conffiles.clone(),
         restarted_services: account.restarted_services.clone(),
         reboot_required: account.reboot_required,
+        reboot_reasons: account.reboot_reasons.clone(),
+        kernel_before: account.kernel_before.clone(),
+        kernel_after: account.kernel_after.clone(),
     }
 }
 

@@ -97,6 +97,10 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
         preserved_conffiles: vec!["/etc/curlrc".into()],
         restarted_services: vec!["ssh.service".into()],
         reboot_required: true,
+        reboot_reasons: vec!["linux-image-amd64 asks for it".into()],
+        kernel_before: "6.1.0-40-amd64".into(),
+        kernel_after: "6.1.0-41-amd64".into(),
+        ..RunReport::default()
     };
     for _ in 0..2 {
         let request =
@@ -113,6 +117,9 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
     assert_eq!(stored.preserved_conffiles, ["/etc/curlrc"]);
     assert_eq!(stored.restarted_services, ["ssh.service"]);
     assert!(stored.reboot_required);
+    assert_eq!(stored.reboot_reasons, ["linux-image-amd64 asks for it"]);
+    let kernels = (stored.kernel_before.as_str(), stored.kernel_after.as_str());
+    assert_eq!(kernels, ("6.1.0-40-amd64", "6.1.0-41-amd64"));
 }
 
 #[tokio::test]
@@ -124,7 +131,9 @@ async fn an_oversized_run_report_is_cut_and_the_end_is_stored() {
         remarks: vec!["\0r".repeat(1_000); 1_000],
         preserved_conffiles: vec!["f".repeat(5_000); 300],
         restarted_services: vec!["s".into(); 10_000],
-        reboot_required: false,
+        reboot_reasons: vec!["r".repeat(5_000); 300],
+        kernel_before: "k".repeat(100_000),
+        ..RunReport::default()
     };
     let failed = Kind::Failed(Failed {
         kind: FailureKind::Limits.into(),

@@ -64,6 +64,10 @@ fn detail_lines(record: &AttemptRecord) -> Vec<String> {
         lines.push(phases.join(", "));
     }
     lines.extend(record.results.iter().cloned());
+    if report.kernel_before != report.kernel_after {
+        lines.push(format!("kernel {} -> {}", report.kernel_before, report.kernel_after));
+    }
+    lines.extend(report.reboot_reasons.iter().map(|reason| format!("reboot required: {reason}")));
     if report.reboot_required {
         lines.push("reboot still required".to_owned());
     }
@@ -116,6 +120,9 @@ mod tests {
                 phases: vec![span("download", 61_000, 1_500_000), span("apply", 90, 0)],
                 remarks: vec!["mark:\nno".into()],
                 reboot_required: true,
+                reboot_reasons: vec!["linux-image-amd64 asks for it".into()],
+                kernel_before: "6.1.0-40-amd64".into(),
+                kernel_after: "6.1.0-41-amd64".into(),
                 ..RunReport::default()
             },
         };
@@ -126,6 +133,8 @@ mod tests {
              app is half-configured\n    \
              download 1 min 1 s (1.5 MB), apply 90 ms\n    \
              restarted: app.service\n    \
+             kernel 6.1.0-40-amd64 -> 6.1.0-41-amd64\n    \
+             reboot required: linux-image-amd64 asks for it\n    \
              reboot still required\n    \
              mark:\n    \
              no\n"

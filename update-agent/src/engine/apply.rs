@@ -18,7 +18,7 @@ const VERIFY_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const CONCURRENT_CHANGE: &str = "another program is changing what the update has begun to change";
 
 /// Baseline of a module that recorded none.
-static EMPTY_BASELINE: Value = Value::Null;
+pub(super) static EMPTY_BASELINE: Value = Value::Null;
 
 impl Engine {
     /// Takes the remaining steps, verifies their result, reboots the node if needed, and ends the attempt. Also resumes an

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::apply::add_missing;
-use super::{Engine, last_event};
+use super::apply::{EMPTY_BASELINE, add_missing};
+use super::{Engine, all_steps, last_event};
 use crate::journal::{JournalEntry, JournalError, Phase, RebootDelay};
 use crate::model::{EventKind, Failure, FailureKind, RebootRule};
 use crate::modules::TryKind;
@@ -69,6 +69,7 @@ impl Engine {
                 let begun = begun.at;
                 entry.add_phase_time("reboot", (begun, self.now()), 0);
             }
+            self.check_after_reboot(&mut entry).await;
             return self.verify(entry).await;
         }
         if !self.is_reboot_due(&entry) {
@@ -88,6 +89,33 @@ impl Engine {
             }
             RebootReadiness::Ready => self.request_reboot(entry).await,
         }
+    }
+
+    /// Adds a remark if the node still needs a reboot in the next boot, for example because the new kernel does not run.
+    async fn check_after_reboot(&self, entry: &mut JournalEntry) {
+        if entry.reboot_is_the_change {
+            // The verification finds out whether the image runs.
+            return;
+        }
+        let steps = all_steps(entry);
+        let mut reasons = Vec::new();
+        for module in self.involved_modules(entry) {
+            // Compared with no baseline: the reboot was to remove older reasons as well.
+            match module.find_reboot_need(&steps, &EMPTY_BASELINE).await {
+                Ok(need) => reasons.extend(need.reasons.unwrap_or_default()),
+                Err(failure) => {
+                    tracing::warn!(error = %failure, "cannot determine whether the node needs another reboot");
+                }
+            }
+        }
+        if reasons.is_empty() {
+            return;
+        }
+        entry.reboot_required = true;
+        let reasons = reasons.join(", ");
+        tracing::warn!(attempt = %entry.attempt, reasons, "the node has rebooted and still needs a reboot");
+        let remark = format!("the node has rebooted and still needs a reboot: {reasons}");
+        add_missing(&mut entry.remarks, [remark]);
     }
 
     /// When the caller should resume an attempt that waits for its reboot; `None` if at its usual time. The answer is

@@ -34,15 +34,23 @@ pub fn read_reboot_status(paths: &AgentPaths, running: &str) -> RebootStatus {
             reasons.push("/run/reboot-required exists".to_owned());
         }
     }
-    // The running kernel does not belong to a container or to another root, so it is not compared
-    // there.
-    if paths.is_own_system() && !identity::is_container(paths.root()) {
+    if has_own_kernel(paths) {
         let newer = newer_kernel(paths, running);
         reasons.extend(
             newer.map(|newer| format!("the kernel {running} is running, but {newer} is installed")),
         );
     }
     RebootStatus { required: !reasons.is_empty(), by, reasons }
+}
+
+/// The release of the running kernel, if the kernel belongs to the managed root.
+pub fn own_kernel_release(paths: &AgentPaths) -> Option<String> {
+    has_own_kernel(paths).then(os::kernel_release)
+}
+
+/// Whether the running kernel belongs to the managed root: not in a container or in another root.
+fn has_own_kernel(paths: &AgentPaths) -> bool {
+    paths.is_own_system() && !identity::is_container(paths.root())
 }
 
 /// The newest kernel in `/boot` of the same flavour, if it is newer than the running one.

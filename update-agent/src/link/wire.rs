@@ -357,6 +357,9 @@ fn run_report_message(report: &RunReport) -> pb::RunReport {
         phases: phases.collect(),
         remarks: report.remarks.clone(),
         reboot_required: report.reboot_required,
+        reboot_reasons: report.reboot_reasons.clone(),
+        kernel_before: report.kernel_before.clone(),
+        kernel_after: report.kernel_after.clone(),
         ..pb::RunReport::default()
     }
 }

@@ -1,5 +1,7 @@
 //! What follows a change: a reboot if the change requires one, and the comparison with findings from before the change.
 
+use std::fs;
+
 use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::model::{
@@ -252,4 +254,52 @@ async fn a_node_that_is_unhealthy_after_its_reboot_has_failed() {
     assert_eq!(failure(&node).kind, FailureKind::Verify);
     assert!(node.server().story().ends_with("verify begun, failed"));
     assert!(started.elapsed() >= std::time::Duration::from_mins(2));
+}
+
+#[tokio::test]
+async fn the_report_has_the_reasons_for_the_reboot_and_the_kernels_around_it() {
+    let node = node_that_must_reboot();
+    node.machine().kernel_release = "6.1.0-40-amd64".into();
+    node.run_once().await.unwrap();
+    node.boot();
+    node.machine().kernel_release = "6.1.0-41-amd64".into();
+    node.run_once().await.unwrap();
+    let report = run_report(&node);
+    assert_eq!(report.reboot_reasons, ["app asks for it", "lib asks for it"]);
+    assert_eq!(report.kernel_before, "6.1.0-40-amd64");
+    assert_eq!(report.kernel_after, "6.1.0-41-amd64");
+    assert_eq!(report.remarks, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_reasons_are_reported_without_a_reboot_as_well() {
+    let node = node_that_must_reboot();
+    node.machine().kernel_release = "6.1.0-40-amd64".into();
+    let objection = RebootObjection::lasting("the machine's owner does not allow reboots");
+    node.machine().owner_objection = Some(objection);
+    node.run_once().await.unwrap();
+    let report = run_report(&node);
+    assert_eq!(report.reboot_reasons, ["app asks for it", "lib asks for it"]);
+    assert_eq!(report.kernel_after, "6.1.0-40-amd64");
+}
+
+/// As if the loader had started the old kernel again.
+#[tokio::test]
+async fn a_reboot_that_did_not_help_is_a_remark() {
+    let node = node_that_must_reboot();
+    node.run_once().await.unwrap();
+    node.boot();
+    let run = node.paths().inside("/run");
+    fs::create_dir_all(&run).unwrap();
+    fs::write(run.join("reboot-required"), "").unwrap();
+    fs::write(run.join("reboot-required.pkgs"), "linux-image-amd64\n").unwrap();
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), AFTER_REBOOT);
+    assert_eq!(node.machine().reboot_requests, 1, "no second reboot");
+    let report = run_report(&node);
+    assert!(report.reboot_required);
+    assert_eq!(
+        report.remarks,
+        ["the node has rebooted and still needs a reboot: linux-image-amd64 asks for it"]
+    );
 }

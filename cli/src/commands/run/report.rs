@@ -1,6 +1,6 @@
 //! Report and failure log of a run.
 
-use evenkeel_api::update_run::{OsUpdateRun, RunPhase};
+use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunReport, RunPhase};
 
 use crate::page::{Cell, DetailPage, Tone, cells};
 
@@ -14,12 +14,14 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
     if report.reboot_required {
         page.field("reboot", Cell::toned("still required", Tone::Busy));
     }
+    page.field_if("kernel", &describe_kernel(report));
     page.table(
         "Phases:",
         &["PHASE", "DURATION", "DOWNLOADED"],
         report.phases.iter().map(phase_row),
     );
     for (title, header, texts) in [
+        ("Reasons for the reboot:", &["REASON"], &report.reboot_reasons),
         ("Remarks:", &["REMARK"], &report.remarks),
         (
             "Configuration files with local changes, not replaced:",
@@ -56,10 +58,25 @@ pub fn summary_lines(run: &OsUpdateRun) -> Vec<String> {
     lines.extend(conffiles.map(|file| format!("  not replaced: {}", sanitize_line(file))));
     let remarks = report.remarks.iter();
     lines.extend(remarks.map(|remark| format!("  remark: {}", sanitize_line(remark))));
+    let reasons = report.reboot_reasons.iter();
+    lines.extend(reasons.map(|reason| format!("  reboot required: {}", sanitize_line(reason))));
+    if report.kernel_before != report.kernel_after {
+        lines.push(format!("  kernel: {}", describe_kernel(report)));
+    }
     if report.reboot_required {
         lines.push("  a reboot is still required".to_owned());
     }
     lines
+}
+
+/// The running kernel, before and after if it has changed; empty if it is unknown.
+fn describe_kernel(report: &OsUpdateRunReport) -> String {
+    let (before, after) =
+        (sanitize_line(&report.kernel_before), sanitize_line(&report.kernel_after));
+    if before == after || after.is_empty() {
+        return before;
+    }
+    format!("{before} -> {after}")
 }
 
 fn phase_row(phase: &RunPhase) -> Vec<Cell> {

@@ -16,6 +16,9 @@ pub fn from_wire(message: wire::RunReport) -> RunReport {
         preserved_conffiles: message.preserved_conffiles,
         restarted_services: message.restarted_services,
         reboot_required: message.reboot_required,
+        reboot_reasons: message.reboot_reasons,
+        kernel_before: message.kernel_before,
+        kernel_after: message.kernel_after,
     };
     report.truncated()
 }

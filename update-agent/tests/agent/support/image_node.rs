@@ -305,6 +305,7 @@ impl ImageNode {
             }),
             clock: clock.clone(),
             boot_id: format!("boot-{boots}"),
+            kernel_release: String::new(),
             reboot: Box::new(self.machine.clone()),
             machine_gate: machine.clone(),
             health: HealthChecks::new(self.paths(), machine.clone(), Vec::new()),

@@ -11,6 +11,8 @@ use super::system::FakeSystem;
 
 #[derive(Debug, Default)]
 pub struct MachineState {
+    /// Release of the running kernel; empty if it does not belong to the node.
+    pub kernel_release: String,
     /// Number of boots after the first one.
     pub boots: u32,
     /// How often the agent requested a reboot.

@@ -202,11 +202,13 @@ impl TestNode {
             })
         };
         let machine = self.machine.clone();
+        let kernel_release = machine.state().kernel_release.clone();
         let engine = Engine::new(engine::EngineParts {
             modules,
             journal,
             clock: clock.clone(),
             boot_id: machine.boot_id(),
+            kernel_release,
             reboot: Box::new(machine.clone()),
             machine_gate: Arc::new(FakeMachineGate { machine, gate: gate() }),
             health: HealthChecks::new(self.paths(), self.system.clone(), Vec::new()),
