@@ -269,6 +269,13 @@ impl Owner {
         Self { paths, clock, to_local_time: |at| at.with_timezone(&Local).naive_local(), sessions }
     }
 
+    /// Looks for sessions of users in another folder, on a system that is not the agent's own.
+    #[must_use]
+    pub fn with_sessions(mut self, folder: PathBuf) -> Self {
+        self.sessions = Some(folder);
+        self
+    }
+
     /// Reads the limits. Fails if the file exists but cannot be used; then nothing is allowed.
     pub fn limits(&self) -> Result<OwnerLimits, OwnerError> {
         let path = self.paths.inside(LIMITS_FILE);

@@ -113,16 +113,35 @@ impl RebootControl for SystemReboot {
     }
 
     async fn warn_users(&self, message: &str) {
-        let command = Command::new("wall", WALL_TIMEOUT).with_arguments([message]);
-        match self.runner.run(&command).await {
-            Ok(output) if output.succeeded() => {}
-            Ok(output) => {
-                let (status, text) = (output.describe_status(), output.combined_output());
-                tracing::warn!(status, output = text, "cannot warn the logged-in users");
-            }
-            Err(error) => {
-                tracing::warn!(error = %chain(&error), "cannot warn the logged-in users");
-            }
+        warn_users(self.runner.as_ref(), message).await;
+    }
+}
+
+/// The warning for logged-in users.
+pub fn warning_message(warning_time: Duration, why: &str) -> String {
+    let seconds = warning_time.as_secs();
+    let time = match (seconds / 60, seconds % 60) {
+        (minutes, 0) => format!("{minutes} min"),
+        _ => format!("{seconds} s"),
+    };
+    format!(
+        "evenkeel-agent: this machine reboots in {time}, because an update needs it: {why}. To \
+         delay the reboot, create the file /run/evenkeel-agent/inhibit."
+    )
+}
+
+/// Shows a message on the terminals of all logged-in users. A failure is logged: it does not stop
+/// the reboot.
+pub async fn warn_users(runner: &dyn Runner, message: &str) {
+    let command = Command::new("wall", WALL_TIMEOUT).with_arguments([message]);
+    match runner.run(&command).await {
+        Ok(output) if output.succeeded() => {}
+        Ok(output) => {
+            let (status, text) = (output.describe_status(), output.combined_output());
+            tracing::warn!(status, output = text, "cannot warn the logged-in users");
+        }
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "cannot warn the logged-in users");
         }
     }
 }
@@ -167,6 +186,13 @@ mod tests {
         assert_eq!(failure.log, "inhibited by backup\n");
         let missing = reboot(&["no-such-program"]).request_reboot().await.unwrap_err();
         assert!(missing.reason.starts_with("cannot start no-such-program"), "{missing}");
+    }
+
+    #[test]
+    fn the_warning_says_when_and_why() {
+        let text = warning_message(Duration::from_mins(2), "app asks for it");
+        assert!(text.contains("reboots in 2 min, because an update needs it: app asks for it."));
+        assert!(warning_message(Duration::from_secs(90), "").contains("in 90 s"));
     }
 
     #[tokio::test(start_paused = true)]

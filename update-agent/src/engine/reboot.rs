@@ -11,7 +11,7 @@ use super::{Engine, all_steps, last_event};
 use crate::journal::{JournalEntry, JournalError, Phase, RebootDelay};
 use crate::model::{EventKind, Failure, FailureKind, RebootRule};
 use crate::modules::TryKind;
-use crate::reboot::RebootTiming;
+use crate::reboot::{RebootTiming, warning_message};
 
 /// The agent requests a reboot of the node at most this often in one attempt.
 const MAX_REBOOT_REQUESTS: u32 = 3;
@@ -54,7 +54,7 @@ impl Engine {
         entry.boot_id.clone_from(&self.parts.boot_id);
         match delay {
             Some(why) => self.delay_reboot(entry, why),
-            None => self.announce_reboot(entry).await,
+            None => self.advance_reboot(entry).await,
         }
     }
 
@@ -84,10 +84,7 @@ impl Engine {
                 self.end_without_reboot(entry).await
             }
             RebootReadiness::Delayed(why) => self.delay_reboot(entry, why),
-            RebootReadiness::Ready if last_event(&entry, &EventKind::RebootBegun).is_none() => {
-                self.announce_reboot(entry).await
-            }
-            RebootReadiness::Ready => self.request_reboot(entry).await,
+            RebootReadiness::Ready => self.advance_reboot(entry).await,
         }
     }
 
@@ -208,21 +205,22 @@ impl Engine {
         Ok(self.keep_open(entry, why))
     }
 
-    /// Warns logged-in users and keeps the attempt open until the reboot is due. Without users the node goes down.
-    async fn announce_reboot(&self, mut entry: JournalEntry) -> Result<JournalEntry, JournalError> {
-        if entry.reboot_is_the_change {
-            // Any reset applies the change, so the supervised one must not wait.
+    /// Takes the next step of a reboot that nothing delays: warns logged-in users and waits until the reboot is due,
+    /// records that the node goes down, or requests the reboot.
+    async fn advance_reboot(&self, mut entry: JournalEntry) -> Result<JournalEntry, JournalError> {
+        // Any reset applies a change that needs one, so the supervised reset does not wait for users.
+        if !entry.reboot_is_the_change
+            && let Some((due, left)) = self.warn_users(&mut entry).await?
+        {
+            *self.lock_reboot_check_delay() = Some(left);
+            let due = due.format("%Y-%m-%d %H:%M:%S");
+            let why = format!("logged-in users were warned; the node reboots at {due} UTC");
+            return Ok(self.keep_open(entry, why));
+        }
+        if last_event(&entry, &EventKind::RebootBegun).is_none() {
             return self.record_reboot(entry);
         }
-        let Some((due, left)) = self.warn_users(&mut entry).await? else {
-            return self.record_reboot(entry);
-        };
-        *self.lock_reboot_check_delay() = Some(left);
-        let why = format!(
-            "logged-in users were warned; the node reboots at {} UTC",
-            due.format("%Y-%m-%d %H:%M:%S")
-        );
-        Ok(self.keep_open(entry, why))
+        self.request_reboot(entry).await
     }
 
     /// When the reboot is due of which logged-in users were warned, and the time until then. Warns them if they were not
@@ -250,7 +248,8 @@ impl Engine {
         // waits again.
         entry.announced_reboot = Some(due);
         self.write_journal("reboot-begun", entry)?;
-        self.parts.reboot.warn_users(&warning_message(entry, warning_time)).await;
+        let message = warning_message(warning_time, &entry.reboot_reasons.join(", "));
+        self.parts.reboot.warn_users(&message).await;
         Ok(Some((due, warning_time)))
     }
 
@@ -324,18 +323,6 @@ impl Engine {
         let failure = Failure::with_log(FailureKind::Reboot, reason, &log);
         self.end(entry, EventKind::Failed { failure })
     }
-}
-
-/// The warning for logged-in users.
-fn warning_message(entry: &JournalEntry, warning_time: Duration) -> String {
-    let seconds = warning_time.as_secs();
-    let time =
-        if seconds % 60 == 0 { format!("{} min", seconds / 60) } else { format!("{seconds} s") };
-    format!(
-        "evenkeel-agent: this machine reboots in {time}, because an update needs it: {}. To delay the reboot, create the file \
-         /run/evenkeel-agent/inhibit.",
-        entry.reboot_reasons.join(", ")
-    )
 }
 
 /// Records that the change needs a reboot that the node does not make.

@@ -55,6 +55,7 @@ use crate::modules::{
 };
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
+use crate::reboot::RebootTiming;
 use crate::runner::Runner;
 
 pub use self::system::ImageSystem;
@@ -106,8 +107,7 @@ pub struct ImageParts {
     /// Architecture of the machine, as the kernel names it.
     pub architecture: String,
     pub hook_timeout: Duration,
-    /// How long the machine may delay the reset.
-    pub max_reboot_delay: Duration,
+    pub reboot_timing: RebootTiming,
     /// Gets the node's credential; `None` if the files come from elsewhere.
     pub web: Option<WebClient>,
 }

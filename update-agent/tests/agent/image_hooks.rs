@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -77,6 +78,56 @@ async fn a_hook_that_fails_after_the_commit_is_a_remark_and_undoes_nothing() {
     let last = node.server().only_attempt().last().unwrap().clone();
     let remarks = last.report.unwrap().remarks;
     assert_eq!(remarks, ["the hook ask ended with status 1"]);
+}
+
+/// A person creates the file when the last check before the start has begun.
+#[tokio::test(start_paused = true)]
+async fn an_inhibit_file_delays_the_reset_into_an_image() {
+    let node = node_with_hook("before-update", 0);
+    let inhibit = node.paths().inside("/etc/evenkeel/inhibit");
+    node.machine.state().hook_creates = Some(inhibit.clone());
+    let started = tokio::time::Instant::now();
+    let person = async {
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        assert!(!slot_log(&node).contains(&"arm".to_owned()));
+        fs::remove_file(&inhibit).unwrap();
+    };
+    let (end, ()) = tokio::join!(node.run_until_idle(), person);
+    end.unwrap();
+    assert!(started.elapsed() >= Duration::from_mins(10));
+    assert_runs_new(&node, "");
+    assert_eq!(node.server().story(), STORY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inhibit_file_that_stays_reverts_the_update_to_an_image() {
+    let node = node_with_hook("before-update", 0);
+    let inhibit = node.paths().inside("/etc/evenkeel/inhibit");
+    node.machine.state().hook_creates = Some(inhibit);
+    node.run_until_idle().await.unwrap_err();
+    assert_runs_old(&node, "");
+    let failure = revert_failure(&node);
+    assert_eq!(failure.kind, FailureKind::Reboot);
+    assert_eq!(
+        failure.reason,
+        "the machine delayed the reset for 30 min, which is the limit: \
+         /etc/evenkeel/inhibit: a demonstration"
+    );
+    assert!(!slot_log(&node).contains(&"arm".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn logged_in_users_are_warned_before_the_reset_into_an_image() {
+    let node = ImageNode::in_window();
+    node.log_in();
+    let started = tokio::time::Instant::now();
+    node.run_until_idle().await.unwrap();
+    assert!(started.elapsed() >= Duration::from_mins(1));
+    let warnings = node.machine.state().warnings.clone();
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].contains("reboots in 1 min"), "{warnings:?}");
+    assert_runs_new(&node, "");
+    assert_eq!(node.server().story(), STORY);
 }
 
 /// A signed target for version 1.1, and the public key as PEM.

@@ -14,6 +14,7 @@ use crate::gate::check_before_reboot;
 use crate::hooks::HookPoint;
 use crate::model::{Failure, FailureKind};
 use crate::modules::{RebootNeed, UndoOutcome, Verdict};
+use crate::reboot::{self, RebootTiming};
 use crate::trial;
 
 /// Interval between two checks of what delays the reset.
@@ -210,14 +211,16 @@ impl ImageModule {
     }
 
     /// Waits until neither inhibit files nor locks of other programs nor hooks delay the reset, at
-    /// most for `max_reboot_delay`. Fails as well if the deadline of the start permit passes: the
-    /// reset must not happen outside of the window.
+    /// most for [`RebootTiming::max_delay`], and until logged-in users had time after a warning.
+    /// Fails as well if the deadline of the start permit passes: the reset must not happen outside
+    /// of the window.
     async fn wait_for_reset_permission(
         &self,
         start_deadline: Option<DateTime<Utc>>,
     ) -> Result<(), Failure> {
-        let timeout = self.parts.max_reboot_delay;
+        let RebootTiming { max_delay: timeout, warning_time } = self.parts.reboot_timing;
         let started = Instant::now();
+        let mut is_warned = false;
         loop {
             let ImageParts { paths, runner, hook_timeout, .. } = &self.parts;
             let checked = check_before_reboot(paths, runner.as_ref(), *hook_timeout).await;
@@ -230,8 +233,15 @@ impl ImageModule {
                 return Err(Failure::new(FailureKind::Reboot, reason));
             }
             let Err(reason) = checked else {
-                return Ok(());
+                if is_warned || !self.warn_users(warning_time).await {
+                    return Ok(());
+                }
+                // Everything is checked again after that time.
+                is_warned = true;
+                sleep(warning_time).await;
+                continue;
             };
+            is_warned = false;
             let left = timeout.saturating_sub(started.elapsed());
             if left.is_zero() {
                 let minutes = timeout.as_secs() / 60;
@@ -243,6 +253,17 @@ impl ImageModule {
             tracing::info!(reason, "the machine delays the reset");
             sleep(RESET_CHECK_INTERVAL.min(left)).await;
         }
+    }
+
+    /// Warns logged-in users of the reset. Returns whether there are any.
+    async fn warn_users(&self, warning_time: Duration) -> bool {
+        let ImageParts { owner, runner, .. } = &self.parts;
+        if warning_time.is_zero() || !owner.is_user_logged_in() {
+            return false;
+        }
+        let message = reboot::warning_message(warning_time, "it starts another image");
+        reboot::warn_users(runner.as_ref(), &message).await;
+        true
     }
 
     /// Verifies the step: whether the image runs, and why not.

@@ -75,7 +75,7 @@ impl ImageSystem {
             clock,
             architecture: os::machine(),
             hook_timeout: registry.config.gate.hook_timeout,
-            max_reboot_delay: registry.config.reboot.max_delay,
+            reboot_timing: registry.config.reboot_timing(),
             web: Some(self.web.clone()),
         })
     }

@@ -27,6 +27,7 @@ use evenkeel_update_agent::modules::packages::{PackageToolTimeouts, PackageTools
 use evenkeel_update_agent::modules::{AnyModule, Module as _};
 use evenkeel_update_agent::owner::Owner;
 use evenkeel_update_agent::paths::AgentPaths;
+use evenkeel_update_agent::reboot::RebootTiming;
 use evenkeel_update_agent::trial::{TrialOutcome, TrialParts, reconcile_slots, run_trial};
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +43,9 @@ const ZERO_TIMEOUTS: PackageToolTimeouts = PackageToolTimeouts {
     apply: Duration::ZERO,
     lock: Duration::ZERO,
 };
+
+/// logind's folder of sessions.
+const SESSIONS_FOLDER: &str = "/run/systemd/sessions";
 
 /// The journal of a machine whose power can fail.
 struct PowerCutJournal {
@@ -173,6 +177,13 @@ impl ImageNode {
         }
     }
 
+    /// Logs a user in.
+    pub fn log_in(&self) {
+        let folder = self.paths().inside(SESSIONS_FOLDER);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("1"), "STATE=active\nCLASS=user\n").unwrap();
+    }
+
     pub fn slots(&self) -> Slots {
         let clock = Arc::new(self.clock.clone());
         SlotFile::open(&self.paths().slots(), clock).unwrap().get()
@@ -278,7 +289,8 @@ impl ImageNode {
     fn agent(&self, slots: Arc<SlotFile>) -> Agent {
         let machine = Arc::new(self.machine.clone());
         let clock = Arc::new(self.clock.clone());
-        let owner = Arc::new(Owner::new(self.paths(), clock.clone()));
+        let owner = Owner::new(self.paths(), clock.clone());
+        let owner = Arc::new(owner.with_sessions(self.paths().inside(SESSIONS_FOLDER)));
         let module = ImageModule::new(ImageParts {
             boot: machine.clone(),
             slots: Arc::clone(&slots),
@@ -289,7 +301,7 @@ impl ImageNode {
             clock: clock.clone(),
             architecture: "x86_64".to_owned(),
             hook_timeout: Duration::from_mins(1),
-            max_reboot_delay: Duration::from_mins(30),
+            reboot_timing: RebootTiming::default(),
             web: None,
         });
         let boots = self.machine.state().boots;

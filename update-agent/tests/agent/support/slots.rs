@@ -76,6 +76,10 @@ pub struct SlotMachineState {
     pub hook_status: i32,
     /// A file that the next hook removes.
     pub hook_removes: Option<PathBuf>,
+    /// A file that the next hook creates.
+    pub hook_creates: Option<PathBuf>,
+    /// The messages to logged-in users.
+    pub warnings: Vec<String>,
     /// Number of parts of a download before the last one.
     pub remaining_parts: u32,
     /// Why downloads are deferred.
@@ -155,6 +159,8 @@ impl SlotMachine {
             hook_duration: None,
             hook_status: 0,
             hook_removes: None,
+            hook_creates: None,
+            warnings: Vec::new(),
             remaining_parts: 1,
             deferral: None,
             download_error: None,
@@ -330,7 +336,14 @@ impl Runner for SlotMachine {
                 if let Some(file) = state.hook_removes.take() {
                     fs::remove_file(file).unwrap();
                 }
+                if let Some(file) = state.hook_creates.take() {
+                    fs::write(file, "a demonstration\n").unwrap();
+                }
                 status = state.hook_status;
+                ""
+            }
+            "wall" => {
+                self.state().warnings.extend(command.arguments.iter().cloned());
                 ""
             }
             other => panic!("unknown program {other}"),
