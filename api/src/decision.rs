@@ -52,7 +52,8 @@ pub struct Decision {
     pub available_updates: Vec<AvailableUpdate>,
     /// Time of the last contact if the node is silent for too long; else null.
     pub silent_since: Option<DateTime<Utc>>,
-    /// Why the node itself delays a prepared update, from its last report; empty if it does not.
+    /// Why the node itself delays a prepared update, or the end of one that has begun, for example
+    /// its reboot; from its last report. Empty if it does not.
     pub waiting: String,
     /// Local limits that the owner of the machine has set, from the node's last report; empty if
     /// there are none.

@@ -73,7 +73,7 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     related_ids.add_host(&host);
     let related = related::load(&tx, &related_ids).await?;
     let mut decision = decision_resource(id, &input, &related, now);
-    let notes = [waiting_note(&node.waiting, &input, &decision.act), eim_note(&node, &input, now)];
+    let notes = [waiting_note(&node.waiting, &decision.act), eim_note(&node, &input, now)];
     decision.reason.text.extend(notes.into_iter().flatten());
     let limits = node.facts.get("limits").and_then(Value::as_str);
     let reported = parse_available_updates(&instance.summary.os_update_available, rules);
@@ -91,12 +91,10 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     }))
 }
 
-/// Suffix of the reason, while the node itself holds back an update that it could begin.
-fn waiting_note(waiting: &str, input: &DecisionInput, act: &str) -> Option<String> {
+/// Suffix of the reason, while the node itself holds back an update that it could begin or finish.
+fn waiting_note(waiting: &str, act: &str) -> Option<String> {
     let could = matches!(act, "apply" | "continue");
-    let run = input.run.as_ref();
-    let has_begun = run.is_some_and(|run| !run.state.is_untouched());
-    (could && !has_begun && !waiting.is_empty()).then(|| format!("; the node waits: {waiting}"))
+    (could && !waiting.is_empty()).then(|| format!("; the node waits: {waiting}"))
 }
 
 /// Suffix of the reason, while an agent of EIM will not begin an update that it may begin.

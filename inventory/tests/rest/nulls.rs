@@ -162,7 +162,7 @@ async fn add_running_instance(server: &TestServer, minimal: &mut BTreeMap<&'stat
 }
 
 /// Opens a run of an EIM agent that started without a grant, and returns its id.
-async fn open_run(server: &TestServer, instance: &str) -> String {
+pub async fn open_run(server: &TestServer, instance: &str) -> String {
     let tx = server.store.tenant(server.ours).await.expect("a transaction");
     let opening = RunOpening {
         instance: instance.parse().expect("an id"),

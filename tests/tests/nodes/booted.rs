@@ -173,10 +173,11 @@ fn a_block_lock_of_another_program_stops_the_reboot_until_it_is_released() {
         machine.sh(LIST_INHIBITORS).contains("backup").then_some(())
     });
     machine.sh("rm /opt/demo/slow");
-    until("the agent reports the delay", WAIT_TIMEOUT, || {
-        let status = machine.sh("evenkeel-agent status");
-        status.contains("the reboot is delayed: backup blocks a shutdown: writing").then_some(())
+    let delay = "the reboot is delayed: backup blocks a shutdown: writing";
+    until("the operator sees the delay", WAIT_TIMEOUT, || {
+        (member.decision()["waiting"] == delay).then_some(())
     });
+    assert!(machine.sh("evenkeel-agent status").contains(delay));
     let run = member.only_run();
     assert_eq!(events(&run), ["downloading", "downloaded", "began"], "{run:#}");
     assert_eq!(machine.boots(), 1);

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::reason_and_may_start;
 use crate::lists::percent_encode;
+use crate::nulls::open_run;
 use crate::test_server::TestServer;
 
 #[tokio::test]
@@ -164,6 +165,19 @@ async fn a_node_that_holds_back_an_update_reports_the_reason() {
     assert_eq!(reason_and_may_start(&decision), ("window_open", true));
     let reason = text(&decision).expect("a reason");
     assert!(reason.ends_with("; the node waits: alice is logged in"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_node_that_delays_its_reboot_reports_the_reason() {
+    let (server, resources) = TestServer::with_resources().await;
+    server.mark_node_connected(&resources).await;
+    open_run(&server, &resources.instance).await;
+    let why = "the reboot is delayed: backup blocks a shutdown: writing";
+    server.edit_node(&resources.host, |node| node.waiting = why.to_owned()).await;
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(decision["waiting"], why);
+    let reason = decision["reason"]["text"].as_str().expect("a reason");
+    assert!(reason.ends_with(&format!("; the node waits: {why}")), "{reason}");
 }
 
 /// EIM's agents do not support rules.
