@@ -25,6 +25,8 @@ scenarios![
     limits_that_others_could_have_written_allow_nothing,
     a_file_that_inhibits_updates_blocks_them_until_it_is_removed,
     a_hook_can_block_an_update_and_its_output_reaches_the_operator,
+    hooks_run_after_an_update_that_has_succeeded,
+    a_health_check_that_fails_only_after_the_update_fails_the_run,
 ];
 
 /// Path of the owner's limits.
@@ -248,5 +250,38 @@ fn a_hook_can_block_an_update_and_its_output_reaches_the_operator(stage: &Stage)
     });
     assert_eq!(member.decision()["waiting"], "");
     drop(agent);
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+/// Adds an executable program of the machine's owner.
+fn write_program(member: &Member<'_>, path: &str, script: &str) {
+    write_file(&member.node, path, &format!("#!/bin/sh\n{script}\n"));
+    member.node.sh(&format!("chmod 755 {path}"));
+}
+
+fn hooks_run_after_an_update_that_has_succeeded(stage: &Stage) {
+    let member = stage.member();
+    let script = "dpkg-query -W -f '${Version}' demo-hello > /opt/after; echo no balancer; exit 1";
+    write_program(&member, "/etc/evenkeel/hooks/after-update.d/10-undrain", script);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    assert_eq!(member.node.sh("cat /opt/after"), "1.1");
+    let remarks = run["report"]["remarks"].to_string();
+    assert!(remarks.contains("10-undrain") && remarks.contains("no balancer"), "{run:#}");
+}
+
+fn a_health_check_that_fails_only_after_the_update_fails_the_run(stage: &Stage) {
+    let member = stage.member();
+    let script =
+        "dpkg-query -W -f '${Version}' demo-hello | grep -qx 1.0 || { echo no answer; exit 1; }";
+    write_program(&member, "/etc/evenkeel/health.d/10-app", script);
+    write_program(&member, "/etc/evenkeel/health.d/20-disk", "echo worn out; exit 1");
+    write_program(&member, "/etc/evenkeel/hooks/after-update.d/10-undrain", "touch /opt/after");
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["verify"], &["10-app", "no answer"]);
+    let remarks = run["report"]["remarks"].to_string();
+    assert!(remarks.contains("20-disk") && remarks.contains("worn out"), "{run:#}");
+    member.node.sh("test ! -e /opt/after");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }
