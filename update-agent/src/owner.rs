@@ -77,7 +77,7 @@ pub struct OwnerLimits {
     pub removals: bool,
     /// When the agent may reboot the system.
     pub reboots: RebootLimit,
-    /// Whether changes wait until no user is logged in.
+    /// Whether changes and reboots wait until no user is logged in.
     pub users: LoggedInUsersRule,
     /// Limits of images.
     pub image: ImageLimits,
@@ -311,12 +311,12 @@ impl Owner {
         limits
             .check_hours((self.to_local_time)(self.clock.now()))
             .map_err(RebootObjection::lasting)?;
-        match limits.reboots {
-            RebootLimit::Always | RebootLimit::Never => Ok(()),
-            RebootLimit::WhenNoUserIsLoggedIn => {
-                self.check_no_user_logged_in().map_err(RebootObjection::temporary)
-            }
+        let waits_for_users = limits.reboots == RebootLimit::WhenNoUserIsLoggedIn
+            || limits.users == LoggedInUsersRule::Wait;
+        if waits_for_users {
+            self.check_no_user_logged_in().map_err(RebootObjection::temporary)?;
         }
+        Ok(())
     }
 
     /// Checks the sources of a spec, with their suites and keys. A spec that allows removals or

@@ -193,6 +193,14 @@ fn logged_in_users_are_waited_for_if_the_limits_require_it() {
     assert_eq!(why, "a user is logged in");
     let objection = machine.owner.may_reboot().unwrap_err();
     assert_eq!(objection, RebootObjection::temporary("a user is logged in"));
+    for (limits, is_allowed) in [
+        ("users = \"wait\"", false),
+        ("reboots = \"when_no_user_is_logged_in\"", false),
+        ("users = \"ignore\"", true),
+    ] {
+        machine.write_limits(limits, 0o644);
+        assert_eq!(machine.owner.may_reboot().is_ok(), is_allowed, "{limits}");
+    }
     machine.write_limits("reboots = \"never\"", 0o644);
     machine.owner.may_begin().unwrap();
     let objection = machine.owner.may_reboot().unwrap_err();
