@@ -7,6 +7,7 @@
 
 mod apply;
 mod health;
+mod maintenance;
 mod post_apply;
 mod reboot;
 mod specs;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_kit::{Clock, Secret};
+use evenkeel_kit::Clock;
 
 use crate::gate::MachineGate;
 use crate::health::HealthChecks;
@@ -135,48 +136,6 @@ impl Engine {
 
     fn lock_open_reason(&self) -> MutexGuard<'_, String> {
         self.open_reason.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Cancels changes that an attempt has prepared and that the next reset would apply. Call it only if no attempt is
-    /// open; its journal may have been lost. A failure is logged, and the next round tries again.
-    pub async fn cancel_pending_changes(&self) {
-        for module in &self.parts.modules {
-            if let Err(failure) = module.cancel_pending_change().await {
-                tracing::error!(module = module.kind().name, error = %failure, "cannot cancel a prepared change that belongs to no attempt");
-            }
-        }
-    }
-
-    /// Removes files that ended attempts have left behind, except those that are kept. Call it only
-    /// if no attempt is open.
-    pub async fn clean_up(&self, keep: DownloadRetention<&ModuleParts>) {
-        for module in &self.parts.modules {
-            let name = module.kind().name;
-            let own = match keep {
-                DownloadRetention::LongRunning => DownloadRetention::LongRunning,
-                DownloadRetention::NeededBy(spec) => {
-                    DownloadRetention::NeededBy(spec.and_then(|spec| spec.get(name)))
-                }
-            };
-            if let Err(failure) = module.clean_up(own).await {
-                tracing::warn!(module = name, error = %failure, "cannot clean up; the files stay for now");
-            }
-        }
-    }
-
-    /// Passes the node's new credential to the modules.
-    pub fn set_credential(&self, credential: &Secret) {
-        for module in &self.parts.modules {
-            module.set_credential(credential);
-        }
-    }
-
-    /// Refreshes what the modules know about the outside, without an update.
-    pub async fn refresh(&self) -> Result<(), Failure> {
-        for module in &self.parts.modules {
-            module.refresh().await?;
-        }
-        Ok(())
     }
 
     /// Plans the whole change. Opens no attempt and changes nothing on the node except the modules' caches.
