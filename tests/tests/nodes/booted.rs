@@ -145,7 +145,7 @@ fn an_update_is_finished_by_the_agents_unit_at_the_next_boot_after_a_power_loss(
 }
 
 #[test]
-fn a_block_lock_of_another_program_stops_the_reboot_until_it_is_released() {
+fn a_block_lock_of_another_program_stops_the_reboot_and_users_are_warned_before_it() {
     let Some(lab) = BootedNode::open_lab() else {
         return;
     };
@@ -182,7 +182,16 @@ fn a_block_lock_of_another_program_stops_the_reboot_until_it_is_released() {
     assert_eq!(events(&run), ["downloading", "downloaded", "began"], "{run:#}");
     assert_eq!(machine.boots(), 1);
 
+    // A user as logind records one. The file is gone after the reboot.
+    machine.sh("printf 'STATE=active\\nCLASS=user\\n' > /run/systemd/sessions/demo");
     machine.sh("systemctl stop backup.service");
+    until("the agent has warned the user", WAIT_TIMEOUT, || {
+        let status = machine.sh("evenkeel-agent status");
+        status.contains("logged-in users were warned").then_some(())
+    });
+    assert_eq!(machine.boots(), 1);
+    let log = machine.sh("journalctl --unit evenkeel-agent --no-pager");
+    assert!(!log.contains("cannot warn the logged-in users"), "{log}");
     machine.until_boot(2, WAIT_TIMEOUT);
     let run = until("the run has ended", WAIT_TIMEOUT, || {
         let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
