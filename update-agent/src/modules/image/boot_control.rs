@@ -13,6 +13,7 @@ mod fake;
 mod files;
 mod mounts;
 mod sdboot;
+mod slot_mount;
 mod tool;
 mod units;
 
@@ -24,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-pub use self::sdboot::slot_mount_options;
+pub use self::slot_mount::slot_mount_options;
 
 use self::efi::EfiVariables;
 use self::mounts::MountEntry;

@@ -1,9 +1,11 @@
+use std::fs;
+
 use super::super::fake::{
     BootMachine, GOOD_CMDLINE, MOUNTS, MountRunner, SLOT_BYTES, entry_text, file_names, slot_image,
     uki_with_cmdline,
 };
 use super::*;
-use crate::model::Sha256;
+use crate::model::{FailureKind, Sha256};
 use crate::modules::image::slots::BootEntry;
 use crate::modules::image::unpack::ImageFormat;
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::runner::{Output, RunError};
+use crate::runner::{Command, Output, RunError};
 
 /// A runner that runs programs only while the work lock is held.
 struct LockCheckRunner {
