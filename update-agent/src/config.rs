@@ -20,7 +20,7 @@ use crate::modules::packages::PackageToolTimeouts;
 use crate::other_updaters::OtherUpdatersMode;
 use crate::reboot::{self, RebootTiming};
 
-pub use self::image::{HealthConfig, ImageConfig, WatchdogPolicy};
+pub use self::image::{BootControlChoice, HealthConfig, ImageConfig, WatchdogPolicy};
 pub use self::password::check_password_file;
 pub use self::settings_error::describe_settings_error;
 
@@ -347,6 +347,11 @@ mod tests {
         assert_eq!(image.health.stable, Duration::from_secs(2));
         assert!(image.health.server, "the default next to explicit settings");
         image.check().unwrap();
+        let rauc = load("[image]\nboot_control = \"rauc\"").unwrap().image;
+        assert_eq!(rauc.boot_control, BootControlChoice::Rauc);
+        rauc.check().unwrap();
+        let both = load("[image]\nboot_control = \"systemd-boot\"\ntool = \"/usr/bin/tool\"").unwrap();
+        assert!(both.image.check().unwrap_err().contains("image.boot_control"));
         let none = load("[image]\ntries = 0").unwrap().image;
         assert!(none.check().unwrap_err().contains("image.tries"));
         let never = load("[image.health]\nstable = \"10m\"").unwrap().image;

@@ -11,6 +11,8 @@ use crate::modules::image::web::WebSettings;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageConfig {
+    /// Which boot control selects the slot that starts.
+    pub boot_control: BootControlChoice,
     /// Mount point of the EFI system partition, as seen from inside the managed root. If not
     /// set: the first of `/efi`, `/boot/efi` and `/boot` that is one.
     pub esp: Option<PathBuf>,
@@ -25,6 +27,22 @@ pub struct ImageConfig {
     pub web: WebSettings,
     /// When an image on trial is healthy.
     pub health: HealthConfig,
+}
+
+/// Which boot control selects the slot that starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BootControlChoice {
+    /// The program in `image.tool`, if one is set; else systemd-boot, if its boot partition and two
+    /// slots exist; else RAUC, if it is installed and configured.
+    #[default]
+    Auto,
+    /// The agent's own entries of systemd-boot.
+    SystemdBoot,
+    /// An installed RAUC.
+    Rauc,
+    /// None: the node is managed by packages.
+    None,
 }
 
 /// Use of the hardware watchdog while an image is on trial.
@@ -60,6 +78,7 @@ pub struct HealthConfig {
 impl Default for ImageConfig {
     fn default() -> Self {
         Self {
+            boot_control: BootControlChoice::default(),
             esp: None,
             tool: None,
             tries: 3,
@@ -82,8 +101,23 @@ impl Default for HealthConfig {
 }
 
 impl ImageConfig {
+    /// Whether the agent may use systemd-boot.
+    pub fn may_use_systemd_boot(&self) -> bool {
+        match self.boot_control {
+            BootControlChoice::Auto => self.tool.is_none(),
+            BootControlChoice::SystemdBoot => true,
+            BootControlChoice::Rauc | BootControlChoice::None => false,
+        }
+    }
+
     /// Checks the settings against each other. The error says what to change.
     pub fn check(&self) -> Result<(), String> {
+        if self.tool.is_some() && self.boot_control != BootControlChoice::Auto {
+            return Err(
+                "image.tool is set, but image.boot_control chooses another boot control: remove one of them"
+                    .to_owned(),
+            );
+        }
         if self.tries == 0 {
             return Err(
                 "image.tries is 0, but an image must be started at least once; set it to 1 or more"

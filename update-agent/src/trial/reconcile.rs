@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::Reset;
 use crate::model::Failure;
 use crate::modules::image::boot_control::BootControl;
-use crate::modules::image::slots::{BootObservation, BootRepair, SlotFile};
+use crate::modules::image::slots::{BootObservation, BootRepair, Slot, SlotFile, SlotState};
 
 /// Number of rounds for the repairs that reconciliation requests. Two rounds are enough.
 const RECONCILE_ROUNDS: usize = 3;
@@ -63,6 +63,24 @@ impl From<Failure> for ReconcileError {
     }
 }
 
+/// Confirms this boot if the running image is good. Returns whether the boot state may have changed.
+/// If the confirmation fails, the next start tries again: the boot loader counts several boots, or
+/// falls back to an image that is good as well.
+async fn confirm_good_boot(
+    boot: &dyn BootControl,
+    slots: &SlotFile,
+    seen: &BootObservation,
+) -> bool {
+    let is_good = |slot: &Slot| matches!(slots.get().state(*slot), SlotState::Good(_));
+    let Some(slot) = seen.booted.filter(is_good) else {
+        return false;
+    };
+    boot.confirm_boot(slot).await.unwrap_or_else(|failure| {
+        tracing::warn!(%failure, "cannot confirm the boot of a good image");
+        false
+    })
+}
+
 /// One try of [`reconcile_slots`].
 async fn reconcile_once(
     boot: &dyn BootControl,
@@ -70,6 +88,11 @@ async fn reconcile_once(
     reset: &dyn Reset,
 ) -> Result<Option<BootObservation>, ReconcileError> {
     let mut seen = boot.observe().await?;
+    // Before the comparison: the repairs of the other slot require that the running one needs no
+    // confirmation any more.
+    if confirm_good_boot(boot, slots, &seen).await {
+        seen = boot.observe().await?;
+    }
     for _ in 0..RECONCILE_ROUNDS {
         let repairs = slots.reconcile(&seen)?;
         if repairs.is_empty() {

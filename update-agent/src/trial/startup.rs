@@ -83,10 +83,11 @@ pub async fn wait_for_reset(
 /// manager then restarts the agent, which uses the partition.
 pub fn watch_for_boot_partition(registry: &ModuleRegistry<'_>, life: &Lifecycle) {
     let is_missing = matches!(registry.images(), Ok(None));
-    if !is_missing || !boot_control::has_slots(registry.paths) {
+    let config = &registry.config.image;
+    if !is_missing || !config.may_use_systemd_boot() || !boot_control::has_slots(registry.paths) {
         return;
     }
-    let coming = boot_control::wait_for_esp(registry.paths, &registry.config.image);
+    let coming = boot_control::wait_for_esp(registry.paths, config);
     let stop = life.stopping();
     life.spawn("boot partition", async move {
         tokio::select! {

@@ -203,6 +203,26 @@ async fn a_bad_image_without_a_boot_counter_is_not_reset_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_boot_of_a_good_image_is_confirmed_and_one_on_trial_is_not() {
+    let machine = Machine::armed().await;
+    machine.with_state(|state| {
+        state.counts_good_boots = true;
+        state.a = BootEntry::OneShot;
+        state.broken.push("confirm");
+    });
+    // The next start tries again.
+    assert!(!machine.reconcile().await);
+    assert_eq!(machine.with_state(|state| state.a.clone()), BootEntry::OneShot);
+    machine.with_state(|state| state.broken.clear());
+    machine.reconcile().await;
+    assert_eq!(machine.with_state(|state| state.a.clone()), BootEntry::Plain);
+    assert_eq!(machine.count("confirm"), 2);
+    machine.boot();
+    machine.reconcile().await;
+    assert_eq!(machine.count("confirm"), 2, "the image is on trial");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_counted_boot_that_is_not_on_trial_is_not_taken_for_settled() {
     let machine = Machine::armed().await;
     let seen = BootControl::observe(&machine).await.unwrap();

@@ -1,9 +1,10 @@
 //! Boot control: selects the slot that starts next, and returns to the old slot if the new one was
 //! not blessed.
 //!
-//! There are two implementations: systemd-boot, which counts the boots of an entry on trial, and
-//! the image tool of an earlier system, which starts a slot once. The order of the writes inside
-//! each method is part of its contract. The caller is responsible for the order of the calls.
+//! There are three implementations: systemd-boot, which counts the boots of an entry on trial; RAUC,
+//! which controls other boot loaders; and the image tool of an earlier system, which starts a slot
+//! once. The order of the writes inside each method is part of its contract. The caller is
+//! responsible for the order of the calls.
 
 mod checks;
 mod efi;
@@ -11,7 +12,9 @@ mod entries;
 #[cfg(test)]
 mod fake;
 mod files;
+mod hard_link;
 mod mounts;
+mod rauc;
 mod sdboot;
 mod slot_mount;
 mod tool;
@@ -29,12 +32,13 @@ pub use self::slot_mount::slot_mount_options;
 
 use self::efi::EfiVariables;
 use self::mounts::MountEntry;
+use self::rauc::RaucControl;
 use self::sdboot::SystemdBoot;
 use self::tool::ImageTool;
 use super::device::{SlotDevice, read_back};
 use super::slots::{BootObservation, RawImage, Slot, SlotImage};
 use super::spool::SpooledImage;
-use crate::config::ImageConfig;
+use crate::config::{BootControlChoice, ImageConfig};
 use crate::model::{Failure, FailureKind, ImageSpec};
 use crate::os::{self, OsRelease};
 use crate::paths::AgentPaths;
@@ -100,21 +104,49 @@ pub trait BootControl: Send + Sync {
 
     /// Makes a slot the permanent default, and returns when that is on disk.
     async fn bless(&self, slot: Slot) -> Result<(), Failure>;
+
+    /// Confirms this boot of a slot that is known to be good, for a boot loader that counts the
+    /// boots of good slots as well. Returns whether the boot state may have changed.
+    async fn confirm_boot(&self, _slot: Slot) -> Result<bool, Failure> {
+        Ok(false)
+    }
 }
 
-/// Finds the boot control of this system: the tool if one is configured, else systemd-boot if there
-/// are its ESP and a partition for each slot, else none. Fails with advice if several partitions of
-/// the disk could be a slot.
+/// Finds the boot control of this system. Unless one is chosen: the tool if one is configured, else
+/// systemd-boot if there are its ESP and a partition for each slot, else RAUC if it is installed and
+/// configured, else none. Fails with advice if several partitions of the disk could be a slot of
+/// systemd-boot.
 pub fn find(
     paths: &AgentPaths,
     runner: Arc<dyn Runner>,
     config: &ImageConfig,
 ) -> Result<Option<Arc<dyn BootControl>>, Failure> {
     let system = SystemInterfaces::new(paths);
-    if let Some(tool) = &config.tool {
+    let choice = config.boot_control;
+    if choice == BootControlChoice::Auto
+        && let Some(tool) = &config.tool
+    {
         return Ok(Some(Arc::new(ImageTool::new(system, runner, tool, config))));
     }
-    let Some(esp) = usable_esp(&system, config.esp.as_deref()) else {
+    if config.may_use_systemd_boot()
+        && let Some(esp) = find_systemd_boot(&system, config)?
+    {
+        return Ok(Some(Arc::new(SystemdBoot::new(system, runner, esp, config))));
+    }
+    let is_rauc = match choice {
+        BootControlChoice::Rauc => true,
+        BootControlChoice::Auto => rauc::is_installed(&system),
+        BootControlChoice::SystemdBoot | BootControlChoice::None => false,
+    };
+    Ok(is_rauc.then(|| Arc::new(RaucControl::new(system, runner)) as Arc<dyn BootControl>))
+}
+
+/// The ESP with systemd-boot, if there is a partition for each slot.
+fn find_systemd_boot(
+    system: &SystemInterfaces,
+    config: &ImageConfig,
+) -> Result<Option<PathBuf>, Failure> {
+    let Some(esp) = usable_esp(system, config.esp.as_deref()) else {
         if let Some(esp) = &config.esp {
             tracing::warn!(esp = %esp.display(), "the configured ESP has no systemd-boot");
         }
@@ -123,14 +155,11 @@ pub fn find(
     for slot in [Slot::A, Slot::B] {
         if system.find_slot_device(slot, Some(&esp))?.is_none() {
             let label = slot.label();
-            tracing::info!(
-                label,
-                "the disk has no partition of this name: this system is not updated by images"
-            );
+            tracing::info!(label, "the disk has no partition of this name for systemd-boot");
             return Ok(None);
         }
     }
-    Ok(Some(Arc::new(SystemdBoot::new(system, runner, esp, config))))
+    Ok(Some(esp))
 }
 
 /// Whether the disk has partitions for both slots, of which some may be ambiguous. If it has and no
@@ -141,11 +170,11 @@ pub fn has_slots(paths: &AgentPaths) -> bool {
     slots.all(|slot| !matches!(system.find_slot_device(slot, None), Ok(None)))
 }
 
-/// Whether the ESP may be mounted later: there are slots, no tool is configured, and systemd-boot
-/// may have started this boot. If the firmware's variables name another loader or none, waiting is
+/// Whether the ESP may be mounted later: there are slots, no other boot control is configured, and
+/// systemd-boot may have started this boot. If the firmware's variables name another loader or none, waiting is
 /// useless.
 pub fn esp_may_be_late(paths: &AgentPaths, config: &ImageConfig) -> bool {
-    if config.tool.is_some() || !has_slots(paths) {
+    if !config.may_use_systemd_boot() || !has_slots(paths) {
         return false;
     }
     let system = SystemInterfaces::new(paths);

@@ -39,6 +39,8 @@ pub(super) struct MachineState {
     pub broken: Vec<&'static str>,
     /// A slow call, and its duration.
     pub slow: Option<(&'static str, Duration)>,
+    /// Whether the loader counts the boots of good images.
+    pub counts_good_boots: bool,
     /// The first of these calls breaks the record.
     pub breaks_record: Option<&'static str>,
     /// All calls to the machine, in order.
@@ -84,6 +86,7 @@ impl Machine {
             cut: None,
             broken: Vec::new(),
             slow: None,
+            counts_good_boots: false,
             breaks_record: None,
             calls: Vec::new(),
             unit: "active",
@@ -324,6 +327,14 @@ impl BootControl for Machine {
 
     async fn bless(&self, slot: Slot) -> Result<(), Failure> {
         self.call("bless", |state| *state.entry(slot) = BootEntry::Plain).await
+    }
+
+    async fn confirm_boot(&self, slot: Slot) -> Result<bool, Failure> {
+        if !self.with_state(|state| state.counts_good_boots) {
+            return Ok(false);
+        }
+        self.call("confirm", |state| *state.entry(slot) = BootEntry::Plain).await?;
+        Ok(true)
     }
 
     async fn faults(&self) -> Vec<String> {

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::fake::{BootMachine, MOUNTS};
 use super::{esp_may_be_late, find, has_slots, wait_for_esp};
-use crate::config::Config;
+use crate::config::{BootControlChoice, Config};
 use crate::hooks::fake::FakeRunner;
 use crate::module_registry::ModuleRegistry;
 use crate::modules::image::slots::Slot;
@@ -166,4 +166,35 @@ fn a_configured_tool_has_priority() {
     let mut machine = BootMachine::new();
     machine.config.tool = Some("/usr/bin/os-update-tool.sh".into());
     assert_eq!(found_name(&machine), Some("os-update-tool"));
+}
+
+#[test]
+fn rauc_is_found_where_it_is_installed_and_configured_and_systemd_boot_is_not() {
+    let machine = BootMachine::new();
+    machine.write("usr/bin/rauc", "ELF");
+    machine.write("etc/rauc/system.conf", "[system]\n");
+    assert_eq!(found_name(&machine), Some("systemd-boot"));
+    fs::remove_dir_all(machine.path("efi/loader")).unwrap();
+    assert_eq!(found_name(&machine), Some("rauc"));
+    fs::remove_dir_all(machine.path("etc/rauc")).unwrap();
+    assert_eq!(found_name(&machine), None, "it is installed to build bundles");
+    machine.write("usr/lib/rauc/system.conf", "[system]\n");
+    assert_eq!(found_name(&machine), Some("rauc"));
+    fs::remove_file(machine.path("usr/bin/rauc")).unwrap();
+    assert_eq!(found_name(&machine), None);
+}
+
+#[test]
+fn a_chosen_boot_control_is_the_only_one() {
+    let mut machine = BootMachine::new();
+    for (choice, name, may_wait) in [
+        (BootControlChoice::Rauc, Some("rauc"), false),
+        (BootControlChoice::None, None, false),
+        (BootControlChoice::SystemdBoot, Some("systemd-boot"), true),
+        (BootControlChoice::Auto, Some("systemd-boot"), true),
+    ] {
+        machine.config.boot_control = choice;
+        assert_eq!(found_name(&machine), name, "{choice:?}");
+        assert_eq!(esp_may_be_late(&machine.paths, &machine.config), may_wait, "{choice:?}");
+    }
 }

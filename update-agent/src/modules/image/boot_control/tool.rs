@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::loader_variables::LoaderVariables;
 use self::names::{is_kernel, slot_of_partition, started_and_other_kernel};
-use self::spool_link::{SpoolLink, is_accepted_path};
+use self::spool_link::is_accepted_path;
 use self::tool_record::{ToolRecord, TrialMark};
 use super::files::{self, file_failure};
 use super::mounts::{self, Partition};
@@ -324,7 +324,7 @@ impl BootControl for ImageTool {
                 super::entries::slot_letter(slot)
             )));
         }
-        let link = SpoolLink::create(from)?;
+        let link = spool_link::create_link(from)?;
         // The backup kernel of an earlier image must not be mistaken for that of this one.
         self.withdraw(slot).await?;
         durable::remove_file(&self.record_path()).map_err(file_failure)?;

@@ -10,6 +10,9 @@ use std::path::{Component, Path, PathBuf};
 /// Unit that blesses the entry as soon as the system is up.
 pub const BLESS_UNIT: &str = "systemd-bless-boot.service";
 
+/// Unit of RAUC that keeps the running slot as soon as the system is up.
+pub const RAUC_MARK_GOOD_UNIT: &str = "rauc-mark-good.service";
+
 /// Unit that resets the machine if an image on trial does not prove itself in time.
 const TRIAL_UNIT: &str = "evenkeel-trial.service";
 
@@ -79,6 +82,18 @@ pub fn check_image_units(root: &Path) -> Result<(), String> {
         return Err(format!(
             "it has systemd, and its {TRIAL_UNIT} is missing, masked or not enabled, so nothing would reset the machine if the \
              agent does not start: build the image with that unit enabled (sysinit.target.wants)"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that no unit of an image for RAUC that is mounted at `root` keeps the image before it is
+/// known to be healthy; else says which one.
+pub fn check_rauc_image_units(root: &Path) -> Result<(), String> {
+    if unit_state(root, RAUC_MARK_GOOD_UNIT) == UnitState::Available {
+        return Err(format!(
+            "its {RAUC_MARK_GOOD_UNIT} would keep it before it is known to be healthy: build the image without that unit, or \
+             mask the unit with a link to /dev/null in /etc/systemd/system"
         ));
     }
     Ok(())
@@ -205,6 +220,16 @@ mod tests {
             let why = check_image_units(create_files(files).path()).unwrap_err();
             assert!(why.contains("evenkeel-trial.service is missing"), "{why}");
         }
+    }
+
+    #[test]
+    fn an_image_for_rauc_whose_mark_good_unit_is_not_masked_is_refused() {
+        let unit = ("usr/lib/systemd/system/rauc-mark-good.service", "[Unit]");
+        let masked = ("etc/systemd/system/rauc-mark-good.service", "-> /dev/null");
+        assert_eq!(check_rauc_image_units(create_files(&[SYSTEMD_FILE]).path()), Ok(()));
+        assert_eq!(check_rauc_image_units(create_files(&[unit, masked]).path()), Ok(()));
+        let why = check_rauc_image_units(create_files(&[unit]).path()).unwrap_err();
+        assert!(why.starts_with("its rauc-mark-good.service"), "{why}");
     }
 
     #[test]

@@ -1,12 +1,9 @@
 //! The paths and file extensions that the tool accepts.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::super::files::file_failure;
-use crate::durable;
+use super::super::hard_link::SpoolLink;
 use crate::model::{Failure, FailureKind};
-use crate::modules::image::device::storage_failure;
 use crate::modules::image::spool::SpooledImage;
 use crate::modules::image::unpack::ImageFormat;
 
@@ -24,46 +21,26 @@ pub fn zstd_unsupported() -> Failure {
     )
 }
 
-/// A hard link to a spooled file, with the extension by which the tool recognises the format.
-/// Removed on drop.
-#[derive(Debug)]
-pub struct SpoolLink(PathBuf);
-
-impl SpoolLink {
-    /// Creates the link next to the file. Fails if the tool would not accept it.
-    pub fn create(spooled: &SpooledImage) -> Result<Self, Failure> {
-        let ending = match spooled.format {
-            ImageFormat::Raw => "raw",
-            ImageFormat::Gzip => "raw.gz",
-            ImageFormat::Xz => "raw.xz",
-            ImageFormat::Zstd => return Err(zstd_unsupported()),
-        };
-        let link = spooled.path.with_file_name(format!("image.{ending}"));
-        if !is_accepted_path(&link) {
-            return Err(Failure::new(
-                FailureKind::Unsupported,
-                format!(
-                    "the image tool does not accept a path such as {}: use a state directory whose path has only letters, \
-                     digits and ._/-",
-                    link.display()
-                ),
-            ));
-        }
-        durable::remove_file(&link).map_err(file_failure)?;
-        fs::hard_link(&spooled.path, &link).map_err(|error| {
-            storage_failure(format!("cannot create {}: {error}", link.display()))
-        })?;
-        Ok(Self(link))
+/// Links a spooled file with the extension by which the tool recognises the format. Fails if the
+/// tool would not accept it.
+pub fn create_link(spooled: &SpooledImage) -> Result<SpoolLink, Failure> {
+    let ending = match spooled.format {
+        ImageFormat::Raw => "raw",
+        ImageFormat::Gzip => "raw.gz",
+        ImageFormat::Xz => "raw.xz",
+        ImageFormat::Zstd => return Err(zstd_unsupported()),
+    };
+    let name = format!("image.{ending}");
+    let path = spooled.path.with_file_name(&name);
+    if !is_accepted_path(&path) {
+        return Err(Failure::new(
+            FailureKind::Unsupported,
+            format!(
+                "the image tool does not accept a path such as {}: use a state directory whose path has only letters, digits \
+                 and ._/-",
+                path.display()
+            ),
+        ));
     }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for SpoolLink {
-    fn drop(&mut self) {
-        // If this fails, the next `create` removes the link.
-        fs::remove_file(&self.0).ok();
-    }
+    SpoolLink::create(spooled, &name)
 }

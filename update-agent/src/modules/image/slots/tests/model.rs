@@ -16,6 +16,8 @@
 //! The same search runs for a boot control that counts no boots and starts a slot once. It cannot
 //! distinguish an order that was followed from one in whose place another slot was started. So it
 //! may record an image as bad that was never started, and the model counts that image as tried.
+//! It runs once more for RAUC, whose boot loaders follow such an order several times, and which
+//! makes the other slot the first one when the image on trial is rejected.
 //!
 //! The state omits everything that `step` and `reconcile` ignore: sequence numbers (the newest
 //! entry comes first), texts, times, and all boots of a trial but the latest.
@@ -60,11 +62,23 @@ enum Control {
     Once,
     /// The same without a mark, which is wrong.
     OnceUnmarked,
+    /// By an order that the loader follows several times, with a mark: RAUC.
+    Attempts,
 }
 
 impl Control {
-    fn is_once(self) -> bool {
-        matches!(self, Self::Once | Self::OnceUnmarked)
+    /// Whether a mark shows that a slot has or had an order.
+    fn is_marked(self) -> bool {
+        matches!(self, Self::Once | Self::OnceUnmarked | Self::Attempts)
+    }
+
+    /// Number of boots for which the loader follows an order.
+    fn orders(self) -> u8 {
+        match self {
+            Self::Counts | Self::CountsNothing => 0,
+            Self::Once | Self::OnceUnmarked => 1,
+            Self::Attempts => 2,
+        }
     }
 }
 
@@ -229,6 +243,12 @@ fn with_one_shot_boots_the_machine_comes_to_rest_as_well() {
     let is_marked =
         |one: &ModelMachine| Slot::ALL.iter().any(|slot| *one.entry(*slot) == BootEntry::OneShot);
     assert!(explored.machines.iter().any(is_marked));
+}
+
+#[test]
+fn with_orders_for_several_boots_the_machine_comes_to_rest_as_well() {
+    let model = Model { control: Control::Attempts, ..Model::real() };
+    must_hold(&model);
 }
 
 /// The law that a wrong model violates first.

@@ -78,8 +78,8 @@ pub struct ModelMachine {
     entries: [BootEntry; 2],
     /// The slot whose entry is newer: the loader prefers it.
     newer: Slot,
-    /// Whether the loader has a one-shot order for that slot.
-    is_ordered: bool,
+    /// Number of boots for which the loader has an order to start that slot.
+    orders_left: u8,
     kernels: [Option<u8>; 2],
     contents: [SlotContent; 2],
     /// The running slot and the number of the boot.
@@ -102,7 +102,7 @@ impl ModelMachine {
             record: Slots::default(),
             entries: [BootEntry::Plain, BootEntry::Absent],
             newer: Slot::A,
-            is_ordered: false,
+            orders_left: 0,
             kernels: [Some(FIRST), None],
             contents: [SlotContent::Whole(FIRST), SlotContent::Torn],
             running: None,
@@ -138,7 +138,7 @@ impl ModelMachine {
         match entry {
             BootEntry::Counted { left, .. } => *left > 0,
             // The order of a running slot was already followed.
-            BootEntry::OneShot => self.is_ordered,
+            BootEntry::OneShot => self.orders_left > 0,
             _ => false,
         }
     }
@@ -195,29 +195,34 @@ impl ModelMachine {
     fn withdraw(&self, model: &Model, slot: Slot, phase: Phase) -> LawResult<Self> {
         self.check_not_last_good(slot)?;
         let next = self.with_phase(phase);
-        if !model.control.is_once() {
-            return Ok(next.with_entry(slot, BootEntry::Absent));
-        }
-        if self.running() == slot {
-            // The order was followed, and its mark may be the only evidence.
-            return Ok(next);
-        }
-        Ok(Self { is_ordered: false, ..next.with_entry(slot, BootEntry::Absent) })
+        // The order was followed, and its mark may be the only evidence.
+        let keeps_mark = model.control.is_marked() && self.running() == slot;
+        let next = if keeps_mark { next } else { next.with_entry(slot, BootEntry::Absent) };
+        Ok(match model.control {
+            Control::Counts | Control::CountsNothing => next,
+            Control::Once | Control::OnceUnmarked if keeps_mark => next,
+            Control::Once | Control::OnceUnmarked => Self { orders_left: 0, ..next },
+            // The other slot becomes the first one.
+            Control::Attempts => Self { orders_left: 0, newer: slot.other(), ..next },
+        })
     }
 
     /// Makes a slot the permanent default.
     fn bless(&self, model: &Model, slot: Slot, phase: Phase) -> Self {
         let next = self.with_phase(phase).with_entry(slot, BootEntry::Plain);
-        if model.control.is_once() {
+        match model.control {
+            Control::Counts | Control::CountsNothing => next,
             // There is only one default slot.
-            return next.with_entry(slot.other(), BootEntry::Absent);
+            Control::Once | Control::OnceUnmarked => {
+                next.with_entry(slot.other(), BootEntry::Absent)
+            }
+            Control::Attempts => Self { orders_left: 0, newer: slot, ..next },
         }
-        next
     }
 
     /// The slot that the loader starts by itself: the newest one whose counter is not used up.
     pub fn choice(&self) -> Option<Slot> {
-        if self.is_ordered {
+        if self.orders_left > 0 {
             return Some(self.newer);
         }
         let is_used_up =
@@ -232,10 +237,10 @@ impl ModelMachine {
     /// reset.
     fn boot(&self, model: &Model, slot: Slot) -> Self {
         let mut next = self.clone();
-        if self.is_ordered {
-            // The order is used up, whichever slot starts.
+        if self.orders_left > 0 {
+            // A boot of the order is used up, whichever slot starts.
             next = next.try_out(self.newer);
-            next.is_ordered = false;
+            next.orders_left -= 1;
         } else if model.control == Control::OnceUnmarked
             && *self.entry(slot.other()) == BootEntry::OneShot
         {
@@ -372,7 +377,7 @@ impl ModelMachine {
         let entry = match model.control {
             Control::Counts => counted(TRIES, 0),
             Control::CountsNothing => BootEntry::Plain,
-            Control::Once | Control::OnceUnmarked => BootEntry::OneShot,
+            Control::Once | Control::OnceUnmarked | Control::Attempts => BootEntry::OneShot,
         };
         Ok(match model.order[done] {
             WriteStep::Intend => {
@@ -405,7 +410,7 @@ impl ModelMachine {
             }
             WriteStep::Enter => Self {
                 newer: slot,
-                is_ordered: model.control.is_once(),
+                orders_left: model.control.orders(),
                 ..self.with_phase(next).with_entry(slot, entry)
             },
             WriteStep::Reset => self.powered_off(),

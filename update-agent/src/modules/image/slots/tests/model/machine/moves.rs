@@ -85,7 +85,7 @@ impl ModelMachine {
 
     fn failed_blessing(&self, model: &Model, moves: &mut Vec<Self>) -> LawResult<()> {
         let slot = self.running();
-        if !model.control.is_once() {
+        if !model.control.is_marked() {
             // The rename may lose both names.
             moves.push(self.powered_off().with_entry(slot, BootEntry::Absent));
         }
@@ -123,7 +123,7 @@ impl ModelMachine {
                 let spoilt = self.must_step(slot, &SlotEvent::Corrupted, Phase::Idle)?;
                 moves.push(spoilt.with_content(slot, SlotContent::Torn));
             }
-            WriteStep::Enter if model.control.is_once() => {
+            WriteStep::Enter if model.control.is_marked() => {
                 // The power fails between mark and order: it looks as if the order had been
                 // followed.
                 let marked = self.powered_off().with_entry(slot, BootEntry::OneShot).try_out(slot);
