@@ -350,7 +350,8 @@ mod tests {
         let rauc = load("[image]\nboot_control = \"rauc\"").unwrap().image;
         assert_eq!(rauc.boot_control, BootControlChoice::Rauc);
         rauc.check().unwrap();
-        let both = load("[image]\nboot_control = \"systemd-boot\"\ntool = \"/usr/bin/tool\"").unwrap();
+        let both =
+            load("[image]\nboot_control = \"systemd-boot\"\ntool = \"/usr/bin/tool\"").unwrap();
         assert!(both.image.check().unwrap_err().contains("image.boot_control"));
         let none = load("[image]\ntries = 0").unwrap().image;
         assert!(none.check().unwrap_err().contains("image.tries"));

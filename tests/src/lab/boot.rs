@@ -44,10 +44,15 @@ impl BootedNode {
     /// Opens a lab whose nodes can boot. If that is impossible here, prints one line and returns `None`, or fails if
     /// these tests are required.
     pub fn open_lab() -> Option<Lab> {
+        Self::open_lab_with(&[])
+    }
+
+    /// Opens such a lab whose nodes also have these packages.
+    pub fn open_lab_with(packages: &[&str]) -> Option<Lab> {
         if command("systemd-nspawn").arg("--version").output().is_err() {
             return skip_test("systemd-nspawn is missing; install systemd-container");
         }
-        let lab = Lab::open_with(None, SYSTEMD_PACKAGES)?;
+        let lab = Lab::open_with(None, &[SYSTEMD_PACKAGES, packages].concat())?;
         let trial = Self::start(&lab, "trial", &[]);
         if let Err(why) = trial.is_up(Duration::from_mins(1)) {
             return skip_test(&format!("no container boots here: {why}"));

@@ -1,5 +1,7 @@
 //! The agent's Debian package on a machine that boots, with real systemd, D-Bus, logind and reboots.
 
+mod rauc;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};

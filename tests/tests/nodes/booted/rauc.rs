@@ -1,0 +1,292 @@
+//! Bundles that RAUC installs on a machine that boots, with the agent's real calls of RAUC.
+//!
+//! The slots are files. A container always boots the same root, so the boot loader of this machine is
+//! a unit: it selects a slot, counts its boot, and sets the `os-release` of the image in that slot.
+//! RAUC reaches it with its custom backend.
+
+use std::path::Path;
+
+use evenkeel_tests::lab::Web;
+use serde_json::json;
+
+use super::*;
+
+/// Packages that the machine needs.
+const RAUC_PACKAGES: &[&str] =
+    &["rauc", "rauc-service", "squashfs-tools", "openssl", "e2fsprogs", "mount"];
+
+/// Profile of the images.
+const PROFILE: &str = "rauc-edge";
+
+/// Version of the image that the machine has at first.
+const OLD_VERSION: &str = "1.0";
+
+/// A version that is never healthy.
+const UNHEALTHY_VERSION: &str = "1.2";
+
+/// Time limit of an update.
+const UPDATE_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// Folder of the bundles on the machine.
+const BUNDLES: &str = "srv/bundles";
+
+/// The boot loader. It starts the first slot of `order` that has boots left. Also creates what a
+/// container lacks: loop devices, a watchdog, `panic=`, and a partition for the state.
+const LOADER: &str = r#"#!/bin/sh
+set -e
+cd /srv/loader
+for slot in $(cat order); do
+  left=$(cat "left-$slot")
+  [ "$left" -gt 0 ] || continue
+  echo $((left - 1)) > "left-$slot"
+  echo "$slot" > booted
+  break
+done
+[ -e /dev/loop-control ] || mknod /dev/loop-control c 10 237
+for number in $(seq 0 63); do
+  [ -e "/dev/loop$number" ] || mknod "/dev/loop$number" b 7 "$number"
+done
+# A reset must not reach this machine. The agent then restarts the container.
+: > /run/sysrq-trigger
+mount --bind /run/sysrq-trigger /proc/sysrq-trigger
+echo 'root=/dev/slot panic=10' > /run/cmdline
+mount --bind /run/cmdline /proc/cmdline
+mount -t tmpfs tmpfs /sys/class
+mkdir -p /sys/class/watchdog/watchdog0 /var/lib/evenkeel-agent
+mount -o loop /srv/state.img /var/lib/evenkeel-agent
+case $(cat booted) in A) number=0 ;; *) number=1 ;; esac
+unsquashfs -cat "/srv/slots/rootfs.$number" etc/os-release > /run/os-release
+cp /run/os-release /usr/lib/os-release
+"#;
+
+/// The backend with which RAUC controls the boot loader.
+const BACKEND: &str = r#"#!/bin/sh
+cd /srv/loader || exit 1
+case $1 in
+  get-primary)
+    for slot in $(cat order); do
+      [ "$(cat "left-$slot")" = 0 ] || { echo "$slot"; exit 0; }
+    done
+    exit 1 ;;
+  set-primary)
+    if [ "$2" = A ]; then echo A B > order; else echo B A > order; fi
+    echo 3 > "left-$2" ;;
+  get-state) if [ "$(cat "left-$2")" = 0 ]; then echo bad; else echo good; fi ;;
+  set-state) if [ "$3" = good ]; then echo 3 > "left-$2"; else echo 0 > "left-$2"; fi ;;
+  get-current) cat booted ;;
+esac
+"#;
+
+const SYSTEM_CONF: &str = "[system]
+compatible=evenkeel-test
+bootloader=custom
+statusfile=/srv/rauc.status
+activate-installed=false
+[keyring]
+path=/srv/keys/good.pem
+[handlers]
+bootloader-custom-backend=/usr/lib/test-backend
+[slot.rootfs.0]
+device=/srv/slots/rootfs.0
+type=raw
+bootname=A
+[slot.rootfs.1]
+device=/srv/slots/rootfs.1
+type=raw
+bootname=B
+";
+
+const LOADER_UNIT: &str = "[Unit]
+Before=rauc.service evenkeel-agent.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/lib/test-loader
+[Install]
+WantedBy=multi-user.target
+";
+
+/// Neither RAUC nor the agent may start without the boot loader.
+const AFTER_LOADER: &str = "[Unit]
+Requires=test-loader.service
+After=test-loader.service
+";
+
+const RAUC_SERVICE: &str = "[Service]
+ExecStart=
+ExecStart=/bin/sh -c 'exec rauc --mount=/run/rauc --override-boot-slot=$(cat /srv/loader/booted) service'
+";
+
+const AGENT_CONFIG: &str = "max_poll_interval = \"5s\"
+[image]
+watchdog = \"ignore\"
+[image.web]
+plain_http = true
+[image.health]
+deadline = \"20s\"
+stable = \"2s\"
+";
+
+const HEALTH_CHECK: &str = "#!/bin/sh\n! grep -q '^IMAGE_VERSION=1.2$' /etc/os-release\n";
+
+/// Writes a file on a node.
+fn write_file(node: &Node, path: &str, content: &str) {
+    node.sh(&format!("mkdir -p \"$(dirname {path})\"; cat > {path} << 'END'\n{content}END\n"));
+}
+
+/// Creates a machine with two slots. The first one holds the old version.
+fn node_with_slots(lab: &Lab) -> Node {
+    let node = Node::new(lab, "node");
+    node.sh("rm -f /usr/sbin/policy-rc.d; mkdir -p /srv/keys /srv/slots /srv/loader /srv/bundles /etc/evenkeel/health.d");
+    for key in ["good", "foreign"] {
+        node.sh(&format!(
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN={key} -keyout /srv/keys/{key}.key \
+             -out /srv/keys/{key}.pem"
+        ));
+    }
+    for (path, content) in [
+        ("/usr/lib/test-loader", LOADER),
+        ("/usr/lib/test-backend", BACKEND),
+        ("/etc/rauc/system.conf", SYSTEM_CONF),
+        ("/etc/systemd/system/test-loader.service", LOADER_UNIT),
+        ("/etc/systemd/system/rauc.service.d/loader.conf", AFTER_LOADER),
+        ("/etc/systemd/system/rauc.service.d/slot.conf", RAUC_SERVICE),
+        ("/etc/systemd/system/evenkeel-agent.service.d/loader.conf", AFTER_LOADER),
+        // The agent's package must not ask about a file that exists.
+        ("/etc/dpkg/dpkg.cfg.d/test", "force-confold\n"),
+        ("/etc/evenkeel/agent.toml", AGENT_CONFIG),
+        ("/etc/evenkeel/limits.toml", "[image]\nunsigned_images = true\n"),
+        ("/etc/evenkeel/health.d/version", HEALTH_CHECK),
+    ] {
+        write_file(&node, path, content);
+    }
+    make_bundle(&node, OLD_VERSION, "good");
+    node.sh("chmod 755 /usr/lib/test-loader /usr/lib/test-backend /etc/evenkeel/health.d/version
+         chmod 644 /etc/evenkeel/limits.toml
+         truncate -s 8M /srv/slots/rootfs.0 /srv/slots/rootfs.1
+         dd if=/srv/build/bundle/rootfs.img of=/srv/slots/rootfs.0 conv=notrunc status=none
+         truncate -s 128M /srv/state.img
+         mkfs.ext4 -q /srv/state.img
+         cd /srv/loader
+         echo A B > order; echo 3 > left-A; echo 0 > left-B; echo A > booted
+         mkdir -p /etc/systemd/system/multi-user.target.wants
+         ln -s ../test-loader.service /etc/systemd/system/multi-user.target.wants/");
+    node
+}
+
+/// Makes the bundle of a version, signed with a key.
+fn make_bundle(node: &Node, version: &str, key: &str) {
+    node.sh(&format!(
+        "rm -rf /srv/build
+         mkdir -p /srv/build/root/etc /srv/build/bundle
+         cd /srv/build
+         grep -v '^IMAGE_' /usr/lib/os-release > root/etc/os-release
+         printf 'IMAGE_ID={PROFILE}\\nIMAGE_VERSION={version}\\n' >> root/etc/os-release
+         mksquashfs root bundle/rootfs.img -quiet -no-progress
+         printf '[update]\\ncompatible=evenkeel-test\\nversion={version}\\n[image.rootfs]\\nfilename=rootfs.img\\n' \
+           > bundle/manifest.raucm
+         rauc --cert=/srv/keys/{key}.pem --key=/srv/keys/{key}.key bundle bundle /{BUNDLES}/{version}.raucb"
+    ));
+}
+
+/// The catalogue entries of the bundles, and the web server that has them.
+struct Bundles<'a> {
+    fleet: &'a Fleet,
+    web: Web,
+}
+
+impl<'a> Bundles<'a> {
+    fn serve(fleet: &'a Fleet, folder: &Path) -> Self {
+        Self { fleet, web: Web::serve(folder) }
+    }
+
+    /// Adds a version to the catalogue. Returns its ID.
+    fn publish(&self, node: &Node, version: &str) -> String {
+        let digest = node.sh(&format!("sha256sum /{BUNDLES}/{version}.raucb | cut -d ' ' -f 1"));
+        let created = self.fleet.rest.post(
+            "compute/os",
+            &json!({
+                "name": format!("{PROFILE} {version}"),
+                "osType": "OS_TYPE_IMMUTABLE",
+                "osProvider": "OS_PROVIDER_KIND_INFRA",
+                "securityFeature": "SECURITY_FEATURE_NONE",
+                "architecture": std::env::consts::ARCH,
+                "profileName": PROFILE,
+                "imageId": version,
+                "sha256": digest.trim(),
+                "imageUrl": format!("http://{}/{version}.raucb", self.web.address()),
+            }),
+        );
+        created["resourceId"].as_str().expect("an id").to_owned()
+    }
+}
+
+/// Orders an update to a version. Returns its run when it has ended.
+fn update(member: &Member<'_>, version: &str, os: &str) -> Value {
+    member.assign_new_policy(&json!({
+        "updatePolicy": "UPDATE_POLICY_TARGET",
+        "targetOsId": os,
+    }));
+    member.order_now();
+    until(&format!("the run for {version} has ended"), UPDATE_TIMEOUT, || {
+        let is_its = |run: &Value| run["target"]["imageId"] == version;
+        let mut runs = member.runs().into_iter().filter(is_its);
+        runs.find(|run| run["endTime"].as_u64() > Some(0))
+    })
+}
+
+/// The slots as the agent reports them.
+fn slots(machine: &BootedNode) -> Value {
+    let shown = machine.sh("evenkeel-agent image show --output json");
+    serde_json::from_str(&shown).expect("JSON")
+}
+
+#[test]
+fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
+    let Some(lab) = BootedNode::open_lab_with(RAUC_PACKAGES) else {
+        return;
+    };
+    let Some(fleet) = Fleet::shared() else { return };
+    let agent = strip(&Binaries::get().agent, lab.path("agent"));
+    let deb = build_debian_package(&agent, &lab.path("package"));
+    let node = node_with_slots(&lab);
+    for (version, key) in [("1.1", "good"), (UNHEALTHY_VERSION, "good"), ("1.3", "foreign")] {
+        make_bundle(&node, version, key);
+    }
+    let bundles = Bundles::serve(fleet, &node.layer().join(BUNDLES));
+    let [_, good, unhealthy, foreign] = [OLD_VERSION, "1.1", UNHEALTHY_VERSION, "1.3"]
+        .map(|version| bundles.publish(&node, version));
+
+    let machine = BootedNode::start(&lab, "node", &[(deb.as_path(), AGENT_DEB)]);
+    machine.until_up();
+    let member = enroll_machine(&machine, node, fleet);
+    until("the running image is recorded as good", WAIT_TIMEOUT, || {
+        let shown = slots(&machine);
+        (shown["slots"][0]["state"] == "good").then_some(())
+    });
+    let shown = slots(&machine);
+    assert_eq!(shown["boot_control"], "rauc", "{shown:#}");
+    assert_eq!(shown["booted"], "root-a", "{shown:#}");
+
+    let run = update(&member, "1.1", &good);
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(run["image"]["booted"], "1.1", "{run:#}");
+    assert_eq!(machine.boots(), 2);
+    let shown = slots(&machine);
+    assert_eq!(shown["booted"], "root-b", "{shown:#}");
+    assert_eq!(machine.sh("cd /srv/loader; cat order left-B"), "B A\n3\n");
+
+    let run = update(&member, UNHEALTHY_VERSION, &unhealthy);
+    assert_eq!(run["state"], "reverted", "{run:#}");
+    assert_eq!(run["image"]["booted"], "1.1", "{run:#}");
+    assert_eq!(machine.boots(), 4);
+    assert_eq!(machine.sh("cd /srv/loader; cat order booted left-A"), "B A\nB\n0\n");
+    let shown = slots(&machine);
+    assert_eq!(shown["bad"][0]["image"], UNHEALTHY_VERSION, "{shown:#}");
+
+    let run = update(&member, "1.3", &foreign);
+    assert_ne!(run["state"], "succeeded", "{run:#}");
+    assert!(run["reason"].to_string().contains("does not accept the image"), "{run:#}");
+    assert_eq!(machine.boots(), 4);
+    assert_eq!(slots(&machine)["booted"], "root-b");
+}
