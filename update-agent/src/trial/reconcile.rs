@@ -63,22 +63,16 @@ impl From<Failure> for ReconcileError {
     }
 }
 
-/// Confirms this boot if the running image is good. Returns whether the boot state may have changed.
-/// If the confirmation fails, the next start tries again: the boot loader counts several boots, or
-/// falls back to an image that is good as well.
-async fn confirm_good_boot(
-    boot: &dyn BootControl,
-    slots: &SlotFile,
-    seen: &BootObservation,
-) -> bool {
+/// Confirms this boot if the running image is good. If that fails, the next start tries again: the
+/// boot loader counts several boots, or falls back to an image that is good as well.
+async fn confirm_good_boot(boot: &dyn BootControl, slots: &SlotFile, seen: &BootObservation) {
     let is_good = |slot: &Slot| matches!(slots.get().state(*slot), SlotState::Good(_));
     let Some(slot) = seen.booted.filter(is_good) else {
-        return false;
+        return;
     };
-    boot.confirm_boot(slot).await.unwrap_or_else(|failure| {
+    if let Err(failure) = boot.confirm_boot(slot).await {
         tracing::warn!(%failure, "cannot confirm the boot of a good image");
-        false
-    })
+    }
 }
 
 /// One try of [`reconcile_slots`].
@@ -88,13 +82,12 @@ async fn reconcile_once(
     reset: &dyn Reset,
 ) -> Result<Option<BootObservation>, ReconcileError> {
     let mut seen = boot.observe().await?;
-    // Before the comparison: the repairs of the other slot require that the running one needs no
-    // confirmation any more.
-    if confirm_good_boot(boot, slots, &seen).await {
-        seen = boot.observe().await?;
-    }
-    for _ in 0..RECONCILE_ROUNDS {
+    for round in 0..RECONCILE_ROUNDS {
         let repairs = slots.reconcile(&seen)?;
+        if round == 0 {
+            // Before the repairs, which may fail.
+            confirm_good_boot(boot, slots, &seen).await;
+        }
         if repairs.is_empty() {
             break;
         }

@@ -106,9 +106,9 @@ pub trait BootControl: Send + Sync {
     async fn bless(&self, slot: Slot) -> Result<(), Failure>;
 
     /// Confirms this boot of a slot that is known to be good, for a boot loader that counts the
-    /// boots of good slots as well. Returns whether the boot state may have changed.
-    async fn confirm_boot(&self, _slot: Slot) -> Result<bool, Failure> {
-        Ok(false)
+    /// boots of good slots as well.
+    async fn confirm_boot(&self, _slot: Slot) -> Result<(), Failure> {
+        Ok(())
     }
 }
 

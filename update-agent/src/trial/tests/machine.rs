@@ -329,12 +329,11 @@ impl BootControl for Machine {
         self.call("bless", |state| *state.entry(slot) = BootEntry::Plain).await
     }
 
-    async fn confirm_boot(&self, slot: Slot) -> Result<bool, Failure> {
+    async fn confirm_boot(&self, slot: Slot) -> Result<(), Failure> {
         if !self.with_state(|state| state.counts_good_boots) {
-            return Ok(false);
+            return Ok(());
         }
-        self.call("confirm", |state| *state.entry(slot) = BootEntry::Plain).await?;
-        Ok(true)
+        self.call("confirm", |state| *state.entry(slot) = BootEntry::Plain).await
     }
 
     async fn faults(&self) -> Vec<String> {

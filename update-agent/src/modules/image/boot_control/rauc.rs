@@ -469,14 +469,13 @@ impl BootControl for RaucControl {
     }
 
     /// Most boot loaders of RAUC count the boots of a good slot as well.
-    async fn confirm_boot(&self, slot: Slot) -> Result<bool, Failure> {
+    async fn confirm_boot(&self, slot: Slot) -> Result<(), Failure> {
         let status = self.read_status().await?;
         if status.booted != Some(slot) {
-            return Ok(false);
+            return Ok(());
         }
         self.mark_good(&status.slot(slot).name).await?;
-        ArmedMark::remove(&self.mark_path(), slot)?;
-        Ok(true)
+        ArmedMark::remove(&self.mark_path(), slot)
     }
 }
 

@@ -67,11 +67,9 @@ pub fn boot_entry(
         // The agent was killed before it activated the slot, or a person activated the other one.
         Some(mark) if !is_running && !is_primary && mark.boot_id == boot_id => BootEntry::Absent,
         Some(_) => BootEntry::OneShot,
-        None if status.slot(slot).is_good => BootEntry::Plain,
-        // The boot loader counted this boot, and nothing has confirmed it yet.
-        None if is_running => BootEntry::OneShot,
-        // A person activated it.
-        None if is_primary => BootEntry::Plain,
+        // A running slot without a mark was not started on trial, although the boot loader may have
+        // counted this boot. A primary slot without a mark was activated by a person.
+        None if is_running || is_primary || status.slot(slot).is_good => BootEntry::Plain,
         None => BootEntry::Absent,
     }
 }
