@@ -113,9 +113,12 @@ fn read(crate_folder: &str, item: &Item) -> Option<(String, TypeDefinition)> {
             Some((item.ident.to_string(), TypeDefinition::Struct(definition)))
         }
         Item::Enum(item) if item.variants.iter().all(|variant| variant.fields.is_empty()) => {
-            let variants = item.variants.iter();
-            let values = variants
-                .map(|variant| (snake_case(&variant.ident.to_string()), doc(&variant.attrs)));
+            let serde = SerdeAttributes::read(&item.attrs);
+            let is_kebab_case = serde.value("rename_all") == Some("kebab-case");
+            let separator = if is_kebab_case { '-' } else { '_' };
+            let values = item.variants.iter().map(|variant| {
+                (variant_name(&variant.ident.to_string(), separator), doc(&variant.attrs))
+            });
             Some((item.ident.to_string(), TypeDefinition::Enum(values.collect())))
         }
         _ => None,
@@ -181,13 +184,13 @@ fn doc(attributes: &[Attribute]) -> String {
     text.replace("[`", "`").replace("`]", "`")
 }
 
-/// The name that serde gives to a variant with `rename_all = "snake_case"` or `"lowercase"`. Both
-/// are equal for the one-word variants that `lowercase` is used for.
-fn snake_case(name: &str) -> String {
+/// The name that serde gives to a variant with `rename_all = "snake_case"`, `"kebab-case"` or
+/// `"lowercase"`, which has the same result for the one-word variants that it is used for.
+fn variant_name(name: &str, separator: char) -> String {
     let mut text = String::new();
     for letter in name.chars() {
         if letter.is_ascii_uppercase() && !text.is_empty() {
-            text.push('_');
+            text.push(separator);
         }
         text.push(letter.to_ascii_lowercase());
     }

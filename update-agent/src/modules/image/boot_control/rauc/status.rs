@@ -286,4 +286,25 @@ mod tests {
         RaucBundle::parse("{}").unwrap_err();
         RaucBundle::parse("idle").unwrap_err();
     }
+
+    #[test]
+    fn a_changed_output_causes_no_panic_and_no_unsafe_argument() {
+        for output in [FRESH, ACTIVATED, WITH_CHILDREN] {
+            for at in 0..output.len() {
+                RaucStatus::parse(&output[..at]).unwrap_err();
+                for byte in [b'"', b'{', b'-', b'.', b' ', b'9', b'\n', 0, 0xff] {
+                    let mut bytes = output.as_bytes().to_vec();
+                    bytes[at] = byte;
+                    let Ok(status) = RaucStatus::parse(&String::from_utf8_lossy(&bytes)) else {
+                        continue;
+                    };
+                    for slot in Slot::ALL.map(|slot| status.slot(slot)) {
+                        let is_safe = slot.name.bytes().all(|byte| byte.is_ascii_graphic());
+                        assert!(is_safe && !slot.name.starts_with('-'), "{:?}", slot.name);
+                        assert!(slot.device.is_absolute(), "{:?}", slot.device);
+                    }
+                }
+            }
+        }
+    }
 }

@@ -213,8 +213,8 @@ impl FakeRauc {
     fn execute(&self, command: &Command) -> Result<String, String> {
         let arguments: Vec<&str> = command.arguments.iter().map(String::as_str).collect();
         let is_query = arguments.contains(&"--output-format=json");
-        let is_left = command.at_deadline == DeadlineAction::LeaveRunning;
-        assert_eq!(is_left, !is_query, "{command}");
+        let is_killed = command.at_deadline == DeadlineAction::Kill;
+        assert_eq!(is_killed, is_query, "{command}");
         let subcommand =
             if arguments.len() == 3 && !is_query { arguments[1] } else { arguments[0] };
         if *self.is_busy.lock().unwrap() && arguments[0] != "info" {
@@ -245,7 +245,7 @@ impl FakeRauc {
         if *number == 0 {
             return false;
         }
-        if command.at_deadline == DeadlineAction::LeaveRunning {
+        if command.at_deadline != DeadlineAction::Kill {
             *number -= 1;
         }
         true
