@@ -48,7 +48,7 @@ for number in $(seq 0 63); do
 done
 # A reset must not reach this machine. The agent then restarts the container.
 : > /run/sysrq-trigger
-mount --bind /run/sysrq-trigger /proc/sysrq-trigger
+if [ -e /proc/sysrq-trigger ]; then mount --bind /run/sysrq-trigger /proc/sysrq-trigger; fi
 echo 'root=/dev/slot panic=10' > /run/cmdline
 mount --bind /run/cmdline /proc/cmdline
 mount -t tmpfs tmpfs /sys/class

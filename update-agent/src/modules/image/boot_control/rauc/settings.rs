@@ -50,7 +50,7 @@ pub fn find_faults(system: &SystemInterfaces) -> Vec<String> {
 }
 
 impl RaucSettings {
-    /// Parses a key file of GLib. Lines that are not settings of `[system]` are skipped. Of two
+    /// Parses a key file of `GLib`. Lines that are not settings of `[system]` are skipped. Of two
     /// settings with the same name the last one applies.
     pub fn parse(text: &str) -> Self {
         let (mut activates_installed, mut status_file, mut has_folder) = (true, None, false);
