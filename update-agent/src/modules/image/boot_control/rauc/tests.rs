@@ -12,6 +12,7 @@ use crate::modules::image::unpack::ImageFormat;
 use crate::runner::{DeadlineAction, RunError};
 
 mod interrupted;
+mod power_cuts;
 mod refused;
 
 /// Path of the boot ID, relative to the root.
@@ -95,9 +96,14 @@ impl FakeRauc {
         (fake, control)
     }
 
-    /// The boot control of a new process.
+    /// The boot control of a new process, which is not killed.
     fn control(self: &Arc<Self>) -> RaucControl {
         *self.changes_left.lock().unwrap() = None;
+        self.start_process()
+    }
+
+    /// The boot control of a new process.
+    fn start_process(self: &Arc<Self>) -> RaucControl {
         let runner: Arc<dyn Runner> = Arc::<Self>::clone(self);
         RaucControl::new(self.machine.system(), runner)
     }
