@@ -171,8 +171,8 @@ pub fn has_slots(paths: &AgentPaths) -> bool {
 }
 
 /// Whether the ESP may be mounted later: there are slots, no other boot control is configured, and
-/// systemd-boot may have started this boot. If the firmware's variables name another loader or none, waiting is
-/// useless.
+/// systemd-boot may have started this boot. If the firmware's variables name another loader or none,
+/// waiting is useless.
 pub fn esp_may_be_late(paths: &AgentPaths, config: &ImageConfig) -> bool {
     if !config.may_use_systemd_boot() || !has_slots(paths) {
         return false;
