@@ -71,6 +71,9 @@ pub struct EnrollResponse {
     /// Certificate (X.509, DER) of the key for decryption; empty if the node requested none.
     #[prost(bytes = "vec", tag = "7")]
     pub decryption_certificate: ::prost::alloc::vec::Vec<u8>,
+    /// Time of the server. The node verifies certificates at no earlier time, also if its clock is lost.
+    #[prost(message, optional, tag = "8")]
+    pub now: ::core::option::Option<::prost_types::Timestamp>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RenewRequest {
@@ -177,6 +180,43 @@ pub struct Facts {
     /// Image slots, sorted by name; empty on a node without images.
     #[prost(message, repeated, tag = "20")]
     pub slots: ::prost::alloc::vec::Vec<ImageSlot>,
+    /// State of the package lists; unset on a node that does not manage packages, and if the agent does not report it.
+    #[prost(message, optional, tag = "21")]
+    pub package_lists: ::core::option::Option<PackageLists>,
+    /// Other programs that update the machine by themselves, each as text with what it does, for example
+    /// `unattended-upgrades installs updates by itself`; empty if there are none.
+    #[prost(string, repeated, tag = "22")]
+    pub other_updaters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Last change of packages that the agent did not make; unset if there was none.
+    #[prost(message, optional, tag = "23")]
+    pub foreign_change: ::core::option::Option<ForeignChange>,
+    /// Random ID that the agent creates when it starts. Two machines with one identity report different IDs in turn, also if
+    /// they share a boot, as containers do.
+    #[prost(string, tag = "24")]
+    pub agent_session: ::prost::alloc::string::String,
+}
+/// State of the package lists: `available` and `held_back` are as old as the lists.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PackageLists {
+    /// Time of the last complete refresh by the agent; unset if there was none.
+    #[prost(message, optional, tag = "1")]
+    pub refreshed_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Why the last refresh failed, as text; empty if it succeeded.
+    #[prost(string, tag = "2")]
+    pub error: ::prost::alloc::string::String,
+}
+/// Change of packages by a person or another program on the machine.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForeignChange {
+    /// Time at which dpkg wrote its database, by the node's clock; unset if unknown.
+    #[prost(message, optional, tag = "1")]
+    pub changed_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Number of changed packages.
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
+    /// The first of them, each as text with its versions, for example `curl:amd64 1.0 -> 1.1`.
+    #[prost(string, repeated, tag = "3")]
+    pub packages: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Package with a newer version that is not installed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -194,6 +234,12 @@ pub struct HeldBackPackage {
     /// Details of the cause, for example the packages that would have to be removed.
     #[prost(string, tag = "6")]
     pub detail: ::prost::alloc::string::String,
+    /// Suites and codenames that contain the version, in ascending order; empty if they are unknown.
+    #[prost(string, repeated, tag = "7")]
+    pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Labels of the repositories that contain the version, in ascending order; empty if they are unknown.
+    #[prost(string, repeated, tag = "8")]
+    pub origins: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Service that still uses replaced files.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -255,6 +301,10 @@ pub struct AvailablePackage {
     /// Suites and codenames that contain the version, in ascending order.
     #[prost(string, repeated, tag = "5")]
     pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Labels of the repositories that contain the version, from their Release files, for example `Debian-Security`; in
+    /// ascending order.
+    #[prost(string, repeated, tag = "6")]
+    pub origins: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Attempt {
@@ -519,6 +569,9 @@ pub struct PackageRules {
     /// Minimum age in days: only versions that the server has known for at least this many days are installed.
     #[prost(uint32, tag = "8")]
     pub min_age_days: u32,
+    /// If unset: `UNUSED_PACKAGES_RULE_KEEP`, as before this field existed.
+    #[prost(enumeration = "UnusedPackagesRule", tag = "9")]
+    pub unused_packages: i32,
 }
 /// Version of a package.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -665,6 +718,15 @@ pub struct RunReport {
     /// Whether the node still requires a reboot.
     #[prost(bool, tag = "5")]
     pub reboot_required: bool,
+    /// Why the change required a reboot, as text, for example which packages request it; empty if it did not.
+    #[prost(string, repeated, tag = "6")]
+    pub reboot_reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Release of the running kernel before the change, and at the end of the attempt; empty if it is unknown, for example
+    /// in a container.
+    #[prost(string, tag = "7")]
+    pub kernel_before: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub kernel_after: ::prost::alloc::string::String,
 }
 /// Duration and downloaded bytes of a phase.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -847,6 +909,8 @@ pub enum HeldBackCause {
     Limits = 5,
     /// The policy excludes the package or the version: by name, suite or age.
     Policy = 6,
+    /// The file system of `/boot`, `/boot/efi` or `/boot/firmware` has too little space.
+    Space = 7,
 }
 impl HeldBackCause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -862,6 +926,7 @@ impl HeldBackCause {
             Self::Pinned => "HELD_BACK_CAUSE_PINNED",
             Self::Limits => "HELD_BACK_CAUSE_LIMITS",
             Self::Policy => "HELD_BACK_CAUSE_POLICY",
+            Self::Space => "HELD_BACK_CAUSE_SPACE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -874,6 +939,7 @@ impl HeldBackCause {
             "HELD_BACK_CAUSE_PINNED" => Some(Self::Pinned),
             "HELD_BACK_CAUSE_LIMITS" => Some(Self::Limits),
             "HELD_BACK_CAUSE_POLICY" => Some(Self::Policy),
+            "HELD_BACK_CAUSE_SPACE" => Some(Self::Space),
             _ => None,
         }
     }
@@ -938,6 +1004,42 @@ impl ServiceRule {
             "SERVICE_RULE_UNSPECIFIED" => Some(Self::Unspecified),
             "SERVICE_RULE_KEEP_RUNNING" => Some(Self::KeepRunning),
             "SERVICE_RULE_RESTART" => Some(Self::Restart),
+            _ => None,
+        }
+    }
+}
+/// What happens to packages that were installed automatically and that no package needs any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum UnusedPackagesRule {
+    Unspecified = 0,
+    /// They stay installed.
+    Keep = 1,
+    /// Kernels are removed, except the running one, the newest one and the one that ran before.
+    RemoveKernels = 2,
+    /// All are removed, with the same exceptions.
+    RemoveAll = 3,
+}
+impl UnusedPackagesRule {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "UNUSED_PACKAGES_RULE_UNSPECIFIED",
+            Self::Keep => "UNUSED_PACKAGES_RULE_KEEP",
+            Self::RemoveKernels => "UNUSED_PACKAGES_RULE_REMOVE_KERNELS",
+            Self::RemoveAll => "UNUSED_PACKAGES_RULE_REMOVE_ALL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "UNUSED_PACKAGES_RULE_UNSPECIFIED" => Some(Self::Unspecified),
+            "UNUSED_PACKAGES_RULE_KEEP" => Some(Self::Keep),
+            "UNUSED_PACKAGES_RULE_REMOVE_KERNELS" => Some(Self::RemoveKernels),
+            "UNUSED_PACKAGES_RULE_REMOVE_ALL" => Some(Self::RemoveAll),
             _ => None,
         }
     }
