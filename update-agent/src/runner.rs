@@ -47,7 +47,7 @@ pub enum DeadlineAction {
     /// them would leave packages half installed. If they do not end in a minute, they are killed.
     EndScripts,
     /// The program continues, because killing it at any time could damage the system.
-    LeaveRunning,
+    KeepRunning,
 }
 
 impl fmt::Display for DeadlineAction {
@@ -55,7 +55,7 @@ impl fmt::Display for DeadlineAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Kill | Self::EndScripts => "was killed",
-            Self::LeaveRunning => "is still running",
+            Self::KeepRunning => "is still running",
         })
     }
 }
@@ -120,7 +120,7 @@ impl Command {
     /// Marks a command that changes the system and is never killed.
     #[must_use]
     pub fn for_uninterruptible_change(self) -> Self {
-        Self { at_deadline: DeadlineAction::LeaveRunning, ..self.for_change() }
+        Self { at_deadline: DeadlineAction::KeepRunning, ..self.for_change() }
     }
 }
 
@@ -282,7 +282,7 @@ impl Runner for HostRunner {
                 DeadlineAction::EndScripts => {
                     end_change(&mut child, &mut files).await.map_err(lost)?;
                 }
-                DeadlineAction::LeaveRunning => {}
+                DeadlineAction::KeepRunning => {}
             }
             group.release();
             return Err(RunError::Deadline {
@@ -370,7 +370,7 @@ impl ProcessGroup {
     fn new(child: &Child, at_deadline: DeadlineAction) -> Self {
         Self(match at_deadline {
             DeadlineAction::Kill => process_id(child),
-            DeadlineAction::EndScripts | DeadlineAction::LeaveRunning => None,
+            DeadlineAction::EndScripts | DeadlineAction::KeepRunning => None,
         })
     }
 
