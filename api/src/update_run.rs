@@ -189,6 +189,38 @@ pub struct OsUpdateRunReport {
     pub restarted_services: Vec<String>,
     /// Whether the node still required a reboot at the end of the run.
     pub reboot_required: bool,
+    /// Packages with a newer version that the run did not install; at most 500.
+    pub held_back: Vec<RunHeldBackPackage>,
+    /// Number of all these packages per cause.
+    pub held_back_counts: Vec<RunHeldBackCount>,
+}
+
+/// Package with a newer version that a run did not install.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunHeldBackPackage {
+    /// Package name.
+    pub name: String,
+    /// Debian architecture, for example `amd64`.
+    pub architecture: String,
+    /// Installed version.
+    pub version: String,
+    /// Newest version that the sources of the node offer.
+    pub available_version: String,
+    /// Cause: `hold`, `dependencies`, `phased` or `pinned`; `limits` of the owner of the machine;
+    /// or rules of the policy: `excluded` by name, `suite`, `too_young` or `policy` for other
+    /// rules. Later releases may add causes.
+    pub cause: String,
+}
+
+/// Number of packages that a run did not update for one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunHeldBackCount {
+    /// Cause, as in `heldBack`.
+    pub cause: String,
+    /// Number of packages.
+    pub packages: u32,
 }
 
 /// Duration and downloaded bytes of one phase of a run.

@@ -208,12 +208,23 @@ impl Engine {
     }
 
     /// Records an attempt that ends before it has a plan.
+    pub fn start_and_fail(
+        &self,
+        target: UpdateTarget,
+        failure: Failure,
+    ) -> Result<JournalEntry, JournalError> {
+        self.end(self.new_entry(target), EventKind::Failed { failure })
+    }
+
+    /// Records an attempt whose plan has no steps. Its report contains what the plan leaves out.
     pub fn start_and_end(
         &self,
         target: UpdateTarget,
-        kind: EventKind,
+        draft: AnyDraft,
     ) -> Result<JournalEntry, JournalError> {
-        self.end(self.new_entry(target), kind)
+        let mut entry = self.new_entry(target);
+        (entry.plan, entry.reports) = (draft.plan, draft.report);
+        self.end(entry, EventKind::NothingToDo)
     }
 
     /// Fetches what the plan needs, or a part of it. After a part the attempt stays open, so that the agent can contact the

@@ -247,6 +247,13 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
         "preservedConffiles": ["/etc/curlrc"],
         "restartedServices": ["ssh.service"],
         "rebootRequired": true,
+        "heldBack": [{
+            "name": "jq", "architecture": "amd64", "version": "1.6", "availableVersion": "1.7",
+            "cause": "too_young",
+        }],
+        "heldBackCounts": [
+            {"cause": "hold", "packages": 2}, {"cause": "too_young", "packages": 97},
+        ],
     });
     let log_lines: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
     failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", log_lines.concat()));
@@ -254,7 +261,9 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     cli.fake_server.answer("GET os-update-runs/osupdaterun-00000001", failed);
     let text = cli.run("evenkeel run get osupdaterun-00000001").await;
     for expected in [
-        "reboot    still required\n",
+        "still required\n",
+        "99 (hold 2, too young 97)\n",
+        "jq       amd64         1.6        1.7        too young\n",
         "PHASE     DURATION  DOWNLOADED\ndownload  12.3s     12.0 MB\napply     2m 5s     -\n",
         "Remarks:\nREMARK\ncron.service was left as it was\n",
         "Configuration files with local changes, not replaced:\nFILE\n/etc/curlrc\n",
@@ -270,6 +279,7 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     for expected in [
         "  durations: download 12.3s (12.0 MB), apply 2m 5s\n",
         "  not replaced: /etc/curlrc\n",
+        "  held back: 99 (hold 2, too young 97)\n",
         "  remark: cron.service was left as it was\n",
         "  a reboot is still required\n",
     ] {

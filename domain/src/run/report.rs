@@ -16,6 +16,10 @@ const MAX_REMARK_BYTES: usize = 1_000;
 const MAX_NAMES: usize = 200;
 const MAX_NAME_BYTES: usize = 256;
 
+/// Maximum number of held back packages and of causes that are stored.
+const MAX_HELD_BACK: usize = 500;
+const MAX_CAUSES: usize = 50;
+
 /// The greatest integer that every JSON reader represents exactly.
 const MAX_JSON_INTEGER: u64 = (1 << 53) - 1;
 
@@ -33,6 +37,35 @@ pub struct RunReport {
     pub restarted_services: Vec<String>,
     /// Whether the node still needs a reboot.
     pub reboot_required: bool,
+    /// The first packages whose newer version the run did not install.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<HeldBackPackage>,
+    /// Number of all these packages per cause.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_back_counts: Vec<HeldBackCount>,
+}
+
+/// A package whose newer version a run did not install.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldBackPackage {
+    pub name: String,
+    pub architecture: String,
+    /// Installed version.
+    pub installed: String,
+    /// Newest version.
+    pub available: String,
+    /// Name of the cause, for example `too_young`. Later releases may add causes.
+    pub cause: String,
+}
+
+/// Number of packages that are held back for one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldBackCount {
+    /// As [`HeldBackPackage::cause`].
+    pub cause: String,
+    pub packages: u32,
 }
 
 /// Duration of a phase, and how much it downloaded.
@@ -53,12 +86,29 @@ impl RunReport {
     #[must_use]
     pub fn truncated(self) -> Self {
         let phases = self.phases.into_iter().take(MAX_PHASES);
+        let held_back = self.held_back.into_iter().take(MAX_HELD_BACK);
+        let counts = self.held_back_counts.into_iter().filter(|count| count.packages > 0);
         Self {
             phases: phases.map(PhaseSpan::truncated).collect(),
             remarks: cut_list(&self.remarks, MAX_REMARKS, MAX_REMARK_BYTES),
             preserved_conffiles: cut_list(&self.preserved_conffiles, MAX_NAMES, MAX_NAME_BYTES),
             restarted_services: cut_list(&self.restarted_services, MAX_NAMES, MAX_NAME_BYTES),
             reboot_required: self.reboot_required,
+            held_back: held_back.map(HeldBackPackage::truncated).collect(),
+            held_back_counts: counts.take(MAX_CAUSES).collect(),
+        }
+    }
+}
+
+impl HeldBackPackage {
+    fn truncated(self) -> Self {
+        let name = |text: String| cut(&storable(&text), MAX_NAME_BYTES);
+        Self {
+            name: name(self.name),
+            architecture: name(self.architecture),
+            installed: name(self.installed),
+            available: name(self.available),
+            cause: self.cause,
         }
     }
 }
@@ -88,6 +138,14 @@ mod tests {
             preserved_conffiles: vec!["/etc/\0".into()],
             restarted_services: vec!["s".into(); 501],
             reboot_required: true,
+            held_back: vec![
+                HeldBackPackage {
+                    name: "n".repeat(1_000),
+                    ..HeldBackPackage::default()
+                };
+                1_000
+            ],
+            held_back_counts: vec![HeldBackCount { cause: "hold".into(), packages: 1 }; 1_000],
         };
         let truncated = report.truncated();
         assert_eq!(truncated.phases.len(), 50);
@@ -99,6 +157,8 @@ mod tests {
         assert_eq!(truncated.preserved_conffiles, ["/etc/\u{fffd}"]);
         assert_eq!(truncated.restarted_services[199], "… and 302 more [cut]");
         assert!(truncated.reboot_required);
+        assert_eq!((truncated.held_back.len(), truncated.held_back_counts.len()), (500, 50));
+        assert!(truncated.held_back[0].name.len() <= 256);
         assert_eq!(truncated.clone().truncated(), truncated, "truncation is idempotent");
     }
 

@@ -286,6 +286,23 @@ fn decode_failure(kind: wire::FailureKind, reason: &str) -> Failure {
     Failure { kind, reason: cut(&storable(reason), MAX_REASON_BYTES) }
 }
 
+/// The name of a cause, as it is stored and as the REST API shows it.
+pub const fn held_back_cause(cause: wire::HeldBackCause) -> &'static str {
+    use wire::HeldBackCause as C;
+    match cause {
+        C::Unspecified => "unspecified",
+        C::Hold => "hold",
+        C::Dependencies => "dependencies",
+        C::Phased => "phased",
+        C::Pinned => "pinned",
+        C::Limits => "limits",
+        C::Policy => "policy",
+        C::Excluded => "excluded",
+        C::Suite => "suite",
+        C::TooYoung => "too_young",
+    }
+}
+
 /// Decodes the planned changes.
 fn decode_plan(plan: wire::Plan) -> Result<Evidence, Invalid> {
     let image = plan.image.map(|image| ImageChange {

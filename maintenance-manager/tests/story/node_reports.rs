@@ -10,8 +10,8 @@ use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_proto::agent::{
-    AvailablePackage, Facts, Failed, FailureKind, HeldBackCause, HeldBackPackage, PhaseSpan,
-    PollRequest, PollResponse, ReportRequest, RunReport,
+    AvailablePackage, Facts, Failed, FailureKind, HeldBackCause, HeldBackCount, HeldBackPackage,
+    PhaseSpan, PollRequest, PollResponse, ReportRequest, RunReport,
 };
 use evenkeel_store::{nodes, package_versions, policies};
 use tonic::Code;
@@ -97,6 +97,16 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
         preserved_conffiles: vec!["/etc/curlrc".into()],
         restarted_services: vec!["ssh.service".into()],
         reboot_required: true,
+        held_back: vec![HeldBackPackage {
+            name: "curl".into(),
+            available_version: "8.5".into(),
+            cause: HeldBackCause::TooYoung.into(),
+            ..HeldBackPackage::default()
+        }],
+        held_back_counts: vec![HeldBackCount {
+            cause: HeldBackCause::TooYoung.into(),
+            packages: 97,
+        }],
     };
     for _ in 0..2 {
         let request =
@@ -113,6 +123,10 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
     assert_eq!(stored.preserved_conffiles, ["/etc/curlrc"]);
     assert_eq!(stored.restarted_services, ["ssh.service"]);
     assert!(stored.reboot_required);
+    let held_back = &stored.held_back[0];
+    assert_eq!((held_back.name.as_str(), held_back.available.as_str()), ("curl", "8.5"));
+    let count = &stored.held_back_counts[0];
+    assert_eq!((count.cause.as_str(), count.packages), ("too_young", 97));
 }
 
 #[tokio::test]
@@ -124,7 +138,8 @@ async fn an_oversized_run_report_is_cut_and_the_end_is_stored() {
         remarks: vec!["\0r".repeat(1_000); 1_000],
         preserved_conffiles: vec!["f".repeat(5_000); 300],
         restarted_services: vec!["s".into(); 10_000],
-        reboot_required: false,
+        held_back: vec![HeldBackPackage::default(); 10_000],
+        ..RunReport::default()
     };
     let failed = Kind::Failed(Failed {
         kind: FailureKind::Limits.into(),

@@ -9,7 +9,7 @@ use super::{Agent, AgentError, PlanningLock, RoundOutcome};
 use crate::engine::WITHDRAWN;
 use crate::journal::{JournalEntry, JournalError, Phase};
 use crate::link::StartPermit;
-use crate::model::{Action, EventKind, Failure, UpdateTarget};
+use crate::model::{Action, Failure, UpdateTarget};
 use crate::modules::{AnyDraft, FetchProgress, Readiness, RetryRule, TryKind};
 
 /// Time limit for reporting that a change has begun. After it the change starts without an
@@ -153,7 +153,7 @@ impl Agent {
             Err(failure)
                 if self.engine.retry_rule(&target.spec, failure.kind) == RetryRule::Never =>
             {
-                let ended = self.engine.start_and_end(target, EventKind::Failed { failure })?;
+                let ended = self.engine.start_and_fail(target, failure)?;
                 self.report_and_close(ended).await?;
                 Ok(RoundOutcome::PollAgain)
             }
@@ -209,14 +209,14 @@ impl Agent {
                 self.report_events(&mut entry).await?;
                 return self.apply_attempt(entry).await;
             }
-            Ok(_) => self.engine.start_and_end(target, EventKind::NothingToDo)?,
+            Ok(draft) => self.engine.start_and_end(target, draft)?,
             Err(failure) if failure.is_temporary => {
                 // The window may be open for longer, so this is not a failed attempt.
                 self.set_waiting_reason(to_short_line(&failure.reason));
                 self.loop_state.is_preparation_deferred = true;
                 return Ok(RoundOutcome::Wait);
             }
-            Err(failure) => self.engine.start_and_end(target, EventKind::Failed { failure })?,
+            Err(failure) => self.engine.start_and_fail(target, failure)?,
         };
         self.report_and_close(ended).await?;
         Ok(RoundOutcome::PollAgain)

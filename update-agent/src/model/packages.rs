@@ -142,8 +142,31 @@ pub enum HeldBackCause {
     Pinned,
     /// The machine's owner does not allow it.
     Limits,
-    /// The policy excludes it: by name, by suite or by age.
+    /// The policy excludes the package by its name.
+    Excluded,
+    /// The policy does not allow the suites that offer the version.
+    Suite,
+    /// The policy requires a minimum age, and the version is younger.
+    TooYoung,
+    /// The policy excludes the version for another reason, for example because a dependency is excluded.
     Policy,
+}
+
+impl HeldBackCause {
+    /// Short name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Hold => "on hold",
+            Self::Dependencies => "dependencies",
+            Self::Phased => "phased",
+            Self::Pinned => "pinned",
+            Self::Limits => "limits of the owner",
+            Self::Excluded => "excluded by name",
+            Self::Suite => "excluded suite",
+            Self::TooYoung => "too young",
+            Self::Policy => "policy",
+        }
+    }
 }
 
 /// The state of a package after the update.

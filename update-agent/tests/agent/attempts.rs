@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_update_agent::agent::AgentError;
-use evenkeel_update_agent::model::{EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
+use evenkeel_update_agent::model::{
+    EventKind, Failure, FailureKind, HeldBackCause, ModuleParts, UpdateTarget,
+};
 use evenkeel_update_agent::node::load_credential;
 use evenkeel_update_agent::status;
 
@@ -114,6 +116,21 @@ async fn a_node_that_is_up_to_date_has_nothing_to_do() {
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), "nothing to do");
     assert_eq!(node.server().start_requests, 0);
+}
+
+#[tokio::test]
+async fn an_attempt_that_changes_nothing_reports_what_is_held_back() {
+    let node = TestNode::in_window();
+    node.packages().held.insert("app".into());
+    node.packages().blocked.insert("lib".into());
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), "nothing to do");
+    let report = package_report(node.server().only_attempt().last().unwrap());
+    let held_back = report.held_back.iter().map(|package| (package.name.as_str(), package.cause));
+    assert_eq!(
+        held_back.collect::<Vec<_>>(),
+        [("app", HeldBackCause::Hold), ("lib", HeldBackCause::Dependencies)]
+    );
 }
 
 #[tokio::test]

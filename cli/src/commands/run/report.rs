@@ -1,6 +1,6 @@
 //! Report and failure log of a run.
 
-use evenkeel_api::update_run::{OsUpdateRun, RunPhase};
+use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunReport, RunHeldBackPackage, RunPhase};
 
 use crate::page::{Cell, DetailPage, Tone, cells};
 
@@ -14,6 +14,7 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
     if report.reboot_required {
         page.field("reboot", Cell::toned("still required", Tone::Busy));
     }
+    page.field_if("held back", &describe_held_back(report));
     page.table(
         "Phases:",
         &["PHASE", "DURATION", "DOWNLOADED"],
@@ -31,6 +32,37 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
         let rows = texts.iter().map(|text| cells![sanitize_line(text)]);
         page.table(title, header, rows);
     }
+    page.table(
+        "Packages that are held back:",
+        &["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "CAUSE"],
+        report.held_back.iter().map(held_back_row),
+    );
+}
+
+/// Describes how many packages are held back, and why: `97 (too young 97)`. Empty if there are none.
+fn describe_held_back(report: &OsUpdateRunReport) -> String {
+    let counts = &report.held_back_counts;
+    let total = counts.iter().fold(0_u64, |sum, count| sum + u64::from(count.packages));
+    let causes =
+        counts.iter().map(|count| format!("{} {}", cause_label(&count.cause), count.packages));
+    match total {
+        0 => String::new(),
+        total => format!("{total} ({})", causes.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn held_back_row(package: &RunHeldBackPackage) -> Vec<Cell> {
+    cells![
+        sanitize_line(&package.name),
+        sanitize_line(&package.architecture),
+        sanitize_line(&package.version),
+        sanitize_line(&package.available_version),
+        cause_label(&package.cause)
+    ]
+}
+
+fn cause_label(cause: &str) -> String {
+    sanitize_line(cause).replace('_', " ")
 }
 
 /// Adds the end of the failure log of a failed run.
@@ -54,6 +86,10 @@ pub fn summary_lines(run: &OsUpdateRun) -> Vec<String> {
     }
     let conffiles = report.preserved_conffiles.iter();
     lines.extend(conffiles.map(|file| format!("  not replaced: {}", sanitize_line(file))));
+    let held_back = describe_held_back(report);
+    if !held_back.is_empty() {
+        lines.push(format!("  held back: {held_back}"));
+    }
     let remarks = report.remarks.iter();
     lines.extend(remarks.map(|remark| format!("  remark: {}", sanitize_line(remark))));
     if report.reboot_required {

@@ -1,7 +1,9 @@
 //! Converts the report of an attempt from the protocol into the domain type.
 
-use evenkeel_domain::run::{PhaseSpan, RunReport};
+use evenkeel_domain::run::{HeldBackCount, HeldBackPackage, PhaseSpan, RunReport};
 use evenkeel_proto::agent as wire;
+
+use crate::wire::agent::held_back_cause;
 
 /// Converts a run report. Oversized parts are cut to the limits of the domain type.
 pub fn from_wire(message: wire::RunReport) -> RunReport {
@@ -10,12 +12,25 @@ pub fn from_wire(message: wire::RunReport) -> RunReport {
         millis: span.millis,
         bytes: span.bytes,
     };
+    let held_back = |package: wire::HeldBackPackage| HeldBackPackage {
+        cause: held_back_cause(package.cause()).to_owned(),
+        name: package.name,
+        architecture: package.architecture,
+        installed: package.installed_version,
+        available: package.available_version,
+    };
+    let count = |count: wire::HeldBackCount| HeldBackCount {
+        cause: held_back_cause(count.cause()).to_owned(),
+        packages: count.packages,
+    };
     let report = RunReport {
         phases: message.phases.into_iter().map(phase).collect(),
         remarks: message.remarks,
         preserved_conffiles: message.preserved_conffiles,
         restarted_services: message.restarted_services,
         reboot_required: message.reboot_required,
+        held_back: message.held_back.into_iter().map(held_back).collect(),
+        held_back_counts: message.held_back_counts.into_iter().map(count).collect(),
     };
     report.truncated()
 }

@@ -93,6 +93,9 @@ fn everything_is_upgraded_except_held_packages(stage: &Stage) {
         ("demo-lib", "1.1 installed"),
     ]);
     assert!(!run["packages"].to_string().contains("demo-held"), "{run:#}");
+    let held_back = run["report"]["heldBack"].as_array().expect("a list");
+    let held = held_back.iter().find(|package| package["name"] == "demo-held");
+    assert_eq!(held.expect("demo-held")["cause"], "hold", "{run:#}");
     assert_eq!(member.node.sh("apt-mark showhold"), "demo-held\n");
 }
 

@@ -167,7 +167,10 @@ fn held_back_row(package: &HeldBackPackage) -> [String; 4] {
         HeldBackCause::Phased => "phased update, not yet offered to this machine",
         HeldBackCause::Pinned => "pinned by the preferences of this machine",
         HeldBackCause::Limits => "not allowed by the machine's owner",
-        HeldBackCause::Policy => "excluded by the policy",
+        HeldBackCause::Excluded => "excluded by the policy",
+        HeldBackCause::Suite => "its suite is not allowed by the policy",
+        HeldBackCause::TooYoung => "younger than the policy allows",
+        HeldBackCause::Policy => "not possible with the rules of the policy",
     };
     [
         format!("{}:{}", package.name, package.architecture),

@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(draft.report.changes[0].suite, "bookworm-security");
         assert_eq!(draft.plan.disk_bytes, 1 << 10);
         let held_back = &draft.report.held_back[0];
-        assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::Policy));
+        assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::TooYoung));
 
         spec.aged_versions.clear();
         let failure = packages.observe(&spec).await.unwrap_err();

@@ -12,7 +12,7 @@ use super::index_targets::{self, IndexTarget};
 use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
 use super::protected::ProtectedPackage;
 use super::refusals::check_plan;
-use super::rules::matches_pattern;
+use super::rules::{AgedVersions, AllowedSuites, is_excluded, matches_pattern};
 use crate::model::{
     Failure, FailureKind, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec,
     ServiceRule, SpaceNeed, UpdatePlan,
@@ -365,20 +365,36 @@ fn held_back_packages(
     if spec.mode != PackageMode::Latest {
         return Vec::new();
     }
-    let by_owner = &observed.owner_limits.suites;
-    let left_out = |install: &PlannedInstall| {
-        if index_targets::allows_origins(&install.origins, &observed.targets, by_owner) {
-            HeldBackCause::Policy
-        } else {
-            HeldBackCause::Limits
-        }
-    };
+    let aged_versions = AgedVersions::new(spec);
+    let left_out = |install: &PlannedInstall| rule_cause(spec, observed, &aged_versions, install);
     let simulations = SimulationSet {
         chosen: &observed.simulation,
         unrestricted: observed.unrestricted.as_ref(),
         unpinned: observed.unpinned.as_ref(),
     };
     find_held_back(installed, &simulations, left_out)
+}
+
+/// Why the rules of the owner or the policy exclude a version.
+fn rule_cause(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+    aged_versions: &AgedVersions<'_>,
+    install: &PlannedInstall,
+) -> HeldBackCause {
+    let PackageObservation { targets, owner_limits, .. } = observed;
+    let suites = AllowedSuites::new(&spec.rules, owner_limits);
+    if !index_targets::allows_origins(&install.origins, targets, &owner_limits.suites) {
+        HeldBackCause::Limits
+    } else if is_excluded(&spec.rules, &install.package) {
+        HeldBackCause::Excluded
+    } else if !suites.policy_allows(&index_targets::origin_suites(&install.origins, targets)) {
+        HeldBackCause::Suite
+    } else if aged_versions.is_too_young(install) {
+        HeldBackCause::TooYoung
+    } else {
+        HeldBackCause::Policy
+    }
 }
 
 /// Joins names for a person, at most `MAX_NAMES_IN_REASON` of them.

@@ -235,6 +235,33 @@ fn the_plan_contains_suites_and_sizes() {
     assert_eq!(draft.plan.disk_bytes, 30 << 10);
 }
 
+type RuleChange = fn(&mut PackageSpec, &mut PackageObservation);
+
+#[test]
+fn a_version_that_only_the_rules_exclude_is_held_back_with_the_rule_as_its_cause() {
+    let cases: [(RuleChange, HeldBackCause); 5] = [
+        (|_, observed| observed.owner_limits.suites = vec!["other".into()], HeldBackCause::Limits),
+        (|spec, _| spec.rules.exclude = vec!["p*".into()], HeldBackCause::Excluded),
+        (|spec, _| spec.rules.suites = vec!["bookworm-security".into()], HeldBackCause::Suite),
+        (|spec, _| spec.rules.min_age_days = 7, HeldBackCause::TooYoung),
+        (|_, _| {}, HeldBackCause::Policy),
+    ];
+    for (change, expected) in cases {
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        let mut observed = small_model().observe(&spec);
+        observed.simulation.installs[0].origins = vec!["Debian:12/stable".into()];
+        observed.targets =
+            index_targets::parse_targets("http://x/\tbookworm\tstable\tbookworm\tDebian\t12\n")
+                .unwrap();
+        observed.unrestricted = Some(std::mem::take(&mut observed.simulation));
+        observed.debs.clear();
+        change(&mut spec, &mut observed);
+        let draft = plan(&spec, &observed).unwrap();
+        assert!(draft.steps.is_empty());
+        assert_eq!(draft.report.held_back[0].cause, expected);
+    }
+}
+
 #[test]
 fn removals_are_planned_and_free_disk_space() {
     let mut spec = exactly("pa", Some("2"));

@@ -2,7 +2,7 @@
 
 use evenkeel_proto::agent as pb;
 
-use super::PackageReport;
+use super::report::{MAX_ITEMS, PackageReport, count_causes};
 use crate::model::{
     HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageRequirement, PackageResult,
     PackageRules, PackageSpec, PackageVersion, RebootRule, ServiceRule,
@@ -73,6 +73,9 @@ pub(super) fn write_event(report: &PackageReport, event: &mut pb::Event) {
     if let Some(message) = &mut event.report {
         message.preserved_conffiles.clone_from(&report.retained_conffiles);
         message.restarted_services.clone_from(&report.restarted_services);
+        let listed = report.held_back.iter().take(MAX_ITEMS);
+        message.held_back = listed.map(held_back_message).collect();
+        message.held_back_counts = held_back_counts(&report.held_back);
     }
 }
 
@@ -89,22 +92,37 @@ fn change_message(change: &PackageChange) -> pb::PackageChange {
 
 /// Also used for the facts of the node.
 pub(crate) fn held_back_message(package: &HeldBackPackage) -> pb::HeldBackPackage {
-    let cause = match package.cause {
-        HeldBackCause::Hold => pb::HeldBackCause::Hold,
-        HeldBackCause::Dependencies => pb::HeldBackCause::Dependencies,
-        HeldBackCause::Phased => pb::HeldBackCause::Phased,
-        HeldBackCause::Pinned => pb::HeldBackCause::Pinned,
-        HeldBackCause::Limits => pb::HeldBackCause::Limits,
-        HeldBackCause::Policy => pb::HeldBackCause::Policy,
-    };
     pb::HeldBackPackage {
         name: package.name.clone(),
         architecture: package.architecture.clone(),
         installed_version: package.installed.clone(),
         available_version: package.available.clone(),
-        cause: cause.into(),
+        cause: cause_message(package.cause).into(),
         detail: String::new(),
     }
+}
+
+fn cause_message(cause: HeldBackCause) -> pb::HeldBackCause {
+    match cause {
+        HeldBackCause::Hold => pb::HeldBackCause::Hold,
+        HeldBackCause::Dependencies => pb::HeldBackCause::Dependencies,
+        HeldBackCause::Phased => pb::HeldBackCause::Phased,
+        HeldBackCause::Pinned => pb::HeldBackCause::Pinned,
+        HeldBackCause::Limits => pb::HeldBackCause::Limits,
+        HeldBackCause::Excluded => pb::HeldBackCause::Excluded,
+        HeldBackCause::Suite => pb::HeldBackCause::Suite,
+        HeldBackCause::TooYoung => pb::HeldBackCause::TooYoung,
+        HeldBackCause::Policy => pb::HeldBackCause::Policy,
+    }
+}
+
+fn held_back_counts(held_back: &[HeldBackPackage]) -> Vec<pb::HeldBackCount> {
+    let counts = count_causes(held_back).into_iter();
+    let message = |(cause, packages)| pb::HeldBackCount {
+        cause: cause_message(cause).into(),
+        packages: u32::try_from(packages).unwrap_or(u32::MAX),
+    };
+    counts.map(message).collect()
 }
 
 fn results_message(results: &[PackageResult]) -> Vec<pb::PackageResult> {
