@@ -193,6 +193,22 @@ pub struct OsUpdateRunReport {
     pub held_back: Vec<RunHeldBackPackage>,
     /// Number of all these packages per cause.
     pub held_back_counts: Vec<RunHeldBackCount>,
+    /// Interruptions of the run while it was changing the node, in order.
+    pub interruptions: Vec<RunInterruption>,
+}
+
+/// Interruption of a run while it was changing the node. The agent resumed the run afterwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunInterruption {
+    /// Cause: `agent_stopped` or `machine_restarted`. Later releases may add causes.
+    pub cause: String,
+    /// Interrupted phase: `apply` or `verify`.
+    pub phase: String,
+    /// Time at which the agent resumed the run, by the node's clock; null if it is invalid.
+    pub resumed_at: Option<DateTime<Utc>>,
+    /// Boot ID of the node when the agent resumed the run.
+    pub boot_id: String,
 }
 
 /// Package with a newer version that a run did not install.
@@ -229,7 +245,8 @@ pub struct RunHeldBackCount {
 pub struct RunPhase {
     /// Phase: `plan`, `download`, `apply`, `reboot` or `verify`.
     pub phase: String,
-    /// Duration in milliseconds, by the node's clock.
+    /// Duration in milliseconds, by the node's clock. It includes times at which the agent or the
+    /// machine was down.
     pub millis: u64,
     /// Number of downloaded bytes.
     pub bytes: u64,

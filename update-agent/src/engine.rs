@@ -5,6 +5,7 @@
 //! takes the steps and verifies their result, `post_apply` reboots the node if needed and ends the attempt.
 
 mod apply;
+mod interruption;
 mod post_apply;
 mod specs;
 
@@ -12,12 +13,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use evenkeel_kit::{Clock, Secret};
+use uuid::Uuid;
 
 use crate::identity;
-use crate::journal::{Journal, JournalEntry, JournalError, JournalPoint, JournalStep, Phase};
-use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
+use crate::journal::{
+    Journal, JournalEntry, JournalError, JournalPoint, JournalStep, PLAN_PHASE, Phase,
+};
+use crate::model::{
+    AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, PhaseSpan, UpdateTarget,
+};
 use crate::modules::{
     AnyDraft, AnyModule, AnyStep, DownloadRetention, FetchProgress, ModuleKind, Readiness,
 };
@@ -61,6 +67,8 @@ pub struct Engine {
     planning_millis: AtomicU64,
     /// Why the last call kept the attempt open; empty if it did not.
     open_reason: Mutex<String>,
+    /// The attempt that this process has begun or resumed.
+    own_attempt: Mutex<Option<Uuid>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -77,6 +85,7 @@ impl Engine {
             settling_time: DEFAULT_SETTLING_TIME,
             planning_millis: AtomicU64::new(0),
             open_reason: Mutex::default(),
+            own_attempt: Mutex::default(),
         }
     }
 
@@ -233,14 +242,7 @@ impl Engine {
         &self,
         mut entry: JournalEntry,
     ) -> Result<(JournalEntry, FetchProgress), JournalError> {
-        let begun = self.now();
-        let fetched = self.fetch_steps(&entry).await;
-        let bytes = match fetched {
-            Ok(FetchProgress::Complete) => entry.plan.download_bytes,
-            Ok(FetchProgress::Partial | FetchProgress::Deferred(_)) | Err(_) => 0,
-        };
-        entry.add_phase_time("download", (begun, self.now()), bytes);
-        match fetched {
+        match self.fetch_steps(&entry).await {
             Err(failure) => Ok((self.fail(entry, failure)?, FetchProgress::Complete)),
             Ok(FetchProgress::Complete) => {
                 entry.phase = Phase::Staged;
@@ -248,12 +250,7 @@ impl Engine {
                 self.write_journal("downloaded", &entry)?;
                 Ok((entry, FetchProgress::Complete))
             }
-            Ok(FetchProgress::Partial) => {
-                // The time spent so far is reported when the attempt ends.
-                self.write_journal("opened", &entry)?;
-                Ok((entry, FetchProgress::Partial))
-            }
-            Ok(later) => Ok((entry, later)),
+            Ok(unfinished) => Ok((entry, unfinished)),
         }
     }
 
@@ -352,6 +349,7 @@ impl Engine {
                 Err(failure) => return self.fail(entry, failure),
             }
         }
+        self.adopt_attempt(entry.attempt);
         entry.baselines = baselines;
         entry.phase = Phase::Applying;
         entry.start_deadline = before;
@@ -431,10 +429,6 @@ impl Engine {
                 tracing::info!(attempt = %entry.attempt, outcome = kind.name(), "the attempt has ended");
             }
         }
-        if let Some(begun) = last_event(&entry, &EventKind::VerifyBegun) {
-            let begun = begun.at;
-            entry.add_phase_time("verify", (begun, self.now()), 0);
-        }
         entry.phase = Phase::Ended;
         self.record_event(&mut entry, kind);
         self.write_journal("ended", &entry)?;
@@ -443,14 +437,21 @@ impl Engine {
 
     /// Appends an event with the next sequence number. It is sent only after the journal is written.
     fn record_event(&self, entry: &mut JournalEntry, kind: EventKind) {
-        let report = if kind.is_terminal() { entry.run_report() } else { None };
+        let is_terminal = kind.is_terminal();
         entry.events.push(AttemptEvent {
             sequence: entry.last_sequence() + 1,
             at: self.now(),
             boot_id: self.parts.boot_id.clone(),
             kind,
-            report,
+            report: None,
+            interruptions: Vec::new(),
         });
+        if is_terminal {
+            let report = entry.run_report();
+            if let Some(last) = entry.events.last_mut() {
+                last.report = report;
+            }
+        }
     }
 
     fn write_journal(&self, point: &'static str, entry: &JournalEntry) -> Result<(), JournalError> {
@@ -464,11 +465,8 @@ impl Engine {
     /// A new attempt, including the time that its planning took.
     fn new_entry(&self, target: UpdateTarget) -> JournalEntry {
         let mut entry = JournalEntry::new(identity::new_attempt_id(), target);
-        let planning = self.planning_millis.swap(0, Ordering::Relaxed);
-        let now = self.now();
-        let elapsed = TimeDelta::milliseconds(i64::try_from(planning).unwrap_or(0));
-        let begun = now.checked_sub_signed(elapsed).unwrap_or(now);
-        entry.add_phase_time("plan", (begun, now), 0);
+        let millis = self.planning_millis.swap(0, Ordering::Relaxed);
+        entry.spans.push(PhaseSpan { phase: PLAN_PHASE.to_owned(), millis, bytes: 0 });
         entry
     }
 }

@@ -3,6 +3,8 @@
 //! One file, replaced as a whole. Events are numbered once, when they are written here, and are sent from here. So a
 //! report is the same before and after a power cut.
 
+mod phases;
+
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +14,12 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
-use crate::model::{AttemptEvent, ModuleParts, PhaseSpan, RunReport, UpdatePlan, UpdateTarget};
+use crate::model::{
+    AttemptEvent, Interruption, ModuleParts, PhaseSpan, RunReport, UpdatePlan, UpdateTarget,
+};
 use crate::modules::AnyStep;
+
+pub use self::phases::PLAN_PHASE;
 
 /// Version of the file format. A file with another version is not read.
 ///
@@ -28,6 +34,8 @@ const FORMAT_VERSION: u32 = 2;
 
 /// Most remarks in a run report.
 const MAX_REMARKS: usize = 500;
+/// Most interruptions of an attempt that are recorded.
+const MAX_INTERRUPTIONS: usize = 100;
 
 /// The open attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +66,7 @@ pub struct JournalEntry {
     /// What each module recorded right before the change.
     #[serde(default)]
     pub baselines: ModuleParts,
-    /// Duration of the completed phases.
+    /// Duration of the planning. The durations of other phases follow from the events.
     #[serde(default)]
     pub spans: Vec<PhaseSpan>,
     /// How often the agent requested a reboot.
@@ -163,28 +171,40 @@ impl JournalEntry {
         self.phase == Phase::Rebooting && self.reboot_is_the_change && self.reboot_requests == 0
     }
 
-    /// Adds time and bytes to a phase. A time span that ends before it begins, after a clock change, adds no time.
-    pub fn add_phase_time(
-        &mut self,
-        phase: &str,
-        time: (DateTime<Utc>, DateTime<Utc>),
-        bytes: u64,
-    ) {
-        let (since, until) = time;
-        let elapsed = until.signed_duration_since(since).num_milliseconds();
-        let millis = u64::try_from(elapsed).unwrap_or(0);
-        if let Some(span) = self.spans.iter_mut().find(|span| span.phase == phase) {
-            span.millis = span.millis.saturating_add(millis);
-            span.bytes = span.bytes.saturating_add(bytes);
-            return;
+    /// The interruptions of the attempt, in order.
+    pub fn interruptions(&self) -> impl Iterator<Item = &Interruption> {
+        self.events.iter().flat_map(|event| &event.interruptions)
+    }
+
+    /// Adds an interruption after the last event. Further interruptions than the maximum are not
+    /// recorded; returns whether it was added.
+    pub fn add_interruption(&mut self, interruption: Interruption) -> bool {
+        let is_full = self.interruptions().count() >= MAX_INTERRUPTIONS;
+        match self.events.last_mut() {
+            Some(event) if !is_full => {
+                event.interruptions.push(interruption);
+                true
+            }
+            _ => false,
         }
-        self.spans.push(PhaseSpan { phase: phase.to_owned(), millis, bytes });
+    }
+
+    /// The boot in which the last event or the last interruption was recorded.
+    pub fn last_boot(&self) -> Option<&str> {
+        let event = self.events.last()?;
+        let interruption = event.interruptions.last();
+        Some(interruption.map_or(event.boot_id.as_str(), |last| last.boot_id.as_str()))
     }
 
     /// The report of the run so far; `None` if it is empty.
     pub fn run_report(&self) -> Option<RunReport> {
+        // The version before recorded other phases here too.
+        let planning = self.spans.iter().filter(|span| span.phase == PLAN_PHASE).cloned();
         let report = RunReport {
-            phases: self.spans.clone(),
+            phases: planning
+                .chain(phases::measure_phases(&self.events, self.plan.download_bytes))
+                .collect(),
+            interruptions: self.interruptions().cloned().collect(),
             remarks: self.remarks.iter().take(MAX_REMARKS).cloned().collect(),
             reboot_required: self.reboot_required,
             modules: self.reports.clone(),
@@ -198,9 +218,9 @@ impl JournalEntry {
 pub struct JournalPoint(String);
 
 impl JournalPoint {
-    /// The points of an attempt, in order. Between `began` and `reboot-begun` each step has its own point. `opened` is
-    /// passed again after each part of a long download. Only an attempt that reboots the node passes `reboot-begun`, and
-    /// passes it again with each request.
+    /// The points of an attempt, in order. Between `began` and `reboot-begun` each step has its own point. An agent that
+    /// resumes the attempt after an interruption passes `began` or `verify-begun` again. Only an attempt that reboots the
+    /// node passes `reboot-begun`, and passes it again with each request.
     pub const FIXED: [&'static str; 8] = [
         "opened",
         "downloaded",

@@ -254,6 +254,10 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
         "heldBackCounts": [
             {"cause": "hold", "packages": 2}, {"cause": "too_young", "packages": 97},
         ],
+        "interruptions": [{
+            "cause": "machine_restarted", "phase": "apply", "resumedAt": "2026-03-01T12:00:00Z",
+            "bootId": "boot-2",
+        }],
     });
     let log_lines: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
     failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", log_lines.concat()));
@@ -263,6 +267,7 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     for expected in [
         "still required\n",
         "99 (hold 2, too young 97)\n",
+        "  apply  machine restarted\n",
         "jq       amd64         1.6        1.7        too young\n",
         "PHASE     DURATION  DOWNLOADED\ndownload  12.3s     12.0 MB\napply     2m 5s     -\n",
         "Remarks:\nREMARK\ncron.service was left as it was\n",
@@ -279,6 +284,7 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     for expected in [
         "  durations: download 12.3s (12.0 MB), apply 2m 5s\n",
         "  not replaced: /etc/curlrc\n",
+        "  interrupted: apply (machine restarted), resumed ",
         "  held back: 99 (hold 2, too young 97)\n",
         "  remark: cron.service was left as it was\n",
         "  a reboot is still required\n",

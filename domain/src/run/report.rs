@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Time;
 use crate::text::{cut, cut_list, storable};
 
 /// Maximum number of phases that are stored, and maximum length of a phase name in bytes.
@@ -19,6 +20,9 @@ const MAX_NAME_BYTES: usize = 256;
 /// Maximum number of held back packages and of causes that are stored.
 const MAX_HELD_BACK: usize = 500;
 const MAX_CAUSES: usize = 50;
+
+/// Maximum number of interruptions that are stored.
+const MAX_INTERRUPTIONS: usize = 100;
 
 /// The greatest integer that every JSON reader represents exactly.
 const MAX_JSON_INTEGER: u64 = (1 << 53) - 1;
@@ -43,6 +47,23 @@ pub struct RunReport {
     /// Number of all these packages per cause.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_back_counts: Vec<HeldBackCount>,
+    /// Ends of agent processes while the run changed the node, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interruptions: Vec<Interruption>,
+}
+
+/// The end of an agent process while the run changed the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interruption {
+    /// Name of the cause: `agent_stopped` or `machine_restarted`. Later releases may add causes.
+    pub cause: String,
+    /// `apply` or `verify`.
+    pub phase: String,
+    /// When the agent resumed the run, by the node's clock.
+    pub resumed_at: Option<Time>,
+    /// The boot in which the agent resumed it.
+    pub boot_id: String,
 }
 
 /// A package whose newer version a run did not install.
@@ -87,6 +108,7 @@ impl RunReport {
     pub fn truncated(self) -> Self {
         let phases = self.phases.into_iter().take(MAX_PHASES);
         let held_back = self.held_back.into_iter().take(MAX_HELD_BACK);
+        let interruptions = self.interruptions.into_iter().take(MAX_INTERRUPTIONS);
         let counts = self.held_back_counts.into_iter().filter(|count| count.packages > 0);
         Self {
             phases: phases.map(PhaseSpan::truncated).collect(),
@@ -96,6 +118,18 @@ impl RunReport {
             reboot_required: self.reboot_required,
             held_back: held_back.map(HeldBackPackage::truncated).collect(),
             held_back_counts: counts.take(MAX_CAUSES).collect(),
+            interruptions: interruptions.map(Interruption::truncated).collect(),
+        }
+    }
+}
+
+impl Interruption {
+    fn truncated(self) -> Self {
+        Self {
+            cause: self.cause,
+            phase: cut(&storable(&self.phase), MAX_PHASE_NAME_BYTES),
+            resumed_at: self.resumed_at,
+            boot_id: cut(&storable(&self.boot_id), MAX_PHASE_NAME_BYTES),
         }
     }
 }
@@ -146,6 +180,7 @@ mod tests {
                 1_000
             ],
             held_back_counts: vec![HeldBackCount { cause: "hold".into(), packages: 1 }; 1_000],
+            interruptions: vec![Interruption::default(); 1_000],
         };
         let truncated = report.truncated();
         assert_eq!(truncated.phases.len(), 50);
@@ -158,6 +193,7 @@ mod tests {
         assert_eq!(truncated.restarted_services[199], "… and 302 more [cut]");
         assert!(truncated.reboot_required);
         assert_eq!((truncated.held_back.len(), truncated.held_back_counts.len()), (500, 50));
+        assert_eq!(truncated.interruptions.len(), 100);
         assert!(truncated.held_back[0].name.len() <= 256);
         assert_eq!(truncated.clone().truncated(), truncated, "truncation is idempotent");
     }

@@ -7,13 +7,13 @@ use evenkeel_api::Timestamps;
 use evenkeel_api::timestamps::unix_seconds;
 use evenkeel_api::update_run::{
     FrozenPolicy, OsUpdateRun, OsUpdateRunReport, RunEvent, RunHeldBackCount, RunHeldBackPackage,
-    RunImage, RunPackage, RunPhase,
+    RunImage, RunInterruption, RunPackage, RunPhase,
 };
 use evenkeel_domain::package::{PackageChange, PackageVersion};
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::run::{
-    HeldBackCount, HeldBackPackage, ImageChange, PhaseSpan, RunHistoryEntry, RunReport, RunState,
-    UpdateRun,
+    HeldBackCount, HeldBackPackage, ImageChange, Interruption, PhaseSpan, RunHistoryEntry,
+    RunReport, RunState, UpdateRun,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -106,6 +106,12 @@ fn run_report(account: &RunReport) -> OsUpdateRunReport {
         cause: count.cause.clone(),
         packages: count.packages,
     };
+    let interruption = |interruption: &Interruption| RunInterruption {
+        cause: interruption.cause.clone(),
+        phase: interruption.phase.clone(),
+        resumed_at: interruption.resumed_at,
+        boot_id: interruption.boot_id.clone(),
+    };
     OsUpdateRunReport {
         phases: account.phases.iter().map(phase).collect(),
         remarks: account.remarks.clone(),
@@ -114,6 +120,7 @@ fn run_report(account: &RunReport) -> OsUpdateRunReport {
         reboot_required: account.reboot_required,
         held_back: account.held_back.iter().map(held_back).collect(),
         held_back_counts: account.held_back_counts.iter().map(count).collect(),
+        interruptions: account.interruptions.iter().map(interruption).collect(),
     }
 }
 

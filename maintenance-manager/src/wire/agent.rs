@@ -37,7 +37,7 @@ pub fn timestamp(time: Time) -> Timestamp {
 }
 
 /// Decodes a time of a node's clock; `None` if it is invalid.
-fn parse_instant(timestamp: Timestamp) -> Option<Time> {
+pub fn parse_instant(timestamp: Timestamp) -> Option<Time> {
     let nanos = u32::try_from(timestamp.nanos).ok()?;
     let time = DateTime::from_timestamp(timestamp.seconds, nanos)?;
     // Postgres cannot store years outside of this range.

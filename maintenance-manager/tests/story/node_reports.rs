@@ -11,9 +11,11 @@ use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_proto::agent::{
     AvailablePackage, Facts, Failed, FailureKind, HeldBackCause, HeldBackCount, HeldBackPackage,
-    PhaseSpan, PollRequest, PollResponse, ReportRequest, RunReport,
+    Interruption, InterruptionCause, PhaseSpan, PollRequest, PollResponse, ReportRequest,
+    RunReport,
 };
 use evenkeel_store::{nodes, package_versions, policies};
+use prost_types::Timestamp;
 use tonic::Code;
 
 use crate::test_server::{
@@ -107,6 +109,12 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
             cause: HeldBackCause::TooYoung.into(),
             packages: 97,
         }],
+        interruptions: vec![Interruption {
+            cause: InterruptionCause::MachineRestarted.into(),
+            phase: "apply".into(),
+            resumed_at: Some(Timestamp { seconds: 1_700_000_000, nanos: 0 }),
+            boot_id: "boot-2".into(),
+        }],
     };
     for _ in 0..2 {
         let request =
@@ -127,6 +135,9 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
     assert_eq!((held_back.name.as_str(), held_back.available.as_str()), ("curl", "8.5"));
     let count = &stored.held_back_counts[0];
     assert_eq!((count.cause.as_str(), count.packages), ("too_young", 97));
+    let interruption = &stored.interruptions[0];
+    assert_eq!((&*interruption.cause, &*interruption.phase), ("machine_restarted", "apply"));
+    assert_eq!(interruption.resumed_at.map(|at| at.timestamp()), Some(1_700_000_000));
 }
 
 #[tokio::test]

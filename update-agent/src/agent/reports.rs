@@ -295,6 +295,7 @@ mod tests {
                 boot_id: "boot-1".into(),
                 kind: kind.clone(),
                 report: None,
+                interruptions: Vec::new(),
             })
             .collect();
         min_retry_delay(&INTERVALS, &entry, |kind| {

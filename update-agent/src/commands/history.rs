@@ -63,6 +63,11 @@ fn detail_lines(record: &AttemptRecord) -> Vec<String> {
     if !phases.is_empty() {
         lines.push(phases.join(", "));
     }
+    lines.extend(report.interruptions.iter().map(|interruption| {
+        let resumed = text::format_instant(Some(interruption.resumed_at));
+        let (what, phase) = (interruption.cause.label(), &interruption.phase);
+        format!("{what} during the phase {phase}, resumed at {resumed}")
+    }));
     lines.extend(record.results.iter().cloned());
     if report.reboot_required {
         lines.push("reboot still required".to_owned());
@@ -81,7 +86,7 @@ mod tests {
     use super::*;
     use crate::cli::PathArgs;
     use crate::history::HistoryFile;
-    use crate::model::{FailureKind, PhaseSpan, RunReport};
+    use crate::model::{FailureKind, Interruption, InterruptionCause, PhaseSpan, RunReport};
     use crate::paths::AgentPaths;
 
     fn run_history(root: &std::path::Path, output: OutputFormat) -> String {
@@ -116,6 +121,12 @@ mod tests {
                 phases: vec![span("download", 61_000, 1_500_000), span("apply", 90, 0)],
                 remarks: vec!["mark:\nno".into()],
                 reboot_required: true,
+                interruptions: vec![Interruption {
+                    cause: InterruptionCause::MachineRestarted,
+                    phase: "apply".into(),
+                    resumed_at: DateTime::UNIX_EPOCH,
+                    boot_id: "boot-2".into(),
+                }],
                 ..RunReport::default()
             },
         };
@@ -125,6 +136,7 @@ mod tests {
             "1970-01-01T00:00:00Z  failed, 2 packages  00000000-0000-0000-0000-000000000007\n    \
              app is half-configured\n    \
              download 1 min 1 s (1.5 MB), apply 90 ms\n    \
+             the machine restarted during the phase apply, resumed at 1970-01-01T00:00:00Z\n    \
              restarted: app.service\n    \
              reboot still required\n    \
              mark:\n    \

@@ -39,6 +39,9 @@ impl Engine {
         if entry.phase == Phase::Ended {
             return Ok(entry);
         }
+        if trying == TryKind::Again {
+            self.record_interruption(&mut entry)?;
+        }
         // Without the module the state of the node is unknown.
         if let Some(missing) = self.missing_module(&entry) {
             return Ok(self.keep_open(entry, missing.reason));
@@ -80,10 +83,7 @@ impl Engine {
                 break;
             };
             tracing::info!(attempt = %entry.attempt, module = step.module, step = step.name, ?trying, "taking a step");
-            let begun = self.now();
-            let outcome = self.apply_step(&entry, &step, trying).await;
-            entry.add_phase_time("apply", (begun, self.now()), 0);
-            if let Err(failure) = outcome {
+            if let Err(failure) = self.apply_step(&entry, &step, trying).await {
                 tracing::warn!(attempt = %entry.attempt, step = step.name, error = %failure, "a step failed");
                 let verdict = self.verify_modules(&mut entry).await;
                 if verdict.problem.is_some() {

@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 
 use super::apply::{add_missing, baseline_and_report};
-use super::{Engine, all_steps, last_event};
+use super::{Engine, all_steps};
 use crate::journal::{JournalEntry, JournalError, Phase};
 use crate::model::{EventKind, Failure, FailureKind, RebootRule};
 
@@ -114,13 +114,9 @@ impl Engine {
     /// again if an earlier request had no effect.
     pub(super) async fn continue_reboot(
         &self,
-        mut entry: JournalEntry,
+        entry: JournalEntry,
     ) -> Result<JournalEntry, JournalError> {
         if entry.boot_id != self.parts.boot_id {
-            if let Some(begun) = last_event(&entry, &EventKind::RebootBegun) {
-                let begun = begun.at;
-                entry.add_phase_time("reboot", (begun, self.now()), 0);
-            }
             return self.verify(entry).await;
         }
         if !self.is_reboot_due(&entry) {

@@ -1,8 +1,11 @@
 //! Report and failure log of a run.
 
-use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunReport, RunHeldBackPackage, RunPhase};
+use evenkeel_api::update_run::{
+    OsUpdateRun, OsUpdateRunReport, RunHeldBackPackage, RunInterruption, RunPhase,
+};
 
 use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::time::format_optional_time;
 
 /// Maximum number of log lines, and of characters in a line.
 const MAX_LOG_LINES: usize = 30;
@@ -33,6 +36,11 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
         page.table(title, header, rows);
     }
     page.table(
+        "Interruptions:",
+        &["RESUMED", "PHASE", "CAUSE"],
+        report.interruptions.iter().map(interruption_row),
+    );
+    page.table(
         "Packages that are held back:",
         &["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "CAUSE"],
         report.held_back.iter().map(held_back_row),
@@ -49,6 +57,14 @@ fn describe_held_back(report: &OsUpdateRunReport) -> String {
         0 => String::new(),
         total => format!("{total} ({})", causes.collect::<Vec<_>>().join(", ")),
     }
+}
+
+fn interruption_row(interruption: &RunInterruption) -> Vec<Cell> {
+    cells![
+        format_optional_time(interruption.resumed_at),
+        sanitize_line(&interruption.phase),
+        cause_label(&interruption.cause)
+    ]
 }
 
 fn held_back_row(package: &RunHeldBackPackage) -> Vec<Cell> {
@@ -86,6 +102,12 @@ pub fn summary_lines(run: &OsUpdateRun) -> Vec<String> {
     }
     let conffiles = report.preserved_conffiles.iter();
     lines.extend(conffiles.map(|file| format!("  not replaced: {}", sanitize_line(file))));
+    let interruptions = report.interruptions.iter();
+    lines.extend(interruptions.map(|interruption| {
+        let resumed = format_optional_time(interruption.resumed_at);
+        let (phase, cause) = (sanitize_line(&interruption.phase), cause_label(&interruption.cause));
+        format!("  interrupted: {phase} ({cause}), resumed {resumed}")
+    }));
     let held_back = describe_held_back(report);
     if !held_back.is_empty() {
         lines.push(format!("  held back: {held_back}"));
