@@ -6,6 +6,7 @@ mod offline;
 mod planning_lock;
 mod reports;
 mod shutdown_guard;
+mod wait_reports;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -92,7 +93,7 @@ enum RoundOutcome {
 
 /// The agent: polls the server, acts, and reports.
 pub struct Agent {
-    engine: Engine,
+    engine: Arc<Engine>,
     link: Arc<dyn ServerLink>,
     facts: FactsReader,
     clock: Arc<dyn Clock>,
@@ -130,6 +131,8 @@ struct LoopState {
     ended: BTreeMap<String, EndedAttempt>,
     /// Why the node itself delays the prepared change; empty if it does not.
     waiting_reason: String,
+    /// The reason in the last poll that the server answered.
+    sent_waiting_reason: String,
     /// Whether the plan or the download of this round has to wait. It is tried again at the next poll.
     is_preparation_deferred: bool,
     /// How far the machine's clock was ahead of the server's at the last answer.
@@ -191,7 +194,7 @@ impl Agent {
         let history = HistoryFile::new(parts.paths.history());
         let grants = GrantFile::load(&parts.paths.grant());
         Self {
-            engine: parts.engine,
+            engine: Arc::new(parts.engine),
             link: Arc::new(parts.link),
             facts: parts.facts,
             clock: parts.clock,
@@ -366,6 +369,10 @@ impl Agent {
         let has_begun = entry.as_ref().is_some_and(JournalEntry::has_begun);
         let (act, is_prepared) = (decision.action.clone(), entry.is_some());
         let outcome = Box::pin(self.perform_action(decision.action, entry, once)).await?;
+        if outcome == RoundOutcome::Wait {
+            let open = self.engine.open_attempt()?;
+            self.report_new_waiting_reason(open.as_ref()).await;
+        }
         if outcome == RoundOutcome::Wait && !has_begun && !self.loop_state.is_preparation_deferred {
             self.loop_state.idle = self.idle_period_after(&act, is_prepared);
         }
@@ -383,7 +390,9 @@ impl Agent {
         if entry.phase != Phase::Rebooting {
             self.guard.acquire("an update is being carried out");
         }
-        let result = self.engine.run_attempt(entry, trying).await;
+        let (engine, open) = (Arc::clone(&self.engine), entry.clone());
+        let work = engine.run_attempt(entry, trying);
+        let result = self.with_wait_reports(Some(&open), work).await;
         self.guard.release().await;
         Ok(result?)
     }

@@ -1,5 +1,6 @@
 //! The agent's reports to the server, and the facts for them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -131,7 +132,9 @@ impl Agent {
             return Ok(());
         }
         self.loop_state.refreshed = Some(now);
-        match self.unless_stopped(self.engine.refresh()).await? {
+        let (engine, stop) = (Arc::clone(&self.engine), self.stop.clone());
+        let work = self.with_wait_reports(None, engine.refresh());
+        match run_unless_stopped(&stop, work).await? {
             Ok(()) => self.status.update(|status| {
                 status.refreshed = Some(now);
                 status.refresh_error.clear();
@@ -226,6 +229,7 @@ impl Agent {
             (answer, way) = (self.send_poll(query).await?, AnswerTiming::Immediate);
         }
         self.loop_state.sent_facts_digest = Some(digest);
+        self.loop_state.sent_waiting_reason = waiting;
         Ok(PollResult::Answer(answer, way))
     }
 

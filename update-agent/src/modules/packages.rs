@@ -46,7 +46,7 @@ use chrono::{DateTime, Utc};
 use evenkeel_proto::agent as pb;
 
 use self::apt::{AptTransaction, storage_failure, tool_failure};
-use self::dpkg_lock::{DpkgLock, DpkgLockError};
+use self::dpkg_lock::{DpkgLock, DpkgLockError, LockWaitState};
 use self::files::Archives;
 use crate::cli::AgentCommand;
 use crate::commands::doctor::DoctorFinding;
@@ -82,18 +82,20 @@ pub struct PackagesModule {
     archives: Archives,
     owner: Arc<Owner>,
     services: bool,
+    lock_wait: LockWaitState,
 }
 
 impl PackagesModule {
     /// Creates the module. `services` says whether the running services belong to the managed root.
     pub fn new(tools: PackageTools, paths: AgentPaths, owner: Arc<Owner>, services: bool) -> Self {
         let archives = Archives::new(&paths);
-        Self { tools, paths, archives, owner, services }
+        Self { tools, paths, archives, owner, services, lock_wait: LockWaitState::default() }
     }
 
     /// Refreshes the package lists, with a few retries, when no other program refreshes them.
     async fn refresh_for(&self, spec: &PackageSpec, limits: &OwnerLimits) -> Result<(), Failure> {
-        let waited = dpkg_lock::wait_for_lists(&self.paths, self.tools.timeouts().lock).await;
+        let wait = self.tools.timeouts().lock;
+        let waited = dpkg_lock::wait_for_lists(&self.paths, wait, &self.lock_wait).await;
         waited.map_err(|error| match error {
             DpkgLockError::File(error) => storage_failure(error),
             timeout @ DpkgLockError::Timeout { .. } => {
@@ -123,8 +125,14 @@ impl PackagesModule {
         sources::remove_folders(&self.paths).map_err(storage_failure)
     }
 
+    /// Waits for dpkg's lock as long as the settings allow.
+    async fn wait_for_dpkg(&self) -> Result<DpkgLock, DpkgLockError> {
+        DpkgLock::acquire(&self.paths, self.tools.timeouts().lock, &self.lock_wait).await
+    }
+
     async fn lock_dpkg(&self, wait: Duration) -> Result<DpkgLock, Failure> {
-        DpkgLock::acquire(&self.paths, wait).await.map_err(|error| match error {
+        let lock = DpkgLock::acquire(&self.paths, wait, &self.lock_wait).await;
+        lock.map_err(|error| match error {
             DpkgLockError::File(error) => storage_failure(error),
             timeout @ DpkgLockError::Timeout { .. } => {
                 Failure::new(FailureKind::Apply, timeout.to_string())
@@ -345,7 +353,7 @@ impl Module for PackagesModule {
     }
 
     async fn check(&self, steps: &[PackageStep]) -> Result<Readiness, Failure> {
-        match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
+        match self.wait_for_dpkg().await {
             Ok(_) => {}
             Err(timeout @ DpkgLockError::Timeout { .. }) => {
                 return Ok(Readiness::NotYet(timeout.to_string()));
@@ -369,16 +377,18 @@ impl Module for PackagesModule {
         self.observe_baseline(steps).await
     }
 
+    fn current_wait(&self) -> Option<String> {
+        self.lock_wait.reason()
+    }
+
     async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {
         let is_locked = match trying {
             TryKind::First => DpkgLock::is_held(&self.paths).map_err(storage_failure)?,
-            TryKind::Again => {
-                match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
-                    Ok(_) => false,
-                    Err(DpkgLockError::Timeout { .. }) => true,
-                    Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
-                }
-            }
+            TryKind::Again => match self.wait_for_dpkg().await {
+                Ok(_) => false,
+                Err(DpkgLockError::Timeout { .. }) => true,
+                Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
+            },
         };
         Ok(is_locked.then(|| "another program holds dpkg's lock".to_owned()))
     }

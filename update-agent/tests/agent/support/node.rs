@@ -35,6 +35,8 @@ pub struct TestNode {
     pub manager: Arc<FakeServiceManager>,
     pub clock: TestClock,
     pub stop: CancellationToken,
+    /// How long the agents wait for locks of other programs.
+    pub lock_timeout: Duration,
 }
 
 /// A target for the newest version of everything.
@@ -92,6 +94,7 @@ impl TestNode {
             manager: Arc::default(),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
             stop: CancellationToken::new(),
+            lock_timeout: Duration::from_secs(1),
         };
         node.paths().prepare().unwrap();
         node
@@ -161,7 +164,7 @@ impl TestNode {
                 refresh: Duration::from_mins(1),
                 download: Duration::from_mins(1),
                 apply: Duration::from_mins(1),
-                lock: Duration::from_secs(1),
+                lock: self.lock_timeout,
             };
             PackageTools::new(self.system.clone(), limits)
         };
