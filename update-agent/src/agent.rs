@@ -33,6 +33,7 @@ use crate::modules::TryKind;
 use crate::notify::{ServiceManager, ServiceState};
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
+use crate::received_target::TargetFile;
 use crate::status::StatusFile;
 
 use self::long_poll::{IdlePeriod, LongPollTerms, PollResult};
@@ -107,6 +108,7 @@ pub struct Agent {
     status: StatusFile,
     history: HistoryFile,
     grants: GrantFile,
+    target: TargetFile,
     loop_state: LoopState,
 }
 
@@ -193,6 +195,7 @@ impl Agent {
         let status = StatusFile::load(&parts.paths.status());
         let history = HistoryFile::new(parts.paths.history());
         let grants = GrantFile::load(&parts.paths.grant());
+        let target = TargetFile::load(&parts.paths.target());
         Self {
             engine: Arc::new(parts.engine),
             link: Arc::new(parts.link),
@@ -208,6 +211,7 @@ impl Agent {
             status,
             history,
             grants,
+            target,
             loop_state: LoopState::default(),
         }
     }
@@ -366,6 +370,9 @@ impl Agent {
             status.clock_ahead_seconds = ahead.map(|ahead| ahead.num_seconds());
             status.error.clear();
         });
+        if let Action::Fetch(target) | Action::Apply { target, .. } = &decision.action {
+            self.target.store(target, now);
+        }
         let has_begun = entry.as_ref().is_some_and(JournalEntry::has_begun);
         let (act, is_prepared) = (decision.action.clone(), entry.is_some());
         let outcome = Box::pin(self.perform_action(decision.action, entry, once)).await?;

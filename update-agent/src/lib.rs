@@ -34,6 +34,7 @@ pub mod os;
 pub mod owner;
 pub mod paths;
 pub mod reboot;
+pub mod received_target;
 pub mod runner;
 pub mod status;
 pub mod text;

@@ -144,6 +144,11 @@ impl AgentPaths {
         self.inside("/etc/evenkeel/limits.toml")
     }
 
+    /// The update that the server requested last, for `plan`.
+    pub fn target(&self) -> PathBuf {
+        self.state.join("target.json")
+    }
+
     /// The agent's last status, for `status`.
     pub fn status(&self) -> PathBuf {
         self.state.join("status.json")

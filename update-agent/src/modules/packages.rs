@@ -62,7 +62,7 @@ use crate::runner::Output;
 
 pub use self::apt::{AllowedChanges, PackageToolTimeouts, PackageTools};
 pub use self::baseline::{PackageBaseline, RebootRequests};
-pub use self::command::{PackagePlan, parse_packages, plan_packages};
+pub use self::command::{PackagePlan, parse_packages, plan_packages, policy_spec};
 pub use self::files::{Deb, Digest, hex};
 pub use self::held_back::{SimulationSet, find_held_back};
 pub use self::index_targets::{IndexTarget, allows_origins, origin_suites, parse_targets};

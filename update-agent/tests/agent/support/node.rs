@@ -132,12 +132,12 @@ impl TestNode {
         self.machine().boots += 1;
     }
 
-    /// The files in the agent's state folder, without the history and the status.
+    /// The files in the agent's state folder, without those that only commands read.
     pub fn state_files(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.paths().state()).unwrap();
         let mut names: Vec<_> = files
             .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .filter(|name| !["history.json", "status.json"].contains(&name.as_str()))
+            .filter(|name| !["history.json", "status.json", "target.json"].contains(&name.as_str()))
             .collect();
         names.sort();
         names
