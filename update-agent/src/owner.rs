@@ -6,6 +6,7 @@
 mod hours;
 mod key_block;
 mod logged_in_users;
+mod report_filter;
 mod source_keys;
 mod sources;
 
@@ -30,6 +31,7 @@ use crate::paths::AgentPaths;
 use self::source_keys::SourceKeys;
 
 pub use self::hours::{BadHours, Hours};
+pub use self::report_filter::{FailureLogRule, ReportFilter, ReportLimits};
 pub use self::sources::SourceSuite;
 
 /// The file with the owner's limits, as seen from inside the managed root. Without the file there
@@ -77,6 +79,8 @@ pub struct OwnerLimits {
     pub users: LoggedInUsersRule,
     /// Limits of images.
     pub image: ImageLimits,
+    /// Limits of reports.
+    pub reports: ReportLimits,
 }
 
 /// Limits of images.
@@ -127,6 +131,7 @@ impl Default for OwnerLimits {
             reboots: RebootLimit::default(),
             users: LoggedInUsersRule::default(),
             image: ImageLimits::default(),
+            reports: ReportLimits::default(),
         }
     }
 }
@@ -147,6 +152,9 @@ impl OwnerLimits {
         let mut patterns = limits.protected_packages.iter().chain(&limits.removable_packages);
         if let Some(pattern) = patterns.find(|pattern| !is_package_pattern(pattern)) {
             return Err(format!("{pattern:?} is not a pattern of package names"));
+        }
+        if limits.reports.failure_log_filter.iter().any(|pattern| pattern.trim().is_empty()) {
+            return Err("an entry of failure_log_filter is empty".to_owned());
         }
         Ok(limits)
     }
@@ -223,6 +231,10 @@ impl fmt::Display for OwnerLimits {
             (self.users == LoggedInUsersRule::Wait)
                 .then_some("changes only when no user is logged in"),
             (self.image.unsigned_images).then_some("unsigned images are allowed"),
+            (self.reports.failure_logs == FailureLogRule::None)
+                .then_some("no output of failed programs in reports"),
+            (!self.reports.failure_log_filter.is_empty())
+                .then_some("the output of programs in reports is filtered"),
         ];
         parts.extend(rules.into_iter().flatten().map(str::to_owned));
         f.write_str(&parts.join("; "))
@@ -268,6 +280,14 @@ impl Owner {
             return Ok(OwnerLimits::default());
         };
         OwnerLimits::parse(&text).map_err(|reason| OwnerError { path, reason })
+    }
+
+    /// What reports may contain of the output of programs; nothing while the limits cannot be used.
+    pub fn report_filter(&self) -> ReportFilter {
+        match self.limits() {
+            Ok(limits) => ReportFilter::new(&limits.reports),
+            Err(_) => ReportFilter::without_logs(),
+        }
     }
 
     /// Checks whether a change may begin now: the hours and the logged-in users. The error says why

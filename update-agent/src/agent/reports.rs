@@ -103,7 +103,9 @@ impl Agent {
         let mut rewinds = 0;
         while !entry.unsent().is_empty() {
             let before = entry.acknowledged;
-            let stored = self.unless_stopped(self.link.report(entry)).await??;
+            let sent = self.owner.report_filter().filter_entry(entry);
+            let stored = self.unless_stopped(self.link.report(&sent)).await??;
+            drop(sent);
             // The server cannot have stored more events than there are.
             let upto = stored.min(entry.last_sequence());
             self.engine.acknowledge(entry, upto)?;
@@ -171,6 +173,7 @@ impl Agent {
             }
         };
         self.add_agent_facts(&mut facts);
+        self.owner.report_filter().filter_facts(&mut facts);
         let stored = self.status.get();
         if stored.warnings != facts.warnings || stored.limits != facts.limits {
             self.status.update(|status| {
@@ -190,6 +193,7 @@ impl Agent {
         let stop = self.stop.clone();
         let facts = self.read_facts().await?;
         let waiting = self.loop_state.waiting_reason.clone();
+        let sent_reason = self.owner.report_filter().filter_text(&waiting);
         let digest = facts_digest(&facts);
         let send_facts = self.loop_state.sent_facts_digest.is_some_and(|sent| sent != digest);
         // Changed facts are sent with a regular poll.
@@ -200,7 +204,7 @@ impl Agent {
             send_facts,
             packages: None,
             attempt: entry.map(|entry| (entry.attempt, entry.last_sequence())),
-            waiting_reason: &waiting,
+            waiting_reason: &sent_reason,
             decision_tag: self.loop_state.terms.decision_tag,
             max_hold: hold,
         };

@@ -72,6 +72,7 @@ pub use self::plan::{
 };
 pub use self::report::PackageReport;
 pub use self::sources::{AptView, PreferenceScope, SourceScope, has_preferences};
+pub(crate) use self::rules::matches_pattern;
 pub(crate) use self::wire::held_back_message;
 
 /// The module for updates of packages.

@@ -1,5 +1,7 @@
 //! What the agent does for each decision of the server, and how each attempt ends.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -7,6 +9,7 @@ use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::model::{
     EventKind, Failure, FailureKind, HeldBackCause, ModuleParts, UpdateTarget,
 };
+use evenkeel_update_agent::history::read_history;
 use evenkeel_update_agent::node::load_credential;
 use evenkeel_update_agent::status;
 
@@ -116,6 +119,35 @@ async fn a_node_that_is_up_to_date_has_nothing_to_do() {
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), "nothing to do");
     assert_eq!(node.server().start_requests, 0);
+}
+
+/// Writes a limits file, as the owner of the machine does.
+fn write_limits(node: &TestNode, limits: &str) {
+    let folder = node.paths().inside("/etc/evenkeel");
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let file = folder.join("limits.toml");
+    fs::write(&file, limits).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+#[tokio::test]
+async fn output_that_the_owner_filters_does_not_reach_the_server() {
+    for limits in [
+        "[reports]\nfailure_log_filter = [\"*ON PURPOSE\"]\n",
+        "[reports]\nfailure_logs = \"none\"\n",
+    ] {
+        let node = TestNode::in_window();
+        node.packages().broken.insert("app".into());
+        write_limits(&node, limits);
+        node.run_once().await.unwrap_err();
+        let events = format!("{:?}", node.server().only_attempt());
+        assert!(!events.contains("fails on purpose"), "{events}");
+        assert!(events.contains("machine's owner"), "{events}");
+        // On the node itself the output is complete.
+        let history = read_history(&node.paths().history()).unwrap();
+        assert!(history[0].log.contains("fails on purpose"), "{history:?}");
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ scenarios![
     limits_that_others_could_have_written_allow_nothing,
     a_file_that_inhibits_updates_blocks_them_until_it_is_removed,
     a_hook_can_block_an_update_and_its_output_reaches_the_operator,
+    output_of_a_script_that_the_owner_filters_does_not_reach_the_server,
 ];
 
 /// Path of the owner's limits.
@@ -249,4 +250,15 @@ fn a_hook_can_block_an_update_and_its_output_reaches_the_operator(stage: &Stage)
     assert_eq!(member.decision()["waiting"], "");
     drop(agent);
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn output_of_a_script_that_the_owner_filters_does_not_reach_the_server(stage: &Stage) {
+    let limits = "[reports]\nfailure_log_filter = [\"*fails on purpose*\"]\n";
+    let member = member_with_limits(stage, limits);
+    member.install_files(&["demo-bad_1.0"]);
+    member.assign_packages("demo-bad=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["apply"], &["dpkg --configure demo-bad"]);
+    assert!(!run.to_string().contains("on purpose"), "{run:#}");
+    assert!(run["log"].as_str().expect("a text").contains("removed by the filter"), "{run:#}");
 }
