@@ -6,6 +6,7 @@
 
 mod advice;
 mod apt;
+mod apt_cache;
 mod apt_log;
 mod audit;
 mod baseline;
@@ -24,6 +25,7 @@ mod observe;
 mod parse;
 mod plan;
 mod protected;
+mod refresh;
 mod refusals;
 mod repair;
 mod report;
@@ -48,6 +50,7 @@ use evenkeel_proto::agent as pb;
 use self::apt::{AptTransaction, storage_failure, tool_failure};
 use self::dpkg_lock::{DpkgLock, DpkgLockError, LockWaitState};
 use self::files::Archives;
+use self::refresh::LastRefresh;
 use crate::cli::AgentCommand;
 use crate::commands::doctor::DoctorFinding;
 use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
@@ -84,30 +87,22 @@ pub struct PackagesModule {
     owner: Arc<Owner>,
     services: bool,
     lock_wait: LockWaitState,
+    lists_refreshed: LastRefresh,
 }
 
 impl PackagesModule {
     /// Creates the module. `services` says whether the running services belong to the managed root.
     pub fn new(tools: PackageTools, paths: AgentPaths, owner: Arc<Owner>, services: bool) -> Self {
         let archives = Archives::new(&paths);
-        Self { tools, paths, archives, owner, services, lock_wait: LockWaitState::default() }
-    }
-
-    /// Refreshes the package lists, with a few retries, when no other program refreshes them.
-    async fn refresh_for(&self, spec: &PackageSpec, limits: &OwnerLimits) -> Result<(), Failure> {
-        let wait = self.tools.timeouts().lock;
-        let waited = dpkg_lock::wait_for_lists(&self.paths, wait, &self.lock_wait).await;
-        waited.map_err(|error| match error {
-            DpkgLockError::File(error) => storage_failure(error),
-            timeout @ DpkgLockError::Timeout { .. } => {
-                Failure::new(FailureKind::Refresh, timeout.to_string()).into_temporary()
-            }
-        })?;
-        (|| self.refresh_lists(spec, limits))
-            .retry(retry_backoff())
-            .sleep(tokio::time::sleep)
-            .when(is_transient)
-            .await
+        Self {
+            tools,
+            paths,
+            archives,
+            owner,
+            services,
+            lock_wait: LockWaitState::default(),
+            lists_refreshed: LastRefresh::default(),
+        }
     }
 
     /// Removes the files of ended attempts.
@@ -303,7 +298,9 @@ impl Module for PackagesModule {
     }
 
     async fn refresh(&self) -> Result<(), Failure> {
-        self.refresh_for(&latest_spec(), &OwnerLimits::default()).await
+        self.refresh_for(&latest_spec(), &OwnerLimits::default(), false).await?;
+        self.lists_refreshed.set();
+        Ok(())
     }
 
     async fn observe(&self, spec: &PackageSpec) -> Result<PackageObservation, Failure> {
@@ -315,7 +312,7 @@ impl Module for PackagesModule {
             return Err(Failure::new(FailureKind::Plan, reason));
         }
         let limits = self.owner_limits()?;
-        let broken = match self.refresh_for(spec, &limits).await {
+        let broken = match self.refresh_for(spec, &limits, self.lists_refreshed.take_recent()).await {
             Ok(()) => None,
             Err(failure) => Some(self.exclude_broken_sources(spec, &limits, failure).await?),
         };

@@ -31,7 +31,7 @@ async fn inside_the_window_the_node_is_updated_and_reports_it() {
     assert_eq!(node.server().story(), "downloading, downloaded, began, verify begun, finished");
     assert!(node.packages().automatic.contains("lib"));
     let log = node.system.take_log();
-    assert_eq!(log, ["refresh", "refresh", "download app=2 lib=2", "install", "mark"]);
+    assert_eq!(log, ["refresh", "download app=2 lib=2", "install", "mark"]);
     assert_eq!(node.state_files(), [""; 0]);
 }
 
@@ -119,6 +119,21 @@ async fn a_node_that_is_up_to_date_has_nothing_to_do() {
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), "nothing to do");
     assert_eq!(node.server().start_requests, 0);
+}
+
+/// apt may have downloaded packages ahead of the update, such as `apt-daily` does.
+#[tokio::test]
+async fn a_package_in_the_cache_of_apt_is_not_downloaded_again() {
+    let node = TestNode::in_window();
+    let cache = node.paths().inside("/var/cache/apt/archives");
+    fs::create_dir_all(&cache).unwrap();
+    fs::write(cache.join("app_2_all.deb"), "the package app in version 2").unwrap();
+    fs::write(cache.join("lib_2_all.deb"), "another text, the same size!").unwrap();
+    node.run_once().await.unwrap();
+    let log = node.system.take_log();
+    assert_eq!(log, ["refresh", "download lib=2", "install", "mark"]);
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+    assert!(cache.join("app_2_all.deb").exists(), "the cache is unchanged");
 }
 
 /// Writes a limits file, as the owner of the machine does.

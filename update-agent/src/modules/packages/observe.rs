@@ -22,15 +22,20 @@ impl PackagesModule {
         limits.map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))
     }
 
-    /// Refreshes the package lists of the allowed suites, and writes the sources that apt sees for a spec.
+    /// Refreshes the package lists of the allowed suites, and writes the sources that apt sees for a spec. `is_fresh`: the
+    /// lists of the machine's own sources were refreshed just now.
     pub(super) async fn refresh_lists(
         &self,
         spec: &PackageSpec,
         limits: &OwnerLimits,
+        is_fresh: bool,
     ) -> Result<(), Failure> {
         let pace = spec.rules.download_bytes_per_second;
         let suites = AllowedSuites::new(&spec.rules, limits);
         if source_scope(spec, &suites) == SourceScope::System {
+            if is_fresh {
+                return Ok(());
+            }
             return self.tools.update_lists(AptView::default(), pace).await;
         }
         let stanzas = self.owner.resolve_sources(spec)?;
@@ -41,6 +46,9 @@ impl PackagesModule {
             sources::write_sources(&self.paths, SourceScope::Allowed, &all)
                 .map_err(storage_failure)?;
             return self.tools.update_lists(allowed, pace).await;
+        }
+        if is_fresh && spec.sources.is_empty() {
+            return self.write_allowed_sources(&all, &suites, false).await;
         }
         // The names of an unknown suite are in its list, so that list is fetched first.
         self.write_allowed_sources(&all, &suites, true).await?;
@@ -143,6 +151,7 @@ impl PackagesModule {
             packages,
             unrestricted: free,
             unpinned,
+            cached_files: self.archives.find_cached(&debs),
             debs,
             sizes,
             automatic: self.tools.list_automatic().await?,
@@ -386,7 +395,7 @@ mod tests {
     }
 
     async fn refresh(packages: &PackagesModule, spec: &PackageSpec) -> Result<(), Failure> {
-        packages.refresh_for(spec, &packages.owner_limits()?).await
+        packages.refresh_for(spec, &packages.owner_limits()?, false).await
     }
 
     fn paths_of(root: &tempfile::TempDir) -> AgentPaths {

@@ -58,6 +58,8 @@ pub struct PackageObservation {
     pub unpinned: Option<Simulation>,
     /// The files of the planned installs, in the same order.
     pub debs: Vec<Deb>,
+    /// Names of the files that need no download, because apt has them in its cache.
+    pub cached_files: BTreeSet<String>,
     /// Installed sizes of the new versions in bytes, if they declare them.
     pub sizes: BTreeMap<ExactVersion, u64>,
     /// Packages that are marked as automatically installed.
@@ -177,7 +179,7 @@ pub fn plan(
     let disk_bytes = disk_growth(observed, &installed);
     let mut draft = Draft {
         plan: UpdatePlan {
-            download_bytes: observed.debs.iter().map(|deb| deb.size).sum(),
+            download_bytes: observed.debs.iter().map(|deb| download_bytes(deb, observed)).sum(),
             disk_bytes,
             reboot_expected: expects_reboot(&changes, &observed.reboot_requesters),
             reboot: spec.rules.reboot,
@@ -239,7 +241,8 @@ fn install_items(observed: &PackageObservation) -> Vec<StepItem> {
             before: install.before.clone(),
             after: Some(install.after.clone()),
             suite: origin_suite(install, &observed.targets),
-            download_bytes: find_deb(install, &observed.debs).map_or(0, |deb| deb.size),
+            download_bytes: find_deb(install, &observed.debs)
+                .map_or(0, |deb| download_bytes(deb, observed)),
         },
     };
     observed.simulation.installs.iter().map(item).collect()
@@ -255,6 +258,11 @@ fn origin_suite(install: &PlannedInstall, targets: &[IndexTarget]) -> String {
 fn find_deb<'a>(install: &PlannedInstall, debs: &'a [Deb]) -> Option<&'a Deb> {
     let order = install.apt_argument();
     debs.iter().find(|deb| deb.apt_argument == order)
+}
+
+/// Bytes to download for a file.
+fn download_bytes(deb: &Deb, observed: &PackageObservation) -> u64 {
+    if observed.cached_files.contains(&deb.name) { 0 } else { deb.size }
 }
 
 fn removal_items(installed: &InstalledPackages<'_>, simulation: &Simulation) -> Vec<StepItem> {

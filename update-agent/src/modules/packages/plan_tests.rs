@@ -233,6 +233,10 @@ fn the_plan_contains_suites_and_sizes() {
     observed.sizes = [(exact, 130 << 10)].into();
     let draft = plan(&spec, &observed).unwrap();
     assert_eq!(draft.plan.disk_bytes, 30 << 10);
+
+    observed.cached_files = ["pa.deb".to_owned()].into();
+    let draft = plan(&spec, &observed).unwrap();
+    assert_eq!((draft.report.changes[0].download_bytes, draft.plan.download_bytes), (0, 0));
 }
 
 type RuleChange = fn(&mut PackageSpec, &mut PackageObservation);
