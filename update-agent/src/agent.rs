@@ -377,8 +377,7 @@ impl Agent {
         let (act, is_prepared) = (decision.action.clone(), entry.is_some());
         let outcome = Box::pin(self.perform_action(decision.action, entry, once)).await?;
         if outcome == RoundOutcome::Wait {
-            let open = self.engine.open_attempt()?;
-            self.report_new_waiting_reason(open.as_ref()).await;
+            self.report_new_waiting_reason().await?;
         }
         if outcome == RoundOutcome::Wait && !has_begun && !self.loop_state.is_preparation_deferred {
             self.loop_state.idle = self.idle_period_after(&act, is_prepared);

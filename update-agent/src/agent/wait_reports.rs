@@ -7,7 +7,7 @@ use evenkeel_kit::chain;
 
 use super::warnings::to_short_line;
 use super::{Agent, run_unless_stopped};
-use crate::journal::JournalEntry;
+use crate::journal::{JournalEntry, JournalError};
 
 /// How long the agent waits for another program before it reports that to the server. Together
 /// with the report itself it stays below ten seconds.
@@ -22,22 +22,24 @@ impl Agent {
         work: impl Future<Output = T>,
     ) -> T {
         let mut work = Box::pin(work);
-        let mut reported = String::new();
+        let (mut shown, mut is_sent) = (String::new(), false);
         let done = loop {
             tokio::select! {
                 biased;
                 done = &mut work => break done,
                 () = tokio::time::sleep(WAIT_REPORT_DELAY) => {}
             }
-            let reason = self.engine.current_wait().unwrap_or_default();
-            if !reason.is_empty() && reason != reported {
-                self.set_waiting_reason(to_short_line(&reason));
-                if self.send_waiting_reason(entry).await {
-                    reported = reason;
-                }
+            let Some(reason) = self.engine.current_wait() else { continue };
+            let reason = to_short_line(&reason);
+            if reason != shown {
+                self.set_waiting_reason(reason.clone());
+                (shown, is_sent) = (reason, false);
+            }
+            if !is_sent {
+                is_sent = self.send_waiting_reason(entry).await;
             }
         };
-        if !reported.is_empty() && self.loop_state.waiting_reason == to_short_line(&reported) {
+        if !shown.is_empty() && self.loop_state.waiting_reason == shown {
             self.set_waiting_reason(String::new());
         }
         done
@@ -45,11 +47,13 @@ impl Agent {
 
     /// Reports why the node delays the update if the server does not know of a reason yet. Without
     /// this, an agent that ends after one round would never report it.
-    pub(super) async fn report_new_waiting_reason(&mut self, entry: Option<&JournalEntry>) {
+    pub(super) async fn report_new_waiting_reason(&mut self) -> Result<(), JournalError> {
         let state = &self.loop_state;
         if !state.waiting_reason.is_empty() && state.sent_waiting_reason.is_empty() {
-            self.send_waiting_reason(entry).await;
+            let open = self.engine.open_attempt()?;
+            self.send_waiting_reason(open.as_ref()).await;
         }
+        Ok(())
     }
 
     /// Polls only to report the waiting reason; the next poll gets the decision. Returns whether

@@ -76,11 +76,9 @@ impl ReportFilter {
         }
         let mut filtered = entry.clone();
         for event in &mut filtered.events {
-            match &mut event.kind {
-                EventKind::Failed { failure } | EventKind::Reverted { failure } => {
-                    self.filter_failure(failure);
-                }
-                _ => {}
+            if let EventKind::Failed { failure } | EventKind::Reverted { failure } = &mut event.kind
+            {
+                self.filter_failure(failure);
             }
             if let Some(report) = &mut event.report {
                 for remark in &mut report.remarks {
