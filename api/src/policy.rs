@@ -53,6 +53,8 @@ pub struct PackageRules {
     pub services: ServiceRule,
     /// Maximum download rate per node in bytes per second; 0 for no limit.
     pub download_bytes_per_second: u64,
+    /// Whether groups of packages that do not depend on each other are installed one after another.
+    pub minimal_steps: bool,
 }
 
 /// Rules for package updates. Omitted fields have their default values.
@@ -88,6 +90,11 @@ pub struct PackageRulesInput {
     #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 1_099_511_627_776_u64)]
     pub download_bytes_per_second: u64,
+    /// Whether groups of packages that do not depend on each other are installed one after another;
+    /// default false. Each service is down only while its own group is installed, and the whole
+    /// update takes longer.
+    #[serde(skip_serializing_if = "is_default")]
+    pub minimal_steps: bool,
 }
 
 /// Rules for image updates.

@@ -163,6 +163,7 @@ fn parse_package_rules(input: &PackageRulesInput) -> PackageRules {
         },
         download_bytes_per_second: input.download_bytes_per_second,
         min_age_days: input.min_age_days,
+        minimal_steps: input.minimal_steps,
     }
 }
 

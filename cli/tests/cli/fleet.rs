@@ -253,11 +253,12 @@ async fn a_policy_may_have_rules_for_packages() {
         "packageRules": {
             "suites": ["bookworm-security"], "exclude": ["linux-*", "jq"], "minAgeDays": 7, "allowRemovals": true,
             "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 2_097_152,
+            "minimalSteps": true,
         },
     });
     cli.fake_server.answer("POST os-update-policies", policy);
     let line = "evenkeel policy create careful --latest --suite bookworm-security --exclude linux-* --exclude jq \
-                --min-age-days 7 --allow-removals --reboot never --restart-services --download-rate 2M";
+                --min-age-days 7 --allow-removals --reboot never --restart-services --download-rate 2M --minimal-steps";
     let args: Vec<_> = line.split_whitespace().collect();
     insta::assert_snapshot!(cli.run(&args.join(" ")).await, @r"
     id          osupdatepolicy-00000001
@@ -276,6 +277,7 @@ async fn a_policy_may_have_rules_for_packages() {
     no reboot
     restart services that use replaced files
     download at 2097152 bytes per second at most
+    independent packages one after another
     ");
     let path = cli.home.path().join("policy.yaml");
     let text =
@@ -283,7 +285,7 @@ async fn a_policy_may_have_rules_for_packages() {
     std::fs::write(&path, text).expect("written");
     cli.run(&format!("evenkeel policy create -f {}", path.display())).await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
-    POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"suites":["bookworm-security"],"exclude":["linux-*","jq"],"minAgeDays":7,"allowRemovals":true,"reboot":"NEVER","services":"RESTART","downloadBytesPerSecond":2097152}}
+    POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"suites":["bookworm-security"],"exclude":["linux-*","jq"],"minAgeDays":7,"allowRemovals":true,"reboot":"NEVER","services":"RESTART","downloadBytesPerSecond":2097152,"minimalSteps":true}}
     POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"exclude":["jq"]}}
     "#);
 }

@@ -47,6 +47,8 @@ pub struct PackageRules {
     pub download_bytes_per_second: u64,
     /// Minimum age of a version in days since it was first seen.
     pub min_age_days: u32,
+    /// Whether groups of packages that do not depend on each other are installed one after another.
+    pub minimal_steps: bool,
 }
 
 impl PackageRules {

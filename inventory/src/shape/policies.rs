@@ -69,6 +69,7 @@ pub fn package_rules_resource(rules: &PackageRules) -> wire::PackageRules {
             ServiceRule::Restart => wire::ServiceRule::Restart,
         },
         download_bytes_per_second: rules.download_bytes_per_second,
+        minimal_steps: rules.minimal_steps,
     }
 }
 

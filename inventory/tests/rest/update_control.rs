@@ -139,13 +139,14 @@ async fn a_policy_has_rules_for_packages() {
     let defaults = server.post("os-update-policies", latest(Value::Null)).await;
     let none = json!({
         "suites": [], "exclude": [], "minAgeDays": 0, "allowRemovals": false, "reboot": "IF_REQUIRED",
-        "services": "KEEP_RUNNING", "downloadBytesPerSecond": 0,
+        "services": "KEEP_RUNNING", "downloadBytesPerSecond": 0, "minimalSteps": false,
     });
     assert_eq!(defaults["packageRules"], none);
 
     let rules = json!({
         "suites": ["bookworm-security"], "exclude": ["linux-*"], "minAgeDays": 7, "allowRemovals": true,
         "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 1_048_576,
+        "minimalSteps": true,
     });
     let body = latest(rules.clone());
     let created = server.post("os-update-policies", body).await;

@@ -170,6 +170,7 @@ fn encode_rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRul
         services: services.into(),
         download_bytes_per_second: rules.download_bytes_per_second,
         min_age_days: rules.min_age_days,
+        minimal_steps: rules.minimal_steps,
     }
 }
 

@@ -52,6 +52,7 @@ async fn a_node_gets_the_rules_of_its_policy() {
         services: ServiceRule::Restart,
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
+        minimal_steps: true,
     };
     let node = node_with_rules(&server, rules, true).await;
     let packages = packages_to_fetch(server.poll(&node).await);
@@ -65,6 +66,7 @@ async fn a_node_gets_the_rules_of_its_policy() {
         services: wire::ServiceRule::Restart.into(),
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
+        minimal_steps: true,
     };
     assert_eq!(packages.rules, Some(expected));
 }

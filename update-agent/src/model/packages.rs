@@ -53,6 +53,9 @@ pub struct PackageRules {
     pub download_bytes_per_second: u64,
     /// Minimum age of a version, counted in days since the server first saw it; 0 for any.
     pub min_age_days: u32,
+    /// Whether groups of packages that do not depend on each other are installed one after another.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub minimal_steps: bool,
 }
 
 /// What happens to services that use replaced files.

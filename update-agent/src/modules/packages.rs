@@ -18,7 +18,9 @@ mod dpkg_lock;
 mod fetch;
 mod files;
 mod held_back;
+mod independent_groups;
 mod index_targets;
+mod install;
 mod limits;
 mod names;
 mod observe;
@@ -134,25 +136,6 @@ impl PackagesModule {
                 Failure::new(FailureKind::Apply, timeout.to_string())
             }
         })
-    }
-
-    async fn install(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
-        if trying == TryKind::Again {
-            return self.repair(step).await;
-        }
-        let start = apt_log::log_length(&self.paths);
-        self.apply_dpkg_updates().await?;
-        let output = self.run_transaction(step).await?;
-        if output.succeeded() {
-            return Ok(());
-        }
-        // After the failure of one package, others may be left unpacked that can be configured.
-        let mut failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
-        if let Ok(after) = self.configure_remaining().await {
-            let log = format!("{}\n{}", failed.log, parse::clean_output(&after));
-            failed = Failure::with_log(failed.kind, failed.reason, &log);
-        }
-        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
     }
 
     /// Runs a step as one apt transaction.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::model::{
-    EventKind, Failure, FailureKind, HeldBackCause, ModuleParts, UpdateTarget,
+    EventKind, Failure, FailureKind, HeldBackCause, ModuleParts, PackageRules, UpdateTarget,
 };
 use evenkeel_update_agent::history::read_history;
 use evenkeel_update_agent::node::load_credential;
 use evenkeel_update_agent::status;
 
-use crate::support::node::{TestNode, package_report, package_target};
+use crate::support::node::{TestNode, latest_target_with, package_report, package_target};
 
 fn last_event_kind(node: &TestNode) -> EventKind {
     node.server().only_attempt().last().unwrap().kind.clone()
@@ -119,6 +119,26 @@ async fn a_node_that_is_up_to_date_has_nothing_to_do() {
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), "nothing to do");
     assert_eq!(node.server().start_requests, 0);
+}
+
+#[tokio::test]
+async fn in_minimal_steps_a_failed_group_stops_the_following_ones() {
+    let rules = PackageRules { minimal_steps: true, ..PackageRules::default() };
+    let node = TestNode::in_window();
+    node.server().target = Some(latest_target_with(rules.clone()));
+    node.run_once().await.unwrap();
+    let log = node.system.take_log();
+    assert_eq!(log, ["refresh", "download app=2 lib=2", "install", "install", "mark"]);
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+
+    let node = TestNode::in_window();
+    node.packages().broken.insert("app".into());
+    node.server().target = Some(latest_target_with(rules));
+    node.run_once().await.unwrap_err();
+    assert_eq!(node.system.listing(), "app 2 half-configured\nlib 1 installed");
+    let results = package_report(node.server().only_attempt().last().unwrap()).results;
+    let states = results.iter().map(|result| (result.version.as_str(), result.state.as_str()));
+    assert_eq!(states.collect::<Vec<_>>(), [("2", "half-configured"), ("1", "installed")]);
 }
 
 /// apt may have downloaded packages ahead of the update, such as `apt-daily` does.

@@ -10,12 +10,12 @@ use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::journal::FileJournal;
-use evenkeel_update_agent::model::{EventKind, FailureKind, InterruptionCause};
+use evenkeel_update_agent::model::{EventKind, FailureKind, InterruptionCause, PackageRules};
 use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
 use serde_json::Value;
 
 use crate::support::journal::{BreakingJournal, WriteSide};
-use crate::support::node::{TestNode, latest_target, package_report};
+use crate::support::node::{TestNode, latest_target, latest_target_with, package_report};
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
 const STORY_WITH_REBOOT: &str =
@@ -209,6 +209,17 @@ async fn an_update_without_interruptions_and_a_planned_reboot_report_none() {
     let server = node.server();
     let report = server.only_attempt().last().unwrap().report.clone().unwrap();
     assert!(report.interruptions.is_empty(), "{:?}", report.interruptions);
+}
+
+#[tokio::test]
+async fn an_update_in_minimal_steps_is_completed_after_a_kill_between_its_groups() {
+    let node = TestNode::in_window();
+    let rules = PackageRules { minimal_steps: true, ..PackageRules::default() };
+    node.server().target = Some(latest_target_with(rules));
+    kill_during_apt(&node).await;
+    node.run_once().await.unwrap();
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+    assert_eq!(node.server().story(), STORY);
 }
 
 #[tokio::test]

@@ -31,6 +31,10 @@ pub struct PackageRuleOptions {
     /// [default: no limit].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "target_os")]
     download_rate: Option<u64>,
+    /// Install groups of packages that do not depend on each other one after another: each service is
+    /// down only while its own group is installed.
+    #[arg(long, conflicts_with = "target_os")]
+    minimal_steps: bool,
 }
 
 /// Rules for image updates.
@@ -89,6 +93,7 @@ impl PackageRuleOptions {
                 ServiceRule::KeepRunning
             },
             download_bytes_per_second: self.download_rate.unwrap_or_default(),
+            minimal_steps: self.minimal_steps,
         };
         (input != PackageRulesInput::default()).then_some(input)
     }
@@ -154,6 +159,9 @@ pub fn describe_package_rules(rules: &PackageRules) -> Vec<String> {
     if rules.download_bytes_per_second > 0 {
         let bytes = rules.download_bytes_per_second;
         descriptions.push(format!("download at {bytes} bytes per second at most"));
+    }
+    if rules.minimal_steps {
+        descriptions.push("independent packages one after another".to_owned());
     }
     descriptions
 }

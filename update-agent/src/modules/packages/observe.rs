@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::broken_sources::{explain_failure, without_broken};
+use super::independent_groups::PackageRecords;
 use super::plan::{PackageObservation, join_names};
 use super::protected;
 use super::rules::{self, AllowedSuites};
@@ -144,6 +145,11 @@ impl PackagesModule {
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
         let sizes = self.tools.installed_sizes(installs, view).await?;
+        let records = if spec.rules.minimal_steps {
+            self.tools.package_records(installs, view).await?
+        } else {
+            PackageRecords::new()
+        };
         let targets = self.tools.list_index_targets(all).await?;
         let reboot = os::reboot_required(&self.paths).unwrap_or_default();
         Ok(PackageObservation {
@@ -151,6 +157,7 @@ impl PackagesModule {
             packages,
             unrestricted: free,
             unpinned,
+            records,
             cached_files: self.archives.find_cached(&debs),
             debs,
             sizes,

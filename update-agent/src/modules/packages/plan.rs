@@ -8,6 +8,7 @@ use super::PackageReport;
 use super::broken_sources::explain_failure;
 use super::files::Deb;
 use super::held_back::{SimulationSet, find_held_back};
+use super::independent_groups::{PackageRecords, find_groups};
 use super::index_targets::{self, IndexTarget};
 use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
 use super::protected::ProtectedPackage;
@@ -58,6 +59,8 @@ pub struct PackageObservation {
     pub unpinned: Option<Simulation>,
     /// The files of the planned installs, in the same order.
     pub debs: Vec<Deb>,
+    /// The relations of the installed and of the planned versions; only read for minimal steps.
+    pub records: PackageRecords,
     /// Names of the files that need no download, because apt has them in its cache.
     pub cached_files: BTreeSet<String>,
     /// Installed sizes of the new versions in bytes, if they declare them.
@@ -114,6 +117,9 @@ pub enum PackageStep {
         /// Limit of the download in bytes per second; 0 for no limit.
         #[serde(default)]
         bytes_per_second: u64,
+        /// Names in apt of the packages that are installed together, one group after another; empty for one transaction.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        groups: Vec<Vec<String>>,
     },
     /// Configuration of packages that were left unpacked or half-configured.
     Configure { items: Vec<StepItem> },
@@ -145,6 +151,29 @@ impl PackageStep {
             Self::Mark { .. } => (none, none),
         };
         first.iter().chain(second)
+    }
+
+    /// The parts of the step that are installed one after another.
+    pub fn transactions(&self) -> Vec<Self> {
+        let Self::Install { items, debs, groups, .. } = self else {
+            return vec![self.clone()];
+        };
+        if groups.is_empty() {
+            return vec![self.clone()];
+        }
+        let part = |group: &Vec<String>| {
+            let mut part = self.clone();
+            if let Self::Install { items: part_items, debs: part_debs, groups, .. } = &mut part {
+                // The files are in the order of the packages.
+                let chosen = items.iter().zip(debs);
+                let chosen = chosen.filter(|(item, _)| group.contains(&item.package));
+                (*part_items, *part_debs) =
+                    chosen.map(|(item, deb)| (item.clone(), deb.clone())).unzip();
+                groups.clear();
+            }
+            part
+        };
+        groups.iter().map(part).collect()
     }
 
     /// The files that the step needs.
@@ -193,7 +222,14 @@ pub fn plan(
         steps: Vec::new(),
     };
     if !installs.is_empty() || !removals.is_empty() {
+        let is_plain = removals.is_empty() && observed.simulation.downgrades.is_empty();
+        let groups = if spec.rules.minimal_steps && is_plain {
+            find_groups(&installs, &observed.records)
+        } else {
+            Vec::new()
+        };
         draft.steps.push(PackageStep::Install {
+            groups: if groups.len() > 1 { groups } else { Vec::new() },
             items: installs,
             debs: observed.debs.clone(),
             own_sources: observed.own_sources,

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{PackageRequirement, PackageRules};
 use crate::modules::packages::Digest;
+use crate::modules::packages::independent_groups::parse_records;
 
 /// A simple model of apt: packages have no dependencies, and the sources offer one version of each.
 #[derive(Clone, Debug)]
@@ -338,6 +339,40 @@ fn the_step_carries_the_rules() {
     };
     assert_eq!((*own_sources, *services), (true, ServiceRule::Restart));
     assert_eq!((*pace, *downgrades), (5, false));
+}
+
+#[test]
+fn with_minimal_steps_independent_packages_are_separate_transactions() {
+    let mut model = small_model();
+    model.installed.insert("pb".into(), ("1".into(), "installed"));
+    model.offered.insert("pb".into(), "2".into());
+    let transactions = |minimal_steps, depends: &str, removal: bool| {
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.rules = PackageRules { minimal_steps, allow_removals: true, ..PackageRules::default() };
+        let mut observed = model.observe(&spec);
+        observed.records = parse_records(&format!(
+            "Package: pa\nVersion: 1\n\nPackage: pa\nVersion: 2\n{depends}\n\n\
+             Package: pb\nVersion: 1\n\nPackage: pb\nVersion: 2\n"
+        ));
+        if removal {
+            observed.packages.push(DpkgPackage {
+                name: "old".into(),
+                ..observed.packages[0].clone()
+            });
+            observed.simulation.removals.push("old".into());
+        }
+        let draft = plan(&spec, &observed).unwrap();
+        let parts = draft.steps[0].transactions().into_iter().map(|part| {
+            assert_eq!(part.transactions().len(), 1);
+            let files = part.debs().iter().map(|deb| deb.name.clone());
+            files.collect::<Vec<_>>().join(" ")
+        });
+        parts.collect::<Vec<_>>()
+    };
+    assert_eq!(transactions(false, "", false), ["pa.deb pb.deb"]);
+    assert_eq!(transactions(true, "", false), ["pa.deb", "pb.deb"]);
+    assert_eq!(transactions(true, "Depends: pb (>= 2)", false), ["pa.deb pb.deb"]);
+    assert_eq!(transactions(true, "", true), ["pa.deb pb.deb"], "apt must order a removal");
 }
 
 #[test]

@@ -55,6 +55,7 @@ fn parse_rules(rules: pb::PackageRules) -> Option<PackageRules> {
         services,
         download_bytes_per_second: rules.download_bytes_per_second,
         min_age_days: rules.min_age_days,
+        minimal_steps: rules.minimal_steps,
     })
 }
 
@@ -163,6 +164,7 @@ mod tests {
                 services: pb::ServiceRule::Restart.into(),
                 download_bytes_per_second: 1_000,
                 min_age_days: 7,
+                minimal_steps: true,
             }),
             aged_versions: vec![pb::PackageVersion {
                 name: "a".into(),
@@ -183,6 +185,7 @@ mod tests {
                 services: ServiceRule::Restart,
                 download_bytes_per_second: 1_000,
                 min_age_days: 7,
+                minimal_steps: true,
             }
         );
         assert_eq!(spec.aged_versions[0].version, "1");
