@@ -62,7 +62,7 @@ impl Relation {
     fn parse(text: &str) -> Option<Self> {
         let (name, version) = match text.split_once('(') {
             None => (text, None),
-            Some((name, version)) => (name, Some(version.trim().strip_suffix(')')?.trim())),
+            Some((name, version)) => (name, Some(version.trim().trim_end_matches(')').trim())),
         };
         let name = name.split(':').next().unwrap_or_default().trim();
         let version = match version {
@@ -95,6 +95,7 @@ impl Relation {
 }
 
 /// A planned package with its versions before and after.
+#[derive(Debug)]
 struct Member<'a> {
     item: &'a StepItem,
     before: Option<(&'a str, &'a PackageRecord)>,
