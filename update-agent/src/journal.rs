@@ -218,9 +218,8 @@ impl JournalEntry {
 pub struct JournalPoint(String);
 
 impl JournalPoint {
-    /// The points of an attempt, in order. Between `began` and `reboot-begun` each step has its own point. An agent that
-    /// resumes the attempt after an interruption passes `began` or `verify-begun` again. Only an attempt that reboots the
-    /// node passes `reboot-begun`, and passes it again with each request.
+    /// The points of an attempt, in order. Between `began` and `reboot-begun` each step has its own point. Only an attempt
+    /// that reboots the node passes `reboot-begun`, and passes it again with each request.
     pub const FIXED: [&'static str; 8] = [
         "opened",
         "downloaded",
@@ -241,6 +240,11 @@ impl JournalPoint {
     /// The point after a step of a module is marked as done.
     pub fn step_done(module: &str, step: &str) -> Self {
         Self(format!("done-{module}-{step}"))
+    }
+
+    /// The point after an interruption is recorded. Only an attempt that was interrupted passes it.
+    pub fn interrupted() -> Self {
+        Self("interrupted".to_owned())
     }
 
     pub fn name(&self) -> &str {

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use uuid::Uuid;
 
 use super::Engine;
-use crate::journal::{JournalEntry, JournalError, Phase};
+use crate::journal::{JournalEntry, JournalError, JournalPoint, Phase};
 use crate::model::{Interruption, InterruptionCause};
 
 impl Engine {
@@ -15,9 +15,9 @@ impl Engine {
         if self.adopt_attempt(entry.attempt) {
             return Ok(());
         }
-        let (phase, point) = match entry.phase {
-            Phase::Applying => ("apply", "began"),
-            Phase::Verifying => ("verify", "verify-begun"),
+        let phase = match entry.phase {
+            Phase::Applying => "apply",
+            Phase::Verifying => "verify",
             // Nothing changes the node while it waits for its reboot.
             Phase::Downloading | Phase::Staged | Phase::Rebooting | Phase::Ended => return Ok(()),
         };
@@ -33,7 +33,10 @@ impl Engine {
             resumed_at: self.now(),
             boot_id: self.parts.boot_id.clone(),
         });
-        if is_added { self.write_journal(point, entry) } else { Ok(()) }
+        if !is_added {
+            return Ok(());
+        }
+        self.parts.journal.write(&JournalPoint::interrupted(), entry)
     }
 
     /// Records that this process has begun or resumed the attempt. Returns whether it already had.
