@@ -63,10 +63,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("target.json");
         assert_eq!(read_target(&path), None);
-        let target = |digest: &str| UpdateTarget {
-            digest: digest.into(),
-            spec: ModuleParts::default(),
-        };
+        let target =
+            |digest: &str| UpdateTarget { digest: digest.into(), spec: ModuleParts::default() };
         let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
         let mut file = TargetFile::load(&path);
         file.store(&target("a"), at(1));

@@ -76,8 +76,8 @@ pub use self::plan::{
     InstalledPackages, PackageObservation, PackageStep, StepItem, index_by_apt_name,
 };
 pub use self::report::PackageReport;
-pub use self::sources::{AptView, PreferenceScope, SourceScope, has_preferences};
 pub(crate) use self::rules::matches_pattern;
+pub use self::sources::{AptView, PreferenceScope, SourceScope, has_preferences};
 pub(crate) use self::wire::held_back_message;
 
 /// The module for updates of packages.
@@ -295,7 +295,8 @@ impl Module for PackagesModule {
             return Err(Failure::new(FailureKind::Plan, reason));
         }
         let limits = self.owner_limits()?;
-        let broken = match self.refresh_for(spec, &limits, self.lists_refreshed.take_recent()).await {
+        let broken = match self.refresh_for(spec, &limits, self.lists_refreshed.take_recent()).await
+        {
             Ok(()) => None,
             Err(failure) => Some(self.exclude_broken_sources(spec, &limits, failure).await?),
         };

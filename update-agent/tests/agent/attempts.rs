@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_update_agent::agent::AgentError;
+use evenkeel_update_agent::history::read_history;
 use evenkeel_update_agent::model::{
     EventKind, Failure, FailureKind, HeldBackCause, ModuleParts, PackageRules, UpdateTarget,
 };
-use evenkeel_update_agent::history::read_history;
 use evenkeel_update_agent::node::load_credential;
 use evenkeel_update_agent::status;
 

@@ -44,11 +44,8 @@ pub fn print_plan(arguments: &cli::PlanArgs, out: &mut impl Write) -> anyhow::Re
     let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;
     paths.prepare()?;
-    let policy = if arguments.all || !arguments.packages.is_empty() {
-        None
-    } else {
-        policy_spec(&paths)?
-    };
+    let policy =
+        if arguments.all || !arguments.packages.is_empty() { None } else { policy_spec(&paths)? };
     let (spec, policy_received) = match policy {
         Some((spec, received)) => (spec, Some(received)),
         None => (parse_packages(&arguments.packages)?, None),

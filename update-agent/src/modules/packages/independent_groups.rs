@@ -43,7 +43,8 @@ pub fn parse_records(text: &str) -> PackageRecords {
         };
         let clauses = |name: &str| {
             let clauses = field(name).unwrap_or_default().split(',');
-            let clauses = clauses.map(|clause| clause.split('|').filter_map(Relation::parse).collect());
+            let clauses =
+                clauses.map(|clause| clause.split('|').filter_map(Relation::parse).collect());
             clauses.filter(|clause: &Vec<Relation>| !clause.is_empty()).collect::<Vec<_>>()
         };
         let provides = clauses("Provides").into_iter().flatten().map(|relation| relation.name);
@@ -176,9 +177,8 @@ fn connected_members(at: usize, member: &Member<'_>, members: &[Member<'_>]) -> 
     let mut connected: Vec<usize> = same_name.map(|(other, _)| other).collect();
     for (_, record) in member.versions() {
         for clause in &record.depends {
-            let is_safe = others().any(|(_, other)| {
-                clause.iter().any(|relation| other.always_satisfies(relation))
-            });
+            let is_safe = others()
+                .any(|(_, other)| clause.iter().any(|relation| other.always_satisfies(relation)));
             if !is_safe {
                 let named = others()
                     .filter(|(_, other)| clause.iter().any(|relation| other.is_named(relation)));

@@ -348,17 +348,17 @@ fn with_minimal_steps_independent_packages_are_separate_transactions() {
     model.offered.insert("pb".into(), "2".into());
     let transactions = |minimal_steps, depends: &str, removal: bool| {
         let mut spec = PackageSpec::new(PackageMode::Latest);
-        spec.rules = PackageRules { minimal_steps, allow_removals: true, ..PackageRules::default() };
+        spec.rules =
+            PackageRules { minimal_steps, allow_removals: true, ..PackageRules::default() };
         let mut observed = model.observe(&spec);
         observed.records = parse_records(&format!(
             "Package: pa\nVersion: 1\n\nPackage: pa\nVersion: 2\n{depends}\n\n\
              Package: pb\nVersion: 1\n\nPackage: pb\nVersion: 2\n"
         ));
         if removal {
-            observed.packages.push(DpkgPackage {
-                name: "old".into(),
-                ..observed.packages[0].clone()
-            });
+            observed
+                .packages
+                .push(DpkgPackage { name: "old".into(), ..observed.packages[0].clone() });
             observed.simulation.removals.push("old".into());
         }
         let draft = plan(&spec, &observed).unwrap();
