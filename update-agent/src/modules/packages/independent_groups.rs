@@ -66,14 +66,11 @@ impl Relation {
             Some((name, version)) => (name, Some(version.trim().trim_end_matches(')').trim())),
         };
         let name = name.split(':').next().unwrap_or_default().trim();
-        let version = match version {
-            None => None,
-            Some(version) => {
-                let number = version.trim_start_matches(['<', '=', '>']);
-                let operator = version.strip_suffix(number).unwrap_or_default();
-                Some((operator.to_owned(), number.trim().to_owned()))
-            }
-        };
+        let version = version.map(|version: &str| {
+            let number = version.trim_start_matches(['<', '=', '>']);
+            let operator = version.strip_suffix(number).unwrap_or_default();
+            (operator.to_owned(), number.trim().to_owned())
+        });
         (!name.is_empty()).then(|| Self { name: name.to_owned(), version })
     }
 

@@ -192,6 +192,35 @@ mod tests {
     }
 
     #[test]
+    fn the_last_event_lists_held_back_packages_and_counts_all_of_them() {
+        let package = |number: usize, cause| HeldBackPackage {
+            name: format!("p{number}"),
+            architecture: "all".into(),
+            installed: "1".into(),
+            available: "2".into(),
+            cause,
+        };
+        let mut held_back: Vec<_> =
+            (0..600).map(|number| package(number, HeldBackCause::TooYoung)).collect();
+        held_back.push(package(600, HeldBackCause::Hold));
+        let report = PackageReport { held_back, ..PackageReport::default() };
+        let mut event = pb::Event {
+            kind: Some(pb::event::Kind::NothingToDo(pb::NothingToDo {})),
+            report: Some(pb::RunReport::default()),
+            ..pb::Event::default()
+        };
+        write_event(&report, &mut event);
+        let sent = event.report.unwrap();
+        assert_eq!(sent.held_back.len(), MAX_ITEMS);
+        assert_eq!(sent.held_back[0].cause(), pb::HeldBackCause::TooYoung);
+        let counts = sent.held_back_counts.iter().map(|count| (count.cause(), count.packages));
+        assert_eq!(
+            counts.collect::<Vec<_>>(),
+            [(pb::HeldBackCause::Hold, 1), (pb::HeldBackCause::TooYoung, 600)]
+        );
+    }
+
+    #[test]
     fn an_unknown_rule_makes_the_spec_unknown() {
         let message = |rules| pb::Packages { rules: Some(rules), ..latest() };
         let reboot = pb::PackageRules { reboot: 99, ..pb::PackageRules::default() };
