@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use evenkeel_kit::chain;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::durable;
 use crate::model::UpdateTarget;
@@ -22,29 +23,36 @@ pub struct ReceivedTarget {
 #[derive(Debug)]
 pub struct TargetFile {
     path: PathBuf,
-    stored: Option<ReceivedTarget>,
+    /// Digest of the stored target, which itself may be large.
+    stored: Option<[u8; 32]>,
 }
 
 impl TargetFile {
     /// Loads the stored target.
     pub fn load(path: &Path) -> Self {
-        Self { path: path.to_owned(), stored: read_target(path) }
+        let stored = read_target(path).map(|stored| digest_target(&stored.target));
+        Self { path: path.to_owned(), stored }
     }
 
     /// Stores a target that the server has sent, if it is new. A failed write is ignored.
     pub fn store(&mut self, target: &UpdateTarget, received: DateTime<Utc>) {
-        if self.stored.as_ref().is_some_and(|stored| stored.target == *target) {
+        let digest = digest_target(target);
+        if self.stored == Some(digest) {
             return;
         }
         let newer = ReceivedTarget { received, target: target.clone() };
         let content = serde_json::to_vec(&newer).unwrap_or_default();
         match durable::replace_file(&self.path, &content, 0o600) {
-            Ok(()) => self.stored = Some(newer),
+            Ok(()) => self.stored = Some(digest),
             Err(error) => {
                 tracing::debug!(error = %chain(&error), "cannot store the requested update");
             }
         }
     }
+}
+
+fn digest_target(target: &UpdateTarget) -> [u8; 32] {
+    Sha256::digest(serde_json::to_vec(target).unwrap_or_default()).into()
 }
 
 /// Reads the last target; `None` if it is missing or invalid.
