@@ -67,6 +67,8 @@ pub struct PackageRules {
     /// What happens to packages that were installed automatically and that no package needs any
     /// more.
     pub unused_packages: UnusedPackagesRule,
+    /// Whether groups of packages that do not depend on each other are installed one after another.
+    pub minimal_steps: bool,
 }
 
 /// Rules for package updates. Omitted fields have their default values.
@@ -106,6 +108,11 @@ pub struct PackageRulesInput {
     /// more; default `REMOVE_KERNELS`. Does not need `allowRemovals`.
     #[serde(skip_serializing_if = "is_default")]
     pub unused_packages: UnusedPackagesRule,
+    /// Whether groups of packages that do not depend on each other are installed one after another;
+    /// default false. Each service is down only while its own group is installed, and the whole
+    /// update takes longer.
+    #[serde(skip_serializing_if = "is_default")]
+    pub minimal_steps: bool,
 }
 
 /// Rules for image updates.

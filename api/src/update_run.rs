@@ -196,6 +196,54 @@ pub struct OsUpdateRunReport {
     pub kernel_before: String,
     /// Release of the running kernel at the end of the run; empty if it is unknown.
     pub kernel_after: String,
+    /// Packages with a newer version that the run did not install; at most 500.
+    pub held_back: Vec<RunHeldBackPackage>,
+    /// Number of all these packages per cause.
+    pub held_back_counts: Vec<RunHeldBackCount>,
+    /// Interruptions of the run while it was changing the node, in order.
+    pub interruptions: Vec<RunInterruption>,
+}
+
+/// Interruption of a run while it was changing the node. The agent resumed the run afterwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunInterruption {
+    /// Cause: `agent_stopped` or `machine_restarted`. Later releases may add causes.
+    pub cause: String,
+    /// Interrupted phase: `apply` or `verify`.
+    pub phase: String,
+    /// Time at which the agent resumed the run, by the node's clock; null if it is invalid.
+    pub resumed_at: Option<DateTime<Utc>>,
+    /// Boot ID of the node when the agent resumed the run.
+    pub boot_id: String,
+}
+
+/// Package with a newer version that a run did not install.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunHeldBackPackage {
+    /// Package name.
+    pub name: String,
+    /// Debian architecture, for example `amd64`.
+    pub architecture: String,
+    /// Installed version.
+    pub version: String,
+    /// Newest version that the sources of the node offer.
+    pub available_version: String,
+    /// Cause: `hold`, `dependencies`, `phased` or `pinned`; `limits` of the owner of the machine;
+    /// `space`: too little space in `/boot`; or rules of the policy: `excluded` by name, `suite`,
+    /// `too_young` or `policy` for other rules. Later releases may add causes.
+    pub cause: String,
+}
+
+/// Number of packages that a run did not update for one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunHeldBackCount {
+    /// Cause, as in `heldBack`.
+    pub cause: String,
+    /// Number of packages.
+    pub packages: u32,
 }
 
 /// Duration and downloaded bytes of one phase of a run.
@@ -204,7 +252,8 @@ pub struct OsUpdateRunReport {
 pub struct RunPhase {
     /// Phase: `plan`, `download`, `apply`, `reboot` or `verify`.
     pub phase: String,
-    /// Duration in milliseconds, by the node's clock.
+    /// Duration in milliseconds, by the node's clock. It includes times at which the agent or the
+    /// machine was down.
     pub millis: u64,
     /// Number of downloaded bytes.
     pub bytes: u64,

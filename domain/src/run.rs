@@ -13,7 +13,7 @@ mod tests;
 pub use event::{CancelCause, Failure, FailureKind, RunEvent};
 pub use evidence::Evidence;
 pub use image::ImageChange;
-pub use report::{PhaseSpan, RunReport};
+pub use report::{HeldBackCount, HeldBackPackage, Interruption, PhaseSpan, RunReport};
 pub use state::{AbandonCause, InvalidTransition, RunState};
 pub use timeouts::RunTimeouts;
 

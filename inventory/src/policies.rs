@@ -169,6 +169,7 @@ fn parse_package_rules(input: &PackageRulesInput) -> PackageRules {
             wire::UnusedPackagesRule::RemoveAll => UnusedPackagesRule::RemoveAll,
             wire::UnusedPackagesRule::Keep => UnusedPackagesRule::Keep,
         },
+        minimal_steps: input.minimal_steps,
     }
 }
 

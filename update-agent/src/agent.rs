@@ -7,6 +7,7 @@ mod planning_lock;
 mod refresh_schedule;
 mod reports;
 mod shutdown_guard;
+mod wait_reports;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ use crate::node::Node;
 use crate::notify::{ServiceManager, ServiceState};
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
+use crate::received_target::TargetFile;
 use crate::status::StatusFile;
 
 use self::long_poll::{IdlePeriod, LongPollTerms, PollResult};
@@ -95,7 +97,7 @@ enum RoundOutcome {
 
 /// The agent: polls the server, acts, and reports.
 pub struct Agent {
-    engine: Engine,
+    engine: Arc<Engine>,
     link: Arc<dyn ServerLink>,
     facts: FactsReader,
     clock: Arc<dyn Clock>,
@@ -111,6 +113,7 @@ pub struct Agent {
     grants: GrantFile,
     refresh_schedule: RefreshSchedule,
     started: DateTime<Utc>,
+    target: TargetFile,
     loop_state: LoopState,
 }
 
@@ -137,6 +140,8 @@ struct LoopState {
     ended: BTreeMap<String, EndedAttempt>,
     /// Why the node itself delays the prepared change; empty if it does not.
     waiting_reason: String,
+    /// The reason in the last poll that the server answered.
+    sent_waiting_reason: String,
     /// Whether the plan or the download of this round has to wait. It is tried again at the next poll.
     is_preparation_deferred: bool,
     /// How far the machine's clock was ahead of the server's at the last answer.
@@ -198,10 +203,11 @@ impl Agent {
         let history = HistoryFile::new(parts.paths.history());
         let grants = GrantFile::load(&parts.paths.grant());
         let uuid = Node::load(&parts.paths).ok().map(|node| node.uuid);
+        let target = TargetFile::load(&parts.paths.target());
         Self {
             refresh_schedule: RefreshSchedule::new(parts.intervals.refresh_interval, uuid),
             started: parts.clock.now(),
-            engine: parts.engine,
+            engine: Arc::new(parts.engine),
             link: Arc::new(parts.link),
             facts: parts.facts,
             clock: parts.clock,
@@ -215,6 +221,7 @@ impl Agent {
             status,
             history,
             grants,
+            target,
             loop_state: LoopState::default(),
         }
     }
@@ -376,9 +383,15 @@ impl Agent {
             status.clock_ahead_seconds = ahead.map(|ahead| ahead.num_seconds());
             status.error.clear();
         });
+        if let Action::Fetch(target) | Action::Apply { target, .. } = &decision.action {
+            self.target.store(target, now);
+        }
         let has_begun = entry.as_ref().is_some_and(JournalEntry::has_begun);
         let (act, is_prepared) = (decision.action.clone(), entry.is_some());
         let outcome = Box::pin(self.perform_action(decision.action, entry, once)).await?;
+        if outcome == RoundOutcome::Wait {
+            self.report_new_waiting_reason().await?;
+        }
         if outcome == RoundOutcome::Wait && !has_begun && !self.loop_state.is_preparation_deferred {
             self.loop_state.idle = self.idle_period_after(&act, is_prepared);
         }
@@ -396,7 +409,9 @@ impl Agent {
         if entry.phase != Phase::Rebooting {
             self.guard.acquire("an update is being carried out");
         }
-        let result = self.engine.run_attempt(entry, trying).await;
+        let (engine, open) = (Arc::clone(&self.engine), entry.clone());
+        let work = engine.run_attempt(entry, trying);
+        let result = self.with_wait_reports(Some(&open), work).await;
         self.guard.release().await;
         Ok(result?)
     }

@@ -26,7 +26,8 @@ pub enum AgentCommand {
     Run(RunArgs),
     /// Show the identity and the current state of this node.
     Status(StatusArgs),
-    /// Show what an update would change now. Refreshes the package lists, but changes no package.
+    /// Show what an update with the policy of this node would change now. Refreshes the package
+    /// lists, but changes no package.
     Plan(PlanArgs),
     /// List the updates that ended on this node, latest last.
     History(HistoryArgs),
@@ -130,10 +131,13 @@ pub struct PlanArgs {
     /// Paths of the agent.
     #[command(flatten)]
     pub paths: PathArgs,
-    /// Package to install or update, optionally with its version; can be repeated [default: update
-    /// all installed packages].
+    /// Package to install or update, optionally with its version, without the rules of the policy;
+    /// can be repeated [default: the update that the server requested last].
     #[arg(long = "package", value_name = "NAME[=VERSION]")]
     pub packages: Vec<String>,
+    /// Plan an update of all installed packages without the rules of the policy.
+    #[arg(long, conflicts_with = "packages")]
+    pub all: bool,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,

@@ -125,7 +125,8 @@ pub struct PackagesConfig {
     /// minute later apt and dpkg.
     #[serde(with = "humantime_serde")]
     pub apply_timeout: Duration,
-    /// Time limit for dpkg's lock.
+    /// How long to wait for dpkg's lock and for the lock of the package lists. A wait of more than
+    /// three seconds is reported to the server.
     #[serde(with = "humantime_serde")]
     pub lock_timeout: Duration,
     /// Maximum download rate of packages and package lists in bytes per second, or a number with

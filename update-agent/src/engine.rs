@@ -7,6 +7,7 @@
 
 mod apply;
 mod health;
+mod interruption;
 mod maintenance;
 mod post_apply;
 mod reboot;
@@ -16,14 +17,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use evenkeel_kit::Clock;
+use uuid::Uuid;
 
 use crate::gate::MachineGate;
 use crate::health::HealthChecks;
 use crate::identity;
-use crate::journal::{Journal, JournalEntry, JournalError, JournalPoint, JournalStep, Phase};
-use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, UpdateTarget};
+use crate::journal::{
+    Journal, JournalEntry, JournalError, JournalPoint, JournalStep, PLAN_PHASE, Phase,
+};
+use crate::model::{
+    AttemptEvent, EventKind, Failure, FailureKind, ModuleParts, PhaseSpan, UpdateTarget,
+};
 use crate::modules::{
     AnyDraft, AnyModule, AnyStep, DownloadRetention, FetchProgress, ModuleKind, Readiness,
 };
@@ -72,6 +78,8 @@ pub struct Engine {
     open_reason: Mutex<String>,
     /// When an attempt that waits for its reboot should be resumed.
     reboot_check_delay: Mutex<Option<Duration>>,
+    /// The attempt that this process has begun or resumed.
+    own_attempt: Mutex<Option<Uuid>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -90,6 +98,7 @@ impl Engine {
             planning_millis: AtomicU64::new(0),
             open_reason: Mutex::default(),
             reboot_check_delay: Mutex::default(),
+            own_attempt: Mutex::default(),
         }
     }
 
@@ -179,12 +188,23 @@ impl Engine {
     }
 
     /// Records an attempt that ends before it has a plan.
+    pub fn start_and_fail(
+        &self,
+        target: UpdateTarget,
+        failure: Failure,
+    ) -> Result<JournalEntry, JournalError> {
+        self.end(self.new_entry(target), EventKind::Failed { failure })
+    }
+
+    /// Records an attempt whose plan has no steps. Its report contains what the plan leaves out.
     pub fn start_and_end(
         &self,
         target: UpdateTarget,
-        kind: EventKind,
+        draft: AnyDraft,
     ) -> Result<JournalEntry, JournalError> {
-        self.end(self.new_entry(target), kind)
+        let mut entry = self.new_entry(target);
+        (entry.plan, entry.reports) = (draft.plan, draft.report);
+        self.end(entry, EventKind::NothingToDo)
     }
 
     /// Fetches what the plan needs, or a part of it. After a part the attempt stays open, so that the agent can contact the
@@ -193,14 +213,7 @@ impl Engine {
         &self,
         mut entry: JournalEntry,
     ) -> Result<(JournalEntry, FetchProgress), JournalError> {
-        let begun = self.now();
-        let fetched = self.fetch_steps(&entry).await;
-        let bytes = match fetched {
-            Ok(FetchProgress::Complete) => entry.plan.download_bytes,
-            Ok(FetchProgress::Partial | FetchProgress::Deferred(_)) | Err(_) => 0,
-        };
-        entry.add_phase_time("download", (begun, self.now()), bytes);
-        match fetched {
+        match self.fetch_steps(&entry).await {
             Err(failure) => Ok((self.fail(entry, failure)?, FetchProgress::Complete)),
             Ok(FetchProgress::Complete) => {
                 entry.phase = Phase::Staged;
@@ -208,12 +221,7 @@ impl Engine {
                 self.write_journal("downloaded", &entry)?;
                 Ok((entry, FetchProgress::Complete))
             }
-            Ok(FetchProgress::Partial) => {
-                // The time spent so far is reported when the attempt ends.
-                self.write_journal("opened", &entry)?;
-                Ok((entry, FetchProgress::Partial))
-            }
-            Ok(later) => Ok((entry, later)),
+            Ok(unfinished) => Ok((entry, unfinished)),
         }
     }
 
@@ -312,6 +320,7 @@ impl Engine {
                 Err(failure) => return self.fail(entry, failure),
             }
         }
+        self.adopt_attempt(entry.attempt);
         entry.baselines = baselines;
         entry.unhealthy_before = self.find_unhealthy(&entry).await;
         entry.kernel_before.clone_from(&self.parts.kernel_release);
@@ -393,10 +402,6 @@ impl Engine {
                 tracing::info!(attempt = %entry.attempt, outcome = kind.name(), "the attempt has ended");
             }
         }
-        if let Some(begun) = last_event(&entry, &EventKind::VerifyBegun) {
-            let begun = begun.at;
-            entry.add_phase_time("verify", (begun, self.now()), 0);
-        }
         if last_event(&entry, &EventKind::Began).is_some() {
             entry.kernel_after.clone_from(&self.parts.kernel_release);
         }
@@ -408,14 +413,21 @@ impl Engine {
 
     /// Appends an event with the next sequence number. It is sent only after the journal is written.
     fn record_event(&self, entry: &mut JournalEntry, kind: EventKind) {
-        let report = if kind.is_terminal() { entry.run_report() } else { None };
+        let is_terminal = kind.is_terminal();
         entry.events.push(AttemptEvent {
             sequence: entry.last_sequence() + 1,
             at: self.now(),
             boot_id: self.parts.boot_id.clone(),
             kind,
-            report,
+            report: None,
+            interruptions: Vec::new(),
         });
+        if is_terminal {
+            let report = entry.run_report();
+            if let Some(last) = entry.events.last_mut() {
+                last.report = report;
+            }
+        }
     }
 
     fn write_journal(&self, point: &'static str, entry: &JournalEntry) -> Result<(), JournalError> {
@@ -429,11 +441,8 @@ impl Engine {
     /// A new attempt, including the time that its planning took.
     fn new_entry(&self, target: UpdateTarget) -> JournalEntry {
         let mut entry = JournalEntry::new(identity::new_attempt_id(), target);
-        let planning = self.planning_millis.swap(0, Ordering::Relaxed);
-        let now = self.now();
-        let elapsed = TimeDelta::milliseconds(i64::try_from(planning).unwrap_or(0));
-        let begun = now.checked_sub_signed(elapsed).unwrap_or(now);
-        entry.add_phase_time("plan", (begun, now), 0);
+        let millis = self.planning_millis.swap(0, Ordering::Relaxed);
+        entry.spans.push(PhaseSpan { phase: PLAN_PHASE.to_owned(), millis, bytes: 0 });
         entry
     }
 }

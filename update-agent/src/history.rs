@@ -165,6 +165,7 @@ mod tests {
                 boot_id: String::new(),
                 kind,
                 report: None,
+                interruptions: Vec::new(),
             });
         }
         entry

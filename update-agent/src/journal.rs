@@ -4,6 +4,7 @@
 //! report is the same before and after a power cut.
 
 mod partial;
+mod phases;
 
 use std::fmt;
 use std::fs;
@@ -14,10 +15,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
-use crate::model::{AttemptEvent, ModuleParts, PhaseSpan, RunReport, UpdatePlan, UpdateTarget};
+use crate::model::{
+    AttemptEvent, Interruption, ModuleParts, PhaseSpan, RunReport, UpdatePlan, UpdateTarget,
+};
 use crate::modules::AnyStep;
 
 use self::partial::parse_partial_entry;
+
+pub use self::phases::PLAN_PHASE;
 
 /// Version of the file format. A file with another version is not read.
 ///
@@ -33,6 +38,8 @@ const FORMAT_VERSION: u32 = 2;
 
 /// Most remarks in a run report.
 const MAX_REMARKS: usize = 500;
+/// Most interruptions of an attempt that are recorded.
+const MAX_INTERRUPTIONS: usize = 100;
 
 /// The open attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +73,7 @@ pub struct JournalEntry {
     /// Names of the health checks that failed right before the change; `None` if they were not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_before: Option<Vec<String>>,
-    /// Duration of the completed phases.
+    /// Duration of the planning. The durations of other phases follow from the events.
     #[serde(default)]
     pub spans: Vec<PhaseSpan>,
     /// How often the agent requested a reboot.
@@ -207,28 +214,40 @@ impl JournalEntry {
         self.phase == Phase::Rebooting && self.reboot_is_the_change && self.reboot_requests == 0
     }
 
-    /// Adds time and bytes to a phase. A time span that ends before it begins, after a clock change, adds no time.
-    pub fn add_phase_time(
-        &mut self,
-        phase: &str,
-        time: (DateTime<Utc>, DateTime<Utc>),
-        bytes: u64,
-    ) {
-        let (since, until) = time;
-        let elapsed = until.signed_duration_since(since).num_milliseconds();
-        let millis = u64::try_from(elapsed).unwrap_or(0);
-        if let Some(span) = self.spans.iter_mut().find(|span| span.phase == phase) {
-            span.millis = span.millis.saturating_add(millis);
-            span.bytes = span.bytes.saturating_add(bytes);
-            return;
+    /// The interruptions of the attempt, in order.
+    pub fn interruptions(&self) -> impl Iterator<Item = &Interruption> {
+        self.events.iter().flat_map(|event| &event.interruptions)
+    }
+
+    /// Adds an interruption after the last event. Further interruptions than the maximum are not
+    /// recorded; returns whether it was added.
+    pub fn add_interruption(&mut self, interruption: Interruption) -> bool {
+        let is_full = self.interruptions().count() >= MAX_INTERRUPTIONS;
+        match self.events.last_mut() {
+            Some(event) if !is_full => {
+                event.interruptions.push(interruption);
+                true
+            }
+            _ => false,
         }
-        self.spans.push(PhaseSpan { phase: phase.to_owned(), millis, bytes });
+    }
+
+    /// The boot in which the last event or the last interruption was recorded.
+    pub fn last_boot(&self) -> Option<&str> {
+        let event = self.events.last()?;
+        let interruption = event.interruptions.last();
+        Some(interruption.map_or(event.boot_id.as_str(), |last| last.boot_id.as_str()))
     }
 
     /// The report of the run so far; `None` if it is empty.
     pub fn run_report(&self) -> Option<RunReport> {
+        // The version before recorded other phases here too.
+        let planning = self.spans.iter().filter(|span| span.phase == PLAN_PHASE).cloned();
         let report = RunReport {
-            phases: self.spans.clone(),
+            phases: planning
+                .chain(phases::measure_phases(&self.events, self.plan.download_bytes))
+                .collect(),
+            interruptions: self.interruptions().cloned().collect(),
             remarks: self.remarks.iter().take(MAX_REMARKS).cloned().collect(),
             reboot_required: self.reboot_required,
             reboot_reasons: self.reboot_reasons.clone(),
@@ -245,9 +264,8 @@ impl JournalEntry {
 pub struct JournalPoint(String);
 
 impl JournalPoint {
-    /// The points of an attempt, in order. Between `began` and `reboot-begun` each step has its own point. `opened` is
-    /// passed again after each part of a long download. Only an attempt that reboots the node passes `reboot-begun`, and
-    /// passes it again with each request.
+    /// The points of an attempt, in order. Between `began` and `reboot-begun` each step has its own point. Only an attempt
+    /// that reboots the node passes `reboot-begun`, and passes it again with each request.
     pub const FIXED: [&'static str; 8] = [
         "opened",
         "downloaded",
@@ -268,6 +286,11 @@ impl JournalPoint {
     /// The point after a step of a module is marked as done.
     pub fn step_done(module: &str, step: &str) -> Self {
         Self(format!("done-{module}-{step}"))
+    }
+
+    /// The point after an interruption is recorded. Only an attempt that was interrupted passes it.
+    pub fn interrupted() -> Self {
+        Self("interrupted".to_owned())
     }
 
     pub fn name(&self) -> &str {

@@ -37,6 +37,7 @@ pub mod other_updaters;
 pub mod owner;
 pub mod paths;
 pub mod reboot;
+pub mod received_target;
 pub mod runner;
 pub mod status;
 pub mod text;

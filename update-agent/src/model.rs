@@ -138,6 +138,41 @@ pub struct AttemptEvent {
     /// Report of the run, with the last event of an attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<RunReport>,
+    /// Interruptions between this event and the next one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interruptions: Vec<Interruption>,
+}
+
+/// The end of an agent process while the attempt was changing the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interruption {
+    pub cause: InterruptionCause,
+    /// The interrupted phase: `apply` or `verify`.
+    pub phase: String,
+    /// When the next agent process resumed the attempt, by the node's own clock.
+    pub resumed_at: DateTime<Utc>,
+    /// The boot in which the attempt was resumed.
+    pub boot_id: String,
+}
+
+/// Why an attempt was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InterruptionCause {
+    /// The agent was killed or stopped; the machine kept running.
+    AgentStopped,
+    /// The machine restarted, for example after a power cut.
+    MachineRestarted,
+}
+
+impl InterruptionCause {
+    /// What happened, for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::AgentStopped => "the agent stopped",
+            Self::MachineRestarted => "the machine restarted",
+        }
+    }
 }
 
 /// Details of a run, for people.
@@ -156,6 +191,8 @@ pub struct RunReport {
     pub kernel_before: String,
     /// Release of the running kernel at the end.
     pub kernel_after: String,
+    /// In the order in which they happened.
+    pub interruptions: Vec<Interruption>,
     pub modules: ModuleParts,
 }
 
@@ -164,7 +201,7 @@ pub struct RunReport {
 pub struct PhaseSpan {
     /// `plan`, `download`, `apply`, `reboot` or `verify`.
     pub phase: String,
-    /// Duration by the node's clock; 0 if the clock was turned back meanwhile.
+    /// Duration by the node's clock, with the time without an agent; 0 if the clock was turned back meanwhile.
     pub millis: u64,
     /// Downloaded bytes.
     pub bytes: u64,

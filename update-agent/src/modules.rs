@@ -261,6 +261,12 @@ pub trait Module: Send + Sync + Sized + 'static {
         ready(Ok(Self::Baseline::default()))
     }
 
+    /// Which other program the module is waiting for at this moment, as text for people; `None` if it waits for none. The
+    /// agent reports a wait while it lasts.
+    fn current_wait(&self) -> Option<String> {
+        None
+    }
+
     /// Which other program is changing the same things; `None` if there is none. Waits for that program before a step is
     /// taken again, but the pause stays short enough for the node to keep reporting to the server.
     fn find_concurrent_change(

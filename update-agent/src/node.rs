@@ -114,6 +114,7 @@ pub fn forget_identity(paths: &AgentPaths) -> Result<(), FileError> {
         paths.decryption_key(),
         paths.ca(),
         paths.grant(),
+        paths.target(),
         paths.status(),
         paths.history(),
     ];

@@ -7,6 +7,7 @@ mod hours;
 mod key_block;
 mod key_expiry;
 mod logged_in_users;
+mod report_filter;
 mod source_keys;
 mod sources;
 
@@ -33,6 +34,7 @@ use crate::reboot::RebootObjection;
 use self::source_keys::SourceKeys;
 
 pub use self::hours::{BadHours, Hours};
+pub use self::report_filter::{FailureLogRule, ReportFilter, ReportLimits};
 pub use self::source_keys::SourceKeyReport;
 pub use self::sources::SourceSuite;
 
@@ -81,6 +83,8 @@ pub struct OwnerLimits {
     pub users: LoggedInUsersRule,
     /// Limits of images.
     pub image: ImageLimits,
+    /// Limits of reports.
+    pub reports: ReportLimits,
 }
 
 /// Limits of images.
@@ -134,6 +138,7 @@ impl Default for OwnerLimits {
             reboots: RebootLimit::default(),
             users: LoggedInUsersRule::default(),
             image: ImageLimits::default(),
+            reports: ReportLimits::default(),
         }
     }
 }
@@ -155,6 +160,9 @@ impl OwnerLimits {
         let mut patterns = limits.protected_packages.iter().chain(&limits.removable_packages);
         if let Some(pattern) = patterns.find(|pattern| !is_package_pattern(pattern)) {
             return Err(format!("{pattern:?} is not a pattern of package names"));
+        }
+        if limits.reports.failure_log_filter.iter().any(|pattern| pattern.trim().is_empty()) {
+            return Err("an entry of failure_log_filter is empty".to_owned());
         }
         Ok(limits)
     }
@@ -235,6 +243,10 @@ impl fmt::Display for OwnerLimits {
                 .then_some("changes only when no user is logged in"),
             (self.image.unsigned_images).then_some("unsigned images are allowed"),
             (self.image.downgrades).then_some("older images are allowed"),
+            (self.reports.failure_logs == FailureLogRule::None)
+                .then_some("no output of failed programs in reports"),
+            (!self.reports.failure_log_filter.is_empty())
+                .then_some("the output of programs in reports is filtered"),
         ];
         parts.extend(rules.into_iter().flatten().map(str::to_owned));
         f.write_str(&parts.join("; "))
@@ -287,6 +299,14 @@ impl Owner {
             return Ok(OwnerLimits::default());
         };
         OwnerLimits::parse(&text).map_err(|reason| OwnerError { path, reason })
+    }
+
+    /// What reports may contain of the output of programs; nothing while the limits cannot be used.
+    pub fn report_filter(&self) -> ReportFilter {
+        match self.limits() {
+            Ok(limits) => ReportFilter::new(&limits.reports),
+            Err(_) => ReportFilter::without_logs(),
+        }
     }
 
     /// Checks whether a change may begin now: the hours and the logged-in users. The error says why

@@ -164,6 +164,11 @@ impl AgentPaths {
         self.state.join("package-versions.json")
     }
 
+    /// The update that the server requested last, for `plan`.
+    pub fn target(&self) -> PathBuf {
+        self.state.join("target.json")
+    }
+
     /// The agent's last status, for `status`.
     pub fn status(&self) -> PathBuf {
         self.state.join("status.json")

@@ -48,6 +48,7 @@ pub struct CreatePolicy {
     /// EIM's command line: the fields below `spec`.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description", "allow_downgrade", "offline_days",
         "suites", "exclude", "min_age_days", "allow_removals", "reboot", "restart_services", "download_rate", "unused_packages",
+        "minimal_steps",
         "image_download_rate", "image_max_size", "image_attempts"])]
     file: Option<PathBuf>,
     /// Update to the latest versions: all packages, or the newest image.

@@ -254,12 +254,13 @@ async fn a_policy_may_have_rules_for_packages() {
             "suites": ["bookworm-security"], "exclude": ["linux-*", "jq"], "minAgeDays": 7, "allowRemovals": true,
             "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 2_097_152,
             "unusedPackages": "REMOVE_ALL",
+            "minimalSteps": true,
         },
     });
     cli.fake_server.answer("POST os-update-policies", policy);
     let line = "evenkeel policy create careful --latest --suite bookworm-security --exclude linux-* --exclude jq \
                 --min-age-days 7 --allow-removals --reboot never --restart-services --download-rate 2M \
-                --unused-packages remove-all";
+                --unused-packages remove-all --minimal-steps";
     let args: Vec<_> = line.split_whitespace().collect();
     insta::assert_snapshot!(cli.run(&args.join(" ")).await, @r"
     id          osupdatepolicy-00000001
@@ -279,6 +280,7 @@ async fn a_policy_may_have_rules_for_packages() {
     restart services that use replaced files
     download at 2097152 bytes per second at most
     remove unused packages
+    independent packages one after another
     ");
     let path = cli.home.path().join("policy.yaml");
     let text =
@@ -286,7 +288,7 @@ async fn a_policy_may_have_rules_for_packages() {
     std::fs::write(&path, text).expect("written");
     cli.run(&format!("evenkeel policy create -f {}", path.display())).await;
     insta::assert_snapshot!(cli.fake_server.requests(), @r#"
-    POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"suites":["bookworm-security"],"exclude":["linux-*","jq"],"minAgeDays":7,"allowRemovals":true,"reboot":"NEVER","services":"RESTART","downloadBytesPerSecond":2097152,"unusedPackages":"REMOVE_ALL"}}
+    POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"suites":["bookworm-security"],"exclude":["linux-*","jq"],"minAgeDays":7,"allowRemovals":true,"reboot":"NEVER","services":"RESTART","downloadBytesPerSecond":2097152,"unusedPackages":"REMOVE_ALL","minimalSteps":true}}
     POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"exclude":["jq"]}}
     "#);
 }

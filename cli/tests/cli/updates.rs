@@ -307,6 +307,17 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
         "rebootReasons": ["linux-image-amd64 asks for it"],
         "kernelBefore": "6.1.0-40-amd64",
         "kernelAfter": "6.1.0-41-amd64",
+        "heldBack": [{
+            "name": "jq", "architecture": "amd64", "version": "1.6", "availableVersion": "1.7",
+            "cause": "too_young",
+        }],
+        "heldBackCounts": [
+            {"cause": "hold", "packages": 2}, {"cause": "too_young", "packages": 97},
+        ],
+        "interruptions": [{
+            "cause": "machine_restarted", "phase": "apply", "resumedAt": "2026-03-01T12:00:00Z",
+            "bootId": "boot-2",
+        }],
     });
     let log_lines: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
     failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", log_lines.concat()));
@@ -314,9 +325,12 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     cli.fake_server.answer("GET os-update-runs/osupdaterun-00000001", failed);
     let text = cli.run("evenkeel run get osupdaterun-00000001").await;
     for expected in [
-        "reboot    still required\n",
-        "kernel    6.1.0-40-amd64 -> 6.1.0-41-amd64\n",
+        "still required\n",
+        "6.1.0-40-amd64 -> 6.1.0-41-amd64\n",
         "Reasons for the reboot:\nREASON\nlinux-image-amd64 asks for it\n",
+        "99 (hold 2, too young 97)\n",
+        "  apply  machine restarted\n",
+        "jq       amd64         1.6        1.7        too young\n",
         "PHASE     DURATION  DOWNLOADED\ndownload  12.3s     12.0 MB\napply     2m 5s     -\n",
         "Remarks:\nREMARK\ncron.service was left as it was\n",
         "Configuration files with local changes, not replaced:\nFILE\n/etc/curlrc\n",
@@ -332,6 +346,8 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     for expected in [
         "  durations: download 12.3s (12.0 MB), apply 2m 5s\n",
         "  not replaced: /etc/curlrc\n",
+        "  interrupted: apply (machine restarted), resumed ",
+        "  held back: 99 (hold 2, too young 97)\n",
         "  remark: cron.service was left as it was\n",
         "  reboot required: linux-image-amd64 asks for it\n",
         "  kernel: 6.1.0-40-amd64 -> 6.1.0-41-amd64\n",

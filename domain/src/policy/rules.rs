@@ -63,6 +63,8 @@ pub struct PackageRules {
     pub min_age_days: u32,
     /// What happens to unused packages.
     pub unused_packages: UnusedPackagesRule,
+    /// Whether groups of packages that do not depend on each other are installed one after another.
+    pub minimal_steps: bool,
 }
 
 impl PackageRules {

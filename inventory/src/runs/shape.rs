@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use evenkeel_api::Timestamps;
 use evenkeel_api::timestamps::unix_seconds;
 use evenkeel_api::update_run::{
-    FrozenPolicy, OsUpdateRun, OsUpdateRunReport, RunEvent, RunImage, RunPackage, RunPhase,
+    FrozenPolicy, OsUpdateRun, OsUpdateRunReport, RunEvent, RunHeldBackCount, RunHeldBackPackage,
+    RunImage, RunInterruption, RunPackage, RunPhase,
 };
 use evenkeel_domain::package::{PackageChange, PackageVersion};
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::run::{
-    ImageChange, PhaseSpan, RunHistoryEntry, RunReport, RunState, UpdateRun,
+    HeldBackCount, HeldBackPackage, ImageChange, Interruption, PhaseSpan, RunHistoryEntry,
+    RunReport, RunState, UpdateRun,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -43,7 +45,7 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdate
         end_time: unix_seconds(run.ended_at()),
         timestamps: Some(Timestamps::new(run.started_at, run.state.since())),
         state: run.state.name().to_owned(),
-        reason: reason(&run.state),
+        reason: reason(run),
         attempt: run.attempt.map(|attempt| attempt.0.to_string()).unwrap_or_default(),
         policy: run.origin.policy.as_ref().map(frozen_policy),
         target: run.origin.target.as_ref().map(targets::run_target),
@@ -57,14 +59,17 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdate
 }
 
 /// Why a run ended; empty if there is no reason to report.
-fn reason(state: &RunState) -> String {
-    match state {
+fn reason(run: &UpdateRun) -> String {
+    match &run.state {
         RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => {
             format!("{}: {}", failure.kind, failure.reason)
         }
         RunState::Cancelled { cause, .. } => cause.to_string(),
         RunState::Abandoned { cause, .. } => cause.to_string(),
-        RunState::Succeeded { changed: false, .. } => "nothing to do".to_owned(),
+        RunState::Succeeded { changed: false, .. } if run.report.held_back_counts.is_empty() => {
+            "nothing to do".to_owned()
+        }
+        RunState::Succeeded { changed: false, .. } => "newer versions are held back".to_owned(),
         _ => String::new(),
     }
 }
@@ -90,6 +95,23 @@ fn run_report(account: &RunReport) -> OsUpdateRunReport {
         millis: span.millis,
         bytes: span.bytes,
     };
+    let held_back = |package: &HeldBackPackage| RunHeldBackPackage {
+        name: package.name.clone(),
+        architecture: package.architecture.clone(),
+        version: package.installed.clone(),
+        available_version: package.available.clone(),
+        cause: package.cause.clone(),
+    };
+    let count = |count: &HeldBackCount| RunHeldBackCount {
+        cause: count.cause.clone(),
+        packages: count.packages,
+    };
+    let interruption = |interruption: &Interruption| RunInterruption {
+        cause: interruption.cause.clone(),
+        phase: interruption.phase.clone(),
+        resumed_at: interruption.resumed_at,
+        boot_id: interruption.boot_id.clone(),
+    };
     OsUpdateRunReport {
         phases: account.phases.iter().map(phase).collect(),
         remarks: account.remarks.clone(),
@@ -99,6 +121,9 @@ fn run_report(account: &RunReport) -> OsUpdateRunReport {
         reboot_reasons: account.reboot_reasons.clone(),
         kernel_before: account.kernel_before.clone(),
         kernel_after: account.kernel_after.clone(),
+        held_back: account.held_back.iter().map(held_back).collect(),
+        held_back_counts: account.held_back_counts.iter().map(count).collect(),
+        interruptions: account.interruptions.iter().map(interruption).collect(),
     }
 }
 

@@ -75,6 +75,7 @@ pub fn package_rules_resource(rules: &PackageRules) -> wire::PackageRules {
             UnusedPackagesRule::RemoveAll => wire::UnusedPackagesRule::RemoveAll,
             UnusedPackagesRule::Keep => wire::UnusedPackagesRule::Keep,
         },
+        minimal_steps: rules.minimal_steps,
     }
 }
 

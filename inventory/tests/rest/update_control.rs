@@ -140,13 +140,14 @@ async fn a_policy_has_rules_for_packages() {
     let none = json!({
         "suites": [], "exclude": [], "minAgeDays": 0, "allowRemovals": false, "reboot": "IF_REQUIRED",
         "services": "KEEP_RUNNING", "downloadBytesPerSecond": 0, "unusedPackages": "REMOVE_KERNELS",
+        "minimalSteps": false,
     });
     assert_eq!(defaults["packageRules"], none);
 
     let rules = json!({
         "suites": ["bookworm-security"], "exclude": ["linux-*"], "minAgeDays": 7, "allowRemovals": true,
         "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 1_048_576,
-        "unusedPackages": "REMOVE_ALL",
+        "unusedPackages": "REMOVE_ALL", "minimalSteps": true,
     });
     let body = latest(rules.clone());
     let created = server.post("os-update-policies", body).await;

@@ -178,6 +178,7 @@ fn encode_rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRul
         download_bytes_per_second: rules.download_bytes_per_second,
         min_age_days: rules.min_age_days,
         unused_packages: unused_packages.into(),
+        minimal_steps: rules.minimal_steps,
     }
 }
 
@@ -292,6 +293,24 @@ fn decode_failure(kind: wire::FailureKind, reason: &str) -> Failure {
         K::Limits => FailureKind::Limits,
     };
     Failure { kind, reason: cut(&storable(reason), MAX_REASON_BYTES) }
+}
+
+/// The name of a cause, as it is stored and as the REST API shows it.
+pub const fn held_back_cause(cause: wire::HeldBackCause) -> &'static str {
+    use wire::HeldBackCause as C;
+    match cause {
+        C::Unspecified => "unspecified",
+        C::Hold => "hold",
+        C::Dependencies => "dependencies",
+        C::Phased => "phased",
+        C::Pinned => "pinned",
+        C::Limits => "limits",
+        C::Policy => "policy",
+        C::Space => "space",
+        C::Excluded => "excluded",
+        C::Suite => "suite",
+        C::TooYoung => "too_young",
+    }
 }
 
 /// Decodes the planned changes.

@@ -10,10 +10,12 @@ use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_proto::agent::{
-    AvailablePackage, Facts, Failed, FailureKind, HeldBackCause, HeldBackPackage, PhaseSpan,
-    PollRequest, PollResponse, ReportRequest, RunReport,
+    AvailablePackage, Facts, Failed, FailureKind, HeldBackCause, HeldBackCount, HeldBackPackage,
+    Interruption, InterruptionCause, PhaseSpan, PollRequest, PollResponse, ReportRequest,
+    RunReport,
 };
 use evenkeel_store::{nodes, package_versions, policies};
+use prost_types::Timestamp;
 use tonic::Code;
 
 use crate::test_server::{
@@ -100,7 +102,22 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
         reboot_reasons: vec!["linux-image-amd64 asks for it".into()],
         kernel_before: "6.1.0-40-amd64".into(),
         kernel_after: "6.1.0-41-amd64".into(),
-        ..RunReport::default()
+        held_back: vec![HeldBackPackage {
+            name: "curl".into(),
+            available_version: "8.5".into(),
+            cause: HeldBackCause::TooYoung.into(),
+            ..HeldBackPackage::default()
+        }],
+        held_back_counts: vec![HeldBackCount {
+            cause: HeldBackCause::TooYoung.into(),
+            packages: 97,
+        }],
+        interruptions: vec![Interruption {
+            cause: InterruptionCause::MachineRestarted.into(),
+            phase: "apply".into(),
+            resumed_at: Some(Timestamp { seconds: 1_700_000_000, nanos: 0 }),
+            boot_id: "boot-2".into(),
+        }],
     };
     for _ in 0..2 {
         let request =
@@ -120,6 +137,13 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
     assert_eq!(stored.reboot_reasons, ["linux-image-amd64 asks for it"]);
     let kernels = (stored.kernel_before.as_str(), stored.kernel_after.as_str());
     assert_eq!(kernels, ("6.1.0-40-amd64", "6.1.0-41-amd64"));
+    let held_back = &stored.held_back[0];
+    assert_eq!((held_back.name.as_str(), held_back.available.as_str()), ("curl", "8.5"));
+    let count = &stored.held_back_counts[0];
+    assert_eq!((count.cause.as_str(), count.packages), ("too_young", 97));
+    let interruption = &stored.interruptions[0];
+    assert_eq!((&*interruption.cause, &*interruption.phase), ("machine_restarted", "apply"));
+    assert_eq!(interruption.resumed_at.map(|at| at.timestamp()), Some(1_700_000_000));
 }
 
 #[tokio::test]
@@ -133,6 +157,7 @@ async fn an_oversized_run_report_is_cut_and_the_end_is_stored() {
         restarted_services: vec!["s".into(); 10_000],
         reboot_reasons: vec!["r".repeat(5_000); 300],
         kernel_before: "k".repeat(100_000),
+        held_back: vec![HeldBackPackage::default(); 10_000],
         ..RunReport::default()
     };
     let failed = Kind::Failed(Failed {

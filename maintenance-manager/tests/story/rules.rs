@@ -55,6 +55,7 @@ async fn a_node_gets_the_rules_of_its_policy() {
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
         unused_packages: UnusedPackagesRule::RemoveAll,
+        minimal_steps: true,
     };
     let node = node_with_rules(&server, rules, true).await;
     let packages = packages_to_fetch(server.poll(&node).await);
@@ -69,6 +70,7 @@ async fn a_node_gets_the_rules_of_its_policy() {
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
         unused_packages: wire::UnusedPackagesRule::RemoveAll.into(),
+        minimal_steps: true,
     };
     assert_eq!(packages.rules, Some(expected));
 }

@@ -328,6 +328,7 @@ async fn policy_rules_are_stored_and_have_defaults_in_rows_of_an_older_release()
         download_bytes_per_second: 1 << 20,
         min_age_days: 7,
         unused_packages: UnusedPackagesRule::Keep,
+        minimal_steps: true,
     };
     let usual = PolicySpec::parse("careful", "", DesiredUpdate::Latest).expect("a policy");
     let spec = usual.clone().with_package_rules(rules).expect("rules");

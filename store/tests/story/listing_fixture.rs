@@ -18,8 +18,8 @@ use evenkeel_domain::os::{OsKind, OsProfile, OsSpec, SecurityFeature};
 use evenkeel_domain::policy::{DesiredUpdate, PolicySpec, UpdatePolicy};
 use evenkeel_domain::provider::{Provider, ProviderKind, ProviderSpec, ProviderVendor};
 use evenkeel_domain::run::{
-    AttemptId, CancelCause, Evidence, Failure, FailureKind, Origin, RunEvent, RunEventRecord,
-    RunTimeouts, UpdateRun,
+    AttemptId, CancelCause, Evidence, Failure, FailureKind, HeldBackCount, Origin, RunEvent,
+    RunEventRecord, RunReport, RunTimeouts, UpdateRun,
 };
 use evenkeel_domain::schedule::{
     Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, SingleSpec, Zone,
@@ -354,6 +354,12 @@ async fn create_instances(
     instances::find_many(tx, &ids).await.expect("instances")
 }
 
+/// The report of a run that left a package out.
+fn held_back_report() -> RunReport {
+    let count = HeldBackCount { cause: "hold".to_owned(), packages: 1 };
+    RunReport { held_back_counts: vec![count], ..RunReport::default() }
+}
+
 async fn create_runs(tx: &Tx, rows: &[Instance], policies: &[UpdatePolicy]) -> Vec<UpdateRun> {
     // A policy that is deleted at the end.
     let spec = PolicySpec::parse("gone", "", DesiredUpdate::Latest).expect("a policy");
@@ -392,6 +398,7 @@ async fn create_runs(tx: &Tx, rows: &[Instance], policies: &[UpdatePolicy]) -> V
             let record = RunEventRecord {
                 evidence: Evidence {
                     log: NAMES[n % NAMES.len()].to_owned(),
+                    report: n.is_multiple_of(2).then(held_back_report),
                     ..Evidence::default()
                 },
                 ..numbered_record(event.clone(), to_u32(step) + 1)

@@ -363,7 +363,7 @@ pub fn run(run: &UpdateRun) -> Record {
         ("start_time", run.started_at.into()),
         ("end_time", Cell::Time(run.ended_at())),
         ("state", enumeration(run.state.name())),
-        ("reason", reason(&run.state).into()),
+        ("reason", reason(run).into()),
         ("attempt", attempt.unwrap_or_default().into()),
         ("log", run.log.as_str().into()),
         ("created_at", run.started_at.into()),
@@ -377,14 +377,17 @@ pub fn run(run: &UpdateRun) -> Record {
         .with_edge("instance", [run.instance.bits()])
 }
 
-fn reason(state: &RunState) -> String {
-    match state {
+fn reason(run: &UpdateRun) -> String {
+    match &run.state {
         RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => {
             format!("{}: {}", failure.kind, failure.reason)
         }
         RunState::Cancelled { cause, .. } => cause.to_string(),
         RunState::Abandoned { cause, .. } => cause.to_string(),
-        RunState::Succeeded { changed: false, .. } => "nothing to do".to_owned(),
+        RunState::Succeeded { changed: false, .. } if run.report.held_back_counts.is_empty() => {
+            "nothing to do".to_owned()
+        }
+        RunState::Succeeded { changed: false, .. } => "newer versions are held back".to_owned(),
         _ => String::new(),
     }
 }

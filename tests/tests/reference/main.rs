@@ -11,8 +11,10 @@ mod metrics;
 mod page;
 mod rust_types;
 mod settings;
+mod telemetry;
 
 use clap::CommandFactory as _;
+use evenkeel_tests::architecture::tree;
 use evenkeel_update_agent::config::Config as AgentConfig;
 use evenkeel_update_agent::owner::OwnerLimits;
 
@@ -76,4 +78,13 @@ fn the_page_of_the_agent_settings_is_current() {
         render_file(&types, &limits)
     );
     page::check("agent-settings.md", &text);
+}
+
+#[test]
+fn the_page_of_what_the_agent_sends_has_every_field() {
+    let read = |path: &str| std::fs::read_to_string(tree::root().join(path)).expect(path);
+    let page = read("docs/reference/telemetry.md");
+    let protocol = read("proto/proto/evenkeel/agent/v1/agent.proto");
+    let findings = telemetry::differences(&page, &protocol);
+    assert!(findings.is_empty(), "docs/reference/telemetry.md:\n{}", findings.join("\n"));
 }

@@ -1,15 +1,16 @@
 //! What the agent does for each action that the server decides.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
 use super::warnings::to_short_line;
-use super::{Agent, AgentError, PlanningLock, RoundOutcome};
+use super::{Agent, AgentError, PlanningLock, RoundOutcome, run_unless_stopped};
 use crate::engine::WITHDRAWN;
 use crate::journal::{JournalEntry, JournalError, Phase};
 use crate::link::StartPermit;
-use crate::model::{Action, EventKind, Failure, UpdateTarget};
+use crate::model::{Action, Failure, UpdateTarget};
 use crate::modules::{AnyDraft, FetchProgress, Readiness, RetryRule, TryKind};
 
 /// Time limit for reporting that a change has begun. After it the change starts without an
@@ -138,7 +139,7 @@ impl Agent {
         let Some(planning) = self.lock_planning()? else {
             return Ok(RoundOutcome::Wait);
         };
-        match self.unless_stopped(self.plan_target(&target)).await? {
+        match self.plan_target(&target).await? {
             Ok(draft)
                 if self.engine.needs_preparation(&draft)
                     || self.has_offline_grant(&target, &draft) =>
@@ -153,7 +154,7 @@ impl Agent {
             Err(failure)
                 if self.engine.retry_rule(&target.spec, failure.kind) == RetryRule::Never =>
             {
-                let ended = self.engine.start_and_end(target, EventKind::Failed { failure })?;
+                let ended = self.engine.start_and_fail(target, failure)?;
                 self.report_and_close(ended).await?;
                 Ok(RoundOutcome::PollAgain)
             }
@@ -180,9 +181,16 @@ impl Agent {
     }
 
     /// Plans the target within the limits of the machine's owner.
-    async fn plan_target(&self, target: &UpdateTarget) -> Result<AnyDraft, Failure> {
-        self.engine.check_allowed(&target.spec)?;
-        self.engine.plan(target).await
+    async fn plan_target(
+        &mut self,
+        target: &UpdateTarget,
+    ) -> Result<Result<AnyDraft, Failure>, AgentError> {
+        if let Err(failure) = self.engine.check_allowed(&target.spec) {
+            return Ok(Err(failure));
+        }
+        let (engine, stop) = (Arc::clone(&self.engine), self.stop.clone());
+        let work = self.with_wait_reports(None, engine.plan(target));
+        run_unless_stopped(&stop, work).await
     }
 
     fn has_offline_grant(&self, target: &UpdateTarget, draft: &AnyDraft) -> bool {
@@ -202,21 +210,21 @@ impl Agent {
         let Some(planning) = self.lock_planning()? else {
             return Ok(RoundOutcome::Wait);
         };
-        let ended = match self.unless_stopped(self.plan_target(&target)).await? {
+        let ended = match self.plan_target(&target).await? {
             Ok(draft) if !draft.steps.is_empty() => {
                 let mut entry = self.engine.start(target, draft)?;
                 drop(planning);
                 self.report_events(&mut entry).await?;
                 return self.apply_attempt(entry).await;
             }
-            Ok(_) => self.engine.start_and_end(target, EventKind::NothingToDo)?,
+            Ok(draft) => self.engine.start_and_end(target, draft)?,
             Err(failure) if failure.is_temporary => {
                 // The window may be open for longer, so this is not a failed attempt.
                 self.set_waiting_reason(to_short_line(&failure.reason));
                 self.loop_state.is_preparation_deferred = true;
                 return Ok(RoundOutcome::Wait);
             }
-            Err(failure) => self.engine.start_and_end(target, EventKind::Failed { failure })?,
+            Err(failure) => self.engine.start_and_fail(target, failure)?,
         };
         self.report_and_close(ended).await?;
         Ok(RoundOutcome::PollAgain)
@@ -299,7 +307,9 @@ impl Agent {
         if let Err(failure) = self.engine.check_allowed(&entry.target.spec) {
             return Ok(StartCheck::Failed(failure));
         }
-        let mut ready = self.unless_stopped(self.engine.check_ready(entry)).await?;
+        let (engine, stop) = (Arc::clone(&self.engine), self.stop.clone());
+        let work = self.with_wait_reports(Some(entry), engine.check_ready(entry));
+        let mut ready = run_unless_stopped(&stop, work).await?;
         if matches!(ready, Ok(Readiness::Ready)) {
             ready = Ok(self.unless_stopped(self.gate.check_ready(&entry.plan)).await?);
         }

@@ -1,5 +1,6 @@
 //! The agent's reports to the server, and the facts for them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -105,7 +106,9 @@ impl Agent {
         let mut rewinds = 0;
         while !entry.unsent().is_empty() {
             let before = entry.acknowledged;
-            let stored = self.unless_stopped(self.link.report(entry)).await??;
+            let sent = self.owner.report_filter().filter_entry(entry);
+            let stored = self.unless_stopped(self.link.report(&sent)).await??;
+            drop(sent);
             // The server cannot have stored more events than there are.
             let upto = stored.min(entry.last_sequence());
             self.engine.acknowledge(entry, upto)?;
@@ -128,7 +131,9 @@ impl Agent {
         let now = self.clock.now();
         self.loop_state.refreshed = Some(now);
         self.loop_state.refresh_retry = None;
-        match self.unless_stopped(self.engine.refresh()).await? {
+        let (engine, stop) = (Arc::clone(&self.engine), self.stop.clone());
+        let work = self.with_wait_reports(None, engine.refresh());
+        match run_unless_stopped(&stop, work).await? {
             Ok(()) => self.status.update(|status| {
                 status.refreshed = Some(now);
                 status.refresh_error.clear();
@@ -189,6 +194,7 @@ impl Agent {
             }
         };
         self.add_agent_facts(&mut facts);
+        self.owner.report_filter().filter_facts(&mut facts);
         let stored = self.status.get();
         if stored.warnings != facts.warnings || stored.limits != facts.limits {
             self.status.update(|status| {
@@ -208,6 +214,7 @@ impl Agent {
         let stop = self.stop.clone();
         let facts = self.read_facts().await?;
         let waiting = self.loop_state.waiting_reason.clone();
+        let sent_reason = self.owner.report_filter().filter_text(&waiting);
         let digest = facts_digest(&facts);
         let send_facts = self.loop_state.sent_facts_digest.is_some_and(|sent| sent != digest);
         // Changed facts are sent with a regular poll.
@@ -218,7 +225,7 @@ impl Agent {
             send_facts,
             packages: None,
             attempt: entry.map(|entry| (entry.attempt, entry.last_sequence())),
-            waiting_reason: &waiting,
+            waiting_reason: &sent_reason,
             decision_tag: self.loop_state.terms.decision_tag,
             max_hold: hold,
         };
@@ -247,6 +254,7 @@ impl Agent {
             (answer, way) = (self.send_poll(query).await?, AnswerTiming::Immediate);
         }
         self.loop_state.sent_facts_digest = Some(digest);
+        self.loop_state.sent_waiting_reason = waiting;
         Ok(PollResult::Answer(answer, way))
     }
 
@@ -316,6 +324,7 @@ mod tests {
                 boot_id: "boot-1".into(),
                 kind: kind.clone(),
                 report: None,
+                interruptions: Vec::new(),
             })
             .collect();
         min_retry_delay(&INTERVALS, &entry, |kind| {

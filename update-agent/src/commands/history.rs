@@ -63,6 +63,11 @@ fn detail_lines(record: &AttemptRecord) -> Vec<String> {
     if !phases.is_empty() {
         lines.push(phases.join(", "));
     }
+    lines.extend(report.interruptions.iter().map(|interruption| {
+        let resumed = text::format_instant(Some(interruption.resumed_at));
+        let (what, phase) = (interruption.cause.label(), &interruption.phase);
+        format!("{what} during the phase {phase}, resumed at {resumed}")
+    }));
     lines.extend(record.results.iter().cloned());
     if report.kernel_before != report.kernel_after {
         lines.push(format!("kernel {} -> {}", report.kernel_before, report.kernel_after));
@@ -85,7 +90,7 @@ mod tests {
     use super::*;
     use crate::cli::PathArgs;
     use crate::history::HistoryFile;
-    use crate::model::{FailureKind, PhaseSpan, RunReport};
+    use crate::model::{FailureKind, Interruption, InterruptionCause, PhaseSpan, RunReport};
     use crate::paths::AgentPaths;
 
     fn run_history(root: &std::path::Path, output: OutputFormat) -> String {
@@ -123,6 +128,12 @@ mod tests {
                 reboot_reasons: vec!["linux-image-amd64 asks for it".into()],
                 kernel_before: "6.1.0-40-amd64".into(),
                 kernel_after: "6.1.0-41-amd64".into(),
+                interruptions: vec![Interruption {
+                    cause: InterruptionCause::MachineRestarted,
+                    phase: "apply".into(),
+                    resumed_at: DateTime::UNIX_EPOCH,
+                    boot_id: "boot-2".into(),
+                }],
                 ..RunReport::default()
             },
         };
@@ -132,6 +143,7 @@ mod tests {
             "1970-01-01T00:00:00Z  failed, 2 packages  00000000-0000-0000-0000-000000000007\n    \
              app is half-configured\n    \
              download 1 min 1 s (1.5 MB), apply 90 ms\n    \
+             the machine restarted during the phase apply, resumed at 1970-01-01T00:00:00Z\n    \
              restarted: app.service\n    \
              kernel 6.1.0-40-amd64 -> 6.1.0-41-amd64\n    \
              reboot required: linux-image-amd64 asks for it\n    \

@@ -33,7 +33,7 @@ impl Engine {
     /// resume it.
     pub async fn run_attempt(
         &self,
-        entry: JournalEntry,
+        mut entry: JournalEntry,
         trying: TryKind,
     ) -> Result<JournalEntry, JournalError> {
         self.lock_open_reason().clear();
@@ -45,6 +45,9 @@ impl Engine {
         let unreadable = unreadable.map(|why| Failure::new(FailureKind::Interrupted, why));
         if let Some(failure) = unreadable.clone().filter(|_| !entry.has_begun()) {
             return self.fail(entry, failure);
+        }
+        if trying == TryKind::Again && unreadable.is_none() {
+            self.record_interruption(&mut entry)?;
         }
         // Without the module the state of the node is unknown.
         if let Some(missing) = self.missing_module(&entry) {
@@ -80,7 +83,7 @@ impl Engine {
         mut entry: JournalEntry,
         unreadable: Failure,
     ) -> Result<JournalEntry, JournalError> {
-        if self.has_concurrent_change(&entry, TryKind::Again).await {
+        if self.find_concurrent_change(&entry, TryKind::Again).await.is_some() {
             return Ok(self.keep_open(entry, CONCURRENT_CHANGE.to_owned()));
         }
         // The steps may be missing in the entry, so they do not tell which modules took them.
@@ -106,10 +109,7 @@ impl Engine {
                 break;
             };
             tracing::info!(attempt = %entry.attempt, module = step.module, step = step.name, ?trying, "taking a step");
-            let begun = self.now();
-            let outcome = self.apply_step(&entry, &step, trying).await;
-            entry.add_phase_time("apply", (begun, self.now()), 0);
-            if let Err(failure) = outcome {
+            if let Err(failure) = self.apply_step(&entry, &step, trying).await {
                 tracing::warn!(attempt = %entry.attempt, step = step.name, error = %failure, "a step failed");
                 let verdict = self.verify_modules(&mut entry).await;
                 if verdict.problem.is_some() {

@@ -65,10 +65,6 @@ impl Engine {
         mut entry: JournalEntry,
     ) -> Result<JournalEntry, JournalError> {
         if entry.boot_id != self.parts.boot_id {
-            if let Some(begun) = last_event(&entry, &EventKind::RebootBegun) {
-                let begun = begun.at;
-                entry.add_phase_time("reboot", (begun, self.now()), 0);
-            }
             self.check_after_reboot(&mut entry).await;
             return self.verify(entry).await;
         }

@@ -40,6 +40,11 @@ impl Engine {
         draft.plan.download_bytes > 0 || steps.any(|module| module.kind().applies_on_reboot)
     }
 
+    /// Which other program a module is waiting for at this moment, for people; `None` if none waits.
+    pub fn current_wait(&self) -> Option<String> {
+        self.parts.modules.iter().find_map(|module| module.current_wait())
+    }
+
     /// Describes what the modules report about an attempt, for people.
     pub fn describe(&self, entry: &JournalEntry) -> ReportText {
         modules::describe(self.kinds(), &entry.reports)

@@ -1,10 +1,17 @@
 use super::*;
 use serde_json::{Value, json};
 
-use crate::model::{EventKind, Failure, FailureKind, SpaceNeed};
+use crate::model::{EventKind, Failure, FailureKind, InterruptionCause, SpaceNeed};
 
 fn event(kind: EventKind, sequence: u32) -> AttemptEvent {
-    AttemptEvent { sequence, at: DateTime::UNIX_EPOCH, boot_id: String::new(), kind, report: None }
+    AttemptEvent {
+        sequence,
+        at: DateTime::UNIX_EPOCH,
+        boot_id: "boot-1".to_owned(),
+        kind,
+        report: None,
+        interruptions: Vec::new(),
+    }
 }
 
 fn entry() -> JournalEntry {
@@ -79,17 +86,42 @@ fn a_quarantined_journal_is_reported_until_it_is_removed() {
     assert!(FileJournal::quarantined_files(Path::new("/no/such/folder/journal.json")).is_empty());
 }
 
+fn interruption(boot_id: &str) -> Interruption {
+    Interruption {
+        cause: InterruptionCause::MachineRestarted,
+        phase: "apply".to_owned(),
+        resumed_at: DateTime::UNIX_EPOCH,
+        boot_id: boot_id.to_owned(),
+    }
+}
+
 #[test]
-fn a_clock_jump_adds_no_negative_duration() {
-    let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
+fn interruptions_are_recorded_in_order_up_to_a_maximum() {
     let mut entry = entry();
-    entry.add_phase_time("download", (at(100), at(103)), 7);
-    entry.add_phase_time("download", (at(103), at(5)), 1);
-    entry.add_phase_time("apply", (at(9), at(8)), 0);
+    entry.events = vec![event(EventKind::Downloading, 1)];
+    assert_eq!(entry.last_boot(), Some("boot-1"));
+    assert!(entry.add_interruption(interruption("boot-2")));
+    assert_eq!(entry.last_boot(), Some("boot-2"));
+    entry.events.push(event(EventKind::Began, 2));
+    assert_eq!(entry.last_boot(), Some("boot-1"));
+    while entry.add_interruption(interruption("boot-3")) {}
     let report = entry.run_report().unwrap();
-    let phases: Vec<_> =
-        report.phases.iter().map(|span| (span.phase.as_str(), span.millis, span.bytes)).collect();
-    assert_eq!(phases, [("download", 3000, 8), ("apply", 0, 0)]);
+    assert_eq!(report.interruptions.len(), MAX_INTERRUPTIONS);
+    let boots = report.interruptions.iter().map(|one| one.boot_id.as_str());
+    assert_eq!(boots.take(2).collect::<Vec<_>>(), ["boot-2", "boot-3"]);
+}
+
+/// The version before wrote the durations of all phases.
+#[test]
+fn recorded_durations_of_other_phases_than_the_planning_are_ignored() {
+    let mut entry = entry();
+    for phase in ["plan", "download", "apply"] {
+        entry.spans.push(PhaseSpan { phase: phase.to_owned(), millis: 9, bytes: 3 });
+    }
+    entry.events = vec![event(EventKind::Began, 1), event(EventKind::Finished, 2)];
+    let phases = entry.run_report().unwrap().phases;
+    let phases: Vec<_> = phases.iter().map(|span| (span.phase.as_str(), span.millis)).collect();
+    assert_eq!(phases, [("plan", 9), ("apply", 0)]);
 }
 
 #[test]
@@ -131,6 +163,7 @@ fn unknown_report_fields_are_ignored_and_unknown_instructions_are_rejected() {
         "/attempt/plan/space/0",
         "/attempt/spans/0",
         "/attempt/events/0",
+        "/attempt/events/0/interruptions/0",
         "/attempt/events/1/kind/failed",
         "/attempt/events/1/kind/failed/failure",
         "/attempt/events/1/report",
@@ -190,7 +223,9 @@ fn full_entry() -> JournalEntry {
     entry.reports = ModuleParts::of("demo", &json!({ "before": "old" })).unwrap();
     entry.spans.push(PhaseSpan::default());
     let failed = EventKind::Failed { failure: Failure::new(FailureKind::Verify, "it hung") };
-    entry.events = vec![event(EventKind::Downloading, 1), event(failed, 2)];
+    entry.events = vec![event(EventKind::Downloading, 1)];
+    entry.add_interruption(interruption("boot-2"));
+    entry.events.push(event(failed, 2));
     entry.events[1].report = entry.run_report();
     entry.phase = Phase::Ended;
     entry

@@ -15,7 +15,8 @@ use crate::grants::{GrantWindow, OfflineGrant};
 use crate::identity;
 use crate::journal::JournalEntry;
 use crate::model::{
-    Action, AttemptEvent, Decision, EventKind, FailureKind, ModuleParts, RunReport, UpdateTarget,
+    Action, AttemptEvent, Decision, EventKind, FailureKind, InterruptionCause, ModuleParts,
+    RunReport, UpdateTarget,
 };
 use crate::modules::ModuleKind;
 use crate::modules::packages::held_back_message;
@@ -353,7 +354,14 @@ fn run_report_message(report: &RunReport) -> pb::RunReport {
         millis: span.millis,
         bytes: span.bytes,
     });
+    let interruptions = report.interruptions.iter().map(|interruption| pb::Interruption {
+        cause: interruption_cause_message(interruption.cause).into(),
+        phase: interruption.phase.clone(),
+        resumed_at: Some(timestamp_message(interruption.resumed_at)),
+        boot_id: interruption.boot_id.clone(),
+    });
     pb::RunReport {
+        interruptions: interruptions.collect(),
         phases: phases.collect(),
         remarks: report.remarks.clone(),
         reboot_required: report.reboot_required,
@@ -361,6 +369,13 @@ fn run_report_message(report: &RunReport) -> pb::RunReport {
         kernel_before: report.kernel_before.clone(),
         kernel_after: report.kernel_after.clone(),
         ..pb::RunReport::default()
+    }
+}
+
+fn interruption_cause_message(cause: InterruptionCause) -> pb::InterruptionCause {
+    match cause {
+        InterruptionCause::AgentStopped => pb::InterruptionCause::AgentStopped,
+        InterruptionCause::MachineRestarted => pb::InterruptionCause::MachineRestarted,
     }
 }
 

@@ -55,6 +55,9 @@ pub struct PackageRules {
     pub min_age_days: u32,
     /// What happens to packages that were installed automatically and that no package needs.
     pub unused_packages: UnusedPackagesRule,
+    /// Whether groups of packages that do not depend on each other are installed one after another.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub minimal_steps: bool,
 }
 
 /// What happens to packages that were installed automatically and that no package needs.
@@ -157,10 +160,34 @@ pub enum HeldBackCause {
     Pinned,
     /// The machine's owner does not allow it.
     Limits,
-    /// The policy excludes it: by name, by suite or by age.
+    /// The policy excludes the package by its name.
+    Excluded,
+    /// The policy does not allow the suites that offer the version.
+    Suite,
+    /// The policy requires a minimum age, and the version is younger.
+    TooYoung,
+    /// The policy excludes the version for another reason, for example because a dependency is excluded.
     Policy,
     /// `/boot` or a file system below it has too little space.
     Space,
+}
+
+impl HeldBackCause {
+    /// Short name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Hold => "on hold",
+            Self::Dependencies => "dependencies",
+            Self::Phased => "phased",
+            Self::Pinned => "pinned",
+            Self::Limits => "limits of the owner",
+            Self::Excluded => "excluded by name",
+            Self::Suite => "excluded suite",
+            Self::TooYoung => "too young",
+            Self::Policy => "policy",
+            Self::Space => "too little space",
+        }
+    }
 }
 
 /// The state of a package after the update.

@@ -44,6 +44,8 @@ pub trait AnyModule: Send + Sync {
     async fn check(&self, steps: &[AnyStep]) -> Result<Readiness, Failure>;
     /// [`Module::take_baseline`].
     async fn take_baseline(&self, steps: &[AnyStep]) -> Result<Value, Failure>;
+    /// [`Module::current_wait`].
+    fn current_wait(&self) -> Option<String>;
     /// [`Module::find_concurrent_change`].
     async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure>;
     /// [`Module::apply`].
@@ -125,6 +127,10 @@ impl<M: Module> AnyModule for M {
     async fn take_baseline(&self, steps: &[AnyStep]) -> Result<Value, Failure> {
         let baseline = Module::take_baseline(self, &decode_own_steps::<M>(steps)?).await?;
         encode_part(M::NAME, &baseline)
+    }
+
+    fn current_wait(&self) -> Option<String> {
+        Module::current_wait(self)
     }
 
     async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {

@@ -6,6 +6,7 @@
 
 mod advice;
 mod apt;
+mod apt_cache;
 mod apt_log;
 mod audit;
 mod baseline;
@@ -21,7 +22,9 @@ mod dpkg_lock;
 mod fetch;
 mod files;
 mod held_back;
+mod independent_groups;
 mod index_targets;
+mod install;
 mod limits;
 mod marks;
 mod names;
@@ -31,6 +34,7 @@ mod parse;
 mod plan;
 mod protected;
 mod providers;
+mod refresh;
 mod refusals;
 mod repair;
 mod report;
@@ -56,8 +60,9 @@ use chrono::{DateTime, Utc};
 use evenkeel_proto::agent as pb;
 
 use self::apt::{AptTransaction, storage_failure, tool_failure};
-use self::dpkg_lock::{DpkgLock, DpkgLockError};
+use self::dpkg_lock::{DpkgLock, DpkgLockError, LockWaitState};
 use self::files::Archives;
+use self::refresh::LastRefresh;
 use crate::cli::AgentCommand;
 use crate::commands::doctor::DoctorFinding;
 use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
@@ -68,11 +73,10 @@ use crate::modules::{
 };
 use crate::owner::{Owner, OwnerLimits};
 use crate::paths::AgentPaths;
-use crate::runner::Output;
 
 pub use self::apt::{AllowedChanges, PackageToolTimeouts, PackageTools};
 pub use self::baseline::{PackageBaseline, RebootRequests};
-pub use self::command::{PackagePlan, parse_packages, plan_packages};
+pub use self::command::{PackagePlan, parse_packages, plan_packages, policy_spec};
 pub use self::files::{Deb, Digest, hex};
 pub use self::held_back::{SimulationSet, find_held_back};
 pub use self::index_targets::{
@@ -83,6 +87,7 @@ pub use self::plan::{
     InstalledPackages, PackageObservation, PackageStep, StepItem, index_by_apt_name,
 };
 pub use self::report::PackageReport;
+pub(crate) use self::rules::matches_pattern;
 pub use self::sources::{AptView, PreferenceScope, SourceScope, has_preferences};
 pub use self::version_sources::suites_and_labels;
 pub(crate) use self::wire::held_back_message;
@@ -98,29 +103,24 @@ pub struct PackagesModule {
     /// Download limit of the last planned policy in bytes per second; 0 for none. It also applies to
     /// the lists that are refreshed without an update.
     policy_rate: AtomicU64,
+    lock_wait: LockWaitState,
+    lists_refreshed: LastRefresh,
 }
 
 impl PackagesModule {
     /// Creates the module. `services` says whether the running services belong to the managed root.
     pub fn new(tools: PackageTools, paths: AgentPaths, owner: Arc<Owner>, services: bool) -> Self {
         let archives = Archives::new(&paths);
-        Self { tools, paths, archives, owner, services, policy_rate: AtomicU64::new(0) }
-    }
-
-    /// Refreshes the package lists, with a few retries, when no other program refreshes them.
-    async fn refresh_for(&self, spec: &PackageSpec, limits: &OwnerLimits) -> Result<(), Failure> {
-        let waited = dpkg_lock::wait_for_lists(&self.paths, self.tools.timeouts().lock).await;
-        waited.map_err(|error| match error {
-            DpkgLockError::File(error) => storage_failure(error),
-            timeout @ DpkgLockError::Timeout { .. } => {
-                Failure::new(FailureKind::Refresh, timeout.to_string()).into_temporary()
-            }
-        })?;
-        (|| self.refresh_lists(spec, limits))
-            .retry(retry_backoff())
-            .sleep(tokio::time::sleep)
-            .when(is_transient)
-            .await
+        Self {
+            tools,
+            paths,
+            archives,
+            owner,
+            services,
+            policy_rate: AtomicU64::new(0),
+            lock_wait: LockWaitState::default(),
+            lists_refreshed: LastRefresh::default(),
+        }
     }
 
     /// Removes the files of ended attempts.
@@ -139,41 +139,19 @@ impl PackagesModule {
         sources::remove_folders(&self.paths).map_err(storage_failure)
     }
 
+    /// Waits for dpkg's lock as long as the settings allow.
+    async fn wait_for_dpkg(&self) -> Result<DpkgLock, DpkgLockError> {
+        DpkgLock::acquire(&self.paths, self.tools.timeouts().lock, &self.lock_wait).await
+    }
+
     async fn lock_dpkg(&self, wait: Duration) -> Result<DpkgLock, Failure> {
-        DpkgLock::acquire(&self.paths, wait).await.map_err(|error| match error {
+        let lock = DpkgLock::acquire(&self.paths, wait, &self.lock_wait).await;
+        lock.map_err(|error| match error {
             DpkgLockError::File(error) => storage_failure(error),
             timeout @ DpkgLockError::Timeout { .. } => {
                 Failure::new(FailureKind::Apply, timeout.to_string())
             }
         })
-    }
-
-    async fn install(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
-        if trying == TryKind::Again {
-            return self.repair(step).await;
-        }
-        let start = apt_log::log_length(&self.paths);
-        self.apply_dpkg_updates().await?;
-        let output = self.run_transaction(step).await?;
-        if output.succeeded() {
-            return Ok(());
-        }
-        // After the failure of one package, others may be left unpacked that can be configured.
-        let mut failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
-        if let Ok(after) = self.configure_remaining().await {
-            let log = format!("{}\n{}", failed.log, parse::clean_output(&after));
-            failed = Failure::with_log(failed.kind, failed.reason, &log);
-        }
-        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
-    }
-
-    /// Runs a step as one apt transaction.
-    async fn run_transaction(&self, step: &PackageStep) -> Result<Output, Failure> {
-        let left = self.remaining_removals(step).await?;
-        let result = self.tools.install_files(&apt_transaction(step, &left)).await;
-        let output = result.as_ref().map_or_else(|failure| &failure.log, |output| &output.stdout);
-        apt_log::append(&self.paths, output);
-        result
     }
 
     /// The removals of a step that are still to be done. apt does not know every package that is already removed.
@@ -203,11 +181,6 @@ impl PackagesModule {
         }
         let failed = tool_failure(FailureKind::Apply, "dpkg --configure", &output);
         Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
-    }
-
-    async fn configure_remaining(&self) -> Result<String, Failure> {
-        let _lock = self.lock_dpkg(self.tools.timeouts().lock).await?;
-        Ok(self.tools.configure_all().await?.combined_output())
     }
 
     /// Fails if a package was changed since the plan was made, except to its planned version.
@@ -312,7 +285,9 @@ impl Module for PackagesModule {
     async fn refresh(&self) -> Result<(), Failure> {
         let mut spec = latest_spec();
         spec.rules.download_bytes_per_second = self.policy_rate.load(Ordering::Relaxed);
-        self.refresh_for(&spec, &OwnerLimits::default()).await
+        self.refresh_for(&spec, &OwnerLimits::default(), false).await?;
+        self.lists_refreshed.set();
+        Ok(())
     }
 
     async fn observe(&self, spec: &PackageSpec) -> Result<PackageObservation, Failure> {
@@ -325,7 +300,8 @@ impl Module for PackagesModule {
             return Err(Failure::new(FailureKind::Plan, reason));
         }
         let limits = self.owner_limits()?;
-        let broken = match self.refresh_for(spec, &limits).await {
+        let broken = match self.refresh_for(spec, &limits, self.lists_refreshed.take_recent()).await
+        {
             Ok(()) => None,
             Err(failure) => Some(self.exclude_broken_sources(spec, &limits, failure).await?),
         };
@@ -364,7 +340,7 @@ impl Module for PackagesModule {
     }
 
     async fn check(&self, steps: &[PackageStep]) -> Result<Readiness, Failure> {
-        match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
+        match self.wait_for_dpkg().await {
             Ok(_) => {}
             Err(timeout @ DpkgLockError::Timeout { .. }) => {
                 return Ok(Readiness::NotYet(timeout.to_string()));
@@ -388,16 +364,18 @@ impl Module for PackagesModule {
         self.observe_baseline(steps).await
     }
 
+    fn current_wait(&self) -> Option<String> {
+        self.lock_wait.reason()
+    }
+
     async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {
         let is_locked = match trying {
             TryKind::First => DpkgLock::is_held(&self.paths).map_err(storage_failure)?,
-            TryKind::Again => {
-                match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
-                    Ok(_) => false,
-                    Err(DpkgLockError::Timeout { .. }) => true,
-                    Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
-                }
-            }
+            TryKind::Again => match self.wait_for_dpkg().await {
+                Ok(_) => false,
+                Err(DpkgLockError::Timeout { .. }) => true,
+                Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
+            },
         };
         Ok(is_locked.then(|| "another program holds dpkg's lock".to_owned()))
     }

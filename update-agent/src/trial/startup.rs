@@ -262,6 +262,7 @@ mod tests {
                 boot_id: String::new(),
                 kind,
                 report: None,
+                interruptions: Vec::new(),
             });
             let demands = requires_server(last, Some(&attempt), next_week);
             assert_eq!(demands, is_demanded, "{minutes}");

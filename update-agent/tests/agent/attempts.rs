@@ -1,11 +1,14 @@
 //! What the agent does for each decision of the server, and how each attempt ends.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_update_agent::agent::AgentError;
+use evenkeel_update_agent::history::read_history;
 use evenkeel_update_agent::model::{
-    EventKind, Failure, FailureKind, ModuleParts, PackageRules, UpdateTarget,
+    EventKind, Failure, FailureKind, HeldBackCause, ModuleParts, PackageRules, UpdateTarget,
 };
 use evenkeel_update_agent::node::load_credential;
 use evenkeel_update_agent::status;
@@ -28,7 +31,7 @@ async fn inside_the_window_the_node_is_updated_and_reports_it() {
     assert_eq!(node.server().story(), "downloading, downloaded, began, verify begun, finished");
     assert!(node.packages().automatic.contains("lib"));
     let log = node.system.take_log();
-    assert_eq!(log, ["refresh", "refresh", "download app=2 lib=2", "install", "mark"]);
+    assert_eq!(log, ["refresh", "download app=2 lib=2", "install", "mark"]);
     assert_eq!(node.state_files(), [""; 0]);
 }
 
@@ -117,11 +120,12 @@ async fn the_download_limit_of_the_policy_also_applies_to_the_lists() {
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
     let limit = "Acquire::http::Dl-Limit=2";
-    assert_eq!(node.packages().list_rates, ["", limit], "the policy comes with the first answer");
+    // The policy comes with the first answer, and the plan uses the lists that were fetched before.
+    assert_eq!(node.packages().list_rates, [""]);
     node.server().target = None;
     node.clock.advance(TimeDelta::hours(4));
     agent.run_once().await.unwrap();
-    assert_eq!(node.packages().list_rates, ["", limit, limit]);
+    assert_eq!(node.packages().list_rates, ["", limit]);
 }
 
 #[tokio::test]
@@ -131,6 +135,85 @@ async fn a_node_that_is_up_to_date_has_nothing_to_do() {
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), "nothing to do");
     assert_eq!(node.server().start_requests, 0);
+}
+
+#[tokio::test]
+async fn in_minimal_steps_a_failed_group_stops_the_following_ones() {
+    let rules = PackageRules { minimal_steps: true, ..PackageRules::default() };
+    let node = TestNode::in_window();
+    node.server().target = Some(latest_target_with(rules.clone()));
+    node.run_once().await.unwrap();
+    let log = node.system.take_log();
+    assert_eq!(log, ["refresh", "download app=2 lib=2", "install", "install", "mark"]);
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+
+    let node = TestNode::in_window();
+    node.packages().broken.insert("app".into());
+    node.server().target = Some(latest_target_with(rules));
+    node.run_once().await.unwrap_err();
+    assert_eq!(node.system.listing(), "app 2 half-configured\nlib 1 installed");
+    let results = package_report(node.server().only_attempt().last().unwrap()).results;
+    let states = results.iter().map(|result| (result.version.as_str(), result.state.as_str()));
+    assert_eq!(states.collect::<Vec<_>>(), [("2", "half-configured"), ("1", "installed")]);
+}
+
+/// apt may have downloaded packages ahead of the update, such as `apt-daily` does.
+#[tokio::test]
+async fn a_package_in_the_cache_of_apt_is_not_downloaded_again() {
+    let node = TestNode::in_window();
+    let cache = node.paths().inside("/var/cache/apt/archives");
+    fs::create_dir_all(&cache).unwrap();
+    fs::write(cache.join("app_2_all.deb"), "the package app in version 2").unwrap();
+    fs::write(cache.join("lib_2_all.deb"), "another text, the same size!").unwrap();
+    node.run_once().await.unwrap();
+    let log = node.system.take_log();
+    assert_eq!(log, ["refresh", "download lib=2", "install", "mark"]);
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+    assert!(cache.join("app_2_all.deb").exists(), "the cache is unchanged");
+}
+
+/// Writes a limits file, as the owner of the machine does.
+fn write_limits(node: &TestNode, limits: &str) {
+    let folder = node.paths().inside("/etc/evenkeel");
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let file = folder.join("limits.toml");
+    fs::write(&file, limits).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+#[tokio::test]
+async fn output_that_the_owner_filters_does_not_reach_the_server() {
+    for limits in [
+        "[reports]\nfailure_log_filter = [\"*ON PURPOSE\"]\n",
+        "[reports]\nfailure_logs = \"none\"\n",
+    ] {
+        let node = TestNode::in_window();
+        node.packages().broken.insert("app".into());
+        write_limits(&node, limits);
+        node.run_once().await.unwrap_err();
+        let events = format!("{:?}", node.server().only_attempt());
+        assert!(!events.contains("fails on purpose"), "{events}");
+        assert!(events.contains("machine's owner"), "{events}");
+        // On the node itself the output is complete.
+        let history = read_history(&node.paths().history()).unwrap();
+        assert!(history[0].log.contains("fails on purpose"), "{history:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_changes_nothing_reports_what_is_held_back() {
+    let node = TestNode::in_window();
+    node.packages().held.insert("app".into());
+    node.packages().blocked.insert("lib".into());
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), "nothing to do");
+    let report = package_report(node.server().only_attempt().last().unwrap());
+    let held_back = report.held_back.iter().map(|package| (package.name.as_str(), package.cause));
+    assert_eq!(
+        held_back.collect::<Vec<_>>(),
+        [("app", HeldBackCause::Hold), ("lib", HeldBackCause::Dependencies)]
+    );
 }
 
 #[tokio::test]

@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
+use chrono::TimeDelta;
+use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::PlanningLock;
 use evenkeel_update_agent::config::Config;
+use evenkeel_update_agent::model::{ModuleParts, PackageRules, UpdateTarget};
 use evenkeel_update_agent::module_registry::ModuleRegistry;
-use evenkeel_update_agent::modules::packages::{PackagePlan, parse_packages, plan_packages};
+use evenkeel_update_agent::modules::packages::{
+    PackagePlan, parse_packages, plan_packages, policy_spec,
+};
 
-use crate::support::node::{TestNode, latest_target};
+use crate::support::node::{TestNode, latest_target, latest_target_with};
 
 const OLD: &str = "app 1 installed\nlib 1 installed";
 
@@ -34,6 +39,28 @@ async fn without_package_names_everything_is_planned_and_nothing_is_done() {
     assert!(planned.plan.download_bytes > 0);
     assert_eq!(node.system.listing(), OLD);
     assert_eq!(node.state_files(), [""; 0]);
+}
+
+#[tokio::test]
+async fn the_plan_follows_the_policy_that_the_server_sent_last() {
+    let node = TestNode::new();
+    assert!(policy_spec(&node.paths()).unwrap().is_none(), "no policy was received");
+    let rules = PackageRules { allow_removals: true, ..PackageRules::default() };
+    node.server().target = Some(latest_target_with(rules.clone()));
+    node.server().window_open = true;
+    let received = node.clock.now();
+    node.run_once().await.unwrap();
+    node.clock.advance(TimeDelta::hours(1));
+    // The policy stays in effect while the server requests nothing.
+    node.server().target = None;
+    node.run_once().await.unwrap();
+    let (spec, since) = policy_spec(&node.paths()).unwrap().expect("a policy");
+    assert_eq!((spec.rules, since), (rules, received));
+
+    node.server().target = Some(UpdateTarget { digest: "os".into(), spec: ModuleParts::default() });
+    node.run_once().await.ok();
+    let error = policy_spec(&node.paths()).unwrap_err().to_string();
+    assert!(error.contains("updates no packages"), "{error}");
 }
 
 #[tokio::test]

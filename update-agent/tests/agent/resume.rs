@@ -10,12 +10,12 @@ use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::journal::FileJournal;
-use evenkeel_update_agent::model::{EventKind, FailureKind};
+use evenkeel_update_agent::model::{EventKind, FailureKind, InterruptionCause, PackageRules};
 use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
 use serde_json::Value;
 
 use crate::support::journal::{BreakingJournal, WriteSide};
-use crate::support::node::{TestNode, latest_target, package_report};
+use crate::support::node::{TestNode, latest_target, latest_target_with, package_report};
 use crate::support::system::HOLD_DPKG_LOCK;
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
@@ -168,6 +168,63 @@ async fn a_kill_during_apt_is_repaired_from_the_stored_files() {
     let log = node.system.take_log();
     assert_eq!(log[..3], ["dpkg --install", "dpkg --configure", "mark"], "{log:?}");
     assert!(node.packages().automatic.contains("lib"));
+}
+
+#[tokio::test]
+async fn each_interruption_is_reported_and_a_phase_includes_the_time_without_an_agent() {
+    let node = TestNode::in_window();
+    let began = node.clock.now();
+    kill_during_apt(&node).await;
+    node.clock.advance(TimeDelta::minutes(3));
+    // The second agent records the interruption, and is killed when it has taken the step.
+    let journal = BreakingJournal::new(&node.paths().journal(), &node.system, 1, WriteSide::Before);
+    node.agent_with_journal(Box::new(journal)).run_once().await.unwrap_err();
+    node.clock.advance(TimeDelta::minutes(2));
+    node.boot();
+    node.run_once().await.unwrap();
+
+    assert_eq!(node.server().story(), STORY);
+    let server = node.server();
+    let report = server.only_attempt().last().unwrap().report.clone().unwrap();
+    let interruptions: Vec<_> = report
+        .interruptions
+        .iter()
+        .map(|one| (one.cause, one.phase.as_str(), one.resumed_at, one.boot_id.as_str()))
+        .collect();
+    let after = |minutes| began + TimeDelta::minutes(minutes);
+    assert_eq!(
+        interruptions,
+        [
+            (InterruptionCause::AgentStopped, "apply", after(3), "boot-1"),
+            (InterruptionCause::MachineRestarted, "apply", after(5), "boot-2"),
+        ]
+    );
+    let apply = report.phases.iter().find(|span| span.phase == "apply").unwrap();
+    assert_eq!(apply.millis, 300_000);
+}
+
+#[tokio::test]
+async fn an_update_without_interruptions_and_a_planned_reboot_report_none() {
+    let node = TestNode::in_window();
+    node.packages().requires_reboot = true;
+    node.run_once().await.unwrap();
+    node.boot();
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), STORY_WITH_REBOOT);
+    let server = node.server();
+    let report = server.only_attempt().last().unwrap().report.clone().unwrap();
+    assert!(report.interruptions.is_empty(), "{:?}", report.interruptions);
+}
+
+#[tokio::test]
+async fn an_update_in_minimal_steps_is_completed_after_a_kill_between_its_groups() {
+    let node = TestNode::in_window();
+    let rules = PackageRules { minimal_steps: true, ..PackageRules::default() };
+    node.server().target = Some(latest_target_with(rules));
+    kill_during_apt(&node).await;
+    node.run_once().await.unwrap();
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+    assert_eq!(node.server().story(), STORY);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ pub mod image_files;
 pub mod image_node;
 pub mod journal;
 pub mod link;
+pub mod lock;
 pub mod machine;
 pub mod manager;
 pub mod node;

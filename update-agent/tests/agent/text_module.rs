@@ -380,6 +380,7 @@ async fn specs_and_reports_of_a_module_cross_the_wire() {
         boot_id: "boot-1".into(),
         kind: EventKind::Finished,
         report: entry.run_report(),
+        interruptions: Vec::new(),
     });
     assert_eq!(link.report(&entry).await.unwrap(), 1);
     let state = server.state.lock().unwrap();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use evenkeel_kit::Clock;
@@ -13,6 +14,7 @@ use evenkeel_update_agent::model::{
 use evenkeel_update_agent::status;
 
 use crate::support::link::Presence;
+use crate::support::lock::while_locked;
 use crate::support::node::{TestNode, latest_target, latest_target_with, packages_spec};
 
 const OLD: &str = "app 1 installed\nlib 1 installed";
@@ -64,6 +66,67 @@ async fn a_node_with_an_inhibit_file_does_not_start_and_reports_why() {
     assert_eq!(last_waiting_reason(&node), "");
     let status = status::read_status(&node.paths().status()).unwrap();
     assert_eq!(status.waiting, "");
+}
+
+#[tokio::test]
+async fn an_agent_that_runs_once_reports_why_it_did_not_start() {
+    let node = TestNode::in_window();
+    inhibit(&node);
+    node.run_once().await.unwrap();
+    assert_eq!(last_waiting_reason(&node), REASON);
+    assert_eq!(node.server().story(), "downloading, downloaded");
+}
+
+/// Waits until the server knows that another program holds a lock.
+async fn wait_for_lock_report(node: &TestNode, lock: &str) {
+    let reason = format!("another program is holding {lock}");
+    while node.server().waiting_reasons.last() != Some(&reason) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let status = status::read_status(&node.paths().status()).unwrap();
+    assert_eq!(status.waiting, reason);
+}
+
+#[tokio::test]
+async fn a_wait_for_a_lock_of_another_program_is_reported_within_ten_seconds() {
+    for (file, lock) in [
+        ("var/lib/dpkg/lock-frontend", "dpkg's lock"),
+        ("var/lib/apt/lists/lock", "the lock of the package lists"),
+    ] {
+        let mut node = TestNode::in_window();
+        node.lock_timeout = Duration::from_mins(5);
+        let root = node.paths().root().to_owned();
+        fs::create_dir_all(root.join("var/lib/apt/lists")).unwrap();
+        let begun = Instant::now();
+        while_locked(&root, file, async {
+            let mut agent = node.agent();
+            tokio::select! {
+                end = agent.run_once() => panic!("it did not wait: {end:?}"),
+                () = wait_for_lock_report(&node, lock) => {}
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+            assert_eq!(node.server().start_requests, 0);
+        })
+        .await;
+        let mut agent = node.agent();
+        agent.run_once().await.unwrap();
+        assert_eq!(node.system.listing(), NEW);
+        assert_eq!(last_waiting_reason(&node), "");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_runs_once_reports_a_lock_that_it_waited_for_in_vain() {
+    let node = TestNode::in_window();
+    let root = node.paths().root().to_owned();
+    while_locked(&root, "var/lib/dpkg/lock-frontend", async {
+        node.run_once().await.unwrap();
+        assert_eq!(
+            last_waiting_reason(&node),
+            "another program has been holding dpkg's lock for 1 s"
+        );
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -36,6 +36,10 @@ pub struct PackageRuleOptions {
     /// [default: remove-kernels].
     #[arg(long, value_enum, conflicts_with = "target_os")]
     unused_packages: Option<UnusedPackagesOption>,
+    /// Install groups of packages that do not depend on each other one after another: each service is
+    /// down only while its own group is installed.
+    #[arg(long, conflicts_with = "target_os")]
+    minimal_steps: bool,
 }
 
 /// Rules for image updates.
@@ -112,6 +116,7 @@ impl PackageRuleOptions {
                 Some(UnusedPackagesOption::RemoveAll) => UnusedPackagesRule::RemoveAll,
                 Some(UnusedPackagesOption::Keep) => UnusedPackagesRule::Keep,
             },
+            minimal_steps: self.minimal_steps,
         };
         (input != PackageRulesInput::default()).then_some(input)
     }
@@ -184,6 +189,9 @@ pub fn describe_package_rules(rules: &PackageRules) -> Vec<String> {
         UnusedPackagesRule::Keep => {
             descriptions.push("unused packages and kernels stay".to_owned());
         }
+    }
+    if rules.minimal_steps {
+        descriptions.push("independent packages one after another".to_owned());
     }
     descriptions
 }

@@ -1,8 +1,11 @@
 //! Report and failure log of a run.
 
-use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunReport, RunPhase};
+use evenkeel_api::update_run::{
+    OsUpdateRun, OsUpdateRunReport, RunHeldBackPackage, RunInterruption, RunPhase,
+};
 
 use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::time::format_optional_time;
 
 /// Maximum number of log lines, and of characters in a line.
 const MAX_LOG_LINES: usize = 30;
@@ -15,6 +18,7 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
         page.field("reboot", Cell::toned("still required", Tone::Busy));
     }
     page.field_if("kernel", &describe_kernel(report));
+    page.field_if("held back", &describe_held_back(report));
     page.table(
         "Phases:",
         &["PHASE", "DURATION", "DOWNLOADED"],
@@ -33,6 +37,50 @@ pub fn add_report(page: &mut DetailPage, run: &OsUpdateRun) {
         let rows = texts.iter().map(|text| cells![sanitize_line(text)]);
         page.table(title, header, rows);
     }
+    page.table(
+        "Interruptions:",
+        &["RESUMED", "PHASE", "CAUSE"],
+        report.interruptions.iter().map(interruption_row),
+    );
+    page.table(
+        "Packages that are held back:",
+        &["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "CAUSE"],
+        report.held_back.iter().map(held_back_row),
+    );
+}
+
+/// Describes how many packages are held back, and why: `97 (too young 97)`. Empty if there are none.
+fn describe_held_back(report: &OsUpdateRunReport) -> String {
+    let counts = &report.held_back_counts;
+    let total = counts.iter().fold(0_u64, |sum, count| sum + u64::from(count.packages));
+    let causes =
+        counts.iter().map(|count| format!("{} {}", cause_label(&count.cause), count.packages));
+    match total {
+        0 => String::new(),
+        total => format!("{total} ({})", causes.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn interruption_row(interruption: &RunInterruption) -> Vec<Cell> {
+    cells![
+        format_optional_time(interruption.resumed_at),
+        sanitize_line(&interruption.phase),
+        cause_label(&interruption.cause)
+    ]
+}
+
+fn held_back_row(package: &RunHeldBackPackage) -> Vec<Cell> {
+    cells![
+        sanitize_line(&package.name),
+        sanitize_line(&package.architecture),
+        sanitize_line(&package.version),
+        sanitize_line(&package.available_version),
+        cause_label(&package.cause)
+    ]
+}
+
+fn cause_label(cause: &str) -> String {
+    sanitize_line(cause).replace('_', " ")
 }
 
 /// Adds the end of the failure log of a failed run.
@@ -56,6 +104,16 @@ pub fn summary_lines(run: &OsUpdateRun) -> Vec<String> {
     }
     let conffiles = report.preserved_conffiles.iter();
     lines.extend(conffiles.map(|file| format!("  not replaced: {}", sanitize_line(file))));
+    let interruptions = report.interruptions.iter();
+    lines.extend(interruptions.map(|interruption| {
+        let resumed = format_optional_time(interruption.resumed_at);
+        let (phase, cause) = (sanitize_line(&interruption.phase), cause_label(&interruption.cause));
+        format!("  interrupted: {phase} ({cause}), resumed {resumed}")
+    }));
+    let held_back = describe_held_back(report);
+    if !held_back.is_empty() {
+        lines.push(format!("  held back: {held_back}"));
+    }
     let remarks = report.remarks.iter();
     lines.extend(remarks.map(|remark| format!("  remark: {}", sanitize_line(remark))));
     let reasons = report.reboot_reasons.iter();

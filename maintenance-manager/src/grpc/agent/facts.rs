@@ -13,9 +13,7 @@ use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::{Image, OsKind, Sha256};
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::text::{cut, cut_list, storable};
-use evenkeel_proto::agent::{
-    AvailablePackage, Facts, ForeignChange, HeldBackCause, HeldBackPackage,
-};
+use evenkeel_proto::agent::{AvailablePackage, Facts, ForeignChange, HeldBackPackage};
 use evenkeel_store::nodes::{BootedImage, NodeState};
 use evenkeel_store::{StoreError, os_profiles};
 use prost::Message as _;
@@ -25,7 +23,7 @@ use sha2::Digest as _;
 use crate::evaluate::version_ages;
 use crate::grpc::agent::slots;
 use crate::node_transaction::NodeTransaction;
-use crate::wire::agent::parse_instant;
+use crate::wire::agent::{held_back_cause, parse_instant};
 
 /// The maximum number of packages in a list, and of entries in any other list.
 const MAX_PACKAGES: usize = 100_000;
@@ -262,23 +260,12 @@ fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
 }
 
 fn held_back_json(package: &HeldBackPackage) -> Value {
-    use HeldBackCause as C;
-    let cause = match package.cause() {
-        C::Unspecified => "unspecified",
-        C::Hold => "hold",
-        C::Dependencies => "dependencies",
-        C::Phased => "phased",
-        C::Pinned => "pinned",
-        C::Limits => "limits",
-        C::Policy => "policy",
-        C::Space => "space",
-    };
     json!({
         "name": package.name,
         "architecture": package.architecture,
         "installedVersion": package.installed_version,
         "availableVersion": package.available_version,
-        "cause": cause,
+        "cause": held_back_cause(package.cause()),
         "detail": package.detail,
         "suites": first_suites(&package.suites),
         "origins": first_suites(&package.origins),

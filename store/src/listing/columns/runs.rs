@@ -53,6 +53,8 @@ const INDICATION: &str = "CASE WHEN @.state IN ('downloading', 'staged', 'succee
 /// The reason of the end, as the REST API renders it.
 const REASON: &str = "CASE WHEN @.state IN ('failed', 'reverted') THEN @.failure_kind || ': ' || @.failure \
     WHEN @.state IN ('cancelled', 'abandoned') THEN @.cause \
+    WHEN @.state = 'succeeded' AND NOT @.changed AND @.report->'held_back_counts' IS NOT NULL \
+    THEN 'newer versions are held back' \
     WHEN @.state = 'succeeded' AND NOT @.changed THEN 'nothing to do' ELSE '' END";
 
 #[cfg(test)]

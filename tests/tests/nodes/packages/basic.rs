@@ -22,6 +22,7 @@ scenarios![
     a_locally_changed_configuration_file_is_preserved_and_reported,
     a_half_installed_package_is_finished_with_the_update,
     a_plan_can_be_shown_and_changes_nothing,
+    a_plan_follows_the_policy_of_the_node,
 ];
 
 fn an_installed_package_is_upgraded_with_its_dependencies_and_nothing_else(stage: &Stage) {
@@ -93,6 +94,9 @@ fn everything_is_upgraded_except_held_packages(stage: &Stage) {
         ("demo-lib", "1.1 installed"),
     ]);
     assert!(!run["packages"].to_string().contains("demo-held"), "{run:#}");
+    let held_back = run["report"]["heldBack"].as_array().expect("a list");
+    let held = held_back.iter().find(|package| package["name"] == "demo-held");
+    assert_eq!(held.expect("demo-held")["cause"], "hold", "{run:#}");
     assert_eq!(member.node.sh("apt-mark showhold"), "demo-held\n");
 }
 
@@ -210,4 +214,21 @@ fn a_plan_can_be_shown_and_changes_nothing(stage: &Stage) {
     assert!(!plan.contains("demo-hello"), "{plan}");
     member.assert_packages(&[("demo-app", "1.0 installed")]);
     assert!(member.runs().is_empty());
+}
+
+fn a_plan_follows_the_policy_of_the_node(stage: &Stage) {
+    let member = stage.member();
+    member.assign_latest(&json!({"exclude": ["demo-*"]}));
+    let run = member.update_to("succeeded");
+    assert_eq!(run["reason"], "newer versions are held back", "{run:#}");
+    let plan = |arguments: &[&str]| {
+        let output = member.agent(arguments);
+        assert!(output.status.success(), "{}", describe_output(&output));
+        describe_output(&output)
+    };
+    let with_policy = plan(&["plan"]);
+    assert!(with_policy.contains("nothing to change"), "{with_policy}");
+    assert!(with_policy.contains("excluded by the policy"), "{with_policy}");
+    let all = plan(&["plan", "--all"]);
+    assert!(all.contains("update   demo-app:"), "{all}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_tests::lab::{Member, Repository, SlowConnection, Web, until};
+use evenkeel_tests::lab::{Member, Repository, SlowConnection, Web, describe_output, until};
 use serde_json::{Value, json};
 
 use super::scenario::{Stage, WAIT_TIMEOUT, scenarios};
@@ -11,6 +11,7 @@ scenarios![
     a_broken_download_resumes_where_it_stopped,
     a_download_runs_as_the_user_of_apt_and_not_as_root,
     a_download_uses_no_more_bandwidth_than_the_policy_allows,
+    a_package_in_the_cache_of_apt_is_not_downloaded_and_lists_are_fetched_once,
 ];
 
 /// Path of a file that is large enough to interrupt its download.
@@ -96,5 +97,23 @@ fn a_download_uses_no_more_bandwidth_than_the_policy_allows(stage: &Stage) {
     // 20 MB take four seconds; apt counts whole seconds and may be one second ahead.
     assert!(download["bytes"].as_u64() > Some(19_000_000), "{download}");
     assert!(download["millis"].as_u64() > Some(2_000), "{download}");
+    member.assert_packages(&[("demo-big", "1.1 installed")]);
+}
+
+fn a_package_in_the_cache_of_apt_is_not_downloaded_and_lists_are_fetched_once(stage: &Stage) {
+    let repository = stage.repository();
+    let web = Web::serve(repository.folder());
+    let member = member_with_source_at(stage, repository, &web.address().to_string());
+    member.node.sh("apt-get update && apt-get install --yes --download-only demo-big=1.1");
+    let earlier = web.requests().len();
+    order_large_package(&member, &json!({}));
+    let output = member.agent_once();
+    assert!(output.status.success(), "{}", describe_output(&output));
+
+    let requests = web.requests().split_off(earlier);
+    let count = |end: &str| requests.iter().filter(|one| one.path.ends_with(end)).count();
+    assert_eq!(count(LARGE_PACKAGE_PATH), 0, "{requests:?}");
+    assert_eq!(count("InRelease"), 1, "{requests:?}");
+    assert_eq!(member.only_run()["state"], "succeeded");
     member.assert_packages(&[("demo-big", "1.1 installed")]);
 }

@@ -128,6 +128,8 @@ fn a_wait_for_another_apt_times_out_and_is_reported(stage: &Stage) {
     assert!(output.status.success(), "{text}");
     assert!(text.contains("holding dpkg's lock"), "{text}");
     assert!(!events(&member.only_run()).contains(&"began"), "{text}");
+    let decision = member.decision();
+    assert!(decision.to_string().contains("holding dpkg's lock"), "{decision:#}");
 
     member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
     until("the other has ended", WAIT_TIMEOUT, || {

@@ -27,6 +27,7 @@ scenarios![
     a_hook_can_block_an_update_and_its_output_reaches_the_operator,
     hooks_run_after_an_update_that_has_succeeded,
     a_health_check_that_fails_only_after_the_update_fails_the_run,
+    output_of_a_script_that_the_owner_filters_does_not_reach_the_server,
 ];
 
 /// Path of the owner's limits.
@@ -284,4 +285,15 @@ fn a_health_check_that_fails_only_after_the_update_fails_the_run(stage: &Stage) 
     assert!(remarks.contains("20-disk") && remarks.contains("worn out"), "{run:#}");
     member.node.sh("test ! -e /opt/after");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn output_of_a_script_that_the_owner_filters_does_not_reach_the_server(stage: &Stage) {
+    let limits = "[reports]\nfailure_log_filter = [\"*fails on purpose*\"]\n";
+    let member = member_with_limits(stage, limits);
+    member.install_files(&["demo-bad_1.0"]);
+    member.assign_packages("demo-bad=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["apply"], &["dpkg --configure demo-bad"]);
+    assert!(!run.to_string().contains("on purpose"), "{run:#}");
+    assert!(run["log"].as_str().expect("a text").contains("removed by the filter"), "{run:#}");
 }

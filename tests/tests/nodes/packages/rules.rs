@@ -12,6 +12,7 @@ scenarios![
     a_version_is_installed_only_when_it_is_old_enough,
     a_reboot_that_the_policy_forbids_is_reported_as_required,
     available_updates_of_a_node_are_listed_with_their_suites,
+    in_minimal_steps_independent_packages_are_separate_transactions_of_apt,
 ];
 
 fn only_packages_from_the_named_suites_are_updated(stage: &Stage) {
@@ -132,4 +133,24 @@ fn available_updates_of_a_node_are_listed_with_their_suites(stage: &Stage) {
     assert_eq!(held["cause"], "hold", "{held:#}");
     assert!(held["suites"].to_string().contains("stable"), "{held:#}");
     assert_eq!(held["security"], false, "{held:#}");
+}
+
+fn in_minimal_steps_independent_packages_are_separate_transactions_of_apt(stage: &Stage) {
+    let member = stage.member();
+    member.assign_latest(&json!({ "minimalSteps": true }));
+    member.update_to("succeeded");
+    member.assert_packages(&[
+        ("demo-app", "1.1 installed"),
+        ("demo-lib", "1.1 installed"),
+        ("demo-hello", "1.1 installed"),
+    ]);
+    assert_eq!(member.node.sh("apt-mark showauto demo-lib"), "demo-lib\n");
+    let history = member.node.sh("grep ^Upgrade: /var/log/apt/history.log");
+    let transaction = |package: &str| {
+        let name = format!("{package}:");
+        history.lines().position(|line| line.contains(&name)).expect(package)
+    };
+    // demo-app needs demo-lib in at least the same version.
+    assert_eq!(transaction("demo-app"), transaction("demo-lib"), "{history}");
+    assert_ne!(transaction("demo-app"), transaction("demo-hello"), "{history}");
 }

@@ -75,6 +75,7 @@ fn an_event_holds_the_totals_of_the_plan_or_the_failure() {
             boot_id: "boot-1".into(),
             kind,
             report: None,
+            interruptions: Vec::new(),
         };
         event_message(&event, &entry, MODULES).kind.unwrap()
     };

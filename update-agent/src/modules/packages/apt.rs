@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::files::Deb;
+use super::independent_groups::{self, PackageRecords};
 use super::index_targets::{self, IndexTarget};
 use super::parse::{self, ExactVersion, PlannedInstall, Simulation};
 use super::sources::AptView;
@@ -200,6 +201,31 @@ impl PackageTools {
             sizes.extend(parse::parse_sizes(&output.stdout));
         }
         Ok(sizes)
+    }
+
+    /// The relations of the installed and of the planned versions.
+    pub async fn package_records(
+        &self,
+        installs: &[PlannedInstall],
+        view: AptView,
+    ) -> Result<PackageRecords, Failure> {
+        let versions = installs.iter().flat_map(|install| {
+            let before = install.before.as_ref();
+            let before = before.map(|version| format!("{}={version}", install.package));
+            before.into_iter().chain([install.apt_argument()])
+        });
+        let versions: Vec<_> = versions.collect();
+        let mut records = PackageRecords::new();
+        for some in versions.chunks(MAX_NAMES_PER_COMMAND) {
+            let command = Command::new("apt-cache", self.timeouts.query)
+                .with_arguments(view.options())
+                .with_arguments(["show", "--no-all-versions", "--"])
+                .with_arguments(some);
+            let output = self.run(&command, FailureKind::Plan).await?;
+            // The output is valid whatever the exit status is.
+            records.extend(independent_groups::parse_records(&output.stdout));
+        }
+        Ok(records)
     }
 
     /// Installs the files of a plan and performs its removals, in one transaction. Returns apt's output; only the packages'

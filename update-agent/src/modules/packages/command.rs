@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
+use chrono::{DateTime, Utc};
 use evenkeel_kit::telemetry;
 use serde::Serialize;
 
+use super::report::describe_causes;
 use super::{PackageReport, PackagesModule};
 use crate::agent::PlanningLock;
 use crate::cli::{self, OutputFormat};
@@ -19,6 +21,8 @@ use crate::model::{
 };
 use crate::module_registry::ModuleRegistry;
 use crate::modules::{DownloadRetention, Module as _};
+use crate::paths::AgentPaths;
+use crate::received_target::{ReceivedTarget, read_target};
 use crate::text;
 
 /// A plan for packages. Output of `plan`.
@@ -30,6 +34,9 @@ pub struct PackagePlan {
     /// The changes, and the packages that are held back.
     #[serde(flatten)]
     pub report: PackageReport,
+    /// Since when the server requests this update; `None` if the plan does not follow a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_received: Option<DateTime<Utc>>,
 }
 
 /// Prints what an update would change now.
@@ -37,9 +44,15 @@ pub fn print_plan(arguments: &cli::PlanArgs, out: &mut impl Write) -> anyhow::Re
     let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;
     paths.prepare()?;
-    let spec = parse_packages(&arguments.packages)?;
-    let plan =
-        build_runtime()?.block_on(plan_packages(&ModuleRegistry::new(&config, &paths), spec))?;
+    let policy =
+        if arguments.all || !arguments.packages.is_empty() { None } else { policy_spec(&paths)? };
+    let (spec, policy_received) = match policy {
+        Some((spec, received)) => (spec, Some(received)),
+        None => (parse_packages(&arguments.packages)?, None),
+    };
+    let registry = ModuleRegistry::new(&config, &paths);
+    let plan = build_runtime()?.block_on(plan_packages(&registry, spec))?;
+    let plan = PackagePlan { policy_received, ..plan };
     match arguments.output {
         OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &plan)?;
@@ -48,6 +61,19 @@ pub fn print_plan(arguments: &cli::PlanArgs, out: &mut impl Write) -> anyhow::Re
         OutputFormat::Text => write_plan(&plan, out)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The package update that the server requested last, and when it requested it for the first time; `None` if it has
+/// requested no update yet. Fails if it requested another kind of update.
+pub fn policy_spec(paths: &AgentPaths) -> anyhow::Result<Option<(PackageSpec, DateTime<Utc>)>> {
+    let Some(ReceivedTarget { received, target }) = read_target(&paths.target()) else {
+        return Ok(None);
+    };
+    let spec: Option<PackageSpec> = target.spec.read(PackagesModule::NAME);
+    let spec = spec.context(
+        "the policy of this node updates no packages; `evenkeel-agent plan --all` shows the available updates",
+    )?;
+    Ok(Some((spec, received)))
 }
 
 /// The update spec of the command line: each package as `NAME` or `NAME=VERSION`; all packages if
@@ -95,6 +121,7 @@ pub async fn plan_packages(
         Ok(draft) => Ok(PackagePlan {
             plan: draft.plan,
             report: draft.report.read(PackagesModule::NAME).unwrap_or_default(),
+            policy_received: None,
         }),
         Err(failure) => bail!(failure_text(&failure)),
     }
@@ -108,6 +135,13 @@ fn failure_text(failure: &Failure) -> String {
 
 fn write_plan(planned: &PackagePlan, out: &mut impl Write) -> io::Result<()> {
     let PackageReport { changes, held_back, .. } = &planned.report;
+    match planned.policy_received {
+        Some(received) => {
+            let received = text::format_instant(Some(received));
+            writeln!(out, "the update that the server has requested since {received}:")?;
+        }
+        None => writeln!(out, "without the rules of a policy:")?,
+    }
     if changes.is_empty() {
         writeln!(out, "nothing to change")?;
     } else {
@@ -118,7 +152,7 @@ fn write_plan(planned: &PackagePlan, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}", plan_summary(&planned.plan, changes.len()))?;
     }
     if !held_back.is_empty() {
-        writeln!(out, "\nheld back:")?;
+        writeln!(out, "\nheld back, {}:", describe_causes(held_back))?;
         let rows = held_back.iter().map(|package| held_back_row(package).to_vec());
         text::print_table(&rows.collect::<Vec<_>>(), out)?;
     }
@@ -167,7 +201,10 @@ fn held_back_row(package: &HeldBackPackage) -> [String; 4] {
         HeldBackCause::Phased => "phased update, not yet offered to this machine",
         HeldBackCause::Pinned => "pinned by the preferences of this machine",
         HeldBackCause::Limits => "not allowed by the machine's owner",
-        HeldBackCause::Policy => "excluded by the policy",
+        HeldBackCause::Excluded => "excluded by the policy",
+        HeldBackCause::Suite => "its suite is not allowed by the policy",
+        HeldBackCause::TooYoung => "younger than the policy allows",
+        HeldBackCause::Policy => "not possible with the rules of the policy",
         HeldBackCause::Space => "too little space in /boot",
     };
     [
@@ -217,23 +254,24 @@ mod tests {
                 }],
                 ..PackageReport::default()
             },
+            policy_received: DateTime::from_timestamp(0, 0),
         };
         let mut out = Vec::new();
         write_plan(&plan, &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "         PACKAGE  INSTALLED  NEW  SUITE   DOWNLOAD\n\
+            "the update that the server has requested since 1970-01-01T00:00:00Z:\n         PACKAGE  INSTALLED  NEW  SUITE   DOWNLOAD\n\
              update   app:all  1          2    stable  1.5 kB\n\
              install  lib:all  -          1    stable  1.5 kB\n\
              remove   old:all  1          -    stable  1.5 kB\n\
              3 packages, 3.0 kB to download, 2.0 kB disk space freed, reboot likely\n\
              \n\
-             held back:\n\
+             held back, on hold 1:\n\
              x:all  1  (2)  marked as held\n"
         );
         let mut out = Vec::new();
         write_plan(&PackagePlan::default(), &mut out).unwrap();
-        assert_eq!(out, b"nothing to change\n");
+        assert_eq!(out, b"without the rules of a policy:\nnothing to change\n");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -39,6 +40,39 @@ pub enum DpkgLockError {
     File(#[from] FileError),
 }
 
+/// Which lock of another program the module waits for.
+#[derive(Debug, Default)]
+pub struct LockWaitState(Mutex<Option<&'static str>>);
+
+impl LockWaitState {
+    /// Why the module waits, for people; `None` if it does not.
+    pub fn reason(&self) -> Option<String> {
+        let lock = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lock.map(|lock| format!("another program is holding {lock}"))
+    }
+
+    fn set(&self, lock: Option<&'static str>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lock;
+    }
+}
+
+/// A wait that [`LockWaitState`] contains until this value is dropped.
+#[derive(Debug)]
+struct RecordedWait<'a>(&'a LockWaitState);
+
+impl<'a> RecordedWait<'a> {
+    fn new(state: &'a LockWaitState, lock: &'static str) -> Self {
+        state.set(Some(lock));
+        Self(state)
+    }
+}
+
+impl Drop for RecordedWait<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
 impl DpkgLock {
     /// Whether a front end or dpkg itself is running now.
     pub fn is_held(paths: &AgentPaths) -> Result<bool, FileError> {
@@ -55,8 +89,12 @@ impl DpkgLock {
     }
 
     /// Waits until neither a front end nor dpkg itself is running, then locks out other front ends.
-    pub async fn acquire(paths: &AgentPaths, wait: Duration) -> Result<Self, DpkgLockError> {
-        let wait = LockWait { lock: "dpkg's lock", wait, until: Instant::now() + wait };
+    pub async fn acquire(
+        paths: &AgentPaths,
+        wait: Duration,
+        state: &LockWaitState,
+    ) -> Result<Self, DpkgLockError> {
+        let wait = LockWait { lock: "dpkg's lock", wait, until: Instant::now() + wait, state };
         let front_end = wait.acquire(&paths.inside("/var/lib/dpkg/lock-frontend")).await?;
         // A dpkg whose front end was killed holds this lock. It is released at once: the dpkg that we start needs it.
         wait.acquire(&paths.inside("/var/lib/dpkg/lock")).await?;
@@ -65,27 +103,33 @@ impl DpkgLock {
 }
 
 /// Waits until no other program refreshes apt's package lists: apt itself does not wait for this lock.
-pub async fn wait_for_lists(paths: &AgentPaths, wait: Duration) -> Result<(), DpkgLockError> {
+pub async fn wait_for_lists(
+    paths: &AgentPaths,
+    wait: Duration,
+    state: &LockWaitState,
+) -> Result<(), DpkgLockError> {
     let path = paths.inside(LISTS_LOCK);
     if !path.parent().is_some_and(Path::is_dir) {
         return Ok(());
     }
-    let wait =
-        LockWait { lock: "the lock of the package lists", wait, until: Instant::now() + wait };
+    let until = Instant::now() + wait;
+    let wait = LockWait { lock: "the lock of the package lists", wait, until, state };
     wait.acquire(&path).await.map(drop)
 }
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug)]
-struct LockWait {
+struct LockWait<'a> {
     lock: &'static str,
     wait: Duration,
     until: Instant,
+    state: &'a LockWaitState,
 }
 
-impl LockWait {
+impl LockWait<'_> {
     async fn acquire(self, path: &Path) -> Result<File, DpkgLockError> {
         let file = open(path)?;
+        let mut recorded = None;
         loop {
             match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(file),
@@ -97,6 +141,7 @@ impl LockWait {
             if Instant::now() >= self.until {
                 return Err(DpkgLockError::Timeout { lock: self.lock, wait: self.wait });
             }
+            recorded.get_or_insert_with(|| RecordedWait::new(self.state, self.lock));
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
@@ -158,12 +203,41 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
         std::fs::create_dir_all(&dpkg).unwrap();
         let paths = AgentPaths::new(root.path(), None);
         let file = dpkg.join("lock").display().to_string();
+        let state = LockWaitState::default();
         with_holder(root.path(), &file, async {
-            let error = DpkgLock::acquire(&paths, Duration::from_millis(300)).await.unwrap_err();
+            let short = DpkgLock::acquire(&paths, Duration::from_millis(300), &state);
+            let error = short.await.unwrap_err();
             assert!(matches!(error, DpkgLockError::Timeout { .. }), "{error}");
             assert!(DpkgLock::is_held(&paths).unwrap());
             std::fs::write(root.path().join("go"), "").unwrap();
-            DpkgLock::acquire(&paths, Duration::from_secs(20)).await.unwrap();
+            DpkgLock::acquire(&paths, Duration::from_secs(20), &state).await.unwrap();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn the_state_contains_the_lock_only_while_it_is_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let dpkg = root.path().join("var/lib/dpkg");
+        std::fs::create_dir_all(&dpkg).unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let file = dpkg.join("lock-frontend").display().to_string();
+        let state = LockWaitState::default();
+        DpkgLock::acquire(&paths, Duration::ZERO, &state).await.unwrap();
+        assert_eq!(state.reason(), None);
+        with_holder(root.path(), &file, async {
+            let reported = async {
+                while state.reason().is_none() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                state.reason().unwrap()
+            };
+            tokio::select! {
+                lock = DpkgLock::acquire(&paths, Duration::from_mins(1), &state) => panic!("{lock:?}"),
+                reason = reported => assert_eq!(reason, "another program is holding dpkg's lock"),
+            }
+            assert_eq!(state.reason(), None, "the wait was given up");
+            std::fs::write(root.path().join("go"), "").unwrap();
         })
         .await;
     }
@@ -172,15 +246,17 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
     async fn the_lock_of_the_lists_is_waited_for() {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
-        wait_for_lists(&paths, Duration::ZERO).await.unwrap();
+        let state = LockWaitState::default();
+        wait_for_lists(&paths, Duration::ZERO, &state).await.unwrap();
         let lists = root.path().join("var/lib/apt/lists");
         std::fs::create_dir_all(&lists).unwrap();
         let file = lists.join("lock").display().to_string();
         with_holder(root.path(), &file, async {
-            let error = wait_for_lists(&paths, Duration::from_millis(300)).await.unwrap_err();
+            let short = wait_for_lists(&paths, Duration::from_millis(300), &state);
+            let error = short.await.unwrap_err();
             assert!(error.to_string().contains("the lock of the package lists"), "{error}");
             std::fs::write(root.path().join("go"), "").unwrap();
-            wait_for_lists(&paths, Duration::from_secs(20)).await.unwrap();
+            wait_for_lists(&paths, Duration::from_secs(20), &state).await.unwrap();
         })
         .await;
     }

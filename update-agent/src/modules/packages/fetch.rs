@@ -138,6 +138,12 @@ impl PackagesModule {
         let sizes = || to_fetch.iter().map(|deb| deb.size);
         let bytes = sizes().sum::<u64>().saturating_add(sizes().max().unwrap_or(0));
         space::check_space(self.archives.folder(), bytes)?;
+        // The check of the copies follows: it is that of downloads.
+        self.archives.copy_cached(&to_fetch).map_err(storage_failure)?;
+        to_fetch = missing()?;
+        if to_fetch.is_empty() {
+            return Ok(());
+        }
         let mut fetched = self.download(&to_fetch, view, pace).await;
         let is_broken = |failure: &Failure| failure.kind == FailureKind::Signature;
         if was_begun && fetched.as_ref().is_err_and(is_broken) {

@@ -1,6 +1,7 @@
 //! The .debs of a plan: fetched into a folder of the agent, checked, flushed, and retained until the new state is verified.
 //! They make it possible to finish an update after a power cut.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Sha256, Sha512};
 
+use super::apt_cache::AptCache;
 use super::staging::{STAGING_NAME, StagingFolder};
 use crate::durable::{self, FileError};
 use crate::paths::{AgentPaths, JOURNAL_FILE};
@@ -110,6 +112,7 @@ pub struct Archives {
     /// State directory of this agent. Another agent may use the folder with another one.
     state: PathBuf,
     staging: StagingFolder,
+    cache: AptCache,
 }
 
 impl Archives {
@@ -119,6 +122,7 @@ impl Archives {
             folder: paths.inside(ARCHIVES_FOLDER),
             state: paths.state().to_owned(),
             staging: StagingFolder::new(paths),
+            cache: AptCache::new(paths),
         }
     }
 
@@ -178,6 +182,16 @@ impl Archives {
     /// Moves the downloaded files into the folder. Their content is not checked.
     pub fn move_downloads(&self, debs: &[&Deb]) -> Result<(), FileError> {
         self.staging.move_complete(debs, &self.folder)
+    }
+
+    /// Names of the files that apt seems to have in its cache.
+    pub fn find_cached(&self, debs: &[Deb]) -> BTreeSet<String> {
+        self.cache.find_files(debs)
+    }
+
+    /// Copies the files that apt has in its cache into the folder. Their content is not checked.
+    pub fn copy_cached(&self, debs: &[&Deb]) -> Result<(), FileError> {
+        self.cache.copy_files(debs, &self.folder)
     }
 
     /// The files that are missing. Wrong files are removed.

@@ -6,6 +6,7 @@ use super::boot_space::{
     boot_space_needs, find_boot_writers, find_too_large, measure_boot_file_systems,
 };
 use super::broken_sources::{explain_failure, without_broken};
+use super::independent_groups::PackageRecords;
 use super::plan::{PackageObservation, index_by_apt_name, join_names};
 use super::protected::{self, ProtectedPackage};
 use super::rules::{self, AllowedSuites};
@@ -35,15 +36,20 @@ impl PackagesModule {
         limits.map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))
     }
 
-    /// Refreshes the package lists of the allowed suites, and writes the sources that apt sees for a spec.
+    /// Refreshes the package lists of the allowed suites, and writes the sources that apt sees for a spec. `is_fresh`: the
+    /// lists of the machine's own sources were refreshed just now.
     pub(super) async fn refresh_lists(
         &self,
         spec: &PackageSpec,
         limits: &OwnerLimits,
+        is_fresh: bool,
     ) -> Result<(), Failure> {
         let pace = spec.rules.download_bytes_per_second;
         let suites = AllowedSuites::new(&spec.rules, limits);
         if source_scope(spec, &suites) == SourceScope::System {
+            if is_fresh {
+                return Ok(());
+            }
             return self.tools.update_lists(AptView::default(), pace).await;
         }
         let stanzas = self.owner.resolve_sources(spec)?;
@@ -54,6 +60,9 @@ impl PackagesModule {
             sources::write_sources(&self.paths, SourceScope::Allowed, &all)
                 .map_err(storage_failure)?;
             return self.tools.update_lists(allowed, pace).await;
+        }
+        if is_fresh && spec.sources.is_empty() {
+            return self.write_allowed_sources(&all, &suites, false).await;
         }
         // The names of an unknown suite are in its list, so that list is fetched first.
         self.write_allowed_sources(&all, &suites, true).await?;
@@ -143,6 +152,11 @@ impl PackagesModule {
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
         let sizes = self.tools.installed_sizes(installs, view).await?;
+        let records = if spec.rules.minimal_steps {
+            self.tools.package_records(installs, view).await?
+        } else {
+            PackageRecords::new()
+        };
         let targets = self.tools.list_index_targets(all).await?;
         let reboot = os::reboot_required(&self.paths).unwrap_or_default();
         let mut observed = PackageObservation {
@@ -150,6 +164,8 @@ impl PackagesModule {
             packages,
             unrestricted: free,
             unpinned,
+            records,
+            cached_files: self.archives.find_cached(&debs),
             debs,
             sizes,
             automatic: self.tools.list_automatic().await?,
@@ -436,7 +452,7 @@ mod tests {
         assert_eq!(draft.report.changes[0].suite, "bookworm-security");
         assert_eq!(draft.plan.disk_bytes, 1 << 10);
         let held_back = &draft.report.held_back[0];
-        assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::Policy));
+        assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::TooYoung));
 
         spec.aged_versions.clear();
         let failure = packages.observe(&spec).await.unwrap_err();
@@ -446,7 +462,7 @@ mod tests {
     }
 
     async fn refresh(packages: &PackagesModule, spec: &PackageSpec) -> Result<(), Failure> {
-        packages.refresh_for(spec, &packages.owner_limits()?).await
+        packages.refresh_for(spec, &packages.owner_limits()?, false).await
     }
 
     fn paths_of(root: &tempfile::TempDir) -> AgentPaths {

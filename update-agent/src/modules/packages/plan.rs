@@ -8,13 +8,14 @@ use super::PackageReport;
 use super::broken_sources::explain_failure;
 use super::files::Deb;
 use super::held_back::{SimulationSet, find_held_back};
+use super::independent_groups::{PackageRecords, find_groups};
 use super::index_targets::{self, IndexTarget};
 use super::marks::{PlannedMarks, plan_marks};
 use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
 use super::protected::ProtectedPackage;
 use super::providers::ProviderIndex;
 use super::refusals::check_plan;
-use super::rules::matches_pattern;
+use super::rules::{AgedVersions, AllowedSuites, is_excluded, matches_pattern};
 use crate::model::{
     Failure, FailureKind, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec,
     ServiceRule, SpaceNeed, UpdatePlan,
@@ -56,6 +57,10 @@ pub struct PackageObservation {
     pub unpinned: Option<Simulation>,
     /// The files of the planned installs, in the same order.
     pub debs: Vec<Deb>,
+    /// The relations of the installed and of the planned versions; only read for minimal steps.
+    pub records: PackageRecords,
+    /// Names of the files that need no download, because apt has them in its cache.
+    pub cached_files: BTreeSet<String>,
     /// Installed sizes of the new versions in bytes, if they declare them.
     pub sizes: BTreeMap<ExactVersion, u64>,
     /// Packages that are marked as automatically installed.
@@ -122,6 +127,9 @@ pub enum PackageStep {
         /// the step `mark` does so.
         #[serde(default)]
         automatic: Vec<String>,
+        /// Names in apt of the packages that are installed together, one group after another; empty for one transaction.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        groups: Vec<Vec<String>>,
     },
     /// Configuration of packages that were left unpacked or half-configured.
     Configure { items: Vec<StepItem> },
@@ -163,6 +171,29 @@ impl PackageStep {
         first.iter().chain(second)
     }
 
+    /// The parts of the step that are installed one after another.
+    pub fn transactions(&self) -> Vec<Self> {
+        let Self::Install { items, debs, groups, .. } = self else {
+            return vec![self.clone()];
+        };
+        if groups.is_empty() {
+            return vec![self.clone()];
+        }
+        let part = |group: &Vec<String>| {
+            let mut part = self.clone();
+            if let Self::Install { items: part_items, debs: part_debs, groups, .. } = &mut part {
+                // The files are in the order of the packages.
+                let chosen = items.iter().zip(debs);
+                let chosen = chosen.filter(|(item, _)| group.contains(&item.package));
+                (*part_items, *part_debs) =
+                    chosen.map(|(item, deb)| (item.clone(), deb.clone())).unzip();
+                groups.clear();
+            }
+            part
+        };
+        groups.iter().map(part).collect()
+    }
+
     /// The files that the step needs.
     pub fn debs(&self) -> &[Deb] {
         match self {
@@ -196,7 +227,7 @@ pub fn plan(
     let disk_bytes = disk_growth(observed, &installed);
     let mut draft = Draft {
         plan: UpdatePlan {
-            download_bytes: observed.debs.iter().map(|deb| deb.size).sum(),
+            download_bytes: observed.debs.iter().map(|deb| download_bytes(deb, observed)).sum(),
             disk_bytes,
             reboot_expected: expects_reboot(&changes, &observed.reboot_requesters),
             reboot: spec.rules.reboot,
@@ -210,7 +241,14 @@ pub fn plan(
         steps: Vec::new(),
     };
     if !installs.is_empty() || !removals.is_empty() {
+        let is_plain = removals.is_empty() && observed.simulation.downgrades.is_empty();
+        let groups = if spec.rules.minimal_steps && is_plain {
+            find_groups(&installs, &observed.records)
+        } else {
+            Vec::new()
+        };
         draft.steps.push(PackageStep::Install {
+            groups: if groups.len() > 1 { groups } else { Vec::new() },
             items: installs,
             debs: observed.debs.clone(),
             own_sources: observed.own_sources,
@@ -266,7 +304,8 @@ fn install_items(observed: &PackageObservation) -> Vec<StepItem> {
             before: install.before.clone(),
             after: Some(install.after.clone()),
             suite: origin_suite(install, &observed.targets),
-            download_bytes: find_deb(install, &observed.debs).map_or(0, |deb| deb.size),
+            download_bytes: find_deb(install, &observed.debs)
+                .map_or(0, |deb| download_bytes(deb, observed)),
         },
     };
     observed.simulation.installs.iter().map(item).collect()
@@ -282,6 +321,11 @@ fn origin_suite(install: &PlannedInstall, targets: &[IndexTarget]) -> String {
 fn find_deb<'a>(install: &PlannedInstall, debs: &'a [Deb]) -> Option<&'a Deb> {
     let order = install.apt_argument();
     debs.iter().find(|deb| deb.apt_argument == order)
+}
+
+/// Bytes to download for a file.
+fn download_bytes(deb: &Deb, observed: &PackageObservation) -> u64 {
+    if observed.cached_files.contains(&deb.name) { 0 } else { deb.size }
 }
 
 fn removal_items(installed: &InstalledPackages<'_>, removals: &[String]) -> Vec<StepItem> {
@@ -375,7 +419,7 @@ fn held_back_packages(
     if spec.mode != PackageMode::Latest {
         return Vec::new();
     }
-    let by_owner = &observed.owner_limits.suites;
+    let aged_versions = AgedVersions::new(spec);
     let needs_space = |install: &PlannedInstall| {
         let larger = observed.with_more_space.as_ref();
         let larger = larger.and_then(|simulation| simulation.install(&install.package));
@@ -384,10 +428,8 @@ fn held_back_packages(
     let left_out = |install: &PlannedInstall| {
         if needs_space(install) {
             HeldBackCause::Space
-        } else if index_targets::allows_origins(&install.origins, &observed.targets, by_owner) {
-            HeldBackCause::Policy
         } else {
-            HeldBackCause::Limits
+            rule_cause(spec, observed, &aged_versions, install)
         }
     };
     let simulations = SimulationSet {
@@ -396,6 +438,28 @@ fn held_back_packages(
         unpinned: observed.unpinned.as_ref(),
     };
     find_held_back(installed, &simulations, left_out)
+}
+
+/// Why the rules of the owner or the policy exclude a version.
+fn rule_cause(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+    aged_versions: &AgedVersions<'_>,
+    install: &PlannedInstall,
+) -> HeldBackCause {
+    let PackageObservation { targets, owner_limits, .. } = observed;
+    let suites = AllowedSuites::new(&spec.rules, owner_limits);
+    if !index_targets::allows_origins(&install.origins, targets, &owner_limits.suites) {
+        HeldBackCause::Limits
+    } else if is_excluded(&spec.rules, &install.package) {
+        HeldBackCause::Excluded
+    } else if !suites.policy_allows(&index_targets::origin_suites(&install.origins, targets)) {
+        HeldBackCause::Suite
+    } else if aged_versions.is_too_young(install) {
+        HeldBackCause::TooYoung
+    } else {
+        HeldBackCause::Policy
+    }
 }
 
 /// Joins names for a person, at most `MAX_NAMES_IN_REASON` of them.

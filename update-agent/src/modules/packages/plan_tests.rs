@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{PackageRequirement, PackageRules};
 use crate::modules::packages::Digest;
+use crate::modules::packages::independent_groups::parse_records;
 
 /// A simple model of apt: packages have no dependencies, and the sources offer one version of each.
 #[derive(Clone, Debug)]
@@ -238,6 +239,42 @@ fn the_plan_contains_suites_and_sizes() {
     observed.sizes = [(exact, 130 << 10)].into();
     let draft = plan(&spec, &observed).unwrap();
     assert_eq!(draft.plan.disk_bytes, 30 << 10);
+
+    observed.cached_files = ["pa.deb".to_owned()].into();
+    let draft = plan(&spec, &observed).unwrap();
+    assert_eq!((draft.report.changes[0].download_bytes, draft.plan.download_bytes), (0, 0));
+}
+
+type RuleChange = fn(&mut PackageSpec, &mut PackageObservation);
+
+#[test]
+fn a_version_that_only_the_rules_or_the_space_exclude_is_held_back_with_this_cause() {
+    let cases: [(RuleChange, HeldBackCause); 6] = [
+        (|_, observed| observed.owner_limits.suites = vec!["other".into()], HeldBackCause::Limits),
+        (|spec, _| spec.rules.exclude = vec!["p*".into()], HeldBackCause::Excluded),
+        (|spec, _| spec.rules.suites = vec!["bookworm-security".into()], HeldBackCause::Suite),
+        (|spec, _| spec.rules.min_age_days = 7, HeldBackCause::TooYoung),
+        (|_, _| {}, HeldBackCause::Policy),
+        (
+            |_, observed| observed.with_more_space.clone_from(&observed.unrestricted),
+            HeldBackCause::Space,
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        let mut observed = small_model().observe(&spec);
+        observed.simulation.installs[0].origins = vec!["Debian:12/stable".into()];
+        observed.targets =
+            index_targets::parse_targets("http://x/\tbookworm\tstable\tbookworm\tDebian\t12\n")
+                .unwrap();
+        observed.unrestricted = Some(std::mem::take(&mut observed.simulation));
+        observed.debs.clear();
+        change(&mut spec, &mut observed);
+        let draft = plan(&spec, &observed).unwrap();
+        assert!(draft.steps.is_empty());
+        let [held_back] = &draft.report.held_back[..] else { panic!("{:?}", draft.report) };
+        assert_eq!((held_back.name.as_str(), held_back.cause), ("pa", expected));
+    }
 }
 
 #[test]
@@ -315,6 +352,40 @@ fn the_step_carries_the_rules() {
 }
 
 #[test]
+fn with_minimal_steps_independent_packages_are_separate_transactions() {
+    let mut model = small_model();
+    model.installed.insert("pb".into(), ("1".into(), "installed"));
+    model.offered.insert("pb".into(), "2".into());
+    let transactions = |minimal_steps, depends: &str, removal: bool| {
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.rules =
+            PackageRules { minimal_steps, allow_removals: true, ..PackageRules::default() };
+        let mut observed = model.observe(&spec);
+        observed.records = parse_records(&format!(
+            "Package: pa\nVersion: 1\n\nPackage: pa\nVersion: 2\n{depends}\n\n\
+             Package: pb\nVersion: 1\n\nPackage: pb\nVersion: 2\n"
+        ));
+        if removal {
+            observed
+                .packages
+                .push(DpkgPackage { name: "old".into(), ..observed.packages[0].clone() });
+            observed.simulation.removals.push("old".into());
+        }
+        let draft = plan(&spec, &observed).unwrap();
+        let parts = draft.steps[0].transactions().into_iter().map(|part| {
+            assert_eq!(part.transactions().len(), 1);
+            let files = part.debs().iter().map(|deb| deb.name.clone());
+            files.collect::<Vec<_>>().join(" ")
+        });
+        parts.collect::<Vec<_>>()
+    };
+    assert_eq!(transactions(false, "", false), ["pa.deb pb.deb"]);
+    assert_eq!(transactions(true, "", false), ["pa.deb", "pb.deb"]);
+    assert_eq!(transactions(true, "Depends: pb (>= 2)", false), ["pa.deb pb.deb"]);
+    assert_eq!(transactions(true, "", true), ["pa.deb pb.deb"], "apt must order a removal");
+}
+
+#[test]
 fn a_step_of_an_older_agent_is_read() {
     let written = r#"{"do":"install","items":[],"debs":[{"name":"a.deb","size":1,"digest":{"sha256":"00"},"apt_argument":"a=1"}],"own_sources":true}"#;
     let step: PackageStep = serde_json::from_str(written).unwrap();
@@ -336,20 +407,6 @@ fn a_plan_needs_space_for_its_files_and_on_the_boot_file_systems() {
     assert_eq!(space.last(), Some(&boot));
     assert_eq!(needed_space(7)[0].bytes, 7);
     assert_eq!(needed_space(i64::MIN)[0].bytes, 0);
-}
-
-#[test]
-fn a_package_that_does_not_fit_into_boot_is_held_back_with_this_cause() {
-    let spec = PackageSpec::new(PackageMode::Latest);
-    let mut observed = small_model().observe(&spec);
-    let all = std::mem::take(&mut observed.simulation);
-    observed.debs.clear();
-    observed.unrestricted = Some(all.clone());
-    observed.with_more_space = Some(all);
-    let draft = plan(&spec, &observed).unwrap();
-    assert!(draft.steps.is_empty());
-    let [held_back] = &draft.report.held_back[..] else { panic!("{:?}", draft.report) };
-    assert_eq!((held_back.name.as_str(), held_back.cause), ("pa", HeldBackCause::Space));
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! What is reported about a package update.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::model::{HeldBackPackage, PackageChange, PackageResult};
+use crate::model::{HeldBackCause, HeldBackPackage, PackageChange, PackageResult};
 use crate::modules::ReportText;
 use crate::text;
 
 /// Longest list of results.
-const MAX_ITEMS: usize = 500;
+pub(super) const MAX_ITEMS: usize = 500;
 
 /// What is reported about a package update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +35,10 @@ impl PackageReport {
     /// Describes the report for people.
     pub(super) fn describe(&self) -> ReportText {
         let count = |packages: usize| text::pluralize(packages, "package", "packages");
-        let held_back = (!self.held_back.is_empty())
-            .then(|| format!("{} held back", count(self.held_back.len())));
+        let held_back = (!self.held_back.is_empty()).then(|| {
+            let held_back = count(self.held_back.len());
+            format!("{held_back} held back ({})", describe_causes(&self.held_back))
+        });
         let changes = self.changes.iter().map(|change| {
             let before = change.before.as_deref().unwrap_or("-");
             let after = change.after.as_deref().unwrap_or("-");
@@ -46,10 +50,26 @@ impl PackageReport {
             .then(|| format!("restarted: {}", self.restarted_services.join(", ")));
         ReportText {
             change: count(self.changes.len()),
-            planned: held_back.into_iter().chain(changes).collect(),
-            results: retained.chain(restarted).collect(),
+            planned: held_back.iter().cloned().chain(changes).collect(),
+            results: held_back.into_iter().chain(retained).chain(restarted).collect(),
         }
     }
+}
+
+/// The number of held back packages per cause.
+pub(super) fn count_causes(held_back: &[HeldBackPackage]) -> BTreeMap<HeldBackCause, usize> {
+    let mut counts = BTreeMap::new();
+    for package in held_back {
+        *counts.entry(package.cause).or_default() += 1;
+    }
+    counts
+}
+
+/// The causes with their numbers, for people: `on hold 1, too young 97`.
+pub(super) fn describe_causes(held_back: &[HeldBackPackage]) -> String {
+    let counts = count_causes(held_back).into_iter();
+    let texts = counts.map(|(cause, packages)| format!("{} {packages}", cause.label()));
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Adds the texts that are not in the list yet, up to its maximum length. After a kill the same
@@ -105,6 +125,29 @@ mod tests {
             let read: PackageReport = serde_json::from_value(newer).unwrap();
             assert_eq!(read, report, "{pointer}");
         }
+    }
+
+    #[test]
+    fn held_back_packages_are_described_with_their_causes() {
+        let held_back = |name: &str, cause| HeldBackPackage {
+            name: name.into(),
+            architecture: "all".into(),
+            installed: "1".into(),
+            available: "2".into(),
+            cause,
+        };
+        let report = PackageReport {
+            held_back: vec![
+                held_back("app", HeldBackCause::TooYoung),
+                held_back("lib", HeldBackCause::Hold),
+                held_back("web", HeldBackCause::TooYoung),
+            ],
+            ..PackageReport::default()
+        };
+        let text = report.describe();
+        let line = "3 packages held back (on hold 1, too young 2)";
+        assert_eq!(text.planned, [line]);
+        assert_eq!(text.results, [line]);
     }
 
     #[test]

@@ -105,19 +105,7 @@ pub fn find_offenders(
     simulation: &Simulation,
     native: &str,
 ) -> BTreeSet<AptVersion> {
-    let aged_versions = index_aged_versions(spec);
-    let young = |install: &PlannedInstall| {
-        let architectures = aged_versions.get(&(install.name(), install.after.as_str()));
-        let same = |architecture: &str| {
-            architecture == install.architecture
-                || architecture == "all"
-                || install.architecture == "all"
-        };
-        spec.rules.min_age_days > 0
-            && !architectures.is_some_and(|architectures| {
-                architectures.iter().any(|&architecture| same(architecture))
-            })
-    };
+    let aged_versions = AgedVersions::new(spec);
     let older = |install: &PlannedInstall| {
         spec.mode == PackageMode::Latest
             && !spec.rules.allow_downgrades
@@ -125,20 +113,45 @@ pub fn find_offenders(
     };
     let offends = |install: &&PlannedInstall| {
         !is_requested(spec, install, native)
-            && (is_excluded(&spec.rules, &install.package) || young(install) || older(install))
+            && (is_excluded(&spec.rules, &install.package)
+                || aged_versions.is_too_young(install)
+                || older(install))
     };
     let offenders = simulation.installs.iter().filter(offends);
     offenders.map(|install| (install.package.clone(), install.after.clone())).collect()
 }
 
-/// The architectures in which a version of a package is old enough.
-fn index_aged_versions(spec: &PackageSpec) -> BTreeMap<(&str, &str), Vec<&str>> {
-    let mut architectures: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for aged in &spec.aged_versions {
-        let version = (aged.name.as_str(), aged.version.as_str());
-        architectures.entry(version).or_default().push(aged.architecture.as_str());
+/// The versions that are old enough for a policy.
+#[derive(Debug)]
+pub struct AgedVersions<'a> {
+    has_minimum: bool,
+    /// The architectures in which a version of a package is old enough.
+    architectures: BTreeMap<(&'a str, &'a str), Vec<&'a str>>,
+}
+
+impl<'a> AgedVersions<'a> {
+    pub fn new(spec: &'a PackageSpec) -> Self {
+        let mut architectures: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for aged in &spec.aged_versions {
+            let version = (aged.name.as_str(), aged.version.as_str());
+            architectures.entry(version).or_default().push(aged.architecture.as_str());
+        }
+        Self { has_minimum: spec.rules.min_age_days > 0, architectures }
     }
-    architectures
+
+    /// Whether a version is younger than the policy allows.
+    pub fn is_too_young(&self, install: &PlannedInstall) -> bool {
+        let same = |architecture: &str| {
+            architecture == install.architecture
+                || architecture == "all"
+                || install.architecture == "all"
+        };
+        let architectures = self.architectures.get(&(install.name(), install.after.as_str()));
+        self.has_minimum
+            && !architectures.is_some_and(|architectures| {
+                architectures.iter().any(|&architecture| same(architecture))
+            })
+    }
 }
 
 fn is_requested(spec: &PackageSpec, install: &PlannedInstall, native: &str) -> bool {

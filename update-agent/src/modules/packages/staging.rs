@@ -80,7 +80,7 @@ impl StagingFolder {
 }
 
 /// Opens a file with its size; `None` if there is none or it is not a regular file.
-fn open_regular(path: &Path) -> io::Result<Option<(File, u64)>> {
+pub(super) fn open_regular(path: &Path) -> io::Result<Option<(File, u64)>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -91,7 +91,8 @@ fn open_regular(path: &Path) -> io::Result<Option<(File, u64)>> {
     Ok(metadata.is_file().then_some((file, metadata.len())))
 }
 
-fn copy(file: File, size: u64, path: &Path) -> io::Result<()> {
+/// Writes the first bytes of a file into a new file of root. A file with the same path is replaced.
+pub(super) fn copy(file: File, size: u64, path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

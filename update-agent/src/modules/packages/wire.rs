@@ -2,7 +2,7 @@
 
 use evenkeel_proto::agent as pb;
 
-use super::PackageReport;
+use super::report::{MAX_ITEMS, PackageReport, count_causes};
 use crate::model::{
     HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageRequirement, PackageResult,
     PackageRules, PackageSpec, PackageVersion, RebootRule, ServiceRule, UnusedPackagesRule,
@@ -63,6 +63,7 @@ fn parse_rules(rules: pb::PackageRules) -> Option<PackageRules> {
         download_bytes_per_second: rules.download_bytes_per_second,
         min_age_days: rules.min_age_days,
         unused_packages,
+        minimal_steps: rules.minimal_steps,
     })
 }
 
@@ -81,6 +82,9 @@ pub(super) fn write_event(report: &PackageReport, event: &mut pb::Event) {
     if let Some(message) = &mut event.report {
         message.preserved_conffiles.clone_from(&report.retained_conffiles);
         message.restarted_services.clone_from(&report.restarted_services);
+        let listed = report.held_back.iter().take(MAX_ITEMS);
+        message.held_back = listed.map(held_back_message).collect();
+        message.held_back_counts = held_back_counts(&report.held_back);
     }
 }
 
@@ -97,23 +101,38 @@ fn change_message(change: &PackageChange) -> pb::PackageChange {
 
 /// Also used for the facts of the node.
 pub(crate) fn held_back_message(package: &HeldBackPackage) -> pb::HeldBackPackage {
-    let cause = match package.cause {
-        HeldBackCause::Hold => pb::HeldBackCause::Hold,
-        HeldBackCause::Dependencies => pb::HeldBackCause::Dependencies,
-        HeldBackCause::Phased => pb::HeldBackCause::Phased,
-        HeldBackCause::Pinned => pb::HeldBackCause::Pinned,
-        HeldBackCause::Limits => pb::HeldBackCause::Limits,
-        HeldBackCause::Policy => pb::HeldBackCause::Policy,
-        HeldBackCause::Space => pb::HeldBackCause::Space,
-    };
     pb::HeldBackPackage {
         name: package.name.clone(),
         architecture: package.architecture.clone(),
         installed_version: package.installed.clone(),
         available_version: package.available.clone(),
-        cause: cause.into(),
+        cause: cause_message(package.cause).into(),
         ..pb::HeldBackPackage::default()
     }
+}
+
+fn cause_message(cause: HeldBackCause) -> pb::HeldBackCause {
+    match cause {
+        HeldBackCause::Hold => pb::HeldBackCause::Hold,
+        HeldBackCause::Dependencies => pb::HeldBackCause::Dependencies,
+        HeldBackCause::Phased => pb::HeldBackCause::Phased,
+        HeldBackCause::Pinned => pb::HeldBackCause::Pinned,
+        HeldBackCause::Limits => pb::HeldBackCause::Limits,
+        HeldBackCause::Excluded => pb::HeldBackCause::Excluded,
+        HeldBackCause::Suite => pb::HeldBackCause::Suite,
+        HeldBackCause::TooYoung => pb::HeldBackCause::TooYoung,
+        HeldBackCause::Policy => pb::HeldBackCause::Policy,
+        HeldBackCause::Space => pb::HeldBackCause::Space,
+    }
+}
+
+fn held_back_counts(held_back: &[HeldBackPackage]) -> Vec<pb::HeldBackCount> {
+    let counts = count_causes(held_back).into_iter();
+    let message = |(cause, packages)| pb::HeldBackCount {
+        cause: cause_message(cause).into(),
+        packages: u32::try_from(packages).unwrap_or(u32::MAX),
+    };
+    counts.map(message).collect()
 }
 
 fn results_message(results: &[PackageResult]) -> Vec<pb::PackageResult> {
@@ -155,6 +174,7 @@ mod tests {
                 download_bytes_per_second: 1_000,
                 min_age_days: 7,
                 unused_packages: pb::UnusedPackagesRule::RemoveAll.into(),
+                minimal_steps: true,
             }),
             aged_versions: vec![pb::PackageVersion {
                 name: "a".into(),
@@ -176,9 +196,39 @@ mod tests {
                 download_bytes_per_second: 1_000,
                 min_age_days: 7,
                 unused_packages: UnusedPackagesRule::RemoveAll,
+                minimal_steps: true,
             }
         );
         assert_eq!(spec.aged_versions[0].version, "1");
+    }
+
+    #[test]
+    fn the_last_event_lists_held_back_packages_and_counts_all_of_them() {
+        let package = |number: usize, cause| HeldBackPackage {
+            name: format!("p{number}"),
+            architecture: "all".into(),
+            installed: "1".into(),
+            available: "2".into(),
+            cause,
+        };
+        let mut held_back: Vec<_> =
+            (0..600).map(|number| package(number, HeldBackCause::TooYoung)).collect();
+        held_back.push(package(600, HeldBackCause::Hold));
+        let report = PackageReport { held_back, ..PackageReport::default() };
+        let mut event = pb::Event {
+            kind: Some(pb::event::Kind::NothingToDo(pb::NothingToDo {})),
+            report: Some(pb::RunReport::default()),
+            ..pb::Event::default()
+        };
+        write_event(&report, &mut event);
+        let sent = event.report.unwrap();
+        assert_eq!(sent.held_back.len(), MAX_ITEMS);
+        assert_eq!(sent.held_back[0].cause(), pb::HeldBackCause::TooYoung);
+        let counts = sent.held_back_counts.iter().map(|count| (count.cause(), count.packages));
+        assert_eq!(
+            counts.collect::<Vec<_>>(),
+            [(pb::HeldBackCause::Hold, 1), (pb::HeldBackCause::TooYoung, 600)]
+        );
     }
 
     #[test]

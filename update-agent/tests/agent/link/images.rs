@@ -113,6 +113,7 @@ async fn the_images_before_and_after_cross_the_wire() {
             boot_id: "boot-1".into(),
             kind,
             report: None,
+            interruptions: Vec::new(),
         });
     }
 

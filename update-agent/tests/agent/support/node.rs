@@ -39,6 +39,8 @@ pub struct TestNode {
     pub manager: Arc<FakeServiceManager>,
     pub clock: TestClock,
     pub stop: CancellationToken,
+    /// How long the agents wait for locks of other programs.
+    pub lock_timeout: Duration,
 }
 
 /// A target for the newest version of everything.
@@ -96,6 +98,7 @@ impl TestNode {
             manager: Arc::default(),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
             stop: CancellationToken::new(),
+            lock_timeout: Duration::from_secs(1),
         };
         node.paths().prepare().unwrap();
         node
@@ -146,14 +149,16 @@ impl TestNode {
         }
     }
 
-    /// The files in the agent's state folder, without those that every agent writes: the history, the status and the
-    /// versions of the packages.
+    /// The files in the agent's state folder, without those that no attempt leaves: the history, the status, the
+    /// versions of the packages and the last target.
     pub fn state_files(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.paths().state()).unwrap();
         let mut names: Vec<_> = files
             .map(|file| file.unwrap().file_name().into_string().unwrap())
             .filter(|name| {
-                !["history.json", "status.json", "package-versions.json"].contains(&name.as_str())
+                let ignored =
+                    ["history.json", "status.json", "package-versions.json", "target.json"];
+                !ignored.contains(&name.as_str())
             })
             .collect();
         names.sort();
@@ -181,7 +186,7 @@ impl TestNode {
                 refresh: Duration::from_mins(1),
                 download: Duration::from_mins(1),
                 apply: Duration::from_mins(1),
-                lock: Duration::from_secs(1),
+                lock: self.lock_timeout,
             };
             PackageTools::new(self.system.clone(), limits)
         };

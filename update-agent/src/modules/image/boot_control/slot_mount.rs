@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use evenkeel_kit::chain;
 
-use super::{SystemInterfaces, run_blocking};
 use super::files::file_failure;
 use super::mounts;
+use super::{SystemInterfaces, run_blocking};
 use crate::durable;
 use crate::model::{Failure, FailureKind};
 use crate::modules::image::device::storage_failure;

@@ -1,0 +1,84 @@
+//! Durations of the phases of an attempt. Pure.
+
+use crate::model::{AttemptEvent, EventKind, PhaseSpan};
+
+/// The phase before the first event.
+pub const PLAN_PHASE: &str = "plan";
+
+/// Durations of the phases from the first event on: from the event that begins a phase to the next
+/// event. So the time during which the agent or the machine was down counts as well.
+pub(super) fn measure_phases(events: &[AttemptEvent], download_bytes: u64) -> Vec<PhaseSpan> {
+    let mut spans: Vec<PhaseSpan> = Vec::new();
+    for (event, next) in events.iter().zip(events.iter().skip(1)) {
+        let Some(phase) = begun_phase(&event.kind) else { continue };
+        // Negative if the clock was turned back meanwhile.
+        let elapsed = next.at.signed_duration_since(event.at).num_milliseconds();
+        let millis = u64::try_from(elapsed).unwrap_or(0);
+        let bytes = if next.kind == EventKind::Downloaded { download_bytes } else { 0 };
+        match spans.iter_mut().find(|span| span.phase == phase) {
+            Some(span) => span.millis = span.millis.saturating_add(millis),
+            None => spans.push(PhaseSpan { phase: phase.to_owned(), millis, bytes }),
+        }
+    }
+    spans
+}
+
+/// The phase that an event begins.
+fn begun_phase(kind: &EventKind) -> Option<&'static str> {
+    match kind {
+        EventKind::Downloading => Some("download"),
+        EventKind::Began => Some("apply"),
+        EventKind::RebootBegun => Some("reboot"),
+        EventKind::VerifyBegun => Some("verify"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+
+    fn phases(events: &[(EventKind, i64)]) -> String {
+        let events: Vec<_> = (1..)
+            .zip(events)
+            .map(|(sequence, (kind, seconds))| AttemptEvent {
+                sequence,
+                at: DateTime::from_timestamp(*seconds, 0).unwrap(),
+                boot_id: String::new(),
+                kind: kind.clone(),
+                report: None,
+                interruptions: Vec::new(),
+            })
+            .collect();
+        let spans = measure_phases(&events, 7).into_iter();
+        let spans = spans.map(|span| format!("{} {} {}", span.phase, span.millis, span.bytes));
+        spans.collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn a_phase_lasts_from_its_event_to_the_next_one() {
+        use EventKind::{Began, Downloaded, Downloading, Finished, RebootBegun, VerifyBegun};
+        let all = [
+            (Downloading, 0),
+            (Downloaded, 10),
+            (Began, 100),
+            (RebootBegun, 120),
+            (VerifyBegun, 150),
+            (Finished, 151),
+        ];
+        assert_eq!(phases(&all), "download 10000 7, apply 20000 0, reboot 30000 0, verify 1000 0");
+        let cancelled = EventKind::Cancelled { cause: String::new() };
+        assert_eq!(phases(&[(Downloading, 0), (cancelled, 9)]), "download 9000 0");
+        assert_eq!(phases(&[(EventKind::NothingToDo, 0)]), "");
+        assert_eq!(phases(&[(Began, 5)]), "", "it has not ended");
+        assert_eq!(
+            phases(&[(Began, 100), (Finished, 5)]),
+            "apply 0 0",
+            "the clock was turned back"
+        );
+        let twice = [(RebootBegun, 0), (VerifyBegun, 1), (RebootBegun, 2), (VerifyBegun, 4)];
+        assert_eq!(phases(&twice), "reboot 3000 0, verify 1000 0");
+    }
+}

@@ -1,0 +1,73 @@
+//! Installs the packages of a step.
+
+use super::apt::tool_failure;
+use super::{PackageStep, PackagesModule, apt_log, apt_transaction, parse};
+use crate::model::{Failure, FailureKind};
+use crate::modules::TryKind;
+use crate::runner::Output;
+
+impl PackagesModule {
+    /// Takes a step: its parts one after another, or its repair after an interruption, which finishes all parts.
+    pub(super) async fn install(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
+        if trying == TryKind::Again {
+            return self.repair(step).await;
+        }
+        let start = apt_log::log_length(&self.paths);
+        self.apply_dpkg_updates().await?;
+        let mut first_failure = None;
+        for part in step.transactions() {
+            let Err(failed) = self.install_part(&part, start).await? else { continue };
+            if !matches!(self.has_planned_state(&part).await, Ok(true)) {
+                // The following groups stay as they are, as with unattended-upgrades.
+                return Err(failed);
+            }
+            // Only a hook of apt failed. The verification of the whole step decides.
+            first_failure.get_or_insert(failed);
+        }
+        first_failure.map_or(Ok(()), Err)
+    }
+
+    /// Whether each package of a step is installed in its planned version.
+    async fn has_planned_state(&self, step: &PackageStep) -> Result<bool, Failure> {
+        let installed = self.list_installed().await?;
+        Ok(step.items().all(|item| {
+            let package = installed.get(&item.package).filter(|package| package.is_present());
+            package.map(|package| &package.version) == item.change.after.as_ref()
+                && package.is_none_or(|package| package.state == "installed")
+        }))
+    }
+
+    /// Installs a step in one transaction. The inner error is the failure of apt. `start` is the length of apt's log before
+    /// the step.
+    async fn install_part(
+        &self,
+        step: &PackageStep,
+        start: u64,
+    ) -> Result<Result<(), Failure>, Failure> {
+        let output = self.run_transaction(step).await?;
+        if output.succeeded() {
+            return Ok(Ok(()));
+        }
+        // After the failure of one package, others may be left unpacked that can be configured.
+        let mut failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
+        if let Ok(after) = self.configure_remaining().await {
+            let log = format!("{}\n{}", failed.log, parse::clean_output(&after));
+            failed = Failure::with_log(failed.kind, failed.reason, &log);
+        }
+        Ok(Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start))))
+    }
+
+    /// Runs a step as one apt transaction.
+    pub(super) async fn run_transaction(&self, step: &PackageStep) -> Result<Output, Failure> {
+        let left = self.remaining_removals(step).await?;
+        let result = self.tools.install_files(&apt_transaction(step, &left)).await;
+        let output = result.as_ref().map_or_else(|failure| &failure.log, |output| &output.stdout);
+        apt_log::append(&self.paths, output);
+        result
+    }
+
+    async fn configure_remaining(&self) -> Result<String, Failure> {
+        let _lock = self.lock_dpkg(self.tools.timeouts().lock).await?;
+        Ok(self.tools.configure_all().await?.combined_output())
+    }
+}
