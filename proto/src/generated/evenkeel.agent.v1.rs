@@ -572,6 +572,10 @@ pub struct PackageRules {
     /// If unset: `UNUSED_PACKAGES_RULE_KEEP`, as before this field existed.
     #[prost(enumeration = "UnusedPackagesRule", tag = "9")]
     pub unused_packages: i32,
+    /// Whether groups of packages that do not depend on each other are installed one after another, so that each service is
+    /// down only while its own group is installed.
+    #[prost(bool, tag = "10")]
+    pub minimal_steps: bool,
 }
 /// Version of a package.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -727,8 +731,40 @@ pub struct RunReport {
     pub kernel_before: ::prost::alloc::string::String,
     #[prost(string, tag = "8")]
     pub kernel_after: ::prost::alloc::string::String,
+    /// Packages with a newer version that the attempt does not install, sorted by name and architecture; at most 500.
+    #[prost(message, repeated, tag = "9")]
+    pub held_back: ::prost::alloc::vec::Vec<HeldBackPackage>,
+    /// Number of all these packages per cause, also of those that `held_back` leaves out.
+    #[prost(message, repeated, tag = "10")]
+    pub held_back_counts: ::prost::alloc::vec::Vec<HeldBackCount>,
+    /// Ends of agent processes while the attempt was changing the node, in order; at most 100.
+    #[prost(message, repeated, tag = "11")]
+    pub interruptions: ::prost::alloc::vec::Vec<Interruption>,
 }
-/// Duration and downloaded bytes of a phase.
+/// End of an agent process while an attempt was changing the node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Interruption {
+    #[prost(enumeration = "InterruptionCause", tag = "1")]
+    pub cause: i32,
+    /// Interrupted phase: `apply` or `verify`.
+    #[prost(string, tag = "2")]
+    pub phase: ::prost::alloc::string::String,
+    /// Time at which the agent resumed the attempt, by the node's clock.
+    #[prost(message, optional, tag = "3")]
+    pub resumed_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Boot ID of the node when the agent resumed the attempt.
+    #[prost(string, tag = "4")]
+    pub boot_id: ::prost::alloc::string::String,
+}
+/// Number of packages that are held back for one cause.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldBackCount {
+    #[prost(enumeration = "HeldBackCause", tag = "1")]
+    pub cause: i32,
+    #[prost(uint32, tag = "2")]
+    pub packages: u32,
+}
+/// Duration and downloaded bytes of a phase. The duration includes times at which the agent or the machine was down.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PhaseSpan {
     /// `plan`, `download`, `apply`, `reboot` or `verify`.
@@ -907,10 +943,16 @@ pub enum HeldBackCause {
     Pinned = 4,
     /// The local limits of the machine do not allow it.
     Limits = 5,
-    /// The policy excludes the package or the version: by name, suite or age.
+    /// The policy excludes the version for another reason than those below, for example because a dependency is excluded.
     Policy = 6,
     /// The file system of `/boot`, `/boot/efi` or `/boot/firmware` has too little space.
     Space = 7,
+    /// The policy excludes the package by its name.
+    Excluded = 8,
+    /// The policy does not allow the suites that offer the version.
+    Suite = 9,
+    /// The policy requires a minimum age, and the version is younger.
+    TooYoung = 10,
 }
 impl HeldBackCause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -927,6 +969,9 @@ impl HeldBackCause {
             Self::Limits => "HELD_BACK_CAUSE_LIMITS",
             Self::Policy => "HELD_BACK_CAUSE_POLICY",
             Self::Space => "HELD_BACK_CAUSE_SPACE",
+            Self::Excluded => "HELD_BACK_CAUSE_EXCLUDED",
+            Self::Suite => "HELD_BACK_CAUSE_SUITE",
+            Self::TooYoung => "HELD_BACK_CAUSE_TOO_YOUNG",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -940,6 +985,9 @@ impl HeldBackCause {
             "HELD_BACK_CAUSE_LIMITS" => Some(Self::Limits),
             "HELD_BACK_CAUSE_POLICY" => Some(Self::Policy),
             "HELD_BACK_CAUSE_SPACE" => Some(Self::Space),
+            "HELD_BACK_CAUSE_EXCLUDED" => Some(Self::Excluded),
+            "HELD_BACK_CAUSE_SUITE" => Some(Self::Suite),
+            "HELD_BACK_CAUSE_TOO_YOUNG" => Some(Self::TooYoung),
             _ => None,
         }
     }
@@ -1040,6 +1088,38 @@ impl UnusedPackagesRule {
             "UNUSED_PACKAGES_RULE_KEEP" => Some(Self::Keep),
             "UNUSED_PACKAGES_RULE_REMOVE_KERNELS" => Some(Self::RemoveKernels),
             "UNUSED_PACKAGES_RULE_REMOVE_ALL" => Some(Self::RemoveAll),
+            _ => None,
+        }
+    }
+}
+/// Why an attempt was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum InterruptionCause {
+    Unspecified = 0,
+    /// The agent was killed or stopped; the machine kept running.
+    AgentStopped = 1,
+    /// The machine restarted, for example after a power cut.
+    MachineRestarted = 2,
+}
+impl InterruptionCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "INTERRUPTION_CAUSE_UNSPECIFIED",
+            Self::AgentStopped => "INTERRUPTION_CAUSE_AGENT_STOPPED",
+            Self::MachineRestarted => "INTERRUPTION_CAUSE_MACHINE_RESTARTED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "INTERRUPTION_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
+            "INTERRUPTION_CAUSE_AGENT_STOPPED" => Some(Self::AgentStopped),
+            "INTERRUPTION_CAUSE_MACHINE_RESTARTED" => Some(Self::MachineRestarted),
             _ => None,
         }
     }
