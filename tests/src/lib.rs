@@ -1,7 +1,7 @@
 //! Support for the tests of the whole system: architecture rules ([`architecture`]), a lab with real Debian roots, real
 //! repositories and a real server ([`lab`], [`node_setup`]), power cuts ([`cut`]), the state of a node after them
-//! ([`node_state`]) and what a machine would boot then ([`boot`]), and servers that are killed while simulated nodes
-//! use them ([`history`]).
+//! ([`node_state`]) and what a machine would boot then ([`boot`]), the state of a whole root ([`root_state`]), and servers
+//! that are killed while simulated nodes use them ([`history`]).
 
 pub mod architecture;
 pub mod boot;
@@ -11,5 +11,6 @@ pub mod lab;
 pub mod node_setup;
 pub mod node_state;
 mod programs;
+pub mod root_state;
 
 pub use programs::run_program;
