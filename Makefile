@@ -97,7 +97,7 @@ package: ## build the agent's Debian package (ARCH=amd64|arm64; default: this ma
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
 
 .PHONY: test-kill
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
@@ -115,6 +115,11 @@ test-cut: tools ## cut the power at every flush of an update, and 100 times with
 test-boot: tools ## the agent's Debian package on a machine that boots with systemd and reboots when a package requires it
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
 	  cargo test --locked -p evenkeel-tests --test nodes -- --nocapture booted::
+
+.PHONY: test-mirror
+test-mirror: tools ## security updates of Debian 12 and 13 from a real mirror, also with a power cut, compared with apt; skipped without a mirror
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_MIRROR=all \
+	  $(step) test-mirror cargo test --locked -p evenkeel-tests --test nodes -- --nocapture mirror::
 
 .PHONY: test-vm
 test-vm: tools ## virtual machines with firmware, updated by a real server to good and bad releases; and power cuts (CUTS=n, SEED=n)

@@ -10,6 +10,7 @@ mod image_cut;
 mod kill;
 mod kill_at_random;
 mod lab;
+mod mirror;
 mod packages;
 mod slot_mount;
 mod update;
