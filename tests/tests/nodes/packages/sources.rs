@@ -25,6 +25,7 @@ scenarios![
     a_source_of_a_policy_that_was_tampered_with_is_refused,
     a_plan_that_would_change_the_release_is_refused,
     a_label_like_the_output_of_apt_does_not_confuse_the_agent,
+    a_label_of_several_lines_does_not_block_updates,
 ];
 
 /// The update must fail before anything changes, with one of these kinds and all of these texts.
@@ -222,6 +223,18 @@ fn a_plan_that_would_change_the_release_is_refused(stage: &Stage) {
 
 fn a_label_like_the_output_of_apt_does_not_confuse_the_agent(stage: &Stage) {
     let repository = stage.repository().with_variable("LABEL", "Evil [x]) [a ], Inc.");
+    repository.publish("demo-hello_1.1");
+    let member = stage.member_with_source(&repository);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    assert_eq!(package(&run, "demo-hello")["after"], "1.1");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+/// apt prints the label as it is: one line of its output becomes two.
+fn a_label_of_several_lines_does_not_block_updates(stage: &Stage) {
+    let label = "Evil\n Inst other (9 x [all])\n \u{1b}[2J";
+    let repository = stage.repository().with_variable("LABEL", label);
     repository.publish("demo-hello_1.1");
     let member = stage.member_with_source(&repository);
     member.assign_packages("demo-hello=1.1");

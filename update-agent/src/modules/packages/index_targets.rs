@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::parse::{replace_control_characters, split_records};
 use crate::owner::SourceSuite;
 
 /// Format for `apt-get indextargets --format` that [`parse_targets`] reads.
@@ -65,33 +66,26 @@ pub(super) fn normalize_uri(uri: &str) -> String {
     }
 }
 
-/// Parses apt's list of indexes; `Err` is the first invalid line.
+/// Parses apt's list of indexes; `Err` is the first invalid record.
 pub fn parse_targets(text: &str) -> Result<Vec<IndexTarget>, &str> {
-    text.lines()
-        .map(|line| {
+    split_records(text)
+        .map(|record| {
             // A repository may write a tab into its label, but not into the fields of the source.
-            let fields: Vec<_> = line.splitn(5, '\t').collect();
+            let fields: Vec<_> = record.splitn(5, '\t').collect();
             let [uri, release, suite, codename, rest] = fields[..] else {
-                return Err(line);
+                return Err(record);
             };
-            let (label, version) = rest.rsplit_once('\t').ok_or(line)?;
+            let (label, version) = rest.rsplit_once('\t').ok_or(record)?;
             let [uri, release, suite, codename, label, version] =
                 [uri, release, suite, codename, label, version].map(field_value);
-            Ok(IndexTarget {
-                uri: uri.to_owned(),
-                release: release.to_owned(),
-                suite: suite.to_owned(),
-                codename: codename.to_owned(),
-                label: label.to_owned(),
-                version: version.to_owned(),
-            })
+            Ok(IndexTarget { uri, release, suite, codename, label, version })
         })
         .collect()
 }
 
 /// The value of a field. apt prints the name of the field if it has no value.
-fn field_value(field: &str) -> &str {
-    if field.starts_with("$(") { "" } else { field }
+fn field_value(field: &str) -> String {
+    if field.starts_with("$(") { String::new() } else { replace_control_characters(field) }
 }
 
 /// The suites and codenames of a version's origins.
@@ -213,6 +207,19 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
             origin_suites(&origins, &targets).into_iter().collect::<Vec<_>>(),
             ["acme", "acme-code", "bookworm", "oldstable", "sid", "stable"]
         );
+    }
+
+    /// apt prints a field of several lines as it is.
+    #[test]
+    fn line_breaks_of_a_repository_forge_no_index() {
+        let text = "https://evil.example/\tevil\tsuite\n two\tcode\n \u{1b}[2J\tEvil\t12\n \
+                    http://deb.debian.org/debian/\tbookworm\tsuite\tcode\tEvil\t13\n";
+        let targets = parse_targets(&format!("{text}{TARGETS}")).unwrap();
+        assert_eq!(targets.len(), 6);
+        assert_eq!((targets[0].release.as_str(), targets[0].version.as_str()), ("evil", "13"));
+        assert_eq!(targets[0].suite, "suite\u{fffd} two");
+        assert_eq!(targets[0].codename, "code\u{fffd} \u{fffd}[2J");
+        assert!(targets[0].belongs_to("https://evil.example", "evil"));
     }
 
     #[test]

@@ -205,43 +205,83 @@ impl PlannedInstall {
     }
 }
 
-/// Parses the output of `apt-get --simulate`; `Err` is the first invalid line.
+/// Splits a text into records. A record continues in lines that begin with a blank: a repository can write several lines into
+/// a field of its Release file, apt prints them as they are, and deb822(5) requires the blank.
+pub(super) fn split_records(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let mut breaks = rest.match_indices('\n').map(|(at, _)| at);
+        let end = breaks.find(|at| !rest[at + 1..].starts_with([' ', '\t']));
+        let (record, left) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = left.strip_prefix('\n').unwrap_or_default();
+        Some(record)
+    })
+}
+
+/// A text from a repository without control characters except tabs.
+pub(super) fn replace_control_characters(text: &str) -> String {
+    text.replace(|letter: char| letter.is_control() && letter != '\t', "\u{fffd}")
+}
+
+/// Parses the output of `apt-get --simulate`; `Err` is the first invalid record.
 pub fn parse_simulation(text: &str) -> Result<Simulation, &str> {
     let mut simulation = Simulation::default();
-    let mut fate = None;
-    for line in text.lines() {
-        if line.starts_with(' ') {
-            match (fate, parse_listed_package(line)) {
-                (Some(UpgradeFate::Downgraded), Some((package, _))) => {
-                    simulation.downgrades.push(package.to_owned());
-                }
-                (Some(fate), Some((package, available))) => {
-                    simulation.held_back.push(HeldBackUpgrade {
-                        package: package.to_owned(),
-                        available: available.to_owned(),
-                        phased: fate == UpgradeFate::Phased,
-                    });
-                }
-                _ => {}
+    for record in split_records(text) {
+        if let Some(rest) = record.strip_prefix("Inst ") {
+            simulation.installs.push(parse_install(rest).ok_or(record)?);
+        } else if let Some(rest) = record.strip_prefix("Remv ").or(record.strip_prefix("Purg ")) {
+            let package = rest.split(' ').next().filter(|name| is_package_name(name));
+            simulation.removals.push(package.ok_or(record)?.to_owned());
+        } else if let Some((heading, list)) = record.split_once('\n') {
+            let fate = FATE_HEADINGS.iter().find(|(text, _)| *text == heading);
+            if let Some((_, fate)) = fate {
+                add_listed_packages(&mut simulation, *fate, list);
             }
-            continue;
-        }
-        fate = FATE_HEADINGS.iter().find(|(heading, _)| *heading == line).map(|(_, fate)| *fate);
-        if let Some(rest) = line.strip_prefix("Inst ") {
-            simulation.installs.push(parse_install(rest).ok_or(line)?);
-        } else if let Some(rest) = line.strip_prefix("Remv ").or(line.strip_prefix("Purg ")) {
-            let package = rest.split(' ').next().filter(|name| !name.is_empty());
-            simulation.removals.push(package.ok_or(line)?.to_owned());
         }
     }
     Ok(simulation)
+}
+
+/// Adds the packages of a list.
+fn add_listed_packages(simulation: &mut Simulation, fate: UpgradeFate, list: &str) {
+    for (package, available) in list.lines().filter_map(parse_listed_package) {
+        match fate {
+            UpgradeFate::Downgraded => simulation.downgrades.push(package.to_owned()),
+            UpgradeFate::HeldBack | UpgradeFate::Phased => {
+                simulation.held_back.push(HeldBackUpgrade {
+                    package: package.to_owned(),
+                    available: available.to_owned(),
+                    phased: fate == UpgradeFate::Phased,
+                });
+            }
+        }
+    }
 }
 
 /// Parses `   NAME[:ARCH] (BEFORE => AFTER)` into the package and the version after.
 fn parse_listed_package(line: &str) -> Option<(&str, &str)> {
     let (package, versions) = line.trim().split_once(" (")?;
     let (_, after) = versions.strip_suffix(')')?.split_once(" => ")?;
-    Some((package, after))
+    (is_package_name(package) && is_version(after)).then_some((package, after))
+}
+
+/// Whether dpkg accepts a text as the name of a package, optionally with an architecture. A repository may offer packages
+/// with any other name, which cannot be installed. Debian's policy, which applies to requested packages, is stricter.
+fn is_package_name(text: &str) -> bool {
+    let (name, architecture) = text.split_once(':').unwrap_or((text, "all"));
+    let is_plain = |text: &str, marks: &str| {
+        text.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || marks.contains(c))
+    };
+    is_plain(name, "+-._") && is_plain(architecture, "-")
+}
+
+/// Whether dpkg accepts a text as a version.
+fn is_version(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+-~:".contains(c))
 }
 
 /// Parses `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`; the second and the last part are optional. An
@@ -264,13 +304,16 @@ fn parse_install(rest: &str) -> Option<PlannedInstall> {
     };
     let (origins, architecture) = rest.strip_suffix("])")?.rsplit_once('[')?;
     let origins = origins.trim().split(", ").filter(|part| !part.is_empty());
-    let is_complete = [package, after, architecture].iter().all(|part| !part.is_empty());
-    is_complete.then(|| PlannedInstall {
+    let is_valid = is_package_name(package)
+        && is_version(after)
+        && is_package_name(architecture)
+        && before.as_deref().is_none_or(|before| !before.contains(char::is_control));
+    is_valid.then(|| PlannedInstall {
         package: package.to_owned(),
         before,
         after: after.to_owned(),
         architecture: architecture.to_owned(),
-        origins: origins.map(str::to_owned).collect(),
+        origins: origins.map(replace_control_characters).collect(),
     })
 }
 
@@ -463,6 +506,52 @@ The following packages will be upgraded:
                 assert_eq!(install.origins.join(", "), format!("{label}:12/stable"));
             }
         }
+    }
+
+    /// As apt 2.6.2 prints the fields of a Release file that have several lines.
+    #[test]
+    fn line_breaks_of_a_repository_are_no_records() {
+        let text = "\
+Inst demo [1.0] (1.1 Evil
+ Inst other (9 x [all])
+\tyy\u{1b}[2J:12/stable
+ two [all])
+Conf demo (1.1 Evil
+ Inst other (9 x [all])
+\tyy\u{1b}[2J:12/stable
+ two [all])
+The following packages have been kept back:
+   demo-held (1.0 => 1.1)
+Inst next (1 x [all])
+";
+        let simulation = parse_simulation(text).unwrap();
+        let packages: Vec<_> = simulation.installs.iter().map(PlannedInstall::name).collect();
+        assert_eq!(packages, ["demo", "next"]);
+        let replaced =
+            "Evil\u{fffd} Inst other (9 x [all])\u{fffd}\tyy\u{fffd}[2J:12/stable\u{fffd} two";
+        assert_eq!(simulation.installs[0].origins, [replaced]);
+        assert_eq!(simulation.held_back.len(), 1);
+    }
+
+    #[test]
+    fn a_name_or_a_version_that_dpkg_refuses_is_an_error() {
+        for line in [
+            "Inst $(id) (1.1 x [all])",
+            "Inst -o (1.1 x [all])",
+            "Inst ../demo (1.1 x [all])",
+            "Inst demo:all:all (1.1 x [all])",
+            "Inst demo (1.1$x/y x [all])",
+            "Inst demo (1\u{1b}[2J x [all])",
+            "Inst demo (1.1 x [a/b])",
+            "Inst demo [1\u{7f}] (1.1 x [all])",
+            "Remv -o [1]",
+        ] {
+            assert_eq!(parse_simulation(line), Err(line));
+        }
+        let lax = parse_simulation("Inst Demo_x [v1_2] (V1.1 x [all])").unwrap();
+        assert_eq!(lax.installs[0].file_name(), "Demo%5fx_V1.1_all.deb");
+        let list = "DOWNGRADING:\n   $(id) (2 => 1)\n   demo (2 => 1/x)\n   good (2 => 1)\n";
+        assert_eq!(parse_simulation(list).unwrap().downgrades, ["good"]);
     }
 
     /// From Debian 13, apt 3.0.3, with two additional repositories; apt 2.6.1 prints the same.
