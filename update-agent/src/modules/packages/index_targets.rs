@@ -1,5 +1,6 @@
 //! apt's package indexes, and the names of the suites that they belong to.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::parse::{replace_control_characters, split_records};
@@ -10,6 +11,9 @@ pub const FORMAT: &str = "$(REPO_URI)\t$(RELEASE)\t$(SUITE)\t$(CODENAME)\t$(LABE
 
 /// Filter of the same command that selects indexes of packages.
 pub const FILTER: &str = "Created-By: Packages";
+
+/// Replaces an origin that was found, so that the origins around it do not become one. An origin has no control characters.
+const FOUND_ORIGIN: &str = ", \0, ";
 
 /// An index of packages. Fields that its Release file does not contain are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,24 +121,27 @@ pub fn origin_codenames<'a>(origins: &[String], targets: &'a [IndexTarget]) -> B
 }
 
 /// The indexes of a version's origins, and the origins that belong to none. apt separates origins with a comma, and a label
-/// may contain commas as well.
+/// may contain commas as well, even the origin of another index. So the longest origins are searched first, and no part of
+/// the text belongs to two of them.
 fn match_targets<'a>(
     origins: &[String],
     targets: &'a [IndexTarget],
 ) -> (Vec<&'a IndexTarget>, Vec<String>) {
-    let text = format!(", {}, ", origins.join(", "));
-    let mut unknown = text.clone();
-    let mut own = Vec::new();
-    for target in targets {
-        let origin = target.origin();
+    let mut unknown = format!(", {}, ", origins.join(", "));
+    let distinct: BTreeSet<String> = targets.iter().map(IndexTarget::origin).collect();
+    let mut found: Vec<&String> = distinct.iter().filter(|origin| !origin.is_empty()).collect();
+    found.sort_by_key(|origin| Reverse(origin.len()));
+    found.retain(|origin| {
         let separated = format!(", {origin}, ");
-        if !origin.is_empty() && text.contains(&separated) {
-            unknown = unknown.replace(&separated, ", ");
-            own.push(target);
+        let is_found = unknown.contains(&separated);
+        if is_found {
+            unknown = unknown.replace(&separated, FOUND_ORIGIN);
         }
-    }
-    let unknown = unknown.split(", ").filter(|origin| !origin.is_empty());
-    (own, unknown.map(str::to_owned).collect())
+        is_found
+    });
+    let own = targets.iter().filter(|target| found.contains(&&target.origin()));
+    let unknown = unknown.split(", ").filter(|origin| !origin.is_empty() && *origin != "\0");
+    (own.collect(), unknown.map(str::to_owned).collect())
 }
 
 /// The suite of `LABEL:VERSION/SUITE`, where the first two parts are optional.
@@ -207,6 +214,20 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
             origin_suites(&origins, &targets).into_iter().collect::<Vec<_>>(),
             ["acme", "acme-code", "bookworm", "oldstable", "sid", "stable"]
         );
+    }
+
+    #[test]
+    fn a_label_that_contains_the_origin_of_another_index_does_not_match_it() {
+        let label = "x, Debian:12.15/oldstable, y";
+        let text =
+            format!("https://evil.example/\tevil\tevil-suite\tevil-code\t{label}\t$(VERSION)\n");
+        let targets = parse_targets(&format!("{TARGETS}{text}")).unwrap();
+        let origins = |origin: &str| origin.split(", ").map(str::to_owned).collect::<Vec<_>>();
+        let forged = origins(&format!("{label}:evil-suite"));
+        assert_eq!(origin_codenames(&forged, &targets), ["evil-code"].into());
+        assert!(!allows_origins(&forged, &targets, &["bookworm".to_owned()]));
+        let both = origins(&format!("Debian:12.15/oldstable, {label}:evil-suite"));
+        assert_eq!(origin_codenames(&both, &targets), ["bookworm", "evil-code"].into());
     }
 
     /// apt prints a field of several lines as it is.
