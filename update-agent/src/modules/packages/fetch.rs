@@ -135,8 +135,8 @@ impl PackagesModule {
             return Ok(());
         }
         // A downloaded file is copied, so the largest one needs its space twice.
-        let sizes = || to_fetch.iter().map(|deb| deb.size);
-        let bytes = sizes().sum::<u64>().saturating_add(sizes().max().unwrap_or(0));
+        let largest = to_fetch.iter().map(|deb| deb.size).max().unwrap_or(0);
+        let bytes = Deb::total_bytes(to_fetch.iter().copied()).saturating_add(largest);
         space::check_space(self.archives.folder(), bytes)?;
         // The check of the copies follows: it is that of downloads.
         self.archives.copy_cached(&to_fetch).map_err(storage_failure)?;

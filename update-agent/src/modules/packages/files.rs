@@ -94,6 +94,11 @@ pub struct Deb {
 }
 
 impl Deb {
+    /// Sum of the sizes in bytes. An index may state any size.
+    pub fn total_bytes<'a>(debs: impl IntoIterator<Item = &'a Self>) -> u64 {
+        debs.into_iter().fold(0, |sum, deb| deb.size.saturating_add(sum))
+    }
+
     /// The path inside the managed root.
     pub fn path(&self) -> String {
         format!("{ARCHIVES_FOLDER}/{}", self.name)

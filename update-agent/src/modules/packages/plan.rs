@@ -227,7 +227,7 @@ pub fn plan(
     let disk_bytes = disk_growth(observed, &installed);
     let mut draft = Draft {
         plan: UpdatePlan {
-            download_bytes: observed.debs.iter().map(|deb| download_bytes(deb, observed)).sum(),
+            download_bytes: download_bytes(observed),
             disk_bytes,
             reboot_expected: expects_reboot(&changes, &observed.reboot_requesters),
             reboot: spec.rules.reboot,
@@ -324,8 +324,9 @@ fn find_deb<'a>(install: &PlannedInstall, debs: &'a [Deb]) -> Option<&'a Deb> {
 }
 
 /// Bytes to download for a file.
-fn download_bytes(deb: &Deb, observed: &PackageObservation) -> u64 {
-    if observed.cached_files.contains(&deb.name) { 0 } else { deb.size }
+fn download_bytes(observed: &PackageObservation) -> u64 {
+    let is_missing = |deb: &&Deb| !observed.cached_files.contains(&deb.name);
+    Deb::total_bytes(observed.debs.iter().filter(is_missing))
 }
 
 fn removal_items(installed: &InstalledPackages<'_>, removals: &[String]) -> Vec<StepItem> {

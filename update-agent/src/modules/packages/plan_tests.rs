@@ -277,6 +277,18 @@ fn a_version_that_only_the_rules_or_the_space_exclude_is_held_back_with_this_cau
     }
 }
 
+/// apt reads a size that is too large as the largest number.
+#[test]
+fn sizes_that_a_repository_invents_do_not_overflow() {
+    let spec = PackageSpec::new(PackageMode::Latest);
+    let mut observed = small_model().observe(&spec);
+    let deb = Deb { size: u64::MAX, ..observed.debs[0].clone() };
+    observed.debs = vec![deb.clone(), deb];
+    let draft = plan(&spec, &observed).unwrap();
+    assert_eq!(draft.plan.download_bytes, u64::MAX);
+    assert_eq!(draft.plan.disk_bytes, i64::MAX - 4);
+}
+
 #[test]
 fn removals_are_planned_and_free_disk_space() {
     let mut spec = exactly("pa", Some("2"));
