@@ -26,8 +26,8 @@ pub struct IndexTarget {
     pub suite: String,
     /// Codename in the Release file, for example `bookworm-security`.
     pub codename: String,
-    label: String,
-    version: String,
+    pub(super) label: String,
+    pub(super) version: String,
 }
 
 impl IndexTarget {
@@ -80,16 +80,18 @@ pub fn parse_targets(text: &str) -> Result<Vec<IndexTarget>, &str> {
                 return Err(record);
             };
             let (label, version) = rest.rsplit_once('\t').ok_or(record)?;
+            let mut names = FORMAT.split('\t');
             let [uri, release, suite, codename, label, version] =
-                [uri, release, suite, codename, label, version].map(field_value);
+                [uri, release, suite, codename, label, version]
+                    .map(|field| field_value(names.next(), field));
             Ok(IndexTarget { uri, release, suite, codename, label, version })
         })
         .collect()
 }
 
 /// The value of a field. apt prints the name of the field if it has no value.
-fn field_value(field: &str) -> String {
-    if field.starts_with("$(") { String::new() } else { replace_control_characters(field) }
+fn field_value(name: Option<&str>, field: &str) -> String {
+    if name == Some(field) { String::new() } else { replace_control_characters(field) }
 }
 
 /// The suites and codenames of a version's origins.
@@ -107,10 +109,13 @@ pub fn origin_labels(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<St
     own.into_iter().filter_map(IndexTarget::label).map(str::to_owned).collect()
 }
 
-/// Whether the owner allows a source of a version. Only the names in the sources count.
+/// Whether the owner allows a source of a version. Only the names in the sources count, and only if all origins are known: an
+/// unknown label may contain the origin of an allowed source.
 pub fn allows_origins(origins: &[String], targets: &[IndexTarget], suites: &[String]) -> bool {
-    let (own, _) = match_targets(origins, targets);
-    suites.is_empty() || own.iter().any(|target| target.source_suite().is_allowed(suites))
+    let (own, unknown) = match_targets(origins, targets);
+    let is_allowed = |target: &&IndexTarget| target.source_suite().is_allowed(suites);
+    let is_file = |origin: &String| matches!(origin.as_str(), "local-deb" | "now");
+    suites.is_empty() || (own.iter().any(is_allowed) && unknown.iter().all(is_file))
 }
 
 /// The known codenames of a version's origins.
@@ -134,7 +139,8 @@ fn match_targets<'a>(
     found.retain(|origin| {
         let separated = format!(", {origin}, ");
         let is_found = unknown.contains(&separated);
-        if is_found {
+        // Two equal origins share a separator, so the second one is found in another pass.
+        while unknown.contains(&separated) {
             unknown = unknown.replace(&separated, FOUND_ORIGIN);
         }
         is_found
@@ -225,7 +231,11 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
         let origins = |origin: &str| origin.split(", ").map(str::to_owned).collect::<Vec<_>>();
         let forged = origins(&format!("{label}:evil-suite"));
         assert_eq!(origin_codenames(&forged, &targets), ["evil-code"].into());
-        assert!(!allows_origins(&forged, &targets, &["bookworm".to_owned()]));
+        let allowed = ["bookworm".to_owned()];
+        assert!(!allows_origins(&forged, &targets, &allowed));
+        assert!(!allows_origins(&forged, &targets[..5], &allowed), "an unknown index");
+        let twice = origins("Debian:12.15/oldstable, Debian:12.15/oldstable, now");
+        assert!(allows_origins(&twice, &targets, &allowed));
         let both = origins(&format!("Debian:12.15/oldstable, {label}:evil-suite"));
         assert_eq!(origin_codenames(&both, &targets), ["bookworm", "evil-code"].into());
     }

@@ -303,7 +303,9 @@ fn parse_install(rest: &str) -> Option<PlannedInstall> {
         _ => rest,
     };
     let (origins, architecture) = rest.strip_suffix("])")?.rsplit_once('[')?;
-    let origins = origins.trim().split(", ").filter(|part| !part.is_empty());
+    // All parts, also empty ones: joined again they are the text that apt printed.
+    let origins = origins.strip_suffix(' ').unwrap_or(origins);
+    let parts = origins.split(", ").filter(|_| !origins.is_empty());
     let is_valid = is_package_name(package)
         && is_version(after)
         && is_package_name(architecture)
@@ -313,7 +315,7 @@ fn parse_install(rest: &str) -> Option<PlannedInstall> {
         before,
         after: after.to_owned(),
         architecture: architecture.to_owned(),
-        origins: origins.map(replace_control_characters).collect(),
+        origins: parts.map(replace_control_characters).collect(),
     })
 }
 

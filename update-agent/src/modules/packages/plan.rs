@@ -227,7 +227,7 @@ pub fn plan(
     let disk_bytes = disk_growth(observed, &installed);
     let mut draft = Draft {
         plan: UpdatePlan {
-            download_bytes: download_bytes(observed),
+            download_bytes: Deb::total_bytes(files_to_download(&observed.debs, observed)),
             disk_bytes,
             reboot_expected: expects_reboot(&changes, &observed.reboot_requesters),
             reboot: spec.rules.reboot,
@@ -304,8 +304,10 @@ fn install_items(observed: &PackageObservation) -> Vec<StepItem> {
             before: install.before.clone(),
             after: Some(install.after.clone()),
             suite: origin_suite(install, &observed.targets),
-            download_bytes: find_deb(install, &observed.debs)
-                .map_or(0, |deb| download_bytes(deb, observed)),
+            download_bytes: Deb::total_bytes(files_to_download(
+                find_deb(install, &observed.debs),
+                observed,
+            )),
         },
     };
     observed.simulation.installs.iter().map(item).collect()
@@ -323,10 +325,12 @@ fn find_deb<'a>(install: &PlannedInstall, debs: &'a [Deb]) -> Option<&'a Deb> {
     debs.iter().find(|deb| deb.apt_argument == order)
 }
 
-/// Bytes to download for a file.
-fn download_bytes(observed: &PackageObservation) -> u64 {
-    let is_missing = |deb: &&Deb| !observed.cached_files.contains(&deb.name);
-    Deb::total_bytes(observed.debs.iter().filter(is_missing))
+/// The files that are not in the cache of apt.
+fn files_to_download<'a>(
+    debs: impl IntoIterator<Item = &'a Deb>,
+    observed: &PackageObservation,
+) -> impl Iterator<Item = &'a Deb> {
+    debs.into_iter().filter(|deb| !observed.cached_files.contains(&deb.name))
 }
 
 fn removal_items(installed: &InstalledPackages<'_>, removals: &[String]) -> Vec<StepItem> {
