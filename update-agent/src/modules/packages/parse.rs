@@ -345,8 +345,9 @@ fn parse_uri(line: &str) -> Option<FileDownload> {
     let name = fields.next()?;
     let size = fields.next()?.parse().ok()?;
     let digest = Digest::parse(fields.next()?)?;
+    let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
     let plain =
-        name.strip_suffix(".deb").is_some() && !name.starts_with('.') && !name.contains('/');
+        name.strip_suffix(".deb").is_some() && !name.starts_with('.') && name.bytes().all(is_part);
     plain.then(|| FileDownload { uri: uri.to_owned(), name: name.to_owned(), size, digest })
 }
 

@@ -338,7 +338,8 @@ fn filter_stanza(lines: &[&str], keep: &SuitePredicate<'_>) -> Option<String> {
             line
         } else {
             let (name, value) = line.split_once(':')?;
-            field = name.to_ascii_lowercase();
+            // apt accepts a blank before the colon.
+            field = name.trim().to_ascii_lowercase();
             value
         };
         match field.as_str() {
@@ -352,7 +353,8 @@ fn filter_stanza(lines: &[&str], keep: &SuitePredicate<'_>) -> Option<String> {
         others.push_str(line);
         others.push('\n');
     }
-    suites.retain(|suite| keep(&uris, suite));
+    // Without a URI, nothing would be checked.
+    suites.retain(|suite| !uris.is_empty() && keep(&uris, suite));
     (!suites.is_empty()).then(|| format!("{others}Suites: {}\n", suites.join(" ")))
 }
 
@@ -485,6 +487,12 @@ Suites: any
         assert!(left.contains("Suites: stable-security other\n"), "{left}");
         assert!(left.contains("\n\nTypes: deb\nURIs: http://other.example/\nSuites: any\n"));
         assert_eq!(filter_text("a.sources", text, &["nowhere"], false), "");
+        assert_eq!(filter_text("a.sources", "Suites: stable\n", &["stable"], false), "");
+        let blank = "URIs: http://deb.example/debian\nSuites: stable\nSuites : other\n";
+        assert_eq!(
+            filter_text("a.sources", blank, &["stable"], false),
+            "URIs: http://deb.example/debian\nSuites: stable\n"
+        );
     }
 
     #[test]
