@@ -165,9 +165,10 @@ test-upgrade: tools ## migrate 1,000,000 runs with 10,000,000 events while nodes
 	  $(step) test-upgrade cargo test --locked -p evenkeel-tests --test servers -- --nocapture upgrade::
 
 .PHONY: test-fuzz
-test-fuzz: tools ## feed mutated inputs to each parser of untrusted documents for a minute (SECONDS=n)
+test-fuzz: tools ## feed mutated inputs to each parser of untrusted documents and outputs for a minute (SECONDS=n)
 	@SHOW=1 EVENKEEL_FUZZ_SECONDS=$(or $(SECONDS),60) \
-	  $(step) test-fuzz cargo nextest run --profile long --locked -p evenkeel-domain -p evenkeel-registry -E 'binary(fuzz) or test(/^fuzz::/)'
+	  $(step) test-fuzz cargo nextest run --profile long --locked -p evenkeel-domain -p evenkeel-registry \
+	  -p evenkeel-update-agent -E 'binary(fuzz) or test(/(^|::)fuzz::/)'
 
 .PHONY: test-random
 test-random: tools ## 10,400 random attempts to reach another project, and 120,000 random windows compared with a watched clock

@@ -15,6 +15,9 @@ pub mod config;
 pub mod durable;
 pub mod engine;
 pub mod facts;
+#[cfg(test)]
+#[path = "../../domain/tests/fuzz/driver.rs"]
+mod fuzz_driver;
 pub mod gate;
 pub mod grants;
 #[cfg(feature = "halt-points")]

@@ -1,7 +1,5 @@
 //! The fuzz loop, and the generator of texts that are nearly valid.
 
-#![expect(clippy::print_stdout, reason = "a test prints how to reproduce a failure")]
-
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;

@@ -3,6 +3,7 @@
 //! Every input is made from a seed that is printed on a failure; `EVENKEEL_FUZZ_SEED=<number>` begins with it.
 
 mod cron;
+#[cfg(test)]
 mod driver;
 mod eim;
 mod filter;

@@ -4,5 +4,6 @@
 //! it.
 
 mod documents;
+#[cfg(test)]
 #[path = "../../../domain/tests/fuzz/driver.rs"]
 mod driver;

@@ -21,6 +21,8 @@ mod dpkg;
 mod dpkg_lock;
 mod fetch;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod held_back;
 mod independent_groups;
 mod index_targets;

@@ -24,11 +24,11 @@ const PROPERTIES: &str =
     "--property=Id,LoadState,ActiveState,Result,UnitFileState,TriggeredBy,Transient";
 
 /// Properties of a unit by name.
-type UnitProperties = BTreeMap<String, String>;
+pub(super) type UnitProperties = BTreeMap<String, String>;
 
 /// Condition of a service that was active before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum ServiceCondition {
+pub(super) enum ServiceCondition {
     /// Running, or stopped for a good reason.
     Healthy,
     /// Starting or stopping.
@@ -153,14 +153,14 @@ impl PackageTools {
 }
 
 /// Parses the unit names of `systemctl list-units --plain --no-legend`.
-fn parse_units(text: &str) -> BTreeSet<String> {
+pub(super) fn parse_units(text: &str) -> BTreeSet<String> {
     let names = text.lines().filter_map(|line| line.split_whitespace().next());
     let services = names.filter(|name| name.strip_suffix(".service").is_some());
     services.map(str::to_owned).collect()
 }
 
 /// Parses the output of `systemctl show`: `NAME=VALUE` lines, with an empty line between units.
-fn parse_properties(text: &str) -> Vec<UnitProperties> {
+pub(super) fn parse_properties(text: &str) -> Vec<UnitProperties> {
     let paragraphs = text.split("\n\n").filter(|text| !text.trim().is_empty());
     let unit = |paragraph: &str| {
         let lines = paragraph.lines().filter_map(|line| line.split_once('='));
@@ -170,7 +170,7 @@ fn parse_properties(text: &str) -> Vec<UnitProperties> {
 }
 
 /// The condition of a unit that was active. A unit that ended successfully and is started on demand is healthy.
-fn unit_condition(unit: &UnitProperties) -> ServiceCondition {
+pub(super) fn unit_condition(unit: &UnitProperties) -> ServiceCondition {
     let property = |name: &str| unit.get(name).map_or("", String::as_str);
     if property("LoadState") != "loaded" {
         return ServiceCondition::Healthy;

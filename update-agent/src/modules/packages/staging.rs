@@ -111,7 +111,7 @@ fn remove(path: &Path) -> Result<(), FileError> {
 }
 
 /// User and group ID of a user in passwd(5).
-fn find_user(passwd: &str, name: &str) -> Option<(u32, u32)> {
+pub(super) fn find_user(passwd: &str, name: &str) -> Option<(u32, u32)> {
     passwd.lines().find_map(|line| {
         let fields: Vec<_> = line.split(':').collect();
         let [user, _, id, group, ..] = fields[..] else {
