@@ -141,6 +141,12 @@ pub fn reboot_required(paths: &AgentPaths) -> io::Result<(bool, Vec<String>)> {
     Ok((required, by))
 }
 
+/// Reads a text of the kernel or of another program. Users choose some of the names in it, so invalid
+/// UTF-8 is replaced and is no error.
+pub fn read_lossy(path: &Path) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// The first line of a file, if it is not empty.
 pub fn first_line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
+use crate::os;
+
 /// Limits of what is read of one process, and of what is reported.
 const MAX_MAP_BYTES: u64 = 4 << 20;
 const MAX_PROCESSES: usize = 10_000;
@@ -71,7 +73,7 @@ fn is_process(path: &Path, id: u32) -> bool {
 /// The service of this system that a process belongs to; [`MANAGER_UNIT`] for process 1. Services in
 /// containers and machines have packages of their own.
 fn service_of_process(process: &Path) -> Option<String> {
-    let text = fs::read_to_string(process.join("cgroup")).ok()?;
+    let text = os::read_lossy(&process.join("cgroup")).ok()?;
     // `0::/path`, or with cgroup v1 `1:name=systemd:/path`.
     let path = text.lines().find_map(|line| {
         line.strip_prefix("0::").or(line.split_once(":name=systemd:").map(|(_, path)| path))
@@ -216,5 +218,11 @@ mod tests {
         write_process(proc.path(), "1", "0::/x.service\n", &maps);
         let services = find_services(proc.path(), 0);
         assert_eq!(services[0].files, ["/opt/a b (c)", "/opt/\u{fffd}"]);
+        // Users choose the names of their own control groups.
+        let maps = map_line("r-xp", "/usr/lib/x.so (deleted)");
+        write_process(proc.path(), "2", "", maps.as_bytes());
+        let cgroup = b"0::/user.slice/user@1000.service/\xff\n";
+        fs::write(proc.path().join("2/cgroup"), cgroup).unwrap();
+        assert_eq!(find_services(proc.path())[0].name, "user@1000.service");
     }
 }

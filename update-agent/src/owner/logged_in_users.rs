@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::os;
+
 /// logind's folder of sessions. Without logind it does not exist, and no user counts as logged in.
 pub const SESSIONS_FOLDER: &str = "/run/systemd/sessions";
 
@@ -18,7 +20,7 @@ pub fn is_user_logged_in(sessions: &Path) -> bool {
         .filter_map(Result::ok)
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     files
-        .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+        .filter_map(|entry| os::read_lossy(&entry.path()).ok())
         .any(|session| is_user_session(&session))
 }
 
@@ -50,6 +52,13 @@ mod tests {
                        IS_DISPLAY=0\nSTATE=active\nREMOTE=1\nTYPE=tty\nCLASS=user\n";
         assert!(is_logged_in_with(&[("1", session)]));
         assert!(is_logged_in_with(&[("c2", "CLASS=user-early\nSTATE=online\n")]));
+    }
+
+    #[test]
+    fn a_session_with_a_text_that_is_not_utf8_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("1"), b"DESKTOP=\xff\nSTATE=active\nCLASS=user\n").unwrap();
+        assert!(is_user_logged_in(folder.path()));
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::os;
+
 /// Programs that end in an orderly way when the programs that they wait for have ended.
 const ORDERLY_PROGRAMS: [&str; 1] = ["dpkg"];
 
@@ -48,7 +50,8 @@ fn list_session(leader: Pid) -> Vec<Process> {
     };
     let processes = entries.flatten().filter_map(|entry| {
         let id: i32 = entry.file_name().to_str()?.parse().ok()?;
-        parse_stat(id, &fs::read_to_string(entry.path().join("stat")).ok()?)
+        // The kernel cuts a name after 15 bytes, also inside of a character.
+        parse_stat(id, &os::read_lossy(&entry.path().join("stat")).ok()?)
     });
     processes.filter(|process| process.session == leader.as_raw_pid()).collect()
 }

@@ -57,6 +57,19 @@ async fn a_change_ends_by_itself_after_its_scripts_are_killed_at_its_deadline() 
 }
 
 #[tokio::test]
+async fn a_script_with_a_name_that_is_not_utf8_is_killed_at_the_deadline() {
+    let runner = HostRunner::new(Path::new("/"));
+    let script = r#"echo begun; perl -e '$0 = "\xff"; sleep 1000'; echo ended"#;
+    let command =
+        Command::new("sh", Duration::from_secs(1)).with_arguments(["-c", script]).for_change();
+    let begun = std::time::Instant::now();
+    let error = runner.run(&command).await.unwrap_err();
+    assert!(begun.elapsed() < TEST_TIMEOUT, "it waited for the program");
+    let RunError::Deadline { output, .. } = error else { panic!("{error}") };
+    assert!(output.ends_with("ended\n"), "{output}");
+}
+
+#[tokio::test]
 async fn an_uninterruptible_change_continues_after_its_deadline() {
     let folder = tempfile::tempdir().unwrap();
     let [gate, done] = ["gate", "done"].map(|name| folder.path().join(name));

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::slots::RawImage;
 use crate::model::{Failure, FailureKind, Sha256};
+use crate::os;
 
 /// Bytes that are read or written at once, and between two checks of the stop token.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
@@ -335,7 +336,7 @@ fn retry_while_busy<T>(
 fn describe_holders(device: u64) -> String {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let numbers = format!("{major}:{minor}");
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = os::read_lossy(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let holders = fs::read_dir(format!("/sys/dev/block/{numbers}/holders"));
     let holders = holders.into_iter().flatten().flatten();
     let holders: Vec<_> =

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::modules::image::device::disk_folder;
 use crate::modules::image::slots::Slot;
+use crate::os;
 
 /// Maximum number of mapped devices between a file system and its disk, for example encryption on
 /// top of a logical volume.
@@ -26,7 +27,7 @@ pub struct MountEntry {
 
 /// Reads all mounts, oldest first. Lines that cannot be parsed are skipped.
 pub fn read_mounts(mountinfo: &Path) -> io::Result<Vec<MountEntry>> {
-    let text = fs::read_to_string(mountinfo)?;
+    let text = os::read_lossy(mountinfo)?;
     Ok(text.lines().filter_map(parse_mount).collect())
 }
 
@@ -202,6 +203,16 @@ mod tests {
         assert!(root.mount_point == Path::new("/") && root.read_only);
         let late = find_mount(&mounts, Path::new("/boot")).unwrap();
         assert!(late.read_only, "the file system itself became read-only");
+    }
+
+    /// Users may mount file systems of their own in their folders.
+    #[test]
+    fn a_mount_point_that_is_not_utf8_hides_no_other_mount() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mountinfo");
+        let line = b"26 22 0:40 / /home/ada/\xff rw - fuse.x x rw\n";
+        fs::write(&file, [&line[..], MOUNTINFO_LINES.as_bytes()].concat()).unwrap();
+        assert_eq!(read_mounts(&file).unwrap()[1..], test_mounts());
     }
 
     #[test]
