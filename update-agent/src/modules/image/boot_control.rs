@@ -12,6 +12,8 @@ mod entries;
 #[cfg(test)]
 mod fake;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod hard_link;
 mod mounts;
 mod rauc;
