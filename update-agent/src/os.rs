@@ -200,3 +200,28 @@ mod tests {
         assert!(reboot_required(&paths).unwrap().0, "the file still counts");
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn any_quoted_value_is_read_as_it_was_written() {
+        let samples = [
+            "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\n# ID=no\n\nID=debian\n",
+            "IMAGE_ID='a\\'b'\nIMAGE_VERSION=\\\n",
+        ];
+        fuzz("os-release", |rng| {
+            let release = OsRelease::parse(&text(rng, &samples, "\n\r=\"'\\# $`\u{0}"));
+            let fields =
+                [&release.id, &release.version_id, &release.pretty_name, &release.image_id];
+            assert!(fields.iter().all(|field| !field.contains('\n')), "{release:?}");
+
+            let value = text(rng, &samples, "\"'\\=\r \u{e9}").replace('\n', " ");
+            let escaped = value.replace('\\', "\\\\").replace('"', "\\\"");
+            let again = OsRelease::parse(&format!("NAME=x\nID=\"{escaped}\"\n"));
+            assert_eq!(again.id, value);
+        });
+    }
+}

@@ -3,6 +3,8 @@
 //! The file is read again for each decision. While it is unreadable or invalid, or could have been
 //! written by another user, everything that it could limit is refused.
 
+#[cfg(test)]
+mod fuzz;
 mod hours;
 mod key_block;
 mod key_expiry;

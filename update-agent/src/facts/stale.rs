@@ -226,3 +226,27 @@ mod tests {
         assert_eq!(find_services(proc.path())[0].name, "user@1000.service");
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn maps_are_parsed_as_the_kernel_prints_them() {
+        let samples = [
+            "7f12a4c00000-7f12a4c28000 r-xp 00028000 fe:01 1234567      /usr/lib/x.so (deleted)",
+            "7f12a4c00000-7f12a4c28000 rwxp 0 00:00 0 (deleted)",
+        ];
+        fuzz("/proc/PID/maps", |rng| {
+            let line = text(rng, &samples, " -/()\trwxp0123456789\u{e9}");
+            let Some(path) = parse_replaced_code(line.as_bytes()) else {
+                return;
+            };
+            assert!(CODE_PREFIXES.iter().any(|prefix| path.starts_with(prefix)));
+            let start: &[u8] = b"7f12a4c00000-7f12a4c28000 r-xp 00028000 fe:01 1234567      ";
+            let line = [start, path, b" (deleted)"].concat();
+            assert_eq!(parse_replaced_code(&line), Some(path));
+        });
+    }
+}

@@ -100,3 +100,27 @@ mod tests {
         check_answer("Oops").await.unwrap();
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+    use crate::hooks::fake::FakeRunner;
+
+    #[test]
+    fn any_answer_of_logind_is_a_lock_or_none() {
+        let samples = [
+            r#"{"type":"a(ssssuu)","data":[[["sleep","NetworkManager","x","delay",0,312],
+                ["shutdown:sleep","backup","writing\u001b[2J\nto tape","block",0,7]]]}"#,
+            r#"{"type":"a(ssssuu)","data":[[]]}"#,
+        ];
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        fuzz("inhibitors", |rng| {
+            let answer = text(rng, &samples, "{}[]\",:\\u0001nblockshutdown 0123456789\u{1b}");
+            let runner = FakeRunner::default().returns("busctl", 0, &answer);
+            if let Err(reason) = runtime.block_on(check_logind_locks(&runner)) {
+                assert!(!reason.contains(char::is_control) && reason.len() < 1_000, "{reason:?}");
+            }
+        });
+    }
+}

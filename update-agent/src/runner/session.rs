@@ -77,3 +77,22 @@ mod tests {
         assert_eq!(parse_stat(12, ""), None);
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn processes_are_parsed_as_the_kernel_prints_them() {
+        let samples = ["12 (dpkg) S 1 33 34 0 -1\n", "12 (a) (b) S 1 33 -34 0\n", "7 (x\n) S"];
+        fuzz("/proc/PID/stat", |rng| {
+            let stat = text(rng, &samples, " ()\n-0123456789S\u{fffd}");
+            let Some(process) = parse_stat(12, &stat) else {
+                return;
+            };
+            let line = format!("12 ({}) S 1 33 {} 0 -1\n", process.name, process.session);
+            assert_eq!(parse_stat(12, &line), Some(process));
+        });
+    }
+}

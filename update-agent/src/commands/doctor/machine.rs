@@ -168,3 +168,25 @@ mod tests {
         assert!(free_bytes(Path::new("/")).is_some());
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::commands::doctor::CheckOutcome;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn only_an_active_unit_passes() {
+        let samples = [
+            "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nWatchdogUSec=10min\n",
+            "LoadState=not-found\nActiveState=inactive\nUnitFileState=\nWatchdogUSec=0\n",
+        ];
+        fuzz("systemctl show of the agent", |rng| {
+            let properties = text(rng, &samples, "\n=\r\u{0} LoadStateActive");
+            if check_unit(&properties).outcome != CheckOutcome::Failed {
+                let has_line = |line: &str| properties.lines().any(|one| one == line);
+                assert!(has_line("LoadState=loaded") && has_line("ActiveState=active"));
+            }
+        });
+    }
+}

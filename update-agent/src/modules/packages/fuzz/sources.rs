@@ -80,7 +80,7 @@ fn lists_have_only_allowed_lines() {
 }
 
 #[test]
-fn broken_sources_leave_out_nothing_else() {
+fn broken_sources_are_left_out_or_all_stay() {
     fuzz("broken sources", |rng| {
         let sources = [
             SourceFile::new("a.sources", &text(rng, STANZAS, LETTERS)),
