@@ -35,8 +35,8 @@ fn armored_keys_are_found_or_refused() {
         }
         // As a field of a source.
         let lines = block.lines().map(|line| if line.is_empty() { "." } else { line });
-        let field: String = lines.map(|line| format!(" {line}\n")).collect();
-        assert_eq!(armored_fingerprints(&field), found);
+        let field: Vec<_> = lines.map(|line| format!(" {line}\n")).collect();
+        assert_eq!(armored_fingerprints(&field.concat()), found);
     });
 }
 
@@ -75,7 +75,7 @@ fn a_source_is_used_only_with_the_key_of_the_machine_and_in_allowed_suites() {
     let limits = OwnerLimits { suites: vec!["https://x/ stable".into()], ..OwnerLimits::default() };
     let inline = |key: &str| {
         let lines = key.lines().map(|line| if line.is_empty() { "." } else { line });
-        lines.map(|line| format!("\n {line}")).collect::<String>()
+        lines.map(|line| format!("\n {line}")).collect::<Vec<_>>().concat()
     };
     let stanzas = [KEY_FILE.to_owned(), format!("{fingerprint}!"), inline(&key), inline(&foreign)]
         .map(|key| format!("Types: deb\nURIs: https://x\n# x\nsuites: stable\nSigned-By: {key}\n"));

@@ -28,8 +28,8 @@ fn units_are_names_of_services() {
             assert!(unit.strip_suffix(".service").is_some(), "{unit:?}");
             assert!(!unit.contains(char::is_whitespace), "{unit:?}");
         }
-        let lines: String = units.iter().map(|unit| format!("{unit} loaded\n")).collect();
-        assert_eq!(parse_units(&lines), units);
+        let lines: Vec<_> = units.iter().map(|unit| format!("{unit} loaded\n")).collect();
+        assert_eq!(parse_units(&lines.concat()), units);
     });
 }
 
@@ -50,5 +50,6 @@ fn properties_are_parsed_as_they_are_printed() {
 }
 
 fn print_unit(unit: &UnitProperties) -> String {
-    unit.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+    let lines: Vec<_> = unit.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    lines.concat()
 }
