@@ -51,13 +51,17 @@ pub fn find_services(proc: &Path, agent: u32) -> Vec<StaleService> {
         }
         let replaced = replaced_files(&process);
         if !replaced.is_empty() {
-            files_by_service.entry(unit).or_default().extend(replaced);
+            let files = files_by_service.entry(unit).or_default();
+            files.extend(replaced);
+            // Users can map any number of files in processes of their own.
+            while files.len() > MAX_FILES {
+                files.pop_last();
+            }
         }
     }
-    let services = files_by_service.into_iter().map(|(name, files)| StaleService {
-        name,
-        files: files.into_iter().take(MAX_FILES).collect(),
-    });
+    let services = files_by_service
+        .into_iter()
+        .map(|(name, files)| StaleService { name, files: files.into_iter().collect() });
     services.take(MAX_SERVICES).collect()
 }
 
@@ -207,6 +211,21 @@ mod tests {
         }
         assert_eq!(find_services(path, 0), []);
         assert_eq!(find_services(&path.join("nowhere"), 0), []);
+    }
+
+    #[test]
+    fn of_many_files_the_first_ones_are_reported() {
+        let proc = tempfile::tempdir().unwrap();
+        for process in [1, 2] {
+            let lines =
+                (0..20).map(|n| map_line("r-xp", &format!("/opt/{n:02}-{process} (deleted)")));
+            let maps = lines.collect::<Vec<_>>().concat();
+            let id = process.to_string();
+            write_process(proc.path(), &id, "0::/user.slice/user@1000.service\n", maps.as_bytes());
+        }
+        let services = find_services(proc.path());
+        assert_eq!(services[0].files.len(), MAX_FILES);
+        assert_eq!((&*services[0].files[0], &*services[0].files[15]), ("/opt/00-1", "/opt/07-2"));
     }
 
     #[test]
