@@ -139,7 +139,7 @@ impl Benchmark {
             Self::Agent(args) => agent::run(&args).await,
             Self::Message(args) => message::run(&args).await,
             Self::Rest(args) => rest::run(&args).await,
-            Self::Fleet(args) => fleet::run(&args).await,
+            Self::Fleet(args) => Box::pin(fleet::run(&args)).await,
             Self::Fairness(args) => fairness::run(&args).await,
             Self::Os(args) => os::run(&args).await,
         }

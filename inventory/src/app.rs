@@ -215,16 +215,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn callers_take_turns_with_expensive_lists() {
-        let lists = Arc::new(ExpensiveListLimiter::new(1));
+        let lists = ExpensiveListLimiter::new(1);
         let first = lists.acquire("one").await.expect("a permit");
         assert!(lists.acquire("two").await.is_none(), "after the timeout");
-        let [again, other] = ["one", "two"].map(|caller| {
-            let lists = Arc::clone(&lists);
-            tokio::spawn(async move { lists.acquire(caller).await.is_some() })
-        });
-        drop(first);
-        assert!(again.await.expect("no panic"));
-        assert!(other.await.expect("no panic"));
+        let take_turn = async |caller| lists.acquire(caller).await.is_some();
+        let release = async { drop(first) };
+        let (again, other, ()) = tokio::join!(take_turn("one"), take_turn("two"), release);
+        assert!(again && other);
     }
 
     #[tokio::test(start_paused = true)]

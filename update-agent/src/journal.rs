@@ -423,14 +423,14 @@ impl Journal for FileJournal {
         };
         match parse_entry(&content) {
             Ok(entry) => Ok(Some(entry)),
-            Err(why) => match parse_partial_entry(&content, &why) {
-                // The file stays until the end of the attempt is written.
-                Some(partial) => Ok(Some(partial)),
-                None => {
+            Err(why) => {
+                let partial = parse_partial_entry(&content, &why);
+                if partial.is_none() {
                     self.quarantine(&why)?;
-                    Ok(None)
                 }
-            },
+                // The file of a partial entry stays until the end of the attempt is written.
+                Ok(partial)
+            }
         }
     }
 

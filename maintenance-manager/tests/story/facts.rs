@@ -2,6 +2,7 @@
 
 use evenkeel_domain::condition::ConditionKind;
 use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
+use evenkeel_kit::Clock as _;
 use evenkeel_maintenance_manager::MaintenanceManager;
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::decision::Act;

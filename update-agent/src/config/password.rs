@@ -17,8 +17,8 @@ pub fn check_password_file(file: Option<&Path>) -> Result<(), String> {
     let Ok(metadata) = fs::metadata(file) else {
         return Ok(());
     };
-    let is_private = metadata.mode() & 0o077 == 0;
-    if is_private || !has_password(file) {
+    let shared_bits = metadata.mode() & 0o077;
+    if shared_bits == 0 || !has_password(file) {
         return Ok(());
     }
     let file = file.display();

@@ -223,7 +223,7 @@ mod tests {
             let id = process.to_string();
             write_process(proc.path(), &id, "0::/user.slice/user@1000.service\n", maps.as_bytes());
         }
-        let services = find_services(proc.path());
+        let services = find_services(proc.path(), 0);
         assert_eq!(services[0].files.len(), MAX_FILES);
         assert_eq!((&*services[0].files[0], &*services[0].files[15]), ("/opt/00-1", "/opt/07-2"));
     }
@@ -242,7 +242,7 @@ mod tests {
         write_process(proc.path(), "2", "", maps.as_bytes());
         let cgroup = b"0::/user.slice/user@1000.service/\xff\n";
         fs::write(proc.path().join("2/cgroup"), cgroup).unwrap();
-        assert_eq!(find_services(proc.path())[0].name, "user@1000.service");
+        assert_eq!(find_services(proc.path(), 0)[0].name, "user@1000.service");
     }
 }
 

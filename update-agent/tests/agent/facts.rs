@@ -1,5 +1,6 @@
 //! Which facts the agent reports, and how often.
 
+use evenkeel_kit::Clock as _;
 use evenkeel_update_agent::facts::{Facts, HeldBackCause};
 
 use crate::support::node::TestNode;

@@ -99,12 +99,12 @@ fn parse_available(text: &str, native: &str, providers: &mut ProviderIndex) {
 }
 
 /// Adds a package for each name in its field `Provides`: `NAME (= VERSION), NAME:any, …`.
-fn add_provider(providers: &mut ProviderIndex, package: &str, provides: &str) {
+fn add_provider(index: &mut ProviderIndex, package: &str, provides: &str) {
     let names = provides
         .split(',')
         .filter_map(|one| one.split([' ', '(', ':']).find(|name| !name.is_empty()));
     for name in names {
-        providers.entry(name.to_owned()).or_default().insert(package.to_owned());
+        index.entry(name.to_owned()).or_default().insert(package.to_owned());
     }
 }
 
@@ -148,5 +148,27 @@ mod tests {
             found,
             ["libx-abi-2: libx:i386", "mail-transport-agent: exim4 nullmailer", "smtp: exim4"]
         );
+    }
+}
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn provided_names_are_single_words() {
+        let samples = [
+            "exim4\tall\tinstalled\tmail-transport-agent, smtp (= 1.0)\nlibx\ti386\tinstalled\tlibx-abi-2:any\n",
+            "Package: nullmailer\nArchitecture: amd64\nProvides: mail-transport-agent, x (= 1)\n\nPackage: other\n",
+        ];
+        fuzz("Provides", |rng| {
+            let output = text(rng, &samples, " \n\t,:()=.-0123456789ab");
+            let mut providers = ProviderIndex::new();
+            parse_installed(&output, "amd64", &mut providers);
+            parse_available(&output, "amd64", &mut providers);
+            assert!(providers.keys().all(|name| !name.contains([' ', '(', ':', ',', '\n'])));
+            assert!(providers.values().all(|packages| !packages.is_empty()));
+        });
     }
 }

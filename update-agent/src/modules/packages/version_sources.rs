@@ -138,3 +138,28 @@ N: Unable to locate package nothing
         assert_eq!(parse_version_sources("a | 1 |\n||\n | | Packages\n"), []);
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn sources_of_versions_have_no_blanks() {
+        let samples = [
+            "   openssl | 3.0.17-1~deb12u2 | http://deb.debian.org/debian-security bookworm-security/main amd64 Packages\n\
+             libc6:i386 | 2.28 | http://deb.debian.org/debian buster/updates/main i386 Packages\n",
+            "      tool |          1 | https://flat.example ./ Packages\nN: Unable to locate package x\n",
+        ];
+        fuzz("apt-cache madison", |rng| {
+            let output = text(rng, &samples, " |\n\t/:.-0123456789aP\u{1b}");
+            let sources = parse_version_sources(&output);
+            assert!(sources.len() <= output.lines().count());
+            for source in sources {
+                let is_blank = |letter: char| letter.is_ascii_whitespace();
+                assert!(!source.uri.contains(is_blank) && !source.release.contains(is_blank));
+                assert!(!source.name.contains([':', '\n', '|']), "{source:?}");
+            }
+        });
+    }
+}

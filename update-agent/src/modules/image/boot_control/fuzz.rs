@@ -124,7 +124,7 @@ fn the_device_of_a_slot_is_below_dev() {
         for partition in read_partitions(&sys) {
             assert!(!partition.label.contains('\n') && !partition.node.contains('\n'));
         }
-        if let Ok(device) = SlotDevice::find("root-a", &sys) {
+        if let Ok(Some(device)) = SlotDevice::find("root-a", &sys, None) {
             let below = device.strip_prefix(&dev).expect("a path below /dev");
             assert!(below.components().all(|part| part.as_os_str() != ".."), "{below:?}");
         }

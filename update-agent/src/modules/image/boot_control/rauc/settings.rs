@@ -126,3 +126,23 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn only_a_setting_of_the_system_section_disables_the_activation() {
+        let samples = [
+            "[system]\nstatusfile=/data/rauc.status\nactivate-installed=false\n",
+            "[slot.rootfs.0]\nactivate-installed = 0\n[system]\ndata-directory=/data\n",
+        ];
+        fuzz("system.conf of RAUC", |rng| {
+            let config = text(rng, &samples, "[]=#\n\r /0systemfalse");
+            let settings = RaucSettings::parse(&config);
+            assert!(settings.activates_installed || config.contains("activate-installed"));
+            assert!(!settings.has_central_status || config.contains('=') && config.contains('/'));
+        });
+    }
+}

@@ -308,3 +308,38 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn a_status_names_two_slots_or_is_refused() {
+        let samples = [
+            r#"{"compatible":"c","boot_primary":"rootfs.0","slots":[{"rootfs.1":{"class":"rootfs","device":"/dev/vda3",
+               "type":"raw","bootname":"B","state":"inactive","parent":null,"boot_status":"bad","slot_status":{"checksum":
+               {"sha256":"c57875d176736bb785d0b57e974b2207d08d0fe2e2fe4324c9c8fb1b10eefee0","size":1048576}}}},
+               {"rootfs.0":{"class":"rootfs","device":"/dev/vda2","type":"raw","bootname":"A","state":"booted",
+               "parent":null,"boot_status":"good"}}]}"#,
+            r#"{"compatible":"c","slots":[]}"#,
+        ];
+        fuzz("rauc status", |rng| {
+            let output = text(rng, &samples, "{}[]\",:.-/ 0123456789\u{1b}nulbootedrootfs");
+            RaucBundle::parse(&output).ok();
+            let Ok(status) = RaucStatus::parse(&output) else {
+                return;
+            };
+            let [a, b] = [Slot::A, Slot::B].map(|slot| status.slot(slot));
+            assert_ne!(a.name, b.name);
+            for slot in [a, b] {
+                assert!(slot.device.is_absolute(), "{slot:?}");
+                let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+                assert!(
+                    slot.name.bytes().all(is_letter) && !slot.name.starts_with('-'),
+                    "{slot:?}"
+                );
+            }
+        });
+    }
+}
