@@ -184,7 +184,7 @@ fn read_u32(bytes: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 pub(super) mod testing {
-    /// A key that GnuPG created on 2020-01-01 with a lifetime of one year, and its fingerprint.
+    /// A key that `GnuPG` created on 2020-01-01 with a lifetime of one year, and its fingerprint.
     pub const EXPIRED_KEY: &str = "\
 -----BEGIN PGP PUBLIC KEY BLOCK-----
 

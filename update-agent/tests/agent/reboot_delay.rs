@@ -141,8 +141,8 @@ async fn another_dpkg_delays_the_reboot() {
         assert_delayed(&node, "another program holds dpkg's lock").await;
         fs::write(root.join("go"), "").unwrap();
     };
-    let (held, ()) = tokio::join!(holder.run(&hold), agent);
-    assert!(held.unwrap().succeeded());
+    let (end, ()) = tokio::join!(holder.run(&hold), agent);
+    assert!(end.unwrap().succeeded());
     assert_reboots(&node).await;
 }
 
@@ -297,7 +297,7 @@ async fn the_reboot_follows_the_warning_in_time() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(node.machine().warnings.len(), 1);
         node.clock.advance(TimeDelta::minutes(1));
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        tokio::time::sleep(Duration::from_mins(1)).await;
         assert_eq!(node.machine().reboot_requests, 1);
         node.stop.cancel();
     };

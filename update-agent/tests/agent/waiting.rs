@@ -98,7 +98,7 @@ async fn a_wait_for_a_lock_of_another_program_is_reported_within_ten_seconds() {
         let root = node.paths().root().to_owned();
         fs::create_dir_all(root.join("var/lib/apt/lists")).unwrap();
         let begun = Instant::now();
-        while_locked(&root, file, async {
+        Box::pin(while_locked(&root, file, async {
             let mut agent = node.agent();
             tokio::select! {
                 end = agent.run_once() => panic!("it did not wait: {end:?}"),
@@ -106,7 +106,7 @@ async fn a_wait_for_a_lock_of_another_program_is_reported_within_ten_seconds() {
             }
             assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
             assert_eq!(node.server().start_requests, 0);
-        })
+        }))
         .await;
         let mut agent = node.agent();
         agent.run_once().await.unwrap();
@@ -119,13 +119,13 @@ async fn a_wait_for_a_lock_of_another_program_is_reported_within_ten_seconds() {
 async fn an_agent_that_runs_once_reports_a_lock_that_it_waited_for_in_vain() {
     let node = TestNode::in_window();
     let root = node.paths().root().to_owned();
-    while_locked(&root, "var/lib/dpkg/lock-frontend", async {
+    Box::pin(while_locked(&root, "var/lib/dpkg/lock-frontend", async {
         node.run_once().await.unwrap();
         assert_eq!(
             last_waiting_reason(&node),
             "another program has been holding dpkg's lock for 1 s"
         );
-    })
+    }))
     .await;
 }
 
