@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warning_says_when_and_why() {
+    fn the_warning_contains_the_time_and_the_reason() {
         let text = warning_message(Duration::from_mins(2), "app asks for it");
         assert!(text.contains("reboots in 2 min, because an update needs it: app asks for it."));
         assert!(warning_message(Duration::from_secs(90), "").contains("in 90 s"));

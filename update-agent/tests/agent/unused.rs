@@ -24,7 +24,7 @@ fn node_with_unused(rule: UnusedPackagesRule) -> TestNode {
 }
 
 #[tokio::test]
-async fn unused_packages_are_removed_after_the_update_as_the_policy_says() {
+async fn unused_packages_are_removed_after_the_update_as_the_policy_requires() {
     use UnusedPackagesRule as R;
     let all = format!("libunused 1 installed\n{OLD_KERNEL} 1 installed");
     let cases =

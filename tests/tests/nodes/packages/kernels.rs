@@ -8,7 +8,7 @@ use super::scenario::{Stage, scenarios, write_file};
 scenarios![
     after_three_kernel_updates_the_running_kernel_and_the_one_before_remain,
     the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest,
-    unused_kernels_stay_if_the_policy_or_the_owner_says_so,
+    unused_kernels_stay_if_the_policy_or_the_owner_requires_it,
     a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated,
     automatic_removals_in_the_settings_of_apt_do_not_change_the_plan,
 ];
@@ -111,7 +111,7 @@ fn the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest(stage: 
     node.assert_kernels(&[1, 3, 4]);
 }
 
-fn unused_kernels_stay_if_the_policy_or_the_owner_says_so(stage: &Stage) {
+fn unused_kernels_stay_if_the_policy_or_the_owner_requires_it(stage: &Stage) {
     let mut node = KernelNode::new(stage);
     node.member.install_files(&["demo-extra_1.0"]);
     node.member.node.sh("apt-mark auto demo-extra");
