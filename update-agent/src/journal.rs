@@ -38,7 +38,7 @@ const FORMAT_VERSION: u32 = 2;
 
 /// Most remarks in a run report.
 const MAX_REMARKS: usize = 500;
-/// Most interruptions of an attempt that are recorded.
+/// Maximum number of interruptions that an attempt records.
 const MAX_INTERRUPTIONS: usize = 100;
 
 /// The open attempt.
@@ -84,7 +84,7 @@ pub struct JournalEntry {
     /// What delays the reboot on this machine; the last one, if it no longer does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_delay: Option<RebootDelay>,
-    /// When the reboot is due of which logged-in users were warned.
+    /// Time of the reboot that logged-in users were warned of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub announced_reboot: Option<DateTime<Utc>>,
     /// Why the change needs a reboot; empty if it does not.

@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn the_warning_contains_the_time_and_the_reason() {
-        let text = warning_message(Duration::from_mins(2), "app asks for it");
-        assert!(text.contains("reboots in 2 min, because an update needs it: app asks for it."));
+        let text = warning_message(Duration::from_mins(2), "app requires it");
+        assert!(text.contains("reboots in 2 min, because an update needs it: app requires it."));
         assert!(warning_message(Duration::from_secs(90), "").contains("in 90 s"));
     }
 

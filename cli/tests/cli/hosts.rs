@@ -303,7 +303,7 @@ async fn a_host_is_shown_with_the_facts_of_its_node() {
         ("securityUpdates", json!(2)),
         ("heldBackUpdates", json!(2)),
         ("rebootRequired", json!(true)),
-        ("rebootReasons", json!(["libc6 asks for it"])),
+        ("rebootReasons", json!(["libc6 requires it"])),
         ("staleUnits", json!([{"name": "ssh.service", "files": ["/usr/sbin/sshd"]}])),
     ] {
         full[name] = value;
@@ -319,7 +319,7 @@ async fn a_host_is_shown_with_the_facts_of_its_node() {
          security   2\n\
          held back  2\n\
          reboot     required\n",
-        "A reboot is required because:\nREASON\nlibc6 asks for it\n",
+        "A reboot is required because:\nREASON\nlibc6 requires it\n",
         "tzdata   all           2025a      2025b      -                  unknown   hold\n",
         "Services that run replaced files:\nSERVICE      FILES\nssh.service  /usr/sbin/sshd\n",
     ] {

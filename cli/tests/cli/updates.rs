@@ -304,7 +304,7 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
         "preservedConffiles": ["/etc/curlrc"],
         "restartedServices": ["ssh.service"],
         "rebootRequired": true,
-        "rebootReasons": ["linux-image-amd64 asks for it"],
+        "rebootReasons": ["linux-image-amd64 requires it"],
         "kernelBefore": "6.1.0-40-amd64",
         "kernelAfter": "6.1.0-41-amd64",
         "heldBack": [{
@@ -327,7 +327,7 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
     for expected in [
         "still required\n",
         "6.1.0-40-amd64 -> 6.1.0-41-amd64\n",
-        "Reasons for the reboot:\nREASON\nlinux-image-amd64 asks for it\n",
+        "Reasons for the reboot:\nREASON\nlinux-image-amd64 requires it\n",
         "99 (hold 2, too young 97)\n",
         "  apply  machine restarted\n",
         "jq       amd64         1.6        1.7        too young\n",
@@ -349,7 +349,7 @@ async fn a_failed_run_shows_its_report_and_failure_log() {
         "  interrupted: apply (machine restarted), resumed ",
         "  held back: 99 (hold 2, too young 97)\n",
         "  remark: cron.service was left as it was\n",
-        "  reboot required: linux-image-amd64 asks for it\n",
+        "  reboot required: linux-image-amd64 requires it\n",
         "  kernel: 6.1.0-40-amd64 -> 6.1.0-41-amd64\n",
         "  a reboot is still required\n",
     ] {

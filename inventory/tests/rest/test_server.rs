@@ -361,7 +361,7 @@ fn run_report() -> RunReport {
         phases: vec![span("download", 1_500, 2_048), span("apply", 3_000, 0)],
         preserved_conffiles: vec!["/etc/curlrc".to_owned()],
         reboot_required: true,
-        reboot_reasons: vec!["linux-image-amd64 asks for it".to_owned()],
+        reboot_reasons: vec!["linux-image-amd64 requires it".to_owned()],
         kernel_before: "6.1.0-40-amd64".to_owned(),
         kernel_after: "6.1.0-40-amd64".to_owned(),
         ..RunReport::default()

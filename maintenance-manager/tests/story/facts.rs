@@ -217,7 +217,7 @@ async fn two_machines_with_one_identity_are_a_condition() {
     assert!(boots("boot-2").await, "until the next proof");
 }
 
-/// Two copies of a container report one boot; only the processes of their agents differ. Each asks another replica.
+/// Two copies of a container report one boot; only the processes of their agents differ. Each calls another replica.
 #[tokio::test]
 async fn two_copies_that_share_a_boot_are_a_condition_of_their_instance() {
     let server = TestServer::new().await;

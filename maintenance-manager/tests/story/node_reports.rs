@@ -99,7 +99,7 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
         preserved_conffiles: vec!["/etc/curlrc".into()],
         restarted_services: vec!["ssh.service".into()],
         reboot_required: true,
-        reboot_reasons: vec!["linux-image-amd64 asks for it".into()],
+        reboot_reasons: vec!["linux-image-amd64 requires it".into()],
         kernel_before: "6.1.0-40-amd64".into(),
         kernel_after: "6.1.0-41-amd64".into(),
         held_back: vec![HeldBackPackage {
@@ -134,7 +134,7 @@ async fn the_end_of_an_attempt_carries_its_run_report() {
     assert_eq!(stored.preserved_conffiles, ["/etc/curlrc"]);
     assert_eq!(stored.restarted_services, ["ssh.service"]);
     assert!(stored.reboot_required);
-    assert_eq!(stored.reboot_reasons, ["linux-image-amd64 asks for it"]);
+    assert_eq!(stored.reboot_reasons, ["linux-image-amd64 requires it"]);
     let kernels = (stored.kernel_before.as_str(), stored.kernel_after.as_str());
     assert_eq!(kernels, ("6.1.0-40-amd64", "6.1.0-41-amd64"));
     let held_back = &stored.held_back[0];

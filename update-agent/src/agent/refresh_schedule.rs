@@ -1,4 +1,4 @@
-//! When the agent refreshes what it knows about the available updates.
+//! Schedule of the refreshes of the package lists.
 //!
 //! Each node has a stable position in the interval, derived from its UUID, and refreshes at this
 //! position in each interval. So the nodes of a site do not query the mirror together, also after

@@ -125,7 +125,7 @@ mod tests {
                 phases: vec![span("download", 61_000, 1_500_000), span("apply", 90, 0)],
                 remarks: vec!["mark:\nno".into()],
                 reboot_required: true,
-                reboot_reasons: vec!["linux-image-amd64 asks for it".into()],
+                reboot_reasons: vec!["linux-image-amd64 requires it".into()],
                 kernel_before: "6.1.0-40-amd64".into(),
                 kernel_after: "6.1.0-41-amd64".into(),
                 interruptions: vec![Interruption {
@@ -146,7 +146,7 @@ mod tests {
              the machine restarted during the phase apply, resumed at 1970-01-01T00:00:00Z\n    \
              restarted: app.service\n    \
              kernel 6.1.0-40-amd64 -> 6.1.0-41-amd64\n    \
-             reboot required: linux-image-amd64 asks for it\n    \
+             reboot required: linux-image-amd64 requires it\n    \
              reboot still required\n    \
              mark:\n    \
              no\n"

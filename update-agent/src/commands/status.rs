@@ -295,7 +295,7 @@ mod tests {
         for line in [
             "lists as of   1970-01-01T00:00:00Z (50 h 0 min ago)\n",
             "the last refresh failed: no route to host\n",
-            "reboot        required\n              libc6 asks for it\n",
+            "reboot        required\n              libc6 requires it\n",
         ] {
             assert!(text.contains(line), "{text}");
         }

@@ -219,7 +219,7 @@ impl Engine {
         self.request_reboot(entry).await
     }
 
-    /// When the reboot is due of which logged-in users were warned, and the time until then. Warns them if they were not
+    /// Time of the reboot that logged-in users were warned of, and the time until then. Warns them if they were not
     /// warned yet. `None` if the reboot is due, or if there is no user to warn.
     async fn warn_users(
         &self,

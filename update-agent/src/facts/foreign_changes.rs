@@ -1,6 +1,6 @@
-//! Packages that others than the agent changed: a person, or another update program.
+//! Changes of packages by a person or by another update program.
 //!
-//! A file has the versions of the last look. A difference that did not arise while an attempt of the
+//! A file has the versions of the last check. A difference that did not arise while an attempt of the
 //! agent changed the node is a foreign change. What others change during such an attempt counts as
 //! the agent's.
 
@@ -31,7 +31,7 @@ pub struct ForeignChange {
     pub packages: Vec<String>,
 }
 
-/// The packages of the last look.
+/// The packages of the last check.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct PackageVersions {
@@ -40,7 +40,7 @@ struct PackageVersions {
     last_change: Option<ForeignChange>,
 }
 
-/// Compares the packages with those of the last look, and stores them. Returns the last change by
+/// Compares the packages with those of the last check, and stores them. Returns the last change by
 /// others. The agent also works without this file, so errors are only logged.
 pub(super) fn record_packages(
     paths: &AgentPaths,
@@ -70,7 +70,7 @@ pub fn read_foreign_change(paths: &AgentPaths) -> Option<ForeignChange> {
     read_versions(paths)?.last_change
 }
 
-/// Forgets the packages of the last look, if the present ones cannot be read.
+/// Forgets the packages of the last check, if the present ones cannot be read.
 pub(super) fn forget_packages(paths: &AgentPaths) {
     if let Err(error) = durable::remove_file(&paths.package_versions()) {
         let error = evenkeel_kit::chain(&error);
@@ -87,7 +87,7 @@ pub(super) fn is_agent_changing(paths: &AgentPaths) -> bool {
     }
 }
 
-/// The packages of the last look; `None` if there was none or the file is damaged.
+/// The packages of the last check; `None` if there was none or the file is damaged.
 fn read_versions(paths: &AgentPaths) -> Option<PackageVersions> {
     let content = durable::read_file(&paths.package_versions()).ok()??;
     serde_json::from_slice(&content).ok()

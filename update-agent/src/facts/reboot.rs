@@ -28,7 +28,7 @@ pub fn read_reboot_status(paths: &AgentPaths, running: &str) -> RebootStatus {
     });
     let mut reasons: Vec<String> = Vec::new();
     if marked {
-        let requests = by.iter().map(|package| format!("{package} asks for it"));
+        let requests = by.iter().map(|package| format!("{package} requires it"));
         reasons.extend(requests.take(MAX_REASONS));
         if reasons.is_empty() {
             reasons.push("/run/reboot-required exists".to_owned());
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(reboot.reasons, ["/run/reboot-required exists"]);
         fs::write(root.path().join("run/reboot-required.pkgs"), "libc6\ndbus\n").unwrap();
         let reboot = read_reboot_status(&paths, "6.1.0-1-amd64");
-        assert_eq!(reboot.reasons, ["dbus asks for it", "libc6 asks for it"]);
+        assert_eq!(reboot.reasons, ["dbus requires it", "libc6 requires it"]);
         assert_eq!(reboot.by, ["dbus", "libc6"]);
     }
 

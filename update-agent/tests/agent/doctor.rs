@@ -231,7 +231,7 @@ async fn a_required_reboot_is_a_warning_with_its_reasons() {
     let results = findings(&node).await;
     let reboot = finding(&results, "reboot");
     assert_eq!(reboot.outcome, CheckOutcome::Warning);
-    assert_eq!(reboot.result, "is required: libc6 asks for it");
+    assert_eq!(reboot.result, "is required: libc6 requires it");
 }
 
 #[tokio::test]

@@ -112,7 +112,7 @@ async fn the_reason_for_a_reboot_is_reported() {
     node.run_once().await.unwrap();
     let facts = facts(&node);
     assert!(facts.reboot_required);
-    assert_eq!(facts.reboot_reasons, ["app asks for it"]);
+    assert_eq!(facts.reboot_reasons, ["app requires it"]);
     assert!(facts.stale_services.is_empty(), "this system's processes are not the node's");
 }
 

@@ -86,7 +86,7 @@ pub fn parse_packages(text: &str) -> Result<Vec<Package>, serde_json::Error> {
 pub struct ListUpdates {
     /// ID or name of the host.
     host: String,
-    /// List only security updates, and updates of which it is unknown whether they are.
+    /// List only security updates and updates whose security flag is unknown.
     #[arg(long)]
     security: bool,
 }

@@ -70,7 +70,7 @@ async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
                 stale_services: Some(1),
             };
             node.facts = json!({
-                "rebootReasons": ["libc6 asks for it"],
+                "rebootReasons": ["libc6 requires it"],
                 "heldBack": [{
                     "name": "openssl", "architecture": "amd64", "installedVersion": "3.0.16",
                     "availableVersion": "3.0.17", "cause": "pinned", "detail": "",
@@ -85,7 +85,7 @@ async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
 
     assert_eq!(shown["kernelRelease"], "6.1.0-40-amd64");
     assert_eq!(shown["rebootRequired"], true);
-    assert_eq!(shown["rebootReasons"], json!(["libc6 asks for it"]));
+    assert_eq!(shown["rebootReasons"], json!(["libc6 requires it"]));
     assert_eq!(shown["packageListsRefreshedAt"], "2026-03-01T12:00:00Z");
     assert_eq!(shown["packageListsError"], "no route to host");
     assert_eq!(shown["securityUpdates"], 3);

@@ -140,7 +140,7 @@ pub(super) fn reboot_reasons_since(paths: &AgentPaths, earlier: &RebootRequests)
     if now.mark.is_some() && now.mark != earlier.mark {
         // A package that had requested a reboot before may request it again.
         let again = packages_added_since(paths, earlier.list_length);
-        let again = again.map(|package| format!("{package} asks for it"));
+        let again = again.map(|package| format!("{package} requires it"));
         let again: Vec<_> = again.filter(|reason| !new_reasons.contains(reason)).collect();
         new_reasons.extend(again);
         if new_reasons.is_empty() {
@@ -192,12 +192,12 @@ mod tests {
         let nothing = read_reboot_requests(&paths);
         assert!(reboot_reasons_since(&paths, &nothing).is_empty());
         request_reboot(&paths, "libc6", 1);
-        assert_eq!(reboot_reasons_since(&paths, &nothing), ["libc6 asks for it"]);
+        assert_eq!(reboot_reasons_since(&paths, &nothing), ["libc6 requires it"]);
 
         let before = read_reboot_requests(&paths);
         assert!(reboot_reasons_since(&paths, &before).is_empty(), "another program requested it");
         request_reboot(&paths, "dbus", 2);
-        assert_eq!(reboot_reasons_since(&paths, &before), ["dbus asks for it"]);
+        assert_eq!(reboot_reasons_since(&paths, &before), ["dbus requires it"]);
     }
 
     #[test]
@@ -207,14 +207,14 @@ mod tests {
         request_reboot(&paths, "libc6", 2);
         let before = read_reboot_requests(&paths);
         request_reboot(&paths, "libc6", 3);
-        assert_eq!(reboot_reasons_since(&paths, &before), ["libc6 asks for it"]);
+        assert_eq!(reboot_reasons_since(&paths, &before), ["libc6 requires it"]);
         // If the list is unchanged and only the file is new, all reasons are reported.
         let before = read_reboot_requests(&paths);
         let mark = fs::File::create(paths.inside(REBOOT_REQUIRED_FILE)).unwrap();
         mark.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(
             reboot_reasons_since(&paths, &before),
-            ["dbus asks for it", "libc6 asks for it"]
+            ["dbus requires it", "libc6 requires it"]
         );
     }
 

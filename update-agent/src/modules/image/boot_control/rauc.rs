@@ -15,7 +15,7 @@
 //! | `bless` | `mark-good`, then the mark is removed | the mark makes the slot look as on trial; blessing is repeated |
 //!
 //! RAUC does not report how many boots a slot has left, so a slot on trial cannot be distinguished
-//! from a good one by its status. The [mark](ArmedMark) does that. The price: after a power cut
+//! from a good one by its status. The [mark](ArmedMark) does that. So after a power cut
 //! between the mark and `mark-active`, an image that was never started looks as if it had failed.
 
 mod armed_mark;

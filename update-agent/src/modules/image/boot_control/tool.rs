@@ -391,7 +391,7 @@ impl BootControl for ImageTool {
         }
         // The mark must be on disk before the order. Without it, an image that panics before it
         // records its boot would look as if it had never been started, and would be armed again
-        // without end. The price: after a power cut between mark and order, an image that was never
+        // without end. So after a power cut between mark and order, an image that was never
         // started looks as if it had failed, and only a person can permit a retry. An agent that is
         // killed there does no harm: the mark is ignored in the boot that set it.
         note.mark = Some(TrialMark { slot, boot_id: self.system.boot_id()? });
