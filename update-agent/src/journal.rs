@@ -219,8 +219,8 @@ impl JournalEntry {
         self.events.iter().flat_map(|event| &event.interruptions)
     }
 
-    /// Adds an interruption after the last event. Further interruptions than the maximum are not
-    /// recorded; returns whether it was added.
+    /// Adds an interruption after the last event. Interruptions beyond the maximum are not
+    /// recorded. Returns whether it was added.
     pub fn add_interruption(&mut self, interruption: Interruption) -> bool {
         let is_full = self.interruptions().count() >= MAX_INTERRUPTIONS;
         match self.events.last_mut() {

@@ -18,7 +18,7 @@ use crate::model::{Failure, FailureKind, PackageSpec, UnusedPackagesRule};
 use crate::modules::TryKind;
 use crate::os;
 
-/// Most simulations until no package is left that must stay.
+/// Maximum number of simulations until no package is left that must stay.
 const MAX_SIMULATIONS: usize = 5;
 
 /// Packages of one kernel release are named with one of these prefixes and the release.

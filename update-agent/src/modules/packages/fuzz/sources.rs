@@ -25,7 +25,7 @@ const MESSAGES: &[&str] = &[
     "E: The repository 'http://other.example any Release' is not signed.\n",
 ];
 
-/// What the owner allows: no matter what, but only the name decides.
+/// A limit of the owner for the tests: only the name of the suite decides.
 fn is_allowed(suite: &str) -> bool {
     suite.contains("st")
 }
