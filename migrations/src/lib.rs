@@ -33,8 +33,8 @@ const STEPS: &[Step] = &[
     step!("20261129_000009_revocable_tokens"),
     step!("20261129_000010_online_upgrades"),
     step!("20261129_000011_limits_per_node"),
-    step!("20261129_000013_facts_of_instances"),
-    step!("20261129_000016_recent_starts"),
+    step!("20261129_000012_facts_of_instances"),
+    step!("20261129_000013_recent_starts"),
 ];
 
 impl Default for Migrator {
