@@ -16,6 +16,11 @@ use tokio::time::timeout;
 /// How long a list with an expensive filter waits for others.
 const EXPENSIVE_LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long the next chunk of such a list waits. Its client already has a part of the list, and a
+/// failure would break the response. With the time that the client may take to read a chunk, it is
+/// shorter than the time that the database allows a snapshot to be idle.
+const NEXT_CHUNK_TIMEOUT: Duration = Duration::from_mins(1);
+
 /// Everything that the API needs.
 #[derive(Clone, Debug)]
 pub struct Inventory {
@@ -155,6 +160,15 @@ impl ExpensiveListLimiter {
     /// Waits for a permit, at most for [`EXPENSIVE_LIST_TIMEOUT`]. A caller reads one such list at a
     /// time, so callers take turns.
     pub async fn acquire(&self, caller: &str) -> Option<ExpensiveListPermit> {
+        self.acquire_within(EXPENSIVE_LIST_TIMEOUT, caller).await
+    }
+
+    /// Waits for a permit to read the next chunk of a list, at most for [`NEXT_CHUNK_TIMEOUT`].
+    pub async fn acquire_for_next_chunk(&self, caller: &str) -> Option<ExpensiveListPermit> {
+        self.acquire_within(NEXT_CHUNK_TIMEOUT, caller).await
+    }
+
+    async fn acquire_within(&self, within: Duration, caller: &str) -> Option<ExpensiveListPermit> {
         if self.max == 0 {
             return None;
         }
@@ -163,7 +177,7 @@ impl ExpensiveListLimiter {
             let permit = Arc::clone(&self.all).acquire_owned().await.ok()?;
             Some(ExpensiveListPermit { _permit: permit, _caller: caller })
         };
-        timeout(EXPENSIVE_LIST_TIMEOUT, acquire).await.ok().flatten()
+        timeout(within, acquire).await.ok().flatten()
     }
 }
 
@@ -230,6 +244,19 @@ mod tests {
         let _first = lists.acquire("one").await.expect("a permit");
         assert!(lists.acquire("one").await.is_none());
         assert!(lists.acquire("other").await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_has_begun_waits_longer_than_a_new_one() {
+        let lists = ExpensiveListLimiter::new(1);
+        let first = lists.acquire("one").await.expect("a permit");
+        let release = async {
+            tokio::time::sleep(EXPENSIVE_LIST_TIMEOUT * 2).await;
+            drop(first);
+        };
+        let (new, begun, ()) =
+            tokio::join!(lists.acquire("two"), lists.acquire_for_next_chunk("three"), release);
+        assert!(new.is_none() && begun.is_some());
     }
 
     #[test]

@@ -166,9 +166,8 @@ impl ListRequest {
     /// others before it takes a connection.
     pub async fn open(&mut self, call: &Call) -> Result<Tx, Problem> {
         let costs = self.parts.iter().filter_map(|part| part.listing.filter.as_ref());
-        if costs.map(Filter::cost).sum::<usize>() >= Filter::EXPENSIVE_COST {
-            self.permit = Some(acquire_expensive_permit(call).await?);
-        }
+        let cost = costs.map(Filter::cost).sum();
+        self.permit = wait_for_turn(call, cost).await?;
         call.snapshot().await
     }
 
@@ -231,14 +230,22 @@ impl ListRequest {
     }
 }
 
-/// Waits for permission to read a list with an expensive filter.
-async fn acquire_expensive_permit(call: &Call) -> Result<ExpensiveListPermit, Problem> {
+/// Waits for permission to read or count resources with a filter of this cost. None if the filter is
+/// not expensive.
+pub async fn wait_for_turn(
+    call: &Call,
+    cost: usize,
+) -> Result<Option<ExpensiveListPermit>, Problem> {
+    if cost < Filter::EXPENSIVE_COST {
+        return Ok(None);
+    }
     let caller = call.caller()?.actor_name();
-    call.app.expensive_lists.acquire(&caller).await.ok_or_else(|| {
+    let permit = call.app.expensive_lists.acquire(&caller).await.ok_or_else(|| {
         Problem::overloaded(
             "too many lists with expensive filters are requested; try again in a moment, or use a simpler filter",
         )
-    })
+    })?;
+    Ok(Some(permit))
 }
 
 /// A response with JSON that is already serialized.

@@ -1,12 +1,13 @@
 //! `compute/hosts/summary`: numbers of hosts.
 
 use evenkeel_api::host_summary::HostSummary;
-use evenkeel_domain::filter::{self, Resource};
+use evenkeel_domain::filter::{self, Filter, Resource};
 use evenkeel_store::hosts;
 use utoipa::IntoParams;
 
 use crate::call::Call;
 use crate::extract::{Json, Params};
+use crate::listing;
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject};
 
@@ -34,8 +35,10 @@ pub async fn summarize_hosts(call: Call, params: Params) -> Answer<HostSummary> 
         .map(|text| filter::parse_filter(Resource::Host, text))
         .transpose()
         .map_err(|bad| Problem::invalid_expression("filter", &bad))?;
+    let permit = listing::wait_for_turn(&call, filter.as_ref().map_or(0, Filter::cost)).await?;
     let tx = call.snapshot().await?;
     let counted = hosts::summary(&tx, filter.as_ref()).await?;
+    drop(permit);
     let saturate = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Json(HostSummary {
         total: saturate(counted.total),

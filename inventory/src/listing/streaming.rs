@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::list_json::{ListJson, ListTail};
-use super::{ListPart, ListRequest, acquire_expensive_permit, json_response};
-use crate::app::StreamPermit;
+use super::{ListPart, ListRequest, json_response};
+use crate::app::{App, StreamPermit};
 use crate::call::Call;
 use crate::problem::Problem;
 
@@ -73,7 +73,10 @@ pub async fn answer(request: ListRequest, call: &Call, tx: Tx) -> Result<Respons
         grace_period: call.app.settings.stream_grace_period,
         last_chunk_bytes: first.len(),
         permit,
-        expensive: expensive.is_some().then(|| call.clone()),
+        expensive: match expensive {
+            Some(_) => Some((App::clone(&call.app), call.caller()?.actor_name())),
+            None => None,
+        },
     };
     drop(expensive);
     // A task, because the client must not decide how long the list keeps its connection.
@@ -156,9 +159,9 @@ struct RemainingList {
     grace_period: Duration,
     last_chunk_bytes: usize,
     permit: StreamPermit,
-    /// The request, if its filter is expensive: each chunk waits for other such lists, and others
-    /// can be read while the client reads this one.
-    expensive: Option<Call>,
+    /// The API and the caller, if the filter is expensive: each chunk waits for other such lists, and
+    /// others can be read while the client reads this one.
+    expensive: Option<(App, String)>,
 }
 
 /// A part of the rest of a list.
@@ -197,10 +200,11 @@ impl RemainingList {
                 return Ok(());
             };
             let expensive = match &self.expensive {
-                Some(call) => Some(
-                    acquire_expensive_permit(call)
+                Some((app, caller)) => Some(
+                    app.expensive_lists
+                        .acquire_for_next_chunk(caller)
                         .await
-                        .map_err(|_| "too many lists with expensive filters are requested")?,
+                        .ok_or("too many lists with expensive filters are requested")?,
                 ),
                 None => None,
             };

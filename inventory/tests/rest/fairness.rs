@@ -183,6 +183,14 @@ async fn lists_with_an_expensive_filter_need_a_permit() {
         let answer = server.send(request(&server, Caller::Reader, &what, Body::empty())).await;
         assert_eq!(answer.status(), expected, "{what}");
     }
+    for (query, expected) in [
+        (format!("?filter={}", filter(&labels[..])), StatusCode::SERVICE_UNAVAILABLE),
+        (String::new(), StatusCode::OK),
+    ] {
+        let what = format!("GET compute/hosts/summary{query}");
+        let answer = server.send(request(&server, Caller::Reader, &what, Body::empty())).await;
+        assert_eq!(answer.status(), expected, "{what}");
+    }
 }
 
 #[tokio::test]
