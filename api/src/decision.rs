@@ -178,9 +178,8 @@ pub struct AvailableUpdate {
     /// Labels of the repositories that contain the available version, from their Release files;
     /// empty if they are unknown.
     pub origins: Vec<String>,
-    /// Whether the available version is a security update, as far as its suites and repositories
-    /// tell.
-    pub security: bool,
+    /// Whether the available version is a security update; null if its suites are unknown.
+    pub security: Option<bool>,
     /// Whether the policy that applies excludes the package, by name or by suite.
     pub excluded: bool,
     /// Whether the policy that applies requires an age that the available version does not have.

@@ -7,7 +7,7 @@ use crate::condition::Condition;
 use crate::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
 use crate::invalid::Invalid;
 use crate::os::SecurityFeature;
-use crate::package::is_security_update;
+use crate::package::find_security;
 use crate::status::Status;
 use crate::text::Name;
 
@@ -141,8 +141,7 @@ impl HeldBackUpdate {
     /// Whether it is a security update; `None` if its suites are unknown.
     #[must_use]
     pub fn is_security(&self) -> Option<bool> {
-        let is_known = !self.suites.is_empty() || !self.origins.is_empty();
-        is_known.then(|| is_security_update(&self.suites, &self.origins))
+        find_security(&self.suites, &self.origins)
     }
 }
 

@@ -261,6 +261,14 @@ pub fn is_security_update(suites: &[String], origins: &[String]) -> bool {
         || origins.iter().any(|origin| SECURITY_ORIGINS.contains(&origin.as_str()))
 }
 
+/// Whether a version is a security update; `None` if neither its suites nor its repositories are known, for example because
+/// an agent of EIM reports it.
+#[must_use]
+pub fn find_security(suites: &[String], origins: &[String]) -> Option<bool> {
+    let is_known = !suites.is_empty() || !origins.is_empty();
+    is_known.then(|| is_security_update(suites, origins))
+}
+
 /// Adds the observed results to the planned changes. Of several results of a package, the first one is used. Ignores
 /// packages that were not planned.
 pub fn record_results<'a>(
@@ -343,6 +351,9 @@ mod tests {
         ] {
             let result = is_security_update(&texts(suites), &texts(origins));
             assert_eq!(result, expected, "{suites:?} {origins:?}");
+            let is_known = !suites.is_empty() || !origins.is_empty();
+            let found = find_security(&texts(suites), &texts(origins));
+            assert_eq!(found, is_known.then_some(expected), "{suites:?} {origins:?}");
         }
     }
 

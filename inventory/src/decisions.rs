@@ -12,7 +12,7 @@ use evenkeel_domain::assignment::{AssignedPolicy, Scope};
 use evenkeel_domain::decide::{Act, AgentProtocol, OfflineGrant, Reason};
 use evenkeel_domain::eim;
 use evenkeel_domain::id::InstanceId;
-use evenkeel_domain::package::{ObservedVersion, is_security_update};
+use evenkeel_domain::package::{ObservedVersion, find_security};
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::policy::PackageRules;
 use evenkeel_domain::window::{Opener, Window};
@@ -281,7 +281,7 @@ fn parse_available_updates(text: &str, rules: Option<&PackageRules>) -> Vec<Avai
     let entries: Vec<ReportedUpdate> = serde_json::from_str(text).unwrap_or_default();
     let update = |entry: ReportedUpdate| AvailableUpdate {
         excluded: rules.is_some_and(|rules| !rules.allows(&entry.name, &entry.suites)),
-        security: is_security_update(&entry.suites, &entry.origins),
+        security: find_security(&entry.suites, &entry.origins),
         suites: entry.suites,
         origins: entry.origins,
         name: entry.name,

@@ -215,14 +215,27 @@ async fn the_updates_of_a_host_are_listed() {
         json!({"availableUpdates": [
             {"name": "curl", "architecture": "amd64", "installed": "8.4", "available": "8.5"},
             {"name": "linux-image-amd64", "architecture": "amd64", "installed": "6.1.1", "available": "6.1.2",
-             "excluded": true},
+             "security": false, "excluded": true},
         ]}),
     );
     insta::assert_snapshot!(cli.run("evenkeel host updates host-00000001").await, @r"
     PACKAGE            ARCHITECTURE  INSTALLED  AVAILABLE  SUITE  SECURITY  NOT INSTALLED
-    curl               amd64         8.4        8.5        -      -         -
+    curl               amd64         8.4        8.5        -      unknown   -
     linux-image-amd64  amd64         6.1.1      6.1.2      -      -         policy: excluded
     ");
+    let security = cli.run("evenkeel host updates host-00000001 --security -q").await;
+    assert_eq!(security, "curl\n", "an agent of EIM reports no suites");
+}
+
+#[tokio::test]
+async fn a_host_without_security_updates_may_have_other_updates() {
+    let cli = cli_with_host().await;
+    let curl =
+        json!({"name": "curl", "architecture": "amd64", "suites": ["bookworm"], "security": false});
+    let decision = "GET compute/instances/inst-00000001/decision";
+    cli.fake_server.answer(decision, json!({"availableUpdates": [curl]}));
+    let text = cli.run("evenkeel host updates host-00000001 --security").await;
+    assert_eq!(text, "no security updates available\n");
 }
 
 /// An instance with package lists that were fetched two hours before the tests.
@@ -249,7 +262,7 @@ async fn security_updates_and_held_back_ones_are_listed_with_their_cause() {
             "GET compute/instances/inst-00000001/decision",
             json!({"availableUpdates": [
                 {"name": "curl", "architecture": "amd64", "installed": "8.4", "available": "8.5",
-                 "suites": ["bookworm"], "tooYoung": true},
+                 "suites": ["bookworm"], "security": false, "tooYoung": true},
                 {"name": "sudo", "architecture": "amd64", "installed": "1.9.1", "available": "1.9.2",
                  "suites": ["bookworm-security"], "security": true},
             ]}),

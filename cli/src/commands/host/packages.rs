@@ -120,7 +120,7 @@ impl From<&AvailableUpdate> for HostUpdate {
             available: update.available.clone(),
             suites: update.suites.clone(),
             origins: update.origins.clone(),
-            security: Some(update.security),
+            security: update.security,
             excluded: update.excluded,
             too_young: update.too_young,
             held_back: String::new(),
@@ -163,6 +163,10 @@ impl ListUpdates {
             printer.print_note(&format!("the list may be incomplete: {why}"))?;
         }
         updates.retain(|update| !self.security || update.security != Some(false));
+        if updates.is_empty() && image.is_none() && printer.is_human_readable() {
+            let kind = if self.security { "security updates" } else { "updates" };
+            return printer.print_text(&format!("no {kind} available"));
+        }
         print_updates(&updates, image, printer)
     }
 }
@@ -179,11 +183,8 @@ fn print_updates(
     image: Option<&str>,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    if updates.is_empty() && printer.is_human_readable() {
-        return match image {
-            None => printer.print_text("no updates available"),
-            Some(name) => printer.print_line(&format!("image {name}")),
-        };
+    if let (true, true, Some(name)) = (updates.is_empty(), printer.is_human_readable(), image) {
+        return printer.print_line(&format!("image {name}"));
     }
     let names = updates.iter().map(|update| update.name.as_str());
     let names: Vec<_> = names.chain(image).collect();
