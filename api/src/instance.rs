@@ -130,7 +130,8 @@ pub struct InstanceResource {
     /// Why the node requires a reboot, as text. Filled only in responses for a single instance.
     pub reboot_reasons: Vec<String>,
     /// Time at which the agent last refreshed all package lists; null if it is unknown. The
-    /// available updates are as old as the lists.
+    /// available updates are as old as the lists. If a refresh changes nothing else, the node
+    /// reports it once a day.
     pub package_lists_refreshed_at: Option<DateTime<Utc>>,
     /// Why the package lists are not current, as text; empty if the last refresh succeeded or its
     /// result is unknown.

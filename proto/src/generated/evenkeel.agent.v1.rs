@@ -96,7 +96,8 @@ pub struct RenewResponse {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PollRequest {
-    /// SHA-256 of the encoded current `Facts`. The server requests the facts if it does not have them.
+    /// SHA-256 of the encoded current `Facts`, with the day of `package_lists.refreshed_at` in place of its time. The server
+    /// requests the facts if it does not have them.
     #[prost(bytes = "vec", tag = "1")]
     pub facts_digest: ::prost::alloc::vec::Vec<u8>,
     /// Set if the server requested the facts, or if the node knows that they have changed.

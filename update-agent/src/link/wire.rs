@@ -26,9 +26,19 @@ use crate::os::{BootedImage, OsRelease};
 /// Shortest poll interval, whatever the server asks for.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// SHA-256 of the facts as they are sent.
+const SECONDS_PER_DAY: i64 = 86_400;
+
+/// SHA-256 of the facts as they are sent, but with the day of the last refresh of the package lists instead of its time:
+/// a refresh that changes nothing else is reported once a day. Otherwise each refresh of each node would send all facts
+/// and add a row to the change log of the server.
 pub fn facts_digest(facts: &Facts) -> [u8; 32] {
-    Sha256::digest(facts_message(facts).encode_to_vec()).into()
+    let mut message = facts_message(facts);
+    let lists = message.package_lists.as_mut();
+    if let Some(refreshed_at) = lists.and_then(|lists| lists.refreshed_at.as_mut()) {
+        let day = refreshed_at.seconds.div_euclid(SECONDS_PER_DAY);
+        *refreshed_at = Timestamp { seconds: day, nanos: 0 };
+    }
+    Sha256::digest(message.encode_to_vec()).into()
 }
 
 pub(super) fn enroll_request(applicant: &Applicant) -> pb::EnrollRequest {

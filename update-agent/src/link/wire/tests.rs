@@ -164,6 +164,25 @@ fn the_state_of_the_package_lists_and_the_sources_of_updates_are_reported() {
 }
 
 #[test]
+fn a_refresh_that_changes_nothing_else_is_reported_once_a_day() {
+    let digest = |refreshed_at: Option<i64>, error: &str| {
+        let refreshed_at = refreshed_at.and_then(|at| DateTime::from_timestamp(at, 5));
+        let lists = PackageLists { refreshed_at, error: error.into() };
+        facts_digest(&Facts { package_lists: Some(lists), ..Facts::default() })
+    };
+    let first = digest(Some(SECONDS_PER_DAY), "");
+    assert_eq!(digest(Some(2 * SECONDS_PER_DAY - 1), ""), first);
+    for (refreshed_at, error) in [
+        (Some(2 * SECONDS_PER_DAY), ""),
+        (Some(SECONDS_PER_DAY - 1), ""),
+        (Some(SECONDS_PER_DAY), "no route to host"),
+        (None, ""),
+    ] {
+        assert_ne!(digest(refreshed_at, error), first, "{refreshed_at:?} {error}");
+    }
+}
+
+#[test]
 fn a_grant_and_its_windows_need_an_end() {
     let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
     let grant_message = |expires| pb::OfflineGrant {

@@ -45,6 +45,8 @@ pub struct ServerState {
     pub reported_events: BTreeMap<String, Vec<pb::Event>>,
     /// The reported facts.
     pub facts: Option<pb::Facts>,
+    /// The digest that the node sent with them.
+    facts_digest: Option<Vec<u8>>,
     /// The reported package list.
     pub packages: String,
     /// The offline grant that the server gives.
@@ -82,6 +84,7 @@ impl Default for ServerState {
             renewal: String::new(),
             reported_events: BTreeMap::new(),
             facts: None,
+            facts_digest: None,
             packages: String::new(),
             grant: None,
             waiting_reason: String::new(),
@@ -271,11 +274,11 @@ impl AgentService for TestAgentService {
         let (decision_tag, hold_millis, spread_millis) = state.long_poll_options;
         if let Some(facts) = request.facts {
             state.facts = Some(facts);
+            state.facts_digest = Some(request.facts_digest.clone());
         }
         if !request.packages.is_empty() {
             state.packages = request.packages;
         }
-        let stored_digest = state.facts.as_ref().map(digest);
         let reported = state.facts.as_ref().map(|facts| &facts.packages_digest);
         let has = Sha256::digest(&state.packages).to_vec();
         let want_packages =
@@ -285,7 +288,7 @@ impl AgentService for TestAgentService {
             state.credential.clone_from(&credential);
         }
         Ok(Response::new(pb::PollResponse {
-            facts_required: stored_digest != Some(request.facts_digest),
+            facts_required: state.facts_digest != Some(request.facts_digest),
             next_poll_millis: 1000,
             now: Some(now()),
             decision: Some(pb::Decision {
@@ -342,10 +345,6 @@ impl AgentService for TestAgentService {
             now: Some(now()),
         }))
     }
-}
-
-fn digest(facts: &pb::Facts) -> Vec<u8> {
-    Sha256::digest(prost::Message::encode_to_vec(facts)).to_vec()
 }
 
 /// A running server, and what a client needs to find and trust it.
