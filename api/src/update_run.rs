@@ -196,7 +196,8 @@ pub struct OsUpdateRunReport {
     pub kernel_before: String,
     /// Release of the running kernel at the end of the run; empty if it is unknown.
     pub kernel_after: String,
-    /// Packages with a newer version that the run did not install; at most 500.
+    /// Packages with a newer version that the run did not install; at most 500. Filled only in
+    /// responses for a single run.
     pub held_back: Vec<RunHeldBackPackage>,
     /// Number of all these packages per cause.
     pub held_back_counts: Vec<RunHeldBackCount>,

@@ -25,8 +25,8 @@ const RESOURCE_KIND: &str = "os_update_run_resource";
 
 /// List update runs
 ///
-/// Returns open and ended runs, without their events. The server deletes ended runs after the
-/// retention time of the project.
+/// Returns open and ended runs, without their events and the packages that are held back. The server
+/// deletes ended runs after the retention time of the project.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-runs", tag = "update runs",
     params(InProject, ListParams),
@@ -48,7 +48,11 @@ impl Listable for Runs {
     async fn load(&self, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdateRun>, Problem> {
         let run_ids: Vec<_> = ids.iter().copied().map(RunId::from_bits).collect();
         let runs = runs::find_many_details(tx, &run_ids).await?;
-        let runs = in_order(ids, runs, |record| record.run.id.bits());
+        let mut runs = in_order(ids, runs, |record| record.run.id.bits());
+        // Up to 500 for each run: a list of the runs of a fleet would be gigabytes.
+        for record in &mut runs {
+            record.run.report.held_back.clear();
+        }
         Ok(load_resources(tx, &runs).await?)
     }
 }

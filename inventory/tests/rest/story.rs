@@ -25,6 +25,17 @@ async fn a_run_shows_its_policy_times_packages_and_events() {
 }
 
 #[tokio::test]
+async fn a_list_of_runs_counts_the_packages_that_are_held_back() {
+    let (server, _) = TestServer::with_resources().await;
+    for page in ["", "?pageSize=1"] {
+        let list = server.get(&format!("os-update-runs{page}")).await;
+        let report = &list["osUpdateRuns"][0]["report"];
+        assert_eq!(report["heldBackCounts"], json!([{"cause": "hold", "packages": 1}]), "{page}");
+        assert_eq!(report["heldBack"], json!([]), "{page}");
+    }
+}
+
+#[tokio::test]
 async fn runs_of_a_deleted_policy_still_show_it() {
     let (server, resources) = TestServer::with_resources().await;
     let delete = format!("DELETE os-update-policies/{}", resources.policy);

@@ -16,7 +16,8 @@ use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::package::{ObservedPackage, PackageChange, PackageResult};
 use evenkeel_domain::policy::{ImageRules, PackageRules};
 use evenkeel_domain::run::{
-    AttemptId, Evidence, Origin, PhaseSpan, RunEvent, RunEventRecord, RunReport, RunTimeouts,
+    AttemptId, Evidence, HeldBackCount, HeldBackPackage, Origin, PhaseSpan, RunEvent,
+    RunEventRecord, RunReport, RunTimeouts,
 };
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_inventory::{Inventory, Settings, router};
@@ -364,6 +365,14 @@ fn run_report() -> RunReport {
         reboot_reasons: vec!["linux-image-amd64 requires it".to_owned()],
         kernel_before: "6.1.0-40-amd64".to_owned(),
         kernel_after: "6.1.0-40-amd64".to_owned(),
+        held_back: vec![HeldBackPackage {
+            name: "tzdata".to_owned(),
+            architecture: "all".to_owned(),
+            installed: "2025a".to_owned(),
+            available: "2025b".to_owned(),
+            cause: "hold".to_owned(),
+        }],
+        held_back_counts: vec![HeldBackCount { cause: "hold".to_owned(), packages: 1 }],
         ..RunReport::default()
     }
 }
