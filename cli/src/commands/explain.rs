@@ -325,7 +325,9 @@ fn package_requirements(desired: &RunTarget) -> impl Iterator<Item = RequiredPac
             None => (text.as_str(), None),
         };
         let (name, architecture) = package.split_once(':').unwrap_or((package, ""));
-        RequiredPackage { name, architecture, version }
+        // apt's qualifiers for any architecture and for that of the node.
+        let architecture = Some(architecture).filter(|name| !matches!(*name, "any" | "native"));
+        RequiredPackage { name, architecture: architecture.unwrap_or_default(), version }
     })
 }
 

@@ -221,8 +221,14 @@ async fn a_host_without_a_policy_has_no_changes() {
 #[tokio::test]
 async fn exact_versions_are_compared_with_what_is_installed() {
     let mut exact = decision();
-    exact["policy"]["target"]["packages"] =
-        json!(["curl=8.4", "openssl=3.0.16", "libssl3:amd64=3.0.17", "bash", "jq", "vim=9"]);
+    exact["policy"]["target"]["packages"] = json!([
+        "curl=8.4",
+        "openssl=3.0.16",
+        "libssl3:amd64=3.0.17",
+        "bash:any",
+        "jq:native",
+        "vim=9"
+    ]);
     let mut full = instance();
     full["runtimePackages"] = json!(
         r#"[{"name":"openssl","version":"3.0.16","architecture":"amd64"},
