@@ -81,10 +81,13 @@ fn add_no_changes(page: &mut DetailPage, instance: &InstanceResource, decision: 
         page.field("may concern", "nothing: no policy applies");
     } else if desired_target(decision).is_some_and(is_package_update) {
         let unknown = instance::facts::unknown_updates_reason(instance, decision.time);
-        let text = unknown.map_or_else(
-            || Cell::from("none reported by the node"),
-            |why| Cell::toned(format!("unknown: {why}"), Tone::Bad),
-        );
+        let text = match unknown {
+            Some(why) => Cell::toned(format!("unknown: {why}"), Tone::Bad),
+            None if decision.available_updates.is_empty() => {
+                Cell::from("none reported by the node")
+            }
+            None => Cell::from("none of the updates that the node reports"),
+        };
         page.field("may concern", text);
     }
 }

@@ -207,6 +207,7 @@ async fn updates_that_the_policy_excludes_or_that_are_too_young_are_not_listed()
     }
     let text = cli_with_decision(young).await.run("evenkeel explain inst-00000001").await;
     assert!(!text.contains("May concern:"), "{text}");
+    assert!(text.contains("may concern  none of the updates that the node reports\n"), "{text}");
 }
 
 #[tokio::test]
