@@ -228,12 +228,26 @@ impl Config {
         }
     }
 
-    /// The proxy to reach the server, if there is one.
+    /// The proxy to reach the server, if there is one. Entries of `no_proxy` that can match no host
+    /// are ignored with a warning: a node that is enrolled must reach its server.
     pub fn proxy(&self) -> Result<Option<Proxy>, BadProxy> {
         if self.proxy.is_empty() {
             return Ok(None);
         }
+        if let Err(error) = Proxy::check_exceptions(&self.no_proxy) {
+            tracing::warn!(%error, "ignoring entries of `no_proxy`");
+        }
         Proxy::parse(&self.proxy, &self.no_proxy).map(Some)
+    }
+
+    /// The proxy to reach the server, if there is one. Fails if an entry of `no_proxy` can match no
+    /// host.
+    pub fn checked_proxy(&self) -> Result<Option<Proxy>, BadProxy> {
+        let proxy = self.proxy()?;
+        if proxy.is_some() {
+            Proxy::check_exceptions(&self.no_proxy)?;
+        }
+        Ok(proxy)
     }
 
     /// Conditions of the machine for the start of a change.
@@ -370,8 +384,10 @@ mod tests {
         assert_eq!(proxy.to_string(), "http://proxy:3128");
         load("proxy = \"proxy:3128\"").unwrap().proxy().unwrap_err();
         let invalid = "proxy = \"http://proxy:1\"\nno_proxy = [\"http://keel.example\"]";
-        let error = load(invalid).unwrap().proxy().unwrap_err();
+        let error = load(invalid).unwrap().checked_proxy().unwrap_err();
         assert!(error.to_string().contains("http://keel.example"), "{error}");
+        // A node that was enrolled before the entries were checked still reaches its server.
+        assert!(load(invalid).unwrap().proxy().unwrap().is_some());
     }
 
     /// The shipped example claims to show the defaults.

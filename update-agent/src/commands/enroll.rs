@@ -149,7 +149,7 @@ async fn enroll_machine(
         requests: certificates.requests().await?,
         booted_image,
     };
-    let proxy = config.proxy().context("read the configuration")?;
+    let proxy = config.checked_proxy().context("read the configuration")?;
     let (server, ca) = (&arguments.server, arguments.ca.as_deref());
     let trust = Trust::resolve(server, token, ca, proxy.as_ref()).await?;
     // A clock that is lost before the first poll must not make the server's certificate invalid.

@@ -69,7 +69,9 @@ impl fmt::Display for Proxy {
 
 impl Proxy {
     /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`. The entries of `direct` are reached without the proxy: a host and the
-    /// hosts below it, an address, a network, or everything with `*`.
+    /// hosts below it, an address, a network, or everything with `*`. Entries that can match no host are ignored: the
+    /// settings of an enrolled node may have some since before they were checked, and without its server the node could not
+    /// be repaired. See [`Proxy::check_exceptions`].
     pub fn parse(address: &str, direct: &[String]) -> Result<Self, BadProxy> {
         let uri: Uri = address.parse().map_err(|_| BadProxy::Address)?;
         let bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
@@ -85,8 +87,16 @@ impl Proxy {
             host: unbracketed(host).to_owned(),
             port: uri.port_u16().unwrap_or(DEFAULT_PORT),
             authorization,
-            exceptions: parse_exceptions(direct)?,
+            exceptions: direct.iter().filter_map(|entry| NoProxyEntry::parse(entry)).collect(),
         })
+    }
+
+    /// Fails at the first entry of `no_proxy` that can match no host.
+    pub fn check_exceptions(entries: &[String]) -> Result<(), BadProxy> {
+        match entries.iter().find(|entry| NoProxyEntry::parse(entry).is_none()) {
+            Some(entry) => Err(BadProxy::Exception(entry.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Whether a host is reached through the proxy.
@@ -145,14 +155,6 @@ pub fn unbracketed(host: &str) -> &str {
 
 fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// Parses the entries of `no_proxy`. Fails at the first one that can match no host.
-fn parse_exceptions(entries: &[String]) -> Result<Vec<NoProxyEntry>, BadProxy> {
-    let entries = entries.iter();
-    entries
-        .map(|entry| NoProxyEntry::parse(entry).ok_or_else(|| BadProxy::Exception(entry.clone())))
-        .collect()
 }
 
 /// `USER:PASSWORD` of an address, encoded for Basic authentication; `None` if the percent-encoding is invalid.
@@ -256,17 +258,23 @@ mod tests {
 
     #[test]
     fn a_direct_host_bypasses_the_proxy() {
-        let parse = |entries: &[&str]| {
-            let entries: Vec<_> = entries.iter().map(|&entry| entry.to_owned()).collect();
-            Proxy::parse("http://proxy:1", &entries)
+        let entries = |entries: &[&str]| -> Vec<String> {
+            entries.iter().map(|&entry| entry.to_owned()).collect()
         };
-        let proxy = parse(&["other", "keel.example:50002"]).unwrap();
+        let parse = |texts: &[&str]| Proxy::parse("http://proxy:1", &entries(texts)).unwrap();
+        let proxy = parse(&["other", "keel.example:50002"]);
         assert!(!proxy.applies_to("keel.example", 50002));
         assert!(proxy.applies_to("keel.example", 443));
-        assert!(parse(&[]).unwrap().applies_to("keel.example", 50002));
-        let error = parse(&["keel.example", "10.0.0.0/33"]).unwrap_err();
+        assert!(parse(&[]).applies_to("keel.example", 50002));
+        Proxy::check_exceptions(&entries(&["other", "keel.example:50002"])).unwrap();
+        let mixed = ["10.0.0.0/33", "", "keel.example"];
+        let error = Proxy::check_exceptions(&entries(&mixed)).unwrap_err();
         assert_eq!(error, BadProxy::Exception("10.0.0.0/33".into()));
         assert!(error.to_string().contains("\"10.0.0.0/33\" of `no_proxy`"), "{error}");
+        // A running agent ignores them.
+        let proxy = parse(&mixed);
+        assert!(!proxy.applies_to("keel.example", 443));
+        assert!(proxy.applies_to("10.0.0.1", 443));
     }
 
     #[test]

@@ -20,13 +20,15 @@ pub fn check_setup(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
 }
 
 fn check_configuration(registry: &ModuleRegistry<'_>) -> DoctorFinding {
-    match registry.config.proxy() {
+    match registry.config.checked_proxy() {
         Ok(None) => DoctorFinding::passed("configuration", "is valid"),
         Ok(Some(proxy)) => DoctorFinding::passed(
             "configuration",
             format!("is valid; the proxy {proxy} is used to reach the server"),
         ),
-        Err(error) => DoctorFinding::failed("configuration", error.to_string(), "fix `proxy`"),
+        Err(error) => {
+            DoctorFinding::failed("configuration", error.to_string(), "fix `proxy` and `no_proxy`")
+        }
     }
 }
 
