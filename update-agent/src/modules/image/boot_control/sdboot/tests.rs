@@ -19,6 +19,10 @@ fn counted(left: u8, done: u8) -> BootEntry {
 /// An entry of another system, which sorts after ours.
 const RESCUE_ENTRY: &str = "title rescue\nsort-key rescue\nefi /EFI/rescue/linux.efi\n";
 
+/// The commands after the kernel of slot B was read.
+const UNMOUNT_COMMANDS: [&str; 2] =
+    ["umount /var/lib/evenkeel-agent/slot", "blockdev --setrw /dev/vda3"];
+
 #[tokio::test]
 async fn the_running_slot_and_all_entries_are_observed() {
     let machine = BootMachine::new();
@@ -104,6 +108,8 @@ async fn an_image_goes_from_its_file_to_a_blessed_slot() {
     assert_eq!(
         runner.commands(),
         [
+            // Before it is written, and before it is mounted: a killed agent may have left it read-only.
+            "blockdev --setrw /dev/vda3",
             "blockdev --setrw /dev/vda3",
             "blockdev --setro /dev/vda3",
             "mount -o ro,nodev,nosuid,noexec /dev/vda3 /var/lib/evenkeel-agent/slot",
@@ -168,7 +174,7 @@ async fn an_image_that_blesses_itself_or_has_no_trial_guard_is_refused() {
         assert!(failure.reason.contains(why), "{failure}");
         let there = fs::read(machine.path("efi/EFI/evenkeel/slot-b.efi")).unwrap();
         assert_eq!(there, b"the one before");
-        assert_eq!(runner.commands().len(), 4, "it is unmounted, and writable");
+        assert_eq!(runner.commands()[3..], UNMOUNT_COMMANDS, "it is unmounted, and writable");
     }
 }
 
@@ -183,11 +189,12 @@ async fn an_image_without_a_kernel_or_that_cannot_be_mounted_is_refused() {
         failure.reason.starts_with("the image has no file usr/lib/evenkeel/boot/slot-b.efi"),
         "{failure}"
     );
-    assert_eq!(runner.commands().len(), 4, "it is unmounted, and writable");
+    assert_eq!(runner.commands()[3..], UNMOUNT_COMMANDS, "it is unmounted, and writable");
 
-    let boot =
-        machine.boot_control(Arc::new(MountRunner::new(&machine, Vec::new()).with_failure()));
+    let runner = Arc::new(MountRunner::new(&machine, Vec::new()).with_failure());
+    let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
     let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
+    assert_eq!(runner.commands().last().unwrap(), "blockdev --setrw /dev/vda3");
     assert_eq!(failure.kind, FailureKind::Storage);
     assert!(failure.reason.ends_with("ended with status 32"), "{failure}");
     assert_eq!(failure.log, "wrong fs type\n");

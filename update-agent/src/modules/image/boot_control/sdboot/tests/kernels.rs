@@ -58,7 +58,7 @@ async fn a_kernel_that_must_not_be_tried_does_not_replace_the_old_one() {
         let there = fs::read(machine.path("efi/EFI/evenkeel/slot-b.efi")).unwrap();
         assert_eq!(there, b"the one before");
         assert_eq!(file_names(&machine.path("efi/EFI/evenkeel")), ["slot-a.efi", "slot-b.efi"]);
-        assert_eq!(runner.commands().len(), 4, "it is unmounted, and writable");
+        assert_eq!(runner.commands()[3..], UNMOUNT_COMMANDS, "it is unmounted, and writable");
     }
 }
 
@@ -75,7 +75,8 @@ async fn a_slot_that_a_killed_agent_left_mounted_is_unmounted_first() {
     let commands = runner.commands();
     let programs: Vec<&str> =
         commands.iter().filter_map(|command| command.split(' ').next()).collect();
-    assert_eq!(programs, ["umount", "blockdev", "mount", "umount", "blockdev"]);
+    let expected = ["umount", "blockdev", "blockdev", "mount", "umount", "blockdev"];
+    assert_eq!(programs, expected);
     assert_eq!(file_names(&machine.path("efi/EFI/evenkeel")), ["slot-a.efi", "slot-b.efi"]);
 }
 
