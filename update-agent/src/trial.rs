@@ -51,6 +51,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::changes::{SlotChange, SlotChanger};
 use self::health::HealthMonitor;
+use self::reconcile::confirm_good_boot;
 use self::running::{RunningState, determine_running, fall_back_from_bad};
 use self::watchdog::WatchdogDevice as Device;
 use crate::config::{HealthConfig, WatchdogPolicy};
@@ -144,7 +145,9 @@ pub async fn run_trial(parts: &TrialParts) -> Result<TrialOutcome, Failure> {
     let timer = TrialTimer::start(&parts.paths, parts.health.deadline);
     let (slot, seen) = match determine_running(parts, &timer).await? {
         RunningState::Trial(slot, seen) => (slot, seen),
-        RunningState::Stable => {
+        RunningState::Stable(seen) => {
+            // Again, because the boot state may not have been readable for the reconciliation.
+            confirm_good_boot(parts.boot.as_ref(), &parts.slots, &seen).await;
             // An agent that was killed during the trial may have left the watchdog running.
             watchdog::stop_left_open(&parts.paths);
             guard::stop_guard(&parts.paths);

@@ -65,7 +65,11 @@ impl From<Failure> for ReconcileError {
 
 /// Confirms this boot if the running image is good. If that fails, the next start tries again: the
 /// boot loader counts several boots, or falls back to an image that is good as well.
-async fn confirm_good_boot(boot: &dyn BootControl, slots: &SlotFile, seen: &BootObservation) {
+pub(super) async fn confirm_good_boot(
+    boot: &dyn BootControl,
+    slots: &SlotFile,
+    seen: &BootObservation,
+) {
     let is_good = |slot: &Slot| matches!(slots.get().state(*slot), SlotState::Good(_));
     let Some(slot) = seen.booted.filter(is_good) else {
         return;

@@ -10,7 +10,7 @@ use crate::modules::image::slots::{BootEntry, BootObservation, Slot, SlotState, 
 /// What is running.
 pub(super) enum RunningState {
     /// A system that is not on trial.
-    Stable,
+    Stable(BootObservation),
     /// The image in this slot, on trial.
     Trial(Slot, BootObservation),
     /// A bad image in this slot, while there is another image to fall back to.
@@ -56,18 +56,18 @@ fn classify(parts: &TrialParts, seen: BootObservation) -> Result<RunningState, F
             let reason = "cannot determine from which slot the system was booted";
             return Err(unknown(reason.to_owned()));
         }
-        return Ok(RunningState::Stable);
+        return Ok(RunningState::Stable(seen));
     };
     let slots = parts.slots.get();
     let state = slots.state(slot);
     match state {
         SlotState::Armed { .. } | SlotState::Trial { .. } => Ok(RunningState::Trial(slot, seen)),
-        SlotState::Good(_) => Ok(RunningState::Stable),
+        SlotState::Good(_) => Ok(RunningState::Stable(seen)),
         SlotState::Bad { .. } if should_fall_back(&slots, slot, &seen, is_watched) => {
             Ok(RunningState::Bad(slot, seen))
         }
         // An unhealthy system is better than none.
-        SlotState::Bad { .. } => Ok(RunningState::Stable),
+        SlotState::Bad { .. } => Ok(RunningState::Stable(seen)),
         SlotState::Empty | SlotState::Writing(_) | SlotState::Written(_) if is_watched => {
             let description = state.description();
             Err(unknown(format!(
@@ -75,7 +75,7 @@ fn classify(parts: &TrialParts, seen: BootObservation) -> Result<RunningState, F
             )))
         }
         SlotState::Empty | SlotState::Writing(_) | SlotState::Written(_) => {
-            Ok(RunningState::Stable)
+            Ok(RunningState::Stable(seen))
         }
     }
 }

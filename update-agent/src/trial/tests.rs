@@ -222,6 +222,20 @@ async fn a_boot_of_a_good_image_is_confirmed_and_one_on_trial_is_not() {
     assert_eq!(machine.count("confirm"), 2, "the image is on trial");
 }
 
+/// Otherwise a boot loader that counts one boot starts the other image at the next reset.
+#[tokio::test(start_paused = true)]
+async fn a_boot_is_confirmed_as_well_if_the_reconciliation_could_not_read_the_boot_state() {
+    let machine = Machine::armed().await;
+    machine.with_state(|state| {
+        state.counts_good_boots = true;
+        state.a = BootEntry::OneShot;
+    });
+    let outcome = run_trial(&machine.parts()).await.unwrap();
+    assert!(matches!(outcome, TrialOutcome::NotOnTrial), "{outcome:?}");
+    assert_eq!(machine.with_state(|state| state.a.clone()), BootEntry::Plain);
+    assert_eq!(machine.count("confirm"), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_counted_boot_that_is_not_on_trial_is_not_taken_for_settled() {
     let machine = Machine::armed().await;
