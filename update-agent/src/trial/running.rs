@@ -25,6 +25,8 @@ pub(super) enum RunningState {
 /// If the state cannot be read, the machine is reset only if the loader counted this boot and no
 /// trial has ended in it: only then do resets lead to the old image. Otherwise a good image may be
 /// running with a broken boot partition, and the resets would never end.
+///
+/// Without a record there is nothing to wait for, unless the loader counted this boot.
 pub(super) async fn determine_running(
     parts: &TrialParts,
     timer: &TrialTimer,
@@ -35,10 +37,16 @@ pub(super) async fn determine_running(
             Ok(running) => return Ok(running),
             Err(failure) => failure,
         };
+        let is_watched = guard::is_watched(&parts.paths);
         if timer.remaining().is_zero() {
-            if guard::is_watched(&parts.paths) {
+            if is_watched {
                 return Ok(RunningState::Unknown(unknown.reason));
             }
+            return Err(unknown);
+        }
+        // No image was ever written here, so none is on trial. The node may have a RAUC that is not
+        // supported, and be updated by packages: its agent must not be silent until the deadline.
+        if !is_watched && parts.slots.get() == Slots::default() {
             return Err(unknown);
         }
         tracing::warn!(%unknown, "cannot determine what is running");

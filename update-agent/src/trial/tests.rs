@@ -358,6 +358,18 @@ async fn a_record_that_fails_after_the_commit_does_not_undo_it() {
     assert_runs_new(&machine);
 }
 
+/// Such as a node that is updated by packages and has a RAUC with three bootable slots.
+#[tokio::test(start_paused = true)]
+async fn an_agent_without_a_record_does_not_wait_for_an_unreadable_boot_state() {
+    let machine = Machine::armed().await;
+    machine.remove_record();
+    machine.with_state(|state| state.broken = vec!["look"]);
+    let begun = Instant::now();
+    run_trial(&machine.parts()).await.unwrap_err();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(machine.count("reset"), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_boot_state_resets_only_a_counted_boot_without_an_ended_trial() {
     let machine = Machine::armed().await;

@@ -204,6 +204,11 @@ impl Machine {
         fs::write(self.root().join("proc/uptime"), text).expect("an uptime");
     }
 
+    /// Removes the record: no image was ever written.
+    pub fn remove_record(&self) {
+        fs::remove_file(self.slots_file()).expect("a record");
+    }
+
     /// Blocks all writes of the record, by a folder with the name of its temporary file.
     pub fn break_record(&self) {
         fs::create_dir_all(self.root().join("state/slots.json.new/x")).expect("a folder");
