@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The number of starts that are stored. Among more copies of a disk, it takes longer until one of them is recognized.
+/// The number of starts that are stored. Among more copies of a disk, it takes longer until one of them is recognized, and
+/// many more are not recognized.
 const MAX_STORED_STARTS: usize = 8;
 
 /// A start of the agent on a machine.
@@ -16,6 +17,12 @@ pub struct AgentStart {
 }
 
 impl AgentStart {
+    /// Which stored start this one replaces if there are too many: the oldest one, or with a session any one. Otherwise
+    /// nine copies that report in turn would each be replaced before they return.
+    fn eviction_index(&self) -> usize {
+        self.session.bytes().map(usize::from).sum::<usize>() % MAX_STORED_STARTS
+    }
+
     /// Whether nothing identifies the start.
     fn is_unknown(&self) -> bool {
         self.boot_id.is_empty() && self.session.is_empty()
@@ -72,9 +79,11 @@ impl RecentStarts {
             _ => StartChange::New,
         };
         self.0.retain(|one| *one != start);
+        let removed = start.eviction_index();
         self.0.push(start);
-        let surplus = self.0.len().saturating_sub(MAX_STORED_STARTS);
-        self.0.drain(..surplus);
+        if self.0.len() > MAX_STORED_STARTS {
+            self.0.remove(removed);
+        }
         change
     }
 }
@@ -117,6 +126,17 @@ mod tests {
         assert_eq!(changes(&[("a", "1"), ("b", ""), ("a", "1")]), [New, New, Returned]);
         let three = [("a", "1"), ("b", "2"), ("c", "3"), ("a", "1")];
         assert_eq!(changes(&three), [New, New, New, Returned]);
+    }
+
+    #[test]
+    fn more_copies_than_stored_starts_that_report_in_turn_are_recognized() {
+        for copies in MAX_STORED_STARTS + 1..2 * MAX_STORED_STARTS {
+            let mut recent = RecentStarts::default();
+            let order = (0..4 * copies).map(|number| number % copies);
+            let changes: Vec<_> =
+                order.map(|copy| recent.record(start("host", &copy.to_string()))).collect();
+            assert!(changes.contains(&Returned), "{copies} copies: {changes:?}");
+        }
     }
 
     #[test]
