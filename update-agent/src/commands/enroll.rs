@@ -42,7 +42,6 @@ pub fn enroll(arguments: &EnrollArgs) -> anyhow::Result<ExitCode> {
     check_password_file(arguments.paths.config.as_deref()).map_err(anyhow::Error::msg)?;
     paths.prepare()?;
     let _lock = AgentLock::acquire(&paths.lock())?;
-    forget_copied_identity(&paths, arguments.uuid)?;
     let runtime = build_runtime()?;
     let enrolled = runtime.block_on(enroll_machine(arguments, &token, &config, &paths))?;
     let mut out = io::stdout();
@@ -140,6 +139,11 @@ async fn enroll_machine(
     paths: &AgentPaths,
 ) -> anyhow::Result<Enrollment> {
     let booted_image = facts::detect_booted_image(config, paths).await?;
+    let proxy = config.checked_proxy().context("read the configuration")?;
+    let (server, ca) = (&arguments.server, arguments.ca.as_deref());
+    let trust = Trust::resolve(server, token, ca, proxy.as_ref()).await?;
+    // As late as possible: until then, a wrong address or a missing boot partition costs nothing.
+    forget_copied_identity(paths, arguments.uuid)?;
     let certificates = NodeCertificates::none(paths);
     let applicant = Applicant {
         token: token.text.clone(),
@@ -149,9 +153,6 @@ async fn enroll_machine(
         requests: certificates.requests().await?,
         booted_image,
     };
-    let proxy = config.checked_proxy().context("read the configuration")?;
-    let (server, ca) = (&arguments.server, arguments.ca.as_deref());
-    let trust = Trust::resolve(server, token, ca, proxy.as_ref()).await?;
     // A clock that is lost before the first poll must not make the server's certificate invalid.
     let floor = Arc::new(TimeFloor::for_enrolment(paths));
     let link = GrpcLink::with_floor(floor, server, &trust, proxy.as_ref(), config.call_timeout)?;
@@ -199,6 +200,7 @@ mod tests {
     use evenkeel_kit::Secret;
 
     use super::*;
+    use crate::cli::PathArgs;
     use crate::node::IssuedCertificates;
 
     fn enrollment() -> Enrollment {
@@ -264,6 +266,39 @@ mod tests {
         }
         forget_copied_identity(&paths, Some(Uuid::from_u128(2))).unwrap();
         assert!(!paths.key().exists() && !paths.node().exists());
+    }
+
+    /// Without its identity, the machine could not reach its server any more.
+    #[tokio::test]
+    async fn a_server_that_cannot_be_reached_costs_no_identity() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        paths.prepare().unwrap();
+        let node = Node {
+            server: "https://keel.example:50002".to_owned(),
+            uuid: Uuid::from_u128(1),
+            host_id: "host-00000001".to_owned(),
+            instance_id: "inst-00000001".to_owned(),
+            project: "default".to_owned(),
+            credential_expires: None,
+            machine: None,
+        };
+        node.save(&paths).unwrap();
+        std::fs::write(paths.key(), "of the machine").unwrap();
+        let arguments = EnrollArgs {
+            paths: PathArgs::default(),
+            // Port 1 is reserved: no server listens there.
+            server: "https://127.0.0.1:1".to_owned(),
+            token: None,
+            token_file: None,
+            ca: None,
+            uuid: Some(Uuid::from_u128(2)),
+            take_over: false,
+        };
+        let token = JoinToken::parse(&format!("ekj1.{}.c2VjcmV0", "0f".repeat(32))).unwrap();
+        let config = Config::default();
+        enroll_machine(&arguments, &token, &config, &paths).await.unwrap_err();
+        assert!(paths.key().exists() && paths.node().exists());
     }
 
     fn busy(seconds: u64) -> LinkError {
