@@ -34,7 +34,7 @@ pub struct ImageConfig {
 #[serde(rename_all = "kebab-case")]
 pub enum BootControlChoice {
     /// The program in `image.tool`, if one is set; else systemd-boot, if its boot partition and two
-    /// slots exist; else RAUC, if it is installed and configured.
+    /// slots exist; else none.
     #[default]
     Auto,
     /// The agent's own entries of systemd-boot.

@@ -119,6 +119,7 @@ ExecStart=/bin/sh -c 'exec rauc --mount=/run/rauc --override-boot-slot=$(cat /sr
 
 const AGENT_CONFIG: &str = "max_poll_interval = \"5s\"
 [image]
+boot_control = \"rauc\"
 watchdog = \"ignore\"
 [image.web]
 plain_http = true

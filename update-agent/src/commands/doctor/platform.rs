@@ -37,7 +37,7 @@ const fn note(is_present: fn(&AgentPaths) -> bool, meaning: &'static str) -> Pla
     PlatformFeature { outcome: CheckOutcome::Note, is_present, meaning }
 }
 
-static FEATURES: [PlatformFeature; 14] = [
+static FEATURES: [PlatformFeature; 15] = [
     unsupported(
         |paths| exists(paths, "/run/ostree-booted") || exists(paths, "/ostree"),
         "ostree manages this system: the agent cannot update it",
@@ -70,6 +70,10 @@ static FEATURES: [PlatformFeature; 14] = [
     note(
         |paths| exists(paths, "/usr/bin/mender") || exists(paths, "/usr/bin/mender-update"),
         "Mender is installed: only one of the two may install images",
+    ),
+    note(
+        |paths| exists(paths, "/etc/rauc/system.conf"),
+        "RAUC is configured: the agent installs images with it only if image.boot_control is \"rauc\"",
     ),
     note(
         |paths| exists(paths, "/usr/bin/snap"),
@@ -165,7 +169,7 @@ mod tests {
     #[test]
     fn each_feature_is_found_by_its_files_and_nothing_else_is() {
         let secure: &[u8] = &[6, 0, 0, 0, 1];
-        let cases: [(&str, &[u8], CheckOutcome, &str); 15] = [
+        let cases: [(&str, &[u8], CheckOutcome, &str); 16] = [
             ("/run/ostree-booted", b"", CheckOutcome::Warning, "ostree"),
             ("/etc/NIXOS", b"", CheckOutcome::Warning, "NixOS"),
             ("/usr/lib/sysimage/rpm/rpmdb.sqlite", b"", CheckOutcome::Warning, "rpm"),
@@ -174,6 +178,7 @@ mod tests {
             ("/sys/block/dm-0/dm/uuid", b"CRYPT-LUKS2-ab", CheckOutcome::Note, "LUKS"),
             ("/sys/block/dm-1/dm/uuid", b"CRYPT-VERITY-ab", CheckOutcome::Note, "dm-verity"),
             ("/usr/bin/mender-update", b"", CheckOutcome::Note, "Mender"),
+            ("/etc/rauc/system.conf", b"", CheckOutcome::Note, "RAUC"),
             ("/usr/bin/snap", b"", CheckOutcome::Note, "snaps"),
             ("/usr/bin/flatpak", b"", CheckOutcome::Note, "flatpaks"),
             (

@@ -115,8 +115,7 @@ pub trait BootControl: Send + Sync {
 }
 
 /// Finds the boot control of this system. Unless one is chosen: the tool if one is configured, else
-/// systemd-boot if there are its ESP and a partition for each slot, else RAUC if it is installed and
-/// configured, else none. Fails with advice if several partitions of the disk could be a slot of
+/// systemd-boot if there are its ESP and a partition for each slot, else none. Fails with advice if several partitions of the disk could be a slot of
 /// systemd-boot.
 pub fn find(
     paths: &AgentPaths,
@@ -124,8 +123,7 @@ pub fn find(
     config: &ImageConfig,
 ) -> Result<Option<Arc<dyn BootControl>>, Failure> {
     let system = SystemInterfaces::new(paths);
-    let choice = config.boot_control;
-    if choice == BootControlChoice::Auto
+    if config.boot_control == BootControlChoice::Auto
         && let Some(tool) = &config.tool
     {
         return Ok(Some(Arc::new(ImageTool::new(system, runner, tool, config))));
@@ -135,11 +133,9 @@ pub fn find(
     {
         return Ok(Some(Arc::new(SystemdBoot::new(system, runner, esp, config))));
     }
-    let is_rauc = match choice {
-        BootControlChoice::Rauc => true,
-        BootControlChoice::Auto => rauc::is_installed(&system),
-        BootControlChoice::SystemdBoot | BootControlChoice::None => false,
-    };
+    // Never without the owner's choice: another tool may install bundles, and this agent would
+    // withdraw an image that it did not write.
+    let is_rauc = config.boot_control == BootControlChoice::Rauc;
     Ok(is_rauc.then(|| Arc::new(RaucControl::new(system, runner)) as Arc<dyn BootControl>))
 }
 

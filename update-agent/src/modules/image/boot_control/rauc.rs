@@ -45,8 +45,6 @@ use crate::modules::image::slots::{BootObservation, RawImage, Slot, SlotImage};
 use crate::modules::image::spool::SpooledImage;
 use crate::runner::{Command, Output, Runner};
 
-pub use self::settings::is_installed;
-
 const PROGRAM: &str = "rauc";
 
 /// Name of the bundle for RAUC.

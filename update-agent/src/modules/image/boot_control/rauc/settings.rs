@@ -10,10 +10,6 @@ use super::super::SystemInterfaces;
 const CONFIG_FILES: [&str; 3] =
     ["etc/rauc/system.conf", "run/rauc/system.conf", "usr/lib/rauc/system.conf"];
 
-/// Folders of the program.
-const PROGRAM_FOLDERS: [&str; 5] =
-    ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "bin"];
-
 /// Settings of RAUC in `[system]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaucSettings {
@@ -21,13 +17,6 @@ pub struct RaucSettings {
     activates_installed: bool,
     /// Whether the status of the slots is stored outside of them.
     has_central_status: bool,
-}
-
-/// Whether RAUC is installed and configured on this system.
-pub fn is_installed(system: &SystemInterfaces) -> bool {
-    let root = system.paths.root();
-    let has_program = PROGRAM_FOLDERS.iter().any(|folder| root.join(folder).join("rauc").exists());
-    has_program && find_config(system).is_some()
 }
 
 fn find_config(system: &SystemInterfaces) -> Option<PathBuf> {
