@@ -106,8 +106,9 @@ pub struct JournalEntry {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reboot_is_the_change: bool,
     /// Why the file could not be read completely: a newer agent has written it. The attempt is not
-    /// continued.
-    #[serde(skip)]
+    /// continued. It is stored, because the file is also written before the end of the attempt, for
+    /// example when the server acknowledges an event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
 
@@ -428,7 +429,7 @@ impl Journal for FileJournal {
                 if partial.is_none() {
                     self.quarantine(&why)?;
                 }
-                // The file of a partial entry stays until the end of the attempt is written.
+                // The file of a partial entry stays until the entry is written.
                 Ok(partial)
             }
         }

@@ -210,6 +210,26 @@ fn an_unreadable_attempt_has_the_phase_that_its_events_show() {
     assert_eq!(phase(&[downloading, began, EventKind::Finished]), Phase::Ended);
 }
 
+/// While another program holds dpkg's lock, such an attempt stays open, and its events are acknowledged meanwhile.
+#[test]
+fn an_attempt_that_could_not_be_read_stays_unreadable_when_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.json");
+    let journal = FileJournal::new(&path);
+    let mut entry = entry();
+    entry.events.push(event(EventKind::Began, 3));
+    entry.phase = Phase::Rebooting;
+    journal.write(&JournalPoint::fixed("reboot-begun"), &entry).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"format\":2", "\"format\":3")).unwrap();
+    let mut partial = journal.read().unwrap().unwrap();
+    partial.acknowledged = 3;
+    journal.write(&JournalPoint::fixed("acknowledged"), &partial).unwrap();
+    let again = journal.read().unwrap().unwrap();
+    assert!(again.unreadable.is_some());
+    assert_eq!(again, partial);
+}
+
 /// An ended attempt with every optional part.
 fn full_entry() -> JournalEntry {
     let spec = ModuleParts::of("demo", &json!({ "text": "new" })).unwrap();
