@@ -171,25 +171,42 @@ impl PackageStep {
         first.iter().chain(second)
     }
 
-    /// The parts of the step that are installed one after another.
+    /// The parts of the step that are installed one after another. A part has no groups and no marks: with a copy of both in
+    /// each of many parts, a large update would need hundreds of MiB.
     pub fn transactions(&self) -> Vec<Self> {
-        let Self::Install { items, debs, groups, .. } = self else {
+        let Self::Install {
+            items,
+            debs,
+            own_sources,
+            removals,
+            downgrades,
+            services,
+            bytes_per_second,
+            automatic: _,
+            groups,
+        } = self
+        else {
             return vec![self.clone()];
         };
         if groups.is_empty() {
             return vec![self.clone()];
         }
         let part = |group: &Vec<String>| {
-            let mut part = self.clone();
-            if let Self::Install { items: part_items, debs: part_debs, groups, .. } = &mut part {
-                // The files are in the order of the packages.
-                let chosen = items.iter().zip(debs);
-                let chosen = chosen.filter(|(item, _)| group.contains(&item.package));
-                (*part_items, *part_debs) =
-                    chosen.map(|(item, deb)| (item.clone(), deb.clone())).unzip();
-                groups.clear();
+            // The files are in the order of the packages.
+            let chosen = items.iter().zip(debs);
+            let chosen = chosen.filter(|(item, _)| group.contains(&item.package));
+            let (items, debs) = chosen.map(|(item, deb)| (item.clone(), deb.clone())).unzip();
+            Self::Install {
+                items,
+                debs,
+                own_sources: *own_sources,
+                removals: removals.clone(),
+                downgrades: *downgrades,
+                services: *services,
+                bytes_per_second: *bytes_per_second,
+                automatic: Vec::new(),
+                groups: Vec::new(),
             }
-            part
         };
         groups.iter().map(part).collect()
     }

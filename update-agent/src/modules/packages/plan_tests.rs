@@ -397,6 +397,16 @@ fn with_minimal_steps_independent_packages_are_separate_transactions() {
     assert_eq!(transactions(true, "", true), ["pa.deb pb.deb"], "apt must order a removal");
 }
 
+/// A large update has hundreds of parts and automatic packages.
+#[test]
+fn the_parts_of_a_step_have_no_copies_of_its_marks_and_groups() {
+    let written = r#"{"do":"install","items":[],"debs":[],"own_sources":true,"automatic":["a","b"],"groups":[["a"],["b"]]}"#;
+    let step: PackageStep = serde_json::from_str(written).unwrap();
+    let written = r#"{"do":"install","items":[],"debs":[],"own_sources":true}"#;
+    let part: PackageStep = serde_json::from_str(written).unwrap();
+    assert_eq!(step.transactions(), [part.clone(), part]);
+}
+
 #[test]
 fn a_step_of_an_older_agent_is_read() {
     let written = r#"{"do":"install","items":[],"debs":[{"name":"a.deb","size":1,"digest":{"sha256":"00"},"apt_argument":"a=1"}],"own_sources":true}"#;
