@@ -81,6 +81,9 @@ pub struct JournalEntry {
     pub reboot_requests: u32,
     #[serde(default)]
     pub last_reboot_request: Option<DateTime<Utc>>,
+    /// When the steps were done and the node began to wait for its reboot; `None` if it needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_since: Option<DateTime<Utc>>,
     /// What delays the reboot on this machine; the last one, if it no longer does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_delay: Option<RebootDelay>,
@@ -182,6 +185,7 @@ impl JournalEntry {
             spans: Vec::new(),
             reboot_requests: 0,
             last_reboot_request: None,
+            reboot_since: None,
             reboot_delay: None,
             announced_reboot: None,
             reboot_reasons: Vec::new(),
@@ -246,7 +250,11 @@ impl JournalEntry {
         let planning = self.spans.iter().filter(|span| span.phase == PLAN_PHASE).cloned();
         let report = RunReport {
             phases: planning
-                .chain(phases::measure_phases(&self.events, self.plan.download_bytes))
+                .chain(phases::measure_phases(
+                    &self.events,
+                    self.plan.download_bytes,
+                    self.reboot_since,
+                ))
                 .collect(),
             interruptions: self.interruptions().cloned().collect(),
             remarks: self.remarks.iter().take(MAX_REMARKS).cloned().collect(),

@@ -51,6 +51,7 @@ impl Engine {
         let reasons = entry.reboot_reasons.join(", ");
         tracing::warn!(attempt = %entry.attempt, reasons, "the change needs a reboot");
         entry.phase = Phase::Rebooting;
+        entry.reboot_since = Some(self.now());
         entry.boot_id.clone_from(&self.parts.boot_id);
         match delay {
             Some(why) => self.delay_reboot(entry, why),

@@ -169,6 +169,10 @@ async fn without_the_end_of_a_window_the_delay_has_a_limit() {
         &node,
         &format!("it was delayed for 30 min, which is the limit: {LOCK}"),
     );
+    let phases = last_report(&node).phases;
+    let phases: Vec<_> = phases.iter().map(|span| (span.phase.as_str(), span.millis)).collect();
+    assert!(phases.contains(&("apply", 0)), "{phases:?}");
+    assert!(phases.contains(&("reboot", 30 * 60 * 1_000)), "{phases:?}");
 }
 
 #[tokio::test]
