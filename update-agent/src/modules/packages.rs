@@ -349,8 +349,11 @@ impl Module for PackagesModule {
             }
             Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
         }
-        // The limits may have changed since the plan was made.
-        if let Some(why) = self.limits_refusal(steps).await? {
+        // The limits may have changed since the plan was made. The removal of unused packages is checked when it is due, so
+        // that it cannot delay the update.
+        let is_needed = |step: &&PackageStep| !matches!(step, PackageStep::Remove { .. });
+        let needed: Vec<_> = steps.iter().filter(is_needed).cloned().collect();
+        if let Some(why) = self.limits_refusal(&needed).await? {
             return Ok(Readiness::NotYet(why));
         }
         self.check_unchanged(steps).await?;

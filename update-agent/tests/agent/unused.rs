@@ -1,8 +1,10 @@
 //! Removal of packages that no package needs any more, and the marks of packages.
 
 use std::fs;
+use std::path::PathBuf;
 
 use evenkeel_update_agent::model::{PackageRules, UnusedPackagesRule};
+use evenkeel_update_agent::paths::AgentPaths;
 use evenkeel_update_agent::status;
 
 use crate::support::node::{TestNode, latest_target_with, package_target};
@@ -67,6 +69,34 @@ async fn the_owner_can_forbid_the_removal_of_unused_packages() {
         assert!(node.server().story().ends_with("finished"), "{limits}");
         assert!(node.system.listing().contains("app 2 installed"), "{limits}");
         assert!(node.system.listing().contains(OLD_KERNEL), "{limits}");
+    }
+}
+
+/// Downloads happen ahead of the window, sometimes by days.
+#[tokio::test]
+async fn a_package_that_must_stay_since_the_plan_was_made_is_not_removed() {
+    let history = r#"{"running":"6.0.2-demo","previous":"6.0.1-demo"}"#;
+    let cases: [(fn(&AgentPaths) -> PathBuf, &str, &str); 3] = [
+        (AgentPaths::limits, "removals = false\n", "does not allow removals"),
+        (AgentPaths::limits, "protected_packages = [\"linux-image-*\"]\n", "`protected_packages`"),
+        (AgentPaths::kernels, history, "a kernel was started"),
+    ];
+    for (file, text, expected) in cases {
+        let node = node_with_unused(UnusedPackagesRule::RemoveKernels);
+        node.server().window_open = false;
+        node.run_once().await.unwrap();
+        assert_eq!(node.server().story(), "downloading, downloaded");
+        let file = file(&node.paths());
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+        node.server().window_open = true;
+        node.run_once().await.unwrap();
+        assert!(node.server().story().ends_with("finished"), "{expected}");
+        assert!(node.system.listing().contains("app 2 installed"), "{expected}");
+        assert!(node.system.listing().contains(OLD_KERNEL), "{expected}");
+        let end = status::read_status(&node.paths().status()).unwrap().last_end.unwrap();
+        let [remark] = &end.remarks[..] else { panic!("{:?}", end.remarks) };
+        assert!(remark.contains(expected), "{remark}");
     }
 }
 

@@ -4,6 +4,7 @@
 //! of a plan, and its failure is only a remark: the update itself has then succeeded.
 
 use std::collections::BTreeSet;
+use std::slice;
 
 use super::apt::{AptTransaction, tool_failure};
 use super::parse::Simulation;
@@ -44,8 +45,7 @@ impl PackagesModule {
         {
             return Vec::new();
         }
-        let history = KernelHistory::read(&self.paths);
-        let kernels = [os::kernel_release(), history.running, history.previous];
+        let kernels = self.kernels_in_use();
         let is_old_kernel =
             |package: &String| is_kernel_package(package) && !belongs_to_kernel(package, &kernels);
         if spec.rules.unused_packages == UnusedPackagesRule::RemoveKernels
@@ -59,6 +59,12 @@ impl PackagesModule {
             tracing::warn!(error = %failure, "cannot find out which packages are unused");
             Vec::new()
         })
+    }
+
+    /// The kernels that must stay: the running one, and the one that ran before it.
+    fn kernels_in_use(&self) -> [String; 3] {
+        let history = KernelHistory::read(&self.paths);
+        [os::kernel_release(), history.running, history.previous]
     }
 
     /// Simulates the removal of unused packages until it contains only allowed removals. apt gets
@@ -104,6 +110,7 @@ impl PackagesModule {
         if left.is_empty() {
             return Ok(());
         }
+        self.check_still_unused(step, &left).await?;
         let removals = left.iter().map(String::as_str).collect();
         let transaction = AptTransaction { removals, ..AptTransaction::default() };
         let simulation = self.tools.simulate_files(&transaction).await?;
@@ -124,6 +131,26 @@ impl PackagesModule {
         }
         let failed = tool_failure(FailureKind::Apply, "the removal of unused packages", &output);
         Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
+    }
+
+    /// Fails if the limits of the owner now protect one of the packages, or if one belongs to a kernel that is in use now:
+    /// the plan may be days old, and another kernel may have been started since.
+    async fn check_still_unused(&self, step: &PackageStep, left: &[String]) -> Result<(), Failure> {
+        if let Some(why) = self.limits_refusal(slice::from_ref(step)).await? {
+            let reason = format!("the unused packages stay: {why}");
+            return Err(Failure::new(FailureKind::Limits, reason));
+        }
+        let kernels = self.kernels_in_use();
+        let in_use = left.iter().filter(|package| belongs_to_kernel(package, &kernels));
+        let in_use: Vec<_> = in_use.cloned().collect();
+        if in_use.is_empty() {
+            return Ok(());
+        }
+        let reason = format!(
+            "the unused packages stay, because a kernel was started since the plan was made: {}",
+            join_names(in_use)
+        );
+        Err(Failure::new(FailureKind::Plan, reason))
     }
 }
 
