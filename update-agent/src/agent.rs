@@ -353,9 +353,11 @@ impl Agent {
         if let Some(open) = entry.take() {
             entry = self.resume_attempt(open).await?;
         }
-        if entry.as_ref().is_some_and(JournalEntry::awaits_first_reboot) {
+        let awaits_reboot = entry.as_ref().is_some_and(JournalEntry::awaits_first_reboot);
+        if awaits_reboot && self.engine.open_reason().is_empty() {
             // The prepared change would be applied by any reset. The supervised reboot must not
-            // wait for a poll.
+            // wait for a poll. With a reason, the change is being cancelled and must be tried again
+            // later.
             return Ok((RoundOutcome::PollAgain, Duration::ZERO));
         }
         if entry.is_none() {

@@ -266,6 +266,7 @@ impl Engine {
             Err(undo_failure) => {
                 let reason = failure.reason;
                 let why = format!("{reason}; reverting failed and is tried again: {undo_failure}");
+                self.resume_soon();
                 return Ok(self.keep_open(entry, why));
             }
         }

@@ -112,8 +112,13 @@ impl Engine {
         add_missing(&mut entry.remarks, [remark]);
     }
 
-    /// When the caller should resume an attempt that waits for its reboot; `None` if at its usual time. The answer is
-    /// given once.
+    /// Lets the caller resume the attempt before its usual time, but not at once.
+    pub(super) fn resume_soon(&self) {
+        *self.lock_reboot_check_delay() = Some(DELAY_CHECK_INTERVAL);
+    }
+
+    /// When the caller should resume an attempt that waits for its reboot, or whose prepared change could not be
+    /// cancelled; `None` if at its usual time. The answer is given once.
     pub fn take_reboot_check_delay(&self) -> Option<Duration> {
         self.lock_reboot_check_delay().take()
     }
@@ -198,7 +203,7 @@ impl Engine {
             entry.reboot_delay = delay;
             self.write_journal("reboot-begun", &entry)?;
         }
-        *self.lock_reboot_check_delay() = Some(DELAY_CHECK_INTERVAL);
+        self.resume_soon();
         Ok(self.keep_open(entry, why))
     }
 

@@ -1,10 +1,11 @@
 //! The whole agent, from the server's decision to the changed package, with one side replaced: either the system below it
-//! and the server (`attempts`, `doctor`, `facts`, `health`, `history`, `image_failures`, `image_hooks`, `image_steps`, `long_poll`,
+//! and the server (`armed_module`, `attempts`, `doctor`, `facts`, `health`, `history`, `image_failures`, `image_hooks`, `image_steps`, `long_poll`,
 //! `offline`, `plan`, `reboot`, `reboot_delay`, `resume`, `text_module`, `unused`, `waiting`, `watchdog`) or only the machine at the other end of the connection
 //! (`certificates`, `image_stream`, `image_web`, `link`, `proxy`).
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+mod armed_module;
 mod attempts;
 mod certificates;
 mod doctor;
