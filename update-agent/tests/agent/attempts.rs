@@ -216,6 +216,21 @@ async fn an_attempt_that_changes_nothing_reports_what_is_held_back() {
     );
 }
 
+/// A script of one package may hang while hundreds of others are unpacked.
+#[tokio::test]
+async fn what_apt_left_unpacked_at_its_timeout_is_configured() {
+    let node = TestNode::in_window();
+    node.packages().killed_at_timeout = true;
+    node.run_once().await.unwrap();
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+    assert!(node.server().story().ends_with("finished"));
+    let log = node.system.take_log();
+    let position = |what: &str| log.iter().position(|line| line == what);
+    assert!(position("install").unwrap() < position("dpkg --configure").unwrap(), "{log:?}");
+    let report = node.server().only_attempt().last().unwrap().report.clone().unwrap();
+    assert!(report.remarks[0].contains("was killed"), "{:?}", report.remarks);
+}
+
 #[tokio::test]
 async fn a_failing_package_script_ends_the_attempt_with_the_output_of_dpkg() {
     let node = TestNode::in_window();

@@ -12,8 +12,8 @@ use evenkeel_update_agent::reboot::RebootObjection;
 use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
 use evenkeel_update_agent::status;
 
+use crate::support::lock::HOLD_DPKG_LOCK;
 use crate::support::node::TestNode;
-use crate::support::system::HOLD_DPKG_LOCK;
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
 const DELAYED: &str = "downloading, downloaded, began";

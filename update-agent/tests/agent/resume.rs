@@ -15,8 +15,8 @@ use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
 use serde_json::Value;
 
 use crate::support::journal::{BreakingJournal, WriteSide};
+use crate::support::lock::HOLD_DPKG_LOCK;
 use crate::support::node::{TestNode, latest_target, latest_target_with, package_report};
-use crate::support::system::HOLD_DPKG_LOCK;
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
 const STORY_WITH_REBOOT: &str =

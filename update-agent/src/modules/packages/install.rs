@@ -16,7 +16,7 @@ impl PackagesModule {
         self.apply_dpkg_updates().await?;
         let mut first_failure = None;
         for part in step.transactions() {
-            let Err(failed) = self.install_part(&part, start).await? else { continue };
+            let Err(failed) = self.install_part(&part, start).await else { continue };
             if !matches!(self.has_planned_state(&part).await, Ok(true)) {
                 // The following groups stay as they are, as with unattended-upgrades.
                 return Err(failed);
@@ -37,24 +37,20 @@ impl PackagesModule {
         }))
     }
 
-    /// Installs a step in one transaction. The inner error is the failure of apt. `start` is the length of apt's log before
-    /// the step.
-    async fn install_part(
-        &self,
-        step: &PackageStep,
-        start: u64,
-    ) -> Result<Result<(), Failure>, Failure> {
-        let output = self.run_transaction(step).await?;
-        if output.succeeded() {
-            return Ok(Ok(()));
-        }
+    /// Installs a step in one transaction. `start` is the length of apt's log before the step.
+    async fn install_part(&self, step: &PackageStep, start: u64) -> Result<(), Failure> {
+        let mut failed = match self.run_transaction(step).await {
+            Ok(output) if output.succeeded() => return Ok(()),
+            Ok(output) => tool_failure(FailureKind::Apply, "apt-get install", &output),
+            // apt was ended at its deadline, perhaps in the middle of many packages.
+            Err(failed) => failed,
+        };
         // After the failure of one package, others may be left unpacked that can be configured.
-        let mut failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
         if let Ok(after) = self.configure_remaining().await {
             let log = format!("{}\n{}", failed.log, parse::clean_output(&after));
             failed = Failure::with_log(failed.kind, failed.reason, &log);
         }
-        Ok(Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start))))
+        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
     }
 
     /// Runs a step as one apt transaction.

@@ -16,6 +16,16 @@ open(my $locked, ">", "$ARGV[0]/locked") or die; close($locked);
 select(undef, undef, undef, 0.01) until -e "$ARGV[0]/unlock";
 "#;
 
+/// Locks as dpkg does, signals it with the file `held`, and holds the lock until the file `go` exists.
+pub const HOLD_DPKG_LOCK: &str = r#"
+use Fcntl;
+open(my $file, "+>", "$ARGV[0]/var/lib/dpkg/lock") or die;
+my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
+fcntl($file, F_SETLK, $lock) or die;
+open(my $held, ">", "$ARGV[0]/held") or die; close($held);
+select(undef, undef, undef, 0.01) until -e "$ARGV[0]/go";
+"#;
+
 /// Holds the lock at a path inside the root in another process until `ours` ends.
 pub async fn while_locked(root: &Path, lock: &str, ours: impl Future<Output = ()>) {
     let folder = root.display().to_string();

@@ -17,16 +17,6 @@ use tokio::sync::Notify;
 /// Folder into which apt downloads.
 const STAGING: &str = "var/lib/evenkeel-agent/archives/staging";
 
-/// Locks as dpkg does, signals it with the file `held`, and holds the lock until the file `go` exists.
-pub const HOLD_DPKG_LOCK: &str = r#"
-use Fcntl;
-open(my $file, "+>", "$ARGV[0]/var/lib/dpkg/lock") or die;
-my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
-fcntl($file, F_SETLK, $lock) or die;
-open(my $held, ">", "$ARGV[0]/held") or die; close($held);
-select(undef, undef, undef, 0.01) until -e "$ARGV[0]/go";
-"#;
-
 #[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -59,6 +49,8 @@ pub struct FakePackages {
     /// The next installation exceeds its timeout and continues in the background: it unpacks the first package, notifies
     /// `hanging`, and waits until a test holds dpkg's lock and creates the file `held`.
     pub exceeds_timeout: bool,
+    /// The next installation is killed at its timeout, after all packages are unpacked.
+    pub killed_at_timeout: bool,
     /// Output of `dpkg --audit` in addition to the packages that are not installed.
     pub audit: String,
     /// Audit finding that an installation causes.
@@ -92,6 +84,15 @@ pub struct FakeSystem {
 
 fn success_output(stdout: impl Into<String>) -> Output {
     Output { status: Some(0), stdout: stdout.into(), stderr: String::new() }
+}
+
+fn deadline_error(action: DeadlineAction) -> RunError {
+    RunError::Deadline {
+        program: "apt-get".into(),
+        after: Duration::from_mins(1),
+        action,
+        output: String::new(),
+    }
 }
 
 fn error_output(text: &str) -> Output {
@@ -284,12 +285,7 @@ impl FakeSystem {
             while !self.root.join("held").exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            return Err(RunError::Deadline {
-                program: "apt-get".into(),
-                after: Duration::from_mins(1),
-                action: DeadlineAction::Kill,
-                output: String::new(),
-            });
+            return Err(deadline_error(DeadlineAction::Kill));
         }
         let hang = std::mem::take(&mut self.packages.lock().unwrap().hang);
         for path in paths {
@@ -298,6 +294,9 @@ impl FakeSystem {
                 self.hanging.notify_one();
                 std::future::pending::<()>().await;
             }
+        }
+        if std::mem::take(&mut self.packages.lock().unwrap().killed_at_timeout) {
+            return Err(deadline_error(DeadlineAction::EndScripts));
         }
         self.apply_side_effects(paths);
         Ok(self.configure())
