@@ -51,6 +51,7 @@ async fn a_failed_removal_of_an_unused_package_is_a_remark() {
     node.run_once().await.unwrap();
     assert!(node.server().story().ends_with("verify begun, finished"));
     assert!(node.system.listing().contains(OLD_KERNEL));
+    assert!(node.system.listing().contains("lib 2 installed"), "its trigger has run");
     let end = status::read_status(&node.paths().status()).unwrap().last_end.unwrap();
     assert_eq!(end.outcome, "finished");
     let [remark] = &end.remarks[..] else { panic!("{:?}", end.remarks) };

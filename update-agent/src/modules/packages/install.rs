@@ -62,7 +62,8 @@ impl PackagesModule {
         result
     }
 
-    async fn configure_remaining(&self) -> Result<String, Failure> {
+    /// Configures what a failure of apt has left unpacked, and runs pending triggers.
+    pub(super) async fn configure_remaining(&self) -> Result<String, Failure> {
         let _lock = self.lock_dpkg(self.tools.timeouts().lock).await?;
         Ok(self.tools.configure_all().await?.combined_output())
     }

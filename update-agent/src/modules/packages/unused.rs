@@ -125,11 +125,17 @@ impl PackagesModule {
             return Err(Failure::new(FailureKind::Plan, reason));
         }
         let start = apt_log::log_length(&self.paths);
-        let output = self.run_transaction(step).await?;
-        if output.succeeded() {
-            return Ok(());
+        let failed = match self.run_transaction(step).await {
+            Ok(output) if output.succeeded() => return Ok(()),
+            Ok(output) => {
+                tool_failure(FailureKind::Apply, "the removal of unused packages", &output)
+            }
+            Err(failed) => failed,
+        };
+        // With a pending trigger of another package, the whole update would have failed.
+        if let Err(failure) = self.configure_remaining().await {
+            tracing::warn!(error = %failure, "cannot run the triggers after a failed removal");
         }
-        let failed = tool_failure(FailureKind::Apply, "the removal of unused packages", &output);
         Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
     }
 

@@ -32,7 +32,7 @@ pub struct FakePackages {
     pub broken: BTreeSet<String>,
     /// Packages that no package needs any more.
     pub unused: BTreeSet<String>,
-    /// Error text of the removal of packages; empty if it succeeds.
+    /// Error text of the removal of packages, which leaves a trigger pending; empty if it succeeds.
     pub removal_error: String,
     /// Packages that apt would remove for the requested change.
     pub removals: Vec<String>,
@@ -374,6 +374,8 @@ impl FakeSystem {
         self.log_action(&format!("remove {}", names.join(" ")));
         let mut packages = self.packages.lock().unwrap();
         if !packages.removal_error.is_empty() {
+            let pending = ("2".into(), "triggers-pending".into());
+            packages.installed.insert("lib".into(), pending);
             return error_output(&packages.removal_error);
         }
         for name in names {
