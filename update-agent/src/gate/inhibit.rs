@@ -69,6 +69,17 @@ mod tests {
         check_inhibit_files(&paths).unwrap();
     }
 
+    /// A logged-in user who is warned of a reboot has a minute to create the file.
+    #[test]
+    fn the_unit_creates_the_folder_of_the_inhibit_file_and_retains_it() {
+        let unit = include_str!("../../../deploy/systemd/evenkeel-agent.service");
+        let folder = Path::new(INHIBIT_FILES[1]).parent().unwrap();
+        let name = folder.strip_prefix("/run").unwrap().display();
+        let lines: Vec<_> = unit.lines().collect();
+        assert!(lines.contains(&format!("RuntimeDirectory={name}").as_str()));
+        assert!(lines.contains(&"RuntimeDirectoryPreserve=yes"));
+    }
+
     #[test]
     fn an_unreadable_inhibit_file_blocks_changes() {
         let root = tempfile::tempdir().unwrap();
