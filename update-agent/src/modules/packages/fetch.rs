@@ -4,6 +4,7 @@
 //! and checks hash and size as apt does. `apt-get download` would start the file again from the beginning.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use super::apt::{
     MAX_NAMES_PER_COMMAND, PackageTools, storage_failure, tool_failure, unreadable_line,
@@ -112,8 +113,38 @@ impl PackagesModule {
     /// Downloads files, and moves those that are complete into the folder of the plan.
     async fn download(&self, debs: &[&Deb], view: AptView, pace: u64) -> Result<(), Failure> {
         let downloaded = self.tools.download(debs, view, pace).await;
-        self.archives.move_downloads(debs).map_err(storage_failure)?;
+        self.move_downloads(debs).await?;
         downloaded
+    }
+
+    /// Moves the files that are complete into the folder of the plan. Between two files the rest of the agent runs: copies
+    /// and checks of some GiB take minutes on a slow disk, and the service manager kills an agent that does not answer.
+    async fn move_downloads(&self, debs: &[&Deb]) -> Result<(), Failure> {
+        for deb in debs {
+            self.archives.move_downloads(slice::from_ref(deb)).map_err(storage_failure)?;
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Copies files from the cache of apt, see [`Self::move_downloads`].
+    async fn copy_cached(&self, debs: &[&Deb]) -> Result<(), Failure> {
+        for deb in debs {
+            self.archives.copy_cached(slice::from_ref(deb)).map_err(storage_failure)?;
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// The missing files of a plan, see [`Self::move_downloads`].
+    async fn find_missing<'a>(&self, debs: &'a [Deb]) -> Result<Vec<&'a Deb>, Failure> {
+        let mut missing = Vec::new();
+        for deb in debs {
+            let found = self.archives.missing_files(slice::from_ref(deb));
+            missing.extend(found.map_err(storage_failure)?);
+            tokio::task::yield_now().await;
+        }
+        Ok(missing)
     }
 
     /// Fetches the missing files of a plan.
@@ -123,13 +154,12 @@ impl PackagesModule {
         view: AptView,
         pace: u64,
     ) -> Result<(), Failure> {
-        let missing = || self.archives.missing_files(debs).map_err(storage_failure);
-        let mut to_fetch = missing()?;
+        let mut to_fetch = self.find_missing(debs).await?;
         let was_begun = self.archives.has_partial_files(&to_fetch);
         if was_begun {
             // The agent may have been killed after a download.
-            self.archives.move_downloads(&to_fetch).map_err(storage_failure)?;
-            to_fetch = missing()?;
+            self.move_downloads(&to_fetch).await?;
+            to_fetch = self.find_missing(debs).await?;
         }
         if to_fetch.is_empty() {
             return Ok(());
@@ -139,8 +169,8 @@ impl PackagesModule {
         let bytes = Deb::total_bytes(to_fetch.iter().copied()).saturating_add(largest);
         space::check_space(self.archives.folder(), bytes)?;
         // The check of the copies follows: it is that of downloads.
-        self.archives.copy_cached(&to_fetch).map_err(storage_failure)?;
-        to_fetch = missing()?;
+        self.copy_cached(&to_fetch).await?;
+        to_fetch = self.find_missing(debs).await?;
         if to_fetch.is_empty() {
             return Ok(());
         }
@@ -149,11 +179,11 @@ impl PackagesModule {
         if was_begun && fetched.as_ref().is_err_and(is_broken) {
             // A partial file from before a power cut may be the broken one: fetch it again from the beginning.
             self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
-            fetched = self.download(&missing()?, view, pace).await;
+            fetched = self.download(&self.find_missing(debs).await?, view, pace).await;
         }
         self.archives.remove_broken(&to_fetch).map_err(storage_failure)?;
         fetched?;
-        let broken = missing()?;
+        let broken = self.find_missing(debs).await?;
         if broken.is_empty() {
             return Ok(());
         }
@@ -256,9 +286,23 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use chrono::DateTime;
+    use evenkeel_kit::TestClock;
+
     use super::super::apt::PackageToolTimeouts;
     use super::*;
     use crate::hooks::fake::FakeRunner;
+    use crate::owner::Owner;
+    use crate::paths::AgentPaths;
+
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    const TIMEOUTS: PackageToolTimeouts = PackageToolTimeouts {
+        query: TIMEOUT,
+        refresh: TIMEOUT,
+        download: TIMEOUT,
+        apply: TIMEOUT,
+        lock: TIMEOUT,
+    };
 
     #[test]
     fn a_signature_error_is_recognized() {
@@ -351,14 +395,6 @@ mod tests {
 
     #[tokio::test]
     async fn the_lower_limit_of_policy_and_machine_applies_to_the_lists() {
-        let timeout = Duration::from_secs(1);
-        let timeouts = PackageToolTimeouts {
-            query: timeout,
-            refresh: timeout,
-            download: timeout,
-            apply: timeout,
-            lock: timeout,
-        };
         let cases = [
             (0, 0, None),
             (5 << 10, 0, Some("Dl-Limit=5 ")),
@@ -368,7 +404,7 @@ mod tests {
         ];
         for (policy, machine, expected) in cases {
             let runner = Arc::new(FakeRunner::default().returns("apt-get", 0, ""));
-            let tools = PackageTools::new(runner.clone(), timeouts).with_max_rate(machine);
+            let tools = PackageTools::new(runner.clone(), TIMEOUTS).with_max_rate(machine);
             tools.update_lists(AptView::default(), policy).await.unwrap();
             let command = runner.commands().concat();
             match expected {
@@ -379,6 +415,37 @@ mod tests {
             }
             assert!(command.contains(" update "), "{command}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_rest_of_the_agent_runs_between_the_checks_of_two_files() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let owner = Owner::new(paths.clone(), Arc::new(TestClock::new(DateTime::UNIX_EPOCH)));
+        let tools = PackageTools::new(Arc::new(FakeRunner::default()), TIMEOUTS);
+        let packages = PackagesModule::new(tools, paths, Arc::new(owner), false);
+        packages.archives.create().unwrap();
+        let debs = ["a.deb", "b.deb", "c.deb"].map(|name| Deb {
+            name: name.into(),
+            size: 7,
+            digest: Digest::Sha256("ab".into()),
+            apt_argument: String::new(),
+            uri: String::new(),
+        });
+        let turns = std::cell::Cell::new(0);
+        let others = async {
+            for _ in 0..100 {
+                turns.set(turns.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        };
+        let missing = tokio::select! {
+            biased;
+            missing = packages.find_missing(&debs) => missing.unwrap(),
+            () = others => panic!("the check does not end"),
+        };
+        assert_eq!(missing.len(), debs.len());
+        assert!(turns.get() >= 2, "{}", turns.get());
     }
 
     #[test]
