@@ -400,6 +400,29 @@ async fn a_node_that_returns_after_its_window_does_not_start_a_change() {
     assert!(late > 0, "no kill hit the moment after the start");
 }
 
+/// The agent was killed after the start, and the next one ends apt at its timeout.
+#[tokio::test]
+async fn what_a_resumed_update_left_unpacked_at_its_timeout_is_configured() {
+    let mut begun = 0;
+    for at in 0..12 {
+        let node = TestNode::in_window();
+        let path = node.paths().journal();
+        let journal = BreakingJournal::new(&path, &node.system, at, WriteSide::After);
+        node.agent_with_journal(Box::new(journal)).run_once().await.ok();
+        let log = node.system.take_log();
+        let saw = |what: &str| log.iter().any(|line| line == what);
+        if !saw("journal began") || saw("install") {
+            continue;
+        }
+        begun += 1;
+        node.packages().killed_at_timeout = true;
+        node.run_once().await.unwrap();
+        assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+        assert_eq!(node.server().story(), STORY);
+    }
+    assert!(begun > 0, "no kill hit the moment after the start");
+}
+
 /// Another agent may have written the journal. Half of an instruction means something else.
 #[tokio::test]
 async fn a_prepared_update_that_this_agent_reads_only_in_part_does_not_start() {

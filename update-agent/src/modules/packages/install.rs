@@ -38,7 +38,7 @@ impl PackagesModule {
     }
 
     /// Installs a step in one transaction. `start` is the length of apt's log before the step.
-    async fn install_part(&self, step: &PackageStep, start: u64) -> Result<(), Failure> {
+    pub(super) async fn install_part(&self, step: &PackageStep, start: u64) -> Result<(), Failure> {
         let mut failed = match self.run_transaction(step).await {
             Ok(output) if output.succeeded() => return Ok(()),
             Ok(output) => tool_failure(FailureKind::Apply, "apt-get install", &output),

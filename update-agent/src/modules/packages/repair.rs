@@ -5,7 +5,7 @@
 
 use std::{fs, io, slice};
 
-use super::apt::{storage_failure, tool_failure};
+use super::apt::storage_failure;
 use super::baseline::PackageBaseline;
 use super::plan::join_names;
 use super::{Deb, PackageStep, PackagesModule, apt_log, parse};
@@ -59,14 +59,9 @@ impl PackagesModule {
             ));
         }
         self.check_files(step.debs())?;
-        let output = self.run_transaction(step).await?;
-        if output.succeeded() {
-            return Ok(());
-        }
-        append_log(&mut log, &output);
-        let failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
-        let failed = Failure::with_log(failed.kind, failed.reason, &log);
-        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
+        let Err(failed) = self.install_part(step, start).await else { return Ok(()) };
+        let log = format!("{log}\n{}", failed.log);
+        Err(Failure::with_log(failed.kind, failed.reason, log.trim_start()))
     }
 
     /// Lets dpkg merge the records of an interrupted run, if there are any.
