@@ -76,8 +76,9 @@ async fn the_owner_can_forbid_the_removal_of_unused_packages() {
 /// Downloads happen ahead of the window, sometimes by days.
 #[tokio::test]
 async fn a_package_that_must_stay_since_the_plan_was_made_is_not_removed() {
+    type FilePath = fn(&AgentPaths) -> PathBuf;
     let history = r#"{"running":"6.0.2-demo","previous":"6.0.1-demo"}"#;
-    let cases: [(fn(&AgentPaths) -> PathBuf, &str, &str); 3] = [
+    let cases: [(FilePath, &str, &str); 3] = [
         (AgentPaths::limits, "removals = false\n", "does not allow removals"),
         (AgentPaths::limits, "protected_packages = [\"linux-image-*\"]\n", "`protected_packages`"),
         (AgentPaths::kernels, history, "a kernel was started"),
