@@ -26,10 +26,10 @@ pub enum TokenCommand {
         #[arg(long, value_name = "NAME")]
         subject: Option<String>,
         /// Issuer of the tokens of the subject, if it is an identity provider.
-        #[arg(long, value_name = "URL", requires = "subject")]
+        #[arg(long, value_name = "URL", requires = "subject", conflicts_with = "ids")]
         issuer: Option<String>,
         /// Succeed also if the server has no record of a token or a login of the subject.
-        #[arg(long, requires = "subject")]
+        #[arg(long, requires = "subject", conflicts_with = "ids")]
         force: bool,
     },
 }

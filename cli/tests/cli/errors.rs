@@ -198,6 +198,7 @@ const INVALID_LINES: &[&str] = &[
     "evenkeel token revoke",
     "evenkeel token revoke ID --subject alice",
     "evenkeel token revoke ID --force",
+    "evenkeel token revoke ID --issuer https://login.example",
     "evenkeel login --realm http://127.0.0.1:1",
 ];
 

@@ -442,6 +442,6 @@ async fn a_node_that_is_up_to_date_has_no_pending_changes() {
     done["policy"]["target"]["packages"] = json!(["jq=1.7", "vim"]);
     let cli = cli_with_decision(done).await;
     let text = cli.run("evenkeel explain host-00000001").await;
-    assert!(text.contains("none reported by the node"), "{text}");
+    assert!(text.contains("none of the updates that the node reports"), "{text}");
     assert!(!text.contains("TARGET\n"), "{text}");
 }
