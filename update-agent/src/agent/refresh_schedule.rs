@@ -4,8 +4,9 @@
 //! position in each interval. So the nodes of a site do not query the mirror together, also after
 //! all of them were started at the same time.
 
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+
 use chrono::{DateTime, TimeDelta, Utc};
-use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 /// Nodes that start with outdated lists, such as after a power cut of a site, refresh them within
@@ -26,11 +27,9 @@ pub(super) struct RefreshSchedule {
 impl RefreshSchedule {
     /// A machine without a UUID has the first position.
     pub(super) fn new(interval: TimeDelta, node: Option<Uuid>) -> Self {
-        let position = node.map_or(0, |uuid| {
-            let digest = Sha256::digest(uuid.as_bytes());
-            let first = digest.iter().take(4);
-            first.fold(0, |position, byte| (position << 8) | i64::from(*byte))
-        });
+        // Without random keys, so that the position is the same after each start.
+        let hash = |uuid| BuildHasherDefault::<DefaultHasher>::default().hash_one(uuid);
+        let position = node.map_or(0, |uuid: Uuid| (hash(uuid) >> 32).cast_signed());
         Self { interval: interval.num_milliseconds().max(0), position }
     }
 

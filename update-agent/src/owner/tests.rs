@@ -259,7 +259,8 @@ fn the_documented_example_is_valid_and_summarised_in_one_line() {
          only the keys /etc/apt/keyrings/own.gpg, 0123456789ABCDEF0123456789ABCDEF01234567; \
          only at 22:00-04:00, Sat,Sun 00:00-24:00; no removal of postgresql-*; \
          ifupdown may be removed; no new sources; no new packages; no downgrades; no removals; \
-         reboots only when no user is logged in; changes only when no user is logged in"
+         reboots only when no user is logged in; changes only when no user is logged in; \
+         the output of programs in reports is filtered"
     );
 }
 

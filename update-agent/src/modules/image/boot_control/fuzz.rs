@@ -99,7 +99,8 @@ fn mounts_are_parsed_as_the_kernel_prints_them() {
             assert!(Path::new("/efi/loader").starts_with(&mount.mount_point), "{mount:?}");
         }
 
-        let point = text(rng, &["/my data", "/a\\040b", "/efi - vfat"], LETTERS);
+        // A mount point is an absolute path.
+        let point = format!("/{}", text(rng, &["my data", "a\\040b", "efi - vfat"], LETTERS));
         fs::write(&file, format!("1 1 0:1 / {} rw - x y rw\n", escape(&point))).unwrap();
         let mounts = read_mounts(&file).unwrap();
         let points: Vec<_> = mounts.into_iter().map(|mount| mount.mount_point).collect();
