@@ -265,7 +265,7 @@ async fn the_report_has_the_reasons_for_the_reboot_and_the_kernels_around_it() {
     node.machine().kernel_release = "6.1.0-41-amd64".into();
     node.run_once().await.unwrap();
     let report = run_report(&node);
-    assert_eq!(report.reboot_reasons, ["app asks for it", "lib asks for it"]);
+    assert_eq!(report.reboot_reasons, ["app requires it", "lib requires it"]);
     assert_eq!(report.kernel_before, "6.1.0-40-amd64");
     assert_eq!(report.kernel_after, "6.1.0-41-amd64");
     assert_eq!(report.remarks, [""; 0]);
@@ -279,7 +279,7 @@ async fn the_reasons_are_reported_without_a_reboot_as_well() {
     node.machine().owner_objection = Some(objection);
     node.run_once().await.unwrap();
     let report = run_report(&node);
-    assert_eq!(report.reboot_reasons, ["app asks for it", "lib asks for it"]);
+    assert_eq!(report.reboot_reasons, ["app requires it", "lib requires it"]);
     assert_eq!(report.kernel_after, "6.1.0-40-amd64");
 }
 
@@ -300,6 +300,6 @@ async fn a_reboot_that_did_not_help_is_a_remark() {
     assert!(report.reboot_required);
     assert_eq!(
         report.remarks,
-        ["the node has rebooted and still needs a reboot: linux-image-amd64 asks for it"]
+        ["the node has rebooted and still needs a reboot: linux-image-amd64 requires it"]
     );
 }

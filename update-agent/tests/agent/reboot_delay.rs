@@ -257,7 +257,7 @@ async fn logged_in_users_are_warned_once_and_have_a_minute() {
     assert_warned(&node, 1).await;
     let warning = node.machine().warnings[0].clone();
     assert!(warning.contains("reboots in 1 min, because an update needs it"), "{warning}");
-    assert!(warning.contains("app asks for it"), "{warning}");
+    assert!(warning.contains("app requires it"), "{warning}");
     node.clock.advance(TimeDelta::seconds(59));
     assert_warned(&node, 1).await;
     assert_eq!(node.server().story(), DELAYED);

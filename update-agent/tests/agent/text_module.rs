@@ -148,7 +148,7 @@ impl Module for TextModule {
         _steps: &[TextStep],
         _baseline: &(),
     ) -> impl Future<Output = Result<RebootNeed, Failure>> + Send {
-        let reasons = (self.read() == "reboot").then(|| vec!["the text asks for it".to_owned()]);
+        let reasons = (self.read() == "reboot").then(|| vec!["the text requires it".to_owned()]);
         ready(Ok(RebootNeed { reasons, is_the_change: false }))
     }
 
