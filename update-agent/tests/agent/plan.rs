@@ -57,6 +57,7 @@ async fn the_plan_follows_the_policy_that_the_server_sent_last() {
     let (spec, since) = policy_spec(&node.paths()).unwrap().expect("a policy");
     assert_eq!((spec.rules, since), (rules, received));
 
+    node.server().forgetful = true;
     node.server().target = Some(UpdateTarget { digest: "os".into(), spec: ModuleParts::default() });
     node.run_once().await.ok();
     let error = policy_spec(&node.paths()).unwrap_err().to_string();
