@@ -130,11 +130,12 @@ impl OtherUpdaters {
             record.units.push(DisabledUnit { name: unit.to_owned(), was_active });
             self.write_record(record)?;
         }
-        if state != UnitFileState::Masked {
-            self.run_systemctl(&["mask", unit]).await?;
-        }
+        // A masked unit that is stopped afterwards counts as failed, and with it the system.
         if was_active {
             self.run_systemctl(&["stop", unit]).await?;
+        }
+        if state != UnitFileState::Masked {
+            self.run_systemctl(&["mask", unit]).await?;
         }
         Ok(())
     }

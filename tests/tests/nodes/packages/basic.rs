@@ -230,5 +230,5 @@ fn a_plan_follows_the_policy_of_the_node(stage: &Stage) {
     assert!(with_policy.contains("nothing to change"), "{with_policy}");
     assert!(with_policy.contains("excluded by the policy"), "{with_policy}");
     let all = plan(&["plan", "--all"]);
-    assert!(all.contains("update   demo-app:"), "{all}");
+    assert!(all.contains("update  demo-app:"), "{all}");
 }
