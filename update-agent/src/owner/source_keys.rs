@@ -70,7 +70,7 @@ pub struct SourceKeyReport {
 }
 
 impl SourceKeyReport {
-    /// Reads the same files as [`SourceKeys::load`], and does not stop at the first fault.
+    /// Reads the same files as `SourceKeys::load`, and does not stop at the first fault.
     pub fn new(paths: &AgentPaths, named_files: &[&str], now: DateTime<Utc>) -> Self {
         let mut report = Self::default();
         let mut files = list_folder(paths).unwrap_or_else(|fault| {

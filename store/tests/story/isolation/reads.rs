@@ -9,6 +9,7 @@ use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::run::AttemptId;
 use evenkeel_store::decisions::{DecisionSubject, PlanningLimits, ReadMode};
+use evenkeel_store::node_tokens::NodeToken;
 use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::related::{Related, RelatedIds};
 use evenkeel_store::settings::ProjectSettings;
@@ -65,6 +66,7 @@ fn render<T: Debug>(answer: Result<T, StoreError>) -> String {
 
 async fn read_hosts(tx: &Tx, data: &ProjectData) -> FunctionResults {
     let (host, uuid) = (data.host.id, data.host.uuid.expect("a UUID"));
+    let token = NodeToken { digest: [1; 32], subject: None, expires_at: NOON };
     call_all! {
         hosts::find => (tx, host);
         hosts::find_many => (tx, &[host]);
@@ -75,6 +77,7 @@ async fn read_hosts(tx: &Tx, data: &ProjectData) -> FunctionResults {
         hosts::lock => (tx, host);
         hardware::find_by_hosts => (tx, &[host]);
         node_tokens::find => (tx, &[1; 32]);
+        node_tokens::find_with_subject => (tx, &token);
         changes::list_for_resource => (tx, "host", host.bits());
     }
 }
