@@ -45,8 +45,8 @@ impl Story {
     /// Runs a command that must fail, and records it.
     async fn fail(&mut self, line: &str) {
         let failure = self.run_cli(line).await.expect_err(line);
-        let hint = failure.hint().expect("a hint");
-        let output = format!("error: {}\nhint: {hint}\n", chain(&failure));
+        let hint = failure.hint().map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+        let output = format!("error: {}\n{hint}", chain(&failure));
         self.record(line, &output);
     }
 
