@@ -203,6 +203,18 @@ mod tests {
     use crate::cli::PathArgs;
     use crate::node::IssuedCertificates;
 
+    fn enrolled_node(host_id: &str) -> Node {
+        Node {
+            server: "https://keel.example:50002".to_owned(),
+            uuid: Uuid::from_u128(1),
+            host_id: host_id.to_owned(),
+            instance_id: "inst-00000001".to_owned(),
+            project: "default".to_owned(),
+            credential_expires: None,
+            machine: None,
+        }
+    }
+
     fn enrollment() -> Enrollment {
         Enrollment {
             host_id: "host-00000001".to_owned(),
@@ -220,15 +232,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
         let store = |host_id: &str| {
-            let node = Node {
-                server: "https://keel.example:50002".to_owned(),
-                uuid: Uuid::from_u128(1),
-                host_id: host_id.to_owned(),
-                instance_id: "inst-00000001".to_owned(),
-                project: "default".to_owned(),
-                credential_expires: None,
-                machine: None,
-            };
+            let node = enrolled_node(host_id);
             store_enrolment(&paths, &node, None, &NodeCertificates::none(&paths), &enrollment())
         };
         let stored_host = || Node::load(&paths).map(|node| node.host_id);
@@ -249,15 +253,7 @@ mod tests {
     fn a_copy_that_enrols_with_another_uuid_gets_a_key_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
-        let node = Node {
-            server: "https://keel.example:50002".to_owned(),
-            uuid: Uuid::from_u128(1),
-            host_id: "host-00000001".to_owned(),
-            instance_id: "inst-00000001".to_owned(),
-            project: "default".to_owned(),
-            credential_expires: None,
-            machine: None,
-        };
+        let node = enrolled_node("host-00000001");
         node.save(&paths).unwrap();
         std::fs::write(paths.key(), "of the original").unwrap();
         for same in [None, Some(Uuid::from_u128(1))] {
@@ -274,15 +270,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
         paths.prepare().unwrap();
-        let node = Node {
-            server: "https://keel.example:50002".to_owned(),
-            uuid: Uuid::from_u128(1),
-            host_id: "host-00000001".to_owned(),
-            instance_id: "inst-00000001".to_owned(),
-            project: "default".to_owned(),
-            credential_expires: None,
-            machine: None,
-        };
+        let node = enrolled_node("host-00000001");
         node.save(&paths).unwrap();
         std::fs::write(paths.key(), "of the machine").unwrap();
         let arguments = EnrollArgs {

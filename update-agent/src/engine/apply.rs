@@ -86,7 +86,7 @@ impl Engine {
         if self.find_concurrent_change(&entry, TryKind::Again).await.is_some() {
             return Ok(self.keep_open(entry, CONCURRENT_CHANGE.to_owned()));
         }
-        // The steps may be missing in the entry, so they do not tell which modules took them.
+        // The steps may be missing in the entry, so they do not show which modules took them.
         for module in &self.parts.modules {
             if let Err(failure) = module.repair_unknown_change().await {
                 tracing::warn!(module = module.kind().name, error = %failure, "cannot repair the node");

@@ -80,7 +80,7 @@ pub(super) fn parse_partial_entry(content: &[u8], why: &str) -> Option<JournalEn
     })
 }
 
-/// The phase as far as the events tell: a newer agent may have more phases.
+/// The phase that the events show. A newer agent may have more phases.
 fn phase_of_events(events: &[AttemptEvent]) -> Phase {
     if events.last().is_some_and(|event| event.kind.is_terminal()) {
         Phase::Ended

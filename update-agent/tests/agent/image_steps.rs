@@ -231,7 +231,7 @@ async fn another_file_of_the_same_name_is_another_image() {
     assert_runs_new(&node, "");
 }
 
-/// Its signature is valid for ever, and the server, or whoever controls it, allows the downgrade.
+/// Its signature is valid for ever, and the server, or an attacker who controls it, allows the downgrade.
 #[tokio::test(start_paused = true)]
 async fn an_image_older_than_one_that_proved_itself_needs_the_owners_permission() {
     let node = ImageNode::in_window();

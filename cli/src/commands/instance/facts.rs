@@ -118,7 +118,7 @@ fn lists_field(instance: &InstanceResource) -> Cell {
     }
 }
 
-/// Why the available updates are unknown; `None` if they are known as far as the server can tell.
+/// Why the available updates are unknown; `None` if the server has no sign of that.
 pub fn unknown_updates_reason(instance: &InstanceResource, now: DateTime<Utc>) -> Option<String> {
     if instance.provisioning_status == "Not Provisioned" {
         return Some("the node has not reported yet".to_owned());

@@ -236,7 +236,7 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
                 lock = DpkgLock::acquire(&paths, Duration::from_mins(1), &state) => panic!("{lock:?}"),
                 reason = reported => assert_eq!(reason, "another program is holding dpkg's lock"),
             }
-            assert_eq!(state.reason(), None, "the wait was given up");
+            assert_eq!(state.reason(), None, "the wait has ended");
             std::fs::write(root.path().join("go"), "").unwrap();
         })
         .await;
