@@ -10,8 +10,9 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::{Clock, KeyedPermit, KeyedSemaphore};
 use evenkeel_store::Store;
 use evenkeel_store::decisions::PlanningLimits;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long a list with an expensive filter waits for others.
 const EXPENSIVE_LIST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -20,6 +21,9 @@ const EXPENSIVE_LIST_TIMEOUT: Duration = Duration::from_secs(3);
 /// failure would break the response. With the time that the client may take to read a chunk, it is
 /// shorter than the time that the database allows a snapshot to be idle.
 const NEXT_CHUNK_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Longest pause after such a list. It is shorter than [`NEXT_CHUNK_TIMEOUT`].
+const MAX_EXPENSIVE_LIST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Everything that the API needs.
 #[derive(Clone, Debug)]
@@ -53,6 +57,9 @@ pub struct Settings {
     pub min_stream_rate: u64,
     /// Most lists with an expensive filter that the database reads at the same time; 0 refuses them.
     pub max_expensive_lists: usize,
+    /// Percentage of the time in which the database may read such a list, from 1 to 100. After each
+    /// list, the next one waits for the remaining time.
+    pub expensive_list_percentage: u8,
     /// How long such a client may pause.
     pub stream_grace_period: Duration,
     /// Defaults for the registry settings of projects.
@@ -69,6 +76,7 @@ impl Default for Settings {
             max_streamed_lists: 8,
             min_stream_rate: 16 * 1024,
             max_expensive_lists: 1,
+            expensive_list_percentage: 50,
             stream_grace_period: Duration::from_secs(15),
             os_defaults: OsDefaults::default(),
         }
@@ -91,7 +99,10 @@ impl AppState {
         let settings = &inventory.settings;
         Self {
             streams: StreamLimiter::new(settings.max_streamed_lists),
-            expensive_lists: ExpensiveListLimiter::new(settings.max_expensive_lists),
+            expensive_lists: ExpensiveListLimiter::new(
+                settings.max_expensive_lists,
+                settings.expensive_list_percentage,
+            ),
             inventory,
         }
     }
@@ -135,26 +146,36 @@ impl StreamLimiter {
     }
 }
 
-/// Limits how many lists with an expensive filter the database reads at the same time, because each
-/// uses a processor of the database that the statements of nodes need.
+/// Limits how many lists with an expensive filter the database reads at the same time, and for how
+/// much of the time, because each uses a processor of the database that the statements of nodes need.
 #[derive(Debug)]
 pub struct ExpensiveListLimiter {
     max: usize,
+    /// Length of the pause after a list, as a multiple of the time that the list took.
+    pause_factor: f64,
     all: Arc<Semaphore>,
     per_caller: KeyedSemaphore<Arc<str>>,
 }
 
-/// Permission to read a list with an expensive filter; returned on drop.
+/// Permission to read a list with an expensive filter. It is returned after the pause that follows
+/// its drop.
 #[derive(Debug)]
 pub struct ExpensiveListPermit {
-    _permit: OwnedSemaphorePermit,
-    _caller: KeyedPermit<Arc<str>>,
+    /// None after the drop.
+    held: Option<(OwnedSemaphorePermit, KeyedPermit<Arc<str>>)>,
+    acquired: Instant,
+    pause_factor: f64,
 }
 
 impl ExpensiveListLimiter {
-    fn new(max: usize) -> Self {
+    fn new(max: usize, percentage: u8) -> Self {
         let max = max.min(Semaphore::MAX_PERMITS);
-        Self { max, all: Arc::new(Semaphore::new(max)), per_caller: KeyedSemaphore::new(1) }
+        Self {
+            max,
+            pause_factor: 100.0 / f64::from(percentage.clamp(1, 100)) - 1.0,
+            all: Arc::new(Semaphore::new(max)),
+            per_caller: KeyedSemaphore::new(1),
+        }
     }
 
     /// Waits for a permit, at most for [`EXPENSIVE_LIST_TIMEOUT`]. A caller reads one such list at a
@@ -175,9 +196,27 @@ impl ExpensiveListLimiter {
         let acquire = async {
             let caller = self.per_caller.acquire(caller.into()).await;
             let permit = Arc::clone(&self.all).acquire_owned().await.ok()?;
-            Some(ExpensiveListPermit { _permit: permit, _caller: caller })
+            Some(ExpensiveListPermit {
+                held: Some((permit, caller)),
+                acquired: Instant::now(),
+                pause_factor: self.pause_factor,
+            })
         };
         timeout(within, acquire).await.ok().flatten()
+    }
+}
+
+impl Drop for ExpensiveListPermit {
+    fn drop(&mut self) {
+        let pause = self.acquired.elapsed().mul_f64(self.pause_factor);
+        let pause = pause.min(MAX_EXPENSIVE_LIST_PAUSE);
+        // Without a runtime, the server is ending.
+        if let (Some(held), Ok(runtime)) = (self.held.take(), Handle::try_current()) {
+            runtime.spawn(async move {
+                sleep(pause).await;
+                drop(held);
+            });
+        }
     }
 }
 
@@ -268,5 +307,53 @@ mod tests {
             assert_eq!(taken.len(), most, "of {max}");
             assert_eq!(streams.try_acquire(project(100), "other").is_some(), max > 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads lists of two callers by turns, each for 100 ms. Returns when each of them began, in
+    /// milliseconds.
+    async fn times_of_lists(percentage: u8) -> Vec<u128> {
+        let limiter = ExpensiveListLimiter::new(1, percentage);
+        let began = Instant::now();
+        let mut times = Vec::new();
+        for caller in ["one", "two", "one"] {
+            let permit = limiter.acquire(caller).await.expect("a permit");
+            times.push(began.elapsed().as_millis());
+            sleep(Duration::from_millis(100)).await;
+            drop(permit);
+        }
+        times
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_expensive_list_the_next_one_waits_for_the_time_of_others() {
+        for (percentage, expected) in
+            [(100, [0, 100, 200]), (50, [0, 200, 400]), (25, [0, 400, 800])]
+        {
+            let times = times_of_lists(percentage).await;
+            let is_close = |(time, expected): (&u128, u128)| time.abs_diff(expected) <= 5;
+            assert!(times.iter().zip(expected).all(is_close), "{percentage}: {times:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_waits_too_long_for_an_expensive_list_gets_no_permit() {
+        let limiter = ExpensiveListLimiter::new(1, 50);
+        let first = limiter.acquire("one").await.expect("a permit");
+        assert!(limiter.acquire("two").await.is_none());
+        assert!(limiter.acquire("one").await.is_none(), "one list of a caller at a time");
+        drop(first);
+        // The first list was read for two timeouts, so the pause is as long.
+        assert!(limiter.acquire("two").await.is_none());
+        assert!(limiter.acquire_for_next_chunk("two").await.is_some());
+    }
+
+    #[tokio::test]
+    async fn without_permits_expensive_lists_are_refused() {
+        assert!(ExpensiveListLimiter::new(0, 50).acquire("one").await.is_none());
     }
 }

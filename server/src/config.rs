@@ -163,6 +163,9 @@ pub(crate) struct RestConfig {
     /// Maximum number of lists with an expensive filter that the database reads at the same time. Each uses a processor of
     /// the database. Others wait for 3 s and are then refused with status 503. 0 refuses all.
     pub(crate) max_expensive_lists: usize,
+    /// Percentage of the time in which the database may read such a list, from 1 to 100. After each list, the next one
+    /// waits for the remaining time, in which nodes can use the processor.
+    pub(crate) expensive_list_percentage: u8,
 }
 
 impl Default for RestConfig {
@@ -180,6 +183,7 @@ impl Default for RestConfig {
             max_streams: inventory.max_streamed_lists,
             min_stream_rate: inventory.min_stream_rate,
             max_expensive_lists: inventory.max_expensive_lists,
+            expensive_list_percentage: inventory.expensive_list_percentage,
         }
     }
 }
@@ -299,6 +303,7 @@ impl Config {
     fn find_faults(&self) -> Vec<String> {
         let checks = [
             self.check_origins(),
+            self.check_expensive_lists(),
             self.check_message_memory(),
             self.check_long_polls(),
             self.connection_shares().map(drop),
@@ -314,6 +319,15 @@ impl Config {
             Some(odd) => Err(format!(
                 "rest.cors_origins contains {odd:?}; an origin has the form https://ui.example"
             )),
+        }
+    }
+
+    fn check_expensive_lists(&self) -> Result<(), String> {
+        match self.rest.expensive_list_percentage {
+            1..=100 => Ok(()),
+            other => {
+                Err(format!("rest.expensive_list_percentage ({other}) must be between 1 and 100"))
+            }
         }
     }
 
@@ -366,6 +380,7 @@ impl Config {
             max_streamed_lists: self.max_streams(),
             min_stream_rate: self.rest.min_stream_rate,
             max_expensive_lists: self.rest.max_expensive_lists,
+            expensive_list_percentage: self.rest.expensive_list_percentage,
             stream_grace_period: evenkeel_inventory::Settings::default().stream_grace_period,
             planning_limits: PlanningLimits {
                 fetch_ahead: delta(manager.fetch_ahead)?,
@@ -606,6 +621,15 @@ mod tests {
         assert!(wrong.contains("message_memory_limit (1048576)"), "{wrong}");
         for good in [0, 16 << 20] {
             assert_eq!(parse(&of(good)).unwrap().find_faults(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn the_time_of_expensive_lists_is_a_percentage_above_zero() {
+        let of = |percentage: u8| format!("[rest]\nexpensive_list_percentage = {percentage}");
+        for (percentage, is_valid) in [(0, false), (1, true), (100, true), (101, false)] {
+            let faults = parse(&of(percentage)).unwrap().find_faults();
+            assert_eq!(faults.is_empty(), is_valid, "{percentage}: {faults:?}");
         }
     }
 
