@@ -20,7 +20,9 @@ use crate::modules::packages::PackageToolTimeouts;
 use crate::other_updaters::OtherUpdatersMode;
 use crate::reboot::{self, RebootTiming};
 
-pub use self::image::{BootControlChoice, HealthConfig, ImageConfig, WatchdogPolicy};
+pub use self::image::{
+    BootControlChoice, HealthConfig, ImageConfig, TRIAL_GRACE_PERIOD, WatchdogPolicy,
+};
 pub use self::password::check_password_file;
 pub use self::settings_error::describe_settings_error;
 

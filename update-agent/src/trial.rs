@@ -54,7 +54,7 @@ use self::health::HealthMonitor;
 use self::reconcile::confirm_good_boot;
 use self::running::{RunningState, determine_running, fall_back_from_bad};
 use self::watchdog::WatchdogDevice as Device;
-use crate::config::{HealthConfig, WatchdogPolicy};
+use crate::config::{HealthConfig, TRIAL_GRACE_PERIOD, WatchdogPolicy};
 use crate::link::ServerLink;
 use crate::model::{Failure, FailureKind};
 use crate::modules::image::boot_control::BootControl;
@@ -75,10 +75,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Minimum time that the disk gets to flush the record.
 const MIN_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Time after the deadline for the agent to record the reason before the guard resets the machine.
-/// It must be longer than the collection of the failure log and the change of the boot entry take.
-const GRACE_PERIOD: Duration = Duration::from_mins(1);
 
 /// Why an entry is not removed.
 const ONLY_BOOTABLE_SLOT: &str = "no other image can be booted";
@@ -174,8 +170,9 @@ pub async fn run_trial(parts: &TrialParts) -> Result<TrialOutcome, Failure> {
     };
     // After the deadline a change may still be running, then the boot state is read again and the
     // slot is withdrawn.
-    let at_the_end = (GRACE_PERIOD / 2).max(parts.boot.call_timeout().saturating_mul(3));
+    let at_the_end = (TRIAL_GRACE_PERIOD / 2).max(parts.boot.call_timeout().saturating_mul(3));
     let fed = timer.remaining().saturating_add(at_the_end);
+    guard::announce_end(&parts.paths, fed.saturating_add(TRIAL_GRACE_PERIOD));
     let outcome = device.feed_during(fed, trial.run()).await;
     // After a fallback the watchdog is neither fed nor stopped: if the reset fails, the watchdog
     // resets the machine.

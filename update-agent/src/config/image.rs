@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::modules::image::web::WebSettings;
 
+/// Time after the deadline of a trial for the agent to record the reason before the guard resets the
+/// machine. It must be longer than the collection of the failure log and the change of the boot
+/// entry take.
+pub const TRIAL_GRACE_PERIOD: Duration = Duration::from_mins(1);
+
 /// How images are downloaded, armed and tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -97,6 +102,13 @@ impl Default for HealthConfig {
             deadline: Duration::from_mins(10),
             stable: Duration::from_secs(30),
         }
+    }
+}
+
+impl HealthConfig {
+    /// Time after which the guard resets a machine on trial.
+    pub fn guard_timeout(&self) -> Duration {
+        self.deadline.saturating_add(TRIAL_GRACE_PERIOD)
     }
 }
 

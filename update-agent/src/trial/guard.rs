@@ -1,22 +1,29 @@
 //! The guard: a separate process that resets a machine on trial at the deadline, whatever happened
 //! to the agent.
 //!
+//! This guard is for systemd-boot. An image for RAUC has a guard of its own, a script that needs no
+//! part of the agent (`deploy/image/rauc-trial-guard`).
+//!
 //! It depends on as little as possible: the loader's variable with the boot counter shows that the
 //! machine is on trial, and a file in `/run` shows that the trial has ended.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{CHECK_INTERVAL, GRACE_PERIOD, Reset};
+use super::{CHECK_INTERVAL, Reset};
+use crate::config::TRIAL_GRACE_PERIOD;
 use crate::durable::{self, FileError};
 use crate::os::first_line;
 use crate::paths::AgentPaths;
 
 /// Exists when the trial has ended and the guard must not reset the machine.
 const TRIAL_OVER_FILE: &str = "/run/evenkeel/trial-over";
+
+/// Has the seconds in which this agent ends the trial, for the guard of an image for RAUC.
+const TRIAL_SECONDS_FILE: &str = "/run/evenkeel/trial-seconds";
 
 /// The loader's variable with the path of the counted entry that it booted; not set for an entry
 /// without a counter. See systemd-bless-boot.service(8).
@@ -53,7 +60,7 @@ pub async fn run_guard(paths: &AgentPaths, deadline: Duration, reset: &dyn Reset
         if paths.inside(TRIAL_OVER_FILE).exists() {
             return GuardOutcome::TrialEnded;
         }
-        if before + began.elapsed() >= deadline.saturating_add(GRACE_PERIOD) {
+        if before + began.elapsed() >= deadline.saturating_add(TRIAL_GRACE_PERIOD) {
             tracing::error!("the trial did not end in time; resetting");
             reset.reset_machine().await;
             return GuardOutcome::Reset;
@@ -102,12 +109,30 @@ pub(super) fn stop_guard(paths: &AgentPaths) {
     }
 }
 
+/// Tells the guard of an image for RAUC (`deploy/image/rauc-trial-guard`) how long this agent needs
+/// to end the trial. The first agent of a boot decides, so that one that is restarted again and again
+/// does not prolong the trial. If this fails, the time that the old image set applies.
+pub(super) fn announce_end(paths: &AgentPaths, remaining: Duration) {
+    let path = paths.inside(TRIAL_SECONDS_FILE);
+    if path.exists() {
+        return;
+    }
+    let seconds = remaining.as_secs().to_string();
+    let written =
+        create_parent(&path).and_then(|()| durable::replace_file(&path, seconds.as_bytes(), 0o644));
+    if let Err(error) = written {
+        tracing::warn!(%error, "cannot tell the guard when the trial ends");
+    }
+}
+
 /// Creates an empty file below `/run`. It need not survive a power cut.
 pub(super) fn create_mark(path: PathBuf) -> Result<(), FileError> {
-    if let Some(folder) = path.parent() {
-        durable::create_folder(folder, 0o755)?;
-    }
+    create_parent(&path)?;
     fs::write(&path, "").map_err(FileError::while_doing("write", path))
+}
+
+fn create_parent(path: &Path) -> Result<(), FileError> {
+    path.parent().map_or(Ok(()), |folder| durable::create_folder(folder, 0o755))
 }
 
 /// Time since boot, including suspend (`proc_uptime(5)`).
@@ -120,6 +145,16 @@ pub(super) fn read_uptime(paths: &AgentPaths) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_agent_of_a_boot_decides_how_long_the_guard_waits() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        announce_end(&paths, Duration::from_secs(90));
+        announce_end(&paths, Duration::from_secs(600));
+        let announced = fs::read_to_string(paths.inside(TRIAL_SECONDS_FILE)).unwrap();
+        assert_eq!(announced, "90");
+    }
 
     #[test]
     fn a_boot_is_watched_if_an_entry_of_the_agent_counted_it() {

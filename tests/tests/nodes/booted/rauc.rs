@@ -24,6 +24,16 @@ const OLD_VERSION: &str = "1.0";
 /// A version that is never healthy.
 const UNHEALTHY_VERSION: &str = "1.2";
 
+/// A version whose agent does not start.
+const VERSION_WITHOUT_AGENT: &str = "1.4";
+
+/// The guard of an image for RAUC, as an image has it.
+const GUARD_SCRIPT: &str = include_str!("../../../../deploy/image/rauc-trial-guard");
+const GUARD_UNIT: &str = include_str!("../../../../deploy/image/evenkeel-rauc-trial.service");
+
+/// The unit that confirms boots before the machine is enrolled.
+const CONFIRM_UNIT: &str = include_str!("../../../../deploy/image/evenkeel-rauc-confirm.service");
+
 /// Time limit of an update.
 const UPDATE_TIMEOUT: Duration = Duration::from_mins(5);
 
@@ -57,6 +67,7 @@ mount -o loop /srv/state.img /var/lib/evenkeel-agent
 case $(cat booted) in A) number=0 ;; *) number=1 ;; esac
 unsquashfs -cat "/srv/slots/rootfs.$number" etc/os-release > /run/os-release
 cp /run/os-release /usr/lib/os-release
+if grep -q '^IMAGE_VERSION=1.4$' /run/os-release; then mount --bind /bin/false /usr/bin/evenkeel-agent; fi
 "#;
 
 /// The backend with which RAUC controls the boot loader.
@@ -150,6 +161,10 @@ fn node_with_slots(lab: &Lab) -> Node {
         ("/usr/lib/test-backend", BACKEND),
         ("/etc/rauc/system.conf", SYSTEM_CONF),
         ("/etc/systemd/system/test-loader.service", LOADER_UNIT),
+        ("/usr/lib/evenkeel/rauc-trial-guard", GUARD_SCRIPT),
+        ("/etc/systemd/system/evenkeel-rauc-trial.service", GUARD_UNIT),
+        ("/etc/systemd/system/evenkeel-rauc-confirm.service", CONFIRM_UNIT),
+        ("/etc/systemd/system/evenkeel-rauc-confirm.service.d/loader.conf", AFTER_LOADER),
         ("/etc/systemd/system/rauc.service.d/loader.conf", AFTER_LOADER),
         ("/etc/systemd/system/rauc.service.d/slot.conf", RAUC_SERVICE),
         ("/etc/systemd/system/evenkeel-agent.service.d/loader.conf", AFTER_LOADER),
@@ -170,8 +185,9 @@ fn node_with_slots(lab: &Lab) -> Node {
          mkfs.ext4 -q /srv/state.img
          cd /srv/loader
          echo A B > order; echo 3 > left-A; echo 0 > left-B; echo A > booted
-         mkdir -p /etc/systemd/system/multi-user.target.wants
-         ln -s ../test-loader.service /etc/systemd/system/multi-user.target.wants/");
+         mkdir -p /etc/systemd/system/multi-user.target.wants /etc/systemd/system/sysinit.target.wants
+         ln -s ../test-loader.service ../evenkeel-rauc-confirm.service /etc/systemd/system/multi-user.target.wants/
+         ln -s ../evenkeel-rauc-trial.service /etc/systemd/system/sysinit.target.wants/");
     node
 }
 
@@ -251,15 +267,24 @@ fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
     let agent = strip(&Binaries::get().agent, lab.path("agent"));
     let deb = build_debian_package(&agent, &lab.path("package"));
     let node = node_with_slots(&lab);
-    for (version, key) in [("1.1", "good"), (UNHEALTHY_VERSION, "good"), ("1.3", "foreign")] {
+    for (version, key) in [
+        ("1.1", "good"),
+        (UNHEALTHY_VERSION, "good"),
+        (VERSION_WITHOUT_AGENT, "good"),
+        ("1.3", "foreign"),
+    ] {
         make_bundle(&node, version, key);
     }
     let bundles = Bundles::serve(fleet, &node.layer().join(BUNDLES));
-    let [_, good, unhealthy, foreign] = [OLD_VERSION, "1.1", UNHEALTHY_VERSION, "1.3"]
-        .map(|version| bundles.publish(&node, version));
+    let versions = [OLD_VERSION, "1.1", UNHEALTHY_VERSION, VERSION_WITHOUT_AGENT, "1.3"];
+    let [_, good, unhealthy, without_agent, foreign] =
+        versions.map(|version| bundles.publish(&node, version));
 
     let machine = BootedNode::start(&lab, "node", &[(deb.as_path(), AGENT_DEB)]);
     machine.until_up();
+    until("the boot of a machine that is not enrolled is confirmed", WAIT_TIMEOUT, || {
+        (machine.sh("cat /srv/loader/left-A") == "3\n").then_some(())
+    });
     let member = enroll_machine(&machine, node, fleet);
     until("the running image is recorded as good", WAIT_TIMEOUT, || {
         let shown = slots(&machine);
@@ -285,9 +310,16 @@ fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
     let shown = slots(&machine);
     assert_eq!(shown["bad"][0]["image"], UNHEALTHY_VERSION, "{shown:#}");
 
+    // Only the guard ends this trial.
+    let run = update(&member, VERSION_WITHOUT_AGENT, &without_agent);
+    assert_eq!(run["state"], "reverted", "{run:#}");
+    assert_eq!(run["image"]["booted"], "1.1", "{run:#}");
+    assert_eq!(machine.boots(), 6);
+    assert_eq!(machine.sh("cd /srv/loader; cat order booted left-A"), "B A\nB\n0\n");
+
     let run = update(&member, "1.3", &foreign);
     assert_ne!(run["state"], "succeeded", "{run:#}");
     assert!(run["reason"].to_string().contains("does not accept the image"), "{run:#}");
-    assert_eq!(machine.boots(), 4);
+    assert_eq!(machine.boots(), 6);
     assert_eq!(slots(&machine)["booted"], "root-b");
 }

@@ -30,6 +30,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
+pub use self::rauc::NAME as RAUC;
 pub use self::slot_mount::slot_mount_options;
 
 use self::efi::EfiVariables;
@@ -37,6 +38,7 @@ use self::mounts::MountEntry;
 use self::rauc::RaucControl;
 use self::sdboot::SystemdBoot;
 use self::tool::ImageTool;
+use self::units::UnitState;
 use super::device::{SlotDevice, read_back};
 use super::slots::{BootObservation, RawImage, Slot, SlotImage};
 use super::spool::SpooledImage;
@@ -136,7 +138,7 @@ pub fn find(
     // Never without the owner's choice: another tool may install bundles, and this agent would
     // withdraw an image that it did not write.
     let is_rauc = config.boot_control == BootControlChoice::Rauc;
-    Ok(is_rauc.then(|| Arc::new(RaucControl::new(system, runner)) as Arc<dyn BootControl>))
+    Ok(is_rauc.then(|| Arc::new(RaucControl::new(system, runner, config)) as Arc<dyn BootControl>))
 }
 
 /// The ESP with systemd-boot, if there is a partition for each slot.
@@ -182,6 +184,11 @@ pub fn esp_may_be_late(paths: &AgentPaths, config: &ImageConfig) -> bool {
         Ok(None) => system.efi.may_be_unmounted(),
         Err(_) => true,
     }
+}
+
+/// Whether a unit confirms the boots of RAUC's boot loader while the node is not enrolled.
+pub fn has_rauc_confirm_unit(paths: &AgentPaths) -> bool {
+    units::unit_state(paths.root(), units::RAUC_CONFIRM_UNIT) == UnitState::Available
 }
 
 /// Waits until an ESP with systemd-boot is mounted at one of the expected paths; without an end if

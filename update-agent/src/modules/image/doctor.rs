@@ -3,10 +3,12 @@
 use std::fs;
 
 use super::ImageSystem;
+use super::boot_control::{self, RAUC};
 use super::signature::ImageKeys;
 use super::slots::{BootObservation, Slot, SlotState, Slots, find_write_obstacle};
 use crate::commands::doctor::DoctorFinding;
 use crate::module_registry::ModuleRegistry;
+use crate::paths::AgentPaths;
 use crate::text;
 
 /// Runs the checks. A system without a second slot has none of them.
@@ -32,6 +34,7 @@ pub async fn check_boot(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
         ),
     }];
     findings.extend(check_boot_control(images).await);
+    findings.extend(check_confirmation(registry.paths, images.boot.name()));
     findings.push(check_image_keys(registry));
     findings.extend(list_failed_images(&slots));
     findings
@@ -72,6 +75,18 @@ async fn check_boot_control(images: &ImageSystem) -> Vec<DoctorFinding> {
     faults
         .map(|fault| DoctorFinding::failed("boot", fault, "no image is tried until this is fixed"))
         .collect()
+}
+
+/// Boot loaders of RAUC count each boot, and an agent that is not enrolled does not run.
+fn check_confirmation(paths: &AgentPaths, boot_control: &str) -> Option<DoctorFinding> {
+    let is_confirmed = paths.node().exists() || boot_control::has_rauc_confirm_unit(paths);
+    (boot_control == RAUC && !is_confirmed).then(|| {
+        DoctorFinding::warning(
+            "boot",
+            "this node is not enrolled, so nothing confirms its boots, and a boot loader that counts them gives up the slot",
+            "enrol the node, or build the image with evenkeel-rauc-confirm.service",
+        )
+    })
 }
 
 /// Checks whether images can be verified.
@@ -128,6 +143,25 @@ mod tests {
             image_id: image_id.into(),
             raw: None,
         }
+    }
+
+    #[test]
+    fn a_node_that_is_not_enrolled_needs_the_unit_that_confirms_its_boots() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        paths.prepare().unwrap();
+        assert!(check_confirmation(&paths, "systemd-boot").is_none());
+        let finding = check_confirmation(&paths, RAUC).unwrap();
+        assert_eq!(finding.outcome, CheckOutcome::Warning);
+        assert!(finding.advice.contains("evenkeel-rauc-confirm.service"), "{finding:?}");
+
+        fs::write(paths.node(), "{}").unwrap();
+        assert!(check_confirmation(&paths, RAUC).is_none());
+        fs::remove_file(paths.node()).unwrap();
+        let units = paths.inside("/usr/lib/systemd/system");
+        fs::create_dir_all(&units).unwrap();
+        fs::write(units.join("evenkeel-rauc-confirm.service"), "[Unit]").unwrap();
+        assert!(check_confirmation(&paths, RAUC).is_none());
     }
 
     #[test]

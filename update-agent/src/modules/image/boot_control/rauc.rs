@@ -39,11 +39,15 @@ use super::units::{self, UnitState};
 use super::{
     BootControl, SystemInterfaces, apply_failure, checks, files, reread_slot, run_blocking,
 };
+use crate::config::ImageConfig;
 use crate::model::{Failure, FailureKind};
 use crate::modules::image::device::read_back;
 use crate::modules::image::slots::{BootObservation, RawImage, Slot, SlotImage};
 use crate::modules::image::spool::SpooledImage;
 use crate::runner::{Command, Output, Runner};
+
+/// Name of this boot control.
+pub const NAME: &str = "rauc";
 
 const PROGRAM: &str = "rauc";
 
@@ -57,8 +61,8 @@ const SERVICE_UNIT: &str = "rauc.service";
 const BUSY_MESSAGE: &str = "already processing a different method";
 
 /// Why a machine needs a watchdog.
-const NO_GUARD: &str = "the trial guard does not know the boots that RAUC's boot loader counts, so only a watchdog can end a \
-                        boot that hangs";
+const WATCHDOG_REASON: &str = "the guard of an image for RAUC is a process, so only a watchdog can end a boot that hangs before \
+                               the guard starts";
 
 /// Time limit of a command that reads the state. It may start the service.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(40);
@@ -83,6 +87,8 @@ pub struct RaucControl {
     system: SystemInterfaces,
     runner: Arc<dyn Runner>,
     slot_mount: SlotMount,
+    /// How long the guard waits for an agent of an image on trial.
+    guard_timeout: Duration,
     /// Held by work on a slot, which continues if the caller is dropped. It must not run
     /// concurrently.
     work: Arc<Mutex<()>>,
@@ -105,11 +111,12 @@ impl Drop for InstallationGuard {
 }
 
 impl RaucControl {
-    pub fn new(system: SystemInterfaces, runner: Arc<dyn Runner>) -> Self {
+    pub fn new(system: SystemInterfaces, runner: Arc<dyn Runner>, config: &ImageConfig) -> Self {
         Self {
             slot_mount: SlotMount::new(system.clone(), Arc::clone(&runner)),
             system,
             runner,
+            guard_timeout: config.health.guard_timeout(),
             work: Arc::default(),
             during_installation: Arc::default(),
         }
@@ -263,7 +270,7 @@ fn measure_slot(
 #[async_trait::async_trait]
 impl BootControl for RaucControl {
     fn name(&self) -> &'static str {
-        "rauc"
+        NAME
     }
 
     fn call_timeout(&self) -> Duration {
@@ -321,7 +328,7 @@ impl BootControl for RaucControl {
             ));
         }
         faults.extend(settings::find_faults(&self.system));
-        faults.extend(checks::check_watchdog(&self.system.sys, NO_GUARD));
+        faults.extend(checks::check_watchdog(&self.system.sys, WATCHDOG_REASON));
         if let Err(why) = checks::check_panic_option(&self.system.cmdline()) {
             faults.push(format!("the running kernel: {why}"));
         }
@@ -427,7 +434,12 @@ impl BootControl for RaucControl {
         check_does_not_run(slot, &status)?;
         // The mark must be on disk before the slot is activated. Without it, an image on trial
         // would look like a good one.
-        let mark = ArmedMark { slot, boot_id: self.system.boot_id()? };
+        let mark = ArmedMark {
+            slot,
+            boot_id: self.system.boot_id()?,
+            bootname: status.slot(slot).bootname.clone(),
+            guard_seconds: self.guard_timeout.as_secs(),
+        };
         mark.write(&self.mark_path())?;
         let name = &status.slot(slot).name;
         let armed = match self.activate(name).await {

@@ -16,8 +16,15 @@ pub const RAUC_MARK_GOOD_UNIT: &str = "rauc-mark-good.service";
 /// Unit that resets the machine if an image on trial does not prove itself in time.
 const TRIAL_UNIT: &str = "evenkeel-trial.service";
 
-/// The link that enables [`TRIAL_UNIT`].
-const TRIAL_UNIT_LINK: &str = "sysinit.target.wants/evenkeel-trial.service";
+/// The same for an image for RAUC, and the script that it starts.
+const RAUC_TRIAL_UNIT: &str = "evenkeel-rauc-trial.service";
+const RAUC_TRIAL_SCRIPT: &str = "usr/lib/evenkeel/rauc-trial-guard";
+
+/// Unit that confirms the boots of a node with RAUC that is not enrolled.
+pub const RAUC_CONFIRM_UNIT: &str = "evenkeel-rauc-confirm.service";
+
+/// Folder with the links that enable the units above.
+const TRIAL_UNIT_LINKS: &str = "sysinit.target.wants";
 
 /// Search path of systemd for units, highest priority first.
 const UNIT_FOLDERS: [&str; 5] = [
@@ -71,29 +78,44 @@ pub fn check_image_units(root: &Path) -> Result<(), String> {
              unit with a link to /dev/null in /etc/systemd/system"
         ));
     }
-    let has_systemd = SYSTEMD_BINARIES
-        .iter()
-        .filter_map(|path| resolve_path(root, path))
-        .any(|path| path.symlink_metadata().is_ok());
-    let is_guarded = [TRIAL_UNIT, TRIAL_UNIT_LINK]
+    check_guard(root, TRIAL_UNIT)
+}
+
+/// Checks that an image with systemd has its guard, which is a unit with this name.
+fn check_guard(root: &Path, unit: &str) -> Result<(), String> {
+    let has_systemd = SYSTEMD_BINARIES.iter().any(|path| has_file(root, path));
+    let is_guarded = [unit.to_owned(), format!("{TRIAL_UNIT_LINKS}/{unit}")]
         .iter()
         .all(|name| unit_state(root, name) == UnitState::Available);
     if has_systemd && !is_guarded {
         return Err(format!(
-            "it has systemd, and its {TRIAL_UNIT} is missing, masked or not enabled, so nothing would reset the machine if the \
-             agent does not start: build the image with that unit enabled (sysinit.target.wants)"
+            "it has systemd, and its {unit} is missing, masked or not enabled, so nothing would reset the machine if the \
+             agent does not start: build the image with that unit enabled ({TRIAL_UNIT_LINKS})"
         ));
     }
     Ok(())
 }
 
+/// Whether a path exists in the system below `root`.
+fn has_file(root: &Path, path: &str) -> bool {
+    resolve_path(root, path).is_some_and(|path| path.symlink_metadata().is_ok())
+}
+
 /// Checks that no unit of an image for RAUC that is mounted at `root` keeps the image before it is
-/// known to be healthy; else says which one.
+/// known to be healthy, and that the image has its guard; else says what to change.
 pub fn check_rauc_image_units(root: &Path) -> Result<(), String> {
     if unit_state(root, RAUC_MARK_GOOD_UNIT) == UnitState::Available {
         return Err(format!(
             "its {RAUC_MARK_GOOD_UNIT} would keep it before it is known to be healthy: build the image without that unit, or \
              mask the unit with a link to /dev/null in /etc/systemd/system"
+        ));
+    }
+    check_guard(root, RAUC_TRIAL_UNIT)?;
+    if unit_state(root, RAUC_TRIAL_UNIT) == UnitState::Available
+        && !has_file(root, RAUC_TRIAL_SCRIPT)
+    {
+        return Err(format!(
+            "its {RAUC_TRIAL_UNIT} has no /{RAUC_TRIAL_SCRIPT} to start: build the image with that file"
         ));
     }
     Ok(())
@@ -226,10 +248,32 @@ mod tests {
     fn an_image_for_rauc_whose_mark_good_unit_is_not_masked_is_refused() {
         let unit = ("usr/lib/systemd/system/rauc-mark-good.service", "[Unit]");
         let masked = ("etc/systemd/system/rauc-mark-good.service", "-> /dev/null");
-        assert_eq!(check_rauc_image_units(create_files(&[SYSTEMD_FILE]).path()), Ok(()));
         assert_eq!(check_rauc_image_units(create_files(&[unit, masked]).path()), Ok(()));
         let why = check_rauc_image_units(create_files(&[unit]).path()).unwrap_err();
         assert!(why.starts_with("its rauc-mark-good.service"), "{why}");
+    }
+
+    #[test]
+    fn an_image_for_rauc_with_systemd_needs_its_guard_and_the_script_of_it() {
+        let unit = ("usr/lib/systemd/system/evenkeel-rauc-trial.service", "[Unit]");
+        let enabled = (
+            "usr/lib/systemd/system/sysinit.target.wants/evenkeel-rauc-trial.service",
+            "-> ../evenkeel-rauc-trial.service",
+        );
+        let script = ("usr/lib/evenkeel/rauc-trial-guard", "#!/bin/sh");
+        let check = |files: &[(&str, &str)]| check_rauc_image_units(create_files(files).path());
+        assert_eq!(check(&[]), Ok(()), "another init");
+        assert_eq!(check(&[SYSTEMD_FILE, unit, enabled, script]), Ok(()));
+        let bad: [(&[(&str, &str)], &str); 4] = [
+            (&[SYSTEMD_FILE], "evenkeel-rauc-trial.service is missing"),
+            (&[SYSTEMD_FILE, unit, script], "not enabled"),
+            (&[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED, script], "is missing"),
+            (&[SYSTEMD_FILE, unit, enabled], "/usr/lib/evenkeel/rauc-trial-guard"),
+        ];
+        for (files, reason) in bad {
+            let why = check(files).unwrap_err();
+            assert!(why.contains(reason), "{why}");
+        }
     }
 
     #[test]

@@ -21,6 +21,13 @@ pub struct ArmedMark {
     pub slot: Slot,
     /// The boot in which the slot was armed.
     pub boot_id: String,
+    /// Name of the slot for the boot loader. The guard of the image compares it with the running
+    /// slot, because it may have to act without an agent (`deploy/image/rauc-trial-guard`).
+    #[serde(default)]
+    pub bootname: String,
+    /// Time after which the guard resets the machine if no agent of the image has started.
+    #[serde(default)]
+    pub guard_seconds: u64,
 }
 
 impl ArmedMark {

@@ -41,6 +41,8 @@ pub struct RaucStatus {
 pub struct RaucSlot {
     /// Name in the configuration of RAUC, such as `rootfs.0`.
     pub name: String,
+    /// Name for the boot loader.
+    pub bootname: String,
     pub device: PathBuf,
     /// Whether RAUC copies an image into the slot without changes.
     pub is_raw: bool,
@@ -157,6 +159,7 @@ impl RaucSlot {
             .map(|(sha256, bytes)| RawImage { sha256, bytes });
         Ok(Self {
             name,
+            bootname: slot.bootname.unwrap_or_default(),
             device: slot.device.into(),
             is_raw: slot.slot_type == RAW_TYPE,
             is_good: slot.boot_status.as_deref() == Some(GOOD_STATUS),

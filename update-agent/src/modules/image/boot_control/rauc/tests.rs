@@ -13,6 +13,7 @@ use crate::modules::image::slots::{BootEntry, BootRepair, SlotState, Slots, reco
 use crate::modules::image::unpack::ImageFormat;
 use crate::runner::{DeadlineAction, RunError};
 
+mod guard_script;
 mod interrupted;
 mod power_cuts;
 mod refused;
@@ -107,7 +108,7 @@ impl FakeRauc {
     /// The boot control of a new process.
     fn start_process(self: &Arc<Self>) -> RaucControl {
         let runner: Arc<dyn Runner> = Arc::<Self>::clone(self);
-        RaucControl::new(self.machine.system(), runner)
+        RaucControl::new(self.machine.system(), runner, &self.machine.config)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, RaucState> {

@@ -69,7 +69,12 @@ async fn a_blessing_that_is_interrupted_is_repeated() {
 #[tokio::test]
 async fn a_power_cut_before_the_activation_counts_as_a_trial_and_a_killed_agent_does_not() {
     let (fake, boot) = FakeRauc::new(3).into_control();
-    let mark = ArmedMark { slot: Slot::B, boot_id: "boot-1".to_owned() };
+    let mark = ArmedMark {
+        slot: Slot::B,
+        boot_id: "boot-1".to_owned(),
+        bootname: "B".to_owned(),
+        guard_seconds: 660,
+    };
     mark.write(&boot.mark_path()).unwrap();
     assert_eq!(boot.observe().await.unwrap().b, BootEntry::Absent);
     fake.reboot();
