@@ -119,8 +119,9 @@ impl SlotDevice {
                 let several: Vec<_> =
                     several.iter().map(|path| path.display().to_string()).collect();
                 Err(storage_failure(format!(
-                    "the partitions {} all have the name {label}, so no image can be written: give each of them but the \
-                     slot another name (`sgdisk --change-name`), then restart the agent",
+                    "the partitions {} all have the name {label}, so no image can be written: disconnect the disk of another \
+                     machine, or give each of them but the slot another name (`sgdisk --change-name`), then restart the \
+                     agent",
                     several.join(", ")
                 )))
             }

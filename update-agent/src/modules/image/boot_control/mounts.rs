@@ -8,9 +8,12 @@ use crate::modules::image::device::disk_folder;
 use crate::modules::image::slots::Slot;
 use crate::os;
 
-/// Maximum number of mapped devices between a file system and its disk, for example encryption on
-/// top of a logical volume.
-const MAX_MAPPED_DEVICES: u8 = 8;
+/// Maximum number of layers between a file system and its disk, such as an overlay, a loop device,
+/// encryption and a logical volume.
+const MAX_LAYERS: u8 = 8;
+
+/// Options of an overlay with the paths below it. Since Linux 6.8 there may be one for each path.
+const LOWER_OPTIONS: [&str; 2] = ["lowerdir=", "lowerdir+="];
 
 /// A line of `/proc/self/mountinfo`; see `proc_pid_mountinfo(5)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +24,12 @@ pub struct MountEntry {
     pub mount_point: PathBuf,
     /// Type of the file system.
     pub fs_type: String,
+    /// What is mounted: the path of a device, or any text.
+    pub source: String,
     /// Whether the mount or the file system is read-only.
     pub read_only: bool,
+    /// Paths below an overlay, as they were when it was mounted.
+    pub lower_paths: Vec<PathBuf>,
 }
 
 /// Reads all mounts, oldest first. Lines that cannot be parsed are skipped.
@@ -40,14 +47,26 @@ fn parse_mount(line: &str) -> Option<MountEntry> {
     let options = before.next()?;
     let mut behind = behind.split(' ');
     let kind = behind.next()?.to_owned();
-    let own_options = behind.nth(1).unwrap_or_default();
+    let source = behind.next().unwrap_or_default();
+    let own_options = behind.next().unwrap_or_default();
     let mut all = options.split(',').chain(own_options.split(','));
     Some(MountEntry {
         device,
         mount_point: PathBuf::from(unescape(at)),
+        lower_paths: if kind == "overlay" { parse_lower_paths(own_options) } else { Vec::new() },
         fs_type: kind,
+        source: unescape(source),
         read_only: all.any(|option| option == "ro"),
     })
+}
+
+/// The paths below an overlay, topmost first.
+fn parse_lower_paths(options: &str) -> Vec<PathBuf> {
+    let values = options
+        .split(',')
+        .filter_map(|option| LOWER_OPTIONS.iter().find_map(|name| option.strip_prefix(name)));
+    let paths = values.flat_map(|value| value.split(':')).map(|path| PathBuf::from(unescape(path)));
+    paths.filter(|path| path.is_absolute()).collect()
 }
 
 /// Decodes octal escapes: the kernel writes a space as a backslash and three digits.
@@ -122,37 +141,96 @@ fn device_number(uevent: &str) -> Option<String> {
     Some(format!("{}:{}", uevent_value(uevent, "MAJOR")?, uevent_value(uevent, "MINOR")?))
 }
 
-/// The disk of the running system, as its folder in sysfs: the disk with the root file system, or
-/// with the ESP if the root is not on a disk, as an overlay. A partition of another disk may have
-/// the name of a slot, for example on the disk of another node. `None` if neither is on one disk.
+/// The disk of the running system, as its folder in sysfs. A partition of another disk may have the
+/// name of a slot, for example on the disk of another node. In this order:
+///
+/// 1. The disk with the root file system, or below it if the root is an overlay.
+/// 2. The disk with the ESP, if it has a slot.
+/// 3. The only disk with slots: if the root is not on a disk, the ESP may be on another one.
+/// 4. The disk with the ESP, if no disk has slots.
+///
+/// `None` if several disks have slots and it is unknown which one the system runs from.
 pub fn find_system_disk(mounts: &[MountEntry], esp: Option<&Path>, sys: &Path) -> Option<PathBuf> {
-    let paths = std::iter::once(Path::new("/")).chain(esp);
-    let mut devices = paths.filter_map(|path| Some(find_mount(mounts, path)?.device.as_str()));
-    devices.find_map(|device| find_disk(&find_block_device(device, sys)?, MAX_MAPPED_DEVICES))
+    let search = DiskSearch { mounts, sys };
+    if let Some(disk) = search.disk_of_path(Path::new("/"), MAX_LAYERS) {
+        return Some(disk);
+    }
+    let esp_disk = esp.and_then(|esp| search.disk_of_path(esp, MAX_LAYERS));
+    let slots = read_partitions(sys).into_iter();
+    let slots = slots.filter(|partition| slot_of_label(&partition.label).is_some());
+    let mut with_slots: Vec<PathBuf> = slots.filter_map(|slot| slot.disk).collect();
+    with_slots.sort_unstable();
+    with_slots.dedup();
+    match with_slots.as_slice() {
+        [] => esp_disk,
+        [only] => Some(only.clone()),
+        several => esp_disk.filter(|disk| several.contains(disk)),
+    }
 }
 
-/// The folder in sysfs of the device with these numbers.
-fn find_block_device(device: &str, sys: &Path) -> Option<PathBuf> {
-    let mut folders = fs::read_dir(sys.join("class/block")).ok()?.flatten();
-    folders.find_map(|folder| {
-        let uevent = fs::read_to_string(folder.path().join("uevent")).ok()?;
-        (device_number(&uevent)? == device).then(|| folder.path())
-    })
+/// Searches for the disk below a file system.
+#[derive(Clone, Copy)]
+struct DiskSearch<'a> {
+    mounts: &'a [MountEntry],
+    sys: &'a Path,
 }
 
-/// The disk of a block device. A mapped device is on the disk of the devices below it, if that is
-/// one disk.
-fn find_disk(device: &Path, max_mapped_devices: u8) -> Option<PathBuf> {
-    let below = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-    let below: Vec<PathBuf> = below.map(|slave| slave.path()).collect();
-    let Some((first, others)) = below.split_first() else {
-        return disk_folder(device);
-    };
-    let remaining = max_mapped_devices.checked_sub(1)?;
-    let disk = find_disk(first, remaining)?;
-    let is_one_disk =
-        others.iter().all(|other| find_disk(other, remaining).as_deref() == Some(disk.as_path()));
-    is_one_disk.then_some(disk)
+impl DiskSearch<'_> {
+    /// The disk of the file system that contains a path. `None` if it is not on one disk, or below
+    /// too many layers.
+    fn disk_of_path(self, path: &Path, layers: u8) -> Option<PathBuf> {
+        self.disk_of_mount(find_mount(self.mounts, path)?, layers)
+    }
+
+    fn disk_of_mount(self, mount: &MountEntry, layers: u8) -> Option<PathBuf> {
+        let layers = layers.checked_sub(1)?;
+        if let Some(device) = self.find_device(mount) {
+            return self.disk_of_device(&device, layers);
+        }
+        // A path that is no longer visible seems to be in the root, which may be this overlay.
+        let below = mount.lower_paths.iter().filter_map(|path| find_mount(self.mounts, path));
+        let mut below = below.filter(|below| below.mount_point != Path::new("/"));
+        below.find_map(|below| self.disk_of_mount(below, layers))
+    }
+
+    /// The folder in sysfs of the device of a mount. Some file systems, such as btrfs, have device
+    /// numbers of their own, so the source is compared as well.
+    fn find_device(self, mount: &MountEntry) -> Option<PathBuf> {
+        let node = mount.source.strip_prefix("/dev/");
+        let is_named = |uevent: &str| node.is_some() && uevent_value(uevent, "DEVNAME") == node;
+        let is_numbered = |uevent: &str| device_number(uevent).as_ref() == Some(&mount.device);
+        let mut named = None;
+        for folder in fs::read_dir(self.sys.join("class/block")).ok()?.flatten() {
+            let Ok(uevent) = fs::read_to_string(folder.path().join("uevent")) else {
+                continue;
+            };
+            if is_numbered(&uevent) {
+                return Some(folder.path());
+            }
+            if is_named(&uevent) {
+                named = Some(folder.path());
+            }
+        }
+        named
+    }
+
+    /// The disk of a block device. A mapped device is on the disk of the devices below it, if that
+    /// is one disk. A loop device is on the disk of its file.
+    fn disk_of_device(self, device: &Path, layers: u8) -> Option<PathBuf> {
+        let layers = layers.checked_sub(1)?;
+        if let Some(file) = os::first_line(&device.join("loop/backing_file")) {
+            return self.disk_of_path(Path::new(&file), layers);
+        }
+        let below = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+        let below: Vec<PathBuf> = below.map(|slave| slave.path()).collect();
+        let Some((first, others)) = below.split_first() else {
+            return disk_folder(device);
+        };
+        let disk = self.disk_of_device(first, layers)?;
+        let is_one_disk =
+            |other: &PathBuf| self.disk_of_device(other, layers).as_ref() == Some(&disk);
+        others.iter().all(is_one_disk).then_some(disk)
+    }
 }
 
 /// The partition of the root file system. `None` if the root is not on a partition, for example on
@@ -203,6 +281,20 @@ mod tests {
         assert!(root.mount_point == Path::new("/") && root.read_only);
         let late = find_mount(&mounts, Path::new("/boot")).unwrap();
         assert!(late.read_only, "the file system itself became read-only");
+        assert_eq!(late.source, "/dev/vda1");
+    }
+
+    #[test]
+    fn the_absolute_paths_below_an_overlay_are_parsed() {
+        let lower = |options: &str, kind: &str| {
+            let line = format!("22 1 0:31 / / rw - {kind} overlay rw,{options},workdir=/w");
+            parse_mount(&line).unwrap().lower_paths
+        };
+        let paths = ["/run/a b", "/ro"].map(PathBuf::from);
+        assert_eq!(lower("lowerdir=/run/a\\040b:/ro,upperdir=/u", "overlay"), paths);
+        assert_eq!(lower("lowerdir+=/run/a\\040b,lowerdir+=/ro", "overlay"), paths);
+        assert_eq!(lower("lowerdir=ro::/ro", "overlay"), [PathBuf::from("/ro")]);
+        assert!(lower("lowerdir=/ro", "ext4").is_empty());
     }
 
     /// Users may mount file systems of their own in their folders.

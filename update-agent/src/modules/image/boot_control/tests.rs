@@ -81,6 +81,88 @@ fn a_partition_of_another_disk_is_never_a_slot() {
     assert!(why.contains("root-b"), "{why}");
 }
 
+/// Adds a disk with the ESP only, and moves the ESP there.
+fn move_esp_to_other_disk(machine: &BootMachine, root: &str) {
+    machine.add_partition_of_other_disk(1, "esp");
+    fs::remove_dir_all(machine.path("sys/class/block/vda1")).unwrap();
+    let root = MOUNTS.replace("254:2 / / ro - erofs /dev/root ro", root);
+    machine.write(MOUNTINFO, root.replace("254:1 / /efi rw", "8:1 / /efi rw"));
+}
+
+/// Such a machine must not become one that is updated by packages.
+#[test]
+fn the_esp_may_be_on_another_disk_than_the_slots() {
+    // The layers below the last four are not visible.
+    let roots = [
+        "254:2 / / ro - erofs /dev/root ro",
+        "0:31 / / rw - overlay overlay rw,lowerdir=/media/root-ro,upperdir=/u,workdir=/w\n\
+         21 22 254:2 / /media/root-ro ro - ext4 /dev/vda2 ro",
+        "0:31 / / rw - overlay overlay rw,lowerdir=/sysroot,upperdir=/u,workdir=/w",
+        "0:31 / / ro - overlay composefs ro,lowerdir+=/run/cfs,datadir+=/sysroot/objects",
+        "0:2 / / rw - tmpfs none rw\n21 22 254:2 / /usr ro - erofs /dev/vda2 ro",
+        "0:2 / / rw - tmpfs none rw",
+    ];
+    for root in roots {
+        let machine = BootMachine::new();
+        move_esp_to_other_disk(&machine, root);
+        assert_eq!(found_name(&machine), Some("systemd-boot"), "{root}");
+        assert_eq!(machine.esp().find_device(Slot::B).unwrap(), machine.path("dev/vda3"), "{root}");
+    }
+}
+
+#[test]
+fn the_disk_below_an_overlay_is_found_if_several_disks_have_slots() {
+    let overlay = "0:31 / / rw - overlay overlay rw,lowerdir=/ro,upperdir=/u,workdir=/w";
+    // A partition, encryption or verity, a file system with device numbers of its own, and a file.
+    let lower = [
+        "254:2 / /ro ro - ext4 /dev/vda2 ro",
+        "253:0 / /ro ro - ext4 /dev/mapper/root ro",
+        "0:40 / /ro ro - btrfs /dev/vda2 ro",
+        "7:0 / /ro ro - squashfs /dev/loop0 ro\n20 22 254:2 / /medium ro - ext4 /dev/vda2 ro",
+        "0:32 / /ro ro - overlay overlay ro,lowerdir=/a:/b\n20 22 254:2 / /b ro - ext4 /dev/vda2 ro",
+    ];
+    for lower in lower {
+        let machine = BootMachine::new();
+        move_esp_to_other_disk(&machine, &format!("{overlay}\n21 22 {lower}"));
+        machine.add_partition_of_other_disk(2, "root-a");
+        machine.add_partition_of_other_disk(3, "root-b");
+        machine.write("sys/class/block/dm-0/uevent", "MAJOR=253\nMINOR=0\nDEVNAME=dm-0\n");
+        let slaves = machine.path("sys/class/block/dm-0/slaves");
+        fs::create_dir(&slaves).unwrap();
+        let slave = machine.path("sys/class/block/vda2");
+        std::os::unix::fs::symlink(slave, slaves.join("vda2")).unwrap();
+        machine.write("sys/class/block/loop0/uevent", "MAJOR=7\nMINOR=0\nDEVNAME=loop0\n");
+        machine.write("sys/class/block/loop0/loop/backing_file", "/medium/root.squashfs\n");
+        let device = machine.esp().find_device(Slot::B).unwrap();
+        assert_eq!(device, machine.path("dev/vda3"), "{lower}");
+    }
+}
+
+/// The wrong choice would overwrite the disk of another node.
+#[test]
+fn several_disks_with_slots_are_an_error_if_nothing_shows_which_one_runs() {
+    for root in [
+        "0:31 / / rw - overlay overlay rw,lowerdir=/sysroot,upperdir=/u,workdir=/w",
+        "0:31 / / rw - overlay overlay rw,lowerdir=/,upperdir=/u,workdir=/w",
+        "7:0 / / ro - squashfs /dev/loop0 ro",
+    ] {
+        let machine = BootMachine::new();
+        machine.write("sys/class/block/loop0/uevent", "MAJOR=7\nMINOR=0\nDEVNAME=loop0\n");
+        machine.write("sys/class/block/loop0/loop/backing_file", "/root.squashfs\n");
+        let other = MOUNTS.replace("254:2 / / ro - erofs /dev/root ro", root);
+        machine.write(
+            MOUNTINFO,
+            other.replace("254:1 / /efi rw - vfat /dev/vda1", "9:1 / /efi rw - vfat /dev/sdc1"),
+        );
+        machine.add_partition_of_other_disk(2, "root-a");
+        machine.add_partition_of_other_disk(3, "root-b");
+        let found = find(&machine.paths, Arc::new(FakeRunner::default()), &machine.config);
+        let why = found.err().expect("an error").reason;
+        assert!(why.contains("dev/vda2") && why.contains("dev/sdb2"), "{why}");
+        assert!(why.contains("disconnect the disk of another machine"), "{why}");
+    }
+}
+
 /// An ambiguous slot is not the same as none: the node would be updated by packages.
 #[test]
 fn two_partitions_of_the_disk_with_the_name_of_a_slot_are_an_error() {
