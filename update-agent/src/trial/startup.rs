@@ -82,7 +82,11 @@ pub async fn wait_for_reset(
 /// Ends the agent as soon as a boot partition that was missing at its start appears. The service
 /// manager then restarts the agent, which uses the partition.
 pub fn watch_for_boot_partition(registry: &ModuleRegistry<'_>, life: &Lifecycle) {
-    let is_missing = matches!(registry.images(), Ok(None));
+    let is_missing = match registry.images() {
+        Ok(images) => images.is_none(),
+        // systemd-boot was chosen and is not found.
+        Err(failure) => failure.is_temporary,
+    };
     let config = &registry.config.image;
     if !is_missing || !config.may_use_systemd_boot() || !boot_control::has_slots(registry.paths) {
         return;

@@ -117,8 +117,9 @@ pub trait BootControl: Send + Sync {
 }
 
 /// Finds the boot control of this system. Unless one is chosen: the tool if one is configured, else
-/// systemd-boot if there are its ESP and a partition for each slot, else none. Fails with advice if several partitions of the disk could be a slot of
-/// systemd-boot.
+/// systemd-boot if there are its ESP and a partition for each slot, else none. Fails with advice if
+/// several partitions of the disk could be a slot of systemd-boot, or if systemd-boot is chosen and
+/// missing.
 pub fn find(
     paths: &AgentPaths,
     runner: Arc<dyn Runner>,
@@ -135,10 +136,23 @@ pub fn find(
     {
         return Ok(Some(Arc::new(SystemdBoot::new(system, runner, esp, config))));
     }
-    // Never without the owner's choice: another tool may install bundles, and this agent would
-    // withdraw an image that it did not write.
-    let is_rauc = config.boot_control == BootControlChoice::Rauc;
-    Ok(is_rauc.then(|| Arc::new(RaucControl::new(system, runner, config)) as Arc<dyn BootControl>))
+    match config.boot_control {
+        // Never without the owner's choice: another tool may install bundles, and this agent would
+        // withdraw an image that it did not write.
+        BootControlChoice::Rauc => Ok(Some(Arc::new(RaucControl::new(system, runner, config)))),
+        // Without an error, a node that is to run images would be managed by packages.
+        BootControlChoice::SystemdBoot => Err(missing_systemd_boot()),
+        BootControlChoice::Auto | BootControlChoice::None => Ok(None),
+    }
+}
+
+/// Why a chosen systemd-boot cannot be used. The failure is temporary, because the ESP may be
+/// mounted later.
+fn missing_systemd_boot() -> Failure {
+    let reason = "image.boot_control is \"systemd-boot\", but no ESP with systemd-boot is mounted at /efi, /boot/efi, /boot or \
+                  image.esp, or the disk of the system has no partition root-a or root-b: mount the ESP and prepare the disk, \
+                  or set image.boot_control to \"none\" to manage this node by packages";
+    Failure::new(FailureKind::Unsupported, reason).into_temporary()
 }
 
 /// The ESP with systemd-boot, if there is a partition for each slot.
@@ -165,9 +179,12 @@ fn find_systemd_boot(
 /// Whether the disk has partitions for both slots, of which some may be ambiguous. If it has and no
 /// boot control is found, the ESP may not be mounted yet.
 pub fn has_slots(paths: &AgentPaths) -> bool {
-    let system = SystemInterfaces::new(paths);
+    has_slots_with_esp(&SystemInterfaces::new(paths), None)
+}
+
+fn has_slots_with_esp(system: &SystemInterfaces, esp: Option<&Path>) -> bool {
     let mut slots = Slot::ALL.into_iter();
-    slots.all(|slot| !matches!(system.find_slot_device(slot, None), Ok(None)))
+    slots.all(|slot| !matches!(system.find_slot_device(slot, esp), Ok(None)))
 }
 
 /// Whether the ESP may be mounted later: there are slots, no other boot control is configured, and
@@ -191,8 +208,8 @@ pub fn has_rauc_confirm_unit(paths: &AgentPaths) -> bool {
     units::unit_state(paths.root(), units::RAUC_CONFIRM_UNIT) == UnitState::Available
 }
 
-/// Waits until an ESP with systemd-boot is mounted at one of the expected paths; without an end if
-/// none ever is. If its disk hangs, only this task hangs.
+/// Waits until an ESP with systemd-boot is mounted at one of the expected paths, on a system with a
+/// partition for each slot; without an end if none ever is. If its disk hangs, only this task hangs.
 pub fn wait_for_esp(
     paths: &AgentPaths,
     config: &ImageConfig,
@@ -201,7 +218,11 @@ pub fn wait_for_esp(
     async move {
         loop {
             let (system, configured) = (system.clone(), configured.clone());
-            let look = move || usable_esp(&system, configured.as_deref()).is_some();
+            // An ESP without slots is not enough: the agent restarts when the wait ends.
+            let look = move || {
+                let esp = usable_esp(&system, configured.as_deref());
+                esp.is_some_and(|esp| has_slots_with_esp(&system, Some(&esp)))
+            };
             if tokio::task::spawn_blocking(look).await.unwrap_or_default() {
                 return;
             }

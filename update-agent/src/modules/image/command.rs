@@ -70,7 +70,9 @@ pub fn run_image_command(
     }
 }
 
-const NO_SLOTS: &str = "this system has no second slot, so it is not updated by images";
+const NO_SLOTS: &str = "no slots for images were found, so this node is managed by packages; if it is to run images, check that \
+                        its boot partition is mounted, that its disk has the partitions root-a and root-b, and what \
+                        image.boot_control chooses";
 
 fn show_slots(arguments: &cli::ImageShowArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let (config, paths) = load_config(&arguments.paths)?;

@@ -210,6 +210,15 @@ async fn an_esp_that_is_mounted_late_is_waited_for() {
     assert_eq!(found_name(&machine), Some("systemd-boot"));
 }
 
+/// The agent restarts when the wait ends.
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_an_esp_does_not_end_while_a_slot_is_missing() {
+    let machine = BootMachine::new();
+    fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap();
+    let coming = wait_for_esp(&machine.paths, &machine.config);
+    timeout(Duration::from_mins(1), coming).await.unwrap_err();
+}
+
 #[test]
 fn without_a_partition_for_each_slot_no_esp_is_expected() {
     let machine = BootMachine::new();
@@ -260,6 +269,24 @@ fn rauc_is_used_only_if_it_is_chosen() {
     assert_eq!(found_name(&machine), None);
     machine.config.boot_control = BootControlChoice::Rauc;
     assert_eq!(found_name(&machine), Some("rauc"));
+}
+
+/// Without an error, the node would be updated by packages.
+#[test]
+fn a_chosen_systemd_boot_that_is_missing_is_an_error_and_may_come_later() {
+    let lacks: [fn(&BootMachine); 2] = [
+        |machine| machine.write(MOUNTINFO, MOUNTS.replace(" /efi ", " /mnt ")),
+        |machine| fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap(),
+    ];
+    for lack in lacks {
+        let mut machine = BootMachine::new();
+        machine.config.boot_control = BootControlChoice::SystemdBoot;
+        lack(&machine);
+        let found = find(&machine.paths, Arc::new(FakeRunner::default()), &machine.config);
+        let failure = found.err().expect("an error");
+        assert!(failure.is_temporary, "{failure}");
+        assert!(failure.reason.contains("set image.boot_control to \"none\""), "{failure}");
+    }
 }
 
 #[test]

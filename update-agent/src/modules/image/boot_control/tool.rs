@@ -153,7 +153,8 @@ impl ImageTool {
             [one] => Ok(dev.join(&one.node)),
             _ => Err(storage_failure(format!(
                 "slot {} has {} partitions with the label rootfs on the disk of the running system, and must have \
-                 exactly one",
+                 exactly one: give its partitions 2 and 6 names that begin with rootfs, and disconnect the disks of \
+                 other machines",
                 super::entries::slot_letter(slot),
                 candidates.len()
             ))),
