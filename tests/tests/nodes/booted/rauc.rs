@@ -70,9 +70,17 @@ cp /run/os-release /usr/lib/os-release
 if grep -q '^IMAGE_VERSION=1.4$' /run/os-release; then mount --bind /bin/false /usr/bin/evenkeel-agent; fi
 "#;
 
-/// The backend with which RAUC controls the boot loader.
+/// The backend with which RAUC controls the boot loader. It stops at the point in the file `cut`, until
+/// the power is cut there.
 const BACKEND: &str = r#"#!/bin/sh
 cd /srv/loader || exit 1
+stop_at() {
+  if [ "$(cat cut 2> /dev/null)" = "$1" ]; then
+    : > reached
+    sleep infinity
+  fi
+}
+stop_at "before $*"
 case $1 in
   get-primary)
     for slot in $(cat order); do
@@ -86,6 +94,7 @@ case $1 in
   set-state) if [ "$3" = good ]; then echo 3 > "left-$2"; else echo 0 > "left-$2"; fi ;;
   get-current) cat booted ;;
 esac
+stop_at "after $*"
 "#;
 
 const SYSTEM_CONF: &str = "[system]
@@ -238,18 +247,36 @@ impl<'a> Bundles<'a> {
     }
 }
 
-/// Orders an update to a version. Returns its run when it has ended.
-fn update(member: &Member<'_>, version: &str, os: &str) -> Value {
+/// Orders an update to a version.
+fn order_update(member: &Member<'_>, os: &str) {
     member.assign_new_policy(&json!({
         "updatePolicy": "UPDATE_POLICY_TARGET",
         "targetOsId": os,
     }));
     member.order_now();
+}
+
+/// The run for a version when it has ended.
+fn ended_run(member: &Member<'_>, version: &str) -> Value {
     until(&format!("the run for {version} has ended"), UPDATE_TIMEOUT, || {
         let is_its = |run: &Value| run["target"]["imageId"] == version;
         let mut runs = member.runs().into_iter().filter(is_its);
         runs.find(|run| run["endTime"].as_u64() > Some(0))
     })
+}
+
+/// Orders an update to a version. Returns its run when it has ended.
+fn update(member: &Member<'_>, version: &str, os: &str) -> Value {
+    order_update(member, os);
+    ended_run(member, version)
+}
+
+/// Waits until the first agent has accepted the running image.
+fn until_image_is_good(machine: &BootedNode) {
+    until("the running image is recorded as good", WAIT_TIMEOUT, || {
+        let shown = slots(machine);
+        (shown["slots"][0]["state"] == "good").then_some(())
+    });
 }
 
 /// The slots as the agent reports them.
@@ -286,10 +313,7 @@ fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
         (machine.sh("cat /srv/loader/left-A") == "3\n").then_some(())
     });
     let member = enroll_machine(&machine, node, fleet);
-    until("the running image is recorded as good", WAIT_TIMEOUT, || {
-        let shown = slots(&machine);
-        (shown["slots"][0]["state"] == "good").then_some(())
-    });
+    until_image_is_good(&machine);
     let shown = slots(&machine);
     assert_eq!(shown["boot_control"], "rauc", "{shown:#}");
     assert_eq!(shown["booted"], "root-a", "{shown:#}");
@@ -322,4 +346,52 @@ fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
     assert!(run["reason"].to_string().contains("does not accept the image"), "{run:#}");
     assert_eq!(machine.boots(), 6);
     assert_eq!(slots(&machine)["booted"], "root-b");
+}
+
+/// Everything that runs is killed, as by a power cut. What was written is not lost, because it is in
+/// the page cache of the machine around the container.
+#[test]
+fn a_power_loss_inside_a_command_of_rauc_leaves_an_image_that_starts_and_the_run_ends() {
+    let Some(lab) = BootedNode::open_lab_with(RAUC_PACKAGES) else {
+        return;
+    };
+    let Some(fleet) = Fleet::shared() else { return };
+    let agent = strip(&Binaries::get().agent, lab.path("agent"));
+    let deb = build_debian_package(&agent, &lab.path("package"));
+    let node = node_with_slots(&lab);
+    let updates = [
+        // Nothing starts the slot, and it is written again.
+        ("1.5", "before set-state B bad", "succeeded", "1.5"),
+        // The mark exists, and nothing starts the slot. The image counts as failed.
+        ("1.6", "before set-primary A", "reverted", "1.5"),
+        // The slot is armed.
+        ("1.7", "after set-primary A", "succeeded", "1.7"),
+    ];
+    for (version, ..) in updates {
+        make_bundle(&node, version, "good");
+    }
+    let bundles = Bundles::serve(fleet, &node.layer().join(BUNDLES));
+    bundles.publish(&node, OLD_VERSION);
+    let systems = updates.map(|(version, ..)| bundles.publish(&node, version));
+
+    let mounts = [(deb.as_path(), AGENT_DEB)];
+    let mut machine = BootedNode::start(&lab, "node", &mounts);
+    machine.until_up();
+    let member = enroll_machine(&machine, node, fleet);
+    until_image_is_good(&machine);
+    for ((version, point, state, booted), os) in updates.into_iter().zip(&systems) {
+        machine.sh(&format!("echo '{point}' > /srv/loader/cut"));
+        order_update(&member, os);
+        until(&format!("RAUC is {point}"), UPDATE_TIMEOUT, || {
+            let reached = machine.run(&["test", "-e", "/srv/loader/reached"]);
+            reached.status.success().then_some(())
+        });
+        drop(machine);
+        member.node.sh("rm /srv/loader/cut /srv/loader/reached");
+        machine = BootedNode::start(&lab, "node", &mounts);
+        machine.until_up();
+        let run = ended_run(&member, version);
+        assert_eq!(run["state"], state, "{point}: {run:#}");
+        assert_eq!(run["image"]["booted"], booted, "{point}: {run:#}");
+    }
 }
