@@ -78,9 +78,9 @@ async fn check_boot_control(images: &ImageSystem) -> Vec<DoctorFinding> {
 }
 
 /// Boot loaders of RAUC count each boot, and an agent that is not enrolled does not run.
-fn check_confirmation(paths: &AgentPaths, boot_control: &str) -> Option<DoctorFinding> {
+fn check_confirmation(paths: &AgentPaths, boot_control_name: &str) -> Option<DoctorFinding> {
     let is_confirmed = paths.node().exists() || boot_control::has_rauc_confirm_unit(paths);
-    (boot_control == RAUC && !is_confirmed).then(|| {
+    (boot_control_name == RAUC && !is_confirmed).then(|| {
         DoctorFinding::warning(
             "boot",
             "this node is not enrolled, so nothing confirms its boots, and a boot loader that counts them gives up the slot",
