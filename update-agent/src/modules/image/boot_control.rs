@@ -51,6 +51,9 @@ use crate::runner::Runner;
 /// Default mount points of the ESP. The first one with systemd-boot is used.
 const ESP_MOUNT_POINTS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
 
+/// File systems that a reboot removes.
+const MEMORY_FILE_SYSTEMS: [&str; 2] = ["tmpfs", "ramfs"];
+
 /// Time between two checks for an ESP that is not mounted yet.
 const ESP_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -201,6 +204,14 @@ pub fn esp_may_be_late(paths: &AgentPaths, config: &ImageConfig) -> bool {
         Ok(None) => system.efi.may_be_unmounted(),
         Err(_) => true,
     }
+}
+
+/// Whether a path of this process is in a file system that a reboot removes.
+pub fn is_in_memory(paths: &AgentPaths, path: &Path) -> bool {
+    let system = SystemInterfaces::new(paths);
+    let mounts = system.mounts().unwrap_or_default();
+    let mount = mounts::find_mount(&mounts, &system.relative_to_root(path));
+    mount.is_some_and(|mount| MEMORY_FILE_SYSTEMS.contains(&mount.fs_type.as_str()))
 }
 
 /// Whether a unit confirms the boots of RAUC's boot loader while the node is not enrolled.

@@ -81,8 +81,17 @@ impl ImageSystem {
     }
 }
 
-/// Fails if the record of the slots is on one of them: a new image would replace it.
+/// Fails if the record of the slots is on one of them, where a new image would replace it, or in
+/// memory.
 fn check_state_partition(paths: &AgentPaths) -> Result<(), Failure> {
+    if boot_control::is_in_memory(paths, paths.state()) {
+        let reason = format!(
+            "images cannot be tried while the state directory {} is in memory, where each reboot removes it: mount a partition \
+             there, or set `state_dir` to a folder on a partition of its own",
+            paths.state().display()
+        );
+        return Err(Failure::new(FailureKind::Storage, reason));
+    }
     let device = |path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let (root, state) = (device(paths.root()), device(paths.state()));
     if state.is_some() && root != state {
@@ -134,6 +143,23 @@ mod tests {
         check_state_partition(&paths).unwrap();
         let paths = AgentPaths::new(root.path(), Some("/no/such/folder".into()));
         check_state_partition(&paths).unwrap_err();
+    }
+
+    #[test]
+    fn a_state_directory_in_memory_is_refused_with_advice() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), Some("/proc/self".into()));
+        let mountinfo = paths.inside("/proc/self/mountinfo");
+        fs::create_dir_all(mountinfo.parent().unwrap()).unwrap();
+        for (fs_type, is_good) in [("ext4", true), ("tmpfs", false), ("ramfs", false)] {
+            let mounts = format!(
+                "22 1 254:2 / / ro - erofs /dev/root ro\n23 22 0:30 / /proc rw - {fs_type} x rw\n"
+            );
+            fs::write(&mountinfo, mounts).unwrap();
+            assert_eq!(check_state_partition(&paths).is_ok(), is_good, "{fs_type}");
+        }
+        let failure = check_state_partition(&paths).unwrap_err();
+        assert!(failure.reason.contains("state_dir"), "{failure}");
     }
 
     #[test]
