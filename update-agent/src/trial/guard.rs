@@ -110,8 +110,8 @@ pub(super) fn stop_guard(paths: &AgentPaths) {
 }
 
 /// Tells the guard of an image for RAUC (`deploy/image/rauc-trial-guard`) how long this agent needs
-/// to end the trial. The first agent of a boot decides, so that one that is restarted again and again
-/// does not prolong the trial. If this fails, the time that the old image set applies.
+/// to end the trial. The first agent of a boot decides, so that an agent that is restarted again and
+/// again does not prolong the trial. If this fails, the time that the old image set applies.
 pub(super) fn announce_end(paths: &AgentPaths, remaining: Duration) {
     let path = paths.inside(TRIAL_SECONDS_FILE);
     if path.exists() {

@@ -23,7 +23,7 @@ const RAUC_TRIAL_SCRIPT: &str = "usr/lib/evenkeel/rauc-trial-guard";
 /// Unit that confirms the boots of a node with RAUC that is not enrolled.
 pub const RAUC_CONFIRM_UNIT: &str = "evenkeel-rauc-confirm.service";
 
-/// Folder with the links that enable the units above.
+/// Folder with the link that enables the unit of a guard.
 const TRIAL_UNIT_LINKS: &str = "sysinit.target.wants";
 
 /// Search path of systemd for units, highest priority first.
