@@ -59,23 +59,13 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::modules::packages::Digest;
-
-    fn deb(name: &str) -> Deb {
-        Deb {
-            name: name.into(),
-            size: 5,
-            digest: Digest::Sha256(String::new()),
-            apt_argument: String::new(),
-            uri: String::new(),
-        }
-    }
+    use crate::modules::packages::files::deb_of_five_bytes;
 
     #[test]
     fn only_regular_files_of_the_expected_size_are_copied() {
         let root = tempfile::tempdir().unwrap();
         let cache = AptCache::new(&AgentPaths::new(root.path(), None));
-        let debs = ["whole", "short", "link", "folder", "none"].map(deb);
+        let debs = ["whole", "short", "link", "folder", "none"].map(deb_of_five_bytes);
         assert!(cache.find_files(&debs).is_empty(), "there is no cache");
         fs::create_dir_all(cache.folder.join("folder")).unwrap();
         fs::write(cache.folder.join("whole"), "hello").unwrap();

@@ -254,6 +254,18 @@ fn open_regular_file(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
+/// A file of five bytes without a digest, for tests.
+#[cfg(test)]
+pub(super) fn deb_of_five_bytes(name: &str) -> Deb {
+    Deb {
+        name: name.into(),
+        size: 5,
+        digest: Digest::Sha256(String::new()),
+        apt_argument: String::new(),
+        uri: String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,11 +275,9 @@ mod tests {
 
     fn deb() -> Deb {
         Deb {
-            name: "hello_1_all.deb".into(),
-            size: 5,
             digest: Digest::parse(&format!("SHA256:{HELLO}")).unwrap(),
             apt_argument: "hello=1".into(),
-            uri: String::new(),
+            ..deb_of_five_bytes("hello_1_all.deb")
         }
     }
 

@@ -129,17 +129,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-    use crate::modules::packages::Digest;
-
-    fn deb(name: &str) -> Deb {
-        Deb {
-            name: name.into(),
-            size: 5,
-            digest: Digest::Sha256(String::new()),
-            apt_argument: String::new(),
-            uri: String::new(),
-        }
-    }
+    use crate::modules::packages::files::deb_of_five_bytes;
 
     #[test]
     fn complete_files_are_moved_and_partial_ones_stay() {
@@ -156,7 +146,7 @@ mod tests {
         symlink(&secret, staging.folder.join("link")).unwrap();
         fs::write(staging.folder.join("whole.FAILED"), "").unwrap();
 
-        let debs = ["whole", "short", "long", "link", "none"].map(deb);
+        let debs = ["whole", "short", "long", "link", "none"].map(deb_of_five_bytes);
         let debs: Vec<&Deb> = debs.iter().collect();
         assert!(staging.has_any(&debs));
         let target = root.path().join("target");
