@@ -168,7 +168,7 @@ pub enum HeldBackCause {
     TooYoung,
     /// The policy excludes the version for another reason, for example because a dependency is excluded.
     Policy,
-    /// `/boot` or a file system below it has too little space.
+    /// `/boot` or a file system below it has too little space or is read-only.
     Space,
 }
 

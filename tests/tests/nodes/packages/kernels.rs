@@ -10,6 +10,7 @@ scenarios![
     the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest,
     unused_kernels_stay_if_the_policy_or_the_owner_requires_it,
     a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated,
+    a_kernel_is_held_back_while_boot_is_read_only_and_the_rest_is_updated,
     automatic_removals_in_the_settings_of_apt_do_not_change_the_plan,
 ];
 
@@ -53,6 +54,21 @@ impl<'a> KernelNode<'a> {
         assert!(output.status.success(), "{}", describe_output(&output));
         let runs = self.member.runs();
         assert!(runs.iter().all(|run| run["state"] == "succeeded"), "{runs:#?}");
+    }
+
+    /// Updates the node to the second kernel and another package, of which only the latter is installed.
+    #[track_caller]
+    fn assert_second_kernel_is_held_back(&self) {
+        self.repository.publish("demo-hello_1.1");
+        self.update_to(2);
+        self.assert_kernels(&[1]);
+        let status = self.member.node.dpkg_status();
+        assert_eq!(status.package("linux-image-demo"), "6.0.1 installed", "{status:#?}");
+        assert_eq!(status.package("demo-hello"), "1.1 installed", "{status:#?}");
+        let plan = self.member.agent(&["plan"]);
+        let text = describe_output(&plan);
+        assert!(text.contains("linux-image-demo"), "{text}");
+        assert!(text.contains("too little space in /boot, or /boot is read-only"), "{text}");
     }
 
     /// The installed kernels.
@@ -140,16 +156,17 @@ fn a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated(sta
     let mut node = KernelNode::new(stage);
     let small = stage.node("node").with_small_filesystem("/boot", "1m");
     node.member.node = small.with_file(node.repository.folder(), node.repository.inside());
-    node.repository.publish("demo-hello_1.1");
-    node.update_to(2);
-    node.assert_kernels(&[1]);
-    let status = node.member.node.dpkg_status();
-    assert_eq!(status.package("linux-image-demo"), "6.0.1 installed", "{status:#?}");
-    assert_eq!(status.package("demo-hello"), "1.1 installed", "{status:#?}");
-    let plan = node.member.agent(&["plan"]);
-    let text = describe_output(&plan);
-    assert!(text.contains("linux-image-demo"), "{text}");
-    assert!(text.contains("too little space in /boot"), "{text}");
+    node.assert_second_kernel_is_held_back();
+}
+
+fn a_kernel_is_held_back_while_boot_is_read_only_and_the_rest_is_updated(stage: &Stage) {
+    let mut node = KernelNode::new(stage);
+    node.member.node = node.member.node.with_readonly("/boot");
+    node.assert_second_kernel_is_held_back();
+
+    node.member.node = node.member.node.writable();
+    node.update();
+    node.assert_kernels(&[1, 2]);
 }
 
 fn automatic_removals_in_the_settings_of_apt_do_not_change_the_plan(stage: &Stage) {

@@ -1,15 +1,15 @@
 //! Free space in `/boot`, `/boot/efi` and `/boot/firmware`, which are often small.
 //!
 //! A new kernel adds its files there. The change of some other packages rebuilds the initial RAM
-//! disk, which is first written next to the old one. Packages that do not fit are held back, and the
-//! rest of the update is applied.
+//! disk, which is first written next to the old one, or the boot loader. Packages that do not fit, or
+//! that write to a read-only file system, are held back, and the rest of the update is applied.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::statvfs;
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::dpkg::DPKG_INFO_FOLDER;
 use super::parse::{PlannedInstall, Simulation};
@@ -36,15 +36,20 @@ const FREE_MARGIN_BYTES: u64 = 4 << 20;
 const REBUILD_TEXTS: [&str; 5] =
     ["update-initramfs", "dracut", "kernel-install", "flash-kernel", "/etc/kernel/postinst.d"];
 
-/// What a package writes to the boot file systems.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The same for the boot loader and its settings.
+const BOOT_LOADER_TEXTS: [&str; 4] = ["grub-install", "update-grub", "grub-mkconfig", "bootctl"];
+
+/// What a package writes to the boot file systems. The least comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum BootWrite {
-    /// The files of a kernel that is not installed yet.
-    NewKernel,
-    /// The files of an installed kernel, next to the old ones.
-    SameKernel,
+    /// The boot loader or its settings, which hardly grow.
+    BootLoader,
     /// Initial RAM disks.
     Rebuild,
+    /// The files of an installed kernel, next to the old ones.
+    SameKernel,
+    /// The files of a kernel that is not installed yet.
+    NewKernel,
 }
 
 /// A planned version that writes to the boot file systems.
@@ -54,12 +59,6 @@ pub struct BootWriter {
     write: BootWrite,
 }
 
-impl BootWriter {
-    fn is_new_kernel(&self) -> bool {
-        self.write == BootWrite::NewKernel
-    }
-}
-
 /// A file system with kernels, and the sizes of the largest files on it in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootFileSystem {
@@ -67,25 +66,42 @@ pub struct BootFileSystem {
     free: u64,
     kernel: u64,
     initramfs: u64,
+    is_read_only: bool,
 }
 
 impl BootFileSystem {
+    fn has_kernel(&self) -> bool {
+        self.kernel > 0 || self.initramfs > 0
+    }
+
+    /// Whether the change of a package fails because it writes there.
+    fn blocks(&self, writer: &BootWriter) -> bool {
+        self.is_read_only
+            && match writer.write {
+                BootWrite::BootLoader => true,
+                BootWrite::Rebuild => self.initramfs > 0,
+                // dpkg unpacks the files of every kernel into `/boot`.
+                BootWrite::SameKernel | BootWrite::NewKernel => {
+                    self.path == "/boot" || self.has_kernel()
+                }
+            }
+    }
+
     /// The bytes that the packages write.
     fn needed_bytes<'a>(&self, writers: impl Iterator<Item = &'a BootWriter>) -> u64 {
-        let has_kernel = self.kernel > 0 || self.initramfs > 0;
         let mut sum: u64 = 0;
         let mut rebuild = 0;
-        for writer in writers {
+        for writer in writers.filter(|writer| writer.write > BootWrite::BootLoader) {
             rebuild = self.initramfs;
             let bytes = match writer.write {
-                BootWrite::NewKernel if has_kernel => {
+                BootWrite::NewKernel if self.has_kernel() => {
                     self.kernel.saturating_add(self.initramfs).saturating_add(KERNEL_DATA_BYTES)
                 }
                 BootWrite::NewKernel if self.path == "/boot" => DEFAULT_KERNEL_BYTES,
-                BootWrite::SameKernel if has_kernel => {
+                BootWrite::SameKernel if self.has_kernel() => {
                     self.kernel.saturating_add(KERNEL_DATA_BYTES)
                 }
-                BootWrite::NewKernel | BootWrite::SameKernel | BootWrite::Rebuild => 0,
+                _ => 0,
             };
             sum = sum.saturating_add(bytes);
         }
@@ -98,31 +114,38 @@ impl BootFileSystem {
     }
 }
 
-/// The planned versions that do not fit: the new kernels, or everything that writes there if that is
+/// The planned versions that must be held back: those that write to a read-only file system; and of
+/// the others the new kernels if there is too little space, or everything that needs space if that is
 /// not enough.
-pub fn find_too_large(
+pub fn find_blocked_writers(
     file_systems: &[BootFileSystem],
     writers: &[BootWriter],
 ) -> BTreeSet<AptVersion> {
-    let others = || writers.iter().filter(|writer| !writer.is_new_kernel());
-    if file_systems.iter().all(|system| system.has_space(writers.iter())) {
-        BTreeSet::new()
-    } else if file_systems.iter().all(|system| system.has_space(others())) {
-        let new_kernels = writers.iter().filter(|writer| writer.is_new_kernel());
-        new_kernels.map(|writer| writer.version.clone()).collect()
-    } else {
-        writers.iter().map(|writer| writer.version.clone()).collect()
-    }
+    let (mut blocked, others): (Vec<&BootWriter>, Vec<&BootWriter>) =
+        writers.iter().partition(|&writer| file_systems.iter().any(|system| system.blocks(writer)));
+    let fits = |&most: &BootWrite| {
+        let written = || others.iter().copied().filter(move |writer| writer.write <= most);
+        file_systems.iter().all(|system| system.has_space(written()))
+    };
+    let most = [BootWrite::NewKernel, BootWrite::SameKernel].into_iter().find(fits);
+    let most = most.unwrap_or(BootWrite::BootLoader);
+    blocked.extend(others.iter().copied().filter(|writer| writer.write > most));
+    blocked.into_iter().map(|writer| writer.version.clone()).collect()
 }
 
-/// The space that the packages need on the boot file systems.
+/// The space that the packages need on the boot file systems. A need on a read-only file system makes
+/// the update wait.
 pub fn boot_space_needs(file_systems: &[BootFileSystem], writers: &[BootWriter]) -> Vec<SpaceNeed> {
-    let need = |system: &BootFileSystem| SpaceNeed {
-        path: system.path.to_owned(),
-        bytes: system.needed_bytes(writers.iter()),
-        max_free: Some(FREE_MARGIN_BYTES),
+    let need = |system: &BootFileSystem| {
+        let bytes = system.needed_bytes(writers.iter());
+        let is_blocked = writers.iter().any(|writer| system.blocks(writer));
+        (bytes > 0 || is_blocked).then(|| SpaceNeed {
+            path: system.path.to_owned(),
+            bytes,
+            max_free: Some(FREE_MARGIN_BYTES),
+        })
     };
-    file_systems.iter().map(need).filter(|need| need.bytes > 0).collect()
+    file_systems.iter().filter_map(need).collect()
 }
 
 /// The planned versions that write to the boot file systems.
@@ -131,8 +154,7 @@ pub fn find_boot_writers(paths: &AgentPaths, simulation: &Simulation) -> Vec<Boo
         let write = match &install.before {
             None if is_kernel_image(install.name()) => BootWrite::NewKernel,
             Some(_) if is_kernel_image(install.name()) => BootWrite::SameKernel,
-            _ if rebuilds_initramfs(paths, install) => BootWrite::Rebuild,
-            _ => return None,
+            _ => find_script_write(paths, install)?,
         };
         Some(BootWriter { version: (install.package.clone(), install.after.clone()), write })
     };
@@ -146,18 +168,27 @@ fn is_kernel_image(name: &str) -> bool {
     release.is_some_and(|release| release.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether the installed version of a package rebuilds initial RAM disks. Nothing can be found out
+/// What the triggers and scripts of the installed version of a package write. Nothing can be found out
 /// about a new package.
-fn rebuilds_initramfs(paths: &AgentPaths, install: &PlannedInstall) -> bool {
+fn find_script_write(paths: &AgentPaths, install: &PlannedInstall) -> Option<BootWrite> {
     let folder = paths.inside(DPKG_INFO_FOLDER);
     let names = [install.name().to_owned(), format!("{}:{}", install.name(), install.architecture)];
-    names.iter().flat_map(|name| ["triggers", "postinst"].map(|end| format!("{name}.{end}"))).any(
-        |file| {
-            let content = fs::read(folder.join(file)).unwrap_or_default();
-            let content = String::from_utf8_lossy(&content);
-            REBUILD_TEXTS.iter().any(|text| content.contains(text))
-        },
-    )
+    let files =
+        names.iter().flat_map(|name| ["triggers", "postinst"].map(|end| format!("{name}.{end}")));
+    let contents: Vec<_> = files
+        .map(|file| fs::read(folder.join(file)).unwrap_or_default())
+        .map(|content| String::from_utf8_lossy(&content).into_owned())
+        .collect();
+    let has_any = |texts: &[&str]| {
+        contents.iter().any(|content| texts.iter().any(|text| content.contains(text)))
+    };
+    if has_any(&REBUILD_TEXTS) {
+        Some(BootWrite::Rebuild)
+    } else if has_any(&BOOT_LOADER_TEXTS) {
+        Some(BootWrite::BootLoader)
+    } else {
+        None
+    }
 }
 
 /// Measures the boot file systems. One that cannot be read is left out.
@@ -180,6 +211,7 @@ pub fn measure_boot_file_systems(paths: &AgentPaths) -> Vec<BootFileSystem> {
             free: stats.f_bavail.saturating_mul(stats.f_frsize),
             kernel: 0,
             initramfs: 0,
+            is_read_only: stats.f_flag.contains(StatVfsMountFlags::RDONLY),
         };
         measure_files(&folder, metadata.dev(), MAX_DEPTH, &mut system);
         file_systems.push(system);
@@ -230,7 +262,13 @@ mod tests {
             free: free * MEBIBYTE,
             kernel: kernel * MEBIBYTE,
             initramfs: initramfs * MEBIBYTE,
+            is_read_only: false,
         }
+    }
+
+    fn names_of_blocked(file_systems: &[BootFileSystem], writers: &[BootWriter]) -> String {
+        let names = find_blocked_writers(file_systems, writers).into_iter().map(|(name, _)| name);
+        names.collect::<Vec<_>>().join(" ")
     }
 
     fn writer(name: &str, write: BootWrite) -> BootWriter {
@@ -239,11 +277,12 @@ mod tests {
 
     #[test]
     fn only_what_does_not_fit_is_held_back() {
-        let writers = [writer("kernel", BootWrite::NewKernel), writer("udev", BootWrite::Rebuild)];
-        let held_back = |file_systems: &[BootFileSystem], writers: &[BootWriter]| {
-            let names = find_too_large(file_systems, writers).into_iter().map(|(name, _)| name);
-            names.collect::<Vec<_>>().join(" ")
-        };
+        let writers = [
+            writer("kernel", BootWrite::NewKernel),
+            writer("udev", BootWrite::Rebuild),
+            writer("grub", BootWrite::BootLoader),
+        ];
+        let held_back = names_of_blocked;
         // A new kernel needs 8 + 40 + 8 MiB and 40 MiB for the rebuild, and 4 MiB stay free.
         for (free, expected) in [(100, ""), (99, "kernel"), (44, "kernel"), (43, "kernel udev")] {
             let boot = file_system("/boot", free, 8, 40);
@@ -264,13 +303,47 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_rebuilds_the_initial_ram_disk_is_found_by_its_triggers_and_scripts() {
+    fn what_writes_to_a_read_only_file_system_is_held_back_and_nothing_else_is() {
+        let writers = [
+            writer("grub", BootWrite::BootLoader),
+            writer("kernel", BootWrite::NewKernel),
+            writer("same", BootWrite::SameKernel),
+            writer("udev", BootWrite::Rebuild),
+        ];
+        let read_only = |path, kernel, initramfs| BootFileSystem {
+            is_read_only: true,
+            ..file_system(path, 1_000, kernel, initramfs)
+        };
+        let boot = file_system("/boot", 1_000, 8, 40);
+        for (file_systems, expected) in [
+            (vec![boot.clone()], ""),
+            (vec![read_only("/boot", 8, 40)], "grub kernel same udev"),
+            // Without an initial RAM disk nothing is rebuilt.
+            (vec![read_only("/boot", 0, 0)], "grub kernel same"),
+            (vec![boot.clone(), read_only("/boot/efi", 0, 0)], "grub"),
+            (vec![boot.clone(), read_only("/boot/efi", 8, 0)], "grub kernel same"),
+            (
+                vec![file_system("/boot", 0, 8, 40), read_only("/boot/efi", 0, 0)],
+                "grub kernel same udev",
+            ),
+        ] {
+            assert_eq!(names_of_blocked(&file_systems, &writers), expected, "{file_systems:?}");
+            let needs = boot_space_needs(&file_systems, &writers);
+            assert!(needs.len() == file_systems.len(), "a named package waits: {needs:?}");
+            let plain = boot_space_needs(&file_systems, &[]);
+            assert!(plain.is_empty(), "the others do not wait: {plain:?}");
+        }
+    }
+
+    #[test]
+    fn a_package_that_writes_to_boot_is_found_by_its_triggers_and_scripts() {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
         let folder = paths.inside(DPKG_INFO_FOLDER);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("lvm2.triggers"), "activate-noawait update-initramfs\n").unwrap();
         fs::write(folder.join("libx:amd64.postinst"), "#!/bin/sh\nupdate-initramfs -u\n").unwrap();
+        fs::write(folder.join("grub-pc.postinst"), "#!/bin/sh\nupdate-grub\n").unwrap();
         fs::write(folder.join("plain.postinst"), "#!/bin/sh\nldconfig\n").unwrap();
         let install = |package: &str, before: Option<&str>| PlannedInstall {
             package: package.into(),
@@ -283,6 +356,7 @@ mod tests {
             installs: vec![
                 install("lvm2", Some("1")),
                 install("libx", Some("1")),
+                install("grub-pc", Some("1")),
                 install("plain", Some("1")),
                 install("linux-image-amd64", Some("1")),
                 install("linux-image-6.1.0-41-amd64", None),
@@ -298,6 +372,7 @@ mod tests {
             [
                 ("lvm2", BootWrite::Rebuild),
                 ("libx", BootWrite::Rebuild),
+                ("grub-pc", BootWrite::BootLoader),
                 ("linux-image-6.1.0-41-amd64", BootWrite::NewKernel),
                 ("linux-image-6.1.0-40-amd64", BootWrite::SameKernel),
             ]

@@ -205,7 +205,7 @@ fn held_back_row(package: &HeldBackPackage) -> [String; 4] {
         HeldBackCause::Suite => "its suite is not allowed by the policy",
         HeldBackCause::TooYoung => "younger than the policy allows",
         HeldBackCause::Policy => "not possible with the rules of the policy",
-        HeldBackCause::Space => "too little space in /boot",
+        HeldBackCause::Space => "too little space in /boot, or /boot is read-only",
     };
     [
         format!("{}:{}", package.name, package.architecture),

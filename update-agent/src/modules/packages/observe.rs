@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::boot_space::{
-    boot_space_needs, find_boot_writers, find_too_large, measure_boot_file_systems,
+    boot_space_needs, find_blocked_writers, find_boot_writers, measure_boot_file_systems,
 };
 use super::broken_sources::{explain_failure, without_broken};
 use super::independent_groups::PackageRecords;
@@ -22,7 +22,8 @@ struct FittingUpdate {
     allowed: AllowedChanges,
     /// Whether versions had to be pinned.
     is_pinned: bool,
-    /// What apt would do with more space there; `None` if everything fits.
+    /// What apt would do with more space there, and without read-only file systems; `None` if
+    /// everything fits.
     with_more_space: Option<Simulation>,
 }
 
@@ -199,7 +200,7 @@ impl PackagesModule {
     }
 
     /// Simulates the update under the rules, without removals of protected packages. In an update of
-    /// everything, the versions that do not fit into the boot file systems are held back.
+    /// everything, the versions that the boot file systems cannot take are held back.
     async fn simulate_fitting(
         &self,
         spec: &PackageSpec,
@@ -223,20 +224,23 @@ impl PackagesModule {
             (simulation, is_pinned) =
                 self.simulate_with_pins(spec, allowed, view, (native, &none)).await?;
         }
-        let too_large = if is_latest {
+        let blocked = if is_latest {
             let writers = find_boot_writers(&self.paths, &simulation);
-            find_too_large(&measure_boot_file_systems(&self.paths), &writers)
+            find_blocked_writers(&measure_boot_file_systems(&self.paths), &writers)
         } else {
             none
         };
-        if too_large.is_empty() {
+        if blocked.is_empty() {
             return Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space: None });
         }
-        let names = join_names(too_large.iter().map(|(package, _)| package.clone()));
-        tracing::warn!(names, "held back, because the boot file systems have too little space");
+        let names = join_names(blocked.iter().map(|(package, _)| package.clone()));
+        tracing::warn!(
+            names,
+            "held back, because the boot file systems have too little space or are read-only"
+        );
         let with_more_space = Some(simulation);
         let (simulation, is_pinned) =
-            self.simulate_with_pins(spec, allowed, view, (native, &too_large)).await?;
+            self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
         Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space })
     }
 

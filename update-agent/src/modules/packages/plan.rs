@@ -81,7 +81,7 @@ pub struct PackageObservation {
     pub protected: Vec<ProtectedPackage>,
     /// Packages that no package needs after the update and that may be removed.
     pub unused: Vec<String>,
-    /// What apt would do if the boot file systems had more space; `None` if everything fits.
+    /// What apt would do if the boot file systems had more space and were writable; `None` if everything fits.
     pub with_more_space: Option<Simulation>,
     /// Space that the planned installs need on the boot file systems.
     pub boot_space: Vec<SpaceNeed>,
