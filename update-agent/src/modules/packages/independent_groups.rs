@@ -4,7 +4,7 @@
 //! A relation between two planned packages connects them if it is not satisfied both by the installed and by the planned
 //! version: then one of them must not be changed without the other. What is not known connects as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_domain::package::PackageVersion;
 
@@ -118,10 +118,10 @@ impl<'a> Member<'a> {
         self.before.into_iter().chain([self.after])
     }
 
-    fn is_named(&self, relation: &Relation) -> bool {
-        let is_provided = |record: &PackageRecord| record.provides.contains(&relation.name);
-        self.item.change.name == relation.name
-            || self.versions().any(|(_, record)| is_provided(record))
+    /// The names that relations can use for it: its own and those that its versions provide.
+    fn names(&self) -> impl Iterator<Item = &'a str> {
+        let provided = self.versions().flat_map(|(_, record)| &record.provides);
+        std::iter::once(&self.item.change.name).chain(provided).map(String::as_str)
     }
 
     /// Whether a version satisfies a relation for certain. A provided name satisfies only a relation without a version.
@@ -137,13 +137,72 @@ impl<'a> Member<'a> {
         self.before.is_some() && self.versions().all(|version| self.satisfies(relation, version))
     }
 
-    /// Whether a relation may be about one of the versions.
+    /// Whether a relation to one of the names may be about one of the versions.
     fn may_match(&self, relation: &Relation) -> bool {
         let has_name = self.item.change.name == relation.name;
-        self.is_named(relation)
-            && (!has_name
-                || self.versions().any(|(version, _)| relation.includes(version) != Some(false)))
+        !has_name || self.versions().any(|(version, _)| relation.includes(version) != Some(false))
     }
+}
+
+/// The planned packages, and the numbers of those that have or provide a name. A comparison of each package with each other
+/// one would take minutes for the update of thousands of packages.
+#[derive(Debug)]
+struct MemberIndex<'a> {
+    members: Vec<Member<'a>>,
+    by_name: BTreeMap<&'a str, BTreeSet<usize>>,
+}
+
+impl<'a> MemberIndex<'a> {
+    fn new(members: Vec<Member<'a>>) -> Self {
+        let mut by_name: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+        for (number, member) in members.iter().enumerate() {
+            for name in member.names() {
+                by_name.entry(name).or_default().insert(number);
+            }
+        }
+        Self { members, by_name }
+    }
+
+    /// The packages that have or provide a name, except one.
+    fn find_others(&self, at: usize, name: &str) -> impl Iterator<Item = (usize, &Member<'a>)> {
+        let numbers = self.by_name.get(name).into_iter().flatten().copied();
+        let members = numbers.filter_map(move |number| Some((number, self.members.get(number)?)));
+        members.filter(move |(number, _)| *number != at).inspect(|_| count_comparison())
+    }
+
+    /// The planned packages that must not be changed without this one.
+    fn connected_members(&self, at: usize, member: &Member<'_>) -> Vec<usize> {
+        // The architectures of one package are changed together.
+        let name = &member.item.change.name;
+        let same_name = self.find_others(at, name);
+        let same_name = same_name.filter(|(_, other)| other.item.change.name == *name);
+        let mut connected: Vec<usize> = same_name.map(|(other, _)| other).collect();
+        for (_, record) in member.versions() {
+            for clause in &record.depends {
+                let is_satisfied = |relation: &Relation| {
+                    let mut others = self.find_others(at, &relation.name);
+                    others.any(|(_, other)| other.always_satisfies(relation))
+                };
+                if !clause.iter().any(is_satisfied) {
+                    let named =
+                        clause.iter().flat_map(|relation| self.find_others(at, &relation.name));
+                    connected.extend(named.map(|(other, _)| other));
+                }
+            }
+            for relation in &record.breaks {
+                let others = self.find_others(at, &relation.name);
+                let matching = others.filter(|(_, other)| other.may_match(relation));
+                connected.extend(matching.map(|(other, _)| other));
+            }
+        }
+        connected
+    }
+}
+
+/// Counts the comparisons of two packages in tests.
+fn count_comparison() {
+    #[cfg(test)]
+    tests::COMPARISONS.with(|count| count.set(count.get() + 1));
 }
 
 /// The groups of the planned packages, by their names in apt, in the order of their first packages. One group if a record
@@ -153,57 +212,52 @@ pub fn find_groups(items: &[StepItem], records: &PackageRecords) -> Vec<Vec<Stri
     let Some(members) = members else {
         return vec![items.iter().map(|item| item.package.clone()).collect()];
     };
-    let mut group_of: Vec<usize> = (0..members.len()).collect();
-    for (at, member) in members.iter().enumerate() {
-        for other in connected_members(at, member, &members) {
-            merge_groups(&mut group_of, at, other);
+    let index = MemberIndex::new(members);
+    // Each package leads to an earlier one of its group; the first one leads to itself.
+    let mut earlier: Vec<usize> = (0..items.len()).collect();
+    for (at, member) in index.members.iter().enumerate() {
+        for other in index.connected_members(at, member) {
+            merge_groups(&mut earlier, at, other);
         }
     }
     let mut groups: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for (group, member) in group_of.iter().zip(&members) {
-        groups.entry(*group).or_default().push(member.item.package.clone());
+    for (at, item) in items.iter().enumerate() {
+        let first = find_first(&mut earlier, at);
+        groups.entry(first).or_default().push(item.package.clone());
     }
     groups.into_values().collect()
 }
 
-/// The planned packages that must not be changed without this one.
-fn connected_members(at: usize, member: &Member<'_>, members: &[Member<'_>]) -> Vec<usize> {
-    let others = || members.iter().enumerate().filter(|(other, _)| *other != at);
-    // The architectures of one package are changed together.
-    let same_name = others().filter(|(_, other)| other.item.change.name == member.item.change.name);
-    let mut connected: Vec<usize> = same_name.map(|(other, _)| other).collect();
-    for (_, record) in member.versions() {
-        for clause in &record.depends {
-            let is_safe = others()
-                .any(|(_, other)| clause.iter().any(|relation| other.always_satisfies(relation)));
-            if !is_safe {
-                let named = others()
-                    .filter(|(_, other)| clause.iter().any(|relation| other.is_named(relation)));
-                connected.extend(named.map(|(other, _)| other));
-            }
-        }
-        for relation in &record.breaks {
-            let matching = others().filter(|(_, other)| other.may_match(relation));
-            connected.extend(matching.map(|(other, _)| other));
-        }
+/// Makes one group of two: its first package is the earlier one, so that groups stay in the order of their first packages.
+fn merge_groups(earlier: &mut [usize], one: usize, other: usize) {
+    let (one, other) = (find_first(earlier, one), find_first(earlier, other));
+    if let Some(later) = earlier.get_mut(one.max(other)) {
+        *later = one.min(other);
     }
-    connected
 }
 
-/// Gives both groups the smaller number, so that groups stay in the order of their first packages.
-fn merge_groups(group_of: &mut [usize], one: usize, other: usize) {
-    let (Some(&one), Some(&other)) = (group_of.get(one), group_of.get(other)) else {
-        return;
-    };
-    for group in group_of.iter_mut().filter(|group| **group == one.max(other)) {
-        *group = one.min(other);
+/// The first package of a group. Shortens the way to it for the next time.
+fn find_first(earlier: &mut [usize], mut at: usize) -> usize {
+    while let Some(next) = earlier.get(at).copied().filter(|next| *next != at) {
+        let after_next = earlier.get(next).copied().unwrap_or(next);
+        if let Some(here) = earlier.get_mut(at) {
+            *here = after_next;
+        }
+        at = after_next;
     }
+    at
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::model::PackageChange;
+
+    thread_local! {
+        pub(super) static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn item(name: &str, before: Option<&str>, after: &str) -> StepItem {
         StepItem {
@@ -283,5 +337,30 @@ mod tests {
         let text = "Package: a\nVersion: 1\n\nPackage: a\nVersion: 2\n\nPackage: b\nVersion: 2\n";
         assert_eq!(describe(find_groups(&items, &parse_records(text))), "a b");
         assert!(find_groups(&[], &PackageRecords::new()).is_empty());
+    }
+
+    /// As in the update of a whole system: everything depends on a library, and each package on the one before it.
+    #[test]
+    fn each_package_is_compared_only_with_those_that_its_relations_name() {
+        let count = 3_000;
+        let names: Vec<_> = (0..count).map(|number| format!("p{number}")).collect();
+        let depends: Vec<_> = (0..count)
+            .map(|number: usize| match number.checked_sub(1) {
+                None => String::new(),
+                Some(before) if number % 3 == 0 => format!("Depends: p0, p{before} (>= 1)"),
+                Some(before) => format!("Depends: p0 (>= 1), p{before} (>= 2)"),
+            })
+            .collect();
+        let packages: Vec<_> = names
+            .iter()
+            .zip(&depends)
+            .map(|(name, depends)| (name.as_str(), "Breaks: gone (<< 1)", depends.as_str()))
+            .collect();
+        COMPARISONS.set(0);
+        let found = groups(&packages);
+        assert!(found.starts_with("p0 p1 p2 | p3 p4 p5 | p6"), "{}", &found[..40]);
+        assert_eq!(found.split(" | ").count(), count / 3);
+        let comparisons = COMPARISONS.get();
+        assert!((count..6 * count).contains(&comparisons), "{comparisons} comparisons");
     }
 }

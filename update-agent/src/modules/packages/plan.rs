@@ -191,10 +191,11 @@ impl PackageStep {
         if groups.is_empty() {
             return vec![self.clone()];
         }
+        // The files are in the order of the packages.
+        let files: BTreeMap<_, _> =
+            items.iter().zip(debs).map(|pair| (&pair.0.package, pair)).collect();
         let part = |group: &Vec<String>| {
-            // The files are in the order of the packages.
-            let chosen = items.iter().zip(debs);
-            let chosen = chosen.filter(|(item, _)| group.contains(&item.package));
+            let chosen = group.iter().filter_map(|package| files.get(package).copied());
             let (items, debs) = chosen.map(|(item, deb)| (item.clone(), deb.clone())).unzip();
             Self::Install {
                 items,
