@@ -6,9 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::apt::{MAX_NAMES_PER_COMMAND, PackageTools};
-use super::parse;
+use super::dpkg::DPKG_INFO_FOLDER;
+use super::parse::{self, DpkgPackage};
 use crate::facts::{AGENT_UNIT, MANAGER_UNIT};
 use crate::model::{Failure, FailureKind, tail};
+use crate::os;
 use crate::paths::AgentPaths;
 use crate::runner::Command;
 
@@ -157,6 +159,27 @@ pub(super) fn parse_units(text: &str) -> BTreeSet<String> {
     let names = text.lines().filter_map(|line| line.split_whitespace().next());
     let services = names.filter(|name| name.strip_suffix(".service").is_some());
     services.map(str::to_owned).collect()
+}
+
+/// The services of a package, by dpkg's list of its files.
+pub(super) fn find_units(paths: &AgentPaths, package: &DpkgPackage) -> BTreeSet<String> {
+    let folder = paths.inside(DPKG_INFO_FOLDER);
+    let names = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
+    let lists = names.iter().map(|name| os::read_lossy(&folder.join(format!("{name}.list"))));
+    let files = lists.filter_map(Result::ok).flat_map(|list| {
+        let names = list.lines().filter_map(|path| path.rsplit('/').next());
+        names
+            .filter(|name| name.strip_suffix(".service").is_some())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    files.collect()
+}
+
+/// Whether a service is one of the units, or an instance of a template among them.
+pub(super) fn is_unit_of(service: &str, units: &BTreeSet<String>) -> bool {
+    let template = service.split_once('@').map(|(name, _)| format!("{name}@.service"));
+    units.contains(service) || template.is_some_and(|template| units.contains(&template))
 }
 
 /// Parses the output of `systemctl show`: `NAME=VALUE` lines, with an empty line between units.

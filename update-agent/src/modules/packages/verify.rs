@@ -1,16 +1,18 @@
 //! Verifies the result of the steps: versions and states, dpkg's audit, services.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::advice::advice;
 use super::baseline::PackageBaseline;
 use super::parse::DpkgPackage;
 use super::plan::{PackageStep, StepItem, join_names};
 use super::report::{PackageReport, add_missing};
+use super::services::{find_units, is_unit_of};
 use super::{Deb, PackagesModule, apt_log, audit};
 use crate::facts::find_stale_services;
 use crate::model::{Failure, FailureKind, PackageResult, ServiceRule};
 use crate::modules::Verdict;
+use crate::paths::AgentPaths;
 
 /// Most packages with advice in a reason; for more, a person needs the log anyway.
 const MAX_ADVICE: usize = 5;
@@ -40,6 +42,10 @@ impl PackagesModule {
         let mut problem = self.find_package_problem(steps, &installed, baseline).await?;
         if problem.is_none() && self.services && !baseline.services.is_empty() {
             problem = self.find_service_problem(baseline).await?;
+        }
+        if problem.is_some() && self.services {
+            let stale = stale_service_names(&self.paths);
+            self.restart_after_failure(steps, &installed, stale, report).await;
         }
         let retained = self.find_retained_conffiles(steps, baseline).await?;
         add_missing(&mut report.retained_conffiles, retained);
@@ -147,12 +153,46 @@ impl PackagesModule {
         if !should_restart || !self.services {
             return Vec::new();
         }
-        let stale = find_stale_services(&self.paths).into_iter();
-        let stale: Vec<_> = stale.map(|service| service.name).collect();
+        let stale = stale_service_names(&self.paths);
         let restarted = self.tools.restart_services(&self.paths, &stale).await;
         add_missing(&mut report.restarted_services, restarted.restarted);
         restarted.remarks
     }
+
+    /// After a failure in minimal steps: restarts those of the stale services whose packages are completely installed. The
+    /// earlier groups stay installed, and no later step of the attempt restarts their services.
+    async fn restart_after_failure(
+        &self,
+        steps: &[PackageStep],
+        installed: &BTreeMap<String, DpkgPackage>,
+        mut stale: Vec<String>,
+        report: &mut PackageReport,
+    ) {
+        if !steps.iter().any(|step| has_finished_group(step, installed)) {
+            return;
+        }
+        let unsettled = installed.values().filter(|package| !package.is_settled());
+        let units: BTreeSet<_> =
+            unsettled.flat_map(|package| find_units(&self.paths, package)).collect();
+        stale.retain(|service| !is_unit_of(service, &units));
+        let restarted = self.tools.restart_services(&self.paths, &stale).await;
+        for remark in restarted.remarks {
+            tracing::warn!(remark, "the services of a failed update");
+        }
+        add_missing(&mut report.restarted_services, restarted.restarted);
+    }
+}
+
+fn stale_service_names(paths: &AgentPaths) -> Vec<String> {
+    find_stale_services(paths).into_iter().map(|service| service.name).collect()
+}
+
+/// Whether a step that restarts services has groups, of which at least a part is installed.
+fn has_finished_group(step: &PackageStep, installed: &BTreeMap<String, DpkgPackage>) -> bool {
+    let PackageStep::Install { services: ServiceRule::Restart, groups, items, .. } = step else {
+        return false;
+    };
+    !groups.is_empty() && items.iter().any(|item| package_problem(item, installed).is_none())
 }
 
 /// Whether a step removes a package because no package needs it. The failure of such a removal is
@@ -227,9 +267,90 @@ fn package_problem(item: &StepItem, installed: &BTreeMap<String, DpkgPackage>) -
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use chrono::DateTime;
+    use evenkeel_kit::TestClock;
+
     use super::*;
     use crate::model::PackageChange;
-    use crate::modules::packages::Digest;
+    use crate::modules::packages::dpkg::DPKG_INFO_FOLDER;
+    use crate::modules::packages::{Digest, PackageToolTimeouts, PackageTools};
+    use crate::owner::Owner;
+    use crate::runner::{Command, Output, RunError, Runner};
+
+    /// Records the restarts.
+    #[derive(Default)]
+    struct RestartRecorder(Mutex<Vec<String>>);
+
+    #[async_trait::async_trait]
+    impl Runner for RestartRecorder {
+        async fn run(&self, command: &Command) -> Result<Output, RunError> {
+            self.0.lock().unwrap().push(command.to_string());
+            Ok(Output { status: Some(0), ..Output::default() })
+        }
+    }
+
+    fn module(root: &tempfile::TempDir, runner: Arc<RestartRecorder>) -> PackagesModule {
+        let paths = AgentPaths::new(root.path(), None);
+        let minute = Duration::from_mins(1);
+        let timeouts = PackageToolTimeouts {
+            query: minute,
+            refresh: minute,
+            download: minute,
+            apply: minute,
+            lock: minute,
+        };
+        let clock = Arc::new(TestClock::new(DateTime::UNIX_EPOCH));
+        let owner = Arc::new(Owner::new(paths.clone(), clock));
+        PackagesModule::new(PackageTools::new(runner, timeouts), paths, owner, true)
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_group_the_services_of_the_installed_ones_are_restarted() {
+        let root = tempfile::tempdir().unwrap();
+        let info = AgentPaths::new(root.path(), None).inside(DPKG_INFO_FOLDER);
+        fs::create_dir_all(&info).unwrap();
+        let list = "/.\n/lib/systemd/system/bad.service\n/lib/systemd/system/bad@.service\n";
+        fs::write(info.join("bad.list"), list).unwrap();
+        let named = |package: DpkgPackage, name: &str| DpkgPackage { name: name.into(), ..package };
+        let installed = |demo: &str| {
+            let demo = package(demo, "installed");
+            let bad = named(package("1.1", "half-configured"), "bad");
+            BTreeMap::from([("demo".to_owned(), demo), ("bad".to_owned(), bad)])
+        };
+        let bad_item = StepItem { package: "bad".into(), ..item(Some("1.1")) };
+        let step = |services, groups: &[&str]| PackageStep::Install {
+            items: vec![item(Some("1.1")), bad_item.clone()],
+            debs: Vec::new(),
+            own_sources: false,
+            removals: Vec::new(),
+            downgrades: false,
+            services,
+            bytes_per_second: 0,
+            automatic: Vec::new(),
+            groups: groups.iter().map(|&name| vec![name.to_owned()]).collect(),
+        };
+        let groups = ["demo", "bad"];
+        let restart = "systemctl try-restart --no-ask-password -- cron.service";
+        for (step, demo, expected) in [
+            (step(ServiceRule::Restart, &groups), "1.1", vec![restart]),
+            (step(ServiceRule::KeepRunning, &groups), "1.1", vec![]),
+            (step(ServiceRule::Restart, &groups), "1.0", vec![]),
+            (step(ServiceRule::Restart, &[]), "1.1", vec![]),
+        ] {
+            let recorder = Arc::new(RestartRecorder::default());
+            let module = module(&root, Arc::clone(&recorder));
+            let stale = ["bad.service", "bad@one.service", "cron.service"].map(str::to_owned);
+            let mut report = PackageReport::default();
+            let step = std::slice::from_ref(&step);
+            module.restart_after_failure(step, &installed(demo), stale.into(), &mut report).await;
+            assert_eq!(*recorder.0.lock().unwrap(), expected, "{demo}, {step:?}");
+            assert_eq!(report.restarted_services.len(), expected.len());
+        }
+    }
 
     fn package(version: &str, state: &str) -> DpkgPackage {
         DpkgPackage {
