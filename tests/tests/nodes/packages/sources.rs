@@ -24,6 +24,7 @@ scenarios![
     the_owner_can_allow_a_source_with_a_key_from_the_server,
     a_source_of_a_policy_that_was_tampered_with_is_refused,
     a_plan_that_would_change_the_release_is_refused,
+    a_source_that_only_claims_the_installed_release_cannot_replace_it,
     a_label_like_the_output_of_apt_does_not_confuse_the_agent,
     a_label_of_several_lines_does_not_block_updates,
 ];
@@ -218,6 +219,24 @@ fn a_plan_that_would_change_the_release_is_refused(stage: &Stage) {
     member.assign_latest(&json!({}));
     let run = member.update_to("failed");
     assert_failure(&run, &["plan"], &["it would move the system from", "base-files"]);
+    assert_eq!(member.node.dpkg_status(), before);
+}
+
+fn a_source_that_only_claims_the_installed_release_cannot_replace_it(stage: &Stage) {
+    let codename = stage.suite.to_string();
+    let release = Repository::empty(&stage.lab, "release", "/srv/release");
+    release.with_variable("DIST", &codename).publish("demo-hello_1.0");
+    let claiming = stage.repository().with_variable("DIST", "thirdparty");
+    let claiming = claiming.with_variable("CODENAME", &codename);
+    claiming.publish("base-files_99");
+    let node = stage.node("node").with_file(&stage.lab.path("release"), "/srv/release");
+    let member = stage.join(node.with_file(claiming.folder(), claiming.inside()));
+    member.node.sh("cp /srv/own/repo.sources /etc/apt/sources.list.d/own.sources; \
+         cp /srv/release/repo.sources /etc/apt/sources.list.d/release.sources");
+    let before = member.node.dpkg_status();
+    member.assign_latest(&json!({}));
+    let run = member.update_to("failed");
+    assert_failure(&run, &["plan"], &["base-files 99", "/srv/own", "thirdparty", &codename]);
     assert_eq!(member.node.dpkg_status(), before);
 }
 

@@ -36,6 +36,16 @@ impl IndexTarget {
         self.release == release && normalize_uri(&self.uri) == normalize_uri(uri)
     }
 
+    /// Whether the source names a suite of a release.
+    pub fn is_named_as(&self, release: &str) -> bool {
+        is_suite_of(&self.release, release)
+    }
+
+    /// Whether the Release file claims to belong to a release.
+    pub fn claims_release(&self, release: &str) -> bool {
+        is_suite_of(&self.codename, release)
+    }
+
     /// The suite as the machine's source names it.
     fn source_suite(&self) -> SourceSuite<'_> {
         SourceSuite { uri: &self.uri, suite: &self.release, is_own: true }
@@ -59,6 +69,12 @@ impl IndexTarget {
         let slash = if self.version.is_empty() { "" } else { "/" };
         format!("{}{colon}{}{slash}{}", self.label, self.version, self.suite)
     }
+}
+
+/// Whether a suite belongs to a release: `bookworm-security` and `buster/updates` do.
+fn is_suite_of(suite: &str, release: &str) -> bool {
+    let rest = suite.strip_prefix(release).filter(|_| !release.is_empty());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '/']))
 }
 
 /// A normalized URI, for comparison.
@@ -116,6 +132,25 @@ pub fn allows_origins(origins: &[String], targets: &[IndexTarget], suites: &[Str
     let is_allowed = |target: &&IndexTarget| target.source_suite().is_allowed(suites);
     let is_file = |origin: &String| matches!(origin.as_str(), "local-deb" | "now");
     suites.is_empty() || (own.iter().any(is_allowed) && unknown.iter().all(is_file))
+}
+
+/// The indexes of a version with a file at this URI, if that is known. Several repositories may have the same origin; the
+/// address of the file then decides.
+pub fn find_sources<'a>(
+    origins: &[String],
+    file_uri: &str,
+    targets: &'a [IndexTarget],
+) -> Vec<&'a IndexTarget> {
+    let (mut own, _) = match_targets(origins, targets);
+    let file_uri = normalize_uri(file_uri);
+    let has_file = |target: &IndexTarget| {
+        let rest = file_uri.strip_prefix(&normalize_uri(&target.uri));
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    if targets.iter().any(has_file) {
+        own.retain(|target| has_file(target));
+    }
+    own
 }
 
 /// The known codenames of a version's origins.
@@ -261,6 +296,22 @@ https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
         assert_eq!(codenames, ["bookworm"].into());
         assert!(origin_codenames(&origins("Flat:"), &targets).is_empty());
         assert!(origin_codenames(&origins("Debian:13.1/stable"), &targets).is_empty());
+    }
+
+    #[test]
+    fn the_address_of_a_file_decides_between_sources_with_one_origin() {
+        let copy = "https://evil.example/\tevil\toldstable\tbookworm\tDebian\t12.15\n";
+        let targets = parse_targets(&format!("{TARGETS}{copy}")).unwrap();
+        let origins = ["Debian:12.15/oldstable".to_owned()];
+        let sources = |uri: &str| {
+            let found = find_sources(&origins, uri, &targets).into_iter();
+            found.map(|target| target.release.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(sources("https://evil.example/pool/x.deb"), ["evil"]);
+        assert_eq!(sources("http://deb.debian.org/debian/pool/x.deb"), ["bookworm"]);
+        assert_eq!(sources("http://deb.debian.org/debian-security/pool/x.deb"), [""; 0]);
+        assert_eq!(sources(""), ["bookworm", "evil"]);
+        assert_eq!(sources("http://elsewhere.example/x.deb"), ["bookworm", "evil"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Rejects plans that must not be carried out. Pure.
 
+use std::collections::BTreeSet;
+
 use super::index_targets;
 use super::parse::{DpkgPackage, Simulation};
 use super::plan::{InstalledPackages, PackageObservation, join_names, strip_native_architecture};
@@ -39,15 +41,25 @@ fn refuse_another_release(observed: &PackageObservation) -> Result<(), Failure> 
         return Ok(());
     };
     let own = observed.codename.as_str();
-    let others = index_targets::origin_codenames(&install.origins, &observed.targets);
-    // `bookworm-security` and `bookworm-updates` belong to bookworm.
-    let is_own = |name: &&str| {
-        !own.is_empty()
-            && name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    };
-    if others.iter().any(is_own) {
-        return Ok(());
+    let order = install.apt_argument();
+    let file = observed.debs.iter().find(|deb| deb.apt_argument == order);
+    let uri = file.map_or("", |deb| deb.uri.as_str());
+    let sources = index_targets::find_sources(&install.origins, uri, &observed.targets);
+    // A Release file may claim any codename. So if the sources of the node name its release, and not only `stable`, one of
+    // these sources must have the version.
+    let is_named = observed.targets.iter().any(|source| source.is_named_as(own));
+    let mut claiming = sources.iter().filter(|source| source.claims_release(own)).peekable();
+    if let Some(&&source) = claiming.peek() {
+        if !is_named || claiming.any(|source| source.is_named_as(own)) {
+            return Ok(());
+        }
+        return Err(plan_failure(format!(
+            "it would take {RELEASE_PACKAGE} {} from {} {}, which is not a source of the installed release {own}",
+            install.after, source.uri, source.release
+        )));
     }
+    let codenames = sources.iter().map(|source| source.codename.as_str());
+    let others: BTreeSet<_> = codenames.filter(|name| !name.is_empty()).collect();
     let display_name = |name: &str| {
         if name.is_empty() { "an unknown release".to_owned() } else { name.to_owned() }
     };
@@ -201,6 +213,7 @@ mod tests {
     use crate::modules::packages::parse::PlannedInstall;
     use crate::modules::packages::plan::{index_by_apt_name, plan};
     use crate::modules::packages::protected::ProtectedPackage;
+    use crate::modules::packages::{Deb, Digest};
     use crate::owner::OwnerLimits;
 
     const TARGETS: &str = "\
@@ -259,6 +272,53 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
                 (answer, _) => panic!("{codename}, {origin}: {answer:?}"),
             }
         }
+    }
+
+    /// Release package of a source that claims to be of bookworm, on a node with this other source.
+    fn refusal_of_claim(own_suite: &str, claiming: &str, file_uri: &str) -> Option<String> {
+        let targets = format!(
+            "http://deb.example/debian/\t{own_suite}\tstable\tbookworm\tDebian\t12\n\
+             https://other.example/\t{claiming}\tstable\tbookworm-updates\tDebian\t12\n"
+        );
+        let base_files = install("base-files", "Debian:12/stable");
+        let observed = PackageObservation {
+            debs: vec![Deb {
+                name: "base-files.deb".into(),
+                size: 1,
+                digest: Digest::Sha256(String::new()),
+                apt_argument: base_files.apt_argument(),
+                uri: file_uri.into(),
+            }],
+            simulation: Simulation { installs: vec![base_files], ..Simulation::default() },
+            targets: index_targets::parse_targets(&targets).unwrap(),
+            codename: "bookworm".into(),
+            ..PackageObservation::default()
+        };
+        let answer = plan(&latest(PackageRules::default()), &observed);
+        answer.err().map(|failure| failure.reason)
+    }
+
+    #[test]
+    fn a_codename_does_not_make_another_source_one_of_the_installed_release() {
+        let [own, other] = ["http://deb.example/debian/b.deb", "https://other.example/b.deb"];
+        for (own_suite, claiming, uri, is_allowed) in [
+            ("bookworm", "thirdparty", own, true),
+            ("bookworm", "thirdparty", other, false),
+            ("bookworm", "trixie", other, false),
+            ("bookworm", "./", other, false),
+            ("bookworm-security", "thirdparty", other, false),
+            ("bookworm", "bookworm-updates", other, true),
+            // Without a source that names the release, the codename decides.
+            ("stable", "stable-updates", other, true),
+            ("stable", "mirror", other, true),
+        ] {
+            let refusal = refusal_of_claim(own_suite, claiming, uri);
+            assert_eq!(refusal.is_none(), is_allowed, "{own_suite} {claiming}: {refusal:?}");
+        }
+        assert_eq!(
+            refusal_of_claim("bookworm", "thirdparty", other).unwrap(),
+            "it would take base-files 12.1 from https://other.example/ thirdparty, which is not a source of the installed release bookworm"
+        );
     }
 
     #[test]
