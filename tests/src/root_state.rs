@@ -77,7 +77,9 @@ impl RootState {
 
     fn conffile_copies(&self) -> BTreeSet<String> {
         let paths = self.facts_of("file").filter_map(|fact| fact.split(' ').next());
-        let copies = paths.filter_map(|path| path.strip_suffix(".dpkg-dist"));
+        let copies = paths.filter_map(|path| {
+            path.strip_suffix(".dpkg-dist").or_else(|| path.strip_suffix(".ucf-dist"))
+        });
         copies.map(str::to_owned).collect()
     }
 
@@ -149,9 +151,13 @@ mod tests {
         let package = "package a 1.0 installed amd64 install\n";
         let old = "file /etc/a.dpkg-dist 644 root:root 02\n";
         let before = root(&format!("{package}{old}"));
-        let new = "file /etc/d/b.dpkg-dist 644 root:root 03\n";
+        let new =
+            "file /etc/d/b.dpkg-dist 644 root:root 03\nfile /etc/u.ucf-dist 644 root:root 04\n";
         let after = root(&format!("{package}{old}{new}audit b is broken\n"));
-        assert_eq!(before.retained_conffiles(&after), ["/etc/d/b".to_owned()].into());
+        assert_eq!(
+            before.retained_conffiles(&after),
+            ["/etc/d/b", "/etc/u"].map(str::to_owned).into()
+        );
         assert_eq!(before.audit(), [""; 0]);
         assert_eq!(after.audit(), ["b is broken"]);
     }

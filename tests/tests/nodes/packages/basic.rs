@@ -20,6 +20,7 @@ scenarios![
     nothing_is_removed_unless_the_policy_allows_it,
     a_package_is_removed_if_the_policy_allows_it,
     a_locally_changed_configuration_file_is_preserved_and_reported,
+    a_locally_changed_file_of_ucf_is_preserved_and_reported,
     a_half_installed_package_is_finished_with_the_update,
     a_plan_can_be_shown_and_changes_nothing,
     a_plan_follows_the_policy_of_the_node,
@@ -191,6 +192,18 @@ fn a_locally_changed_configuration_file_is_preserved_and_reported(stage: &Stage)
     assert_eq!(member.node.sh("cd /etc/demo; cat conf conf.dpkg-dist"), "value=mine\nvalue=1.1\n");
     let preserved = run["report"]["preservedConffiles"].to_string();
     assert!(preserved.contains("/etc/demo/conf"), "{run:#}");
+}
+
+fn a_locally_changed_file_of_ucf_is_preserved_and_reported(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-ucf_1.0"]);
+    write_file(&member.node, "/etc/demo/ucf", "mine\n");
+    member.assign_packages("demo-ucf=1.1");
+    let run = member.update_to("succeeded");
+    member.assert_packages(&[("demo-ucf", "1.1 installed")]);
+    assert_eq!(member.node.sh("cd /etc/demo; cat ucf ucf.ucf-dist"), "mine\n1.1\n");
+    let preserved = run["report"]["preservedConffiles"].to_string();
+    assert!(preserved.contains("/etc/demo/ucf\""), "{run:#}");
 }
 
 fn a_half_installed_package_is_finished_with_the_update(stage: &Stage) {

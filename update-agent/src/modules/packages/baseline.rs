@@ -13,8 +13,13 @@ use crate::model::Failure;
 use crate::os;
 use crate::paths::AgentPaths;
 
-/// Suffixes of the package's version of a configuration file, which dpkg writes if the local version is retained.
-const CONFFILE_SUFFIXES: [&str; 2] = [".dpkg-dist", ".dpkg-new"];
+/// Suffixes of the package's version of a configuration file, which dpkg and ucf write if the local version is retained.
+const CONFFILE_SUFFIXES: [&str; 3] = [".dpkg-dist", ".dpkg-new", ".ucf-dist"];
+
+/// The configuration files that scripts of packages manage with ucf: digest and path, one file a line. ucf asks nothing,
+/// because debconf has no frontend: it replaces unchanged files and retains changed ones, as dpkg does with the options for
+/// conffiles. `UCF_FORCE_CONFFOLD` would retain the unchanged ones, too.
+const UCF_FILES: &str = "/var/lib/ucf/hashfile";
 
 /// Files that packages write when they need a reboot.
 const REBOOT_REQUIRED_FILE: &str = "/run/reboot-required";
@@ -81,14 +86,9 @@ impl PackagesModule {
     ) -> Result<BTreeMap<String, FileIdentity>, Failure> {
         let items = steps.iter().flat_map(PackageStep::items);
         let packages: Vec<&str> = items.map(item_package).collect();
-        let files = self.tools.list_conffiles(&packages).await?;
-        let candidates =
-            files.iter().flat_map(|file| CONFFILE_SUFFIXES.map(|end| format!("{file}{end}")));
-        let copies = candidates.filter_map(|file| {
-            let identity = file_identity(&self.paths, &file)?;
-            Some((file, identity))
-        });
-        Ok(copies.collect())
+        let mut files = self.tools.list_conffiles(&packages).await?;
+        files.extend(read_ucf_files(&self.paths));
+        Ok(find_copies(&self.paths, &files))
     }
 
     /// The configuration files with local changes that were not replaced since the baseline.
@@ -105,6 +105,25 @@ impl PackagesModule {
             new_copies.map(|(file, _)| strip_conffile_suffix(file)).collect();
         Ok(retained.into_iter().map(str::to_owned).collect())
     }
+}
+
+/// The files that ucf manages, for whichever package: not every package registers its files.
+fn read_ucf_files(paths: &AgentPaths) -> Vec<String> {
+    let text = os::read_lossy(&paths.inside(UCF_FILES)).unwrap_or_default();
+    let files = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
+    let files = files.map(|(_, path)| path.trim()).filter(|path| path.starts_with('/'));
+    files.map(str::to_owned).collect()
+}
+
+/// The package versions that lie next to configuration files.
+fn find_copies(paths: &AgentPaths, files: &[String]) -> BTreeMap<String, FileIdentity> {
+    let candidates =
+        files.iter().flat_map(|file| CONFFILE_SUFFIXES.map(|end| format!("{file}{end}")));
+    let copies = candidates.filter_map(|file| {
+        let identity = file_identity(paths, &file)?;
+        Some((file, identity))
+    });
+    copies.collect()
 }
 
 fn item_package(item: &StepItem) -> &str {
@@ -239,5 +258,24 @@ mod tests {
     fn the_conffile_is_reported_and_not_its_copy() {
         assert_eq!(strip_conffile_suffix("/etc/a.dpkg-dist"), "/etc/a");
         assert_eq!(strip_conffile_suffix("/etc/a.dpkg-new"), "/etc/a");
+        assert_eq!(strip_conffile_suffix("/etc/a.ucf-dist"), "/etc/a");
+    }
+
+    #[test]
+    fn the_files_of_ucf_are_configuration_files() {
+        let (_root, paths) = machine();
+        assert!(read_ucf_files(&paths).is_empty());
+        fs::create_dir_all(paths.inside("/var/lib/ucf")).unwrap();
+        fs::create_dir_all(paths.inside("/etc")).unwrap();
+        let list =
+            "fbc910d4bc9889530c92c7e8b101689b  /etc/a b.conf\n\nx\n01  relative\n02  /etc/c\n";
+        fs::write(paths.inside(UCF_FILES), list).unwrap();
+        let files = read_ucf_files(&paths);
+        assert_eq!(files, ["/etc/a b.conf", "/etc/c"]);
+        for name in ["/etc/a b.conf.ucf-dist", "/etc/c", "/etc/c.ucf-old"] {
+            fs::write(paths.inside(name), "").unwrap();
+        }
+        let copies = find_copies(&paths, &files);
+        assert_eq!(copies.keys().collect::<Vec<_>>(), ["/etc/a b.conf.ucf-dist"]);
     }
 }
