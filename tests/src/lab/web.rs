@@ -7,8 +7,10 @@ use std::thread;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::{IF_MODIFIED_SINCE, RANGE};
-use axum::middleware::map_request;
+use axum::http::StatusCode;
+use axum::http::header::{IF_MODIFIED_SINCE, LOCATION, RANGE};
+use axum::middleware::{Next, from_fn, map_request};
+use axum::response::IntoResponse;
 use tower_http::services::ServeDir;
 
 /// Serves a folder until the program ends.
@@ -30,6 +32,33 @@ pub struct WebRequest {
 impl Web {
     /// Serves `folder`, which need not exist yet.
     pub fn serve(folder: &Path) -> Self {
+        Self::start(Router::new().fallback_service(ServeDir::new(folder)))
+    }
+
+    /// Serves `folder`, but redirects each request for a path that begins with `start` to the address that `target` makes of
+    /// the path.
+    pub fn redirect(
+        folder: &Path,
+        start: &'static str,
+        target: impl Fn(&str) -> String + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let redirect = move |request: Request, next: Next| {
+            let path = request.uri().path();
+            let location = path.starts_with(start).then(|| target(path));
+            async move {
+                match location {
+                    Some(location) => {
+                        (StatusCode::MOVED_PERMANENTLY, [(LOCATION, location)]).into_response()
+                    }
+                    None => next.run(request).await,
+                }
+            }
+        };
+        let files = Router::new().fallback_service(ServeDir::new(folder));
+        Self::start(files.layer(from_fn(redirect)))
+    }
+
+    fn start(files: Router) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         listener.set_nonblocking(true).expect("a listener for tokio");
@@ -42,8 +71,7 @@ impl Web {
             all.push(WebRequest::from_http(&request));
             std::future::ready(request)
         };
-        let files =
-            Router::new().fallback_service(ServeDir::new(folder)).layer(map_request(record));
+        let files = files.layer(map_request(record));
         thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
             runtime.block_on(async {
@@ -81,6 +109,25 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_path_is_redirected_and_the_others_are_served() {
+        evenkeel_test_support::install_tls();
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("file"), "here").expect("a file");
+        let web = Web::redirect(folder.path(), "/pool/", |path| format!("file://{path}"));
+        let client = reqwest::Client::builder().no_proxy();
+        let client = client.redirect(reqwest::redirect::Policy::none()).build().expect("a client");
+        let get = async |path: &str| {
+            let request = client.get(format!("http://{}/{path}", web.address()));
+            let answer = request.send().await.expect("an answer");
+            let location = answer.headers().get(LOCATION).cloned();
+            (answer.status().as_u16(), location, answer.text().await.expect("a body"))
+        };
+        assert_eq!(get("file").await, (200, None, "here".to_owned()));
+        assert_eq!(get("pool/x").await, (301, "file:///pool/x".parse().ok(), String::new()));
+        assert_eq!(web.requests().len(), 2);
+    }
 
     #[tokio::test]
     async fn a_file_is_served_completely_and_from_its_middle() {

@@ -10,6 +10,7 @@ mod kernels;
 mod machine_faults;
 mod marks;
 mod owner;
+mod redirects;
 mod rules;
 mod scenario;
 mod scripts;

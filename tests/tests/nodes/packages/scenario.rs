@@ -119,7 +119,12 @@ impl Stage {
     /// A node that has joined and whose only source is this repository.
     #[track_caller]
     pub fn member_with_source(&self, repository: &Repository) -> Member<'static> {
-        let node = self.node("node");
+        self.join_with_source(self.node("node"), repository)
+    }
+
+    /// Enrolls a node whose only source is then this repository.
+    #[track_caller]
+    pub fn join_with_source(&self, node: Node, repository: &Repository) -> Member<'static> {
         let member = self.join(node.with_file(repository.folder(), repository.inside()));
         member.node.sh(&format!(
             "rm /etc/apt/sources.list.d/*; cp {}/repo.sources /etc/apt/sources.list.d/own.sources",

@@ -203,6 +203,11 @@ fn refresh_failure(output: &Output, text: &str) -> Failure {
     if let Some(cause) = text.lines().find(is_cause) {
         reason = format!("{reason}; {cause}");
     }
+    // That apt refused a redirection is only in its progress.
+    let redirection = text.lines().map(str::trim).find(|line| line.starts_with("Redirection "));
+    if let Some(cause) = redirection.filter(|cause| !reason.contains(cause)) {
+        reason = format!("{reason}; {cause}");
+    }
     // apt gives the advice in a notice.
     let is_release_change =
         |line: &str| line.starts_with("E: Repository ") && line.contains(" changed its ");
@@ -333,6 +338,13 @@ mod tests {
         assert_eq!(failure.kind, FailureKind::Refresh);
         assert!(failure.reason.contains("'a' to 'b'"), "{}", failure.reason);
         assert!(failure.reason.contains("--allow-releaseinfo-change"), "{}", failure.reason);
+        let failure = reason(
+            "Err:2 http://x/debian stable Release\n  Redirection from http to 'file:/etc/passwd' is forbidden [IP: 127.0.0.1 80]\n\
+             E: The repository 'http://x/debian stable Release' does not have a Release file.\n",
+        );
+        assert_eq!(failure.kind, FailureKind::Refresh);
+        let cause = "Release file.; Redirection from http to 'file:/etc/passwd' is forbidden";
+        assert!(failure.reason.contains(cause), "{}", failure.reason);
         let failure = reason("E: The repository 'x' does not have a Release file.\n");
         assert!(!failure.reason.contains("--allow-releaseinfo-change"), "{}", failure.reason);
     }
