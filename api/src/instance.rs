@@ -141,8 +141,8 @@ pub struct InstanceResource {
     pub security_updates: Option<u32>,
     /// Number of updates that the node holds back; null if it is unknown.
     pub held_back_updates: Option<u32>,
-    /// Updates that the node holds back, from its last report. Filled only in responses for a
-    /// single instance.
+    /// Updates that the node holds back, from its last report: the first 1000. `heldBackUpdates` is
+    /// the number of all. Filled only in responses for a single instance.
     pub held_back_packages: Vec<InstanceHeldBackPackage>,
     /// Number of services that still run replaced files; null if it is unknown.
     pub stale_services: Option<u32>,

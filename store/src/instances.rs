@@ -30,6 +30,9 @@ use crate::{fields, ids, keyed};
 
 const TABLE: &str = "instances";
 
+/// Maximum number of held back updates in the details of an instance. A node may report 100,000.
+const MAX_HELD_BACK_UPDATES: usize = 1_000;
+
 /// Creates an instance and the empty state of its node.
 ///
 /// # Errors
@@ -170,7 +173,7 @@ pub struct InstanceDetails {
     pub failed_images: Vec<FailedImage>,
     /// Why its node requires a reboot, for users.
     pub reboot_reasons: Vec<String>,
-    /// The updates that its node holds back.
+    /// The first updates that its node holds back. The summary of the facts has the number of all.
     pub held_back_updates: Vec<HeldBackUpdate>,
     /// The services of its node that still run replaced files.
     pub stale_services: Vec<StaleService>,
@@ -345,12 +348,13 @@ static FIND_DETAILS_SQL: LazyLock<String> = LazyLock::new(|| {
          WHERE x.tenant_id = n.tenant_id AND x.os_id = n.os_id) AS existing_cves, \
          coalesce(n.facts -> 'slots', '[]') AS slots, coalesce(n.facts -> 'badImages', '[]') AS failed_images, \
          coalesce(n.facts -> 'rebootReasons', '[]') AS reboot_reasons, \
-         coalesce(n.facts -> 'heldBack', '[]') AS held_back, \
+         coalesce(jsonb_path_query_array(n.facts, '$.heldBack[0 to {}]'), '[]') AS held_back, \
          coalesce(n.facts -> 'staleServices', '[]') AS stale_service_list \
          FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
         columns(),
         fields::columns::<host::Model>("h"),
         related_ids.columns(),
+        MAX_HELD_BACK_UPDATES - 1,
         *FROM_WITH_HOSTS_SQL,
     )
 });

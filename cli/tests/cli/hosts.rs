@@ -307,6 +307,19 @@ async fn unknown_updates_are_an_error_and_no_empty_list() {
 }
 
 #[tokio::test]
+async fn a_cut_list_of_held_back_packages_is_marked_and_has_the_number_of_all() {
+    let cli = TestCli::new().await;
+    let mut full = instance_with_held_back_packages();
+    full["heldBackUpdates"] = json!(1_200);
+    cli.fake_server
+        .answer("GET compute/hosts/host-00000001", host())
+        .answer("GET compute/instances/inst-00000001", full);
+    let text = cli.run("evenkeel host get host-00000001").await;
+    assert!(text.contains("\nHeld back, the first ones:\n"), "{text}");
+    assert!(text.contains("held back  1200\n"), "{text}");
+}
+
+#[tokio::test]
 async fn a_host_is_shown_with_the_facts_of_its_node() {
     let cli = TestCli::new().await;
     let mut full = instance_with_held_back_packages();

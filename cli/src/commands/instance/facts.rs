@@ -33,7 +33,7 @@ pub fn add_fact_tables(page: &mut DetailPage, instance: &InstanceResource) {
     let reasons = instance.reboot_reasons.iter().map(|reason| cells![reason]);
     page.table("A reboot is required because:", &["REASON"], reasons)
         .table(
-            "Held back:",
+            held_back_title(instance),
             &["PACKAGE", "ARCHITECTURE", "INSTALLED", "AVAILABLE", "SUITE", "SECURITY", "CAUSE"],
             instance.held_back_packages.iter().map(held_back_row),
         )
@@ -42,6 +42,16 @@ pub fn add_fact_tables(page: &mut DetailPage, instance: &InstanceResource) {
             &["SERVICE", "FILES"],
             instance.stale_units.iter().map(|unit| cells![&unit.name, unit.files.join(" ")]),
         );
+}
+
+/// The server lists only the first of many packages.
+fn held_back_title(instance: &InstanceResource) -> &'static str {
+    let all = instance.held_back_updates.and_then(|all| usize::try_from(all).ok());
+    if all.is_some_and(|all| all > instance.held_back_packages.len()) {
+        "Held back, the first ones:"
+    } else {
+        "Held back:"
+    }
 }
 
 fn held_back_row(package: &InstanceHeldBackPackage) -> Vec<Cell> {

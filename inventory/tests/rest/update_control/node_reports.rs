@@ -115,6 +115,25 @@ async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
 }
 
 #[tokio::test]
+async fn an_instance_lists_at_most_a_thousand_held_back_packages_and_counts_all() {
+    let (server, resources) = TestServer::with_resources().await;
+    let package = |number: u32| json!({"name": format!("p{number:04}"), "cause": "hold"});
+    for (all, listed) in [(1_000, 1_000), (1_001, 1_000)] {
+        server
+            .edit_node(&resources.host, |node| {
+                node.facts_summary.held_back_updates = Some(all);
+                node.facts = json!({"heldBack": (0..all).map(package).collect::<Vec<_>>()});
+            })
+            .await;
+        let shown = server.get(&format!("compute/instances/{}", resources.instance)).await;
+        assert_eq!(shown["heldBackUpdates"], all);
+        let packages = shown["heldBackPackages"].as_array().expect("a list");
+        assert_eq!(packages.len(), listed, "of {all}");
+        assert_eq!(packages[listed - 1]["name"], "p0999");
+    }
+}
+
+#[tokio::test]
 async fn updates_have_a_security_flag_and_a_mark_if_they_are_too_young() {
     let (server, resources) = TestServer::with_resources().await;
     let body = json!({
