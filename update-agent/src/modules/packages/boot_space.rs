@@ -148,6 +148,11 @@ pub fn boot_space_needs(file_systems: &[BootFileSystem], writers: &[BootWriter])
     file_systems.iter().filter_map(need).collect()
 }
 
+/// Whether kernels are on a read-only file system, so that they cannot be removed.
+pub fn has_read_only_kernels(file_systems: &[BootFileSystem]) -> bool {
+    file_systems.iter().any(|system| system.is_read_only && system.has_kernel())
+}
+
 /// The planned versions that write to the boot file systems.
 pub fn find_boot_writers(paths: &AgentPaths, simulation: &Simulation) -> Vec<BootWriter> {
     let writer = |install: &PlannedInstall| {
@@ -315,6 +320,8 @@ mod tests {
             ..file_system(path, 1_000, kernel, initramfs)
         };
         let boot = file_system("/boot", 1_000, 8, 40);
+        assert!(has_read_only_kernels(&[boot.clone(), read_only("/boot/efi", 8, 0)]));
+        assert!(!has_read_only_kernels(&[boot.clone(), read_only("/boot/efi", 0, 0)]));
         for (file_systems, expected) in [
             (vec![boot.clone()], ""),
             (vec![read_only("/boot", 8, 40)], "grub kernel same udev"),

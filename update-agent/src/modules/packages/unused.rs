@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::slice;
 
 use super::apt::{AptTransaction, tool_failure};
+use super::boot_space::{has_read_only_kernels, measure_boot_file_systems};
 use super::parse::Simulation;
 use super::plan::{PackageObservation, PackageStep, index_by_apt_name, join_names};
 use super::protected::removal_refusal;
@@ -43,6 +44,12 @@ impl PackagesModule {
     ) -> Vec<String> {
         if spec.rules.unused_packages == UnusedPackagesRule::Keep || !observed.owner_limits.removals
         {
+            return Vec::new();
+        }
+        if has_read_only_kernels(&measure_boot_file_systems(&self.paths)) {
+            tracing::warn!(
+                "unused packages stay, because the file system of the kernels is read-only"
+            );
             return Vec::new();
         }
         let kernels = self.kernels_in_use();
