@@ -1,6 +1,7 @@
 //! Observes the installed packages and what apt would do under the rules of policy and owner.
 
 use std::collections::BTreeSet;
+use std::mem;
 
 use super::boot_space::{
     boot_space_needs, find_blocked_writers, find_boot_writers, measure_boot_file_systems,
@@ -208,13 +209,13 @@ impl PackagesModule {
         view: AptView,
         (native, protected): (&str, &[ProtectedPackage]),
     ) -> Result<FittingUpdate, Failure> {
-        let none = BTreeSet::new();
+        let mut blocked = BTreeSet::new();
         let mut allowed = AllowedChanges {
             removals: spec.rules.allow_removals && limits.removals,
             new_packages: limits.new_packages,
         };
         let (mut simulation, mut is_pinned) =
-            self.simulate_with_pins(spec, allowed, view, (native, &none)).await?;
+            self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
         let is_refused =
             |package: &String| protected::removal_refusal(package, limits, protected).is_some();
         let is_latest = spec.mode == PackageMode::Latest;
@@ -222,25 +223,28 @@ impl PackagesModule {
             // Then the packages that conflict with the protected ones are held back.
             allowed.removals = false;
             (simulation, is_pinned) =
-                self.simulate_with_pins(spec, allowed, view, (native, &none)).await?;
+                self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
         }
-        let blocked = if is_latest {
+        let mut with_more_space = None;
+        let file_systems = measure_boot_file_systems(&self.paths);
+        // Without the newest version, apt may choose an older one that writes there as well.
+        for _ in 0..MAX_PINNING_ROUNDS {
             let writers = find_boot_writers(&self.paths, &simulation);
-            find_blocked_writers(&measure_boot_file_systems(&self.paths), &writers)
-        } else {
-            none
-        };
-        if blocked.is_empty() {
-            return Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space: None });
+            let more = find_blocked_writers(&file_systems, &writers);
+            if !is_latest || more.is_empty() {
+                break;
+            }
+            let names = join_names(more.iter().map(|(package, _)| package.clone()));
+            tracing::warn!(
+                names,
+                "held back, because the boot file systems have too little space or are read-only"
+            );
+            blocked.extend(more);
+            let (smaller, pinned) =
+                self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
+            with_more_space.get_or_insert(mem::replace(&mut simulation, smaller));
+            is_pinned = pinned;
         }
-        let names = join_names(blocked.iter().map(|(package, _)| package.clone()));
-        tracing::warn!(
-            names,
-            "held back, because the boot file systems have too little space or are read-only"
-        );
-        let with_more_space = Some(simulation);
-        let (simulation, is_pinned) =
-            self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
         Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space })
     }
 
@@ -356,6 +360,8 @@ mod tests {
         updates: Mutex<Vec<String>>,
         /// Other apt-get commands.
         commands: Mutex<Vec<String>>,
+        /// Whether it changes nothing if 2 is pinned, too.
+        keeps_installed: Mutex<bool>,
     }
 
     impl FakeApt {
@@ -395,6 +401,13 @@ mod tests {
                 );
             }
             let version = self.newest(line);
+            let pins = fs::read_to_string(self.paths.inside(PINS)).unwrap_or_default();
+            if version == "2"
+                && *self.keeps_installed.lock().unwrap()
+                && pins.contains("version 2\n")
+            {
+                return String::new();
+            }
             format!("Inst demo [1] ({version} Debian:12/stable-security [all])\n")
         }
     }
@@ -423,6 +436,7 @@ mod tests {
             paths: paths.clone(),
             updates: Mutex::default(),
             commands: Mutex::default(),
+            keeps_installed: Mutex::default(),
         });
         let minute = Duration::from_mins(1);
         let limits = PackageToolTimeouts {
@@ -463,6 +477,28 @@ mod tests {
         assert!(failure.reason.ends_with("such as those of demo"), "{}", failure.reason);
         packages.remove_files().unwrap();
         assert!(!paths_of(&root).inside(PINS).exists());
+    }
+
+    #[tokio::test]
+    async fn an_older_version_that_does_not_fit_into_boot_is_held_back_as_well() {
+        let root = tempfile::tempdir().unwrap();
+        let (apt, packages) = system(&root);
+        *apt.keeps_installed.lock().unwrap() = true;
+        let paths = paths_of(&root);
+        let info = paths.inside("/var/lib/dpkg/info");
+        fs::create_dir_all(&info).unwrap();
+        fs::write(info.join("demo.postinst"), "update-initramfs -u\n").unwrap();
+        fs::create_dir(paths.inside("/boot")).unwrap();
+        let initramfs = fs::File::create(paths.inside("/boot/initrd.img-6.1")).unwrap();
+        initramfs.set_len(8 << 40).unwrap();
+
+        let spec = PackageSpec::new(PackageMode::Latest);
+        let observed = packages.observe(&spec).await.unwrap();
+        assert!(observed.simulation.installs.is_empty(), "{:?}", observed.simulation);
+        assert!(observed.boot_space.is_empty(), "nothing waits for space");
+        let draft = PackagesModule::plan(&spec, &observed).unwrap();
+        let held_back = &draft.report.held_back[0];
+        assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::Space));
     }
 
     async fn refresh(packages: &PackagesModule, spec: &PackageSpec) -> Result<(), Failure> {
