@@ -213,6 +213,7 @@ async fn two_machines_with_one_identity_are_a_condition() {
     assert!(!boots("boot-2").await);
     assert!(boots("boot-1").await, "no machine goes back to a boot");
     assert!(boots("boot-2").await);
+    server.advance_minutes(61);
     assert!(!boots("boot-3").await, "a reboot ends the suspicion");
     assert!(boots("boot-2").await, "until the next proof");
 }
@@ -235,8 +236,30 @@ async fn two_copies_that_share_a_boot_are_a_condition_of_their_instance() {
     assert!(poll_at(&replica, "copy").await);
     assert_eq!(server.node_state(&node).await.boot_id, "boot-1");
     // The copy was enrolled as another host, and the agent of the original starts again.
+    server.advance_minutes(61);
     assert!(!poll_at(&server.manager, "original, started again").await);
     assert!(!poll_at(&replica, "original, started again").await);
+}
+
+#[tokio::test]
+async fn the_condition_of_many_copies_stays_until_one_machine_is_left() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let report = async |session: &str| {
+        let reported = Facts { agent_session: session.to_owned(), ..facts() };
+        server.report_facts(&node, reported).await;
+        server.conditions(node.instance).await.contains(&ConditionKind::TwoMachines)
+    };
+    let mut shown = Vec::new();
+    for turn in 0..30 {
+        server.advance_minutes(1);
+        shown.push(report(&format!("copy {}", turn % 10)).await);
+    }
+    let first = shown.iter().position(|shown| *shown).expect("the copies are recognized");
+    assert!(shown[first..].iter().all(|shown| *shown), "{shown:?}");
+    // The copies were enrolled as other hosts.
+    server.advance_minutes(61);
+    assert!(!report("started again").await);
 }
 
 #[tokio::test]

@@ -278,14 +278,15 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Records the start that the facts come from. A node that returns to an earlier start shares its
-/// identity with a second machine. The next new start clears the condition.
+/// identity with a second machine. A new start clears the condition, unless it follows another one
+/// soon: copies whose starts are not all stored look like new starts.
 fn record_start(node: &mut NodeState, start: AgentStart, now: Time) {
     let boot_id = start.boot_id.clone();
     if !boot_id.is_empty() && boot_id != node.boot_id {
         node.previous_boot_id = std::mem::replace(&mut node.boot_id, boot_id);
     }
-    let two = match node.recent_starts.record(start) {
-        StartChange::Unchanged => return,
+    let two = match node.recent_starts.record(start, now) {
+        StartChange::Unchanged | StartChange::NewSoon => return,
         StartChange::New => None,
         StartChange::Returned => {
             let text = "two machines use this identity and report in turn; both keep running: enrol the copy again \

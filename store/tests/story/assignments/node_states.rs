@@ -18,7 +18,7 @@ async fn the_state_of_a_node_is_stored() {
     }];
     node.previous_boot_id = "b-1".into();
     let start = AgentStart { boot_id: "b-2".into(), session: "s-1".into() };
-    node.recent_starts.record(start);
+    node.recent_starts.record(start, NOON);
     node.booted =
         Some(nodes::BootedImage { profile_name: "edge".into(), image_id: "3.0.9".into() });
     node.delivered.single = Some((NOON, NOON + TimeDelta::hours(1)));
