@@ -1,15 +1,19 @@
 //! Instances: the operating systems on hosts.
 
+use chrono::{SecondsFormat, TimeDelta};
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
-use crate::condition::Condition;
+use crate::condition::{Condition, ConditionKind};
 use crate::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
 use crate::invalid::Invalid;
 use crate::os::SecurityFeature;
 use crate::package::find_security;
 use crate::status::Status;
 use crate::text::Name;
+
+/// Package lists that were not refreshed for longer than this are outdated.
+pub const MAX_LISTS_AGE: TimeDelta = TimeDelta::days(3);
 
 named! {
     /// Desired or current state of an instance.
@@ -115,6 +119,32 @@ pub struct FactsSummary {
     pub held_back_updates: Option<u32>,
     /// Number of services that still run replaced files.
     pub stale_services: Option<u32>,
+}
+
+impl FactsSummary {
+    /// The condition that the package lists are outdated. Its text does not change while their state stays the same.
+    #[must_use]
+    pub fn lists_condition(&self, now: Time) -> Option<(ConditionKind, String)> {
+        let refreshed_at = self.package_lists_refreshed_at;
+        let last = refreshed_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Secs, true));
+        let error = self.package_lists_error.as_deref()?;
+        let text = match (last, error) {
+            (None, "") => return None,
+            (None, error) => {
+                format!("the available updates are unknown: {error}")
+            }
+            (Some(last), "") => {
+                refreshed_at.filter(|at| *at + MAX_LISTS_AGE < now)?;
+                format!(
+                    "the available updates may be outdated: the package lists were last fetched at {last}"
+                )
+            }
+            (Some(last), error) => format!(
+                "the available updates are not completely known: the package lists were last fetched at {last}: {error}"
+            ),
+        };
+        Some((ConditionKind::PackageListsOutdated, text))
+    }
 }
 
 /// An update that a node holds back, as the node reports it.
@@ -258,6 +288,29 @@ mod tests {
             reason: String::new(),
         };
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn outdated_lists_are_a_condition_with_a_stable_text() {
+        let refreshed = Time::UNIX_EPOCH;
+        let later = |days| refreshed + TimeDelta::days(days);
+        let text = |at: Option<Time>, error: Option<&str>, now| {
+            let facts = FactsSummary {
+                package_lists_refreshed_at: at,
+                package_lists_error: error.map(str::to_owned),
+                ..FactsSummary::default()
+            };
+            facts.lists_condition(now).map(|(_, text)| text)
+        };
+        assert_eq!(text(None, None, later(9)), None, "an older agent");
+        assert_eq!(text(Some(refreshed), Some(""), later(3)), None);
+        let old = text(Some(refreshed), Some(""), later(4)).expect("a condition");
+        assert_eq!(Some(old), text(Some(refreshed), Some(""), later(5)));
+        let failed = text(Some(refreshed), Some("no route to host"), later(0));
+        let failed = failed.expect("a condition");
+        assert!(failed.ends_with("1970-01-01T00:00:00Z: no route to host"), "{failed}");
+        let never = text(None, Some("not fetched yet"), later(0)).expect("a condition");
+        assert!(never.starts_with("the available updates are unknown: "), "{never}");
     }
 
     #[test]

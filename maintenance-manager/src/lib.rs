@@ -40,5 +40,6 @@ pub use poll::long_poll::LongPollSettings;
 pub use settings::{InvalidSettings, RunTimeoutSettings, Settings};
 pub use tasks::cleanup::{Housekeeping, RemovedRows};
 pub use tasks::image_updates::ImageWatch;
+pub use tasks::outdated_lists::OutdatedListsWatch;
 pub use tasks::run_timeouts::RunReaper;
 pub use tasks::stale_nodes::SilentNodeWatch;

@@ -37,6 +37,7 @@ use crate::poll::long_poll::LongPolls;
 use crate::settings::{InvalidSettings, Settings};
 use crate::tasks::cleanup::Housekeeping;
 use crate::tasks::image_updates::ImageWatch;
+use crate::tasks::outdated_lists::OutdatedListsWatch;
 use crate::tasks::run_timeouts::RunReaper;
 use crate::tasks::stale_nodes::SilentNodeWatch;
 use crate::token_bindings::TokenBindings;
@@ -338,6 +339,13 @@ impl MaintenanceManager {
         let stopping = life.stopping();
         life.spawn("silent nodes", async move {
             silent_nodes.run(stopping).await;
+            Ok(())
+        });
+        let outdated_lists = OutdatedListsWatch::new(self.store.clone(), Arc::clone(&self.clock))
+            .with_outage(&self.outage);
+        let stopping = life.stopping();
+        life.spawn("outdated package lists", async move {
+            outdated_lists.run(stopping).await;
             Ok(())
         });
         let images = ImageWatch::new(self.store.clone(), &self.settings).with_outage(&self.outage);

@@ -2,5 +2,6 @@
 
 pub mod cleanup;
 pub mod image_updates;
+pub mod outdated_lists;
 pub mod run_timeouts;
 pub mod stale_nodes;

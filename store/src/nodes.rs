@@ -3,6 +3,7 @@
 mod brief;
 mod convert;
 mod machine;
+mod outdated_lists;
 mod silence;
 mod summary;
 
@@ -33,6 +34,7 @@ use convert::into_row;
 
 pub use brief::{NodeBrief, available_digest, load_briefs};
 pub use machine::{MachineKey, find_by_host, find_with_host, lock, lock_with_host};
+pub use outdated_lists::mark_outdated_lists;
 pub use silence::{NO_CONNECTION_STATUS, SilentNode, mark_silent_nodes};
 pub(crate) use summary::SummaryRow;
 

@@ -3,7 +3,7 @@
 use evenkeel_domain::condition::ConditionKind;
 use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_kit::Clock as _;
-use evenkeel_maintenance_manager::MaintenanceManager;
+use evenkeel_maintenance_manager::{MaintenanceManager, OutdatedListsWatch};
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
@@ -194,6 +194,38 @@ async fn the_state_of_package_lists_is_stored_and_outdated_lists_are_a_condition
 
     server.report_facts(&node, reported(Some(now.timestamp()), "")).await;
     assert_eq!(conditions().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn package_lists_that_age_without_new_facts_are_a_condition() {
+    let server = TestServer::new().await;
+    let (current, failing) = (server.nth_node(1).await, server.nth_node(2).await);
+    let refreshed_at = Timestamp { seconds: server.clock.now().timestamp(), nanos: 0 };
+    let reported = |error: &str| Facts {
+        package_lists: Some(PackageLists { refreshed_at: Some(refreshed_at), error: error.into() }),
+        ..facts()
+    };
+    server.report_facts(&current, reported("")).await;
+    server.report_facts(&failing, reported("no route to host")).await;
+    let watch = OutdatedListsWatch::new(server.store.clone(), server.shared_clock());
+    server.advance_minutes(3 * 24 * 60);
+    assert_eq!(watch.pass().await.expect("a pass"), 0, "three days are not too old");
+    server.advance_minutes(1);
+    assert_eq!(watch.pass().await.expect("a pass"), 1, "the other node has the condition");
+    assert_eq!(watch.pass().await.expect("a pass"), 0, "once");
+    let stored = server.node_state(&current).await.conditions;
+    assert_eq!(stored.len(), 1, "{stored:?}");
+    assert_eq!(stored[0].kind, ConditionKind::PackageListsOutdated);
+    assert_eq!(stored[0].since, server.clock.now());
+
+    // Facts of the same state keep the condition and its time, and refreshed lists end it.
+    server.advance_minutes(1);
+    server.report_facts(&current, Facts { limits: "none".into(), ..reported("") }).await;
+    assert_eq!(server.node_state(&current).await.conditions, stored);
+    let now = Timestamp { seconds: server.clock.now().timestamp(), nanos: 0 };
+    let lists = PackageLists { refreshed_at: Some(now), error: String::new() };
+    server.report_facts(&current, Facts { package_lists: Some(lists), ..facts() }).await;
+    assert_eq!(server.conditions(current.instance).await, []);
 }
 
 /// Two machines with a copy of one disk report their boot ids in turn.

@@ -117,7 +117,7 @@ pub fn apply(node: &mut NodeState, facts: ParsedFacts, now: Time) {
     condition::replace(&mut node.conditions, is_it, cut, now);
     let is_it = |kind| kind == ConditionKind::AgentError;
     condition::replace(&mut node.conditions, is_it, facts.agent_error, now);
-    let outdated = summary::lists_condition(&facts.summary, now);
+    let outdated = facts.summary.lists_condition(now);
     let is_it = |kind| kind == ConditionKind::PackageListsOutdated;
     condition::replace(&mut node.conditions, is_it, outdated, now);
     let is_it = |kind| kind == ConditionKind::OtherUpdaters;

@@ -1,17 +1,12 @@
 //! Summary of the facts of a node, for lists, filters and conditions.
 
-use chrono::{SecondsFormat, TimeDelta};
 use evenkeel_domain::Time;
-use evenkeel_domain::condition::ConditionKind;
 use evenkeel_domain::instance::FactsSummary;
 use evenkeel_domain::package::is_security_update;
 use evenkeel_domain::text::{cut, storable};
 use evenkeel_proto::agent::{Facts, PackageLists};
 
 use crate::wire::agent::parse_instant;
-
-/// Package lists that were not refreshed for longer than this are a condition.
-const MAX_LISTS_AGE: TimeDelta = TimeDelta::days(3);
 
 /// The maximum length of an error of the package lists, in bytes.
 const MAX_LISTS_ERROR_BYTES: usize = 1_000;
@@ -57,30 +52,6 @@ fn lists_error(lists: &PackageLists, refreshed_at: Option<Time>) -> String {
         return "the agent has not fetched the package lists yet".to_owned();
     }
     cut(&storable(&lists.error), MAX_LISTS_ERROR_BYTES)
-}
-
-/// The condition that the package lists are outdated. Its text does not change while their state
-/// stays the same.
-pub fn lists_condition(facts: &FactsSummary, now: Time) -> Option<(ConditionKind, String)> {
-    let refreshed_at = facts.package_lists_refreshed_at;
-    let last = refreshed_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Secs, true));
-    let error = facts.package_lists_error.as_deref()?;
-    let text = match (last, error) {
-        (None, "") => return None,
-        (None, error) => {
-            format!("the available updates are unknown: {error}")
-        }
-        (Some(last), "") => {
-            refreshed_at.filter(|at| *at + MAX_LISTS_AGE < now)?;
-            format!(
-                "the available updates may be outdated: the package lists were last fetched at {last}"
-            )
-        }
-        (Some(last), error) => format!(
-            "the available updates are not completely known: the package lists were last fetched at {last}: {error}"
-        ),
-    };
-    Some((ConditionKind::PackageListsOutdated, text))
 }
 
 fn count(entries: usize) -> u32 {
@@ -137,23 +108,5 @@ mod tests {
         let without_packages = Facts { modules: Vec::new(), ..facts(None) };
         assert_eq!(summarize(&without_packages).security_updates, None);
         assert_eq!(summarize(&facts(None)).security_updates, Some(2), "an older agent");
-    }
-
-    #[test]
-    fn outdated_lists_are_a_condition_with_a_stable_text() {
-        let refreshed = Time::UNIX_EPOCH;
-        let later = |days| refreshed + TimeDelta::days(days);
-        let text = |package_lists, now| {
-            let summary = summarize(&facts(package_lists));
-            lists_condition(&summary, now).map(|(_, text)| text)
-        };
-        assert_eq!(text(None, later(9)), None, "an older agent");
-        assert_eq!(text(Some(lists(Some(0), "")), later(3)), None);
-        let old = text(Some(lists(Some(0), "")), later(4)).expect("a condition");
-        assert_eq!(Some(old), text(Some(lists(Some(0), "")), later(5)));
-        let failed = text(Some(lists(Some(0), "no route to host")), later(0)).expect("a condition");
-        assert!(failed.ends_with("1970-01-01T00:00:00Z: no route to host"), "{failed}");
-        let never = text(Some(lists(None, "")), later(0)).expect("a condition");
-        assert!(never.starts_with("the available updates are unknown: "), "{never}");
     }
 }

@@ -1,0 +1,77 @@
+//! Marks nodes whose package lists have become outdated. Facts set the condition as well, but a
+//! node whose lists age sends none: nothing in them changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_kit::clock::Clock;
+use evenkeel_store::{Store, StoreError, nodes};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::outage::Outage;
+
+/// The maximum number of nodes that one transaction updates.
+const BATCH_SIZE: u32 = 1_000;
+
+/// The interval of passes. Lists are outdated after days.
+const CHECK_INTERVAL: Duration = Duration::from_mins(10);
+
+/// Marks nodes whose package lists are outdated, by the time of the database. Several replicas may
+/// run passes at the same time.
+#[derive(Clone, Debug)]
+pub struct OutdatedListsWatch {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    outage: Arc<Outage>,
+}
+
+impl OutdatedListsWatch {
+    #[must_use]
+    pub fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
+        Self { store, clock, outage: Arc::default() }
+    }
+
+    /// Shares the outage tracking with other tasks.
+    #[must_use]
+    pub(crate) fn with_outage(mut self, outage: &Arc<Outage>) -> Self {
+        self.outage = Arc::clone(outage);
+        self
+    }
+
+    /// Runs passes until it is stopped.
+    pub async fn run(self, stopping: CancellationToken) {
+        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let result = self.pass_until(&stopping).await;
+            self.outage.note_pass("outdated package lists", &result);
+        }
+    }
+
+    /// Runs one pass. Returns the number of nodes that were marked. Does nothing while the clock of
+    /// the process differs from the clock of the database.
+    pub async fn pass(&self) -> Result<usize, StoreError> {
+        self.pass_until(&CancellationToken::new()).await
+    }
+
+    async fn pass_until(&self, stopping: &CancellationToken) -> Result<usize, StoreError> {
+        let mut total = 0;
+        loop {
+            let Some(now) = self.store.trusted_time(&*self.clock).await? else {
+                return Ok(total);
+            };
+            let tx = self.store.fleet().await?;
+            let marked = nodes::mark_outdated_lists(&tx, now, BATCH_SIZE).await?;
+            tx.commit().await?;
+            total += marked;
+            if marked == 0 || stopping.is_cancelled() {
+                return Ok(total);
+            }
+        }
+    }
+}
