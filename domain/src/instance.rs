@@ -106,6 +106,8 @@ pub struct Summary {
 /// agent does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FactsSummary {
+    /// Version of the rules that made the summary: [`Self::VERSION`], or less if a server of an older release made it.
+    pub version: i16,
     /// Release of the running kernel.
     pub kernel_release: Option<String>,
     pub reboot_required: Option<bool>,
@@ -122,6 +124,10 @@ pub struct FactsSummary {
 }
 
 impl FactsSummary {
+    /// The current version. It increases with each new field, and with each change of how a field follows from the facts:
+    /// nodes whose summary is older are asked for their facts again.
+    pub const VERSION: i16 = 1;
+
     /// The condition that the package lists are outdated. Its text does not change while their state stays the same.
     #[must_use]
     pub fn lists_condition(&self, now: Time) -> Option<(ConditionKind, String)> {

@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000011_limits_per_node"),
     step!("20261129_000012_facts_of_instances"),
     step!("20261129_000013_recent_starts"),
+    step!("20261130_000014_facts_version"),
 ];
 
 impl Default for Migrator {

@@ -4,6 +4,7 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::{AgentProtocol, Decision, Reason};
 use evenkeel_domain::host::Host;
+use evenkeel_domain::instance::FactsSummary;
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::run::AttemptId;
 use evenkeel_proto::agent as wire;
@@ -104,15 +105,15 @@ impl RequestedData {
     /// Requests the data whose reported digest differs from the stored one.
     pub fn from_node(node: &NodeBrief, payload: &OwnPayload) -> Self {
         Self {
-            facts: are_facts_outdated(&node.facts_digest, payload),
+            facts: are_facts_outdated(&node.facts_digest, node.facts_version, payload),
             packages: should_request(node.reported_packages, node.packages_digest),
         }
     }
 }
 
-/// Whether the facts of the node differ from the stored ones.
-pub fn are_facts_outdated(stored: &[u8], payload: &OwnPayload) -> bool {
-    stored.is_empty() || stored != payload.facts_digest
+/// Whether the facts of the node differ from the stored ones, or an older release has summarized them.
+pub fn are_facts_outdated(stored: &[u8], version: i16, payload: &OwnPayload) -> bool {
+    stored.is_empty() || stored != payload.facts_digest || version < FactsSummary::VERSION
 }
 
 /// Builds the answer from a decision and the versions that are old enough for it.

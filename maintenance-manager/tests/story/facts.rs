@@ -197,6 +197,26 @@ async fn the_state_of_package_lists_is_stored_and_outdated_lists_are_a_condition
 }
 
 #[tokio::test]
+async fn facts_that_an_older_release_stored_are_requested_again() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let reported = Facts { reboot_required: true, ..facts() };
+    server.report_facts(&node, reported.clone()).await;
+    assert!(!server.poll(&node).await.facts_required);
+    let older = "UPDATE node_states SET facts_version = 0, reboot_required = NULL";
+    server.execute_sql(older).await;
+    assert!(server.poll(&node).await.facts_required, "the digest is the same");
+    assert!(server.poll(&node).await.facts_required, "until they are there");
+    assert!(!server.report_facts(&node, reported).await.facts_required);
+    assert!(!server.poll(&node).await.facts_required);
+    let summary = server.node_state(&node).await.facts_summary;
+    assert_eq!(summary.reboot_required, Some(true));
+    // A server of a newer release has summarized the facts: this one does not replace its summary.
+    server.execute_sql("UPDATE node_states SET facts_version = 1000").await;
+    assert!(!server.poll(&node).await.facts_required);
+}
+
+#[tokio::test]
 async fn package_lists_that_age_without_new_facts_are_a_condition() {
     let server = TestServer::new().await;
     let (current, failing) = (server.nth_node(1).await, server.nth_node(2).await);

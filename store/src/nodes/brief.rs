@@ -36,6 +36,10 @@ pub struct NodeBrief {
     pub protocol: AgentProtocol,
     /// Digest of the facts as the agent encoded them; empty before the first report.
     pub facts_digest: Vec<u8>,
+    /// Version of the summary of the facts (see [`FactsSummary::version`]).
+    ///
+    /// [`FactsSummary::version`]: evenkeel_domain::instance::FactsSummary::version
+    pub facts_version: i16,
     /// Digest of the last reported list of installed packages (see
     /// [`NodeState::reported_packages`]).
     pub reported_packages: Option<contents::ContentDigest>,
@@ -77,6 +81,7 @@ impl NodeState {
             provisioned: self.provisioned,
             protocol: self.protocol.clone(),
             facts_digest: self.facts_digest.clone(),
+            facts_version: self.facts_summary.version,
             reported_packages: self.reported_packages(),
             packages_digest: self.packages_digest,
             status: self.status.clone(),
@@ -124,6 +129,7 @@ struct BriefRow {
     protocol: String,
     modules: Vec<String>,
     facts_digest: Vec<u8>,
+    facts_version: i16,
     reported_packages_digest: Option<Vec<u8>>,
     packages_digest: Option<Vec<u8>>,
     status: String,
@@ -147,6 +153,7 @@ fields!(BriefRow {
     protocol,
     modules,
     facts_digest,
+    facts_version,
     reported_packages_digest,
     packages_digest,
     status,
@@ -240,6 +247,7 @@ fn read_brief(row: &mut RowReader<'_>) -> Result<NodeBrief, StoreError> {
         provisioned: plain.provisioned,
         protocol: protocol(&plain.protocol, plain.modules, id)?,
         facts_digest: plain.facts_digest,
+        facts_version: plain.facts_version,
         reported_packages: reported.transpose()?,
         packages_digest: packages.transpose()?,
         status: Status {

@@ -17,6 +17,23 @@ use crate::tx::Tx;
 
 const TABLE: &str = "node_states";
 
+/// The facts that lists and filters use, from the columns of a row of either type.
+macro_rules! facts_summary {
+    ($row:ident) => {
+        FactsSummary {
+            version: $row.facts_version,
+            kernel_release: $row.kernel_release,
+            reboot_required: $row.reboot_required,
+            package_lists_refreshed_at: $row.package_lists_refreshed_at,
+            package_lists_error: $row.package_lists_error,
+            security_updates: $row.security_updates.map($crate::nodes::convert::count),
+            held_back_updates: $row.held_back_updates.map($crate::nodes::convert::count),
+            stale_services: $row.stale_services.map($crate::nodes::convert::count),
+        }
+    };
+}
+pub(super) use facts_summary;
+
 /// The row of a node. The facts and the list of available updates may be megabytes long, so they
 /// are not set if they are as `before`.
 pub(super) fn into_row(
@@ -50,6 +67,7 @@ pub(super) fn into_row(
         boot_id: state.boot_id.clone(),
         facts_digest: state.facts_digest.clone(),
         facts: if has_new_facts { state.facts.clone() } else { Value::Null },
+        facts_version: facts.version,
         status: state.status.text.clone(),
         status_indication: state.status.indication.name().to_owned(),
         status_at: state.status.at,
@@ -168,15 +186,7 @@ impl TryFrom<Model> for NodeState {
             boot_id: row.boot_id,
             facts_digest: row.facts_digest,
             facts: row.facts,
-            facts_summary: FactsSummary {
-                kernel_release: row.kernel_release,
-                reboot_required: row.reboot_required,
-                package_lists_refreshed_at: row.package_lists_refreshed_at,
-                package_lists_error: row.package_lists_error,
-                security_updates: row.security_updates.map(count),
-                held_back_updates: row.held_back_updates.map(count),
-                stale_services: row.stale_services.map(count),
-            },
+            facts_summary: facts_summary!(row),
             status: Status {
                 text: row.status,
                 indication: Indication::from_stored(&row.status_indication),

@@ -6,7 +6,7 @@ use evenkeel_domain::id::OsId;
 use evenkeel_domain::instance::{FactsSummary, Summary};
 use evenkeel_domain::status::{Indication, Status};
 
-use super::convert::count;
+use super::convert::facts_summary;
 use crate::error::StoreError;
 use crate::fields::fields;
 use crate::rows::{JsonColumn, or_corrupt};
@@ -26,6 +26,7 @@ pub(crate) struct SummaryRow {
     os_update_available: String,
     conditions: JsonColumn<Vec<Condition>>,
     packages_digest: Option<Vec<u8>>,
+    facts_version: i16,
     kernel_release: Option<String>,
     reboot_required: Option<bool>,
     package_lists_refreshed_at: Option<Time>,
@@ -48,6 +49,7 @@ fields!(SummaryRow {
     os_update_available,
     conditions,
     packages_digest,
+    facts_version,
     kernel_release,
     reboot_required,
     package_lists_refreshed_at,
@@ -80,15 +82,7 @@ impl TryFrom<SummaryRow> for Summary {
             os_update_available: row.os_update_available,
             conditions: row.conditions.0,
             packages: or_corrupt(packages, TABLE, id, "packages_digest")?,
-            facts: FactsSummary {
-                kernel_release: row.kernel_release,
-                reboot_required: row.reboot_required,
-                package_lists_refreshed_at: row.package_lists_refreshed_at,
-                package_lists_error: row.package_lists_error,
-                security_updates: row.security_updates.map(count),
-                held_back_updates: row.held_back_updates.map(count),
-                stale_services: row.stale_services.map(count),
-            },
+            facts: facts_summary!(row),
         })
     }
 }

@@ -15,6 +15,7 @@ table! {
         pub boot_id: String,
         pub facts_digest: Vec<u8>,
         pub facts: Json,
+        pub facts_version: i16,
         pub status: String,
         pub status_indication: String,
         pub status_at: DateTimeUtc,

@@ -346,6 +346,7 @@ async fn create_instances(
                 security_updates: [Some(0), Some(7), None][n / 2 % 3],
                 held_back_updates: Some(to_u32(n % 3)),
                 stale_services: None,
+                version: FactsSummary::VERSION,
             };
             nodes::save(tx, &node).await.expect("saved");
         }

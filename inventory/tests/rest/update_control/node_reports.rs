@@ -68,6 +68,7 @@ async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
                 security_updates: Some(3),
                 held_back_updates: Some(1),
                 stale_services: Some(1),
+                ..FactsSummary::default()
             };
             node.facts = json!({
                 "rebootReasons": ["libc6 requires it"],

@@ -292,8 +292,9 @@ async fn write_and_answer(
         version_ages::load_settled(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
     let settled = settled.map_err(status::from_store_error)?;
     let (reported, stored) = (node_tx.node.reported_packages(), node_tx.node.packages_digest);
+    let (digest, version) = (&node_tx.node.facts_digest, node_tx.node.facts_summary.version);
     let requested = RequestedData {
-        facts: !has_facts && evaluate::are_facts_outdated(&node_tx.node.facts_digest, &payload),
+        facts: !has_facts && evaluate::are_facts_outdated(digest, version, &payload),
         packages: evaluate::should_request(reported, stored),
     };
     let answer =

@@ -8,7 +8,7 @@ use evenkeel_domain::hardware::{
 };
 use evenkeel_domain::host::Registration;
 use evenkeel_domain::id::{HostId, InstanceId, OsId, RegionId, RunId, SiteId};
-use evenkeel_domain::instance::{InstanceKind, NewInstance};
+use evenkeel_domain::instance::{FactsSummary, InstanceKind, NewInstance};
 use evenkeel_domain::location::{Metadata, RegionSpec, SiteSpec};
 use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
 use evenkeel_domain::package::{ObservedPackage, PackageChange};
@@ -192,6 +192,7 @@ async fn create_instance(
     node.protocol = AgentProtocol::Own { modules: vec!["packages".into()] };
     node.agent_version = "0.1.0".into();
     node.facts_digest = vec![3; 32];
+    node.facts_summary.version = FactsSummary::VERSION;
     node.facts = json!({"kernel": "6.1.0-28-amd64", "release": OS});
     node.status = Status::new("Running", Indication::Idle, now);
     node.update_status = Status::new("Update completed", Indication::Idle, now);

@@ -26,6 +26,7 @@ pub fn summarize(facts: &Facts) -> FactsSummary {
         && (lists.is_none() || refreshed_at.is_some() || offers_updates);
     let security = security_updates(facts);
     FactsSummary {
+        version: FactsSummary::VERSION,
         kernel_release: Some(facts.kernel_release.clone()).filter(|text| !text.is_empty()),
         reboot_required: Some(facts.reboot_required),
         package_lists_refreshed_at: refreshed_at,

@@ -1,0 +1,1 @@
+ALTER TABLE node_states DROP COLUMN facts_version;
