@@ -149,6 +149,9 @@ pub struct InstanceResource {
     /// Services that still run replaced files, from the node's last report. Filled only in
     /// responses for a single instance.
     pub stale_units: Vec<InstanceStaleUnit>,
+    /// Last change of packages that the agent did not make, from the node's last report; null if
+    /// there was none. Filled only in responses for a single instance.
+    pub foreign_change: Option<InstanceForeignChange>,
     /// Image slots of the machine, from the node's last report. Filled only in responses for a
     /// single instance.
     pub slots: Vec<InstanceSlot>,
@@ -191,6 +194,18 @@ pub struct InstanceStaleUnit {
     pub name: String,
     /// Paths of the replaced files.
     pub files: Vec<String>,
+}
+
+/// Change of packages by a person or another program on the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceForeignChange {
+    /// Time of the change, by the node's clock; null if it is unknown.
+    pub changed_at: Option<DateTime<Utc>>,
+    /// Number of changed packages.
+    pub count: u32,
+    /// The first of them, each as text with its versions.
+    pub packages: Vec<String>,
 }
 
 /// Image slot, as the node reports it.
@@ -371,6 +386,7 @@ const READ_ONLY: &[&str] = &[
     "heldBackPackages",
     "staleServices",
     "staleUnits",
+    "foreignChange",
     "slots",
     "badImages",
 ];

@@ -191,6 +191,18 @@ pub struct StaleService {
     pub files: Vec<String>,
 }
 
+/// A change of packages that the agent did not make, as the node reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ForeignChange {
+    /// By the node's clock; `None` if unknown.
+    pub changed_at: Option<Time>,
+    /// Number of changed packages.
+    pub count: u32,
+    /// The first of them, each with its versions, for users.
+    pub packages: Vec<String>,
+}
+
 /// An image slot of a node, as the node reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

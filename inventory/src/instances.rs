@@ -69,7 +69,8 @@ impl Listable for Instances {
 /// Returns each instance with its host, operating system, local account and policy.
 /// `showEffectivePolicy` adds the policy that applies. Only the response for a single instance has
 /// the custom configurations, installed packages, CVEs, image slots and failed images, the reasons
-/// for a reboot, the updates that are held back, and the services that run replaced files.
+/// for a reboot, the updates that are held back, the services that run replaced files, and the last
+/// change of packages by others.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances",
     params(InProject, ListParams, PolicyParams),
@@ -110,7 +111,7 @@ pub async fn create_instance(
 ///
 /// Returns what lists omit as well: the effective policy, custom configurations, installed
 /// packages, CVEs, image slots and failed images, the reasons for a reboot, the updates that are
-/// held back, and the services that run replaced files.
+/// held back, the services that run replaced files, and the last change of packages by others.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
@@ -237,6 +238,7 @@ async fn load_instance_resource(tx: &Tx, id: InstanceId) -> Answer<InstanceResou
             .map(shape::held_back_package)
             .collect(),
         stale_units: record.stale_services.into_iter().map(shape::stale_unit).collect(),
+        foreign_change: record.foreign_change.map(shape::foreign_change),
         ..resource
     }))
 }

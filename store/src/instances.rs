@@ -7,8 +7,8 @@ use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
 use evenkeel_domain::instance::{
-    FailedImage, HeldBackUpdate, ImageSlot, Instance, InstanceKind, InstanceState, NewInstance,
-    StaleService, Summary,
+    FailedImage, ForeignChange, HeldBackUpdate, ImageSlot, Instance, InstanceKind, InstanceState,
+    NewInstance, StaleService, Summary,
 };
 use evenkeel_domain::os::SecurityFeature;
 use evenkeel_domain::status::{Indication, Status};
@@ -177,6 +177,8 @@ pub struct InstanceDetails {
     pub held_back_updates: Vec<HeldBackUpdate>,
     /// The services of its node that still run replaced files.
     pub stale_services: Vec<StaleService>,
+    /// The last change of packages that its agent did not make.
+    pub foreign_change: Option<ForeignChange>,
 }
 
 /// The details of an instance, and the resources that it and its host refer to (see
@@ -198,24 +200,25 @@ pub async fn find_details(
         host,
         packages: row.try_get("", "packages")?,
         existing_cves: row.try_get("", "existing_cves")?,
-        slots: list_from_facts(&row, id, "slots")?,
-        failed_images: list_from_facts(&row, id, "failed_images")?,
-        reboot_reasons: list_from_facts(&row, id, "reboot_reasons")?,
-        held_back_updates: list_from_facts(&row, id, "held_back")?,
-        stale_services: list_from_facts(&row, id, "stale_service_list")?,
+        slots: read_fact(&row, id, "slots")?,
+        failed_images: read_fact(&row, id, "failed_images")?,
+        reboot_reasons: read_fact(&row, id, "reboot_reasons")?,
+        held_back_updates: read_fact(&row, id, "held_back")?,
+        stale_services: read_fact(&row, id, "stale_service_list")?,
+        foreign_change: read_fact(&row, id, "foreign_change")?,
     };
     Ok((details, related::from_row(&row)?))
 }
 
-/// A list from the reported facts of a node.
-fn list_from_facts<T: DeserializeOwned>(
+/// A part of the reported facts of a node.
+fn read_fact<T: DeserializeOwned>(
     row: &QueryResult,
     id: InstanceId,
     column: &str,
-) -> Result<Vec<T>, StoreError> {
-    let list: Result<JsonColumn<Vec<T>>, _> = row.try_get("", column);
-    let list = or_corrupt(list.ok(), "node_states", id.bits().cast_signed(), "facts")?;
-    Ok(list.0)
+) -> Result<T, StoreError> {
+    let fact: Result<JsonColumn<T>, _> = row.try_get("", column);
+    let fact = or_corrupt(fact.ok(), "node_states", id.bits().cast_signed(), "facts")?;
+    Ok(fact.0)
 }
 
 /// Changes to an instance. Missing fields stay unchanged.
@@ -349,7 +352,8 @@ static FIND_DETAILS_SQL: LazyLock<String> = LazyLock::new(|| {
          coalesce(n.facts -> 'slots', '[]') AS slots, coalesce(n.facts -> 'badImages', '[]') AS failed_images, \
          coalesce(n.facts -> 'rebootReasons', '[]') AS reboot_reasons, \
          coalesce(jsonb_path_query_array(n.facts, '$.heldBack[0 to {}]'), '[]') AS held_back, \
-         coalesce(n.facts -> 'staleServices', '[]') AS stale_service_list \
+         coalesce(n.facts -> 'staleServices', '[]') AS stale_service_list, \
+         coalesce(n.facts -> 'foreignChange', 'null') AS foreign_change \
          FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
         columns(),
         fields::columns::<host::Model>("h"),

@@ -331,6 +331,10 @@ async fn a_host_is_shown_with_the_facts_of_its_node() {
         ("rebootRequired", json!(true)),
         ("rebootReasons", json!(["libc6 requires it"])),
         ("staleUnits", json!([{"name": "ssh.service", "files": ["/usr/sbin/sshd"]}])),
+        (
+            "foreignChange",
+            json!({"changedAt": "2026-03-01T09:30:00Z", "count": 30, "packages": ["curl:amd64 8.4 -> 8.5"]}),
+        ),
     ] {
         full[name] = value;
     }
@@ -348,6 +352,10 @@ async fn a_host_is_shown_with_the_facts_of_its_node() {
         "A reboot is required because:\nREASON\nlibc6 requires it\n",
         "tzdata   all           2025a      2025b      -                  unknown   hold\n",
         "Services that run replaced files:\nSERVICE      FILES\nssh.service  /usr/sbin/sshd\n",
+        "Packages that others changed last:\n\
+         TIME                  CHANGE\n\
+         2026-03-01T09:30:00Z  curl:amd64 8.4 -> 8.5\n\
+         2026-03-01T09:30:00Z  and 29 more\n",
     ] {
         assert!(text.contains(lines), "{text}");
     }

@@ -3,12 +3,13 @@
 use evenkeel_api as api;
 use evenkeel_api::Timestamps;
 use evenkeel_api::instance::{
-    InstanceBadImage, InstanceCondition, InstanceHeldBackPackage, InstanceResource, InstanceSlot,
-    InstanceStaleUnit,
+    InstanceBadImage, InstanceCondition, InstanceForeignChange, InstanceHeldBackPackage,
+    InstanceResource, InstanceSlot, InstanceStaleUnit,
 };
 use evenkeel_domain::condition::Condition;
 use evenkeel_domain::instance::{
-    FailedImage, HeldBackUpdate, ImageSlot, Instance, InstanceKind, InstanceState, StaleService,
+    FailedImage, ForeignChange, HeldBackUpdate, ImageSlot, Instance, InstanceKind, InstanceState,
+    StaleService,
 };
 use evenkeel_store::related::Related;
 
@@ -99,6 +100,15 @@ pub fn held_back_package(update: HeldBackUpdate) -> InstanceHeldBackPackage {
 /// REST form of a service that still runs replaced files.
 pub fn stale_unit(service: StaleService) -> InstanceStaleUnit {
     InstanceStaleUnit { name: service.name, files: service.files }
+}
+
+/// REST form of a change of packages that the agent did not make.
+pub fn foreign_change(change: ForeignChange) -> InstanceForeignChange {
+    InstanceForeignChange {
+        changed_at: change.changed_at,
+        count: change.count,
+        packages: change.packages,
+    }
 }
 
 /// REST form of an image slot, as reported by the node.

@@ -1,11 +1,11 @@
 //! The facts of a node, as its instance shows them. What is unknown is never shown as none.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_api::instance::{InstanceHeldBackPackage, InstanceResource};
+use evenkeel_api::instance::{InstanceForeignChange, InstanceHeldBackPackage, InstanceResource};
 use evenkeel_api::os::OsType;
 
 use crate::page::{Cell, DetailPage, Tone, cells};
-use crate::time::{format_distance, format_time};
+use crate::time::{format_distance, format_optional_time, format_time};
 
 /// Package lists that are older than this say nothing about the updates that are missing now. The
 /// server raises the condition `package_lists_outdated` at the same age.
@@ -41,6 +41,11 @@ pub fn add_fact_tables(page: &mut DetailPage, instance: &InstanceResource) {
             "Services that run replaced files:",
             &["SERVICE", "FILES"],
             instance.stale_units.iter().map(|unit| cells![&unit.name, unit.files.join(" ")]),
+        )
+        .table(
+            "Packages that others changed last:",
+            &["TIME", "CHANGE"],
+            instance.foreign_change.iter().flat_map(foreign_change_rows),
         );
 }
 
@@ -52,6 +57,15 @@ fn held_back_title(instance: &InstanceResource) -> &'static str {
     } else {
         "Held back:"
     }
+}
+
+/// The packages that the node lists, and the number of the others.
+fn foreign_change_rows(change: &InstanceForeignChange) -> Vec<Vec<Cell>> {
+    let time = format_optional_time(change.changed_at);
+    let listed = u32::try_from(change.packages.len()).unwrap_or(u32::MAX);
+    let others = change.count.saturating_sub(listed);
+    let others = (others > 0).then(|| format!("and {others} more"));
+    change.packages.iter().cloned().chain(others).map(|text| cells![&time, text]).collect()
 }
 
 fn held_back_row(package: &InstanceHeldBackPackage) -> Vec<Cell> {

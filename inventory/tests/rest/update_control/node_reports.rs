@@ -57,6 +57,7 @@ async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
         assert_eq!(unknown[field], Value::Null, "{field}");
         assert_eq!(count("compute/instances", &format!("{field} = null")).await, 1, "{field}");
     }
+    assert_eq!(unknown["foreignChange"], Value::Null);
     let now = server.clock.now();
     server
         .edit_node(&resources.host, |node| {
@@ -78,6 +79,9 @@ async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
                     "suites": ["bookworm-security"], "origins": ["Debian-Security"],
                 }, {"name": "tzdata", "cause": "hold"}],
                 "staleServices": [{"name": "ssh.service", "files": ["/usr/sbin/sshd"]}],
+                "foreignChange": {
+                    "changedAt": "2026-03-01T09:30:00Z", "count": 30, "packages": ["curl:amd64 1.0 -> 1.1"],
+                },
             });
         })
         .await;
@@ -98,6 +102,10 @@ async fn an_instance_shows_the_facts_of_its_node_and_is_found_by_them() {
     );
     assert_eq!(held_back[1]["security"], Value::Null, "its suites are unknown");
     assert_eq!(shown["staleUnits"], json!([{"name": "ssh.service", "files": ["/usr/sbin/sshd"]}]));
+    let foreign = json!({
+        "changedAt": "2026-03-01T09:30:00Z", "count": 30, "packages": ["curl:amd64 1.0 -> 1.1"],
+    });
+    assert_eq!(shown["foreignChange"], foreign);
     let host = server.get(&format!("compute/hosts/{}", resources.host)).await;
     assert_eq!(host["instance"]["securityUpdates"], 3);
     for (filter, matches) in [
