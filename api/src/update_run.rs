@@ -172,6 +172,15 @@ pub struct RunPackage {
     pub status: String,
     /// State of the package in dpkg after the run, for example `installed` or `half-configured`.
     pub state: String,
+    /// Suites and codenames that contained the desired version when the run was planned; empty if
+    /// they are unknown or the package is removed.
+    pub suites: Vec<String>,
+    /// Labels of the repositories that contained the desired version; empty if they are unknown or
+    /// the package is removed.
+    pub origins: Vec<String>,
+    /// Whether the desired version was a security update; null if its suites are unknown or the
+    /// package is removed. Which vulnerabilities it fixes is not recorded.
+    pub security: Option<bool>,
 }
 
 /// Measurements and remarks of the node about a run.

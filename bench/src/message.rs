@@ -130,9 +130,8 @@ fn measure_settling(packages: usize) -> Duration {
     let change = |n| package::PackageChange {
         name: format!("package-{n}"),
         architecture: "amd64".into(),
-        before: None,
         desired: Some("1.1-1".into()),
-        observed: None,
+        ..package::PackageChange::default()
     };
     let result = |n| package::PackageResult {
         name: format!("package-{n}"),

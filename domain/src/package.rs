@@ -186,7 +186,7 @@ impl fmt::Display for PackageRequirement {
 
 /// A package in a run: its version before, the desired version, and the version after. Versions are stored as the node
 /// reported them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageChange {
     pub name: String,
     /// Debian's name of the architecture.
@@ -198,9 +198,21 @@ pub struct PackageChange {
     /// State after the run; `None` until the node has checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<ObservedPackage>,
+    /// Suites and codenames that contain the desired version; empty if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suites: Vec<String>,
+    /// Labels of the repositories that contain the desired version; empty if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<String>,
 }
 
 impl PackageChange {
+    /// Whether the desired version is a security update; `None` if its suites are unknown, or if the package is removed.
+    #[must_use]
+    pub fn is_security(&self) -> Option<bool> {
+        find_security(&self.suites, &self.origins)
+    }
+
     /// Whether the package ended as planned.
     #[must_use]
     pub fn is_done(&self) -> bool {

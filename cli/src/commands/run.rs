@@ -10,6 +10,7 @@ use evenkeel_api::update_run::{OsUpdateRun, RunEvent, RunImage, RunPackage};
 use self::watch::Watch;
 use crate::client::Client;
 use crate::commands::instance;
+use crate::commands::instance::facts::{is_security_cell, main_suite};
 use crate::listing::{self, Filter, ListOptions, Query};
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, Tone, cells};
@@ -112,11 +113,7 @@ impl Resource for OsUpdateRun {
             .field_if("image", &self.image.as_ref().map(describe_image).unwrap_or_default())
             .field("start", format_unix_seconds(self.start_time))
             .field("end", format_unix_seconds(self.end_time))
-            .table(
-                "Packages:",
-                &["PACKAGE", "ARCHITECTURE", "ACTION", "BEFORE", "AFTER", "TARGET", "STATUS"],
-                self.packages.iter().map(package_row),
-            );
+            .table("Packages:", PACKAGE_HEADER, self.packages.iter().map(package_row));
         report::add_report(page, self);
         page.table(
             "Events:",
@@ -140,11 +137,29 @@ fn describe_image(image: &RunImage) -> String {
     }
 }
 
+/// Column titles of [`package_row`].
+const PACKAGE_HEADER: &[&str] = &[
+    "PACKAGE",
+    "ARCHITECTURE",
+    "ACTION",
+    "BEFORE",
+    "AFTER",
+    "TARGET",
+    "SUITE",
+    "SECURITY",
+    "STATUS",
+];
+
 fn package_row(package: &RunPackage) -> Vec<Cell> {
     let tone = match package.status.as_str() {
         "done" => Tone::Good,
         "failed" => Tone::Bad,
         _ => Tone::Plain,
+    };
+    // A removal has no version that could be a security update.
+    let security = match package.action.as_str() {
+        "remove" => Cell::from(""),
+        _ => is_security_cell(package.security),
     };
     cells![
         &package.name,
@@ -153,6 +168,8 @@ fn package_row(package: &RunPackage) -> Vec<Cell> {
         &package.before,
         &package.after,
         &package.version,
+        main_suite(&package.suites),
+        security,
         Cell::toned(package.status.clone(), tone)
     ]
 }

@@ -381,6 +381,31 @@ async fn a_run_is_shown_with_its_events() {
 }
 
 #[tokio::test]
+async fn a_run_shows_which_of_its_packages_are_security_updates() {
+    let cli = TestCli::new().await;
+    let mut run = run("succeeded", 3);
+    run["packages"] = json!([
+        {"name": "curl", "architecture": "amd64", "action": "upgrade", "before": "8.4", "after": "8.5",
+         "version": "8.5", "status": "done", "suites": ["bookworm", "bookworm-security"], "security": true},
+        {"name": "tzdata", "architecture": "all", "action": "upgrade", "before": "2025a", "after": "2025b",
+         "version": "2025b", "status": "done", "suites": ["bookworm"], "security": false},
+        {"name": "vim", "architecture": "amd64", "action": "upgrade", "before": "1", "after": "2",
+         "version": "2", "status": "done"},
+        {"name": "old", "architecture": "all", "action": "remove", "before": "1", "status": "done"},
+    ]);
+    cli.fake_server.answer("GET os-update-runs/osupdaterun-00000001", run);
+    let text = cli.run("evenkeel run get osupdaterun-00000001").await;
+    let expected = "\
+PACKAGE  ARCHITECTURE  ACTION   BEFORE  AFTER  TARGET  SUITE              SECURITY  STATUS
+curl     amd64         upgrade  8.4     8.5    8.5     bookworm-security  yes       done
+tzdata   all           upgrade  2025a   2025b  2025b   bookworm           -         done
+vim      amd64         upgrade  1       2      2       -                  unknown   done
+old      all           remove   1       -      -       -                  -         done
+";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[tokio::test]
 async fn a_watched_run_prints_each_event_once() {
     let cli = TestCli::new().await;
     cli.fake_server

@@ -237,6 +237,7 @@ impl PackageEntry {
             before: None,
             desired: version,
             observed: Some(reported),
+            ..PackageChange::default()
         }
     }
 }

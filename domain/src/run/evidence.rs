@@ -104,7 +104,7 @@ mod tests {
 
     fn any_change() -> impl Strategy<Value = PackageChange> {
         ("[ab]", "[xy]", prop::option::of("[1-3]")).prop_map(|(name, architecture, desired)| {
-            PackageChange { name, architecture, before: None, desired, observed: None }
+            PackageChange { name, architecture, desired, ..PackageChange::default() }
         })
     }
 

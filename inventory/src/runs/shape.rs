@@ -152,6 +152,9 @@ fn package_resource<'a>(change: &'a PackageChange, actions: &mut PackageActions<
         after: result.and_then(|result| result.version.clone()).unwrap_or_default(),
         status: status.to_owned(),
         state: result.map(|result| result.state.clone()).unwrap_or_default(),
+        suites: change.suites.clone(),
+        origins: change.origins.clone(),
+        security: change.is_security(),
     }
 }
 

@@ -144,7 +144,7 @@ async fn a_decision_shows_the_planned_packages_of_the_open_run() {
         architecture: "amd64".into(),
         before: None,
         desired: Some("8.5".into()),
-        observed: None,
+        ..PackageChange::default()
     }]);
     let tx = server.store.tenant(server.ours).await.expect("a transaction");
     let (new, timeouts) = (new_attempt(&resources), RunTimeouts::default());

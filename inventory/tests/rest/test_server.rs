@@ -313,7 +313,8 @@ fn curl_upgrade_events() -> (RunEventRecord, RunEventRecord) {
         architecture: "amd64".to_owned(),
         before: Some("8.4".to_owned()),
         desired: Some("8.5".to_owned()),
-        observed: None,
+        suites: vec!["bookworm-security".to_owned()],
+        ..PackageChange::default()
     };
     let began = Evidence { plan: Some(vec![plan]), ..Evidence::default() };
     let result = PackageResult {

@@ -29,6 +29,8 @@ const MAX_REASON_BYTES: usize = 4_096;
 const MAX_LOG_BYTES: usize = 32_768;
 /// The maximum number of packages in a plan or a result.
 const MAX_PACKAGES: usize = 100_000;
+/// The maximum number of suites, and of labels of repositories, that are stored for a package.
+pub const MAX_SUITES_PER_PACKAGE: usize = 20;
 
 /// Encodes a time.
 pub fn timestamp(time: Time) -> Timestamp {
@@ -327,7 +329,18 @@ fn decode_plan(plan: wire::Plan) -> Result<Evidence, Invalid> {
 fn decode_changes(changes: Vec<wire::PackageChange>) -> Result<Vec<PackageChange>, Invalid> {
     check_package_count("events.plan", changes.len())?;
     let some = |text: String| Some(truncate(&text)).filter(|text| !text.is_empty());
+    let first = |texts: &[String]| {
+        let texts = texts.iter().take(MAX_SUITES_PER_PACKAGE);
+        texts.map(|text| truncate(text)).collect::<Vec<_>>()
+    };
     let change = |change: wire::PackageChange| PackageChange {
+        // An agent of an older release sends only one of the suites.
+        suites: match (change.suites.as_slice(), change.suite.as_str()) {
+            ([], "") => Vec::new(),
+            ([], suite) => vec![truncate(suite)],
+            (suites, _) => first(suites),
+        },
+        origins: first(&change.origins),
         name: truncate(&change.name),
         architecture: truncate(&change.architecture),
         before: some(change.before),

@@ -5,10 +5,13 @@ use crate::test_server::{
 };
 use chrono::TimeDelta;
 use evenkeel_auth::KeyFingerprint;
+use evenkeel_domain::package::PackageChange as StoredChange;
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
-use evenkeel_proto::agent::{Cancelled, Failed, FailureKind, NothingToDo, PollRequest};
+use evenkeel_proto::agent::{
+    Cancelled, Downloading, Failed, FailureKind, NothingToDo, PackageChange, Plan, PollRequest,
+};
 use futures_util::future::join_all;
 use tonic::Code;
 
@@ -67,6 +70,32 @@ async fn a_repeated_report_changes_nothing() {
         server.run_history(&node).await,
         "downloading->downloading downloaded->staged began->applying finished->succeeded"
     );
+}
+
+#[tokio::test]
+async fn a_planned_package_has_its_suites_and_its_security_flag() {
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
+    let change = |name: &str, suite: &str, suites: &[&str]| PackageChange {
+        name: name.to_owned(),
+        after: "1.1".to_owned(),
+        suite: suite.to_owned(),
+        suites: suites.iter().map(|&suite| suite.to_owned()).collect(),
+        ..PackageChange::default()
+    };
+    let changes = vec![
+        change("demo-hello", "bookworm", &["bookworm", "bookworm-security"]),
+        change("older-agent", "bookworm-security", &[]),
+        change("point-release", "bookworm", &["bookworm"]),
+        change("removed", "", &[]),
+    ];
+    let plan = Plan { changes, ..Plan::default() };
+    let planned = Kind::Downloading(Downloading { plan: Some(plan) });
+    server.report(&node, 1, policy, &[(1, planned), (2, downloaded())]).await;
+    let packages = &server.runs(&node).await[0].packages;
+    assert_eq!(packages[0].suites, ["bookworm", "bookworm-security"]);
+    assert_eq!(packages[1].suites, ["bookworm-security"]);
+    let security: Vec<_> = packages.iter().map(StoredChange::is_security).collect();
+    assert_eq!(security, [Some(true), Some(true), Some(false), None]);
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ async fn a_run_advances_and_its_history_is_stored() {
         architecture: "all".into(),
         before: Some("1.0".into()),
         desired: Some("1.1".into()),
-        observed: None,
+        ..PackageChange::default()
     }]);
     let run = runs::advance(&tx, new_attempt(&instance, 1), &first, &timeouts, NOON)
         .await

@@ -48,7 +48,7 @@ async fn a_small_event_does_not_write_a_large_plan_again() {
         architecture: "all".into(),
         before: None,
         desired: Some(random_text(n + ENTRIES)),
-        observed: None,
+        ..PackageChange::default()
     };
     let mut first = numbered_record(RunEvent::Downloading, 1);
     first.evidence.plan = Some((0..ENTRIES).map(change).collect());

@@ -114,7 +114,7 @@ pub struct PackageRequirement {
     pub version: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PackageChange {
     /// Debian's name.
     pub name: String,
@@ -129,6 +129,12 @@ pub struct PackageChange {
     pub suite: String,
     #[serde(default)]
     pub download_bytes: u64,
+    /// The suites and codenames that contain the planned version; empty if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suites: Vec<String>,
+    /// The labels of the repositories that contain the planned version; empty if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<String>,
 }
 
 /// A package whose newer version is not installed.

@@ -23,7 +23,7 @@ use sha2::Digest as _;
 use crate::evaluate::version_ages;
 use crate::grpc::agent::slots;
 use crate::node_transaction::NodeTransaction;
-use crate::wire::agent::{held_back_cause, parse_instant};
+use crate::wire::agent::{MAX_SUITES_PER_PACKAGE, held_back_cause, parse_instant};
 
 /// The maximum number of packages in a list, and of entries in any other list.
 const MAX_PACKAGES: usize = 100_000;
@@ -34,9 +34,6 @@ const MAX_TEXT_BYTES: usize = 4_096;
 
 /// The maximum length of the output of `dpkg --audit`, in bytes.
 const MAX_AUDIT_BYTES: usize = 65_536;
-
-/// The maximum number of suites that are stored for a package.
-const MAX_SUITES_PER_PACKAGE: usize = 20;
 
 /// The maximum number of agent errors that are stored, the maximum length of one, and the maximum
 /// length of the description of the owner's limits, in bytes. Longer input is cut and not rejected:

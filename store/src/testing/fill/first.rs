@@ -252,5 +252,7 @@ fn package_change(package: &str) -> PackageChange {
         before: Some("3.0.14-1~deb12u2".into()),
         desired: version.clone(),
         observed: Some(ObservedPackage { version, state: "installed".into() }),
+        suites: vec!["bookworm-security".to_owned()],
+        origins: vec!["Debian-Security".to_owned()],
     }
 }

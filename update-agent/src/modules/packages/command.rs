@@ -227,6 +227,7 @@ mod tests {
             after: after.map(str::to_owned),
             suite: "stable".into(),
             download_bytes: 1_500,
+            ..PackageChange::default()
         }
     }
 

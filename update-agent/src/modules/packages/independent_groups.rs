@@ -267,8 +267,7 @@ mod tests {
                 architecture: "all".into(),
                 before: before.map(str::to_owned),
                 after: Some(after.into()),
-                suite: String::new(),
-                download_bytes: 0,
+                ..PackageChange::default()
             },
         }
     }

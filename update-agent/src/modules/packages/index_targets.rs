@@ -153,6 +153,13 @@ pub fn find_sources<'a>(
     own
 }
 
+/// The suite of a version: its codename if that is known, because other names move on to later releases.
+pub fn origin_suite(origins: &[String], targets: &[IndexTarget]) -> String {
+    let codename = origin_codenames(origins, targets).pop_first();
+    let suite_name = || origin_suites(origins, targets).pop_first();
+    codename.map_or_else(|| suite_name().unwrap_or_default(), str::to_owned)
+}
+
 /// The known codenames of a version's origins.
 pub fn origin_codenames<'a>(origins: &[String], targets: &'a [IndexTarget]) -> BTreeSet<&'a str> {
     let (own, _) = match_targets(origins, targets);

@@ -321,7 +321,13 @@ fn install_items(observed: &PackageObservation) -> Vec<StepItem> {
             architecture: install.architecture.clone(),
             before: install.before.clone(),
             after: Some(install.after.clone()),
-            suite: origin_suite(install, &observed.targets),
+            suite: index_targets::origin_suite(&install.origins, &observed.targets),
+            suites: index_targets::origin_suites(&install.origins, &observed.targets)
+                .into_iter()
+                .collect(),
+            origins: index_targets::origin_labels(&install.origins, &observed.targets)
+                .into_iter()
+                .collect(),
             download_bytes: Deb::total_bytes(files_to_download(
                 find_deb(install, &observed.debs),
                 observed,
@@ -329,13 +335,6 @@ fn install_items(observed: &PackageObservation) -> Vec<StepItem> {
         },
     };
     observed.simulation.installs.iter().map(item).collect()
-}
-
-/// The suite of a version: its codename if that is known, because other names move on to later releases.
-fn origin_suite(install: &PlannedInstall, targets: &[IndexTarget]) -> String {
-    let codename = index_targets::origin_codenames(&install.origins, targets).pop_first();
-    let suite_name = || index_targets::origin_suites(&install.origins, targets).pop_first();
-    codename.map_or_else(|| suite_name().unwrap_or_default(), str::to_owned)
 }
 
 fn find_deb<'a>(install: &PlannedInstall, debs: &'a [Deb]) -> Option<&'a Deb> {
@@ -392,8 +391,7 @@ fn unchanged_package(package: &DpkgPackage) -> PackageChange {
         architecture: package.architecture.clone(),
         before: Some(package.version.clone()),
         after: Some(package.version.clone()),
-        suite: String::new(),
-        download_bytes: 0,
+        ..PackageChange::default()
     }
 }
 

@@ -234,6 +234,8 @@ fn the_plan_contains_suites_and_sizes() {
             .unwrap();
     let draft = plan(&spec, &observed).unwrap();
     assert_eq!(draft.report.changes[0].suite, "bookworm");
+    assert_eq!(draft.report.changes[0].suites, ["bookworm", "stable"]);
+    assert_eq!(draft.report.changes[0].origins, ["Debian"]);
     assert_eq!((draft.report.changes[0].download_bytes, draft.plan.download_bytes), (10, 10));
     // The version declares no size: the size of its file counts, minus the size of the replaced version.
     assert_eq!(draft.plan.disk_bytes, 10 - (100 << 10));

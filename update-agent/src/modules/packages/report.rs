@@ -93,8 +93,7 @@ mod tests {
             architecture: "all".into(),
             before: before.map(str::to_owned),
             after: Some("2".into()),
-            suite: String::new(),
-            download_bytes: 0,
+            ..PackageChange::default()
         }
     }
 

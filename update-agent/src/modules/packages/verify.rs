@@ -372,8 +372,7 @@ mod tests {
                 architecture: "all".into(),
                 before: Some("1.0".into()),
                 after: after.map(str::to_owned),
-                suite: String::new(),
-                download_bytes: 0,
+                ..PackageChange::default()
             },
         }
     }

@@ -96,6 +96,8 @@ fn change_message(change: &PackageChange) -> pb::PackageChange {
         after: change.after.clone().unwrap_or_default(),
         suite: change.suite.clone(),
         download_bytes: change.download_bytes,
+        suites: change.suites.clone(),
+        origins: change.origins.clone(),
     }
 }
 
