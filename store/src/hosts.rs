@@ -21,7 +21,7 @@ use crate::assignments;
 use crate::error::StoreError;
 use crate::keyed::KeyedEntity;
 use crate::rows::host::{ActiveModel, Column, Entity, Model};
-use crate::rows::{JsonColumn, or_corrupt};
+use crate::rows::{JsonColumn, instance, or_corrupt};
 use crate::tx::{Tx, execute};
 use crate::{ids, keyed};
 
@@ -231,7 +231,8 @@ pub struct HostChange {
     pub metadata: Option<Metadata>,
 }
 
-/// Changes a host.
+/// Changes a host. An instance that still has the name of its host, as after an enrolment, gets the
+/// new name as well.
 ///
 /// # Errors
 /// The host or the site does not exist in the project.
@@ -242,7 +243,10 @@ pub async fn change(
     now: Time,
 ) -> Result<Host, StoreError> {
     tx.lock_for_change().await?;
-    find(tx, id).await?;
+    let before = find(tx, id).await?;
+    if let Some(name) = change.name.as_ref().filter(|name| **name != before.name) {
+        rename_instance(tx, id, (&before.name, name), now).await?;
+    }
     let mut row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
@@ -259,6 +263,26 @@ pub async fn change(
         row.metadata = Set(JsonColumn(metadata.clone()));
     }
     row.update(tx.conn()).await?.try_into()
+}
+
+/// Gives the instance of a host the new name of the host if it has the old one.
+async fn rename_instance(
+    tx: &Tx,
+    host: HostId,
+    (old, new): (&Name, &Name),
+    now: Time,
+) -> Result<(), StoreError> {
+    if old.as_str().is_empty() {
+        return Ok(());
+    }
+    tx.change::<instance::Entity>()
+        .col_expr(instance::Column::Name, Expr::value(new.as_str()))
+        .col_expr(instance::Column::UpdatedAt, Expr::value(now))
+        .filter(instance::Column::HostId.eq(host.bits().cast_signed()))
+        .filter(instance::Column::Name.eq(old.as_str()))
+        .exec(tx.conn())
+        .await?;
+    Ok(())
 }
 
 /// Deletes a host with its assignment and schedules.

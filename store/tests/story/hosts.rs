@@ -9,9 +9,11 @@ use evenkeel_domain::id::HostId;
 use evenkeel_domain::location::Metadata;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::text::Name;
 use evenkeel_store::hosts::{HostChange, HostSummary, JoinRequest};
+use evenkeel_store::instances::InstanceChange;
 use evenkeel_store::testing::query_text;
-use evenkeel_store::{Conflict, Store, StoreError, changes, hardware, hosts, nodes};
+use evenkeel_store::{Conflict, Store, StoreError, changes, hardware, hosts, instances, nodes};
 
 use crate::fixtures::{
     NOON, create_node, create_project, create_site, execute_sql, move_to_site, registration,
@@ -43,6 +45,24 @@ async fn a_host_reads_as_it_was_written() {
     assert_eq!(changed.expect("changed").metadata, labels);
     let read = hosts::find(&tx, host.id).await.expect("found");
     assert_eq!((read.metadata, read.user_lvm_size), (labels, 60));
+}
+
+#[tokio::test]
+async fn an_instance_with_the_name_of_its_host_is_renamed_with_it() {
+    let (store, tenant) = store_with_project().await;
+    let (host, instance) = create_node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let name = |text: &str| Some(Name::parse("name", text).expect("a name"));
+    let rename_host = async |text: &str| {
+        let change = HostChange { name: name(text), ..HostChange::default() };
+        hosts::change(&tx, host.id, &change, NOON).await.expect("renamed");
+        instances::find(&tx, instance.id).await.expect("found").name.to_string()
+    };
+    assert_eq!(rename_host("edge-1").await, "", "the instance has another name");
+    let named = InstanceChange { name: name("edge-1"), ..InstanceChange::default() };
+    instances::change(&tx, instance.id, &named, NOON).await.expect("renamed");
+    assert_eq!(rename_host("edge-1").await, "edge-1");
+    assert_eq!(rename_host("edge-2").await, "edge-2");
 }
 
 #[tokio::test]
