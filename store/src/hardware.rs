@@ -125,7 +125,7 @@ pub async fn store_if_changed(
     }
     let serial = SerialNumber::from_report(&reported.serial_number);
     if let (None, Some(serial)) = (locked_host.serial, serial) {
-        hosts::record_serial(tx, host, &serial).await?;
+        hosts::record_names(tx, host, None, Some(&serial)).await?;
     }
     write_row(tx, host, reported, before, (digest, now)).await?;
     Ok(true)

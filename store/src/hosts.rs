@@ -206,17 +206,23 @@ fn untrusted_states() -> impl Iterator<Item = &'static str> {
     states.map(|state| state.name())
 }
 
-/// Sets the serial number of a host that has none.
-pub(crate) async fn record_serial(
+/// Sets what the machine of a host reports: its own host name and its serial number.
+pub async fn record_names(
     tx: &Tx,
     id: HostId,
-    serial: &SerialNumber,
+    hostname: Option<&str>,
+    serial: Option<&SerialNumber>,
 ) -> Result<(), StoreError> {
-    let change = tx
-        .change::<Entity>()
-        .col_expr(Column::Serial, Expr::value(serial.as_str()))
-        .filter(Column::Id.eq(id.bits().cast_signed()))
-        .filter(Column::Serial.is_null());
+    if hostname.is_none() && serial.is_none() {
+        return Ok(());
+    }
+    let mut change = tx.change::<Entity>().filter(Column::Id.eq(id.bits().cast_signed()));
+    if let Some(hostname) = hostname {
+        change = change.col_expr(Column::Hostname, Expr::value(hostname));
+    }
+    if let Some(serial) = serial {
+        change = change.col_expr(Column::Serial, Expr::value(serial.as_str()));
+    }
     change.exec(tx.conn()).await?;
     Ok(())
 }

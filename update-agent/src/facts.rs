@@ -19,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::identity;
 use crate::model::Failure;
 use crate::modules::Module as _;
 use crate::modules::image::boot_control::BootControl;
@@ -72,6 +73,10 @@ pub struct Facts {
     pub os_release: OsRelease,
     /// Debian's name of the architecture.
     pub architecture: String,
+    /// Current host name.
+    pub host_name: String,
+    /// Serial number of the vendor; empty if there is none.
+    pub serial_number: String,
     /// Release of the running kernel.
     pub kernel_release: String,
     /// ID of the current boot.
@@ -279,8 +284,15 @@ impl FactsReader {
     pub async fn read(&mut self) -> Result<Facts, Failure> {
         self.running.refresh().await;
         let mut facts = self.read_root().await?;
+        self.add_names(&mut facts);
         self.add_images(&mut facts);
         Ok(facts)
+    }
+
+    /// Adds the names of the machine. They can change without a change of the root's files.
+    fn add_names(&self, facts: &mut Facts) {
+        facts.host_name = truncate_text(&os::host_name(&self.paths), MAX_TEXT_BYTES);
+        facts.serial_number = identity::serial_number(&self.paths);
     }
 
     /// Adds the facts about images. They can change without a change of the root's files, and
@@ -337,6 +349,7 @@ impl FactsReader {
         }
         let warning = format!("cannot read the facts of the node: {failure}");
         facts.warnings.push(warning);
+        self.add_names(&mut facts);
         self.add_images(&mut facts);
         facts.truncate_texts()
     }

@@ -13,6 +13,9 @@ use crate::paths::AgentPaths;
 /// Namespace of the UUIDs that are derived from a machine ID.
 const MACHINE_ID_NAMESPACE: Uuid = Uuid::from_u128(0x6b0e_52d5_9a4c_4f0e_8c57_3f1d_a2b9_7e64);
 
+/// Data of the firmware.
+const FIRMWARE: &str = "/sys/class/dmi/id";
+
 /// machine-id(5), as seen from inside the managed root.
 const MACHINE_ID_FILE: &str = "/etc/machine-id";
 
@@ -41,19 +44,12 @@ impl Identity {
     /// derived from the machine ID of the managed root. The firmware does not identify a container
     /// or another root.
     pub fn detect(paths: &AgentPaths, override_uuid: Option<Uuid>) -> Result<Self, FileError> {
-        let machine = paths.is_own_system() && !is_container(Path::new("/"));
-        let firmware = Path::new("/sys/class/dmi/id");
-        let of_firmware = || firmware_uuid(firmware).filter(|_| machine);
+        let of_firmware = || firmware_uuid(Path::new(FIRMWARE)).filter(|_| has_firmware(paths));
         let uuid = match override_uuid.or_else(of_firmware) {
             Some(uuid) => uuid,
             None => uuid_from_machine_id(&ensure_machine_id(paths)?),
         };
-        let serial_number = firmware_serial(firmware).filter(|_| machine);
-        Ok(Self {
-            uuid,
-            serial_number: serial_number.unwrap_or_default(),
-            host_name: os::host_name(paths),
-        })
+        Ok(Self { uuid, serial_number: serial_number(paths), host_name: os::host_name(paths) })
     }
 }
 
@@ -70,10 +66,8 @@ pub struct MachineMarks {
 impl MachineMarks {
     /// Detects the marks. Creates no machine ID.
     pub fn detect(paths: &AgentPaths) -> Self {
-        let machine = paths.is_own_system() && !is_container(Path::new("/"));
-        let firmware = Path::new("/sys/class/dmi/id");
         Self {
-            firmware: firmware_uuid(firmware).filter(|_| machine),
+            firmware: firmware_uuid(Path::new(FIRMWARE)).filter(|_| has_firmware(paths)),
             machine_id: read_machine_id(paths).map(|id| uuid_from_machine_id(&id)),
         }
     }
@@ -90,6 +84,17 @@ impl MachineMarks {
             _ => false,
         }
     }
+}
+
+/// Serial number of the vendor; empty if there is none.
+pub fn serial_number(paths: &AgentPaths) -> String {
+    let serial = firmware_serial(Path::new(FIRMWARE)).filter(|_| has_firmware(paths));
+    serial.unwrap_or_default()
+}
+
+/// Whether the firmware identifies the machine. It does not identify a container or another root.
+fn has_firmware(paths: &AgentPaths) -> bool {
+    paths.is_own_system() && !is_container(Path::new("/"))
 }
 
 /// Creates the ID of a new attempt. The agent creates no other random IDs for attempts.

@@ -10,8 +10,10 @@ use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    Cancelled, Downloading, Failed, FailureKind, NothingToDo, PackageChange, Plan, PollRequest,
+    Cancelled, Downloading, Facts, Failed, FailureKind, NothingToDo, PackageChange, Plan,
+    PollRequest,
 };
+use evenkeel_store::hosts;
 use futures_util::future::join_all;
 use tonic::Code;
 
@@ -96,6 +98,30 @@ async fn a_planned_package_has_its_suites_and_its_security_flag() {
     assert_eq!(packages[1].suites, ["bookworm-security"]);
     let security: Vec<_> = packages.iter().map(StoredChange::is_security).collect();
     assert_eq!(security, [Some(true), Some(true), Some(false), None]);
+}
+
+#[tokio::test]
+async fn a_changed_host_name_and_serial_number_reach_the_host() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let report = async |host_name: &str, serial: &str| {
+        let reported =
+            Facts { host_name: host_name.to_owned(), serial_number: serial.to_owned(), ..facts() };
+        server.report_facts(&node, reported).await;
+        let tx = server.tx().await;
+        let host = hosts::find(&tx, node.host).await.expect("a host");
+        assert_eq!(host.name.to_string(), "edge-01", "the name that users see and change");
+        let serial = host.serial.map(|serial| serial.as_str().to_owned());
+        (host.hostname, serial.unwrap_or_default())
+    };
+    let shown = |host_name: &str, serial: &str| (host_name.to_owned(), serial.to_owned());
+    assert_eq!(report("", "").await, shown("edge-01", ""), "an older agent");
+    assert_eq!(report("edge-02", "SN-1").await, shown("edge-02", "SN-1"));
+    assert_eq!(report("edge-03", "SN-2").await, shown("edge-03", "SN-2"), "another board");
+    assert_eq!(report("edge-03", "none").await, shown("edge-03", "SN-2"), "a placeholder");
+    server.execute_sql("UPDATE hosts SET serial = 'REGISTERED1'").await;
+    assert_eq!(report("edge-03", "SN-3").await, shown("edge-03", "REGISTERED1"));
+    assert_eq!(report("edge-03", "SN-4").await, shown("edge-03", "REGISTERED1"));
 }
 
 #[tokio::test]

@@ -226,6 +226,8 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         other_updaters: facts.other_updaters.clone(),
         foreign_change: facts.foreign_change.as_ref().map(foreign_change_message),
         agent_session: facts.agent_session.clone(),
+        host_name: facts.host_name.clone(),
+        serial_number: facts.serial_number.clone(),
     }
 }
 

@@ -10,6 +10,19 @@ fn facts(node: &TestNode) -> Facts {
 }
 
 #[tokio::test]
+async fn a_changed_host_name_is_reported() {
+    let node = TestNode::new();
+    let mut agent = node.agent();
+    let file = node.paths().inside("/etc/hostname");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    for name in ["edge-1", "edge-2"] {
+        std::fs::write(&file, format!("{name}\n")).unwrap();
+        agent.run_once().await.unwrap();
+        assert_eq!(facts(&node).host_name, name);
+    }
+}
+
+#[tokio::test]
 async fn the_package_list_is_sent_once_per_change() {
     let node = TestNode::new();
     let mut agent = node.agent();

@@ -1,5 +1,6 @@
 //! Stores the facts that a node reports about itself.
 
+mod machine_names;
 mod summary;
 
 use chrono::TimeDelta;
@@ -24,6 +25,8 @@ use crate::evaluate::version_ages;
 use crate::grpc::agent::slots;
 use crate::node_transaction::NodeTransaction;
 use crate::wire::agent::{MAX_SUITES_PER_PACKAGE, held_back_cause, parse_instant};
+
+pub use machine_names::{record_names, reported_serial};
 
 /// The maximum number of packages in a list, and of entries in any other list.
 const MAX_PACKAGES: usize = 100_000;
@@ -234,6 +237,8 @@ fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
         "architecture": facts.architecture,
         "kernelRelease": facts.kernel_release,
         "bootId": facts.boot_id,
+        "hostName": machine_names::host_name(facts),
+        "serialNumber": machine_names::serial_number(facts),
         "modules": facts.modules,
         "installedDigest": facts.installed_digest,
         "packagesDigest": hex(&facts.packages_digest),

@@ -258,6 +258,7 @@ async fn write_and_answer(
     let takes_over = has_facts && node_tx.node.protocol == AgentProtocol::Eim;
     if let Some(reported_facts) = input.facts {
         let (node, now) = (&mut node_tx.node, node_tx.now);
+        let serial = facts::reported_serial(&node.facts);
         let mut parsed = reported_facts.map_err(status::from_invalid)?;
         let versions = std::mem::take(&mut parsed.versions);
         facts::apply(node, parsed, now);
@@ -269,6 +270,7 @@ async fn write_and_answer(
         let recorded = package_versions::record_seen(&node_tx.tx, reporter, &versions, now).await;
         let recorded = recorded.map_err(status::from_store_error)?;
         node_tx.charge(LimitedAmount::Versions, recorded).await?;
+        facts::record_names(&node_tx, serial).await.map_err(status::from_store_error)?;
         facts::check_booted_image(&mut node_tx).await.map_err(status::from_store_error)?;
     } else {
         let decision = node_tx.input.decide(node_tx.now);
