@@ -27,6 +27,19 @@ pub struct Order {
     pub by: String,
 }
 
+impl Order {
+    /// The order, if it replaces another one: a repeated order to update now does not shorten the window of the one before.
+    #[must_use]
+    pub fn replacing(self, previous: Option<&Self>) -> Self {
+        let is_repeated =
+            |previous: &&Self| self.kind == OrderKind::Now && previous.kind == self.kind;
+        let until = previous
+            .filter(is_repeated)
+            .map_or(self.until, |previous| self.until.max(previous.until));
+        Self { until, ..self }
+    }
+}
+
 /// Parses the reason of a pause or an order.
 ///
 /// # Errors
@@ -43,7 +56,29 @@ pub fn parse_reason(text: &str) -> Result<String, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use chrono::TimeDelta;
+
     use super::*;
+
+    #[test]
+    fn a_repeated_order_does_not_shorten_the_window() {
+        let order = |kind, from, to| Order {
+            kind,
+            at: Time::UNIX_EPOCH + TimeDelta::hours(from),
+            until: Time::UNIX_EPOCH + TimeDelta::hours(to),
+            reason: String::new(),
+            by: "ada".to_owned(),
+        };
+        let (long, short) = (order(OrderKind::Now, 0, 5), order(OrderKind::Now, 1, 2));
+        let repeated = short.clone().replacing(Some(&long));
+        assert_eq!((repeated.at, repeated.until), (short.at, long.until));
+        let later = order(OrderKind::Now, 4, 6);
+        assert_eq!(later.clone().replacing(Some(&long)), later, "it extends the window");
+        assert_eq!(short.clone().replacing(None), short);
+        let cancelled = order(OrderKind::Cancel, 0, 5);
+        assert_eq!(short.clone().replacing(Some(&cancelled)), short);
+        assert_eq!(cancelled.clone().replacing(Some(&long)), cancelled);
+    }
 
     #[test]
     fn a_reason_is_what_people_write() {

@@ -230,7 +230,9 @@ fn reason_data(reason: &Reason) -> Map<String, Value> {
         }
         Reason::AgentLacks { module } => json!({ "module": module }),
         Reason::WindowClosed { opens } => json!({ "opens": instant(opens) }),
-        Reason::WindowOpen { until } => json!({ "until": instant(until) }),
+        Reason::WindowOpen { until, is_ordered } => {
+            json!({ "until": instant(until), "ordered": is_ordered })
+        }
         Reason::RunOpen { run, state } => json!({ "run": run, "state": state }),
         Reason::NoImage { profile } => json!({ "profile": profile }),
         Reason::RunsAlready { image_id } | Reason::Quarantined { image_id } => {

@@ -38,7 +38,8 @@ pub async fn get_order(call: Call, Path(path): Path<Item>) -> Answer<OrderResour
 /// `now` opens a window for this instance, for `seconds` from now; pauses, limits and the policy
 /// still apply, and a failed image is tried once more. `cancel` skips the windows that are open and
 /// stops a run that has changed nothing yet; later windows stay. The new order replaces the
-/// previous one, so a repeated `now` extends the window.
+/// previous one. A repeated `now` extends the window and never shortens it: `until` has the later
+/// end of both. To close the window earlier, cancel or delete the order first.
 ///
 /// The server refuses `seconds` of 0 or more than 86,400, and a reason that has more than 500 bytes
 /// or several lines (`invalid-argument`).
@@ -55,6 +56,9 @@ pub async fn put_order(
     let (tx, by) = call.write_as_caller().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let order = parse_order(&body, by, call.now())?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let order = order.replacing(orders::find(&tx, id).await?.as_ref());
     if orders::set(&tx, &[id], &order).await?.is_empty() {
         return Err(StoreError::NotFound { what: RESOURCE_KIND }.into());
     }

@@ -26,7 +26,8 @@ pub enum UpdateCommand {
     Now {
         #[command(flatten)]
         order: Order,
-        /// How long the nodes may start the update, at most 24h.
+        /// How long the nodes may start the update, at most 24h. A window that an earlier order opened is not
+        /// shortened.
         #[arg(long = "for", value_parser = parse_order_length, default_value = "1h", value_name = "DURATION")]
         length: Duration,
     },

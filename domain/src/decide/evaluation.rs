@@ -84,7 +84,7 @@ impl<'a> Evaluation<'a> {
         match (open, coming) {
             (Some(window), _) => {
                 let deadline = window.end;
-                let reason = Reason::WindowOpen { until: deadline };
+                let reason = Reason::window_open(&window);
                 Decision::new(Act::Apply { target, deadline }, reason, next.min())
             }
             (None, opens) => {
@@ -174,7 +174,7 @@ impl<'a> Evaluation<'a> {
         match self.hold_reason() {
             None => {
                 let deadline = window.end;
-                let reason = Reason::WindowOpen { until: deadline };
+                let reason = Reason::window_open(&window);
                 Decision::new(Act::Apply { target, deadline }, reason, change)
             }
             // While a node waits for a slot it may already download.

@@ -7,6 +7,7 @@ use crate::assignment::{Level, Scope};
 use crate::condition::ConditionKind;
 use crate::id::{PolicyId, RunId};
 use crate::pause::PauseScope;
+use crate::window::{Opener, Window};
 
 /// Reason of a decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +89,8 @@ pub enum Reason {
     WindowOpen {
         /// When it closes.
         until: Time,
+        /// Whether an order of a user opened it.
+        is_ordered: bool,
     },
     RunOpen {
         run: RunId,
@@ -114,6 +117,12 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// The reason of a start in an open window.
+    pub(super) const fn window_open(window: &Window) -> Self {
+        let is_ordered = matches!(window.opener, Opener::Order);
+        Self::WindowOpen { until: window.end, is_ordered }
+    }
+
     /// When the reason ends by time alone, for reasons that hold back a start.
     pub(super) const fn ends_at(&self) -> Option<Time> {
         match self {
@@ -220,8 +229,11 @@ impl fmt::Display for Reason {
             Self::WindowClosed { opens } => {
                 write!(f, "the next window opens at {}", format_instant(*opens))
             }
-            Self::WindowOpen { until } => {
+            Self::WindowOpen { until, is_ordered: false } => {
                 write!(f, "a window is open until {}", format_instant(*until))
+            }
+            Self::WindowOpen { until, is_ordered: true } => {
+                write!(f, "an order opened a window until {}", format_instant(*until))
             }
             Self::RunOpen { run, state } => write!(f, "{run} is {state}"),
             Self::Withdrawn { run } => write!(f, "the update of {run} is no longer desired"),

@@ -151,6 +151,20 @@ fn a_day_of_a_node() {
 }
 
 #[test]
+fn the_reason_names_the_order_that_opened_the_window() {
+    let reason = |order, windows: &[Window]| {
+        let intent = UpdateIntent { order, ..intent(vec![packages()], windows, NOON) };
+        decide(&node(), &intent, None, NOON).reason.to_string()
+    };
+    let ordered = Some(order(OrderKind::Now, 0, 1));
+    let text = "an order opened a window until 2027-01-15T09:00:00Z";
+    assert_eq!(reason(ordered.clone(), &[]), text);
+    let longer = "a window is open until 2027-01-15T10:00:00Z";
+    assert_eq!(reason(ordered, &[window(0, 2)]), longer, "the window of the schedule ends later");
+    assert_eq!(reason(None, &[window(0, 2)]), longer);
+}
+
+#[test]
 fn without_a_policy_nothing_is_done() {
     let intent = intent(vec![], &[window(0, 2)], NOON);
     let decision = decide(&node(), &intent, None, NOON);

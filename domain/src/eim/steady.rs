@@ -136,7 +136,7 @@ pub fn start_obstacle(
         );
     }
     match reason {
-        Reason::WindowOpen { until } if *until < now + MIN_REMAINING_WINDOW => {
+        Reason::WindowOpen { until, .. } if *until < now + MIN_REMAINING_WINDOW => {
             Some("EIM's agent does not start: less than 10 minutes of the window are left")
         }
         _ => None,

@@ -233,6 +233,13 @@ async fn a_decision_shows_pauses_orders_and_offline_grants() {
 
     check_pauses(&server, &resources).await;
 
+    let shorter = json!({"kind": "now", "seconds": 60, "reason": "again"});
+    let repeated = server.put(&order, shorter).await;
+    assert_eq!(
+        (&repeated["until"], &repeated["reason"]),
+        (&created_order["until"], &json!("again"))
+    );
+
     let cancel = json!({"kind": "cancel", "reason": "not now"});
     server.put(&order, cancel).await;
     let cancelled = server.get_decision(&resources).await;
