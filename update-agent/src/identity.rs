@@ -72,6 +72,22 @@ impl MachineMarks {
         }
     }
 
+    /// The marks of a machine that enrols. Creates a machine ID if nothing else marks the machine: an enrolment with a
+    /// given UUID needs none, and a copy of the disk could not be told from the original.
+    pub fn establish(paths: &AgentPaths) -> Self {
+        let marks = Self::detect(paths);
+        if marks != Self::default() {
+            return marks;
+        }
+        match ensure_machine_id(paths) {
+            Ok(id) => Self { machine_id: Some(uuid_from_machine_id(&id)), ..marks },
+            Err(error) => {
+                tracing::warn!(%error, "the root has no machine ID: a copy of this machine cannot be recognized");
+                marks
+            }
+        }
+    }
+
     /// Whether these marks certainly belong to another machine. If both have a firmware UUID, these
     /// decide; if neither has one, the machine IDs decide. A missing mark decides nothing.
     pub fn identifies_other_machine(&self, other: &Self) -> bool {
@@ -228,6 +244,21 @@ mod tests {
         assert!(!root.path().join("etc/machine-id").exists());
         let identity = Identity::detect(&paths, None).unwrap();
         assert_eq!(MachineMarks::detect(&paths).machine_id, Some(identity.uuid));
+    }
+
+    #[test]
+    fn a_machine_without_marks_gets_a_machine_id_when_it_enrols() {
+        let (root, paths) = test_root();
+        Identity::detect(&paths, Some(Uuid::from_u128(5))).unwrap();
+        let marks = MachineMarks::establish(&paths);
+        assert!(marks.machine_id.is_some());
+        assert_eq!(MachineMarks::detect(&paths), marks);
+        assert_eq!(MachineMarks::establish(&paths), marks, "an existing machine ID stays");
+        // A root that cannot be written enrols all the same.
+        let file = root.path().join("etc");
+        fs::remove_dir_all(&file).unwrap();
+        fs::write(&file, "").unwrap();
+        assert_eq!(MachineMarks::establish(&paths), MachineMarks::default());
     }
 
     #[test]

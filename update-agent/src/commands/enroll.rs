@@ -168,7 +168,7 @@ async fn enroll_machine(
         instance_id: enrolled.instance_id.clone(),
         project: enrolled.project.clone(),
         credential_expires: enrolled.credential_expires,
-        machine: Some(MachineMarks::detect(paths)),
+        machine: Some(MachineMarks::establish(paths)),
     };
     store_enrolment(paths, &node, ca, &certificates, &enrolled)?;
     Ok(enrolled)
