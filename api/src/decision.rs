@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::order::OrderResource;
 use crate::pause::PauseResource;
-use crate::update_run::{OsUpdateRun, RunTarget};
+use crate::update_run::{OsUpdateRun, RunPackage, RunTarget};
 
 /// What a node should do now, why, and until when the decision is valid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -50,6 +50,10 @@ pub struct Decision {
     pub run: Option<Box<OsUpdateRun>>,
     /// Updates that are available to the node, from its last report.
     pub available_updates: Vec<AvailableUpdate>,
+    /// Plan of the last run, while the node would plan the same again: the run has changed nothing,
+    /// and the target, the installed packages and the available updates are still the same. Else
+    /// empty; the plan of the open run is in `run`.
+    pub last_plan: Vec<RunPackage>,
     /// Time of the last contact if the node is silent for too long; else null.
     pub silent_since: Option<DateTime<Utc>>,
     /// Why the node itself delays a prepared update, or the end of one that has begun, for example

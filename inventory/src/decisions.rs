@@ -1,5 +1,7 @@
 //! `compute/instances/{id}/decision`: what a node should do now, and why.
 
+mod last_plan;
+
 use std::collections::{BTreeSet, HashSet};
 
 use chrono::{SecondsFormat, TimeDelta};
@@ -79,11 +81,13 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     let reported = parse_available_updates(&instance.summary.os_update_available, rules);
     let min_age_days = rules.map_or(0, |rules| rules.min_age_days);
     let available_updates = mark_too_young(&tx, id, reported, (min_age_days, now)).await?;
+    let last_plan = last_plan::load_last_plan(&tx, &node, &input, &available_updates).await?;
     Ok(Json(Decision {
         instance_id: id.to_string(),
         host_id: host.id.to_string(),
         run: run.map(Box::new),
         available_updates,
+        last_plan,
         silent_since,
         waiting: node.waiting.clone(),
         owner_limits: limits.unwrap_or_default().to_owned(),

@@ -20,6 +20,7 @@ use crate::shape::{Answer, InProject, Item};
 use crate::shape::{instances as instance, policies as policy};
 
 use shape::PackageActions;
+pub use shape::plan_packages;
 
 const RESOURCE_KIND: &str = "os_update_run_resource";
 

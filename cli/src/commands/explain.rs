@@ -94,11 +94,11 @@ fn add_no_changes(page: &mut DetailPage, instance: &InstanceResource, decision: 
 
 const PLANNED_HEADER: &[&str] = &["PACKAGE", "ARCHITECTURE", "ACTION", "INSTALLED", "TARGET"];
 
-/// The plan of the open run, with all packages that change; empty before the node has planned it. The
-/// plan of an ended run says nothing about the next one.
+/// The plan of the open run, with all packages that change; without one, the plan of the last run
+/// while nothing has changed since. Empty before the node has planned.
 fn planned_changes(decision: &Decision) -> Vec<Vec<Cell>> {
     let run = decision.run.as_ref().filter(|run| !run.has_ended());
-    let packages = run.into_iter().flat_map(|run| &run.packages);
+    let packages = run.map_or(&decision.last_plan, |run| &run.packages).iter();
     let row = |one: &RunPackage| {
         cells![&one.name, &one.architecture, &one.action, &one.before, &one.version]
     };

@@ -131,6 +131,14 @@ async fn an_explanation_shows_what_is_known_before_and_after_the_node_plans() {
     let unknown = "demo-service  -             unknown    not known before the node plans it\n";
     assert!(text.contains(unknown) && !text.contains("none reported"), "{text}");
 
+    let mut missed = decision.clone();
+    missed["lastPlan"] = json!([
+        {"name": "demo-service", "architecture": "amd64", "action": "install", "version": "1.0", "status": "planned"},
+    ]);
+    let text = cli_with_decision(missed).await.run("evenkeel explain inst-00000001").await;
+    let planned = "demo-service  amd64         install  -          1.0\n";
+    assert!(text.contains(planned) && !text.contains("May concern"), "{text}");
+
     decision["run"] = json!({"resourceId": "osupdaterun-00000001", "state": "staged", "packages": [
         {"name": "demo-service", "architecture": "amd64", "action": "install", "version": "1.0", "status": "planned"},
         {"name": "demo-lib", "architecture": "amd64", "action": "upgrade", "version": "2", "before": "1", "status": "planned"},

@@ -136,6 +136,12 @@ fn image_resource(change: &ImageChange) -> RunImage {
     }
 }
 
+/// REST form of planned packages.
+pub fn plan_packages(changes: &[PackageChange]) -> Vec<RunPackage> {
+    let mut actions = PackageActions::default();
+    changes.iter().map(|change| package_resource(change, &mut actions)).collect()
+}
+
 fn package_resource<'a>(change: &'a PackageChange, actions: &mut PackageActions<'a>) -> RunPackage {
     let result = change.observed.as_ref();
     let status = match result {

@@ -2,12 +2,15 @@
 
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::decide::Target;
 use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::run::{
-    AttemptId, Failure, FailureKind, Origin, RunEvent, RunEventRecord, RunTimeouts,
+    AttemptId, CancelCause, Failure, FailureKind, Origin, RunEvent, RunEventRecord, RunTimeouts,
 };
 use evenkeel_kit::Clock;
+use evenkeel_store::nodes::NodeState;
 use evenkeel_store::runs::{self, RunOpening, Subject};
+use evenkeel_store::{contents, policies};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -133,6 +136,76 @@ async fn a_stopped_assignment_continues_when_it_is_resumed_with_a_reason() {
     server
         .expect_problem(&missing, Some(json!({})), 404, json!({"message": "assignment not found"}))
         .await;
+}
+
+impl TestServer {
+    /// Lets a run for the policy of the instance plan an upgrade of curl and end before it begins.
+    async fn cancel_planned_run(&self, resources: &ResourceIds) {
+        let tx = self.store.tenant(self.ours).await.expect("a transaction");
+        let policy = resources.policy.parse().expect("an id");
+        let policy = policies::find(&tx, policy).await.expect("a policy");
+        let mut planned = RunEventRecord::from_event(RunEvent::Downloading);
+        planned.evidence.plan = Some(vec![PackageChange {
+            name: "curl".into(),
+            architecture: "amd64".into(),
+            before: Some("8.4".into()),
+            desired: Some("8.5".into()),
+            ..PackageChange::default()
+        }]);
+        let mut new = new_attempt(resources);
+        if let Subject::New(opening) = &mut new {
+            let target = Some(Target::for_packages(&policy));
+            opening.origin = Origin { target, policy: Some(policy), order: None };
+        }
+        let (now, timeouts) = (self.clock.now(), RunTimeouts::default());
+        let run = runs::advance(&tx, new, &planned, &timeouts, now).await.expect("it opens");
+        let missed = RunEvent::Cancelled(CancelCause::WindowMissed);
+        let missed = RunEventRecord::from_event(missed);
+        let ended = runs::advance(&tx, Subject::Run(run.id), &missed, &timeouts, now).await;
+        tx.commit().await.expect("committed");
+        let ended = ended.expect("it ends");
+        self.edit_node(&resources.host, |node| node.reflect(&ended, now)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_decision_shows_the_plan_of_the_last_run_while_nothing_has_changed() {
+    let (server, resources) = TestServer::with_resources().await;
+    server.mark_node_connected(&resources).await;
+    let (before, after) = ([7; 32], [8; 32]);
+    let tx = server.store.tenant(server.ours).await.expect("a transaction");
+    for digest in [&before, &after] {
+        let stored = contents::insert_if_missing(&tx, digest, "[]", server.clock.now()).await;
+        stored.expect("stored");
+    }
+    tx.commit().await.expect("committed");
+    let report = async |packages: [u8; 32], available: &str| {
+        let update = json!([{
+            "name": "curl", "architecture": "amd64", "installed_version": "8.4", "available_version": available,
+        }]);
+        let change = |node: &mut NodeState| {
+            node.packages_digest = Some(packages);
+            node.os_update_available = update.to_string();
+        };
+        server.edit_node(&resources.host, change).await;
+    };
+    let planned = async || {
+        let path = format!("compute/instances/{}/decision", resources.instance);
+        let decision = server.get(&path).await;
+        decision["lastPlan"][0]["version"].clone()
+    };
+    report(before, "8.5").await;
+    assert_eq!(planned().await, Value::Null, "there was no run");
+    server.cancel_planned_run(&resources).await;
+    assert_eq!(planned().await, "8.5");
+    report(before, "8.6").await;
+    assert_eq!(planned().await, Value::Null, "there is a newer version");
+    report(after, "8.5").await;
+    assert_eq!(planned().await, Value::Null, "other packages are installed");
+    report(before, "8.5").await;
+    assert_eq!(planned().await, "8.5");
+    server.delete(&format!("assignments/{}", resources.instance)).await;
+    assert_eq!(planned().await, Value::Null, "no policy applies");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use sea_orm::sea_query::Expr;
 use sea_orm::{ColumnTrait, Iterable, QueryFilter, QueryOrder, QuerySelect, Select};
 
 use super::convert;
+use crate::contents::ContentDigest;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::{self, KeyedEntity};
 use crate::rows::run_event;
@@ -18,6 +19,21 @@ use crate::tx::Tx;
 /// It does not exist in the project.
 pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
+}
+
+/// The run with this id, if its node had this list of installed packages when it was opened.
+pub async fn find_opened_with(
+    tx: &Tx,
+    id: RunId,
+    packages: &ContentDigest,
+) -> Result<Option<UpdateRun>, StoreError> {
+    let row = tx
+        .scope::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()))
+        .filter(Column::PackagesDigest.eq(packages.to_vec()))
+        .one(tx.conn())
+        .await?;
+    row.map(UpdateRun::try_from).transpose()
 }
 
 /// Selects runs without their planned packages, which may be megabytes long: most calls of a node do
