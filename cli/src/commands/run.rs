@@ -157,9 +157,10 @@ fn package_row(package: &RunPackage) -> Vec<Cell> {
         _ => Tone::Plain,
     };
     // A removal has no version that could be a security update.
-    let security = match package.action.as_str() {
-        "remove" => Cell::from(""),
-        _ => is_security_cell(package.security),
+    let security = if package.action == "remove" {
+        Cell::from("")
+    } else {
+        is_security_cell(package.security)
     };
     cells![
         &package.name,
