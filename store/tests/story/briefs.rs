@@ -32,6 +32,7 @@ fn set_reported_values(node: &mut NodeState, n: u32) {
         _ => AgentProtocol::Own { modules: vec!["packages".into(), format!("module {n}")] },
     };
     node.facts_digest = vec![n.to_le_bytes()[0]; 32];
+    node.facts_summary.version = i16::from(has(1));
     node.facts = match n % 4 {
         0 => json!({}),
         1 => json!({"packagesDigest": ""}),
