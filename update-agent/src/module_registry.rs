@@ -61,7 +61,8 @@ impl fmt::Debug for ModuleRegistry<'_> {
 impl<'a> ModuleRegistry<'a> {
     /// Uses the programs of the managed root and the clock of the machine.
     pub fn new(config: &'a Config, paths: &'a AgentPaths) -> Self {
-        let runner = Arc::new(HostRunner::new(paths.root()));
+        let runner = HostRunner::new(paths.root()).with_change_record(paths.change_record());
+        let runner = Arc::new(runner);
         Self::with_runner(config, paths, runner, Arc::new(SystemClock))
     }
 

@@ -74,6 +74,11 @@ impl AgentPaths {
         self.state.join(JOURNAL_FILE)
     }
 
+    /// The running change of packages.
+    pub fn change_record(&self) -> PathBuf {
+        self.state.join("change.json")
+    }
+
     /// The offline grant.
     pub fn grant(&self) -> PathBuf {
         self.state.join("grant.json")

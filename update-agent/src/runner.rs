@@ -3,6 +3,8 @@
 //! Output goes to memory files instead of pipes: a program that outlives the agent, such as apt
 //! during its work, is not stopped by a closed pipe. The agent limits their size while it waits.
 
+mod change_record;
+mod command;
 mod output;
 mod session;
 
@@ -14,12 +16,23 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 
+use self::change_record::{ChangeRecord, ChangeRecordFile};
 use self::output::OutputFiles;
+
+pub use self::command::{Command, DeadlineAction};
 
 /// Interval between two checks of the size of a program's output.
 const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Interval between two checks whether a change of an earlier process of the agent has ended.
+const LEFT_OVER_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Starts a recorded change when the agent has written the record. If the agent is killed before
+/// that, the script ends without a change.
+const START_AFTER_RECORD: &str = r#"read -r recorded && exec "$@" < /dev/null"#;
 
 /// How long a change may take to end after its scripts were killed.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
@@ -37,99 +50,6 @@ const BASE_ENVIRONMENT: [(&str, &str); 7] = [
     // and wait for it, while the agent waits for apt.
     ("NEEDRESTART_SUSPEND", "1"),
 ];
-
-/// What happens to a program that has not ended by its deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeadlineAction {
-    /// The program is killed with its process group.
-    Kill,
-    /// The scripts of packages are killed, so that apt and dpkg can end in an orderly way: killing
-    /// them would leave packages half installed. If they do not end in a minute, they are killed.
-    EndScripts,
-    /// The program continues, because killing it at any time could damage the system.
-    KeepRunning,
-}
-
-impl fmt::Display for DeadlineAction {
-    /// What happened to the program, as the end of a sentence.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kill | Self::EndScripts => "was killed",
-            Self::KeepRunning => "is still running",
-        })
-    }
-}
-
-/// A program to run, and how to run it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
-    /// Name or path, as seen from inside the managed root.
-    pub program: String,
-    /// Arguments, not interpreted by a shell.
-    pub arguments: Vec<String>,
-    /// Environment variables in addition to the base environment.
-    pub variables: Vec<(String, String)>,
-    /// Time limit.
-    pub deadline: Duration,
-    /// What happens after the time limit.
-    pub at_deadline: DeadlineAction,
-    /// Whether standard error is merged into standard output, as on a terminal.
-    pub merged: bool,
-}
-
-impl Command {
-    /// Creates a command without arguments that is killed at its deadline.
-    pub fn new(program: impl Into<String>, deadline: Duration) -> Self {
-        Self {
-            program: program.into(),
-            arguments: Vec::new(),
-            variables: Vec::new(),
-            deadline,
-            at_deadline: DeadlineAction::Kill,
-            merged: false,
-        }
-    }
-
-    /// Adds arguments.
-    #[must_use]
-    pub fn with_arguments<S: Into<String>>(
-        mut self,
-        arguments: impl IntoIterator<Item = S>,
-    ) -> Self {
-        self.arguments.extend(arguments.into_iter().map(Into::into));
-        self
-    }
-
-    /// Sets an environment variable.
-    #[must_use]
-    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
-        self.variables.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Marks a command that changes the system: its outputs are merged in order, only the end of a
-    /// long output is retained, it is not killed while it may still end by itself, and it has no
-    /// terminal that a script could wait for.
-    #[must_use]
-    pub fn for_change(mut self) -> Self {
-        self.merged = true;
-        self.at_deadline = DeadlineAction::EndScripts;
-        self
-    }
-
-    /// Marks a command that changes the system and is never killed.
-    #[must_use]
-    pub fn for_uninterruptible_change(self) -> Self {
-        Self { at_deadline: DeadlineAction::KeepRunning, ..self.for_change() }
-    }
-}
-
-impl fmt::Display for Command {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.program)?;
-        self.arguments.iter().try_for_each(|argument| write!(f, " {argument}"))
-    }
-}
 
 /// Result of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,6 +123,17 @@ pub trait Runner: Send + Sync {
     /// Runs a program to its end. A non-zero exit status is a result, not an error.
     async fn run(&self, command: &Command) -> Result<Output, RunError>;
 
+    /// Waits for the end of a change that an earlier process of the agent has started, and ends it
+    /// at its deadline. Fails if the last change did not end by its deadline, until another change
+    /// is started or [`Runner::forget_ended_change`] is called. The default implementation knows no
+    /// earlier process.
+    async fn end_left_over_change(&self) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    /// Forgets that a change did not end by its deadline.
+    fn forget_ended_change(&self) {}
+
     /// Starts a program that runs in the background until its input is closed: when it is dropped
     /// or ended, or when the agent is killed. Its output is discarded, and its deadline is ignored.
     /// The default implementation returns an error.
@@ -225,20 +156,38 @@ pub trait HeldProgram: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct HostRunner {
     root: PathBuf,
+    record_file: Option<ChangeRecordFile>,
 }
 
 impl HostRunner {
     /// Creates a runner for the root; `chroot` is used for other roots than `/`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_owned(), record_file: None }
+    }
+
+    /// Records each running change that has a deadline in the file, so that the next process of the
+    /// agent can end it.
+    #[must_use]
+    pub fn with_change_record(self, file: PathBuf) -> Self {
+        Self { record_file: Some(ChangeRecordFile::new(file)), ..self }
+    }
+
+    /// The file for the record of a command; `None` if the command is not recorded.
+    fn record_file_for(&self, command: &Command) -> Option<&ChangeRecordFile> {
+        let is_recorded = command.at_deadline == DeadlineAction::EndScripts;
+        self.record_file.as_ref().filter(|_| is_recorded)
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the only place that starts programs")]
     fn process(&self, command: &Command) -> tokio::process::Command {
         let has_own_session = command.at_deadline != DeadlineAction::Kill;
+        let is_recorded = self.record_file_for(command).is_some();
         let mut words: Vec<&OsStr> = Vec::new();
         if has_own_session {
             words.push(OsStr::new("setsid"));
+        }
+        if is_recorded {
+            words.extend(["sh", "-c", START_AFTER_RECORD, "sh"].map(OsStr::new));
         }
         if self.root != Path::new("/") {
             words.extend([OsStr::new("chroot"), self.root.as_os_str()]);
@@ -255,8 +204,56 @@ impl HostRunner {
             .envs(BASE_ENVIRONMENT)
             .envs(command.variables.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
-            .stdin(Stdio::null());
+            .stdin(if is_recorded { Stdio::piped() } else { Stdio::null() });
         process
+    }
+
+    /// Records a change whose process waits for that, and lets it begin.
+    async fn begin_recorded(&self, child: &mut Child, command: &Command) -> io::Result<()> {
+        let Some(file) = self.record_file_for(command) else { return Ok(()) };
+        // When this is dropped, the process begins, or ends without a change.
+        let mut start = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let leader = process_id(child).ok_or(io::ErrorKind::NotFound)?;
+        file.store(&ChangeRecord::new(command, leader)?).map_err(io::Error::other)?;
+        start.write_all(b"\n").await
+    }
+
+    /// Waits for the end of a program; `None` if it has not ended by its deadline.
+    async fn wait_until_deadline(
+        &self,
+        child: &mut Child,
+        files: &mut OutputFiles,
+        command: &Command,
+    ) -> io::Result<Option<ExitStatus>> {
+        let leader = process_id(child);
+        let mut group = ProcessGroup::new(child, command.at_deadline);
+        let record_file = self.record_file_for(command);
+        let mut end = Box::pin(wait_for_end(child, files));
+        if let Ok(ended) = tokio::time::timeout(command.deadline, &mut end).await {
+            // If the output is too long, the group is killed when it is dropped.
+            let status = ended?;
+            group.release();
+            if let Some(file) = record_file {
+                file.remove();
+            }
+            return Ok(Some(status));
+        }
+        match (command.at_deadline, leader) {
+            (DeadlineAction::Kill, _) => {
+                drop(end);
+                group.kill();
+                child.wait().await?;
+            }
+            (DeadlineAction::EndScripts, Some(leader)) => {
+                if let Some(file) = record_file {
+                    file.mark_overdue();
+                }
+                end_change(leader, &mut end).await?;
+            }
+            (DeadlineAction::EndScripts, None) | (DeadlineAction::KeepRunning, _) => {}
+        }
+        group.release();
+        Ok(None)
     }
 }
 
@@ -271,20 +268,14 @@ impl Runner for HostRunner {
         let mut process = self.process(command);
         files.attach_to(&mut process).map_err(start)?;
         let mut child = process.spawn().map_err(start)?;
-        let mut group = ProcessGroup::new(&child, command.at_deadline);
-        let wait = wait_for_end(&mut child, &mut files);
-        let Ok(ended) = tokio::time::timeout(command.deadline, wait).await else {
-            match command.at_deadline {
-                DeadlineAction::Kill => {
-                    group.kill();
-                    child.wait().await.map_err(lost)?;
-                }
-                DeadlineAction::EndScripts => {
-                    end_change(&mut child, &mut files).await.map_err(lost)?;
-                }
-                DeadlineAction::KeepRunning => {}
-            }
-            group.release();
+        if let Err(error) = self.begin_recorded(&mut child, command).await {
+            // The process ends without a change, and its status does not matter.
+            child.wait().await.ok();
+            return Err(start(error));
+        }
+        let ended =
+            self.wait_until_deadline(&mut child, &mut files, command).await.map_err(lost)?;
+        let Some(status) = ended else {
             return Err(RunError::Deadline {
                 program: program(),
                 after: command.deadline,
@@ -292,14 +283,49 @@ impl Runner for HostRunner {
                 output: files.read_stdout().map_err(lost)?,
             });
         };
-        // If the output is too long, the group is killed when it is dropped.
-        let status = ended.map_err(lost)?.code();
-        group.release();
         Ok(Output {
-            status,
+            status: status.code(),
             stdout: files.read_stdout().map_err(lost)?,
             stderr: files.read_stderr().map_err(lost)?,
         })
+    }
+
+    async fn end_left_over_change(&self) -> Result<(), RunError> {
+        let Some(file) = &self.record_file else { return Ok(()) };
+        let Some(record) = file.load() else { return Ok(()) };
+        let mut output = String::new();
+        let mut is_overdue = record.is_overdue;
+        if let Some(leader) = record.running_leader() {
+            tracing::warn!(program = record.program, "waiting for a change of an earlier agent");
+            let mut files = OutputFiles::open_of_change(leader).ok();
+            let mut end = Box::pin(wait_for_left_over(&record, files.as_mut()));
+            if tokio::time::timeout(record.time_left(), &mut end).await.is_err() {
+                tracing::warn!(program = record.program, "the change did not end; ending it");
+                file.mark_overdue();
+                is_overdue = true;
+                end_change(leader, &mut end).await;
+            }
+            drop(end);
+            output = files.and_then(|files| files.read_stdout().ok()).unwrap_or_default();
+        }
+        if is_overdue {
+            return Err(RunError::Deadline {
+                program: record.program,
+                after: record.time_limit,
+                action: DeadlineAction::EndScripts,
+                output,
+            });
+        }
+        file.remove();
+        Ok(())
+    }
+
+    fn forget_ended_change(&self) {
+        if let Some(file) = &self.record_file
+            && file.load().is_some_and(|record| record.running_leader().is_none())
+        {
+            file.remove();
+        }
     }
 
     fn start_held(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
@@ -324,17 +350,28 @@ async fn wait_for_end(child: &mut Child, files: &mut OutputFiles) -> io::Result<
     }
 }
 
-/// Ends a change after its deadline: first its scripts, then all of it.
-async fn end_change(child: &mut Child, files: &mut OutputFiles) -> io::Result<()> {
-    let Some(leader) = process_id(child) else {
-        return Ok(());
-    };
-    session::kill_scripts(leader);
-    if tokio::time::timeout(END_TIMEOUT, wait_for_end(child, files)).await.is_err() {
-        session::kill_session(leader);
-        child.wait().await?;
+/// Waits for the end of a change that another process of the agent has started, and limits the size
+/// of its output.
+async fn wait_for_left_over(record: &ChangeRecord, mut files: Option<&mut OutputFiles>) {
+    while record.running_leader().is_some() {
+        if let Some(files) = files.as_deref_mut()
+            && let Err(error) = files.limit()
+        {
+            tracing::debug!(%error, "cannot limit the output of the change");
+        }
+        tokio::time::sleep(LEFT_OVER_CHECK_INTERVAL).await;
     }
-    Ok(())
+}
+
+/// Ends a change after its deadline: first its scripts, then all of it. `end` completes when the
+/// change has ended.
+async fn end_change<F: Future + Unpin>(leader: Pid, end: &mut F) -> F::Output {
+    session::kill_scripts(leader);
+    if let Ok(ended) = tokio::time::timeout(END_TIMEOUT, &mut *end).await {
+        return ended;
+    }
+    session::kill_session(leader);
+    end.await
 }
 
 /// The process ID of a child that was not waited for.

@@ -62,7 +62,7 @@ use chrono::{DateTime, Utc};
 use evenkeel_proto::agent as pb;
 
 use self::apt::{AptTransaction, storage_failure, tool_failure};
-use self::dpkg_lock::{DpkgLock, DpkgLockError, LockWaitState};
+use self::dpkg_lock::{DpkgLock, DpkgLockError, WaitState};
 use self::files::Archives;
 use self::refresh::LastRefresh;
 use crate::cli::AgentCommand;
@@ -105,7 +105,7 @@ pub struct PackagesModule {
     /// Download limit of the last planned policy in bytes per second; 0 for none. It also applies to
     /// the lists that are refreshed without an update.
     policy_rate: AtomicU64,
-    lock_wait: LockWaitState,
+    wait_state: WaitState,
     lists_refreshed: LastRefresh,
 }
 
@@ -120,7 +120,7 @@ impl PackagesModule {
             owner,
             services,
             policy_rate: AtomicU64::new(0),
-            lock_wait: LockWaitState::default(),
+            wait_state: WaitState::default(),
             lists_refreshed: LastRefresh::default(),
         }
     }
@@ -143,11 +143,11 @@ impl PackagesModule {
 
     /// Waits for dpkg's lock as long as the settings allow.
     async fn wait_for_dpkg(&self) -> Result<DpkgLock, DpkgLockError> {
-        DpkgLock::acquire(&self.paths, self.tools.timeouts().lock, &self.lock_wait).await
+        DpkgLock::acquire(&self.paths, self.tools.timeouts().lock, &self.wait_state).await
     }
 
     async fn lock_dpkg(&self, wait: Duration) -> Result<DpkgLock, Failure> {
-        let lock = DpkgLock::acquire(&self.paths, wait, &self.lock_wait).await;
+        let lock = DpkgLock::acquire(&self.paths, wait, &self.wait_state).await;
         lock.map_err(|error| match error {
             DpkgLockError::File(error) => storage_failure(error),
             timeout @ DpkgLockError::Timeout { .. } => {
@@ -370,17 +370,21 @@ impl Module for PackagesModule {
     }
 
     fn current_wait(&self) -> Option<String> {
-        self.lock_wait.reason()
+        self.wait_state.reason()
     }
 
     async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {
         let is_locked = match trying {
             TryKind::First => DpkgLock::is_held(&self.paths).map_err(storage_failure)?,
-            TryKind::Again => match self.wait_for_dpkg().await {
-                Ok(_) => false,
-                Err(DpkgLockError::Timeout { .. }) => true,
-                Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
-            },
+            TryKind::Again => {
+                // Whether it ended in time matters when the step is taken again.
+                self.end_left_over_change().await.ok();
+                match self.wait_for_dpkg().await {
+                    Ok(_) => false,
+                    Err(DpkgLockError::Timeout { .. }) => true,
+                    Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
+                }
+            }
         };
         Ok(is_locked.then(|| "another program holds dpkg's lock".to_owned()))
     }
@@ -391,21 +395,11 @@ impl Module for PackagesModule {
         trying: TryKind,
         _start_deadline: Option<DateTime<Utc>>,
     ) -> Result<(), Failure> {
-        match step {
-            PackageStep::Install { automatic, .. } => {
-                let result = self.install(step, trying).await;
-                if result.is_err() {
-                    self.restore_marks(automatic).await;
-                }
-                result
-            }
-            PackageStep::Configure { .. } => self.configure_packages().await,
-            PackageStep::Mark { automatic, manual } => {
-                self.tools.mark_manual(manual).await?;
-                self.tools.mark_automatic(automatic).await
-            }
-            PackageStep::Remove { .. } => self.remove_unused(step, trying).await,
+        let result = self.take_step(step, trying).await;
+        if let (Err(_), PackageStep::Install { automatic, .. }) = (&result, step) {
+            self.restore_marks(automatic).await;
         }
+        result
     }
 
     async fn verify(
@@ -468,6 +462,7 @@ impl Module for PackagesModule {
         &self,
         _keep: DownloadRetention<&PackageSpec>,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
+        self.tools.forget_ended_change();
         ready(self.remove_files())
     }
 

@@ -1,10 +1,11 @@
 //! Memory files for the output of a program, of limited size.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+use rustix::process::Pid;
 
 /// Maximum output of a program in bytes. More is an error, because it cannot be the expected
 /// output.
@@ -39,6 +40,17 @@ impl OutputFiles {
         };
         let err = if merged { None } else { Some(file("stderr")?) };
         Ok(Self { out: file("stdout")?, err, retained: String::new() })
+    }
+
+    /// The output of a running change that another process of the agent has started. Fails if the
+    /// output of the process is no memory file.
+    pub fn open_of_change(process: Pid) -> io::Result<Self> {
+        let path = format!("/proc/{}/fd/1", process.as_raw_pid());
+        if !fs::read_link(&path)?.to_string_lossy().starts_with("/memfd:") {
+            return Err(io::Error::other("the output is no memory file"));
+        }
+        let out = File::options().read(true).append(true).open(&path)?;
+        Ok(Self { out, err: None, retained: String::new() })
     }
 
     pub fn attach_to(&self, process: &mut tokio::process::Command) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! The processes of a program that must be ended.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -64,9 +65,35 @@ fn parse_stat(id: i32, text: &str) -> Option<Process> {
     Some(Process { id, name: name.to_owned(), session })
 }
 
+/// When a process started, in clock ticks since the boot; `None` if it has ended.
+pub fn read_process_start(id: i32) -> Option<u64> {
+    parse_start(&os::read_lossy(&Path::new("/proc").join(id.to_string()).join("stat")).ok()?)
+}
+
+/// Parses the start of a running process, which is the 22nd field.
+fn parse_start(text: &str) -> Option<u64> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    // These processes have ended, and their parents have not asked for their status.
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_start_of_a_process_that_has_not_ended_is_read() {
+        let stat = |state: &str| {
+            format!("12 (a) b) {state} 1 33 34 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0 98765 1 2 3\n")
+        };
+        assert_eq!(parse_start(&stat("S")), Some(98_765));
+        assert_eq!(parse_start(&stat("Z")), None);
+        assert_eq!(parse_start("12 (a) S 1 33"), None);
+    }
 
     #[test]
     fn the_session_of_a_process_is_read() {

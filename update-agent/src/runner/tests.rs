@@ -130,6 +130,108 @@ async fn a_change_continues_when_the_agent_does_not_wait_any_more() {
     }
 }
 
+/// Starts a change that says `begun`, never ends by itself, and says `ended` when its script is
+/// killed. Returns when it has begun and the agent does not wait any more.
+async fn leave_change_over(folder: &Path, deadline: Duration) {
+    let begun = folder.join("begun");
+    let script = format!("echo begun; : > {}; sleep 1000; echo ended", begun.display());
+    let command = Command::new("sh", deadline).with_arguments(["-c", &script]).for_change();
+    let runner = recording_runner(folder);
+    let has_begun = async {
+        while !begun.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        output = runner.run(&command) => panic!("{output:?}"),
+        () = has_begun => {}
+    }
+}
+
+/// Each call is like another process of the agent.
+fn recording_runner(folder: &Path) -> HostRunner {
+    HostRunner::new(Path::new("/")).with_change_record(folder.join("change.json"))
+}
+
+fn change_record(folder: &Path) -> ChangeRecord {
+    ChangeRecordFile::new(folder.join("change.json")).load().expect("a record")
+}
+
+#[tokio::test]
+async fn a_change_of_an_earlier_agent_is_ended_at_its_deadline() {
+    let folder = tempfile::tempdir().unwrap();
+    leave_change_over(folder.path(), Duration::from_secs(2)).await;
+    let begun = std::time::Instant::now();
+    let error = recording_runner(folder.path()).end_left_over_change().await.unwrap_err();
+    assert!(begun.elapsed() < TEST_TIMEOUT, "it waited for the program");
+    assert_eq!(error.to_string(), "sh did not end within 2 s and was killed");
+    let RunError::Deadline { output, .. } = error else { panic!("{error}") };
+    assert!(output.starts_with("begun\n"), "{output}");
+    assert!(output.ends_with("ended\n"), "{output}");
+    assert_eq!(change_record(folder.path()).running_leader(), None);
+
+    // An agent that is killed before it has stored the result learns it again.
+    let runner = recording_runner(folder.path());
+    let error = runner.end_left_over_change().await.unwrap_err();
+    assert_eq!(error.to_string(), "sh did not end within 2 s and was killed");
+    runner.forget_ended_change();
+    runner.end_left_over_change().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_change_of_an_earlier_agent_that_ends_in_time_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    leave_change_over(folder.path(), TEST_TIMEOUT * 100).await;
+    let leader = change_record(folder.path()).running_leader().expect("it is running");
+    let runner = recording_runner(folder.path());
+    runner.forget_ended_change();
+    tokio::select! {
+        biased;
+        ended = runner.end_left_over_change() => panic!("{ended:?}"),
+        () = std::future::ready(()) => {}
+    }
+    session::kill_scripts(leader);
+    tokio::time::timeout(TEST_TIMEOUT, runner.end_left_over_change()).await.unwrap().unwrap();
+    assert!(!folder.path().join("change.json").exists(), "the record is removed");
+}
+
+#[tokio::test]
+async fn a_process_that_got_the_id_of_an_ended_change_is_not_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    leave_change_over(folder.path(), TEST_TIMEOUT * 100).await;
+    let record = change_record(folder.path());
+    let leader = record.running_leader().expect("it is running");
+    let file = ChangeRecordFile::new(folder.path().join("change.json"));
+    let deadline = Duration::ZERO;
+    let process_start = record.process_start + 1;
+    file.store(&ChangeRecord { process_start, deadline, ..record.clone() }).unwrap();
+    recording_runner(folder.path()).end_left_over_change().await.unwrap();
+    assert_eq!(record.running_leader(), Some(leader), "it is still running");
+    session::kill_session(leader);
+}
+
+#[tokio::test]
+async fn a_change_without_a_record_does_not_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = folder.path().join("done");
+    let script = format!(": > {}", done.display());
+    let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]).for_change();
+    let runner = HostRunner::new(Path::new("/")).with_change_record("/proc/nowhere/record".into());
+    let error = runner.run(&command).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot start sh");
+    assert!(!done.exists(), "nothing was changed");
+}
+
+#[tokio::test]
+async fn a_change_that_has_ended_leaves_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("cat; cat {}/change.json", folder.path().display());
+    let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]).for_change();
+    let output = recording_runner(folder.path()).run(&command).await.unwrap();
+    assert!(output.stdout.starts_with("{\"program\":\"sh\""), "{output:?}");
+    assert!(!folder.path().join("change.json").exists());
+}
+
 #[tokio::test]
 async fn a_program_that_prints_without_end_is_killed() {
     let error = run_script("exec yes", TEST_TIMEOUT).await.unwrap_err();

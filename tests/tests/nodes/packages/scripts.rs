@@ -1,9 +1,12 @@
 //! Failing scripts of packages and hooks of apt. The agent finishes what it can, and reports the
 //! command that repairs the rest.
 
+use evenkeel_tests::lab::describe_output;
 use serde_json::{Value, json};
 
-use super::scenario::{Stage, assert_failure, scenarios, write_file};
+use super::scenario::{
+    AGENT_PATH, Stage, assert_failure, scenarios, wait_until_dpkg_is_blocked, write_file,
+};
 
 scenarios![
     a_package_whose_preinst_fails_is_unchanged,
@@ -14,6 +17,7 @@ scenarios![
     a_missing_dependency_is_refused_before_anything_is_changed,
     a_script_that_reads_an_answer_gets_none_and_does_not_wait,
     a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends,
+    a_script_that_never_ends_is_killed_at_its_deadline_by_a_restarted_agent,
     hooks_of_apt_for_people_do_not_fail_an_update,
 ];
 
@@ -129,6 +133,36 @@ fn a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends(stage: &S
 
     // No lock is left, and the reported command works.
     member.node.sh("rm /opt/demo/slow; dpkg --configure demo-slow; apt-get -q -y check");
+    member.assert_packages(&[("demo-slow", "1.1 installed")]);
+}
+
+fn a_script_that_never_ends_is_killed_at_its_deadline_by_a_restarted_agent(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-slow_1.0"]);
+    member.order_packages("demo-slow=1.1");
+    let limit = "EVENKEEL_AGENT_PACKAGES__APPLY_TIMEOUT=10s";
+    let script = format!(
+        "touch /opt/demo/slow; env {limit} {AGENT_PATH} run & echo $! > /run/agent; wait; exec sleep 1000"
+    );
+    let boot = member.node.start(&["sh", "-c", &script]);
+    wait_until_dpkg_is_blocked(&member.node);
+    member.node.succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
+
+    let output = member.node.run_inside(&["env", limit, AGENT_PATH, "run", "--once"]);
+    let text = describe_output(&output);
+    assert!(!output.status.success(), "{text}");
+    let run = member.only_run();
+    assert_eq!(run["state"], "failed", "{run:#}\n{text}");
+    assert_failure(
+        &run,
+        &["apply"],
+        &["did not end within 10 s and was killed", "dpkg --configure demo-slow"],
+    );
+
+    // No lock is left, and the reported command works.
+    let repair = "rm /opt/demo/slow; dpkg --configure demo-slow; apt-get -q -y check";
+    member.node.succeed_inside(&["sh", "-ec", repair]);
+    drop(boot);
     member.assert_packages(&[("demo-slow", "1.1 installed")]);
 }
 

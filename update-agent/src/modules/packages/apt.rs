@@ -321,14 +321,27 @@ impl PackageTools {
         command: &Command,
         kind: FailureKind,
     ) -> Result<Output, Failure> {
-        self.runner.run(command).await.map_err(|error| {
-            let log = match &error {
-                RunError::Deadline { output, .. } => parse::clean_output(output),
-                _ => String::new(),
-            };
-            Failure::with_log(kind, evenkeel_kit::chain(&error).to_string(), &log)
-        })
+        self.runner.run(command).await.map_err(|error| run_failure(kind, &error))
     }
+
+    /// [`Runner::end_left_over_change`].
+    pub(super) async fn end_left_over_change(&self) -> Result<(), Failure> {
+        let ended = self.runner.end_left_over_change().await;
+        ended.map_err(|error| run_failure(FailureKind::Apply, &error))
+    }
+
+    /// [`Runner::forget_ended_change`].
+    pub(super) fn forget_ended_change(&self) {
+        self.runner.forget_ended_change();
+    }
+}
+
+fn run_failure(kind: FailureKind, error: &RunError) -> Failure {
+    let log = match error {
+        RunError::Deadline { output, .. } => parse::clean_output(output),
+        _ => String::new(),
+    };
+    Failure::with_log(kind, evenkeel_kit::chain(error).to_string(), &log)
 }
 
 /// Turns the output of a failed tool into a failure.

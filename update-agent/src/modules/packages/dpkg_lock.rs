@@ -40,32 +40,30 @@ pub enum DpkgLockError {
     File(#[from] FileError),
 }
 
-/// Which lock of another program the module waits for.
+/// What the module waits for.
 #[derive(Debug, Default)]
-pub struct LockWaitState(Mutex<Option<&'static str>>);
+pub struct WaitState(Mutex<Option<String>>);
 
-impl LockWaitState {
+impl WaitState {
     /// Why the module waits, for people; `None` if it does not.
     pub fn reason(&self) -> Option<String> {
-        let lock = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lock.map(|lock| format!("another program is holding {lock}"))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, lock: Option<&'static str>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lock;
+    /// Records a wait that lasts until the returned value is dropped.
+    pub fn record(&self, why: String) -> RecordedWait<'_> {
+        self.set(Some(why));
+        RecordedWait(self)
+    }
+
+    fn set(&self, why: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 }
 
-/// A wait that [`LockWaitState`] contains until this value is dropped.
+/// A wait that [`WaitState`] contains until this value is dropped.
 #[derive(Debug)]
-struct RecordedWait<'a>(&'a LockWaitState);
-
-impl<'a> RecordedWait<'a> {
-    fn new(state: &'a LockWaitState, lock: &'static str) -> Self {
-        state.set(Some(lock));
-        Self(state)
-    }
-}
+pub struct RecordedWait<'a>(&'a WaitState);
 
 impl Drop for RecordedWait<'_> {
     fn drop(&mut self) {
@@ -92,7 +90,7 @@ impl DpkgLock {
     pub async fn acquire(
         paths: &AgentPaths,
         wait: Duration,
-        state: &LockWaitState,
+        state: &WaitState,
     ) -> Result<Self, DpkgLockError> {
         let wait = LockWait { lock: "dpkg's lock", wait, until: Instant::now() + wait, state };
         let front_end = wait.acquire(&paths.inside("/var/lib/dpkg/lock-frontend")).await?;
@@ -106,7 +104,7 @@ impl DpkgLock {
 pub async fn wait_for_lists(
     paths: &AgentPaths,
     wait: Duration,
-    state: &LockWaitState,
+    state: &WaitState,
 ) -> Result<(), DpkgLockError> {
     let path = paths.inside(LISTS_LOCK);
     if !path.parent().is_some_and(Path::is_dir) {
@@ -123,7 +121,7 @@ struct LockWait<'a> {
     lock: &'static str,
     wait: Duration,
     until: Instant,
-    state: &'a LockWaitState,
+    state: &'a WaitState,
 }
 
 impl LockWait<'_> {
@@ -141,7 +139,9 @@ impl LockWait<'_> {
             if Instant::now() >= self.until {
                 return Err(DpkgLockError::Timeout { lock: self.lock, wait: self.wait });
             }
-            recorded.get_or_insert_with(|| RecordedWait::new(self.state, self.lock));
+            recorded.get_or_insert_with(|| {
+                self.state.record(format!("another program is holding {}", self.lock))
+            });
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
@@ -203,7 +203,7 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
         std::fs::create_dir_all(&dpkg).unwrap();
         let paths = AgentPaths::new(root.path(), None);
         let file = dpkg.join("lock").display().to_string();
-        let state = LockWaitState::default();
+        let state = WaitState::default();
         with_holder(root.path(), &file, async {
             let short = DpkgLock::acquire(&paths, Duration::from_millis(300), &state);
             let error = short.await.unwrap_err();
@@ -222,7 +222,7 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
         std::fs::create_dir_all(&dpkg).unwrap();
         let paths = AgentPaths::new(root.path(), None);
         let file = dpkg.join("lock-frontend").display().to_string();
-        let state = LockWaitState::default();
+        let state = WaitState::default();
         DpkgLock::acquire(&paths, Duration::ZERO, &state).await.unwrap();
         assert_eq!(state.reason(), None);
         with_holder(root.path(), &file, async {
@@ -246,7 +246,7 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
     async fn the_lock_of_the_lists_is_waited_for() {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
-        let state = LockWaitState::default();
+        let state = WaitState::default();
         wait_for_lists(&paths, Duration::ZERO, &state).await.unwrap();
         let lists = root.path().join("var/lib/apt/lists");
         std::fs::create_dir_all(&lists).unwrap();

@@ -6,7 +6,42 @@ use crate::model::{Failure, FailureKind};
 use crate::modules::TryKind;
 use crate::runner::Output;
 
+/// Why an agent that was restarted during a change waits.
+const LEFT_OVER_CHANGE: &str =
+    "the change that began before the restart of the agent is still running";
+
 impl PackagesModule {
+    /// Takes a step, or finishes it after an interruption. Fails if the interrupted change did not end by its deadline: it
+    /// would not end the next time either.
+    pub(super) async fn take_step(
+        &self,
+        step: &PackageStep,
+        trying: TryKind,
+    ) -> Result<(), Failure> {
+        let start = apt_log::log_length(&self.paths);
+        if trying == TryKind::Again
+            && let Err(failed) = self.end_left_over_change().await
+        {
+            return Err(self.finish_failure(failed, start).await);
+        }
+        match step {
+            PackageStep::Install { .. } => self.install(step, trying).await,
+            PackageStep::Configure { .. } => self.configure_packages().await,
+            PackageStep::Mark { automatic, manual } => {
+                self.tools.mark_manual(manual).await?;
+                self.tools.mark_automatic(automatic).await
+            }
+            PackageStep::Remove { .. } => self.remove_unused(step, trying).await,
+        }
+    }
+
+    /// Waits for the end of a change that an earlier process of the agent has started, and ends it at its deadline. Fails if
+    /// it did not end by its deadline.
+    pub(super) async fn end_left_over_change(&self) -> Result<(), Failure> {
+        let _wait = self.wait_state.record(LEFT_OVER_CHANGE.to_owned());
+        self.tools.end_left_over_change().await
+    }
+
     /// Takes a step: its parts one after another, or its repair after an interruption, which finishes all parts.
     pub(super) async fn install(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
         if trying == TryKind::Again {
@@ -39,18 +74,24 @@ impl PackagesModule {
 
     /// Installs a step in one transaction. `start` is the length of apt's log before the step.
     pub(super) async fn install_part(&self, step: &PackageStep, start: u64) -> Result<(), Failure> {
-        let mut failed = match self.run_transaction(step).await {
+        let failed = match self.run_transaction(step).await {
             Ok(output) if output.succeeded() => return Ok(()),
             Ok(output) => tool_failure(FailureKind::Apply, "apt-get install", &output),
             // apt was ended at its deadline, perhaps in the middle of many packages.
             Err(failed) => failed,
         };
+        Err(self.finish_failure(failed, start).await)
+    }
+
+    /// Configures what a failed change has left unpacked, and adds the logs to the failure. `start` is the length of apt's
+    /// log before the change.
+    async fn finish_failure(&self, mut failed: Failure, start: u64) -> Failure {
         // After the failure of one package, others may be left unpacked that can be configured.
         if let Ok(after) = self.configure_remaining().await {
             let log = format!("{}\n{}", failed.log, parse::clean_output(&after));
             failed = Failure::with_log(failed.kind, failed.reason, &log);
         }
-        Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
+        apt_log::add_log(failed, &apt_log::read_since(&self.paths, start))
     }
 
     /// Runs a step as one apt transaction.

@@ -42,7 +42,7 @@ impl PackagesModule {
         is_fresh: bool,
     ) -> Result<(), Failure> {
         let wait = self.tools.timeouts().lock;
-        let waited = dpkg_lock::wait_for_lists(&self.paths, wait, &self.lock_wait).await;
+        let waited = dpkg_lock::wait_for_lists(&self.paths, wait, &self.wait_state).await;
         waited.map_err(|error| match error {
             DpkgLockError::File(error) => storage_failure(error),
             timeout @ DpkgLockError::Timeout { .. } => {
