@@ -1,6 +1,8 @@
 //! Reports why the node does not go on, while it waits for another program or delays a change.
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{self, Future};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use evenkeel_kit::chain;
@@ -9,13 +11,15 @@ use super::warnings::to_short_line;
 use super::{Agent, run_unless_stopped};
 use crate::journal::{JournalEntry, JournalError};
 
-/// How long the agent waits for another program before it reports that to the server. Together
-/// with the report itself it stays below ten seconds.
+/// How long the agent waits for another program before it reports that to the server.
 const WAIT_REPORT_DELAY: Duration = Duration::from_secs(3);
+
+const _: () = assert!(WAIT_REPORT_DELAY.as_secs() <= 3, "the settings promise a report by then");
 
 impl Agent {
     /// Completes work of the engine. If a module waits for another program meanwhile, the server
-    /// and the status show why. `entry` is the open attempt.
+    /// and the status show why. The work goes on while the server is told. `entry` is the open
+    /// attempt.
     pub(super) async fn with_wait_reports<T>(
         &mut self,
         entry: Option<&JournalEntry>,
@@ -36,7 +40,10 @@ impl Agent {
                 (shown, is_sent) = (reason, false);
             }
             if !is_sent {
-                is_sent = self.send_waiting_reason(entry).await;
+                match self.send_waiting_reason(entry, &mut work).await {
+                    ControlFlow::Continue(sent) => is_sent = sent,
+                    ControlFlow::Break(done) => break done,
+                }
             }
         };
         if !shown.is_empty() && self.loop_state.waiting_reason == shown {
@@ -51,24 +58,39 @@ impl Agent {
         let state = &self.loop_state;
         if !state.waiting_reason.is_empty() && state.sent_waiting_reason.is_empty() {
             let open = self.engine.open_attempt()?;
-            self.send_waiting_reason(open.as_ref()).await;
+            let nothing = &mut future::pending::<Infallible>();
+            let _: ControlFlow<Infallible, bool> =
+                self.send_waiting_reason(open.as_ref(), nothing).await;
         }
         Ok(())
     }
 
-    /// Polls only to report the waiting reason; the next poll gets the decision. Returns whether
-    /// the server has it.
-    async fn send_waiting_reason(&mut self, entry: Option<&JournalEntry>) -> bool {
+    /// Polls only to report the waiting reason; the next poll gets the decision. Continues with
+    /// whether the server has it. If `work` is done before the server answers, the result of the
+    /// work is returned instead.
+    async fn send_waiting_reason<T>(
+        &mut self,
+        entry: Option<&JournalEntry>,
+        work: &mut (impl Future<Output = T> + Unpin),
+    ) -> ControlFlow<T, bool> {
         let tag = self.loop_state.terms.decision_tag;
         let stop = self.stop.clone();
-        let sent = Box::pin(run_unless_stopped(&stop, self.poll(entry, None))).await;
+        let sent = {
+            let sending = Box::pin(run_unless_stopped(&stop, self.poll(entry, None)));
+            tokio::select! {
+                biased;
+                done = work => ControlFlow::Break(done),
+                sent = sending => ControlFlow::Continue(sent),
+            }
+        };
         // The agent does not act on this decision, so the next long poll must return it.
         self.loop_state.terms.decision_tag = tag;
         match sent {
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) | Err(error) => {
+            ControlFlow::Break(done) => ControlFlow::Break(done),
+            ControlFlow::Continue(Ok(Ok(_))) => ControlFlow::Continue(true),
+            ControlFlow::Continue(Ok(Err(error)) | Err(error)) => {
                 tracing::debug!(error = %chain(&error), "cannot report why the node waits");
-                false
+                ControlFlow::Continue(false)
             }
         }
     }

@@ -88,6 +88,9 @@ pub struct FakeServer {
     pub early_release: Duration,
     /// The server never answers a long poll: the connection is lost without a notice.
     pub is_deaf: bool,
+    /// The server never answers a poll that reports why the node waits: the connection is lost
+    /// without a notice.
+    pub ignores_waiting_nodes: bool,
     /// The server answers at once instead of holding polls.
     pub declines_long_polls: bool,
     /// The server is overloaded; nodes retry after this time.
@@ -270,6 +273,11 @@ impl ServerLink for FakeLink {
 
     async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
         self.0.lock().unwrap().record_poll(&query)?;
+        let is_ignored =
+            self.0.lock().unwrap().ignores_waiting_nodes && !query.waiting_reason.is_empty();
+        if is_ignored {
+            std::future::pending::<()>().await;
+        }
         if !query.max_hold.is_zero() {
             self.hold_poll(&query).await?;
         }
