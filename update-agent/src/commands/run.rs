@@ -19,6 +19,7 @@ use crate::node::Node;
 use crate::notify::{ServiceManager, ServiceState, Systemd, notify_watchdog};
 use crate::paths::AgentPaths;
 use crate::status::StatusFile;
+use crate::trial::TrialParts;
 use crate::trial::startup::{self, SystemStart};
 
 /// Exit status of an agent that must be set up first (`EX_CONFIG`). Starting it again does not
@@ -43,63 +44,81 @@ pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     let registry = ModuleRegistry::new(&config, &paths);
     let runtime = build_runtime()?;
-    let end: anyhow::Result<ExitCode> = runtime.block_on(async {
-        let life = Lifecycle::new();
-        let manager: Arc<dyn ServiceManager> = Arc::new(Systemd);
-        // Must run before anything else uses the slots.
-        let Some(start) = startup::start_system(&registry, &node).await? else {
-            // The reset did not happen. The next start requests it again.
-            return Ok(ExitCode::FAILURE);
-        };
-        if !arguments.once {
-            startup::watch_for_boot_partition(&registry, &life);
-        }
-        let (trial, warnings) = match start {
-            SystemStart::Usable { trial, warnings } => (trial, warnings),
-            SystemStart::Untestable(_) if arguments.once => return Ok(ExitCode::FAILURE),
-            SystemStart::Untestable(why) => {
-                return Ok(startup::wait_for_reset(life, manager, (&config, &paths), &why).await);
-            }
-        };
-        registry.other_updaters().apply_mode().await;
-        let context = (warnings, Arc::clone(&manager));
-        let mut agent = build_agent(arguments, &registry, &node, &life, context)?;
-        tracing::info!(host = node.host_id, server = node.server, root = %paths.root().display(), "agent started");
-        if arguments.once {
-            if !startup::finish_trial(trial.as_deref()).await {
-                return Ok(ExitCode::FAILURE);
-            }
-            agent.run_once().await?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let (stop, service_manager) = (life.stopping(), Arc::clone(&manager));
-        life.spawn("manager", async move {
-            notify_watchdog(service_manager, Systemd::watchdog_interval(), stop).await;
-            Ok(())
-        });
-        let stop = life.stopping();
-        life.spawn("agent", async move {
-            // A trial takes longer than the manager's start timeout, and the manager would kill the
-            // agent during it.
-            if trial.is_some() {
-                manager.notify(ServiceState::Ready);
-            }
-            let may_continue = tokio::select! {
-                may_continue = startup::finish_trial(trial.as_deref()) => may_continue,
-                () = stop.cancelled() => false,
-            };
-            if may_continue {
-                agent.run().await;
-            } else {
-                stop.cancelled().await;
-            }
-            Ok(())
-        });
-        Ok(life.run_until_stopped(config.stop_grace_period).await)
-    });
+    let end = runtime.block_on(start_agent(arguments, &registry, &node));
     // A disk that hangs must not keep the process from ending.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     end
+}
+
+/// Starts the agent and runs it to its end.
+async fn start_agent(
+    arguments: &RunArgs,
+    registry: &ModuleRegistry<'_>,
+    node: &Node,
+) -> anyhow::Result<ExitCode> {
+    let (config, paths) = (registry.config, registry.paths);
+    let life = Lifecycle::new();
+    let manager: Arc<dyn ServiceManager> = Arc::new(Systemd);
+    // Must run before anything else uses the slots.
+    let Some(start) = startup::start_system(registry, node).await? else {
+        // The reset did not happen. The next start requests it again.
+        return Ok(ExitCode::FAILURE);
+    };
+    if !arguments.once {
+        startup::watch_for_boot_partition(registry, &life);
+    }
+    let (trial, warnings) = match start {
+        SystemStart::Usable { trial, warnings } => (trial, warnings),
+        SystemStart::Untestable(_) if arguments.once => return Ok(ExitCode::FAILURE),
+        SystemStart::Untestable(why) => {
+            return Ok(startup::wait_for_reset(life, manager, (config, paths), &why).await);
+        }
+    };
+    registry.other_updaters().apply_mode().await;
+    let context = (warnings, Arc::clone(&manager));
+    let mut agent = build_agent(arguments, registry, node, &life, context)?;
+    tracing::info!(host = node.host_id, server = node.server, root = %paths.root().display(), "agent started");
+    if arguments.once {
+        if !startup::finish_trial(trial.as_deref()).await {
+            return Ok(ExitCode::FAILURE);
+        }
+        agent.run_once().await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    spawn_service(&life, agent, trial, manager);
+    Ok(life.run_until_stopped(config.stop_grace_period).await)
+}
+
+/// Starts the tasks of an agent that runs until it is asked to stop. A trial ends first.
+fn spawn_service(
+    life: &Lifecycle,
+    mut agent: Agent,
+    trial: Option<Box<TrialParts>>,
+    manager: Arc<dyn ServiceManager>,
+) {
+    let (stop, service_manager) = (life.stopping(), Arc::clone(&manager));
+    life.spawn("manager", async move {
+        notify_watchdog(service_manager, Systemd::watchdog_interval(), stop).await;
+        Ok(())
+    });
+    let stop = life.stopping();
+    life.spawn("agent", async move {
+        // A trial takes longer than the manager's start timeout, and the manager would kill the
+        // agent during it.
+        if trial.is_some() {
+            manager.notify(ServiceState::Ready);
+        }
+        let may_continue = tokio::select! {
+            may_continue = startup::finish_trial(trial.as_deref()) => may_continue,
+            () = stop.cancelled() => false,
+        };
+        if may_continue {
+            agent.run().await;
+        } else {
+            stop.cancelled().await;
+        }
+        Ok(())
+    });
 }
 
 /// A running agent continues, because a node without its agent gets no updates. `enroll` refuses
