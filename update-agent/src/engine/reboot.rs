@@ -17,6 +17,9 @@ use crate::reboot::{RebootTiming, warning_message};
 const MAX_REBOOT_REQUESTS: u32 = 3;
 /// Time between two reboot requests, and after the last one.
 const REBOOT_RETRY_INTERVAL: TimeDelta = TimeDelta::minutes(5);
+/// A reboot this long after its announced time is another reboot for users, who are warned again. The report to the server
+/// before the request may take a part of this time.
+const MAX_ANNOUNCEMENT_AGE: TimeDelta = TimeDelta::minutes(5);
 /// Interval between two checks of what delays a reboot.
 const DELAY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -226,14 +229,16 @@ impl Engine {
     }
 
     /// Time of the reboot that logged-in users were warned of, and the time until then. Warns them if they were not
-    /// warned yet. `None` if the reboot is due, or if there is no user to warn.
+    /// warned yet, or of a time that has long passed. `None` if the reboot is due, or if there is no user to warn.
     async fn warn_users(
         &self,
         entry: &mut JournalEntry,
     ) -> Result<Option<(DateTime<Utc>, Duration)>, JournalError> {
         let warning_time = self.reboot_timing.warning_time;
         let now = self.now();
-        if let Some(due) = entry.announced_reboot {
+        if let Some(due) = entry.announced_reboot
+            && now.signed_duration_since(due) < MAX_ANNOUNCEMENT_AGE
+        {
             let left = due.signed_duration_since(now).to_std().unwrap_or_default();
             // More time than that means that the clock was turned back.
             if left <= warning_time {

@@ -291,6 +291,39 @@ async fn after_a_clock_jump_users_are_warned_again() {
     assert_reboots(&node).await;
 }
 
+/// No agent runs at the announced time.
+#[tokio::test]
+async fn users_are_warned_again_before_a_reboot_at_another_time() {
+    let node = node_that_must_reboot();
+    node.machine().has_users = true;
+    assert_warned(&node, 1).await;
+    node.clock.advance(TimeDelta::hours(3));
+    node.run_once().await.unwrap_err();
+    assert_eq!(node.machine().warnings.len(), 2);
+    assert_eq!(node.machine().reboot_requests, 0);
+    node.clock.advance(TimeDelta::minutes(1));
+    assert_reboots(&node).await;
+    assert_eq!(node.machine().warnings.len(), 2);
+}
+
+#[tokio::test]
+async fn users_are_warned_again_before_a_reboot_is_requested_again() {
+    let node = node_that_must_reboot();
+    node.machine().has_users = true;
+    assert_warned(&node, 1).await;
+    node.clock.advance(TimeDelta::minutes(1));
+    node.run_once().await.unwrap();
+    node.run_once().await.unwrap();
+    assert_eq!(node.machine().reboot_requests, 1);
+    node.clock.advance(TimeDelta::minutes(5));
+    node.run_once().await.unwrap_err();
+    assert_eq!(node.machine().warnings.len(), 2);
+    assert_eq!(node.machine().reboot_requests, 1);
+    node.clock.advance(TimeDelta::minutes(1));
+    node.run_once().await.unwrap();
+    assert_eq!(node.machine().reboot_requests, 2);
+}
+
 /// A poll takes place every minute.
 #[tokio::test(start_paused = true)]
 async fn the_reboot_follows_the_warning_in_time() {
