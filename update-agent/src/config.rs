@@ -89,6 +89,10 @@ pub struct GateConfig {
     /// Time limit of each hook.
     #[serde(with = "humantime_serde")]
     pub hook_timeout: Duration,
+    /// How long inhibitor locks of ordinary users (user ID 1000 and above) may delay the start of a
+    /// change. Locks of the system have no limit.
+    #[serde(with = "humantime_serde")]
+    pub max_user_lock_delay: Duration,
 }
 
 /// How the node reboots after a change that needs it.
@@ -171,8 +175,10 @@ impl Default for Config {
 
 impl Default for GateConfig {
     fn default() -> Self {
-        let GateSettings { min_battery_percent, min_free, hook_timeout } = GateSettings::default();
-        Self { min_battery_percent, min_free, hook_timeout }
+        let settings = GateSettings::default();
+        let GateSettings { min_battery_percent, min_free, hook_timeout, max_user_lock_delay } =
+            settings;
+        Self { min_battery_percent, min_free, hook_timeout, max_user_lock_delay }
     }
 }
 
@@ -258,6 +264,7 @@ impl Config {
             min_battery_percent: self.gate.min_battery_percent,
             min_free: self.gate.min_free,
             hook_timeout: self.gate.hook_timeout,
+            max_user_lock_delay: self.gate.max_user_lock_delay,
         }
     }
 

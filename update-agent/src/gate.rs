@@ -15,6 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use crate::hooks::{self, HookPoint};
 use crate::model::UpdatePlan;
 use crate::modules::Readiness;
@@ -53,11 +55,18 @@ pub struct GateSettings {
     pub min_free: u64,
     /// Time limit of each hook.
     pub hook_timeout: Duration,
+    /// How long logind locks of ordinary users may delay the start.
+    pub max_user_lock_delay: Duration,
 }
 
 impl Default for GateSettings {
     fn default() -> Self {
-        Self { min_battery_percent: 30, min_free: 200 << 20, hook_timeout: Duration::from_mins(5) }
+        Self {
+            min_battery_percent: 30,
+            min_free: 200 << 20,
+            hook_timeout: Duration::from_mins(5),
+            max_user_lock_delay: Duration::from_hours(2),
+        }
     }
 }
 
@@ -93,18 +102,34 @@ impl Gate {
     }
 
     /// Runs the checks in order and stops at the first refusal. Hooks run last, because only they
-    /// may have effects.
-    pub async fn check_ready(&self, plan: &UpdatePlan) -> Readiness {
-        match self.run_checks(plan).await {
+    /// may have effects. `user_lock_since` is since when locks of ordinary users delay this change.
+    pub async fn check_ready(
+        &self,
+        plan: &UpdatePlan,
+        now: DateTime<Utc>,
+        user_lock_since: &mut Option<DateTime<Utc>>,
+    ) -> Readiness {
+        match self.run_checks(plan, now, user_lock_since).await {
             Ok(()) => Readiness::Ready,
             Err(why) => Readiness::NotYet(why),
         }
     }
 
-    async fn run_checks(&self, plan: &UpdatePlan) -> Result<(), String> {
+    async fn run_checks(
+        &self,
+        plan: &UpdatePlan,
+        now: DateTime<Utc>,
+        user_lock_since: &mut Option<DateTime<Utc>>,
+    ) -> Result<(), String> {
         let GateParts { owner, runner, paths, settings } = &self.parts;
         owner.may_begin()?;
-        check_inhibitors(paths, runner.as_ref()).await?;
+        inhibit::check_inhibit_files(paths)?;
+        // logind belongs to this machine, not to another root.
+        if paths.is_own_system() {
+            let lock = logind_locks::find_shutdown_lock(runner.as_ref()).await;
+            let max_delay = settings.max_user_lock_delay;
+            logind_locks::check_start_lock(lock, user_lock_since, now, max_delay)?;
+        }
         // The power supply belongs to this machine, not to another root.
         if paths.is_own_system() {
             power::check_power(
@@ -147,25 +172,20 @@ pub async fn check_before_reboot(
     runner: &dyn Runner,
     hook_timeout: Duration,
 ) -> Result<(), String> {
-    check_inhibitors(paths, runner).await?;
-    hooks::run_hooks(HookPoint::BeforeReboot, paths, runner, hook_timeout).await
-}
-
-/// Checks the inhibit files and the locks of other programs.
-async fn check_inhibitors(paths: &AgentPaths, runner: &dyn Runner) -> Result<(), String> {
     inhibit::check_inhibit_files(paths)?;
     // logind belongs to this machine, not to another root.
-    if paths.is_own_system() {
-        logind_locks::check_logind_locks(runner).await?;
+    if paths.is_own_system()
+        && let Some(lock) = logind_locks::find_shutdown_lock(runner).await
+    {
+        return Err(lock.reason);
     }
-    Ok(())
+    hooks::run_hooks(HookPoint::BeforeReboot, paths, runner, hook_timeout).await
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use chrono::DateTime;
     use evenkeel_kit::TestClock;
 
     use super::*;
@@ -182,12 +202,16 @@ mod tests {
         })
     }
 
+    async fn check_gate(gate: &Gate) -> Readiness {
+        gate.check_ready(&UpdatePlan::default(), DateTime::UNIX_EPOCH, &mut None).await
+    }
+
     #[tokio::test]
     async fn a_machine_without_objections_lets_a_change_begin() {
         let root = tempfile::tempdir().unwrap();
         let runner = Arc::new(FakeRunner::default());
         let gate = new_gate(root.path(), &runner);
-        assert_eq!(gate.check_ready(&UpdatePlan::default()).await, Readiness::Ready);
+        assert_eq!(check_gate(&gate).await, Readiness::Ready);
         assert!(runner.commands().is_empty(), "logind does not belong to another root");
     }
 
@@ -200,12 +224,12 @@ mod tests {
         let inhibit = root.path().join("etc/evenkeel/inhibit");
         fs::write(&inhibit, "a demonstration\n").unwrap();
 
-        let ready = gate.check_ready(&UpdatePlan::default()).await;
+        let ready = check_gate(&gate).await;
         assert_eq!(ready, Readiness::NotYet("/etc/evenkeel/inhibit: a demonstration".to_owned()));
         assert!(runner.commands().is_empty());
 
         fs::remove_file(inhibit).unwrap();
-        let ready = gate.check_ready(&UpdatePlan::default()).await;
+        let ready = check_gate(&gate).await;
         assert_eq!(ready, Readiness::NotYet("the hook 10-drain is not ready: pumping".to_owned()));
     }
 
@@ -249,9 +273,7 @@ mod tests {
         let file = root.path().join("etc/evenkeel/limits.toml");
         fake::write_file(&file, "hour = []\n", 0o644);
         let gate = new_gate(root.path(), &Arc::new(FakeRunner::default()));
-        let Readiness::NotYet(why) = gate.check_ready(&UpdatePlan::default()).await else {
-            panic!("it may begin")
-        };
+        let Readiness::NotYet(why) = check_gate(&gate).await else { panic!("it may begin") };
         assert!(why.contains("hour"), "{why}");
     }
 }

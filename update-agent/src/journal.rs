@@ -64,6 +64,9 @@ pub struct JournalEntry {
     pub acknowledged: u32,
     /// Until when the server permits the start.
     pub start_deadline: Option<DateTime<Utc>>,
+    /// Since when locks of ordinary users delay the start; `None` if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_lock_since: Option<DateTime<Utc>>,
     /// Problems that did not change the outcome, for a person.
     #[serde(default)]
     pub remarks: Vec<String>,
@@ -179,6 +182,7 @@ impl JournalEntry {
             events: Vec::new(),
             acknowledged: 0,
             start_deadline: None,
+            user_lock_since: None,
             remarks: Vec::new(),
             baselines: ModuleParts::default(),
             unhealthy_before: None,

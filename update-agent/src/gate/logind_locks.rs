@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 
 use crate::hooks::to_one_line;
@@ -10,6 +11,9 @@ use crate::runner::{Command, Runner};
 
 /// Time limit for `busctl`. logind answers at once or not at all.
 const LOGIND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The user ID of the first ordinary user (adduser.conf(5), login.defs(5)). Lower ones belong to the system.
+const FIRST_ORDINARY_USER: u32 = 1_000;
 
 /// Answer of logind: a list with one element, the list of locks.
 #[derive(Deserialize)]
@@ -20,9 +24,45 @@ struct InhibitorList {
 /// Inhibited actions, owner, reason, mode, user and process.
 type InhibitorEntry = (String, String, String, String, u32, u32);
 
-/// Fails with the owner and the reason if a program blocks a shutdown, because a change may need a
-/// reboot. Without logind there are no such locks.
-pub async fn check_logind_locks(runner: &dyn Runner) -> Result<(), String> {
+/// A lock of another program that blocks a shutdown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShutdownLock {
+    /// The owner and the reason, for people.
+    pub reason: String,
+    /// Whether an ordinary user holds the lock, for example with a program of a desktop.
+    pub is_of_user: bool,
+}
+
+/// Checks a lock before the start of a change. Locks of ordinary users delay the start for `max_delay` at most, which
+/// begins at `user_lock_since`; otherwise one forgotten program would stop all updates. The error is the reason of the
+/// lock.
+pub fn check_start_lock(
+    lock: Option<ShutdownLock>,
+    user_lock_since: &mut Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+    max_delay: Duration,
+) -> Result<(), String> {
+    let Some(lock) = lock else {
+        *user_lock_since = None;
+        return Ok(());
+    };
+    if !lock.is_of_user {
+        return Err(lock.reason);
+    }
+    // A delay that began in the future means that the clock was turned back.
+    let since = user_lock_since.filter(|since| *since <= now).unwrap_or(now);
+    *user_lock_since = Some(since);
+    let max_delay = TimeDelta::from_std(max_delay).unwrap_or(TimeDelta::MAX);
+    if now.signed_duration_since(since) < max_delay {
+        return Err(lock.reason);
+    }
+    tracing::warn!(lock = lock.reason, "a user has delayed the update up to the limit");
+    Ok(())
+}
+
+/// A lock of another program that blocks a shutdown, because a change may need a reboot. Locks of the system come first.
+/// Without logind there are no such locks.
+pub async fn find_shutdown_lock(runner: &dyn Runner) -> Option<ShutdownLock> {
     let command = Command::new("busctl", LOGIND_TIMEOUT).with_arguments([
         "--json=short",
         "call",
@@ -35,27 +75,26 @@ pub async fn check_logind_locks(runner: &dyn Runner) -> Result<(), String> {
         Ok(output) if output.succeeded() => output,
         Ok(output) => {
             tracing::debug!(output = output.combined_output(), "logind does not list its locks");
-            return Ok(());
+            return None;
         }
         Err(error) => {
             tracing::debug!(%error, "cannot list the locks of logind");
-            return Ok(());
+            return None;
         }
     };
     let answer: InhibitorList = match serde_json::from_str(&output.stdout) {
         Ok(answer) => answer,
         Err(error) => {
             tracing::warn!(%error, "cannot parse the locks of logind");
-            return Ok(());
+            return None;
         }
     };
-    let mut locks = answer.data.iter().flatten();
-    match locks.find(|lock| blocks_shutdown(lock)) {
-        Some((_, who, why, ..)) => {
-            Err(format!("{} blocks a shutdown: {}", to_one_line(who), to_one_line(why)))
-        }
-        None => Ok(()),
-    }
+    let locks = answer.data.iter().flatten().filter(|lock| blocks_shutdown(lock));
+    let locks = locks.map(|(_, who, why, _, user, _)| ShutdownLock {
+        reason: format!("{} blocks a shutdown: {}", to_one_line(who), to_one_line(why)),
+        is_of_user: *user >= FIRST_ORDINARY_USER,
+    });
+    locks.min_by_key(|lock| lock.is_of_user)
 }
 
 /// Whether a lock blocks a shutdown. logind itself waits for locks of the mode `delay`.
@@ -70,8 +109,12 @@ mod tests {
 
     const OTHER_LOCKS: &str = r#"{"type":"a(ssssuu)","data":[[["sleep","NetworkManager","NetworkManager needs to turn off networks","delay",0,312],["shutdown","Unattended Upgrades Shutdown","Stop ongoing upgrades","delay",0,400],["handle-lid-switch:sleep","gdm","a greeter","block",0,401],["shutdown:sleep:idle","evenkeel-agent","packages are changed","block",0,500]"#;
 
-    async fn check_answer(answer: &str) -> Result<(), String> {
-        check_logind_locks(&FakeRunner::default().returns("busctl", 0, answer)).await
+    async fn find_lock(answer: &str) -> Option<ShutdownLock> {
+        find_shutdown_lock(&FakeRunner::default().returns("busctl", 0, answer)).await
+    }
+
+    fn lock_of(is_of_user: bool) -> Option<ShutdownLock> {
+        Some(ShutdownLock { reason: "it burns a disc".to_owned(), is_of_user })
     }
 
     #[tokio::test]
@@ -79,25 +122,54 @@ mod tests {
         let answer = format!(
             "{OTHER_LOCKS},[\"sleep:shutdown\",\"backup\",\"writing\\nto tape\",\"block\",0,7]]]}}\n"
         );
-        assert_eq!(
-            check_answer(&answer).await.unwrap_err(),
-            "backup blocks a shutdown: writing to tape"
-        );
+        let reason = "backup blocks a shutdown: writing to tape".to_owned();
+        assert_eq!(find_lock(&answer).await, Some(ShutdownLock { reason, is_of_user: false }));
+    }
+
+    #[tokio::test]
+    async fn a_lock_of_the_system_comes_before_a_lock_of_a_user() {
+        let user = r#"["shutdown","brasero","burning","block",1000,8]"#;
+        let answer = format!("{OTHER_LOCKS},{user}]]}}");
+        assert!(find_lock(&answer).await.unwrap().is_of_user);
+        let system = r#"["shutdown","backup","writing","block",34,9]"#;
+        let answer = format!("{OTHER_LOCKS},{user},{system}]]}}");
+        let reason = "backup blocks a shutdown: writing".to_owned();
+        assert_eq!(find_lock(&answer).await, Some(ShutdownLock { reason, is_of_user: false }));
+    }
+
+    #[test]
+    fn a_lock_of_a_user_delays_the_start_up_to_a_limit() {
+        let start = DateTime::UNIX_EPOCH;
+        let mut since = None;
+        let mut check = |is_of_user: Option<bool>, minutes: i64| {
+            let lock = is_of_user.and_then(lock_of);
+            let now = start + TimeDelta::minutes(minutes);
+            check_start_lock(lock, &mut since, now, Duration::from_mins(30)).is_ok()
+        };
+        assert!(!check(Some(true), 0));
+        assert!(!check(Some(false), 10));
+        assert!(!check(Some(true), 29));
+        assert!(check(Some(true), 30));
+        assert!(!check(Some(false), 30), "a lock of the system has no limit");
+        assert!(check(None, 31));
+        assert!(!check(Some(true), 32), "the limit applies to each delay");
+        assert!(!check(Some(true), -100), "the clock was turned back");
+        assert!(check(Some(true), -70));
     }
 
     #[tokio::test]
     async fn delay_locks_other_locks_and_our_own_are_ignored() {
-        check_answer(&format!("{OTHER_LOCKS}]]}}")).await.unwrap();
-        check_answer(r#"{"type":"a(ssssuu)","data":[[]]}"#).await.unwrap();
+        assert_eq!(find_lock(&format!("{OTHER_LOCKS}]]}}")).await, None);
+        assert_eq!(find_lock(r#"{"type":"a(ssssuu)","data":[[]]}"#).await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_system_without_logind_has_no_locks() {
-        check_logind_locks(&FakeRunner::default()).await.unwrap();
+        assert_eq!(find_shutdown_lock(&FakeRunner::default()).await, None);
         let silent = FakeRunner::default().returns("busctl", 1, "Failed to connect");
-        check_logind_locks(&silent).await.unwrap();
-        check_logind_locks(&FakeRunner::default().hangs("busctl")).await.unwrap();
-        check_answer("Oops").await.unwrap();
+        assert_eq!(find_shutdown_lock(&silent).await, None);
+        assert_eq!(find_shutdown_lock(&FakeRunner::default().hangs("busctl")).await, None);
+        assert_eq!(find_lock("Oops").await, None);
     }
 }
 
@@ -118,7 +190,8 @@ mod fuzz {
         fuzz("inhibitors", |rng| {
             let answer = text(rng, &samples, "{}[]\",:\\u0001nblockshutdown 0123456789\u{1b}");
             let runner = FakeRunner::default().returns("busctl", 0, &answer);
-            if let Err(reason) = runtime.block_on(check_logind_locks(&runner)) {
+            if let Some(ShutdownLock { reason, .. }) = runtime.block_on(find_shutdown_lock(&runner))
+            {
                 assert!(!reason.contains(char::is_control) && reason.len() < 1_000, "{reason:?}");
             }
         });
