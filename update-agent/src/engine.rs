@@ -168,6 +168,7 @@ impl Engine {
             combined.plan.add(draft.plan);
             combined.report.insert(module.kind().name, draft.report);
             combined.steps.extend(draft.steps);
+            combined.remarks.extend(draft.remarks);
         }
         Ok(combined)
     }
@@ -180,7 +181,7 @@ impl Engine {
     ) -> Result<JournalEntry, JournalError> {
         let step = |step| JournalStep { step, done: false };
         let mut entry = self.new_entry(target);
-        (entry.plan, entry.reports) = (draft.plan, draft.report);
+        (entry.plan, entry.reports, entry.remarks) = (draft.plan, draft.report, draft.remarks);
         entry.steps = draft.steps.into_iter().map(step).collect();
         self.record_event(&mut entry, EventKind::Downloading);
         self.write_journal("opened", &entry)?;
@@ -203,7 +204,7 @@ impl Engine {
         draft: AnyDraft,
     ) -> Result<JournalEntry, JournalError> {
         let mut entry = self.new_entry(target);
-        (entry.plan, entry.reports) = (draft.plan, draft.report);
+        (entry.plan, entry.reports, entry.remarks) = (draft.plan, draft.report, draft.remarks);
         self.end(entry, EventKind::NothingToDo)
     }
 

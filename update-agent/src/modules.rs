@@ -128,7 +128,7 @@ pub struct RebootNeed {
     pub is_the_change: bool,
 }
 
-/// A plan: its totals, its report and its steps.
+/// A plan: its totals, its report, its steps and its remarks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft<S, R> {
     /// Totals of the change.
@@ -137,11 +137,18 @@ pub struct Draft<S, R> {
     pub report: R,
     /// The steps; empty if there is nothing to do.
     pub steps: Vec<S>,
+    /// Problems that did not stop the plan, for people. The run reports them.
+    pub remarks: Vec<String>,
 }
 
 impl<S, R: Default> Default for Draft<S, R> {
     fn default() -> Self {
-        Self { plan: UpdatePlan::default(), report: R::default(), steps: Vec::new() }
+        Self {
+            plan: UpdatePlan::default(),
+            report: R::default(),
+            steps: Vec::new(),
+            remarks: Vec::new(),
+        }
     }
 }
 

@@ -111,9 +111,9 @@ impl<M: Module> AnyModule for M {
     async fn plan(&self, spec: &Value) -> Result<Draft<AnyStep, Value>, Failure> {
         let spec = decode_spec::<M>(spec)?;
         let observed = self.observe(&spec).await?;
-        let Draft { plan, report, steps } = M::plan(&spec, &observed)?;
+        let Draft { plan, report, steps, remarks } = M::plan(&spec, &observed)?;
         let steps: Result<Vec<_>, _> = steps.iter().map(encode_step::<M>).collect();
-        Ok(Draft { plan, report: encode_part(M::NAME, &report)?, steps: steps? })
+        Ok(Draft { plan, report: encode_part(M::NAME, &report)?, steps: steps?, remarks })
     }
 
     async fn prepare(&self, step: &AnyStep) -> Result<FetchProgress, Failure> {

@@ -315,7 +315,9 @@ impl Module for PackagesModule {
         spec: &PackageSpec,
         observed: &PackageObservation,
     ) -> Result<Draft<PackageStep, PackageReport>, Failure> {
-        plan::plan(spec, observed)
+        let mut draft = plan::plan(spec, observed)?;
+        draft.remarks.extend(observed.broken_sources.as_ref().map(broken_sources::remark));
+        Ok(draft)
     }
 
     fn step_name(step: &PackageStep) -> &'static str {

@@ -118,8 +118,12 @@ fn member_with_broken_source(stage: &Stage) -> Member<'static> {
 fn a_broken_source_does_not_block_an_update_from_the_others(stage: &Stage) {
     let member = member_with_broken_source(stage);
     member.assign_packages("demo-hello=1.1");
-    member.update_to("succeeded");
+    let run = member.update_to("succeeded");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let remarks = run["report"]["remarks"].to_string();
+    let is_reported =
+        remarks.contains("some package sources could not be used") && remarks.contains("/srv/own");
+    assert!(is_reported, "{run:#}");
     let condition = member.condition_message("package_lists_outdated");
     assert!(condition.contains("/srv/own") && condition.contains("expired"), "{condition:?}");
 }

@@ -125,6 +125,7 @@ pub fn plan_image(
                 _ => None,
             },
         }],
+        ..Draft::default()
     })
 }
 

@@ -48,6 +48,14 @@ pub fn is_temporary(apt_output: &str) -> bool {
     !errors.is_empty() && errors.iter().all(is_one)
 }
 
+/// What a run says about sources that its update could not use.
+pub fn remark(broken: &Failure) -> String {
+    format!(
+        "some package sources could not be used, so the update has nothing from them: {}",
+        broken.reason
+    )
+}
+
 /// The failure of a plan, if sources are broken that may have what is missing.
 pub fn explain_failure(failure: Failure, broken: Option<&Failure>) -> Failure {
     let Some(broken) = broken else {

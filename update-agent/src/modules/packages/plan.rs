@@ -256,7 +256,7 @@ pub fn plan(
             held_back: held_back_packages(spec, observed, &installed),
             ..PackageReport::default()
         },
-        steps: Vec::new(),
+        ..Draft::default()
     };
     if !installs.is_empty() || !removals.is_empty() {
         let is_plain = removals.is_empty() && observed.simulation.downgrades.is_empty();

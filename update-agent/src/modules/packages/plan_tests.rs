@@ -2,8 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{PackageRequirement, PackageRules};
-use crate::modules::packages::Digest;
+use crate::modules::Module;
 use crate::modules::packages::independent_groups::parse_records;
+use crate::modules::packages::{Digest, PackagesModule};
 
 #[path = "plan_tests/marks_and_names.rs"]
 mod marks_and_names;
@@ -283,6 +284,23 @@ fn a_version_that_only_the_rules_or_the_space_exclude_is_held_back_with_this_cau
 }
 
 /// apt reads a size that is too large as the largest number.
+#[test]
+fn an_update_without_the_versions_of_a_broken_source_says_so() {
+    let spec = PackageSpec::new(PackageMode::Latest);
+    let mut observed = small_model().observe(&spec);
+    let remarks = |observed: &PackageObservation| {
+        <PackagesModule as Module>::plan(&spec, observed).unwrap().remarks
+    };
+    assert_eq!(remarks(&observed), [""; 0]);
+    observed.broken_sources = Some(Failure::new(FailureKind::Refresh, "the repository is expired"));
+    assert_eq!(
+        remarks(&observed),
+        [
+            "some package sources could not be used, so the update has nothing from them: the repository is expired"
+        ]
+    );
+}
+
 #[test]
 fn sizes_that_a_repository_invents_do_not_overflow() {
     let spec = PackageSpec::new(PackageMode::Latest);
