@@ -81,7 +81,8 @@ pub struct Facts {
     pub kernel_release: String,
     /// ID of the current boot.
     pub boot_id: String,
-    /// Random ID of this process of the agent; empty if it does not report to a server.
+    /// Random ID of this process of the agent, or of all that run once in this boot; empty if it does
+    /// not report to a server.
     pub agent_session: String,
     /// Names of the modules, sorted.
     pub modules: Vec<String>,
@@ -233,8 +234,8 @@ impl FactsReader {
         }
     }
 
-    /// Adds a random ID of this process to the facts. By it the server recognizes two machines with one identity, also if
-    /// they share a boot.
+    /// Adds a random ID of this process, or of all that run once in this boot, to the facts. By it the server recognizes two
+    /// machines with one identity, also if they share a boot.
     #[must_use]
     pub fn with_session(mut self, session: Uuid) -> Self {
         self.session = session.simple().to_string();

@@ -118,6 +118,27 @@ pub fn new_attempt_id() -> Uuid {
     Uuid::new_v4()
 }
 
+/// The session of an agent that runs once. All such agents of one boot share it in a file: otherwise the facts of each
+/// differ, and each sends all of them. The file is below `/run`, so a copy of the disk has none.
+pub fn shared_session(file: &Path, boot_id: &str) -> Uuid {
+    let stored = durable::read_file(file).ok().flatten();
+    if let Some(session) = stored.and_then(|content| parse_session(&content, boot_id)) {
+        return session;
+    }
+    let session = Uuid::new_v4();
+    let content = format!("{boot_id} {session}\n");
+    if let Err(error) = durable::replace_file(file, content.as_bytes(), 0o600) {
+        tracing::debug!(%error, "cannot store the session for the next agent");
+    }
+    session
+}
+
+/// The session, if it is of this boot.
+fn parse_session(content: &[u8], boot_id: &str) -> Option<Uuid> {
+    let (boot, session) = str::from_utf8(content).ok()?.split_once(' ')?;
+    if boot == boot_id { Uuid::parse_str(session.trim()).ok() } else { None }
+}
+
 fn firmware_uuid(firmware: &Path) -> Option<Uuid> {
     let uuid = Uuid::try_parse(&os::first_line(&firmware.join("product_uuid"))?).ok()?;
     (!is_placeholder(uuid)).then_some(uuid)
@@ -188,6 +209,21 @@ mod tests {
         fs::create_dir(root.path().join("etc")).unwrap();
         let paths = AgentPaths::new(root.path(), None);
         (root, paths)
+    }
+
+    #[test]
+    fn agents_that_run_once_share_a_session_in_one_boot() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("session");
+        let session = shared_session(&file, "boot-1");
+        assert_eq!(shared_session(&file, "boot-1"), session);
+        let after_reboot = shared_session(&file, "boot-2");
+        assert_ne!(after_reboot, session);
+        assert_eq!(shared_session(&file, "boot-2"), after_reboot);
+        fs::write(&file, "boot-2 noise\n").unwrap();
+        assert_ne!(shared_session(&file, "boot-2"), after_reboot);
+        let nowhere = Path::new("/proc/nowhere/session");
+        assert_ne!(shared_session(nowhere, "boot-1"), shared_session(nowhere, "boot-1"));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context;
 use evenkeel_kit::{Clock, SystemClock};
 use rustix::fs::{StatVfsMountFlags, statvfs};
-use uuid::Uuid;
 
 use crate::agent::ShutdownGuard;
 use crate::config::Config;
@@ -158,7 +157,6 @@ impl<'a> ModuleRegistry<'a> {
         let images = self.images().ok().flatten();
         let owner = Arc::clone(&self.owner);
         FactsReader::new(self.package_tools(), self.paths.clone(), modules, owner)
-            .with_session(Uuid::new_v4())
             .with_images(images.map(|images| Arc::clone(&images.slots)), warnings)
             .with_boot_control(images.map(|images| Arc::clone(&images.boot)))
             .with_other_updaters(self.other_updaters())

@@ -79,6 +79,11 @@ impl AgentPaths {
         self.state.join("change.json")
     }
 
+    /// The session that agents share which run once.
+    pub fn session(&self) -> PathBuf {
+        self.inside("/run/evenkeel-agent.session")
+    }
+
     /// The offline grant.
     pub fn grant(&self) -> PathBuf {
         self.state.join("grant.json")

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::{Lifecycle, telemetry};
+use uuid::Uuid;
 
 use super::{build_runtime, load_config};
 use crate::agent::{Agent, AgentParts};
 use crate::agent_lock::AgentLock;
 use crate::cli::RunArgs;
 use crate::config::check_password_file;
-use crate::identity::MachineMarks;
+use crate::identity::{self, MachineMarks};
 use crate::journal::{FileJournal, Journal};
 use crate::kernel_history::record_running_kernel;
 use crate::module_registry::ModuleRegistry;
 use crate::node::Node;
 use crate::notify::{ServiceManager, ServiceState, Systemd, notify_watchdog};
+use crate::os;
 use crate::paths::AgentPaths;
 use crate::status::StatusFile;
 use crate::trial::TrialParts;
@@ -138,8 +140,14 @@ fn build_agent(
 ) -> anyhow::Result<Agent> {
     let paths = registry.paths;
     let engine = registry.build_engine(open_journal(arguments, paths)?);
+    let session = if arguments.once {
+        identity::shared_session(&paths.session(), &os::boot_id())
+    } else {
+        Uuid::new_v4()
+    };
+    let facts = registry.build_facts_reader(engine.module_names(), warnings);
     Ok(Agent::new(AgentParts {
-        facts: registry.build_facts_reader(engine.module_names(), warnings),
+        facts: facts.with_session(session),
         engine,
         link: registry.connect(node)?,
         clock: Arc::clone(&registry.clock),
