@@ -132,7 +132,7 @@ async fn a_change_continues_when_the_agent_does_not_wait_any_more() {
 
 /// Starts a change that says `begun`, never ends by itself, and says `ended` when its script is
 /// killed. Returns when it has begun and the agent does not wait any more.
-async fn leave_change_over(folder: &Path, deadline: Duration) {
+async fn start_unattended_change(folder: &Path, deadline: Duration) {
     let begun = folder.join("begun");
     let script = format!("echo begun; : > {}; sleep 1000; echo ended", begun.display());
     let command = Command::new("sh", deadline).with_arguments(["-c", &script]).for_change();
@@ -160,7 +160,7 @@ fn change_record(folder: &Path) -> ChangeRecord {
 #[tokio::test]
 async fn a_change_of_an_earlier_agent_is_ended_at_its_deadline() {
     let folder = tempfile::tempdir().unwrap();
-    leave_change_over(folder.path(), Duration::from_secs(2)).await;
+    start_unattended_change(folder.path(), Duration::from_secs(2)).await;
     let begun = std::time::Instant::now();
     let error = recording_runner(folder.path()).end_left_over_change().await.unwrap_err();
     assert!(begun.elapsed() < TEST_TIMEOUT, "it waited for the program");
@@ -181,7 +181,7 @@ async fn a_change_of_an_earlier_agent_is_ended_at_its_deadline() {
 #[tokio::test]
 async fn a_change_of_an_earlier_agent_that_ends_in_time_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
-    leave_change_over(folder.path(), TEST_TIMEOUT * 100).await;
+    start_unattended_change(folder.path(), TEST_TIMEOUT * 100).await;
     let leader = change_record(folder.path()).running_leader().expect("it is running");
     let runner = recording_runner(folder.path());
     runner.forget_ended_change();
@@ -198,7 +198,7 @@ async fn a_change_of_an_earlier_agent_that_ends_in_time_is_waited_for() {
 #[tokio::test]
 async fn a_process_that_got_the_id_of_an_ended_change_is_not_killed() {
     let folder = tempfile::tempdir().unwrap();
-    leave_change_over(folder.path(), TEST_TIMEOUT * 100).await;
+    start_unattended_change(folder.path(), TEST_TIMEOUT * 100).await;
     let record = change_record(folder.path());
     let leader = record.running_leader().expect("it is running");
     let file = ChangeRecordFile::new(folder.path().join("change.json"));

@@ -285,7 +285,7 @@ fn a_version_that_only_the_rules_or_the_space_exclude_is_held_back_with_this_cau
 
 /// apt reads a size that is too large as the largest number.
 #[test]
-fn an_update_without_the_versions_of_a_broken_source_says_so() {
+fn an_update_without_the_versions_of_a_broken_source_has_a_remark() {
     let spec = PackageSpec::new(PackageMode::Latest);
     let mut observed = small_model().observe(&spec);
     let remarks = |observed: &PackageObservation| {
