@@ -93,6 +93,9 @@ pub struct JournalEntry {
     /// Time of the reboot that logged-in users were warned of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub announced_reboot: Option<DateTime<Utc>>,
+    /// How often logged-in users were warned since something last delayed the reboot; `None` if never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_warnings: Option<u32>,
     /// Why the change needs a reboot; empty if it does not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reboot_reasons: Vec<String>,
@@ -192,6 +195,7 @@ impl JournalEntry {
             reboot_since: None,
             reboot_delay: None,
             announced_reboot: None,
+            reboot_warnings: None,
             reboot_reasons: Vec::new(),
             kernel_before: String::new(),
             kernel_after: String::new(),

@@ -20,6 +20,8 @@ const REBOOT_RETRY_INTERVAL: TimeDelta = TimeDelta::minutes(5);
 /// A reboot this long after its announced time is another reboot for users, who are warned again. The report to the server
 /// before the request may take a part of this time.
 const MAX_ANNOUNCEMENT_AGE: TimeDelta = TimeDelta::minutes(5);
+/// Users are warned at most this often of one reboot: an agent that rarely runs is always late.
+const MAX_WARNINGS: u32 = 3;
 /// Interval between two checks of what delays a reboot.
 const DELAY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -202,6 +204,7 @@ impl Engine {
         let delay = Some(RebootDelay { since, reason });
         // Users are warned again before the reboot.
         let is_announced = entry.announced_reboot.take().is_some();
+        entry.reboot_warnings = None;
         if entry.reboot_delay != delay || is_announced {
             entry.reboot_delay = delay;
             self.write_journal("reboot-begun", &entry)?;
@@ -236,8 +239,9 @@ impl Engine {
     ) -> Result<Option<(DateTime<Utc>, Duration)>, JournalError> {
         let warning_time = self.reboot_timing.warning_time;
         let now = self.now();
+        let warnings = entry.reboot_warnings.unwrap_or_default();
         if let Some(due) = entry.announced_reboot
-            && now.signed_duration_since(due) < MAX_ANNOUNCEMENT_AGE
+            && (warnings >= MAX_WARNINGS || now.signed_duration_since(due) < MAX_ANNOUNCEMENT_AGE)
         {
             let left = due.signed_duration_since(now).to_std().unwrap_or_default();
             // More time than that means that the clock was turned back.
@@ -254,6 +258,7 @@ impl Engine {
         // An agent that is killed after this write continues the delay. One that is killed before it warns the users and
         // waits again.
         entry.announced_reboot = Some(due);
+        entry.reboot_warnings = Some(warnings.saturating_add(1));
         self.write_journal("reboot-begun", entry)?;
         let message = warning_message(warning_time, &entry.reboot_reasons.join(", "));
         self.parts.reboot.warn_users(&message).await;

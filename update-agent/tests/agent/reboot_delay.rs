@@ -307,6 +307,19 @@ async fn users_are_warned_again_before_a_reboot_at_another_time() {
 }
 
 #[tokio::test]
+async fn an_agent_that_rarely_runs_reboots_after_three_warnings() {
+    let node = node_that_must_reboot();
+    node.machine().has_users = true;
+    for warnings in 1..=3 {
+        node.run_once().await.unwrap_err();
+        assert_eq!(node.machine().warnings.len(), warnings);
+        node.clock.advance(TimeDelta::hours(1));
+    }
+    assert_reboots(&node).await;
+    assert_eq!(node.machine().warnings.len(), 3);
+}
+
+#[tokio::test]
 async fn users_are_warned_again_before_a_reboot_is_requested_again() {
     let node = node_that_must_reboot();
     node.machine().has_users = true;
