@@ -109,3 +109,77 @@ impl PackagesModule {
         Ok(self.tools.configure_all().await?.combined_output())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use chrono::DateTime;
+    use evenkeel_kit::TestClock;
+
+    use super::*;
+    use crate::modules::packages::{PackageToolTimeouts, PackageTools};
+    use crate::owner::Owner;
+    use crate::paths::AgentPaths;
+    use crate::runner::{Command, DeadlineAction, RunError, Runner};
+
+    /// A system on which the change of an earlier agent did not end by its deadline.
+    #[derive(Default)]
+    struct OverdueSystem {
+        commands: Mutex<Vec<String>>,
+    }
+
+    #[async_trait::async_trait]
+    impl Runner for OverdueSystem {
+        async fn run(&self, command: &Command) -> Result<Output, RunError> {
+            self.commands.lock().unwrap().push(command.to_string());
+            Ok(Output { status: Some(0), ..Output::default() })
+        }
+
+        async fn end_left_over_change(&self) -> Result<(), RunError> {
+            Err(RunError::Deadline {
+                program: "apt-get".into(),
+                after: Duration::from_secs(10),
+                action: DeadlineAction::EndScripts,
+                output: "Setting up demo (2) ...\n".into(),
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_step_whose_change_did_not_end_by_its_deadline_fails_and_is_not_repeated() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        std::fs::create_dir_all(paths.inside("/var/lib/dpkg")).unwrap();
+        let minute = Duration::from_mins(1);
+        let limits = PackageToolTimeouts {
+            query: minute,
+            refresh: minute,
+            download: minute,
+            apply: minute,
+            lock: minute,
+        };
+        let system = Arc::new(OverdueSystem::default());
+        let owner = Owner::new(paths.clone(), Arc::new(TestClock::new(DateTime::UNIX_EPOCH)));
+        let tools = PackageTools::new(system.clone(), limits);
+        let packages = PackagesModule::new(tools, paths, Arc::new(owner), false);
+        let step = PackageStep::Mark { automatic: vec!["demo".into()], manual: Vec::new() };
+
+        let failed = packages.take_step(&step, TryKind::Again).await.unwrap_err();
+
+        assert_eq!(failed.kind, FailureKind::Apply);
+        assert_eq!(failed.reason, "apt-get did not end within 10 s and was killed");
+        assert!(failed.log.contains("Setting up demo"), "{}", failed.log);
+        let repair = "dpkg --force-confdef --force-confold --configure -a";
+        assert_eq!(*system.commands.lock().unwrap(), [repair]);
+        assert_eq!(packages.wait_state.reason(), None);
+
+        packages.take_step(&step, TryKind::First).await.unwrap();
+        assert_eq!(
+            system.commands.lock().unwrap().len(),
+            2,
+            "a first try asks for no other change"
+        );
+    }
+}
