@@ -368,6 +368,8 @@ impl Module for PackagesModule {
     }
 
     async fn take_baseline(&self, steps: &[PackageStep]) -> Result<PackageBaseline, Failure> {
+        // It may be of an earlier attempt if the agent was killed at the end of that one.
+        self.tools.forget_ended_change();
         self.observe_baseline(steps).await
     }
 
