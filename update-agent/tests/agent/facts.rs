@@ -55,6 +55,16 @@ async fn a_package_list_that_the_server_has_is_not_sent_again() {
 }
 
 #[tokio::test]
+async fn facts_that_the_server_has_are_not_sent_again() {
+    let node = TestNode::new();
+    node.run_once().await.unwrap();
+    let before = node.server().fact_messages;
+    assert!(before > 0);
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().fact_messages, before, "also after a restart");
+}
+
+#[tokio::test]
 async fn a_list_that_changed_between_facts_and_request_waits_for_new_facts() {
     let node = TestNode::new();
     let mut agent = node.agent();

@@ -45,6 +45,8 @@ pub struct FakeServer {
     /// The number of received events, including repeated ones.
     pub received_events: usize,
     pub facts: Option<Facts>,
+    /// How often facts arrived.
+    pub fact_messages: u32,
     /// The package list that the node sent.
     pub packages: Option<String>,
     /// How often a package list arrived.
@@ -159,6 +161,7 @@ impl FakeServer {
         }
         if query.send_facts {
             self.facts = Some(query.facts.clone());
+            self.fact_messages += 1;
         }
         if let Some(packages) = query.packages {
             self.packages = Some(packages.to_owned());
