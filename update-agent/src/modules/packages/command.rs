@@ -34,6 +34,9 @@ pub struct PackagePlan {
     /// The changes, and the packages that are held back.
     #[serde(flatten)]
     pub report: PackageReport,
+    /// Problems that did not stop the plan, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// Since when the server requests this update; `None` if the plan does not follow a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_received: Option<DateTime<Utc>>,
@@ -121,6 +124,7 @@ pub async fn plan_packages(
         Ok(draft) => Ok(PackagePlan {
             plan: draft.plan,
             report: draft.report.read(PackagesModule::NAME).unwrap_or_default(),
+            remarks: draft.remarks,
             policy_received: None,
         }),
         Err(failure) => bail!(failure_text(&failure)),
@@ -156,7 +160,7 @@ fn write_plan(planned: &PackagePlan, out: &mut impl Write) -> io::Result<()> {
         let rows = held_back.iter().map(|package| held_back_row(package).to_vec());
         text::print_table(&rows.collect::<Vec<_>>(), out)?;
     }
-    Ok(())
+    planned.remarks.iter().try_for_each(|remark| writeln!(out, "\nremark: {remark}"))
 }
 
 fn change_row(change: &PackageChange) -> [String; 6] {
@@ -255,6 +259,7 @@ mod tests {
                 }],
                 ..PackageReport::default()
             },
+            remarks: vec!["a source is broken".into()],
             policy_received: DateTime::from_timestamp(0, 0),
         };
         let mut out = Vec::new();
@@ -268,7 +273,9 @@ mod tests {
              3 packages, 3.0 kB to download, 2.0 kB disk space freed, reboot likely\n\
              \n\
              held back, on hold 1:\n\
-             x:all  1  (2)  marked as held\n"
+             x:all  1  (2)  marked as held\n\
+             \n\
+             remark: a source is broken\n"
         );
         let mut out = Vec::new();
         write_plan(&PackagePlan::default(), &mut out).unwrap();
