@@ -94,7 +94,7 @@ impl Resource for OsUpdateRun {
     fn columns(&self) -> Vec<Cell> {
         cells![
             host_label(self),
-            state_cell(self),
+            list_state_cell(self),
             policy_label(self),
             format_unix_seconds(self.start_time),
             format_unix_seconds(self.end_time),
@@ -193,6 +193,16 @@ fn state_cell(run: &OsUpdateRun) -> Cell {
         _ => Tone::Busy,
     };
     Cell::toned(run.state.clone(), tone)
+}
+
+/// The state, and how many remarks the run has: its update may have left something out.
+fn list_state_cell(run: &OsUpdateRun) -> Cell {
+    let state = state_cell(run);
+    match run.report.remarks.len() {
+        0 => state,
+        1 => Cell { text: format!("{}, 1 remark", state.text), ..state },
+        count => Cell { text: format!("{}, {count} remarks", state.text), ..state },
+    }
 }
 
 /// Name of the host at the time of the run, else its ID.

@@ -308,6 +308,17 @@ async fn an_instance_shows_its_conditions_and_its_policy() {
 }
 
 #[tokio::test]
+async fn a_run_with_remarks_has_their_number_in_the_list() {
+    let mut succeeded = run("succeeded", 3);
+    succeeded["report"] = json!({"remarks": ["some package sources could not be used"]});
+    let cli = TestCli::new().await;
+    let latest_first = "GET os-update-runs?orderBy=startTime desc, resourceId desc";
+    cli.fake_server.answer(latest_first, runs(&[succeeded]));
+    let text = cli.run("evenkeel run list").await;
+    assert!(text.contains("  succeeded, 1 remark  "), "{text}");
+}
+
+#[tokio::test]
 async fn a_failed_run_shows_its_report_and_failure_log() {
     let mut failed = run("failed", 2);
     failed["report"] = json!({
