@@ -195,6 +195,12 @@ pub struct Facts {
     /// they share a boot, as containers do.
     #[prost(string, tag = "24")]
     pub agent_session: ::prost::alloc::string::String,
+    /// Current host name of the machine; empty if the agent does not report it.
+    #[prost(string, tag = "25")]
+    pub host_name: ::prost::alloc::string::String,
+    /// Serial number of the vendor; empty if there is none or the agent does not report it.
+    #[prost(string, tag = "26")]
+    pub serial_number: ::prost::alloc::string::String,
 }
 /// State of the package lists: `available` and `held_back` are as old as the lists.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -821,6 +827,14 @@ pub struct PackageChange {
     /// Number of bytes to download.
     #[prost(uint64, tag = "6")]
     pub download_bytes: u64,
+    /// Suites and codenames that contain the new version, in ascending order; empty if they are unknown or the package is
+    /// removed.
+    #[prost(string, repeated, tag = "7")]
+    pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Labels of the repositories that contain the new version, in ascending order; empty if they are unknown or the package
+    /// is removed.
+    #[prost(string, repeated, tag = "8")]
+    pub origins: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Change of the booted image.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
