@@ -60,7 +60,7 @@ pub struct CreatePolicy {
     /// File with an additional package source (deb822 stanza). Can be repeated.
     #[arg(long = "source", value_name = "FILE", conflicts_with = "target_os")]
     sources: Vec<PathBuf>,
-    /// Kernel command line.
+    /// Kernel command line. Only agents of EIM set it.
     #[arg(long)]
     kernel_command: Option<String>,
     /// Operating system whose image to install (ID or name).

@@ -9,6 +9,9 @@ use crate::id::{PolicyId, RunId};
 use crate::pause::PauseScope;
 use crate::window::{Opener, Window};
 
+/// Name of the agent module that sets a kernel command line.
+pub(super) const KERNEL_MODULE: &str = "kernel";
+
 /// Reason of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
@@ -184,7 +187,12 @@ impl fmt::Display for Reason {
                 write!(f, "{policy}, assigned to the {level}, does not fit: {why}")
             }
             Self::AgentLacks { module } => {
-                write!(f, "the node's agent has no module `{module}`")
+                write!(f, "the node's agent has no module `{module}`")?;
+                // No release of Evenkeel's agent has this module, so an upgrade does not help.
+                if *module == KERNEL_MODULE {
+                    f.write_str(": only agents of EIM set a kernel command line")?;
+                }
+                Ok(())
             }
             Self::NoImage { profile } => {
                 write!(f, "the catalogue has no image of the profile {profile}")

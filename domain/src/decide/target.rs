@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use super::reason::KERNEL_MODULE;
 use super::{AgentProtocol, NodeFacts, Reason, UpdateIntent};
 use crate::assignment::AssignedPolicy;
 use crate::id::{OsId, PolicyId};
@@ -97,7 +98,7 @@ impl Target {
     pub const fn module(&self) -> &'static str {
         match &self.kind {
             TargetKind::Packages { kernel_command, .. } if kernel_command.is_empty() => "packages",
-            TargetKind::Packages { .. } | TargetKind::Kernel { .. } => "kernel",
+            TargetKind::Packages { .. } | TargetKind::Kernel { .. } => KERNEL_MODULE,
             TargetKind::Image(_) => "image",
         }
     }

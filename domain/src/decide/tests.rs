@@ -263,6 +263,31 @@ fn an_agent_gets_only_what_it_can_do() {
     assert_eq!(decision.reason, Reason::AgentLacks { module: "packages" });
 }
 
+/// Such an agent would fail the update in every window.
+#[test]
+fn a_kernel_command_line_is_not_sent_to_an_agent_that_cannot_set_it() {
+    let parse = |packages| DesiredUpdate::parse_target(None, packages, &[], "quiet");
+    let modules = vec!["packages".to_owned(), "image".to_owned()];
+    let own = NodeFacts { protocol: AgentProtocol::Own { modules }, ..node() };
+    for (os_kind, packages) in
+        [(OsKind::Mutable, ""), (OsKind::Mutable, "demo-hello=1.1"), (OsKind::Immutable, "")]
+    {
+        let policy = policy(1, parse(packages).expect("a command line"));
+        let intent = intent(vec![policy], &[window(0, 2)], NOON);
+        let facts = NodeFacts { os_kind, ..own.clone() };
+        let decision = decide(&facts, &intent, None, NOON);
+        assert_eq!(decision.act, Act::Idle, "{packages}");
+        assert_eq!(
+            decision.reason.to_string(),
+            "the node's agent has no module `kernel`: only agents of EIM set a kernel command line"
+        );
+        let (kind, _) = decision.reason.condition().expect("a condition");
+        assert_eq!(kind.name(), "agent_lacks");
+        let eim = NodeFacts { protocol: AgentProtocol::Eim, ..facts };
+        assert_eq!(decide(&eim, &intent, None, NOON).act.name(), "apply", "{packages}");
+    }
+}
+
 #[test]
 fn a_pause_stops_only_runs_that_have_not_begun() {
     let mut paused = intent(vec![packages()], &[window(0, 2)], NOON);
