@@ -33,6 +33,7 @@ pub mod link;
 pub mod model;
 pub mod module_registry;
 pub mod modules;
+pub mod needrestart;
 pub mod node;
 pub mod notify;
 pub mod os;

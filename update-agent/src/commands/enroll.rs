@@ -22,6 +22,7 @@ use crate::link::{
     Applicant, Enrollment, GrpcLink, JoinToken, LinkError, ServerLink, TimeFloor, Trust,
 };
 use crate::module_registry::ModuleRegistry;
+use crate::needrestart::{NEEDRESTART_NOTE, has_needrestart};
 use crate::node::{self, Node, NodeCertificates, NodeError};
 use crate::os::OsRelease;
 use crate::other_updaters::{OtherUpdaters, OtherUpdatersMode};
@@ -52,6 +53,7 @@ pub fn enroll(arguments: &EnrollArgs) -> anyhow::Result<ExitCode> {
     )?;
     let updaters = ModuleRegistry::new(&config, &paths).other_updaters();
     runtime.block_on(handle_other_updaters(arguments, &updaters, &mut out))?;
+    note_needrestart(&paths, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -76,6 +78,11 @@ async fn handle_other_updaters(
         writeln!(out, "note: {updater}; {effect}")?;
     }
     Ok(())
+}
+
+/// Says what the agent changes about the restarts of services, if needrestart is installed.
+fn note_needrestart(paths: &AgentPaths, out: &mut impl Write) -> io::Result<()> {
+    if has_needrestart(paths) { writeln!(out, "note: {NEEDRESTART_NOTE}") } else { Ok(()) }
 }
 
 /// Removes the identity that a copied disk has brought from another machine. Nothing distinguishes some copies, such as a
@@ -201,6 +208,7 @@ mod tests {
 
     use super::*;
     use crate::cli::PathArgs;
+    use crate::needrestart::NEEDRESTART;
     use crate::node::IssuedCertificates;
 
     fn enrolled_node(host_id: &str) -> Node {
@@ -287,6 +295,24 @@ mod tests {
         let config = Config::default();
         enroll_machine(&arguments, &token, &config, &paths).await.unwrap_err();
         assert!(paths.key().exists() && paths.node().exists());
+    }
+
+    #[test]
+    fn an_enrolment_names_what_needrestart_does_not_do_during_updates() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let note = || {
+            let mut out = Vec::new();
+            note_needrestart(&paths, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(note(), "", "it is not installed");
+        let program = paths.inside(NEEDRESTART);
+        std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+        std::fs::write(program, "").unwrap();
+        let text = note();
+        assert!(text.starts_with("note: needrestart restarts no services"), "{text}");
+        assert!(text.contains("`--restart-services`"), "{text}");
     }
 
     fn busy(seconds: u64) -> LinkError {

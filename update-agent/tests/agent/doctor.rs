@@ -252,6 +252,19 @@ async fn other_update_programs_are_a_warning() {
 }
 
 #[tokio::test]
+async fn needrestart_is_a_note_about_restarts_of_services() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    let program = node.paths().inside("/usr/sbin/needrestart");
+    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+    std::fs::write(program, "").unwrap();
+    let results = findings(&node).await;
+    assert_eq!(problems(&results), [("platform", CheckOutcome::Note)]);
+    let text = &finding(&results, "platform").result;
+    assert!(text.contains("needrestart restarts no services"), "{text}");
+}
+
+#[tokio::test]
 async fn a_full_disk_fails_with_advice() {
     let node = TestNode::new();
     let mut config = Config::default();

@@ -6,6 +6,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::{CheckOutcome, DoctorFinding};
 use crate::module_registry::ModuleRegistry;
+use crate::needrestart::{NEEDRESTART_NOTE, has_needrestart};
 use crate::os;
 use crate::paths::AgentPaths;
 
@@ -17,6 +18,9 @@ const PAGE: &str = "/usr/share/doc/evenkeel-agent/supported-systems.md";
 /// Variable of the firmware: attributes in four bytes, then 1 if Secure Boot is on.
 const SECURE_BOOT: &str =
     "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+
+/// The loaded profiles of `AppArmor`, one per line, each with its mode.
+const APPARMOR_PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 
 /// Something that a machine may have.
 struct PlatformFeature {
@@ -37,7 +41,7 @@ const fn note(is_present: fn(&AgentPaths) -> bool, meaning: &'static str) -> Pla
     PlatformFeature { outcome: CheckOutcome::Note, is_present, meaning }
 }
 
-static FEATURES: [PlatformFeature; 15] = [
+static FEATURES: [PlatformFeature; 17] = [
     unsupported(
         |paths| exists(paths, "/run/ostree-booted") || exists(paths, "/ostree"),
         "ostree manages this system: the agent cannot update it",
@@ -54,6 +58,11 @@ static FEATURES: [PlatformFeature; 15] = [
         |paths| read_file(paths, "/sys/fs/selinux/enforce").starts_with(b"1"),
         "SELinux is enforcing: there is no policy for the agent, and updates with it are not tested",
     ),
+    note(
+        has_enforced_profiles,
+        "AppArmor is enforcing: there is no profile for the agent, so it runs unconfined",
+    ),
+    note(has_needrestart, NEEDRESTART_NOTE),
     note(
         |paths| read_file(paths, SECURE_BOOT).get(4) == Some(&1),
         "Secure Boot is on: the firmware checks what starts. The agent does not check the firmware's signature of an \
@@ -139,6 +148,10 @@ fn read_file(paths: &AgentPaths, path: &str) -> Vec<u8> {
     fs::read(paths.inside(path)).unwrap_or_default()
 }
 
+fn has_enforced_profiles(paths: &AgentPaths) -> bool {
+    String::from_utf8_lossy(&read_file(paths, APPARMOR_PROFILES)).contains("(enforce)")
+}
+
 fn has_entries(paths: &AgentPaths, folder: &str) -> bool {
     fs::read_dir(paths.inside(folder)).is_ok_and(|mut entries| entries.next().is_some())
 }
@@ -169,11 +182,18 @@ mod tests {
     #[test]
     fn each_feature_is_found_by_its_files_and_nothing_else_is() {
         let secure: &[u8] = &[6, 0, 0, 0, 1];
-        let cases: [(&str, &[u8], CheckOutcome, &str); 16] = [
+        let cases: [(&str, &[u8], CheckOutcome, &str); 18] = [
             ("/run/ostree-booted", b"", CheckOutcome::Warning, "ostree"),
             ("/etc/NIXOS", b"", CheckOutcome::Warning, "NixOS"),
             ("/usr/lib/sysimage/rpm/rpmdb.sqlite", b"", CheckOutcome::Warning, "rpm"),
             ("/sys/fs/selinux/enforce", b"1", CheckOutcome::Warning, "SELinux"),
+            (
+                APPARMOR_PROFILES,
+                b"man_groff (complain)\n/usr/sbin/mysqld (enforce)\n",
+                CheckOutcome::Note,
+                "AppArmor",
+            ),
+            ("/usr/sbin/needrestart", b"", CheckOutcome::Note, "`--restart-services`"),
             (SECURE_BOOT, secure, CheckOutcome::Note, "Secure Boot"),
             ("/sys/block/dm-0/dm/uuid", b"CRYPT-LUKS2-ab", CheckOutcome::Note, "LUKS"),
             ("/sys/block/dm-1/dm/uuid", b"CRYPT-VERITY-ab", CheckOutcome::Note, "dm-verity"),
@@ -211,8 +231,11 @@ mod tests {
         let off: &[u8] = &[6, 0, 0, 0, 0];
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
-        let files: [(&str, &[u8]); 6] = [
+        let files: [(&str, &[u8]); 8] = [
             ("/sys/fs/selinux/enforce", b"0"),
+            (APPARMOR_PROFILES, b"man_groff (complain)\n"),
+            // The configuration remains when the package is removed.
+            ("/etc/needrestart/needrestart.conf", b""),
             (SECURE_BOOT, off),
             ("/sys/block/dm-0/dm/uuid", b"LVM-ab"),
             ("/var/lib/dkms.txt", b""),

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use super::apt::PackageTools;
 use super::rules::matches_pattern;
 use crate::model::Failure;
+use crate::needrestart::has_needrestart;
 use crate::paths::AgentPaths;
 use crate::runner::Command;
 
-/// The program, and its configuration. The configuration remains when the package is removed.
-const NEEDRESTART: &str = "/usr/sbin/needrestart";
+/// Remains when the package is removed.
 const NEEDRESTART_CONFIG: &str = "/etc/needrestart/needrestart.conf";
 
 /// Prints those of the given services that needrestart would not restart by itself: the first matching entry of
@@ -140,8 +140,7 @@ impl PackageTools {
         paths: &AgentPaths,
         names: &[&String],
     ) -> Result<Option<BTreeSet<String>>, Failure> {
-        let is_installed =
-            [NEEDRESTART, NEEDRESTART_CONFIG].iter().all(|file| paths.inside(file).is_file());
+        let is_installed = has_needrestart(paths) && paths.inside(NEEDRESTART_CONFIG).is_file();
         if !is_installed || names.is_empty() {
             return Ok(None);
         }
@@ -167,6 +166,7 @@ mod tests {
 
     use super::*;
     use crate::modules::packages::apt::PackageToolTimeouts;
+    use crate::needrestart::NEEDRESTART;
     use crate::runner::{HostRunner, Output, RunError, Runner};
 
     /// Runs Perl of this machine with the files of another root.
