@@ -132,9 +132,11 @@ fn documents_refer_only_to_existing_targets_and_files() {
     let makefile = std::fs::read_to_string(tree::root().join("Makefile")).expect("a Makefile");
     assert_none(documents::unknown_targets(&texts, &makefile));
     let root = tree::root();
+    let is_there = |path: &str| root.join(path).exists();
     assert_none(markdown::broken_anchors(&texts));
+    assert_none(markdown::missing_files(&texts, is_there));
     assert_none(markdown::long_lines(&texts));
-    assert_none(documents::broken_links(&texts, |path| root.join(path).exists()));
+    assert_none(documents::broken_links(&texts, is_there));
 }
 
 #[test]

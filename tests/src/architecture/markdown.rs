@@ -1,4 +1,4 @@
-//! Markdown: anchors of links exist, and prose is wrapped.
+//! Markdown: anchors of links exist, files in code spans exist, and prose is wrapped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +30,48 @@ pub fn broken_anchors(documents: &[SourceFile]) -> Vec<String> {
         }
     }
     findings
+}
+
+/// Each file or folder that a code span names and that does not exist, such as the test of a property. A span is checked
+/// if it begins with a folder of the repository. `{a,b}` stands for several names, and a module may lack its `.rs`.
+pub fn missing_files(documents: &[SourceFile], is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    let is_path = |span: &str| {
+        let has_folder = span.split_once('/').is_some_and(|(folder, _)| {
+            !folder.is_empty() && folder != "target" && is_there(folder)
+        });
+        has_folder && span.chars().all(|c| c.is_ascii_alphanumeric() || "_-./{},".contains(c))
+    };
+    let mut findings = Vec::new();
+    for document in documents {
+        for span in code_spans(&document.text) {
+            let path = span.split("::").next().unwrap_or_default();
+            if !is_path(path) {
+                continue;
+            }
+            for path in alternatives(path) {
+                if !is_there(&path) && !is_there(&format!("{path}.rs")) {
+                    findings.push(format!("{} names {path}", document.path));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// The code spans outside of fenced code.
+fn code_spans(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = prose(text).into_iter().map(|(_, line)| line).collect();
+    lines.join("\n").split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The names that a path with `{a,b}` stands for.
+fn alternatives(path: &str) -> Vec<String> {
+    let Some((start, (names, end))) =
+        path.split_once('{').and_then(|(start, rest)| Some((start, rest.split_once('}')?)))
+    else {
+        return vec![path.to_owned()];
+    };
+    names.split(',').flat_map(|name| alternatives(&format!("{start}{name}{end}"))).collect()
 }
 
 /// Each line of prose that is longer than [`MAX_LINE_CHARS`].
@@ -99,6 +141,17 @@ mod tests {
         assert_eq!(
             broken_anchors(&documents),
             ["docs/a.md links to b.md#x-y", "docs/a.md links to #gone"]
+        );
+    }
+
+    #[test]
+    fn a_file_that_a_code_span_names_must_exist() {
+        let text = "`store/src/{a,b/c}.rs::a_test` `store/src/module`\n| `store/gone` | `/store/x` |\n\
+                    `npm/store` `store/FILE …` `target/x`\n```\n`store/code`\n```\n`store/late`";
+        let there = ["store", "target", "store/src/a.rs", "store/src/module.rs"];
+        assert_eq!(
+            missing_files(&[SourceFile::sample("a.md", text)], |path| there.contains(&path)),
+            ["a.md names store/src/b/c.rs", "a.md names store/gone", "a.md names store/late"]
         );
     }
 
