@@ -2,6 +2,7 @@
 
 mod rauc;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -29,6 +30,44 @@ fn node_with_packages(lab: &Lab, fleet: &Fleet, packages: &[&str]) -> Node {
     let exact = exact.collect::<Vec<_>>().join(" ");
     node.sh(&format!("rm -f /usr/sbin/policy-rc.d; apt-get -q -y install {exact}"));
     node
+}
+
+fn build_agent_package(lab: &Lab) -> PathBuf {
+    let agent = strip(&Binaries::get().agent, lab.path("agent"));
+    build_debian_package(&agent, &lab.path("package"))
+}
+
+/// Boots the machine of [`node_with_packages`], with the agent's package and the repository.
+fn boot(lab: &Lab, fleet: &Fleet, deb: &Path) -> BootedNode {
+    let mounts = [(deb, AGENT_DEB), (fleet.repository.folder(), Repository::INSIDE)];
+    let machine = BootedNode::start(lab, "node", &mounts);
+    machine.until_up();
+    machine
+}
+
+/// Starts an update to version 1.1 in a window and waits until the script of `demo-slow` blocks it, so that the test can
+/// inspect and change the machine meanwhile. Returns when the window opened.
+fn update_until_blocked(
+    machine: &BootedNode,
+    member: &Member<'_>,
+    packages: &[&str],
+) -> DateTime<Utc> {
+    machine.sh("touch /opt/demo/slow");
+    let exact = packages.iter().map(|name| format!("{name}=1.1"));
+    member.assign_packages(&exact.collect::<Vec<_>>().join("\n"));
+    let opens = member.create_window(5, 3600);
+    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
+        let look = machine.run(&["test", "-e", "/opt/demo/in-postinst"]);
+        look.status.success().then_some(())
+    });
+    opens
+}
+
+fn wait_for_ended_run(member: &Member<'_>) -> Value {
+    until("the run has ended", WAIT_TIMEOUT, || {
+        let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
+        member.runs().into_iter().find(is_over)
+    })
 }
 
 /// Installs the agent's package on a running machine and enrolls the machine.
@@ -61,22 +100,11 @@ fn a_booted_node_updates_in_its_window_reboots_when_a_package_requires_it_and_re
     };
     let Some(fleet) = Fleet::shared() else { return };
     let packages = ["demo-hello", "demo-reboot", "demo-slow", "demo-unit"];
-    let agent = strip(&Binaries::get().agent, lab.path("agent"));
-    let deb = build_debian_package(&agent, &lab.path("package"));
+    let deb = build_agent_package(&lab);
     let node = node_with_packages(&lab, fleet, &packages);
-    let mounts = [(deb.as_path(), AGENT_DEB), (fleet.repository.folder(), Repository::INSIDE)];
-    let machine = BootedNode::start(&lab, "node", &mounts);
-    machine.until_up();
+    let machine = boot(&lab, fleet, &deb);
     let member = enroll_machine(&machine, node, fleet);
-
-    // A package script blocks the update, so that the test can inspect the machine meanwhile.
-    machine.sh("touch /opt/demo/slow");
-    member.assign_packages(&packages.map(|name| format!("{name}=1.1")).join("\n"));
-    let opens = member.create_window(5, 3600);
-    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
-        let look = machine.run(&["test", "-e", "/opt/demo/in-postinst"]);
-        look.status.success().then_some(())
-    });
+    let opens = update_until_blocked(&machine, &member, &packages);
     let locks = machine.sh(LIST_INHIBITORS);
     assert!(locks.contains("evenkeel-agent") && locks.contains("block"), "{locks}");
     let other = machine.run(&["systemctl", "--check-inhibitors=yes", "reboot"]);
@@ -85,10 +113,7 @@ fn a_booted_node_updates_in_its_window_reboots_when_a_package_requires_it_and_re
     machine.sh("rm /opt/demo/slow");
 
     machine.until_boot(2, WAIT_TIMEOUT);
-    let run = until("the run has ended", WAIT_TIMEOUT, || {
-        let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
-        member.runs().into_iter().find(is_over)
-    });
+    let run = wait_for_ended_run(&member);
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(
         events(&run),
@@ -119,29 +144,16 @@ fn an_update_is_finished_by_the_agents_unit_at_the_next_boot_after_a_power_loss(
     };
     let Some(fleet) = Fleet::shared() else { return };
     let packages = ["demo-hello", "demo-slow"];
-    let agent = strip(&Binaries::get().agent, lab.path("agent"));
-    let deb = build_debian_package(&agent, &lab.path("package"));
+    let deb = build_agent_package(&lab);
     let node = node_with_packages(&lab, fleet, &packages);
-    let mounts = [(deb.as_path(), AGENT_DEB), (fleet.repository.folder(), Repository::INSIDE)];
-    let machine = BootedNode::start(&lab, "node", &mounts);
-    machine.until_up();
+    let machine = boot(&lab, fleet, &deb);
     let member = enroll_machine(&machine, node, fleet);
-    machine.sh("touch /opt/demo/slow");
-    member.assign_packages(&packages.map(|name| format!("{name}=1.1")).join("\n"));
-    member.create_window(5, 3600);
-    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
-        let look = machine.run(&["test", "-e", "/opt/demo/in-postinst"]);
-        look.status.success().then_some(())
-    });
+    update_until_blocked(&machine, &member, &packages);
     drop(machine);
     member.node.sh("rm /opt/demo/slow");
 
-    let machine = BootedNode::start(&lab, "node", &mounts);
-    machine.until_up();
-    let run = until("the run has ended", WAIT_TIMEOUT, || {
-        let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
-        member.runs().into_iter().find(is_over)
-    });
+    let machine = boot(&lab, fleet, &deb);
+    let run = wait_for_ended_run(&member);
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(machine.sh("dpkg --audit"), "");
 }
@@ -153,20 +165,11 @@ fn a_block_lock_of_another_program_stops_the_reboot_and_users_are_warned_before_
     };
     let Some(fleet) = Fleet::shared() else { return };
     let packages = ["demo-reboot", "demo-slow"];
-    let agent = strip(&Binaries::get().agent, lab.path("agent"));
-    let deb = build_debian_package(&agent, &lab.path("package"));
+    let deb = build_agent_package(&lab);
     let node = node_with_packages(&lab, fleet, &packages);
-    let mounts = [(deb.as_path(), AGENT_DEB), (fleet.repository.folder(), Repository::INSIDE)];
-    let machine = BootedNode::start(&lab, "node", &mounts);
-    machine.until_up();
+    let machine = boot(&lab, fleet, &deb);
     let member = enroll_machine(&machine, node, fleet);
-    machine.sh("touch /opt/demo/slow");
-    member.assign_packages(&packages.map(|name| format!("{name}=1.1")).join("\n"));
-    member.create_window(5, 3600);
-    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
-        let look = machine.run(&["test", "-e", "/opt/demo/in-postinst"]);
-        look.status.success().then_some(())
-    });
+    update_until_blocked(&machine, &member, &packages);
 
     // The lock comes up during the change, after the agent has checked all locks.
     machine.sh("systemd-run --unit=backup --collect systemd-inhibit --what=shutdown --who=backup \
@@ -195,10 +198,7 @@ fn a_block_lock_of_another_program_stops_the_reboot_and_users_are_warned_before_
     let log = machine.sh("journalctl --unit evenkeel-agent --no-pager");
     assert!(!log.contains("cannot warn the logged-in users"), "{log}");
     machine.until_boot(2, WAIT_TIMEOUT);
-    let run = until("the run has ended", WAIT_TIMEOUT, || {
-        let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
-        member.runs().into_iter().find(is_over)
-    });
+    let run = wait_for_ended_run(&member);
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(
         events(&run),

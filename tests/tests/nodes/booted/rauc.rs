@@ -4,8 +4,6 @@
 //! a unit: it selects a slot, counts its boot, and sets the `os-release` of the image in that slot.
 //! RAUC reaches it with its custom backend.
 
-use std::path::Path;
-
 use evenkeel_tests::lab::Web;
 use serde_json::json;
 
@@ -291,8 +289,7 @@ fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
         return;
     };
     let Some(fleet) = Fleet::shared() else { return };
-    let agent = strip(&Binaries::get().agent, lab.path("agent"));
-    let deb = build_debian_package(&agent, &lab.path("package"));
+    let deb = build_agent_package(&lab);
     let node = node_with_slots(&lab);
     for (version, key) in [
         ("1.1", "good"),
