@@ -1,6 +1,9 @@
 //! Output of apt in the form that derivatives of Debian print. They are not run here: see
 //! `docs/supported-systems.md`.
 
+use std::collections::BTreeSet;
+
+use super::index_targets::{origin_labels, origin_suites, parse_targets};
 use super::parse::parse_simulation;
 
 /// The parts of each planned installation, one per line.
@@ -73,4 +76,39 @@ Inst demo-base [12.4+deb12u10] (12.4+deb12u11 Raspbian:12.11/stable [armhf])
     demo-media 8:7.1-0+deb13u1+rpt1 -> 8:7.1-0+deb13u1+rpt2 arm64 from Raspberry Pi Foundation:stable | Debian:13.4/stable
     demo-base 12.4+deb12u10 -> 12.4+deb12u11 armhf from Raspbian:12.11/stable
     ");
+}
+
+#[test]
+fn a_version_of_a_derivative_has_the_suites_and_labels_of_its_indexes() {
+    let text = "\
+http://archive.ubuntu.com/ubuntu/\tjammy\tjammy\tjammy\tUbuntu\t22.04
+http://archive.ubuntu.com/ubuntu/\tjammy-updates\tjammy-updates\tjammy\tUbuntu\t22.04
+http://security.ubuntu.com/ubuntu/\tjammy-security\tjammy-security\tjammy\tUbuntu\t22.04
+https://esm.ubuntu.com/apps/ubuntu/\tjammy-apps-security\tjammy-apps-security\tjammy\tUbuntuESMApps\t22.04
+http://raspbian.raspberrypi.com/raspbian/\tbookworm\tstable\tbookworm\tRaspbian\t12.11
+http://archive.raspberrypi.com/debian/\tbookworm\tstable\tbookworm\tRaspberry Pi Foundation\t$(VERSION)
+";
+    let targets = parse_targets(text).unwrap_or_else(|line| panic!("{line:?}"));
+    let describe = |origins: &[&str]| {
+        let origins: Vec<String> = origins.iter().map(|&origin| origin.to_owned()).collect();
+        let join = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(" ");
+        (join(origin_suites(&origins, &targets)), join(origin_labels(&origins, &targets)))
+    };
+    let cases: [(&[&str], &str, &str); 4] = [
+        (
+            &["Ubuntu:22.04/jammy-updates", "Ubuntu:22.04/jammy-security"],
+            "jammy jammy-security jammy-updates",
+            "Ubuntu",
+        ),
+        (
+            &["UbuntuESMApps:22.04/jammy-apps-security"],
+            "jammy jammy-apps-security",
+            "UbuntuESMApps",
+        ),
+        (&["Raspbian:12.11/stable"], "bookworm stable", "Raspbian"),
+        (&["Raspberry Pi Foundation:stable"], "bookworm stable", "Raspberry Pi Foundation"),
+    ];
+    for (origins, suites, labels) in cases {
+        assert_eq!(describe(origins), (suites.to_owned(), labels.to_owned()), "{origins:?}");
+    }
 }
