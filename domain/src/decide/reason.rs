@@ -186,14 +186,7 @@ impl fmt::Display for Reason {
             Self::PolicyDoesNotFit { policy, level, why } => {
                 write!(f, "{policy}, assigned to the {level}, does not fit: {why}")
             }
-            Self::AgentLacks { module } => {
-                write!(f, "the node's agent has no module `{module}`")?;
-                // No release of Evenkeel's agent has this module, so an upgrade does not help.
-                if *module == KERNEL_MODULE {
-                    f.write_str(": only agents of EIM set a kernel command line")?;
-                }
-                Ok(())
-            }
+            Self::AgentLacks { module } => write_agent_lacks(f, module),
             Self::NoImage { profile } => {
                 write!(f, "the catalogue has no image of the profile {profile}")
             }
@@ -237,11 +230,9 @@ impl fmt::Display for Reason {
             Self::WindowClosed { opens } => {
                 write!(f, "the next window opens at {}", format_instant(*opens))
             }
-            Self::WindowOpen { until, is_ordered: false } => {
-                write!(f, "a window is open until {}", format_instant(*until))
-            }
-            Self::WindowOpen { until, is_ordered: true } => {
-                write!(f, "an order opened a window until {}", format_instant(*until))
+            Self::WindowOpen { until, is_ordered } => {
+                let what = if *is_ordered { "an order opened a window" } else { "a window is open" };
+                write!(f, "{what} until {}", format_instant(*until))
             }
             Self::RunOpen { run, state } => write!(f, "{run} is {state}"),
             Self::Withdrawn { run } => write!(f, "the update of {run} is no longer desired"),
@@ -256,6 +247,15 @@ impl fmt::Display for Reason {
             ),
         }
     }
+}
+
+fn write_agent_lacks(f: &mut fmt::Formatter<'_>, module: &str) -> fmt::Result {
+    write!(f, "the node's agent has no module `{module}`")?;
+    // No release of Evenkeel's agent has this module, so an upgrade does not help.
+    if module == KERNEL_MODULE {
+        f.write_str(": only agents of EIM set a kernel command line")?;
+    }
+    Ok(())
 }
 
 fn write_paused(
