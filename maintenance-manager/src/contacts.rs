@@ -9,6 +9,7 @@ use std::time::Duration;
 use evenkeel_domain::Time;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::clock::Clock;
 use evenkeel_store::contacts::{self, Contact};
 use evenkeel_store::{Store, StoreError};
 use tokio::time::MissedTickBehavior;
@@ -35,7 +36,8 @@ struct ContactShards {
 type ContactShard = HashMap<(TenantId, InstanceId), (Time, Option<Time>)>;
 
 impl Contacts {
-    /// Records a contact. A node that was asked to wait is not silent before `due`.
+    /// Records a contact, by the clock of the process. A node that was asked to wait is not silent
+    /// before `due`.
     pub fn record(&self, tenant: TenantId, instance: InstanceId, at: Time, due: Option<Time>) {
         self.insert(Contact { tenant, instance, at, due });
     }
@@ -68,7 +70,7 @@ impl Contacts {
     /// Writes the recorded contacts at an interval, and once more at the stop.
     pub async fn run(
         self,
-        store: Store,
+        (store, clock): (Store, Arc<dyn Clock>),
         interval: Duration,
         outage: &Outage,
         stopping: impl Future<Output = ()>,
@@ -81,7 +83,7 @@ impl Contacts {
                 () = &mut stopping => true,
                 _ = ticks.tick() => false,
             };
-            let written = self.write(&store).await;
+            let written = self.write(&store, &*clock).await;
             // A pass without contacts has not used the database.
             if !matches!(written, Ok(0)) {
                 outage.note_pass("contacts", &written);
@@ -94,13 +96,13 @@ impl Contacts {
 
     /// Writes the recorded contacts. On failure they are recorded again, because the next contact
     /// of a node with a long poll may be minutes away.
-    async fn write(&self, store: &Store) -> Result<usize, StoreError> {
+    async fn write(&self, store: &Store, clock: &dyn Clock) -> Result<usize, StoreError> {
         let all = self.drain();
         if all.is_empty() {
             return Ok(0);
         }
         let mut written = 0;
-        if let Err(error) = write_batches(store, &all, &mut written).await {
+        if let Err(error) = write_batches((store, clock), &all, &mut written).await {
             for contact in all.iter().skip(written) {
                 self.insert(*contact);
             }
@@ -110,26 +112,31 @@ impl Contacts {
     }
 }
 
-/// Writes contacts in batches, and counts those that are written.
+/// Writes contacts in batches with the time of the database, and counts those that are written.
 async fn write_batches(
-    store: &Store,
+    (store, clock): (&Store, &dyn Clock),
     all: &[Contact],
     written: &mut usize,
 ) -> Result<(), StoreError> {
-    // The clock of this process may be ahead.
-    let now = store.database_time().await?;
+    let clocks = store.read_clocks(clock).await?;
+    let (now, offset) = (clocks.database, clocks.offset());
     for batch in all.chunks(BATCH_SIZE) {
-        write(store, batch, now).await?;
+        let shifted = batch.iter().map(|contact| Contact {
+            at: contact.at.checked_sub_signed(offset).unwrap_or(now),
+            due: contact.due.and_then(|due| due.checked_sub_signed(offset)),
+            ..*contact
+        });
+        write(store, shifted.collect(), now).await?;
         *written += batch.len();
     }
     Ok(())
 }
 
-async fn write(store: &Store, batch: &[Contact], now: Time) -> Result<(), StoreError> {
-    let tx = store.fleet().await?;
-    contacts::record_contacts(&tx, batch.to_vec(), now).await?;
-    tx.commit().await?;
+async fn write(store: &Store, batch: Vec<Contact>, now: Time) -> Result<(), StoreError> {
     let size = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+    let tx = store.fleet().await?;
+    contacts::record_contacts(&tx, batch, now).await?;
+    tx.commit().await?;
     metrics::histogram!("evenkeel_contacts_batch").record(size);
     metrics::counter!("evenkeel_contacts_written_total").increment(size.into());
     Ok(())
@@ -149,6 +156,7 @@ fn lock(shard: &Mutex<ContactShard>) -> MutexGuard<'_, ContactShard> {
 #[cfg(test)]
 mod tests {
     use chrono::{DateTime, TimeDelta};
+    use evenkeel_kit::clock::SystemClock;
     use evenkeel_store::testing::fresh_store;
     use uuid::Uuid;
 
@@ -206,7 +214,7 @@ mod tests {
         for one in &expected {
             contacts.insert(*one);
         }
-        contacts.write(&away).await.expect_err("it is closed");
+        contacts.write(&away, &SystemClock).await.expect_err("it is closed");
         contacts.insert(contact(5, 3, None));
         expected[4] = contact(5, 3, None);
         expected.sort_unstable();
@@ -214,7 +222,7 @@ mod tests {
         for one in &expected {
             contacts.insert(*one);
         }
-        let written = contacts.write(&store).await.expect("written");
+        let written = contacts.write(&store, &SystemClock).await.expect("written");
         assert_eq!(written, expected.len());
         assert_eq!(drain_sorted(&contacts), []);
     }

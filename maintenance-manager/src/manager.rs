@@ -284,8 +284,8 @@ impl MaintenanceManager {
     /// have ended.
     pub fn start_contacts(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
-        let (store, interval) =
-            (self.store.clone(), loop_interval(self.settings.contact_write_interval));
+        let database = (self.store.clone(), Arc::clone(&self.clock));
+        let interval = loop_interval(self.settings.contact_write_interval);
         let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
         let load = Arc::clone(&self.load);
         life.spawn("contacts", async move {
@@ -293,7 +293,7 @@ impl MaintenanceManager {
                 stopping.cancelled().await;
                 load.wait_for_drain().await;
             };
-            contacts.run(store, interval, &outage, stopped).await;
+            contacts.run(database, interval, &outage, stopped).await;
             Ok(())
         });
     }

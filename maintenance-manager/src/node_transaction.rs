@@ -85,9 +85,9 @@ impl<'a> NodeTransaction<'a> {
             tx.lock_for_decision().await?;
         }
         let (host, node) = nodes::lock_with_host(&tx, machine).await?;
-        // The decision uses the time after the wait for the lock. If it may permit a start, it uses
-        // the time of the database, so that all replicas see a slot or an order end at once.
-        let now = if lock_for_decision { tx.database_time().await? } else { writer.clock.now() };
+        // The time after the wait for the lock, by the clock of the database: all replicas see a
+        // slot or an order end at once, and what is stored decides later about deletion.
+        let now = tx.database_time();
         let limits = writer.settings.planning_limits();
         let reading = ReadMode::Preview(now);
         let input = decisions::load_decision_input(&tx, &host, &node, &limits, reading).await?;
@@ -392,7 +392,7 @@ impl<'a> NodeTransaction<'a> {
             hosts::set_status(&self.tx, self.host.id, &running).await?;
         }
         let (tenant, instance) = (self.tx.tenant(), self.node.instance);
-        let (writer, now) = (self.writer, self.now);
+        let (writer, now) = (self.writer, self.writer.clock.now());
         // EIM's agents call at their own pace.
         let is_ours = matches!(self.node.protocol, AgentProtocol::Own { .. });
         let due = writer.next_contact_due(now).filter(|_| is_ours);

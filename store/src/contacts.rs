@@ -29,8 +29,8 @@ pub struct Contact {
 /// same time, the one with the later `due` wins. Deleted nodes are skipped. A batch must not
 /// contain a node twice.
 ///
-/// `now` is the time of the database. A contact after it has the time of a process whose clock is
-/// ahead: it is recorded as a contact at `now`. A recorded one that is more than ten minutes ahead is
+/// The times are those of the database, and `now` is its current time. A contact after it has the
+/// time of a process whose clock was set back meanwhile: it is recorded as a contact at `now`. A recorded one that is more than ten minutes ahead is
 /// replaced by any new one.
 pub async fn record_contacts(
     tx: &FleetTx,
@@ -92,7 +92,7 @@ fn time_array(all: impl Iterator<Item = Time>) -> Value {
     Value::Array(ArrayType::ChronoDateTimeUtc, Some(Box::new(all)))
 }
 
-/// When a node last made contact, by the clock of the process that it called.
+/// When a node last made contact, by the clock of the database.
 pub async fn last_contact(tx: &Tx, instance: InstanceId) -> Result<Option<Time>, StoreError> {
     let sql = "SELECT heard_at FROM last_contacts WHERE tenant_id = $1 AND instance_id = $2";
     let key = [tx.tenant().uuid().into(), instance.bits().cast_signed().into()];

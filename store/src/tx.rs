@@ -1,7 +1,9 @@
 //! Scoped transactions.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use sea_orm::sea_query::Expr;
@@ -57,9 +59,7 @@ pub struct Tx {
     tenant: TenantId,
     /// Notified after a commit; none if the transaction cannot write.
     committed: Option<Arc<Notify>>,
-    /// Replaces the clock of the database in tests.
-    #[cfg(feature = "testing")]
-    database_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
+    clock: TransactionClock,
 }
 
 /// An open transaction for all projects. Dropping it rolls back.
@@ -67,6 +67,31 @@ pub struct Tx {
 pub struct FleetTx {
     transaction: BoundedTransaction,
     committed: Arc<Notify>,
+    clock: TransactionClock,
+}
+
+/// The clock of the database as a transaction knows it: the time that its first statement returned,
+/// and the time that has passed since then. No further statement is needed to read it.
+#[derive(Debug)]
+struct TransactionClock {
+    read: Time,
+    /// When the answer with the time arrived.
+    arrived: Instant,
+    /// Replaces the clock of the database in tests.
+    #[cfg(feature = "testing")]
+    test_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
+}
+
+impl TransactionClock {
+    /// The current time of the database, in the microseconds that it stores.
+    fn now(&self) -> Time {
+        #[cfg(feature = "testing")]
+        if let Some(clock) = &self.test_clock {
+            return clock.now();
+        }
+        let passed = i64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(i64::MAX);
+        self.read.checked_add_signed(TimeDelta::microseconds(passed)).unwrap_or(self.read)
+    }
 }
 
 /// A table whose rows belong to a tenant.
@@ -82,14 +107,9 @@ impl Tx {
     ) -> Result<Self, StoreError> {
         let tx = begin(store, mode, Some(&ProjectKey::Id(tenant))).await?;
         let settings = session_settings(store, mode);
-        set_scope(store, &tx, scope_call(&tenant.to_string()), &settings).await?;
-        Ok(Self {
-            transaction: tx,
-            tenant,
-            committed: commit_notifier(store, mode),
-            #[cfg(feature = "testing")]
-            database_clock: store.database_clock.clone(),
-        })
+        let call = scope_call(&tenant.to_string());
+        let (_, clock) = set_scope(store, &tx, call, &settings).await?;
+        Ok(Self { transaction: tx, tenant, committed: commit_notifier(store, mode), clock })
     }
 
     /// Opens a transaction for a project that is looked up by name or id; none if it does not
@@ -111,7 +131,7 @@ impl Tx {
             // without this setting each connection would plan six times.
             settings.push(("plan_cache_mode", "force_generic_plan"));
         }
-        let row = set_scope(store, &tx, call, &settings).await?;
+        let (row, clock) = set_scope(store, &tx, call, &settings).await?;
         let tenant: Option<Uuid> = row.try_get_by_index(0)?;
         let tenant = tenant.map(TenantId::new);
         if let Some(tenant) = tenant {
@@ -121,8 +141,7 @@ impl Tx {
             transaction: tx,
             tenant,
             committed: commit_notifier(store, mode),
-            #[cfg(feature = "testing")]
-            database_clock: store.database_clock.clone(),
+            clock,
         });
         #[cfg(feature = "testing")]
         let opened = match (opened, &store.mixup) {
@@ -152,18 +171,10 @@ impl Tx {
         Ok(self.transaction.commit().await?)
     }
 
-    /// The current time of the database, by which all replicas decide.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
-    pub async fn database_time(&self) -> Result<Time, StoreError> {
-        #[cfg(feature = "testing")]
-        if let Some(clock) = &self.database_clock {
-            return Ok(clock.now());
-        }
-        let row = query_one(self.conn(), "SELECT clock_timestamp()", []).await?;
-        let row = row.ok_or(StoreError::NotFound { what: "database" })?;
-        Ok(row.try_get_by_index(0)?)
+    /// The current time of the database, by which all replicas decide. Sends no statement.
+    #[must_use]
+    pub fn database_time(&self) -> Time {
+        self.clock.now()
     }
 
     pub(crate) fn conn(&self) -> &BoundedTransaction {
@@ -235,8 +246,14 @@ impl FleetTx {
     pub(crate) async fn open(store: &Store, actor: Option<&Actor>) -> Result<Self, StoreError> {
         let tx = begin(store, &TransactionMode::Read, None).await?;
         let settings = actor.map(actor_settings).unwrap_or_default();
-        set_scope(store, &tx, scope_call("*"), &settings).await?;
-        Ok(Self { transaction: tx, committed: Arc::clone(&store.committed) })
+        let (_, clock) = set_scope(store, &tx, scope_call("*"), &settings).await?;
+        Ok(Self { transaction: tx, committed: Arc::clone(&store.committed), clock })
+    }
+
+    /// As [`Tx::database_time`].
+    #[must_use]
+    pub fn database_time(&self) -> Time {
+        self.clock.now()
     }
 
     /// Commits the changes.
@@ -371,24 +388,33 @@ pub(crate) fn is_first_statement(sql: &str) -> bool {
 
 /// Sets the scope and other settings in one statement and returns its row. The settings are local
 /// to the transaction: otherwise the pool would reuse the scope of one tenant for another one. The
-/// statement also finds out whether the database is read-only, and which process of it answers.
+/// statement also finds out whether the database is read-only, which process of it answers, and
+/// what time it has.
 async fn set_scope(
     store: &Store,
     tx: &BoundedTransaction,
     (scope, mut values): ScopeCall,
     also: &[(&str, &str)],
-) -> Result<QueryResult, StoreError> {
+) -> Result<(QueryResult, TransactionClock), StoreError> {
     let mut calls = vec![scope.to_owned()];
     for (name, value) in also {
         values.push(Value::from(*value));
         calls.push(format!("set_config('{name}', ${}, true)", values.len()));
     }
-    let sql = format!("SELECT {}, {IS_READ_ONLY}, pg_backend_pid()", calls.join(", "));
+    let sql =
+        format!("SELECT {}, {IS_READ_ONLY}, pg_backend_pid(), clock_timestamp()", calls.join(", "));
     let row = query_one(tx, sql, values).await?;
+    let arrived = Instant::now();
     let row = row.ok_or(StoreError::NotFound { what: "database" })?;
     tx.set_backend_pid(row.try_get_by_index(calls.len() + 1)?);
     store.note_read_only(row.try_get_by_index(calls.len())?)?;
-    Ok(row)
+    let clock = TransactionClock {
+        read: row.try_get_by_index(calls.len() + 2)?,
+        arrived,
+        #[cfg(feature = "testing")]
+        test_clock: store.database_clock.clone(),
+    };
+    Ok((row, clock))
 }
 
 /// Runs a statement and returns the number of affected rows.

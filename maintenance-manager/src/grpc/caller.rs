@@ -253,7 +253,7 @@ impl MaintenanceManager {
                 ));
             }
         }
-        let bound_host = node_tokens::bind(&tx, &token, host.id, self.now()).await;
+        let bound_host = node_tokens::bind(&tx, &token, host.id, tx.database_time()).await;
         let bound_host = bound_host.map_err(status::from_store_error)?;
         tx.commit().await.map_err(status::from_store_error)?;
         self.token_bindings.insert(token.digest, bound_host, token.expires_at);

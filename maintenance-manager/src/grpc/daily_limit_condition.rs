@@ -39,7 +39,7 @@ async fn set_condition(
     let before = node.clone();
     let is_it = |kind| kind == ConditionKind::DailyLimit;
     let condition = (ConditionKind::DailyLimit, refusal.text.clone());
-    condition::replace(&mut node.conditions, is_it, [condition], writer.clock.now());
+    condition::replace(&mut node.conditions, is_it, [condition], tx.database_time());
     nodes::save_changes(&tx, &before, &node).await?;
     let _unsettled = writer.pending_invalidation(tenant, host, node.instance);
     tx.commit().await

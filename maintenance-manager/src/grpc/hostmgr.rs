@@ -161,7 +161,8 @@ impl MaintenanceManager {
             return Ok(());
         };
         let tx = self.store.tenant(eim_node.tenant).await.map_err(status::from_store_error)?;
-        let stored = hardware::store_if_changed(&tx, host, reported, &digest, self.now()).await;
+        let now = tx.database_time();
+        let stored = hardware::store_if_changed(&tx, host, reported, &digest, now).await;
         if !stored.map_err(status::from_store_error)? {
             return Ok(());
         }
@@ -178,7 +179,7 @@ impl MaintenanceManager {
         if node.status.text == hosts::INVALIDATED_STATUS {
             return Ok(());
         }
-        let running = NodeStatus::new(status::RUNNING, Indication::Idle, self.now());
+        let running = NodeStatus::new(status::RUNNING, Indication::Idle, tx.database_time());
         if node.status.text == nodes::NO_CONNECTION_STATUS {
             let before = node.clone();
             node.status = running.clone();

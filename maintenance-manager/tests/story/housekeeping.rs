@@ -5,14 +5,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use evenkeel_kit::{Clock, TestClock};
+use evenkeel_kit::{Clock, Lifecycle, TestClock};
 use evenkeel_maintenance_manager::{
-    Housekeeping, RemovedRows, RunReaper, Settings, SilentNodeWatch,
+    Housekeeping, MaintenanceManager, RemovedRows, RunReaper, Settings, SilentNodeWatch,
 };
-use evenkeel_store::testing::counting_store;
+use evenkeel_proto::agent::PollRequest;
+use evenkeel_proto::agent::agent_service_server::AgentService as _;
+use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
+use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
+use evenkeel_proto::maintmgr::update_status::StatusType;
+use evenkeel_store::contacts;
 use evenkeel_store::testing::fill::{ProjectSize, seed_project};
+use evenkeel_store::testing::{counting_store, tenant_rows};
+use tonic::Request;
 
-use crate::test_server::{TestNode, TestServer, began, downloading, finished};
+use crate::fleet::sample;
+use crate::heartbeats::send_heartbeat;
+use crate::node_reports::{available_package, facts_with_available};
+use crate::replicas::with_credentials;
+use crate::test_server::{
+    TestNode, TestServer, began, downloading, enroll_request, finished, report_request,
+    with_credential,
+};
 
 const YEAR: TimeDelta = TimeDelta::days(365);
 
@@ -57,6 +71,18 @@ impl TestServer {
         [done, busy]
     }
 
+    /// A manager of a process with its own clock.
+    fn manager_with_clock(&self, clock: TestClock) -> MaintenanceManager {
+        let manager = MaintenanceManager::new(
+            self.store.clone(),
+            Arc::new(clock),
+            Arc::clone(&self.authority),
+            Arc::clone(&self.ca),
+            with_credentials(Settings::default()),
+        );
+        manager.expect("valid settings")
+    }
+
     /// Adds versions of packages that no node has reported for a long time.
     async fn add_old_versions(&self, count: u32) {
         let sql = format!(
@@ -97,6 +123,58 @@ async fn a_process_with_a_wrong_clock_deletes_nothing_and_ends_no_run() {
             wrong.set(server.now());
             assert_eq!(tasks.pass().await.0.versions, 3);
         }
+    }
+}
+
+/// The times that are stored decide later what is deleted and which runs end.
+#[tokio::test]
+async fn a_process_with_a_wrong_clock_stores_only_times_of_the_database() {
+    for offset in [TimeDelta::hours(-23), TimeDelta::days(20)] {
+        let server = TestServer::new().await;
+        let wrong = server.now() + offset;
+        let manager = server.manager_with_clock(TestClock::new(wrong));
+        let life = Lifecycle::new();
+        manager.start_contacts(&life);
+
+        let token = server.join_token(false, true).await;
+        let enrolled = manager.enroll(Request::new(enroll_request(&token, 1, 1))).await;
+        let node = TestNode::from_enrolment(enrolled.expect("enrolled").into_inner());
+        let reported = PollRequest {
+            facts: Some(facts_with_available(vec![available_package("curl", "2")])),
+            packages: r#"{"repo":[{"name":"curl","version":"1"}]}"#.into(),
+            ..PollRequest::default()
+        };
+        manager.poll(with_credential(&node.credential, reported)).await.expect("an answer");
+        let policy = server.policy(&node, "demo-hello=1.1").await;
+        for event in [(1, downloading()), (2, began()), (3, finished())] {
+            let report = with_credential(&node.credential, report_request(1, policy, &[event]));
+            manager.report(report).await.expect("an answer");
+        }
+
+        let eim = server.eim_node(2).await;
+        let hour = TimeDelta::hours(1);
+        let token = server.authority.issue_node(server.tenant.uuid(), "agent", hour, wrong);
+        let token = token.expect("a token").token.reveal().to_owned();
+        send_heartbeat(&manager, &token, &eim).await.expect("heard");
+        let status = PlatformUpdateStatusRequest {
+            host_guid: eim.guid.clone(),
+            update_status: Some(sample(StatusType::UpToDate)),
+        };
+        manager.platform_update_status(with_credential(&token, status)).await.expect("an answer");
+        life.stop();
+        life.run_until_stopped(Duration::from_secs(20)).await;
+
+        let run = &server.runs(&node).await[0];
+        assert_eq!((run.started_at, run.ended_at()), (server.now(), Some(server.now())));
+        for instance in [node.instance, eim.instance] {
+            let tx = server.tx().await;
+            let heard = contacts::last_contact(&tx, instance).await.expect("an answer");
+            assert_eq!(heard, Some(server.now()), "{offset}");
+        }
+        let date = wrong.format("%Y-%m-%d").to_string();
+        let rows = tenant_rows(&server.store, server.tenant).await;
+        let wrong_rows: Vec<_> = rows.iter().filter(|row| row.contains(&date)).collect();
+        assert!(wrong_rows.is_empty(), "{offset}: {wrong_rows:#?}");
     }
 }
 

@@ -8,7 +8,7 @@ use evenkeel_domain::package::ObservedVersion;
 use evenkeel_kit::{Clock, SystemClock, TestClock};
 use evenkeel_store::daily_usage::{self, ProjectCharge};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
-use evenkeel_store::testing::fresh_store;
+use evenkeel_store::testing::{counting_store, fresh_store};
 use evenkeel_store::{
     ClockAgreement, Lease, logins, oldest_rows, package_versions, sequence_usage,
 };
@@ -30,6 +30,21 @@ async fn time_is_trusted_only_if_both_clocks_agree() {
         assert_eq!(reading.agreement(), ClockAgreement::Differs);
         assert_eq!(store.trusted_time(&wrong).await.expect("an answer"), None);
     }
+}
+
+/// A report must not cost another round trip.
+#[tokio::test]
+async fn a_transaction_reads_the_time_of_the_database_without_a_statement() {
+    let (store, tenant) = store_with_project().await;
+    let (counting, counts) = counting_store(&store);
+    let tx = counting.tenant(tenant).await.expect("a transaction");
+    let fleet = counting.fleet().await.expect("a transaction");
+    let opened = counts.totals();
+    for read in [tx.database_time(), fleet.database_time()] {
+        assert!((SystemClock.now() - read).abs() < TimeDelta::minutes(1), "{read}");
+    }
+    assert!(tx.database_time() <= tx.database_time());
+    assert_eq!(counts.totals(), opened);
 }
 
 #[tokio::test]

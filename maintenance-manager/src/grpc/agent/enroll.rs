@@ -60,15 +60,13 @@ pub async fn enroll(
         .map_err(|error| Status::invalid_argument(format!("join_token: {error}")))?;
     let digest = *secret.secret_hash().as_bytes();
     let claim = parse_claim(request).map_err(status::from_invalid)?;
-    let now = manager.now();
-
     let Some(_permit) = manager.enrolments.acquire().await else {
         let text = "too many machines enrol at once; try again";
         return Err(Status::unavailable(text));
     };
     // Other calls from this address may have been refused while this one waited.
     manager.rate_limiter.check(peer)?;
-    status::with_database_timeout(enroll_node(manager, digest, &claim, now)).await
+    status::with_database_timeout(enroll_node(manager, digest, &claim)).await
 }
 
 /// Admits a machine and issues its certificates, and its credential if credentials are accepted.
@@ -76,9 +74,9 @@ async fn enroll_node(
     manager: &MaintenanceManager,
     digest: [u8; 32],
     claim: &Claim,
-    now: Time,
 ) -> Result<EnrollResponse, Status> {
     let fleet = manager.store.fleet().await.map_err(status::from_store_error)?;
+    let now = fleet.database_time();
     let tenant =
         join_tokens::find_tenant(&fleet, digest).await.map_err(status::from_store_error)?;
     let unknown = || Status::permission_denied("the join token is unknown on this server");
@@ -196,7 +194,7 @@ async fn admit_machine(
     let unsettled = manager.node_writer.pending_invalidation(tenant, host.id, instance.id);
     tx.commit().await.map_err(status::from_store_error)?;
     drop(unsettled);
-    manager.contacts.record(tenant, instance.id, now, None);
+    manager.contacts.record(tenant, instance.id, manager.now(), None);
     Ok((host, instance, decryption_certificate))
 }
 
