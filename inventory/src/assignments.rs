@@ -43,7 +43,7 @@ pub struct AssignmentPath {
 pub async fn list_assignments(call: Call, params: Params) -> Answer<AssignmentList> {
     let page = PageQuery::from_params(&params)?;
     let tx = call.read().await?;
-    let all = assignments::all(&tx, call.now()).await?;
+    let all = assignments::all(&tx, tx.database_time()).await?;
     let part = page.paginate(all);
     Ok(Json(AssignmentList {
         assignments: part.items.iter().map(resource).collect(),
@@ -67,7 +67,7 @@ pub async fn get_assignment(
 ) -> Answer<AssignmentResource> {
     let tx = call.read().await?;
     let scope = parse_scope(&path)?;
-    let assignment = assignments::find(&tx, scope, call.now()).await?;
+    let assignment = assignments::find(&tx, scope, tx.database_time()).await?;
     Ok(Json(resource(&assignment)))
 }
 
@@ -93,7 +93,7 @@ pub async fn put_assignment(
     let scope = parse_scope(&path)?;
     let (policy, limits) = parse_spec(&body)?;
     check_assignable(&tx, scope, policy).await?;
-    let now = call.now();
+    let now = tx.database_time();
     assignments::set(&tx, scope, policy, limits, now).await?;
     let assignment = assignments::find(&tx, scope, now).await?;
     tx.commit().await?;
@@ -123,7 +123,7 @@ pub async fn patch_assignment(
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let scope = parse_scope(&path)?;
-    let now = call.now();
+    let now = tx.database_time();
     let before = ignore_not_found(assignments::find(&tx, scope, now).await)?;
     let desired = change
         .apply_to(&before.as_ref().map(to_input).unwrap_or_default(), params.text("fieldMask"))?;
@@ -160,7 +160,7 @@ pub async fn resume_assignment(
 ) -> Answer<AssignmentResource> {
     let (tx, by) = call.write_as_caller().await?;
     let scope = parse_scope(&path)?;
-    let at = call.now();
+    let at = tx.database_time();
     let reason = parse_reason(&body.reason)?;
     assignments::resume(&tx, scope, &Resumption { at, by, reason }).await?;
     let resumed = assignments::find(&tx, scope, at).await?;
@@ -182,7 +182,7 @@ pub async fn delete_assignment(call: Call, Path(path): Path<AssignmentPath>) -> 
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let scope = parse_scope(&path)?;
-    assignments::find(&tx, scope, call.now()).await?;
+    assignments::find(&tx, scope, tx.database_time()).await?;
     assignments::clear(&tx, scope).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))

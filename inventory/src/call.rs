@@ -8,7 +8,6 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use evenkeel_auth::{Caller, Role};
-use evenkeel_domain::Time;
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_store::{
@@ -51,15 +50,11 @@ impl Call {
         &self.request_id
     }
 
-    /// The current time.
-    pub fn now(&self) -> Time {
-        self.app.clock.now()
-    }
-
-    /// Verifies the token and returns the caller.
+    /// Verifies the token and returns the caller. This is the only use of the clock of the process:
+    /// handlers take the time of the database from their transaction.
     pub fn caller(&self) -> Result<Arc<Caller>, Problem> {
         let header = self.authorization.as_deref();
-        let caller = self.app.authority.verify_header(header, self.now())?;
+        let caller = self.app.authority.verify_header(header, self.app.clock.now())?;
         self.hook.call();
         Ok(caller)
     }

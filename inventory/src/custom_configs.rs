@@ -61,7 +61,7 @@ pub async fn create_custom_config(
 ) -> Answer<CustomConfigResource> {
     let tx = call.write().await?;
     let spec = CustomConfigSpec::parse(&body.name, &body.description, &body.config)?;
-    let config = custom_configs::create(&tx, &spec, call.now()).await?;
+    let config = custom_configs::create(&tx, &spec, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(resource(&config)))
 }

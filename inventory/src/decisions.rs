@@ -45,7 +45,7 @@ use crate::{effective, instances as instance, orders, pauses, runs};
 pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision> {
     let tx = call.read().await?;
     let id: InstanceId = parse_resource_id(instance::RESOURCE_KIND, &path.resource_id)?;
-    let now = call.now();
+    let now = tx.database_time();
     let (instance, host) = instances::find_with_host(&tx, id).await?;
     let node = nodes::find(&tx, id).await?;
     let planning_limits = &call.app.settings.planning_limits;

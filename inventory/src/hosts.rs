@@ -92,7 +92,7 @@ pub async fn create_host(call: Call, Json(body): Json<HostInput>) -> Answer<Host
     let tx = call.write().await?;
     let registration = Registration::without_registration(&body.name, &body.uuid)?;
     let desired = parse_desired(body)?;
-    let now = call.now();
+    let now = tx.database_time();
     tx.lock_for_change().await?;
     let host = hosts::register(&tx, &registration, now).await?;
     apply(&tx, &host, desired, now).await?;
@@ -124,7 +124,7 @@ pub async fn register_host(call: Call, Json(body): Json<HostRegister>) -> Answer
         site: optional_id("siteId", &body.site_id)?,
         metadata: Metadata::default(),
     };
-    let now = call.now();
+    let now = tx.database_time();
     if desired.site.is_some() {
         tx.lock_for_change().await?;
     }
@@ -172,7 +172,7 @@ pub async fn put_host(
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let desired = parse_desired(body)?;
     let host = hosts::find(&tx, id).await?;
-    apply(&tx, &host, desired, call.now()).await?;
+    apply(&tx, &host, desired, tx.database_time()).await?;
     let answer = load_host_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -200,7 +200,7 @@ pub async fn patch_host(
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let host = hosts::find(&tx, id).await?;
     let desired = parse_desired(change.apply_to(&to_input(&host), params.text("fieldMask"))?)?;
-    apply(&tx, &host, desired, call.now()).await?;
+    apply(&tx, &host, desired, tx.database_time()).await?;
     let answer = load_host_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)

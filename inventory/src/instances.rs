@@ -101,7 +101,7 @@ pub async fn create_instance(
     let tx = call.write().await?;
     let new = change::parse_new_instance(&body)?;
     change::check_new_instance(&tx, &new).await?;
-    let instance = instances::create(&tx, &new, call.now()).await?;
+    let instance = instances::create(&tx, &new, tx.database_time()).await?;
     let answer = load_instance_resource(&tx, instance.id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -148,7 +148,7 @@ pub async fn put_instance(
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
     let desired = change::complete_replacement(&instance, body);
-    change::apply_change(&tx, &instance, &desired, call.now()).await?;
+    change::apply_change(&tx, &instance, &desired, tx.database_time()).await?;
     let answer = load_instance_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -176,7 +176,7 @@ pub async fn patch_instance(
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
     let desired = changes.apply_to(&change::to_input(&instance), params.text("fieldMask"))?;
-    change::apply_change(&tx, &instance, &desired, call.now()).await?;
+    change::apply_change(&tx, &instance, &desired, tx.database_time()).await?;
     let answer = load_instance_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
@@ -194,7 +194,7 @@ pub async fn patch_instance(
 pub async fn invalidate_instance(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
     let tx = call.write().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    instances::invalidate(&tx, id, call.now()).await?;
+    instances::invalidate(&tx, id, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

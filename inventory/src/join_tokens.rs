@@ -30,7 +30,7 @@ pub async fn list_join_tokens(call: Call, params: Params) -> Answer<JoinTokenLis
     let tx = call.read().await?;
     let all = join_tokens::all(&tx).await?;
     let part = page.paginate(all);
-    let now = call.now();
+    let now = tx.database_time();
     let resources = part.items.iter().map(|token| resource(token, now));
     Ok(Json(JoinTokenList {
         join_tokens: resources.collect(),
@@ -56,7 +56,7 @@ pub async fn create_join_token(
     Json(body): Json<JoinTokenInput>,
 ) -> Answer<JoinTokenResource> {
     let tx = call.write().await?;
-    let now = call.now();
+    let now = tx.database_time();
     let spec = parse_spec(&body, now)?;
     let secret = Secret::generate(call.app.ca_digest.as_deref()).map_err(|error| {
         tracing::error!(%error, "cannot create a join token");
@@ -81,7 +81,7 @@ pub async fn get_join_token(call: Call, Path(path): Path<Item>) -> Answer<JoinTo
     let tx = call.read().await?;
     let id: JoinTokenId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let token = join_tokens::find(&tx, id).await?;
-    Ok(Json(resource(&token, call.now())))
+    Ok(Json(resource(&token, tx.database_time())))
 }
 
 /// Revoke a join token
@@ -95,7 +95,7 @@ pub async fn get_join_token(call: Call, Path(path): Path<Item>) -> Answer<JoinTo
 pub async fn revoke_join_token(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
     let tx = call.write().await?;
     let id: JoinTokenId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    join_tokens::revoke(&tx, id, call.now()).await?;
+    join_tokens::revoke(&tx, id, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

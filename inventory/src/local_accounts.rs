@@ -61,7 +61,7 @@ pub async fn create_local_account(
 ) -> Answer<LocalAccountResource> {
     let tx = call.write().await?;
     let spec = LocalAccountSpec::parse(&body.username, &body.ssh_key)?;
-    let account = local_accounts::create(&tx, &spec, call.now()).await?;
+    let account = local_accounts::create(&tx, &spec, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(resource(&account)))
 }

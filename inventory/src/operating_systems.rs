@@ -93,7 +93,7 @@ pub async fn create_operating_system(
     Json(body): Json<OperatingSystemInput>,
 ) -> Answer<OperatingSystemResource> {
     let tx = call.write().await?;
-    let profile = os_profiles::create(&tx, &parse_spec(body)?, call.now()).await?;
+    let profile = os_profiles::create(&tx, &parse_spec(body)?, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(resource(&profile)))
 }
@@ -138,7 +138,7 @@ pub async fn put_operating_system(
     tx.lock_for_change().await?;
     let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
-    let os = apply_change(&tx, os, body, call.now()).await?;
+    let os = apply_change(&tx, os, body, tx.database_time()).await?;
     let answer = load_os_resource(&tx, &os).await?;
     tx.commit().await?;
     Ok(answer)
@@ -173,7 +173,7 @@ pub async fn patch_operating_system(
         image_signatures: Some(os.spec.image_signatures.clone()),
     };
     let desired = change.apply_to(&now, params.text("fieldMask"))?;
-    let os = apply_change(&tx, os, desired, call.now()).await?;
+    let os = apply_change(&tx, os, desired, tx.database_time()).await?;
     let answer = load_os_resource(&tx, &os).await?;
     tx.commit().await?;
     Ok(answer)

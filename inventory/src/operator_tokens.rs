@@ -35,7 +35,7 @@ pub struct TokenPath {
 )]
 pub async fn list_operator_tokens(call: Call) -> Answer<Vec<OperatorTokenResource>> {
     let (tx, _) = call.as_administrator().await?;
-    let now = call.now();
+    let now = tx.database_time();
     let tokens = operator_tokens::list(&tx).await?;
     let valid = tokens.into_iter().filter(|token| now < token.expires_at);
     Ok(Json(valid.map(resource).collect()))
@@ -60,7 +60,7 @@ pub async fn revoke_operator_token(
     let (tx, administrator) = call.as_administrator().await?;
     let id: Uuid =
         path.token_id.parse().map_err(|_| Problem::parameter("tokenId", "must be a UUID"))?;
-    let token = operator_tokens::revoke(&tx, id, &administrator, call.now()).await?;
+    let token = operator_tokens::revoke(&tx, id, &administrator, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(resource(token)))
 }
@@ -106,7 +106,7 @@ pub async fn revoke_operator_subject(
     let revoked = RevokedSubject {
         issuer: if is_own { String::new() } else { body.issuer },
         subject: body.subject,
-        revoked_until: call.now(),
+        revoked_until: tx.database_time(),
     };
     operator_tokens::revoke_subject(&tx, &revoked, &administrator).await?;
     let is_local = revoked.issuer.is_empty();

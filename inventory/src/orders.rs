@@ -55,7 +55,7 @@ pub async fn put_order(
 ) -> Answer<OrderResource> {
     let (tx, by) = call.write_as_caller().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    let order = parse_order(&body, by, call.now())?;
+    let order = parse_order(&body, by, tx.database_time())?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let order = order.replacing(orders::find(&tx, id).await?.as_ref());

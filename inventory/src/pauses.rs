@@ -78,7 +78,7 @@ pub async fn put_pause(
 ) -> Answer<PauseResource> {
     let (tx, by) = call.write_as_caller().await?;
     let scope: PauseScope = parse_path_id("scope", RESOURCE_KIND, &path.scope)?;
-    let pause = Pause { scope, reason: parse_reason(&body.reason)?, by, at: call.now() };
+    let pause = Pause { scope, reason: parse_reason(&body.reason)?, by, at: tx.database_time() };
     pauses::set(&tx, &pause).await?;
     tx.commit().await?;
     Ok(Json(resource(&pause)))

@@ -77,7 +77,7 @@ pub async fn create_update_policy(
     Json(body): Json<OsUpdatePolicyInput>,
 ) -> Answer<OsUpdatePolicy> {
     let tx = call.write().await?;
-    let policy = policies::create(&tx, &parse_spec(&body)?, call.now()).await?;
+    let policy = policies::create(&tx, &parse_spec(&body)?, tx.database_time()).await?;
     let answer = load_policy_resource(&tx, policy).await?;
     tx.commit().await?;
     Ok(answer)

@@ -95,7 +95,7 @@ pub async fn put_project(
     let (tx, _) = call.as_administrator().await?;
     let name = ProjectName::parse("name", &path.name)?;
     text::check("description", &body.description, 200, text::TEXT_PUNCTUATION)?;
-    let now = call.now();
+    let now = tx.database_time();
     let project = match projects::find_by_name(&tx, name.as_str()).await {
         Ok(existing) if update => {
             projects::describe(&tx, existing.id, &body.description, now).await?
@@ -137,7 +137,7 @@ pub async fn delete_project(
     let (tx, _) = call.as_administrator().await?;
     let name = parse_project_name(&path.name)?;
     let project = projects::find_by_name(&tx, name.as_str()).await?;
-    projects::delete(&tx, project.id, force, call.now()).await?;
+    projects::delete(&tx, project.id, force, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

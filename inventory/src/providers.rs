@@ -61,7 +61,7 @@ pub async fn create_provider(
     Json(body): Json<ProviderInput>,
 ) -> Answer<ProviderResource> {
     let tx = call.write().await?;
-    let provider = providers::create(&tx, &parse_spec(body)?, call.now()).await?;
+    let provider = providers::create(&tx, &parse_spec(body)?, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(resource(&provider)))
 }

@@ -83,7 +83,7 @@ impl Listable for Regions {
 )]
 pub async fn create_region(call: Call, Json(body): Json<RegionInput>) -> Answer<RegionResource> {
     let tx = call.write().await?;
-    let region = regions::create(&tx, &parse_spec(body)?, call.now()).await?;
+    let region = regions::create(&tx, &parse_spec(body)?, tx.database_time()).await?;
     let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
@@ -122,7 +122,7 @@ pub async fn put_region(
 ) -> Answer<RegionResource> {
     let tx = call.write().await?;
     let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    let region = regions::change(&tx, id, &parse_spec(body)?, call.now()).await?;
+    let region = regions::change(&tx, id, &parse_spec(body)?, tx.database_time()).await?;
     let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
@@ -150,7 +150,7 @@ pub async fn patch_region(
     let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let region = regions::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&region), params.text("fieldMask"))?;
-    let region = regions::change(&tx, id, &parse_spec(desired)?, call.now()).await?;
+    let region = regions::change(&tx, id, &parse_spec(desired)?, tx.database_time()).await?;
     let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)

@@ -58,7 +58,7 @@ impl Listable for Sites {
 )]
 pub async fn create_site(call: Call, Json(body): Json<SiteInput>) -> Answer<SiteResource> {
     let tx = call.write().await?;
-    let site = sites::create(&tx, &parse_spec(body)?, call.now()).await?;
+    let site = sites::create(&tx, &parse_spec(body)?, tx.database_time()).await?;
     let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
@@ -96,7 +96,7 @@ pub async fn put_site(
 ) -> Answer<SiteResource> {
     let tx = call.write().await?;
     let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    let site = sites::change(&tx, id, &parse_spec(body)?, call.now()).await?;
+    let site = sites::change(&tx, id, &parse_spec(body)?, tx.database_time()).await?;
     let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
@@ -124,7 +124,7 @@ pub async fn patch_site(
     let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let site = sites::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&site), params.text("fieldMask"))?;
-    let site = sites::change(&tx, id, &parse_spec(desired)?, call.now()).await?;
+    let site = sites::change(&tx, id, &parse_spec(desired)?, tx.database_time()).await?;
     let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)

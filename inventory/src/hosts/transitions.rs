@@ -37,7 +37,7 @@ pub async fn reregister_host(
     tx.lock_for_change().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let name = Name::parse_up_to("name", &changes.body.name, Registration::MAX_NAME_BYTES)?;
-    let now = call.now();
+    let now = tx.database_time();
     let host = hosts::find(&tx, id).await?;
     if changes.fields.contains_key("name") && host.name != name {
         let change = HostChange { name: Some(name), ..HostChange::default() };
@@ -65,7 +65,7 @@ pub async fn reregister_host(
 pub async fn onboard_host(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
     let tx = call.write().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    hosts::set_desired_state(&tx, id, HostState::Onboarded, call.now()).await?;
+    hosts::set_desired_state(&tx, id, HostState::Onboarded, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
@@ -96,7 +96,7 @@ pub async fn invalidate_host(call: Call, Path(path): Path<Item>, params: Params)
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let note = InvalidationNote::parse(params.text("note").unwrap_or_default());
     let note = note.map_err(|invalid| Problem::from(invalid).into_parameter())?;
-    hosts::invalidate(&tx, id, &note, call.now()).await?;
+    hosts::invalidate(&tx, id, &note, tx.database_time()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

@@ -93,7 +93,7 @@ pub async fn create_repeated_schedule(
     Json(body): Json<RepeatedScheduleInput>,
 ) -> Answer<RepeatedScheduleResource> {
     let tx = call.write().await?;
-    let now = call.now();
+    let now = tx.database_time();
     let schedule = schedules::create(&tx, &parse_spec(&body)?, now).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
@@ -144,7 +144,7 @@ pub async fn put_repeated_schedule(
         before.spec.zone.name().clone_into(&mut body.time_zone);
     }
     let spec = parse_spec(&body)?;
-    let schedule = schedules::change(&tx, id, &spec, call.now()).await?;
+    let schedule = schedules::change(&tx, id, &spec, tx.database_time()).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)
@@ -173,7 +173,7 @@ pub async fn patch_repeated_schedule(
     let schedule = schedules::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&schedule), params.text("fieldMask"))?;
     let spec = parse_spec(&desired)?;
-    let schedule = schedules::change(&tx, id, &spec, call.now()).await?;
+    let schedule = schedules::change(&tx, id, &spec, tx.database_time()).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)

@@ -71,7 +71,7 @@ pub async fn create_single_schedule(
     Json(body): Json<SingleScheduleInput>,
 ) -> Answer<SingleScheduleResource> {
     let tx = call.write().await?;
-    let now = call.now();
+    let now = tx.database_time();
     let schedule = schedules::create(&tx, &parse_spec(&body, None, now)?, now).await?;
     let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
@@ -118,7 +118,7 @@ pub async fn put_single_schedule(
     tx.lock_for_change().await?;
     let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    let now = call.now();
+    let now = tx.database_time();
     let spec = parse_spec(&body, Some(&schedule), now)?;
     let answer =
         load_schedule_resource(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;
@@ -148,7 +148,7 @@ pub async fn patch_single_schedule(
     let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
     let desired = change.apply_to(&to_input(&schedule), params.text("fieldMask"))?;
-    let now = call.now();
+    let now = tx.database_time();
     let spec = parse_spec(&desired, Some(&schedule), now)?;
     let answer =
         load_schedule_resource(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;

@@ -27,3 +27,4 @@ mod story;
 mod test_server;
 mod unreadable;
 mod update_control;
+mod wrong_clock;

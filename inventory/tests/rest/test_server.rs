@@ -101,6 +101,13 @@ impl TestServer {
         self.router = build_router(&self.base, store, settings);
     }
 
+    /// Lets the router use another clock than its database.
+    pub fn use_clock(&mut self, clock: Arc<dyn Clock>) {
+        let store = self.base.store.clone();
+        self.router =
+            router(Inventory { clock, ..inventory(&self.base, store, Settings::default()) });
+    }
+
     /// Lets the router use another authority.
     pub fn use_authority(&mut self, authority: Arc<Authority>) {
         self.base.authority = authority;
@@ -392,13 +399,21 @@ fn build_router(
     store: Store,
     settings: Settings,
 ) -> Router {
-    router(Inventory {
+    router(inventory(base, store, settings))
+}
+
+fn inventory(
+    base: &evenkeel_test_support::TestServer,
+    store: Store,
+    settings: Settings,
+) -> Inventory {
+    Inventory {
         store,
         clock: base.shared_clock(),
         authority: Arc::clone(&base.authority),
         ca_digest: Some("ab".repeat(32)),
         settings,
-    })
+    }
 }
 
 pub async fn read_json(response: Response<Body>) -> (StatusCode, Value) {
