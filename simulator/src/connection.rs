@@ -2,8 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -74,6 +74,16 @@ pub struct Network {
     pub counters: Arc<NetworkCounters>,
     faults_stopped: Arc<AtomicBool>,
     late_calls: TaskTracker,
+    report_server: Arc<OnceLock<ReportServer>>,
+}
+
+/// A server that gets reports only, and no other call.
+#[derive(Clone, Debug)]
+pub struct ReportServer {
+    /// The connection of all nodes.
+    pub channel: Channel,
+    /// Whether it gets reports now.
+    pub is_open: Arc<AtomicBool>,
 }
 
 impl Network {
@@ -81,6 +91,12 @@ impl Network {
     #[must_use]
     pub fn new(faults: Faults) -> Self {
         Self { faults, ..Self::default() }
+    }
+
+    /// Sends a share of the reports of all nodes to one more server. Only the first call has an
+    /// effect.
+    pub fn set_report_server(&self, server: ReportServer) {
+        self.report_server.get_or_init(|| server);
     }
 
     /// Ends all faults, and waits until the last late request has arrived.
@@ -157,6 +173,16 @@ impl NodeConnection {
     #[must_use]
     pub const fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// The same connection for a report.
+    #[must_use]
+    pub fn for_reports(&self) -> Self {
+        let mut connection = self.clone();
+        let more = self.network.report_server.get();
+        let more = more.filter(|server| server.is_open.load(Ordering::SeqCst));
+        connection.servers.extend(more.map(|server| server.channel.clone()));
+        connection
     }
 
     /// Replaces the credential by a new one of the server.

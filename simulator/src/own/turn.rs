@@ -167,7 +167,8 @@ impl OwnNode {
         let send = |channel, request| async move {
             AgentServiceClient::new(channel).report(request).await
         };
-        let answer: ReportResponse = self.connection.call(&mut self.rng, request, send).await?;
+        let connection = self.connection.for_reports();
+        let answer: ReportResponse = connection.call(&mut self.rng, request, send).await?;
         increment(&self.connection.network().counters.other_calls);
         // The server cannot have stored more than was sent.
         let stored = answer.acknowledged.min(entry.last_sequence());

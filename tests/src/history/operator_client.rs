@@ -1,5 +1,7 @@
 //! REST client of an operator. Tries all servers until one answers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use evenkeel_simulator::clock::Time;
@@ -16,10 +18,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long one server may take for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// One of this number of repeatable requests first goes to the server with a shifted clock.
+const REQUESTS_PER_SHIFTED_REQUEST: usize = 3;
+
 /// A session of an operator in the project `default`.
 #[derive(Clone, Debug)]
 pub struct OperatorClient {
     servers: Vec<RestClient>,
+    /// A session with the server with a shifted clock, and whether it may be called now.
+    shifted: Option<(RestClient, Arc<AtomicBool>)>,
+    /// Number of repeatable requests.
+    requests: Arc<AtomicUsize>,
 }
 
 /// Why a request has no result.
@@ -35,7 +44,17 @@ impl OperatorClient {
     /// Creates a session with these servers.
     pub fn new(addresses: &[String], token: &str) -> Self {
         let connect = |address: &String| RestClient::connect(address, "default", token);
-        Self { servers: addresses.iter().map(connect).collect() }
+        Self {
+            servers: addresses.iter().map(connect).collect(),
+            shifted: None,
+            requests: Arc::default(),
+        }
+    }
+
+    /// The same session, which also calls a server with a shifted clock while it may.
+    #[must_use]
+    pub fn with_shifted_server(self, session: (RestClient, Arc<AtomicBool>)) -> Self {
+        Self { shifted: Some(session), ..self }
     }
 
     /// Sends a request to one server, once.
@@ -49,14 +68,22 @@ impl OperatorClient {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, CallError> {
-        let server = &self.servers[server % self.servers.len()];
-        let sent = tokio::time::timeout(REQUEST_TIMEOUT, server.send(method, path, body)).await;
-        let Ok(Ok(answer)) = sent else { return Err(CallError::Unknown) };
-        match answer.status.as_u16() {
-            200 => Ok(answer.json().1),
-            // The request may have taken effect all the same.
-            500.. => Err(CallError::Unknown),
-            status => Err(CallError::Refused(status, answer.text)),
+        send_to(&self.servers[server % self.servers.len()], method, path, body).await
+    }
+
+    /// Sends a request to the server with a shifted clock, if it is its turn.
+    async fn send_to_shifted(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, CallError> {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let is_turn = number.is_multiple_of(REQUESTS_PER_SHIFTED_REQUEST);
+        let shifted = self.shifted.as_ref().filter(|_| is_turn);
+        match shifted.filter(|(_, is_open)| is_open.load(Ordering::SeqCst)) {
+            Some((server, _)) => send_to(server, method, path, body).await,
+            None => Err(CallError::Unknown),
         }
     }
 
@@ -73,6 +100,11 @@ impl OperatorClient {
     ) -> (Result<Value, CallError>, Action) {
         let requested_at = machine_time();
         let begun = std::time::Instant::now();
+        let answer = self.send_to_shifted(method.clone(), path, body).await;
+        // A server whose clock is behind refuses tokens that were issued in its future.
+        if !matches!(answer, Err(CallError::Unknown | CallError::Refused(401, _))) {
+            return (answer, Action { requested_at, done_at: Some(machine_time()) });
+        }
         for server in 0.. {
             let answer = self.send(server, method.clone(), path, body).await;
             if !matches!(answer, Err(CallError::Unknown)) {
@@ -107,5 +139,22 @@ impl OperatorClient {
     /// Current time of the servers' clock.
     pub fn now() -> Time {
         machine_time()
+    }
+}
+
+/// Sends a request to a server, once.
+async fn send_to(
+    server: &RestClient,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, CallError> {
+    let sent = tokio::time::timeout(REQUEST_TIMEOUT, server.send(method, path, body)).await;
+    let Ok(Ok(answer)) = sent else { return Err(CallError::Unknown) };
+    match answer.status.as_u16() {
+        200 => Ok(answer.json().1),
+        // The request may have taken effect all the same.
+        500.. => Err(CallError::Unknown),
+        status => Err(CallError::Refused(status, answer.text)),
     }
 }

@@ -161,13 +161,7 @@ impl Replicas {
         let token = self.operator_token();
         let mut lines = Vec::new();
         for server in self.servers.iter().filter(|server| server.is_started()) {
-            let admin = RestClient::connect(&server.address("admin"), "default", &token);
-            let metrics = admin.call("GET /metrics", None).await.text;
-            let of = |line: &&str| {
-                let rest = line.strip_prefix(name);
-                rest.is_some_and(|rest| rest.starts_with([' ', '{']))
-            };
-            lines.extend(metrics.lines().filter(of).map(str::to_owned));
+            lines.extend(read_metric_lines(server, &token, name).await);
         }
         lines
     }
@@ -203,6 +197,21 @@ pub(super) async fn wait_for_readiness(server: &ServerProcess, is_ready: bool) {
         assert!(!is_late, "it should be {expected}: {}\n{}", answer.text, server.log());
         tokio::time::sleep(READINESS_INTERVAL).await;
     }
+}
+
+/// Lines of the counters and gauges of a server with this name, with any labels.
+pub(super) async fn read_metric_lines(
+    server: &ServerProcess,
+    token: &str,
+    name: &str,
+) -> Vec<String> {
+    let admin = RestClient::connect(&server.address("admin"), "default", token);
+    let metrics = admin.call("GET /metrics", None).await.text;
+    let of = |line: &&str| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with([' ', '{']))
+    };
+    metrics.lines().filter(of).map(str::to_owned).collect()
 }
 
 fn configuration(folder: &Path, number: usize, database: &str, settings: &str) -> String {

@@ -2,21 +2,43 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use evenkeel_test_support::ServerProcess;
+use chrono::TimeDelta;
+use evenkeel_simulator::connection::{ReportServer, connect_lazily};
+use evenkeel_test_support::{RestClient, ServerProcess};
 
-use super::replicas::{Replicas, wait_for_readiness};
+use super::replicas::{Replicas, read_metric_lines, wait_for_readiness};
 
 /// Number of the server, which distinguishes its files from those of the replicas.
 const NUMBER: usize = 100;
 
-/// A server on the database of replicas that neither nodes nor operators call. A test shifts its clock with
-/// libfaketime.
+/// Nodes and operators do not call the server while its clock is further ahead: it refuses their credentials and
+/// tokens, which have expired by its clock.
+const MAX_LEAD: TimeDelta = TimeDelta::days(20);
+
+/// How long calls may be under way after the server is closed: nodes send late requests within this time.
+const CALLS_UNDER_WAY: Duration = Duration::from_secs(3);
+
+/// Counts the events of runs that a server stored.
+const STORED_EVENTS_METRIC: &str = "evenkeel_run_events_total";
+
+/// A server on the database of replicas. A test shifts its clock with libfaketime.
+///
+/// Also while its clock is wrong, it gets a share of the reports of nodes with our own agent and of the requests of
+/// operators. It must store them with the time of the database, or not at all: it may refuse a token that was issued
+/// in its future, and the caller then tries another server. It gets no polls and no reports of EIM's agents: their
+/// answers contain windows that are open by its clock.
 #[derive(Debug)]
 pub struct ShiftedServer {
     server: ServerProcess,
     /// The file that libfaketime reads every second.
     shift: PathBuf,
+    is_open: Arc<AtomicBool>,
+    /// The token for its metrics.
+    token: String,
 }
 
 impl ShiftedServer {
@@ -26,7 +48,7 @@ impl ShiftedServer {
     /// libfaketime is not installed, or the server does not start.
     pub async fn start(replicas: &Replicas, settings: &str) -> Self {
         let shift = replicas.folder().join("clock-shift");
-        write_shift(&shift, 0);
+        write_shift(&shift, TimeDelta::zero());
         let server = replicas.new_server(NUMBER, settings).await;
         let mut server = server
             .variable("LD_PRELOAD", &find_library().to_string_lossy())
@@ -36,17 +58,48 @@ impl ShiftedServer {
             .variable("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .variable("NO_FAKE_STAT", "1");
         server.start_and_wait().await;
-        Self { server, shift }
+        let is_open = Arc::new(AtomicBool::new(true));
+        Self { server, shift, is_open, token: replicas.operator_token() }
     }
 
-    /// Shifts the clock to this number of days after the right time, and waits until the server says that it is not
-    /// ready, or with 0 days that it is ready.
+    /// The server as nodes call it.
+    ///
+    /// # Panics
+    /// Its address is invalid.
+    pub fn report_server(&self, replicas: &Replicas) -> ReportServer {
+        let address = self.server.address("southbound");
+        let channel = connect_lazily(&address, &replicas.ca_certificate());
+        ReportServer { channel: channel.expect("a connection"), is_open: Arc::clone(&self.is_open) }
+    }
+
+    /// A session of an operator with the server, and whether the server may be called now.
+    pub fn operator_session(&self) -> (RestClient, Arc<AtomicBool>) {
+        let session = RestClient::connect(&self.server.address("rest"), "default", &self.token);
+        (session, Arc::clone(&self.is_open))
+    }
+
+    /// Shifts the clock to this time after the right one, and waits until the server says that it is not ready, or
+    /// with the right time that it is ready.
     ///
     /// # Panics
     /// The server does not notice it in time.
-    pub async fn shift_clock(&self, days: i64) {
-        write_shift(&self.shift, days);
-        wait_for_readiness(&self.server, days == 0).await;
+    pub async fn shift_clock(&self, by: TimeDelta) {
+        if by > MAX_LEAD && self.is_open.swap(false, Ordering::SeqCst) {
+            tokio::time::sleep(CALLS_UNDER_WAY).await;
+        }
+        write_shift(&self.shift, by);
+        wait_for_readiness(&self.server, by.is_zero()).await;
+        self.is_open.store(by <= MAX_LEAD, Ordering::SeqCst);
+    }
+
+    /// The number of events of runs that it has stored.
+    ///
+    /// # Panics
+    /// The server does not answer.
+    pub async fn count_stored_events(&self) -> u64 {
+        let lines = read_metric_lines(&self.server, &self.token, STORED_EVENTS_METRIC).await;
+        let counts = lines.iter().filter_map(|line| line.rsplit_once(' '));
+        counts.map(|(_, count)| count.parse::<u64>().expect("a whole number")).sum()
     }
 
     /// Its log.
@@ -56,9 +109,9 @@ impl ShiftedServer {
 }
 
 /// Replaces the file at once: libfaketime may read it at any time.
-fn write_shift(path: &Path, days: i64) {
+fn write_shift(path: &Path, by: TimeDelta) {
     let unfinished = path.with_extension("new");
-    fs::write(&unfinished, format!("{days:+}d\n")).expect("a file can be written");
+    fs::write(&unfinished, format!("{:+}\n", by.num_seconds())).expect("a file can be written");
     fs::rename(unfinished, path).expect("a file can be replaced");
 }
 

@@ -1,6 +1,7 @@
 //! Many nodes of both protocols over unreliable connections, and two servers on one Postgres that are killed every few
-//! seconds: the recorded runs must match what the nodes did. Meanwhile the clock of a third server jumps by a year, and
-//! the database becomes read-only; see [`faults`]. [`restore`] goes back to a dump.
+//! seconds: the recorded runs must match what the nodes did. Meanwhile the clock of a third server jumps, which gets a
+//! share of the reports and of the requests of the operator, and the database becomes read-only; see [`faults`].
+//! [`restore`] goes back to a dump.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -72,6 +73,11 @@ applying = \"50s\"
 rebooting = \"50s\"
 verifying = \"50s\"
 reverting = \"50s\"
+[maintenance_manager.daily_limits]
+max_bytes_per_node = 0
+max_package_lists_per_node = 0
+max_versions_per_node = 0
+max_runs_per_node = 0
 ";
 
 /// Log text and metric of a server that cached a wrong answer.
@@ -99,7 +105,9 @@ async fn recorded_runs_match_what_the_nodes_did() {
         FleetSettings { own: 36 * times, eim: 32 * times, sites: 9, faults: FAULTS, seed };
     let fleet = SimulatedFleet::enroll(&replicas, &client, options).await;
     let targets = (fleet.members(), fleet.catalog());
-    let operator = Operator::new(client.clone(), Rng::new(seed, 1), targets, RUN_TIMEOUT).await;
+    let sessions = client.clone().with_shifted_server(shifted.operator_session());
+    let operator = Operator::new(sessions, Rng::new(seed, 1), targets, RUN_TIMEOUT).await;
+    fleet.network.set_report_server(shifted.report_server(&replicas));
     let tally = Arc::clone(&fleet.network.counters);
 
     let begun = Instant::now();

@@ -1,5 +1,6 @@
 //! Faults while the nodes live: servers are killed, the database cannot be written for a while, and
-//! the clock of a server jumps by a year and back.
+//! the clock of a server jumps and comes back: by a year, or by a time at which nodes and operators
+//! still call it.
 
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{POLLS_METRIC, PollCounts};
 
-/// Days by which the clock jumps.
-const CLOCK_SHIFTS: [i64; 2] = [365, -365];
+/// By how much the clock jumps. Only while it is a year ahead, nobody calls the server.
+const CLOCK_SHIFTS: [TimeDelta; 4] =
+    [TimeDelta::days(365), TimeDelta::days(-365), TimeDelta::days(20), TimeDelta::hours(-23)];
 
 /// How long the clock stays shifted: the server tries to clean up every second.
 const SHIFT_MILLIS: (u64, u64) = (2_500, 4_000);
@@ -28,6 +30,8 @@ const READ_ONLY_MARGIN: TimeDelta = TimeDelta::seconds(1);
 pub struct InjectedFaults {
     kills: usize,
     clock_shifts: usize,
+    /// Number of events that the server stored while its clock was shifted.
+    shifted_events: u64,
     read_only_count: usize,
     /// When the database was read-only.
     pub read_only: Vec<Span>,
@@ -38,10 +42,15 @@ pub struct InjectedFaults {
 impl InjectedFaults {
     /// Fails if too few faults happened to show anything.
     pub fn assert_sufficient(&self) {
-        let Self { kills, clock_shifts, read_only_count, .. } = self;
+        let Self { kills, clock_shifts, read_only_count, shifted_events, .. } = self;
         assert!(
             *kills > 1 && *clock_shifts > 0 && *read_only_count > 0,
             "too few faults: {kills} kills, {clock_shifts} shifts of a clock, {read_only_count} times read-only"
+        );
+        // One in four shifts lets nobody call the server.
+        assert!(
+            *shifted_events > 0 || *clock_shifts < 5,
+            "the server with the shifted clock stored no event in {clock_shifts} shifts"
         );
     }
 }
@@ -70,8 +79,10 @@ pub async fn inject_faults(
         }
         if faults.kills == 2 || rng.happens(80) {
             shifted.shift_clock(*rng.pick(&CLOCK_SHIFTS)).await;
+            let stored = shifted.count_stored_events().await;
             tokio::time::sleep(draw(&mut rng, SHIFT_MILLIS)).await;
-            shifted.shift_clock(0).await;
+            faults.shifted_events += shifted.count_stored_events().await - stored;
+            shifted.shift_clock(TimeDelta::zero()).await;
             faults.clock_shifts += 1;
         }
     }
