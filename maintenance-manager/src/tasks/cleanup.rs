@@ -127,7 +127,7 @@ impl CleanupStep {
         Self::Projects,
     ];
 
-    /// Steps that depend on no time and run between the passes as well.
+    /// Steps that run between the passes as well.
     const FREQUENT: [Self; 2] = [Self::Tallies, Self::Projects];
 
     /// The name in metrics and in the log.
@@ -181,9 +181,9 @@ impl Housekeeping {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
                 _ = frequent_ticks.tick() => {
-                    let (now, mut removed) = (self.clock.now(), RemovedRows::default());
-                    for step in CleanupStep::FREQUENT {
-                        self.run_step(step, now, &mut removed, &stopping).await;
+                    let result = self.run_steps(&CleanupStep::FREQUENT, &stopping).await;
+                    if result.is_err() {
+                        self.outage.note_pass("housekeeping", &result);
                     }
                     continue;
                 }
@@ -222,17 +222,38 @@ impl Housekeeping {
         self.pass_until(&CancellationToken::new()).await
     }
 
+    /// Runs the steps that run between the passes as well. Returns the number of removed rows.
+    ///
+    /// # Errors
+    /// The time of the database cannot be read.
+    pub async fn frequent_pass(&self) -> Result<RemovedRows, StoreError> {
+        let (removed, _) =
+            self.run_steps(&CleanupStep::FREQUENT, &CancellationToken::new()).await?;
+        Ok(removed)
+    }
+
     async fn pass_until(&self, stopping: &CancellationToken) -> Result<RemovedRows, StoreError> {
+        let (removed, now) = self.run_steps(&CleanupStep::ALL, stopping).await?;
+        self.note_step("oldest rows", &self.record_oldest_rows(now).await);
+        self.note_step("id numbers", &self.record_used_numbers().await);
+        Ok(removed)
+    }
+
+    /// Runs steps, unless the clocks differ. Returns the number of removed rows and the time of the
+    /// database.
+    async fn run_steps(
+        &self,
+        steps: &[CleanupStep],
+        stopping: &CancellationToken,
+    ) -> Result<(RemovedRows, Time), StoreError> {
         let mut removed = RemovedRows::default();
         let clocks = self.store.read_clocks(&*self.clock).await?;
         if clocks.agreement() == ClockAgreement::Agrees {
-            for step in CleanupStep::ALL {
-                self.run_step(step, clocks.database, &mut removed, stopping).await;
+            for step in steps {
+                self.run_step(*step, clocks.database, &mut removed, stopping).await;
             }
         }
-        self.note_step("oldest rows", &self.record_oldest_rows(clocks.database).await);
-        self.note_step("id numbers", &self.record_used_numbers().await);
-        Ok(removed)
+        Ok((removed, clocks.database))
     }
 
     /// Runs a step. A failure is logged and counted, and stops no other step.

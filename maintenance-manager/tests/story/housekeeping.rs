@@ -14,9 +14,9 @@ use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType;
-use evenkeel_store::contacts;
 use evenkeel_store::testing::fill::{ProjectSize, seed_project};
 use evenkeel_store::testing::{counting_store, tenant_rows};
+use evenkeel_store::{contacts, projects};
 use tonic::Request;
 
 use crate::fleet::sample;
@@ -123,6 +123,22 @@ async fn a_process_with_a_wrong_clock_deletes_nothing_and_ends_no_run() {
             wrong.set(server.now());
             assert_eq!(tasks.pass().await.0.versions, 3);
         }
+    }
+}
+
+/// Between the passes as well, although these steps compare no times.
+#[tokio::test]
+async fn a_process_with_a_wrong_clock_removes_no_deleted_project() {
+    let server = TestServer::new().await;
+    let removed = server.create_project("removed").await;
+    let tx = server.store.fleet().await.expect("a transaction");
+    projects::delete(&tx, removed, true, server.now()).await.expect("deleted");
+    tx.commit().await.expect("committed");
+    for offset in [YEAR, -YEAR, TimeDelta::zero()] {
+        let clock = Arc::new(TestClock::new(server.now() + offset));
+        let housekeeping = Tasks::new(&server, clock).housekeeping;
+        let pass = housekeeping.frequent_pass().await.expect("a pass");
+        assert_eq!(pass.projects > 0, offset.is_zero(), "{offset}: {pass:?}");
     }
 }
 
