@@ -40,6 +40,12 @@ const FETCH_TIMEOUT: Duration = Duration::from_mins(30);
 /// Limit for one revision, so that a slow one does not block the others.
 const REVISION_TIMEOUT: Duration = Duration::from_mins(5);
 
+/// Most attachments that one transaction deletes: each has a document of up to megabytes.
+const ATTACHMENTS_PER_DELETION: u32 = 100;
+
+/// Most transactions that delete attachments in one sync.
+const MAX_DELETIONS_PER_SYNC: usize = 100;
+
 /// Upper bound for the wait that a registry may ask for.
 const MAX_RETRY_AFTER: TimeDelta = TimeDelta::hours(1);
 
@@ -153,11 +159,18 @@ impl<'a> Cycle<'a> {
         self.delete_unused_attachments().await
     }
 
-    /// Deletes the attachments that no revision refers to.
+    /// Deletes the attachments that no revision refers to. The next sync continues after many.
     async fn delete_unused_attachments(&self) -> Result<(), CycleStop> {
-        let tx = self.engine.store.fleet().await?;
-        os_catalogue::delete_unused_attachments(&tx, &self.claim).await?;
-        Ok(tx.commit().await?)
+        for _ in 0..MAX_DELETIONS_PER_SYNC {
+            let tx = self.engine.store.fleet().await?;
+            let limit = ATTACHMENTS_PER_DELETION;
+            let deleted = os_catalogue::delete_unused_attachments(&tx, &self.claim, limit).await?;
+            tx.commit().await?;
+            if deleted < u64::from(limit) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Fetches all selected revisions. Returns the files of each usable revision.

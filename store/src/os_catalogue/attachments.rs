@@ -70,11 +70,12 @@ pub async fn store_attachment(
     Ok(true)
 }
 
-/// Deletes attachments that no tag refers to, and filtered versions whose package list no longer
-/// exists. Returns their number; 0 if the claim of the cycle was lost.
+/// Deletes at most `limit` attachments that no tag refers to, or that are filtered versions whose
+/// package list no longer exists. Returns their number; 0 if the claim of the cycle was lost.
 pub async fn delete_unused_attachments(
     tx: &FleetTx,
     claim: &CycleClaim,
+    limit: u32,
 ) -> Result<u64, StoreError> {
     if !is_held(tx, claim).await? {
         return Ok(0);
@@ -83,10 +84,11 @@ pub async fn delete_unused_attachments(
                FROM os_artifacts a, jsonb_array_elements(a.files) f WHERE a.registry = $1 AND a.gone_at IS NULL), \
                lists AS MATERIALIZED (SELECT DISTINCT digest FROM os_attachments \
                WHERE registry = $1 AND kind = 'packages' AND digest IS NOT NULL) \
-               DELETE FROM os_attachments s WHERE s.registry = $1 \
+               DELETE FROM os_attachments WHERE ctid = ANY (ARRAY(SELECT s.ctid FROM os_attachments s \
+               WHERE s.registry = $1 \
                AND (NOT EXISTS (SELECT FROM named n WHERE n.location = s.location) OR length(s.filtered_by) > 0 \
-               AND NOT EXISTS (SELECT FROM lists l WHERE l.digest = s.filtered_by))";
-    execute(tx.conn(), sql, [claim.registry.as_str().into()]).await
+               AND NOT EXISTS (SELECT FROM lists l WHERE l.digest = s.filtered_by)) LIMIT $2))";
+    execute(tx.conn(), sql, [claim.registry.as_str().into(), i64::from(limit).into()]).await
 }
 
 /// The key columns of an attachment. An unfiltered attachment has an empty digest.

@@ -130,7 +130,7 @@ async fn assert_lost(store: &Store, claim: &CycleClaim) {
     assert!(!in_transaction!(store, mark_seen(claim, "edge", &strings(&["1"]))));
     assert_eq!(in_transaction!(store, mark_gone(claim, &strings(&["edge"]), NOON)), 0);
     assert!(!in_transaction!(store, store_attachment(claim, &attachment("here"), Some("[]"))));
-    assert_eq!(in_transaction!(store, delete_unused_attachments(claim)), 0);
+    assert_eq!(in_transaction!(store, delete_unused_attachments(claim, 10)), 0);
     assert!(!in_transaction!(store, finish(claim, &good_result())));
 }
 
