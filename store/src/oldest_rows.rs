@@ -22,7 +22,8 @@ const DATA_OF_SERVERS: [(&str, &str, &str); 2] =
     [("operator_tokens", "operator_tokens", "expires_at"), ("logins", "logins", "expires_at")];
 
 /// Reads the time of the oldest row of each kind of data, of all projects; none if there is no row.
-/// One lookup in an index per project.
+/// One lookup in an index per project. A project counts from its deletion until its last row is
+/// removed. Tallies have no time.
 pub async fn read(tx: &FleetTx) -> Result<Vec<(&'static str, Option<Time>)>, StoreError> {
     let mut oldest = Vec::new();
     for (name, table, column) in DATA_OF_PROJECTS {
@@ -38,6 +39,9 @@ pub async fn read(tx: &FleetTx) -> Result<Vec<(&'static str, Option<Time>)>, Sto
     }
     let sql = "SELECT at FROM change_log ORDER BY xid, seq LIMIT 1";
     oldest.push(("changes", first_time(tx, sql).await?));
+    let sql =
+        "SELECT removed_at FROM projects WHERE removed_at IS NOT NULL ORDER BY removed_at LIMIT 1";
+    oldest.push(("projects", first_time(tx, sql).await?));
     Ok(oldest)
 }
 

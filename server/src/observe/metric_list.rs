@@ -28,7 +28,7 @@ const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `
 const CONNECTION_SHARES: &str =
     "`nodes` (with the tasks of the server), `rest_reads`, `rest_writes` or `logins`";
 const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage`, `contacts`, `changes`, `tallies`, `projects`, `oldest rows` (reading the ages) or `id numbers` (reading how many are used)";
-const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again) or `changes` (in the change log)";
+const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (in the change log) or `projects` (since their deletion, until their last row is removed)";
 
 /// All metrics of evenkeeld.
 pub const METRIC_GROUPS: &[MetricGroup] = &[

@@ -10,7 +10,7 @@ use evenkeel_store::daily_usage::{self, ProjectCharge};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
 use evenkeel_store::testing::{counting_store, fresh_store};
 use evenkeel_store::{
-    ClockAgreement, Lease, logins, oldest_rows, package_versions, sequence_usage,
+    ClockAgreement, Lease, logins, oldest_rows, package_versions, projects, sequence_usage,
 };
 use uuid::Uuid;
 
@@ -68,6 +68,7 @@ async fn the_oldest_row_of_all_projects_is_found() {
         "project_daily_usage",
         "operator_tokens",
         "logins",
+        "projects",
     ];
     for name in without_rows {
         assert_eq!(find(&empty, name), None, "{name}");
@@ -113,6 +114,12 @@ async fn the_oldest_row_of_all_projects_is_found() {
     for name in ["node_daily_usage", "project_daily_usage"] {
         assert!(find(&all, name).is_some(), "{name}");
     }
+    for (tenant, at) in [(one, NOON), (other, NOON - TimeDelta::days(3))] {
+        let tx = store.fleet().await.expect("a transaction");
+        projects::delete(&tx, tenant, true, at).await.expect("deleted");
+        tx.commit().await.expect("committed");
+    }
+    assert_eq!(find(&read().await, "projects"), Some(NOON - TimeDelta::days(3)));
 }
 
 #[tokio::test]
