@@ -148,49 +148,79 @@ async fn fill(store: &Store, runs: u64) {
 }
 
 /// The polls of one node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PollLog {
     answered: usize,
     failed: usize,
     last_failure: String,
-    /// The longest time from the begin of a poll that failed to the next answer.
+    last_answer: Instant,
+    /// The longest time between two answers, or from the begin or to the end of the polls.
     longest_outage: Duration,
+}
+
+impl PollLog {
+    fn begin(now: Instant) -> Self {
+        Self {
+            answered: 0,
+            failed: 0,
+            last_failure: String::new(),
+            last_answer: now,
+            longest_outage: Duration::ZERO,
+        }
+    }
+
+    /// Records the end of a poll: an answer, or the text of a failure.
+    fn record(&mut self, now: Instant, result: Result<(), String>) {
+        self.longest_outage = self.longest_outage.max(now - self.last_answer);
+        match result {
+            Ok(()) => {
+                self.answered += 1;
+                self.last_answer = now;
+            }
+            Err(failure) => {
+                self.failed += 1;
+                self.last_failure = failure;
+            }
+        }
+    }
 }
 
 /// Polls with changed facts, each time from the other server, so that each poll writes.
 async fn poll_until(node: ScriptedNode, stop: CancellationToken) -> PollLog {
-    let mut log = PollLog::default();
-    let mut failing_since: Option<Instant> = None;
+    let mut log = PollLog::begin(Instant::now());
     for count in 0_usize.. {
         let facts = Facts {
             agent_version: format!("0.1.{count}"),
             modules: vec!["packages".to_owned()],
             ..Facts::default()
         };
-        let begun = Instant::now();
         let answer = node.poll(count, facts).await;
-        if answer.is_err() {
-            failing_since.get_or_insert(begun);
-        }
-        if let Some(since) = failing_since {
-            log.longest_outage = log.longest_outage.max(since.elapsed());
-        }
-        match answer {
-            Ok(_) => {
-                log.answered += 1;
-                failing_since = None;
-            }
-            Err(status) => {
-                log.failed += 1;
-                log.last_failure = format!("{status:?}");
-            }
-        }
+        let result = answer.map(drop).map_err(|status| format!("{status:?}"));
+        log.record(Instant::now(), result);
         if stop.is_cancelled() {
             return log;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     unreachable!("the loop has no end")
+}
+
+#[test]
+fn an_outage_lasts_from_one_answer_to_the_next() {
+    let begun = Instant::now();
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    let failure = || Err("away".to_owned());
+    let longest = |polls: &[(u64, Result<(), String>)]| {
+        let mut log = PollLog::begin(begun);
+        for (seconds, result) in polls {
+            log.record(at(*seconds), result.clone());
+        }
+        log.longest_outage.as_secs()
+    };
+    assert_eq!(longest(&[(1, Ok(())), (5, Ok(())), (6, Ok(()))]), 4, "a poll that hangs");
+    assert_eq!(longest(&[(1, Ok(())), (2, failure()), (4, Ok(()))]), 3, "a poll that fails");
+    assert_eq!(longest(&[(3, Ok(())), (4, Ok(()))]), 3, "the first answer is late");
+    assert_eq!(longest(&[(1, Ok(())), (3, failure())]), 2, "there is no later answer");
 }
 
 /// A `pg_dump` that is stopped by its full output until the test reads it.
