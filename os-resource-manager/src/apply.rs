@@ -13,7 +13,6 @@ use evenkeel_domain::Time;
 use evenkeel_domain::os::catalogue::{CatalogSelection, CycleOutcome, ResolvedSelection};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::chain::chain;
-use evenkeel_kit::clock::Clock;
 use evenkeel_registry::FindingKind;
 use evenkeel_store::contents::{self, ContentDigest};
 use evenkeel_store::os_catalogue::{self, CycleState};
@@ -34,7 +33,6 @@ const MAX_LOOKUPS_PER_TRANSACTION: usize = 100;
 #[derive(Clone, Debug)]
 pub(crate) struct Applier {
     store: Store,
-    clock: Arc<dyn Clock>,
     /// Defaults for projects that do not set a part of their selection.
     defaults: CatalogSelection,
     sources: Arc<Sources>,
@@ -66,13 +64,8 @@ struct PlannedSync {
 }
 
 impl Applier {
-    pub(crate) fn new(
-        store: Store,
-        clock: Arc<dyn Clock>,
-        defaults: CatalogSelection,
-        sources: Arc<Sources>,
-    ) -> Self {
-        Self { store, clock, defaults, sources, requested: Arc::default() }
+    pub(crate) fn new(store: Store, defaults: CatalogSelection, sources: Arc<Sources>) -> Self {
+        Self { store, defaults, sources, requested: Arc::default() }
     }
 
     /// The distinct selections of one registry over all projects.
@@ -216,6 +209,7 @@ impl Applier {
         let artifacts =
             os_catalogue::list_artifacts(&tx, &resolved.registry, &repositories).await?;
         let attachments = os_catalogue::list_attachments(&tx, &resolved.registry).await?;
+        let now = tx.database_time();
         drop(tx);
         let content = RegistryContent {
             prefix: &source.prefix,
@@ -224,7 +218,7 @@ impl Applier {
             attachments: &attachments,
         };
         Ok(Some(PlannedSync {
-            plan: plan(resolved, &content, self.clock.now()),
+            plan: plan(resolved, &content, now),
             cycle: if is_claimed { state.claimed } else { None }.unwrap_or(state.done),
             fetched_at: state.started_at,
             failure: last_failure(state, is_claimed),
@@ -239,7 +233,7 @@ impl Applier {
         resolved: &ResolvedSelection,
         planned: &PlannedSync,
     ) -> Result<Option<SyncReport>, StoreError> {
-        let begun = self.clock.now();
+        let begun = self.store.database_time().await?;
         let plan = &planned.plan;
         if !self.store_documents(tenant, &resolved.registry, plan).await? {
             return Ok(None);
@@ -256,8 +250,7 @@ impl Applier {
             None => builder.outcome(),
         };
         let started = planned.fetched_at.unwrap_or(begun);
-        // One time comes from the database's clock, the other one from this machine's clock.
-        let ended = self.clock.now().max(started);
+        let ended = self.store.database_time().await?.max(started);
         let report = SyncReport {
             registry: resolved.registry.clone(),
             revision: resolved.revision.to_string(),
@@ -285,13 +278,12 @@ impl Applier {
         registry: &str,
         plan: &Plan,
     ) -> Result<bool, StoreError> {
-        let now = self.clock.now();
         let mut there: HashSet<ContentDigest> = HashSet::new();
         let digests: Vec<&ContentDigest> = plan.documents.keys().collect();
         for some in digests.chunks(MAX_LOOKUPS_PER_TRANSACTION) {
             let tx = self.store.tenant(tenant).await?;
             for digest in some {
-                if contents::touch(&tx, digest, now).await? {
+                if contents::touch(&tx, digest, tx.database_time()).await? {
                     there.insert(**digest);
                 }
             }
@@ -308,7 +300,7 @@ impl Applier {
                 return Ok(false);
             };
             let tx = self.store.tenant(tenant).await?;
-            contents::insert_if_missing(&tx, digest, &body, now).await?;
+            contents::insert_if_missing(&tx, digest, &body, tx.database_time()).await?;
             tx.commit().await?;
         }
         Ok(true)
@@ -321,8 +313,8 @@ impl Applier {
         some: &'a [ImportedOs],
         builder: &mut ReportBuilder<'a>,
     ) -> Result<(), StoreError> {
-        let now = self.clock.now();
         let tx = self.store.tenant(tenant).await?;
+        let now = tx.database_time();
         let mut outcomes = Vec::with_capacity(some.len());
         for profile in some {
             match os_details::import(&tx, profile, now).await {
@@ -371,7 +363,7 @@ impl Applier {
             SelectionState::Invalid(why) => (CycleOutcome::Failed, why.clone()),
             _ => (CycleOutcome::Good, String::new()),
         };
-        let now = self.clock.now();
+        let now = self.store.database_time().await?;
         let report = SyncReport {
             registry: selection.registry.clone().unwrap_or_default(),
             revision: selection.revision.clone().unwrap_or_default(),

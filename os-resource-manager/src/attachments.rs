@@ -120,7 +120,7 @@ impl Cycle<'_> {
                                 digest: Some(digest),
                                 etag: etag.clone(),
                                 findings: remarks.iter().map(finding_json).collect(),
-                                fetched_at: self.engine.clock.now(),
+                                fetched_at: self.engine.store.database_time().await?,
                             };
                             self.store_attachment(&attachment, Some(&body)).await?;
                             (Some(digest), None)
@@ -131,7 +131,8 @@ impl Cycle<'_> {
             };
             if let Some(finding) = finding {
                 stored_variants.is_missing = true;
-                let attachment = variant.with_failure(&finding, self.engine.clock.now());
+                let now = self.engine.store.database_time().await?;
+                let attachment = variant.with_failure(&finding, now);
                 self.store_attachment(&attachment, None).await?;
             }
             stored_variants.variants.extend(digest.map(|digest| (variant.key.clone(), digest)));
@@ -144,7 +145,7 @@ impl Cycle<'_> {
         &self,
         variant: &AttachmentVariant,
     ) -> Result<Option<contents::ContentDigest>, CycleStop> {
-        let attachment = variant.refreshed(self.engine.clock.now());
+        let attachment = variant.refreshed(self.engine.store.database_time().await?);
         self.store_attachment(&attachment, None).await?;
         Ok(variant.digest())
     }

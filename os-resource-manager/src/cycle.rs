@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use evenkeel_domain::os::catalogue::{CatalogFile, CycleOutcome, CycleStep, ResolvedSelection};
 use evenkeel_registry::copy::to_finding;
 use evenkeel_registry::{Finding, FindingKind, RegistryError};
@@ -109,7 +110,9 @@ impl<'a> Cycle<'a> {
         let registry = self.claim.registry.as_str();
         let ended = match result {
             Ok(()) => self.tally().to_result(),
-            Err(CycleStop::Registry(error)) => self.registry_failure(&error),
+            Err(CycleStop::Registry(error)) => {
+                registry_failure(&error, self.engine.store.database_time().await?)
+            }
             Err(CycleStop::Store(error)) => return Err(error),
             Err(CycleStop::ClaimLost) => {
                 tracing::warn!(registry, "another process took over the sync");
@@ -316,22 +319,6 @@ impl<'a> Cycle<'a> {
         Ok(is_held)
     }
 
-    /// Result of a cycle whose registry is unavailable.
-    fn registry_failure(&self, error: &RegistryError) -> CycleResult {
-        let not_before = match error {
-            RegistryError::Busy { retry_after: Some(retry_after) } => {
-                let retry_after = TimeDelta::from_std(*retry_after).unwrap_or(MAX_RETRY_AFTER);
-                Some(self.engine.clock.now() + retry_after.min(MAX_RETRY_AFTER))
-            }
-            _ => None,
-        };
-        CycleResult {
-            outcome: CycleOutcome::Failed,
-            message: to_finding(error).message,
-            not_before,
-        }
-    }
-
     fn record_result(&self, ended: &CycleResult, took: Duration) {
         let registry = self.claim.registry.as_str();
         let outcome = ended.outcome.name();
@@ -343,6 +330,18 @@ impl<'a> Cycle<'a> {
             tracing::info!(registry, outcome, ?took, message = ended.message, "synced a registry");
         }
     }
+}
+
+/// Result of a cycle whose registry is unavailable, at this time of the database.
+fn registry_failure(error: &RegistryError, now: Time) -> CycleResult {
+    let not_before = match error {
+        RegistryError::Busy { retry_after: Some(retry_after) } => {
+            let retry_after = TimeDelta::from_std(*retry_after).unwrap_or(MAX_RETRY_AFTER);
+            Some(now + retry_after.min(MAX_RETRY_AFTER))
+        }
+        _ => None,
+    };
+    CycleResult { outcome: CycleOutcome::Failed, message: to_finding(error).message, not_before }
 }
 
 impl Revision {

@@ -76,12 +76,7 @@ impl OsResourceManager {
         }
         let defaults = settings.default_selection();
         Ok(Self(Arc::new(Engine {
-            applier: Applier::new(
-                store.clone(),
-                Arc::clone(&clock),
-                defaults,
-                Arc::clone(&sources),
-            ),
+            applier: Applier::new(store.clone(), defaults, Arc::clone(&sources)),
             store,
             clock,
             settings,

@@ -157,7 +157,7 @@ impl Cycle<'_> {
         let repositories = listed.iter().map(|one| one.profile.repository.to_string());
         let repositories: Vec<String> = repositories.collect();
         let tx = self.engine.store.fleet().await?;
-        let now = self.engine.clock.now();
+        let now = tx.database_time();
         os_catalogue::mark_gone(&tx, &self.claim, &repositories, now).await?;
         tx.commit().await?;
         Ok(())

@@ -1,13 +1,14 @@
 //! A test server: an OS resource manager with its own database and an in-memory registry.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::OsProfile;
 use evenkeel_domain::os::catalogue::CatalogSelection;
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_kit::{Clock, Secret, SystemClock};
+use evenkeel_kit::{Clock, Secret, SystemClock, TestClock};
 use evenkeel_os_resource_manager::{OsResourceManager, RegistrySettings, Settings};
 use evenkeel_registry::testing::{TestRegistry, short_limits};
 use evenkeel_registry::{Manifest, SignaturePolicy};
@@ -83,8 +84,14 @@ impl TestServer {
 
     /// Another replica. It has its own connection pool, like another process, and shares everything else.
     pub async fn replica(&self) -> OsResourceManager {
-        let (store, clock) = (self.connect().await, self.shared_clock());
-        OsResourceManager::new(store, clock, self.settings.clone()).expect("good settings")
+        self.replica_with_clock(self.clock.clone()).await
+    }
+
+    /// The same with its own clock.
+    pub async fn replica_with_clock(&self, clock: TestClock) -> OsResourceManager {
+        let store = self.connect().await;
+        let manager = OsResourceManager::new(store, Arc::new(clock), self.settings.clone());
+        manager.expect("good settings")
     }
 
     /// Sets the selection of the project.
@@ -119,9 +126,14 @@ impl TestServer {
 
     /// Syncs the registry. Returns the report of the project.
     pub async fn sync(&self) -> SyncReport {
+        self.sync_with(&self.manager).await
+    }
+
+    /// The same with another replica.
+    pub async fn sync_with(&self, manager: &OsResourceManager) -> SyncReport {
         let number = self.request_cycle().await;
         for _ in 0..MAX_PASSES {
-            self.manager.run_pass().await.expect("a pass");
+            manager.run_pass().await.expect("a pass");
             if self.cycle_state().await.done >= number {
                 return self.report().await.expect("a report");
             }

@@ -1,7 +1,11 @@
 //! Lists of packages and CVE lists that OS profiles name.
 
+use chrono::TimeDelta;
 use evenkeel_domain::os::catalogue::CycleOutcome;
-use evenkeel_store::os_details;
+use evenkeel_kit::TestClock;
+use evenkeel_registry::testing::{Fault, FaultKind};
+use evenkeel_store::testing::tenant_rows;
+use evenkeel_store::{os_catalogue, os_details};
 
 use crate::test_server::{
     PROFILE_PREFIX, REGISTRY_NAME, TestServer, finding_kinds, profile_yaml, report_text,
@@ -10,6 +14,39 @@ use crate::test_server::{
 /// Lines below `spec` that name a list of packages and a CVE list.
 const ATTACHMENT_FIELDS: &str =
     "  osPackageManifestURL: lists/packages.json\n  osExistingCvesURL: lists/cves.json\n";
+
+/// Housekeeping decides by these times, and other processes by the pause for the registry.
+#[tokio::test]
+async fn a_sync_of_a_process_with_a_wrong_clock_stores_only_times_of_the_database() {
+    for offset in [TimeDelta::hours(-23), TimeDelta::days(20)] {
+        let server = TestServer::new("0.3.1", &["edge"]).await;
+        server.publish_text("edge", "0.3.1", &profile_yaml("edge", "3.0.1", ATTACHMENT_FIELDS));
+        let packages = r#"{"repo": [{"name": "bash", "version": "5.2"}]}"#;
+        server.registry.put_file("/lists/packages.json", packages);
+        server.registry.put_file("/lists/cves.json", "[]");
+        let wrong = server.now() + offset;
+        let manager = server.replica_with_clock(TestClock::new(wrong)).await;
+        server.sync_with(&manager).await;
+        assert_eq!(attached_lists(&server).await, [Some(packages.to_owned()), Some("[]".into())]);
+
+        let tx = server.store.fleet().await.expect("a transaction");
+        let attachments = os_catalogue::list_attachments(&tx, REGISTRY_NAME).await;
+        for attachment in attachments.expect("a list") {
+            assert_eq!(attachment.fetched_at.timestamp(), server.now().timestamp(), "{offset}");
+        }
+        drop(tx);
+        let hour = wrong.format("%Y-%m-%dT%H:").to_string();
+        let rows = tenant_rows(&server.store, server.tenant).await;
+        let wrong_rows: Vec<_> = rows.iter().filter(|row| row.contains(&hour)).collect();
+        assert!(wrong_rows.is_empty(), "{offset}: {wrong_rows:#?}");
+
+        let busy = FaultKind::Busy { status: 429, retry_after: "1800".to_owned(), date: None };
+        server.registry.add_fault(Fault::always("/v2/", busy));
+        server.sync_with(&manager).await;
+        let wait = server.cycle_state().await.not_before.expect("a time") - server.now();
+        assert!((29..=31).contains(&wait.num_minutes()), "{offset}: {wait}");
+    }
+}
 
 #[tokio::test]
 async fn attachments_are_fetched_and_updated() {
