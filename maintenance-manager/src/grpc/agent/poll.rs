@@ -127,11 +127,11 @@ pub async fn poll(
     let bytes = input.bytes();
     manager.daily_limits.charge((node.tenant, node.host), LimitedAmount::Bytes, bytes as u64)?;
     let input = input.into_write_input().await;
-    let answer = manager
+    let (answer, now) = manager
         .node_writer
         .with_write_permit(CallKind::Query, |permit| write_and_answer(permit, node, input))
         .await?;
-    build_response(manager, node, &answer, None)
+    build_response((manager, now), node, &answer, None)
 }
 
 /// The result of the fast path.
@@ -172,7 +172,7 @@ async fn try_without_write(
     let long_poll_context =
         long_poll_context.filter(|_| may_long_poll(manager, node, &input.long_poll, &cached));
     let Some(context) = long_poll_context else {
-        return build_response(manager, node, &cached.answer, None)
+        return build_response((manager, now), node, &cached.answer, None)
             .map(|response| PollResult::Answered(Box::new(response)));
     };
     let options =
@@ -183,12 +183,15 @@ async fn try_without_write(
         manager.poll_answers.counters(PollProtocol::Own).long_poll.increment(1);
     }
     match result {
-        LongPollResult::Answer(cached) => build_response(manager, node, &cached.answer, None)
-            .map(|response| PollResult::Answered(Box::new(response))),
+        LongPollResult::Answer(cached) => {
+            build_response((manager, manager.now()), node, &cached.answer, None)
+                .map(|response| PollResult::Answered(Box::new(response)))
+        }
         LongPollResult::Draining(cached) => {
             let spread = manager.load.spread().max(MIN_RECONNECT_SPREAD);
-            let pause = random_millis(node.host, manager.now(), MIN_RECONNECT_DELAY, spread);
-            build_response(manager, node, &cached.answer, Some(pause))
+            let now = manager.now();
+            let pause = random_millis(node.host, now, MIN_RECONNECT_DELAY, spread);
+            build_response((manager, now), node, &cached.answer, Some(pause))
                 .map(|response| PollResult::Answered(Box::new(response)))
         }
         LongPollResult::NeedsWrite => Ok(PollResult::NeedsWrite(input)),
@@ -215,9 +218,10 @@ fn may_long_poll(
         && !needs_new_credential(manager, node, manager.now())
 }
 
-/// Builds the response. Its times are relative to the current time.
+/// Builds the response. Its times are relative to the current time, by the clock of the decision:
+/// that of the database if a transaction made it, otherwise that of the process.
 fn build_response(
-    manager: &MaintenanceManager,
+    (manager, now): (&MaintenanceManager, Time),
     node: &Node,
     answer: &Answer,
     pause: Option<u32>,
@@ -225,7 +229,6 @@ fn build_response(
     let AnswerPayload::Own(own) = &answer.payload else {
         return Err(Status::internal("the cached answer is of another protocol"));
     };
-    let now = manager.now();
     let next = || next_poll_millis(manager, node.host, own, now);
     Ok(PollResponse {
         facts_required: own.want_facts,
@@ -242,12 +245,12 @@ fn build_response(
     })
 }
 
-/// Slow path: stores changes in a transaction, then answers.
+/// Slow path: stores changes in a transaction, then answers. Also returns the time of the decision.
 async fn write_and_answer(
     permit: WritePermit<'_>,
     node: &Node,
     input: WriteInput,
-) -> Result<Answer, Status> {
+) -> Result<(Answer, Time), Status> {
     let machine = (node.tenant, MachineKey::Host(node.host));
     let node_tx = NodeTransaction::open(permit, machine, false).await;
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
@@ -301,8 +304,9 @@ async fn write_and_answer(
     };
     let answer =
         evaluate::build_answer(&node_tx.input, &payload, requested, (decision, &settled.versions));
+    let now = node_tx.now;
     node_tx.commit().await.map_err(status::from_store_error)?;
-    Ok(answer)
+    Ok((answer, now))
 }
 
 /// Our own agent has replaced EIM's agent. A run that EIM's agent has only downloaded is cancelled
