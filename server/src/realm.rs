@@ -276,10 +276,9 @@ impl Realm {
             login: Uuid::new_v4(),
             generation: 0,
         };
-        let now = self.clock.now();
-        let expires_at = now.checked_add_signed(self.refresh_token_ttl);
+        let expires_at = self.clock.now().checked_add_signed(self.refresh_token_ttl);
         let expires_at = expires_at.ok_or_else(|| internal_error(&IssueError::TooLong))?;
-        let begun = self.begin_login(&refresh, expires_at, now).await;
+        let begun = self.begin_login(&refresh, expires_at).await;
         begun.map_err(|error| store_error(&error))?;
         self.token_response(&user, &refresh, expires_at)
     }
@@ -289,13 +288,15 @@ impl Realm {
         self.store.with_share(ConnectionShare::Logins, Some(user))
     }
 
+    /// Records a login whose refresh token expires at a time by the clock of the process.
     async fn begin_login(
         &self,
         refresh: &RefreshToken,
-        expires_at: DateTime<Utc>,
-        now: DateTime<Utc>,
+        token_expires_at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let tx = self.store_for(&refresh.subject).fleet().await?;
+        let now = tx.database_time();
+        let expires_at = now.checked_add_signed(self.refresh_token_ttl).unwrap_or(token_expires_at);
         logins::begin(&tx, refresh.login, &refresh.subject, expires_at, now).await?;
         tx.commit().await
     }
@@ -303,7 +304,8 @@ impl Realm {
     /// Replaces a refresh token by the next one of its login, unless its client keeps the first one.
     async fn refresh_login(&self, refresh: &RefreshToken) -> Result<LoginRefresh, StoreError> {
         let tx = self.store_for(&refresh.subject).fleet().await?;
-        let now = self.clock.now();
+        // By the clock of the process, a token that is only sent again could seem stolen.
+        let now = tx.database_time();
         if self.reusable_token_clients.contains(&refresh.client) {
             return Ok(if logins::is_open(&tx, refresh.login, now).await? {
                 LoginRefresh::Continued(refresh.generation)

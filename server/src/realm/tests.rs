@@ -4,7 +4,7 @@ use axum::body::{Body, to_bytes};
 use evenkeel_auth::{Keys, Role, Settings};
 use evenkeel_kit::TestClock;
 use evenkeel_store::operator_tokens::{self, RevokedSubject};
-use evenkeel_store::testing::{fresh_database, fresh_store};
+use evenkeel_store::testing::{fresh_database, fresh_store, with_database_clock};
 use evenkeel_store::{ShareSizes, StoreOptions};
 use tower::ServiceExt;
 
@@ -18,6 +18,7 @@ struct RealmFixture {
     store: Store,
     authority: Arc<Authority>,
     clock: TestClock,
+    database_clock: TestClock,
     folder: tempfile::TempDir,
 }
 
@@ -72,6 +73,8 @@ impl RealmFixture {
         let keys = Keys::open(&folder.path().join("keys")).unwrap();
         let authority = Arc::new(Authority::new(keys, Settings::default()));
         let clock = TestClock::new(DateTime::from_timestamp(1_780_000_000, 0).unwrap());
+        let database_clock = TestClock::new(clock.now());
+        let store = with_database_clock(&store, Arc::new(database_clock.clone()));
         let users = folder.path().join("users.toml");
         std::fs::write(&users, users_toml(PASSWORD)).unwrap();
         let config = LoginConfig {
@@ -85,7 +88,13 @@ impl RealmFixture {
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
         let realm = Realm::open(&config, &store, &authority, &time).unwrap();
         let api = Router::new().route("/v1/orchestrator", get(async || "the API"));
-        Self { router: realm.into_router(api), store, authority, clock, folder }
+        Self { router: realm.into_router(api), store, authority, clock, database_clock, folder }
+    }
+
+    /// Moves the clocks of the process and of the database.
+    fn advance(&self, by: TimeDelta) {
+        self.clock.advance(by);
+        self.database_clock.advance(by);
     }
 
     async fn send(&self, request: Request) -> (StatusCode, HeaderMap, Value) {
@@ -214,7 +223,7 @@ async fn a_password_is_exchanged_for_tokens_that_eim_clients_can_use() {
 async fn a_refresh_token_yields_access_tokens_until_it_expires() {
     let fixture = RealmFixture::new().await;
     let token = fixture.log_in().await;
-    fixture.clock.advance(TimeDelta::hours(23));
+    fixture.advance(TimeDelta::hours(23));
     let (status, _, answer) = fixture.post_token_request(refresh("system-client", &token)).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     let access = answer["access_token"].as_str().unwrap();
@@ -230,9 +239,20 @@ async fn a_refresh_token_yields_access_tokens_until_it_expires() {
     ] {
         assert_eq!(fixture.expect_error(sent).await, "invalid_grant");
     }
-    fixture.clock.advance(TimeDelta::hours(2));
+    fixture.advance(TimeDelta::hours(2));
     let error = fixture.expect_error(refresh("system-client", next)).await;
     assert_eq!(error, "invalid_grant");
+}
+
+#[tokio::test]
+async fn a_login_continues_when_a_refresh_is_repeated_at_a_process_with_a_wrong_clock() {
+    let fixture = RealmFixture::new().await;
+    let first = fixture.log_in_with("evenkeel").await;
+    for ahead in [0, 1] {
+        fixture.clock.advance(TimeDelta::hours(ahead));
+        let (status, _, answer) = fixture.post_token_request(refresh("evenkeel", &first)).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
 }
 
 #[tokio::test]
@@ -262,7 +282,7 @@ async fn a_refresh_token_of_eims_client_can_be_used_again() {
     let fixture = RealmFixture::new().await;
     let token = fixture.log_in().await;
     for _ in 0..3 {
-        fixture.clock.advance(TimeDelta::minutes(10));
+        fixture.advance(TimeDelta::minutes(10));
         let sent = refresh("system-client", &token);
         let (status, _, answer) = fixture.post_token_request(sent).await;
         assert_eq!(status, StatusCode::OK, "{answer}");
@@ -364,7 +384,7 @@ async fn too_many_failures_must_wait() {
     let (status, _, answer) = fixture.post_token_request(elsewhere).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     assert_eq!(headers["retry-after"], "1");
-    fixture.clock.advance(TimeDelta::seconds(1));
+    fixture.advance(TimeDelta::seconds(1));
     fixture.log_in().await;
     let error = fixture.expect_error(login("alice", "wrong")).await;
     assert_eq!(error, "invalid_grant", "the count restarts");
