@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use evenkeel_auth::{ClientKey, NODE_CERTIFICATE_LIFETIME, NodeCertificate};
+use evenkeel_kit::TestClock;
 use evenkeel_maintenance_manager::{MaintenanceManager, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{
@@ -220,6 +221,33 @@ async fn an_expired_certificate_is_accepted_only_for_its_renewal() {
     assert_eq!(renewed.issued_at, fixture.server.now());
     node.certificate = renewed;
     fixture.poll(&node).await.expect("answered");
+}
+
+#[tokio::test]
+async fn a_process_with_a_wrong_clock_issues_certificates_by_the_clock_of_the_database() {
+    let fixture = CertificateFixture::new().await;
+    let node = fixture.enroll(1, 1).await;
+    let server = &fixture.server;
+    for offset in [TimeDelta::hours(-23), TimeDelta::days(20)] {
+        let manager = MaintenanceManager::new(
+            server.store.clone(),
+            Arc::new(TestClock::new(server.now() + offset)),
+            Arc::clone(&server.authority),
+            Arc::clone(&server.ca),
+            Settings::default(),
+        );
+        let request = RenewRequest {
+            certificate_request: certificate_request(&node_key(1)),
+            decryption_certificate_request: Vec::new(),
+        };
+        let renewed = manager
+            .expect("valid settings")
+            .renew(with_certificate(&node.certificate, request))
+            .await
+            .expect("renewed");
+        let renewed = parse_certificate(&renewed.into_inner().certificate);
+        assert_eq!(renewed.issued_at, server.now(), "{offset}");
+    }
 }
 
 /// Otherwise all nodes that renew at a server with a wrong clock would have to enrol again.

@@ -1,5 +1,6 @@
 //! Renewal of the certificates of a node.
 
+use evenkeel_auth::CertificateAuthority;
 use evenkeel_proto::agent::{RenewRequest, RenewResponse};
 use evenkeel_store::nodes::{self, MachineKey};
 use evenkeel_store::{Tx, instances};
@@ -27,28 +28,29 @@ pub async fn renew(
             "certificate_request: its key is not that of the certificate of the connection",
         ));
     }
-    let (host, now) = ((node.tenant, node.host), manager.now());
-    let certificate = keys.issue_client(&manager.ca, host, now)?;
-    let decryption_certificate = keys.issue_decryption(&manager.ca, host, now)?;
-    let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
-        check_and_store(permit, node, &keys, &decryption_certificate)
-    });
-    stored.await?;
-    Ok(RenewResponse { certificate, decryption_certificate })
+    let issued = manager
+        .node_writer
+        .with_write_permit(CallKind::Write, |permit| issue(permit, &manager.ca, node, &keys));
+    issued.await
 }
 
-/// Checks that the node may renew its certificates, and stores the decryption certificate.
-async fn check_and_store(
+/// Checks that the node may renew its certificates, issues them by the clock of the database, and
+/// stores the decryption certificate.
+async fn issue(
     (writer, _permit): WritePermit<'_>,
+    ca: &CertificateAuthority,
     node: &Node,
     keys: &RequestedKeys,
-    decryption_certificate: &[u8],
-) -> Result<(), Status> {
+) -> Result<RenewResponse, Status> {
     let tx = writer.store.tenant(node.tenant).await.map_err(status::from_store_error)?;
     check_may_renew(&tx, node).await?;
-    let stored = keys.store_decryption(&tx, node.host, decryption_certificate).await;
+    let (host, now) = ((node.tenant, node.host), tx.database_time());
+    let certificate = keys.issue_client(ca, host, now)?;
+    let decryption_certificate = keys.issue_decryption(ca, host, now)?;
+    let stored = keys.store_decryption(&tx, node.host, &decryption_certificate).await;
     stored.map_err(status::from_store_error)?;
-    tx.commit().await.map_err(status::from_store_error)
+    tx.commit().await.map_err(status::from_store_error)?;
+    Ok(RenewResponse { certificate, decryption_certificate })
 }
 
 async fn check_may_renew(tx: &Tx, node: &Node) -> Result<(), Status> {
