@@ -84,6 +84,10 @@ pub async fn revoke(
 
 /// Revokes all tokens of a subject that were issued up to a time. Of our own tokens also those that
 /// are recorded, and the logins.
+///
+/// Housekeeping never removes this: an external issuer does not say for how long its tokens live, and
+/// of our own tokens those that were issued after a backup are not recorded once it is restored.
+/// There is one row per subject.
 pub async fn revoke_subject(
     tx: &FleetTx,
     revoked: &RevokedSubject,
