@@ -268,7 +268,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn callers_take_turns_with_expensive_lists() {
-        let lists = ExpensiveListLimiter::new(1);
+        let lists = ExpensiveListLimiter::new(1, 100);
         let first = lists.acquire("one").await.expect("a permit");
         assert!(lists.acquire("two").await.is_none(), "after the timeout");
         let take_turn = async |caller| lists.acquire(caller).await.is_some();
@@ -279,7 +279,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_caller_reads_one_expensive_list_at_a_time() {
-        let lists = ExpensiveListLimiter::new(2);
+        let lists = ExpensiveListLimiter::new(2, 100);
         let _first = lists.acquire("one").await.expect("a permit");
         assert!(lists.acquire("one").await.is_none());
         assert!(lists.acquire("other").await.is_some());
@@ -287,10 +287,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_list_that_has_begun_waits_longer_than_a_new_one() {
-        let lists = ExpensiveListLimiter::new(1);
+        let lists = ExpensiveListLimiter::new(1, 100);
         let first = lists.acquire("one").await.expect("a permit");
         let release = async {
-            tokio::time::sleep(EXPENSIVE_LIST_TIMEOUT * 2).await;
+            sleep(EXPENSIVE_LIST_TIMEOUT * 2).await;
             drop(first);
         };
         let (new, begun, ()) =
@@ -308,11 +308,6 @@ mod tests {
             assert_eq!(streams.try_acquire(project(100), "other").is_some(), max > 1);
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// Reads lists of two callers by turns, each for 100 ms. Returns when each of them began, in
     /// milliseconds.

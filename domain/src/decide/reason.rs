@@ -231,7 +231,8 @@ impl fmt::Display for Reason {
                 write!(f, "the next window opens at {}", format_instant(*opens))
             }
             Self::WindowOpen { until, is_ordered } => {
-                let what = if *is_ordered { "an order opened a window" } else { "a window is open" };
+                let what =
+                    if *is_ordered { "an order opened a window" } else { "a window is open" };
                 write!(f, "{what} until {}", format_instant(*until))
             }
             Self::RunOpen { run, state } => write!(f, "{run} is {state}"),

@@ -113,8 +113,8 @@ mod tests {
         find_shutdown_lock(&FakeRunner::default().returns("busctl", 0, answer)).await
     }
 
-    fn lock_of(is_of_user: bool) -> Option<ShutdownLock> {
-        Some(ShutdownLock { reason: "it burns a disc".to_owned(), is_of_user })
+    fn lock_of(is_of_user: bool) -> ShutdownLock {
+        ShutdownLock { reason: "it burns a disc".to_owned(), is_of_user }
     }
 
     #[tokio::test]
@@ -142,7 +142,7 @@ mod tests {
         let start = DateTime::UNIX_EPOCH;
         let mut since = None;
         let mut check = |is_of_user: Option<bool>, minutes: i64| {
-            let lock = is_of_user.and_then(lock_of);
+            let lock = is_of_user.map(lock_of);
             let now = start + TimeDelta::minutes(minutes);
             check_start_lock(lock, &mut since, now, Duration::from_mins(30)).is_ok()
         };

@@ -151,7 +151,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
         announce_end(&paths, Duration::from_secs(90));
-        announce_end(&paths, Duration::from_secs(600));
+        announce_end(&paths, Duration::from_mins(10));
         let announced = fs::read_to_string(paths.inside(TRIAL_SECONDS_FILE)).unwrap();
         assert_eq!(announced, "90");
     }

@@ -23,6 +23,9 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("sync", ""),
 ];
 
+/// A change of the machine after its reset.
+type ChangeMachine = fn(&FakeRauc);
+
 /// What the guard did.
 #[derive(Debug, PartialEq, Eq)]
 struct GuardRun {
@@ -94,7 +97,7 @@ async fn a_machine_on_trial_is_reset_even_if_rauc_does_not_work() {
 
 #[tokio::test]
 async fn a_slot_that_is_not_on_trial_is_never_reset() {
-    let cases: [(fn(&FakeRauc), u32); 6] = [
+    let cases: [(ChangeMachine, u32); 6] = [
         // The image was kept.
         (|fake| fs::remove_file(fake.machine.path(MARK)).unwrap(), 660),
         (|fake| fake.machine.write(MARK, "{"), 660),
