@@ -55,7 +55,7 @@ impl Call {
     pub fn caller(&self) -> Result<Arc<Caller>, Problem> {
         let header = self.authorization.as_deref();
         let caller = self.app.authority.verify_header(header, self.app.clock.now())?;
-        self.hook.call();
+        self.hook.call(&caller)?;
         Ok(caller)
     }
 

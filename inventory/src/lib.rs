@@ -46,7 +46,7 @@ mod shape;
 mod sites;
 
 pub use app::{Inventory, OsDefaults, Settings};
-pub use authentication_hook::AuthenticationHook;
+pub use authentication_hook::{AuthenticationHook, ConnectionLimit};
 pub use layers::RequestId;
 pub use problem::forbidden_response;
 pub use routes::{document, router};

@@ -13,6 +13,7 @@ use evenkeel_domain::invalid::Invalid;
 use evenkeel_kit::chain;
 use evenkeel_store::{Conflict, ShareLimit, StoreError};
 
+use crate::authentication_hook::ConnectionLimit;
 use kind::Kind;
 pub use openapi_responses::documented_responses;
 
@@ -240,6 +241,22 @@ fn explain_unavailable(error: &StoreError) -> &'static str {
             tracing::warn!(error = %chain(error), "the database is unreachable or read-only, or does not answer in time");
             "the database cannot be reached; try again in a moment"
         }
+    }
+}
+
+impl From<ConnectionLimit> for Problem {
+    fn from(limit: ConnectionLimit) -> Self {
+        Self::overloaded(match limit {
+            ConnectionLimit::PerUser => {
+                "this user has too many open connections with running requests; try again in a moment"
+            }
+            ConnectionLimit::PerProject => {
+                "this project has too many open connections with running requests; try again in a moment"
+            }
+            ConnectionLimit::PerAddress => {
+                "this address has too many open connections with running requests; try again in a moment"
+            }
+        })
     }
 }
 

@@ -24,6 +24,7 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 
 use crate::Cli;
+use crate::listen::AuthenticatedLimits;
 
 use auth::AuthConfig;
 pub(crate) use auth::{IssuerConfig, LoginConfig, is_origin};
@@ -143,6 +144,16 @@ pub(crate) struct RestConfig {
     /// replaces one that is older than 3 s, or is refused. Behind a proxy on another machine that is
     /// not trusted, all clients have its address.
     pub(crate) max_unauthenticated_per_address: usize,
+    /// Maximum number of open connections per user with a valid token; 0 for no limit. If not set: a
+    /// quarter of `max_connections`. A new connection replaces the oldest one without a running
+    /// request; if there is none, its request is refused with status 503.
+    pub(crate) max_connections_per_user: Option<usize>,
+    /// Maximum number of such connections for all users of a project; 0 for no limit. If not set: half
+    /// of `max_connections`. Users whose tokens name the same projects share the limit.
+    pub(crate) max_connections_per_project: Option<usize>,
+    /// Maximum number of such connections per client address; 0 for no limit. If not set: half of
+    /// `max_connections`. This machine and `auth.login.trusted_proxies` have no limit.
+    pub(crate) max_connections_per_address: Option<usize>,
     /// Maximum time to receive the header of a request.
     #[serde(with = "humantime_serde")]
     pub(crate) header_timeout: Duration,
@@ -176,6 +187,9 @@ impl Default for RestConfig {
             max_connections: 1_000,
             max_unauthenticated_connections: 500,
             max_unauthenticated_per_address: 100,
+            max_connections_per_user: None,
+            max_connections_per_project: None,
+            max_connections_per_address: None,
             header_timeout: Duration::from_secs(10),
             request_timeout: inventory.request_timeout,
             body_limit: inventory.body_limit,
@@ -184,6 +198,20 @@ impl Default for RestConfig {
             min_stream_rate: inventory.min_stream_rate,
             max_expensive_lists: inventory.max_expensive_lists,
             expensive_list_percentage: inventory.expensive_list_percentage,
+        }
+    }
+}
+
+impl RestConfig {
+    /// Limits of the connections of users. One that is not set has at least one connection.
+    pub(crate) fn authenticated_limits(&self) -> AuthenticatedLimits {
+        let part = |limit: Option<usize>, parts: usize| {
+            limit.unwrap_or_else(|| self.max_connections.div_ceil(parts).max(1))
+        };
+        AuthenticatedLimits {
+            per_user: part(self.max_connections_per_user, 4),
+            per_project: part(self.max_connections_per_project, 2),
+            per_address: part(self.max_connections_per_address, 2),
         }
     }
 }
@@ -551,6 +579,18 @@ mod tests {
             rendered.contains("url: Some([secret])") && !rendered.contains("hush"),
             "{rendered}"
         );
+    }
+
+    #[test]
+    fn a_user_gets_a_part_of_the_connections_unless_the_configuration_says_otherwise() {
+        let limits = |text: &str| {
+            let limits = parse(text).unwrap().rest.authenticated_limits();
+            (limits.per_user, limits.per_project, limits.per_address)
+        };
+        assert_eq!(limits(""), (250, 500, 500));
+        assert_eq!(limits("[rest]\nmax_connections = 1"), (1, 1, 1));
+        let text = "[rest]\nmax_connections_per_user = 7\nmax_connections_per_address = 0";
+        assert_eq!(limits(text), (7, 500, 0));
     }
 
     #[test]

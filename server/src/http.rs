@@ -1,12 +1,18 @@
 //! Serves HTTP/1.1 on a listener until the process stops.
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::ConnectInfo;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{ConnectInfo, Request};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use axum::{Extension, Router};
 use evenkeel_inventory::AuthenticationHook;
 use evenkeel_kit::Lifecycle;
+use http_body::{Frame, SizeHint};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -14,7 +20,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
-use crate::listen::{Connection, Listener, Peer};
+use crate::listen::{
+    ClientConnection, Connection, ConnectionActivity, Listener, Peer, RunningRequest,
+    UnauthenticatedSlot,
+};
 
 /// Accepts connections in a task of the process. On shutdown, requests that have begun are
 /// completed.
@@ -26,6 +35,7 @@ pub(crate) fn serve(
     life: &Lifecycle,
 ) {
     let (own, stopping) = (life.clone(), life.stopping());
+    let router = router.layer(middleware::from_fn(track_request));
     let conversation = HttpConnectionHandler::new(router, header_timeout);
     life.spawn(name, async move {
         while let Some(connection) = listener.accept(&stopping).await {
@@ -38,12 +48,47 @@ pub(crate) fn serve(
     });
 }
 
+/// Counts a request as running until its response was sent.
+async fn track_request(request: Request, next: Next) -> Response {
+    let activity: Option<ConnectionActivity> = request.extensions().get().cloned();
+    let running = activity.map(ConnectionActivity::begin);
+    let response = next.run(request).await;
+    response.map(|body| Body::new(TrackedBody { body, _running: running }))
+}
+
+/// Body of a response whose request counts as running.
+struct TrackedBody {
+    body: Body,
+    _running: Option<RunningRequest>,
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Serves the requests of a connection with a router.
 #[derive(Clone)]
 pub(crate) struct HttpConnectionHandler {
     builder: Arc<Builder<TokioExecutor>>,
     router: Router,
     hook: AuthenticationHook,
+    activity: ConnectionActivity,
 }
 
 impl HttpConnectionHandler {
@@ -54,30 +99,45 @@ impl HttpConnectionHandler {
     pub(crate) fn new(router: Router, header_timeout: Duration) -> Self {
         let mut builder = Builder::new(TokioExecutor::new()).http1_only();
         builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
-        Self { builder: Arc::new(builder), router, hook: AuthenticationHook::default() }
+        Self {
+            builder: Arc::new(builder),
+            router,
+            hook: AuthenticationHook::default(),
+            activity: ConnectionActivity::default(),
+        }
     }
 
     /// Serves a connection until it ends. If it counts as unauthenticated, it does so until the
-    /// first request with a valid token, and ends earlier if a newer one needs its slot.
+    /// first request with a valid token, and ends earlier if a newer one needs its slot. Then it
+    /// counts for its caller, and ends earlier if that one opens too many.
     async fn serve_accepted(self, connection: Connection, stopping: &CancellationToken) {
-        let Connection { stream, peer, slot, unauthenticated } = connection;
-        let Some(unauthenticated) = unauthenticated else {
-            self.serve_connection(stream, peer, stopping, None).await;
-            drop(slot);
-            return;
-        };
-        if !unauthenticated.set_address(peer.0.ip()) {
+        let Connection { stream, peer, slot, unauthenticated, client } = connection;
+        if let Some(unauthenticated) = &unauthenticated
+            && !unauthenticated.set_address(peer.0.ip())
+        {
             tracing::debug!(?peer, "too many unauthenticated connections of one address");
             return;
         }
-        let closed = unauthenticated.closed();
-        let unauthenticated = Mutex::new(Some(unauthenticated));
-        let hook = AuthenticationHook::new(move || {
+        let closed = unauthenticated.as_ref().map(UnauthenticatedSlot::closed);
+        let closed = async {
+            match closed {
+                Some(closed) => closed.await,
+                None => std::future::pending().await,
+            }
+        };
+        let closing = client.as_ref().map_or(stopping, ClientConnection::closing).clone();
+        let activity = client.as_ref().map(|client| client.activity().clone()).unwrap_or_default();
+        let unauthenticated = Mutex::new(unauthenticated);
+        let hook = AuthenticationHook::new(move |caller| {
+            if let Some(client) = &client {
+                client.authenticate(caller)?;
+            }
             unauthenticated.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Ok(())
         });
-        let conversation = Self { hook, ..self };
+        let conversation = Self { hook, activity, ..self };
         tokio::select! {
-            () = conversation.serve_connection(stream, peer, stopping, None) => {}
+            () = conversation.serve_connection(stream, peer, &closing, None) => {}
             () = closed => tracing::debug!(?peer, "a newer connection needs the slot"),
         }
         drop(slot);
@@ -100,6 +160,7 @@ impl HttpConnectionHandler {
         // Each request carries the address of its peer.
         let router = Extension(ConnectInfo(peer.0)).layer(self.router);
         let router = Extension(peer).layer(router);
+        let router = Extension(self.activity).layer(router);
         let service = TowerToHyperService::new(Extension(self.hook).layer(router));
         let conversation = self.builder.serve_connection(TokioIo::new(stream), service);
         let mut conversation = std::pin::pin!(conversation);
@@ -127,15 +188,35 @@ impl HttpConnectionHandler {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use axum::http::StatusCode;
     use axum::routing::get;
+    use chrono::DateTime;
+    use evenkeel_auth::Caller;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
     use tokio::task::JoinSet;
+    use tokio_stream::StreamExt as _;
 
     use super::*;
-    use crate::listen::UnauthenticatedLimits;
+    use crate::listen::{AuthenticatedLimits, UnauthenticatedLimits};
 
-    /// A server that allows one unauthenticated connection per address.
+    /// A user without a role.
+    fn user() -> Caller {
+        Caller {
+            subject: "user".to_owned(),
+            roles: Vec::new(),
+            not_before: None,
+            expires_at: DateTime::UNIX_EPOCH,
+            issued_by_us: true,
+            node_key: None,
+            issuer: "urn:evenkeel:issuer".into(),
+            token_id: None,
+            issued_at: None,
+            node_subject: None,
+        }
+    }
+
+    /// A server that allows one unauthenticated connection per address, and two per user.
     struct LimitedServer {
         listener: Listener,
         conversation: HttpConnectionHandler,
@@ -149,13 +230,23 @@ mod tests {
             let listener = Listener::bind("rest.listen", anywhere, 20, minute).unwrap();
             let limits = UnauthenticatedLimits { total: 10, per_address: 1 };
             let authenticate = |Extension(hook): Extension<AuthenticationHook>| async move {
-                hook.call();
+                hook.call(&user()).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
             };
+            // Its response never ends.
+            let authenticate_endless = |Extension(hook): Extension<AuthenticationHook>| async move {
+                hook.call(&user()).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+                let first = std::iter::once(Ok::<_, std::io::Error>("first"));
+                let chunks = tokio_stream::iter(first).chain(tokio_stream::pending());
+                Ok::<_, StatusCode>(Body::from_stream(chunks))
+            };
+            let per_user = AuthenticatedLimits { per_user: 2, per_project: 0, per_address: 0 };
             let router = Router::new()
                 .route("/public", get(|| async {}))
-                .route("/private", get(authenticate));
+                .route("/private", get(authenticate))
+                .route("/endless", get(authenticate_endless))
+                .layer(middleware::from_fn(track_request));
             Self {
-                listener: listener.limit_unauthenticated(limits),
+                listener: listener.limit_unauthenticated(limits).limit_authenticated(per_user),
                 conversation: HttpConnectionHandler::new(router, minute),
                 served: JoinSet::new(),
             }
@@ -174,13 +265,21 @@ mod tests {
     }
 
     async fn request(client: &mut TcpStream, path: &str) {
+        let response = send(client, path).await;
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    }
+
+    /// Sends a request and returns the header of the response, as far as it was received.
+    async fn send(client: &mut TcpStream, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         client.write_all(request.as_bytes()).await.unwrap();
         let mut response = Vec::new();
         while !response.ends_with(b"\r\n\r\n") {
-            assert_ne!(client.read_buf(&mut response).await.unwrap(), 0, "it was closed");
+            // Not beyond the header.
+            let Ok(byte) = client.read_u8().await else { break };
+            response.push(byte);
         }
-        assert!(response.starts_with(b"HTTP/1.1 200"), "{}", response.escape_ascii());
+        String::from_utf8(response).unwrap()
     }
 
     /// Waits until the server closes a connection.
@@ -202,5 +301,34 @@ mod tests {
             () = wait_for_end(&mut silent) => {}
         }
         request(&mut authenticated, "/public").await;
+    }
+
+    #[tokio::test]
+    async fn a_user_with_too_many_connections_loses_an_idle_one_and_is_then_refused() {
+        let mut server = LimitedServer::new();
+        let mut idle = server.connect().await;
+        request(&mut idle, "/private").await;
+        let mut busy = server.connect().await;
+        request(&mut busy, "/endless").await;
+        let mut second_busy = server.connect().await;
+        request(&mut second_busy, "/endless").await;
+        wait_for_end(&mut idle).await;
+        let mut refused = server.connect().await;
+        let response = send(&mut refused, "/private").await;
+        assert!(response.starts_with("HTTP/1.1 503"), "{response}");
+        assert!(response.contains("connection: close"), "{response}");
+        wait_for_end(&mut refused).await;
+        // A connection whose client leaves in the middle of a response is free.
+        drop(busy);
+        let status = async {
+            loop {
+                let mut next = server.connect().await;
+                let response = send(&mut next, "/private").await;
+                if response.starts_with("HTTP/1.1 200") {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), status).await.expect("a free connection");
     }
 }

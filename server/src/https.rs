@@ -98,7 +98,7 @@ impl HttpsServer {
     /// Serves a connection until it ends, or must be closed because it is not authenticated and a
     /// newer one needs its slot.
     async fn serve_connection(&self, connection: Connection, stopping: &CancellationToken) {
-        let Connection { stream, peer, slot, unauthenticated } = connection;
+        let Connection { stream, peer, slot, unauthenticated, client: _ } = connection;
         let closed = unauthenticated.as_ref().map(UnauthenticatedSlot::closed);
         let closed = async {
             match closed {

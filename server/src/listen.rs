@@ -1,6 +1,7 @@
 //! Sockets: bound before the process reports that it is ready, limited in number, with TCP
 //! keepalive.
 
+mod authenticated;
 mod node_connections;
 mod unauthenticated;
 
@@ -16,6 +17,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use authenticated::{
+    AuthenticatedConnections, AuthenticatedLimits, ClientConnection, ConnectionActivity,
+    RunningRequest,
+};
 pub(crate) use node_connections::{NodeConnections, NodeSlot};
 pub(crate) use unauthenticated::{
     UnauthenticatedConnections, UnauthenticatedLimits, UnauthenticatedSlot,
@@ -41,6 +46,8 @@ pub(crate) struct Listener {
     slots: Arc<Semaphore>,
     /// None if the connections do not authenticate themselves, or are all treated alike.
     unauthenticated: Option<UnauthenticatedConnections>,
+    /// None if authenticated connections are not limited here.
+    authenticated: Option<AuthenticatedConnections>,
     /// Proxies that share few connections among all clients; loopback addresses belong to them. None
     /// if there is no such proxy.
     exempt_proxies: Option<Vec<IpAddr>>,
@@ -61,6 +68,8 @@ pub(crate) struct Connection {
     pub(crate) slot: ConnectionSlot,
     /// Dropped when the connection is authenticated.
     pub(crate) unauthenticated: Option<UnauthenticatedSlot>,
+    /// None if the listener does not limit authenticated connections.
+    pub(crate) client: Option<ClientConnection>,
 }
 
 /// Slot of a connection in the limit of its listener; released on drop.
@@ -124,6 +133,7 @@ impl Listener {
             address,
             slots: Arc::new(Semaphore::new(max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             unauthenticated: None,
+            authenticated: None,
             exempt_proxies: None,
             is_full: AtomicBool::new(false),
             keepalive_idle: keep_alive,
@@ -137,8 +147,13 @@ impl Listener {
         Self { unauthenticated: Some(UnauthenticatedConnections::new(limits)), ..self }
     }
 
+    /// Limits the connections of each user, project and address that has authenticated itself.
+    pub(crate) fn limit_authenticated(self, limits: AuthenticatedLimits) -> Self {
+        Self { authenticated: Some(AuthenticatedConnections::new(limits)), ..self }
+    }
+
     /// Exempts the connections of proxies, and of this machine, from the limits of unauthenticated
-    /// connections: all clients of a proxy have its address.
+    /// connections and of addresses: all clients of a proxy have its address.
     pub(crate) fn exempt_proxies(self, proxies: &[IpAddr]) -> Self {
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
         Self { exempt_proxies: Some(proxies), ..self }
@@ -156,7 +171,7 @@ impl Listener {
         loop {
             let accepted = tokio::select! {
                 () = stopping.cancelled() => return None,
-                accepted = self.accept_one() => accepted,
+                accepted = self.accept_one(stopping) => accepted,
             };
             match accepted {
                 Ok(connection) => return Some(connection),
@@ -168,11 +183,12 @@ impl Listener {
         }
     }
 
-    async fn accept_one(&self) -> std::io::Result<Connection> {
+    async fn accept_one(&self, stopping: &CancellationToken) -> std::io::Result<Connection> {
         // Accepted before it has a slot: only for a new connection is another one closed.
         let (stream, peer) = self.socket.accept().await?;
         let permit = self.acquire_slot().await?;
-        let limited = self.unauthenticated.as_ref().filter(|_| !self.is_exempt(peer.ip()));
+        let is_exempt = self.is_exempt(peer.ip());
+        let limited = self.unauthenticated.as_ref().filter(|_| !is_exempt);
         let unauthenticated = match limited {
             None => None,
             Some(connections) => Some(connections.enter().await),
@@ -181,7 +197,11 @@ impl Listener {
             tracing::debug!(%error, "cannot set the options of a connection");
         }
         let slot = ConnectionSlot::new(permit, self.name);
-        Ok(Connection { stream, peer: Peer(peer), slot, unauthenticated })
+        let client = self.authenticated.as_ref().map(|connections| {
+            let address = (!is_exempt).then_some(peer.ip());
+            connections.connect(address, stopping.child_token())
+        });
+        Ok(Connection { stream, peer: Peer(peer), slot, unauthenticated, client })
     }
 
     /// Acquires a slot for one more connection. If the limit is reached, logs it once, closes the

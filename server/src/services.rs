@@ -110,7 +110,9 @@ impl Listeners {
                 total: rest.max_unauthenticated_connections,
                 per_address: rest.max_unauthenticated_per_address,
             };
-            bound.rest = Some(listener.limit_unauthenticated(limits).exempt_proxies(proxies));
+            let listener = listener.limit_unauthenticated(limits);
+            let listener = listener.limit_authenticated(rest.authenticated_limits());
+            bound.rest = Some(listener.exempt_proxies(proxies));
         }
         if selection.maintenance_manager {
             let (most, keep_alive) = (south.max_connections, south.tcp_keepalive_idle);

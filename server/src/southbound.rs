@@ -190,7 +190,7 @@ impl HandshakeHandler {
     }
 
     async fn accept(&self, connection: Connection, admitted: AdmissionPermit) {
-        let Connection { stream, slot, peer, unauthenticated } = connection;
+        let Connection { stream, slot, peer, unauthenticated, client: _ } = connection;
         let mut unauthenticated = unauthenticated.map(SlotUntilClosed::new);
         let handshake = self.handshake(stream, peer.0, unauthenticated.as_mut());
         match tokio::time::timeout(self.handshake_timeout, handshake).await {

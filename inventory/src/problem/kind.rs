@@ -85,8 +85,9 @@ kinds! {
     /// The limit is a setting of the server (`rest.body_limit`). A body that announces its length
     /// is refused before it is read.
     TooLarge = PAYLOAD_TOO_LARGE, "ResourceExhausted", "too-large", "The body is too large";
-    /// The database is unreachable or busy, too many long lists are being streamed, or the server
-    /// has not yet received the signing keys of the token's issuer. The header `Retry-After` says
+    /// The database is unreachable or busy, too many long lists are being streamed, the user, the
+    /// project or the address has too many connections with running requests, or the server has not
+    /// yet received the signing keys of the token's issuer. The header `Retry-After` says
     /// after how many seconds to try again.
     Unavailable = SERVICE_UNAVAILABLE, "Unavailable", "unavailable", "The service cannot answer now";
     /// The limit is a setting of the server (`rest.request_timeout`). A slow client is a cause as

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use chrono::TimeDelta;
 use evenkeel_auth::{Authority, ExternalIssuer, Keys, Role};
-use evenkeel_inventory::{AuthenticationHook, Settings};
+use evenkeel_inventory::{AuthenticationHook, ConnectionLimit, Settings};
 use evenkeel_store::testing::query_text;
 use evenkeel_store::{ConnectionShare, ShareSizes, StoreOptions};
 use http_body_util::BodyExt as _;
@@ -198,8 +198,9 @@ async fn only_a_request_with_a_valid_token_authenticates_its_connection() {
     let server = TestServer::new().await;
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let hook = AuthenticationHook::new(move || {
+    let hook = AuthenticationHook::new(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     });
     let send = async |mut sent: Request<Body>| {
         sent.extensions_mut().insert(hook.clone());
@@ -215,4 +216,23 @@ async fn only_a_request_with_a_valid_token_authenticates_its_connection() {
     let valid = request(&server, Caller::Reader, "GET regions", Body::empty());
     assert_eq!(send(valid).await, StatusCode::OK);
     assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_request_beyond_a_limit_of_connections_is_refused_with_the_reason() {
+    let server = TestServer::new().await;
+    for (limit, reason) in [
+        (ConnectionLimit::PerUser, "this user has too many open connections"),
+        (ConnectionLimit::PerProject, "this project has too many open connections"),
+        (ConnectionLimit::PerAddress, "this address has too many open connections"),
+    ] {
+        let mut sent = request(&server, Caller::Reader, "GET regions", Body::empty());
+        sent.extensions_mut().insert(AuthenticationHook::new(move |_| Err(limit)));
+        let answer = server.send(sent).await;
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
+        let text = answer.into_body().collect().await.expect("a body").to_bytes();
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.contains(reason), "{text}");
+    }
 }

@@ -196,7 +196,7 @@ impl Drop for UnauthenticatedSlot {
 
 /// Returns the address that stands for the whole network of the client: a /64 network of IPv6
 /// usually has one owner.
-fn client_network(address: IpAddr) -> IpAddr {
+pub(super) fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(all) => {
             let [a, b, c, d, ..] = all.segments();

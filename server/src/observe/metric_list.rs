@@ -119,6 +119,12 @@ const CONNECTIONS: &[MetricDescription] = &[
         "Connections of nodes that were closed because the node opened more than `southbound.max_connections_per_node`.",
     ),
     metric(
+        "evenkeel_connections_idle_closed_total",
+        Counter,
+        &[],
+        "Connections of the REST API without a running request that were closed because their user, project or address opened too many.",
+    ),
+    metric(
         "evenkeel_handshakes_total",
         Counter,
         &[("outcome", "`ok`, `failed` (including refused connections) or `slow` (timed out)")],

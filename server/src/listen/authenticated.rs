@@ -1,0 +1,330 @@
+//! Connections of authenticated callers. Without limits, one user, project or address could take all
+//! slots of the listener.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenkeel_auth::Caller;
+use evenkeel_inventory::ConnectionLimit;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::unauthenticated::client_network;
+
+/// Maximum numbers of authenticated connections; 0 for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AuthenticatedLimits {
+    pub(crate) per_user: usize,
+    pub(crate) per_project: usize,
+    /// Per IPv4 address or IPv6 /64 network.
+    pub(crate) per_address: usize,
+}
+
+/// The authenticated connections of a listener, by owner. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthenticatedConnections(Arc<AuthenticatedInner>);
+
+#[derive(Debug)]
+struct AuthenticatedInner {
+    limits: AuthenticatedLimits,
+    next_number: AtomicUsize,
+    /// The connections of each owner by number, so the oldest is the first.
+    open: Mutex<HashMap<ConnectionOwner, BTreeMap<usize, OwnedConnection>>>,
+}
+
+/// Who has a share of the connections.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ConnectionOwner {
+    User(String),
+    /// All projects of a token. A connection can send requests to each of them.
+    Projects(Vec<Uuid>),
+    Address(IpAddr),
+}
+
+#[derive(Clone, Debug)]
+struct OwnedConnection {
+    activity: ConnectionActivity,
+    close: CancellationToken,
+}
+
+/// Number of running requests of a connection. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnectionActivity(Arc<AtomicUsize>);
+
+/// A request, which runs until this is dropped.
+#[derive(Debug)]
+pub(crate) struct RunningRequest(ConnectionActivity);
+
+/// A connection from its first byte on. It counts from its first valid token until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ClientConnection {
+    connections: AuthenticatedConnections,
+    number: usize,
+    /// None for a connection of a proxy, whose address stands for many clients.
+    address: Option<IpAddr>,
+    connection: OwnedConnection,
+    owners: Mutex<Vec<ConnectionOwner>>,
+}
+
+impl AuthenticatedConnections {
+    pub(crate) fn new(limits: AuthenticatedLimits) -> Self {
+        Self(Arc::new(AuthenticatedInner {
+            limits,
+            next_number: AtomicUsize::new(0),
+            open: Mutex::default(),
+        }))
+    }
+
+    /// Adds a new connection. It must close itself when `close` is cancelled, after the request that
+    /// runs.
+    pub(crate) fn connect(
+        &self,
+        address: Option<IpAddr>,
+        close: CancellationToken,
+    ) -> ClientConnection {
+        ClientConnection {
+            connections: self.clone(),
+            number: self.0.next_number.fetch_add(1, Ordering::Relaxed),
+            address: address.map(client_network),
+            connection: OwnedConnection { activity: ConnectionActivity::default(), close },
+            owners: Mutex::default(),
+        }
+    }
+
+    /// Counts a connection for its owners. If an owner has too many, its oldest idle one is closed.
+    fn enter(
+        &self,
+        client: &ClientConnection,
+        owners: &[ConnectionOwner],
+    ) -> Result<(), ConnectionLimit> {
+        let mut open = self.open();
+        for owner in owners {
+            let (max, limit) = self.limit(owner);
+            let Some(connections) = open.get(owner).filter(|_| max > 0) else {
+                continue;
+            };
+            // The others are closing already.
+            let staying = || connections.values().filter(|other| !other.close.is_cancelled());
+            if staying().count() < max {
+                continue;
+            }
+            let idle = staying().find(|other| other.activity.is_idle()).ok_or(limit)?;
+            idle.close.cancel();
+            metrics::counter!("evenkeel_connections_idle_closed_total").increment(1);
+        }
+        for owner in owners {
+            let connections = open.entry(owner.clone()).or_default();
+            connections.insert(client.number, client.connection.clone());
+        }
+        Ok(())
+    }
+
+    fn leave(&self, number: usize, owners: &[ConnectionOwner]) {
+        let mut open = self.open();
+        for owner in owners {
+            if let Some(connections) = open.get_mut(owner) {
+                connections.remove(&number);
+                if connections.is_empty() {
+                    open.remove(owner);
+                }
+            }
+        }
+    }
+
+    fn limit(&self, owner: &ConnectionOwner) -> (usize, ConnectionLimit) {
+        let limits = self.0.limits;
+        match owner {
+            ConnectionOwner::User(_) => (limits.per_user, ConnectionLimit::PerUser),
+            ConnectionOwner::Projects(_) => (limits.per_project, ConnectionLimit::PerProject),
+            ConnectionOwner::Address(_) => (limits.per_address, ConnectionLimit::PerAddress),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<ConnectionOwner, BTreeMap<usize, OwnedConnection>>> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientConnection {
+    /// Counts the connection for the caller of a request. A proxy may send requests of another
+    /// caller on the same connection, which then counts for that one. If a limit is reached, the
+    /// connection closes after the request.
+    pub(crate) fn authenticate(&self, caller: &Caller) -> Result<(), ConnectionLimit> {
+        let wanted = find_owners(caller, self.address);
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if *owners == wanted {
+            return Ok(());
+        }
+        self.connections.leave(self.number, &owners);
+        owners.clear();
+        let entered = self.connections.enter(self, &wanted);
+        match entered {
+            Ok(()) => *owners = wanted,
+            Err(_) => self.connection.close.cancel(),
+        }
+        entered
+    }
+
+    pub(crate) fn activity(&self) -> &ConnectionActivity {
+        &self.connection.activity
+    }
+
+    /// Cancelled when the connection must close, or the process stops.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.connection.close
+    }
+}
+
+impl Drop for ClientConnection {
+    fn drop(&mut self) {
+        let owners = self.owners.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.connections.leave(self.number, owners);
+    }
+}
+
+impl ConnectionActivity {
+    /// Counts a request that begins.
+    pub(crate) fn begin(self) -> RunningRequest {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        RunningRequest(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Drop for RunningRequest {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Who a connection counts for. An administrator belongs to no project; all callers without a role
+/// in a project count as one.
+fn find_owners(caller: &Caller, address: Option<IpAddr>) -> Vec<ConnectionOwner> {
+    let mut owners = vec![ConnectionOwner::User(caller.actor_name())];
+    if !caller.may_administrate() {
+        let mut projects = caller.readable_projects();
+        projects.extend(caller.node_project());
+        owners.push(ConnectionOwner::Projects(projects));
+    }
+    owners.extend(address.map(ConnectionOwner::Address));
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use evenkeel_auth::Role;
+
+    use super::*;
+
+    const UNLIMITED: AuthenticatedLimits =
+        AuthenticatedLimits { per_user: 0, per_project: 0, per_address: 0 };
+
+    fn caller(subject: &str, roles: &[Role]) -> Caller {
+        Caller {
+            subject: subject.to_owned(),
+            roles: roles.to_vec(),
+            not_before: None,
+            expires_at: DateTime::UNIX_EPOCH,
+            issued_by_us: true,
+            node_key: None,
+            issuer: "urn:evenkeel:issuer".into(),
+            token_id: None,
+            issued_at: None,
+            node_subject: None,
+        }
+    }
+
+    /// A user with a role in one project.
+    fn user(subject: &str, project: u128) -> Caller {
+        caller(subject, &[Role::Read(Uuid::from_u128(project))])
+    }
+
+    fn connect(connections: &AuthenticatedConnections, address: Option<&str>) -> ClientConnection {
+        let address = address.map(|address| address.parse().unwrap());
+        connections.connect(address, CancellationToken::new())
+    }
+
+    fn is_closing(client: &ClientConnection) -> bool {
+        client.closing().is_cancelled()
+    }
+
+    #[test]
+    fn a_user_at_the_limit_loses_the_oldest_idle_connection() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 2, ..UNLIMITED });
+        let clients: Vec<_> = (0..3).map(|_| connect(&connections, None)).collect();
+        let request = clients[0].activity().clone().begin();
+        for client in &clients {
+            client.authenticate(&user("one", 1)).unwrap();
+        }
+        let closing: Vec<bool> = clients.iter().map(is_closing).collect();
+        assert_eq!(closing, [false, true, false], "the oldest one has a request");
+        connect(&connections, None).authenticate(&user("other", 1)).unwrap();
+        drop((request, clients));
+        assert!(connections.open().is_empty(), "closed connections need no memory");
+    }
+
+    #[test]
+    fn a_user_whose_connections_all_have_requests_is_refused() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 1, ..UNLIMITED });
+        let busy = connect(&connections, None);
+        let request = busy.activity().clone().begin();
+        busy.authenticate(&user("one", 1)).unwrap();
+        busy.authenticate(&user("one", 1)).expect("it counts once");
+        let refused = connect(&connections, None);
+        assert_eq!(refused.authenticate(&user("one", 1)), Err(ConnectionLimit::PerUser));
+        assert!(is_closing(&refused) && !is_closing(&busy));
+        drop(request);
+        connect(&connections, None).authenticate(&user("one", 1)).expect("the other is idle");
+        assert!(is_closing(&busy));
+    }
+
+    #[test]
+    fn users_of_one_project_share_its_limit() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { per_project: 1, ..UNLIMITED });
+        let busy = connect(&connections, None);
+        let _request = busy.activity().clone().begin();
+        busy.authenticate(&user("one", 1)).unwrap();
+        let refuse = |caller: &Caller| connect(&connections, None).authenticate(caller);
+        assert_eq!(refuse(&user("other", 1)), Err(ConnectionLimit::PerProject));
+        let node = caller("host", &[Role::Node(Uuid::from_u128(1))]);
+        assert_eq!(refuse(&node), Err(ConnectionLimit::PerProject));
+        refuse(&user("one", 2)).expect("another project");
+        refuse(&caller("root", &[Role::Administrator])).expect("no project");
+    }
+
+    #[test]
+    fn the_network_of_a_client_has_a_limit_and_a_proxy_has_none() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { per_address: 1, ..UNLIMITED });
+        let busy = connect(&connections, Some("2001:db8::1"));
+        let _request = busy.activity().clone().begin();
+        busy.authenticate(&user("one", 1)).unwrap();
+        let enter =
+            |address: Option<&str>| connect(&connections, address).authenticate(&user("other", 2));
+        assert_eq!(enter(Some("2001:db8::2")), Err(ConnectionLimit::PerAddress));
+        enter(Some("192.0.2.1")).expect("another network");
+        enter(None).expect("a proxy");
+    }
+
+    #[test]
+    fn a_shared_connection_counts_for_the_latest_caller() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 1, ..UNLIMITED });
+        let (shared, other) = (connect(&connections, None), connect(&connections, None));
+        let _requests = [&shared, &other].map(|client| client.activity().clone().begin());
+        shared.authenticate(&user("one", 1)).unwrap();
+        shared.authenticate(&user("other", 1)).unwrap();
+        other.authenticate(&user("one", 1)).expect("the first one counts for another user");
+        let third = connect(&connections, None);
+        assert_eq!(third.authenticate(&user("other", 1)), Err(ConnectionLimit::PerUser));
+    }
+}
