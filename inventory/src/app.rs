@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_auth::Authority;
 use evenkeel_domain::os::catalogue::CatalogSelection;
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_kit::{Clock, KeyedPermit, KeyedSemaphore};
+use evenkeel_kit::{Clock, KeyedPermit, KeyedSemaphore, max_per_project};
 use evenkeel_store::Store;
 use evenkeel_store::decisions::PlanningLimits;
 use tokio::runtime::Handle;
@@ -127,11 +127,9 @@ pub struct StreamPermit {
 impl StreamLimiter {
     fn new(max: usize) -> Self {
         let max = max.min(Semaphore::MAX_PERMITS);
-        // A project leaves a quarter to others, but at least one.
-        let per_project = (max - max / 4).min(max.saturating_sub(1)).max(1);
         Self {
             all: Arc::new(Semaphore::new(max)),
-            per_project: KeyedSemaphore::new(per_project),
+            per_project: KeyedSemaphore::new(max_per_project(max)),
             per_caller: KeyedSemaphore::new(max.div_ceil(2)),
         }
     }

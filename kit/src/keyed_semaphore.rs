@@ -6,6 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// The number of permits that one project may use, so that others always get some: three quarters,
+/// at least one, and not all if there are several.
+#[must_use]
+pub fn max_per_project(total: usize) -> usize {
+    (total - total / 4).min(total.saturating_sub(1)).max(1)
+}
+
 /// A semaphore for each key, all with the same number of permits. Only keys that are in use, or that somebody waits for,
 /// need memory. Cheap to clone.
 #[derive(Debug)]
@@ -115,6 +122,12 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
+
+    #[test]
+    fn a_project_leaves_permits_to_others() {
+        let parts = [0, 1, 2, 3, 4, 8, 16].map(max_per_project);
+        assert_eq!(parts, [1, 1, 1, 2, 3, 6, 12]);
+    }
 
     #[test]
     fn each_key_has_its_own_permits() {

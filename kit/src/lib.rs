@@ -31,7 +31,7 @@ pub use chain::chain;
 pub use clock::{Clock, SystemClock, TestClock};
 #[cfg(feature = "job-schedule")]
 pub use job_schedule::JobSchedule;
-pub use keyed_semaphore::{KeyedPermit, KeyedSemaphore};
+pub use keyed_semaphore::{KeyedPermit, KeyedSemaphore, max_per_project};
 pub use lifecycle::Lifecycle;
 pub use offload::{offload, offload_now};
 pub use secret::Secret;

@@ -156,7 +156,7 @@ impl FileServer {
         if let Some(response) = response::not_modified(&request.headers, &file.digest) {
             return Ok(response);
         }
-        let transfer = self.0.limiter.acquire(caller.owner);
+        let transfer = self.0.limiter.acquire(caller);
         let transfer = transfer.map_err(FileError::TooManyTransfers)?;
         let open = self.wait_for_file(&file).await?;
         response::file_response(request, &file.digest, open, transfer).await

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_kit::{KeyedPermit, KeyedSemaphore};
+use evenkeel_kit::{KeyedPermit, KeyedSemaphore, max_per_project};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -115,7 +115,7 @@ impl Share {
         Self {
             size,
             connections: Arc::new(Semaphore::new(size)),
-            per_project: KeyedSemaphore::new((size - size / 4).min(size - 1).max(1)),
+            per_project: KeyedSemaphore::new(max_per_project(size)),
             per_caller: KeyedSemaphore::new(size.div_ceil(2)),
             refused: AtomicU64::default(),
         }

@@ -28,7 +28,7 @@ pub(super) enum TransferOwner {
 }
 
 /// The projects whose files a caller gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum VisibleProjects {
     All,
     /// Only these.

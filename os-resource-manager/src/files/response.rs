@@ -108,7 +108,7 @@ impl FileError {
             Self::Refused(AccessError::NoFileAccess) => (S::FORBIDDEN, "refused", None),
             Self::NotFound => (S::NOT_FOUND, "not_found", None),
             Self::Ambiguous => (S::CONFLICT, "ambiguous", None),
-            Self::TooManyTransfers(TransferLimit::Total) => {
+            Self::TooManyTransfers(TransferLimit::Total | TransferLimit::PerProject) => {
                 (S::SERVICE_UNAVAILABLE, "too_many", Some(BUSY_RETRY_SECONDS))
             }
             Self::TooManyTransfers(TransferLimit::PerCaller) => {
@@ -163,6 +163,9 @@ impl FileError {
             }
             Self::TooManyTransfers(TransferLimit::Total) => {
                 "too many files are being read".to_owned()
+            }
+            Self::TooManyTransfers(TransferLimit::PerProject) => {
+                "too many files are being read in this project".to_owned()
             }
             Self::TooManyTransfers(TransferLimit::PerCaller) => {
                 "you are reading too many files at once".to_owned()

@@ -45,7 +45,7 @@ pub struct FileSettings {
     pub min_free_bytes: u64,
     /// Which files are downloaded before they are requested.
     pub prefetch: Prefetch,
-    /// Maximum number of concurrent responses with a file.
+    /// Maximum number of concurrent responses with a file; of one project, three quarters of it.
     pub max_transfers: usize,
     /// The same per node; 0 for no limit.
     pub max_transfers_per_node: usize,

@@ -1,16 +1,19 @@
-//! Limits the number of concurrent transfers, in total and per caller.
+//! Limits the number of concurrent transfers, in total, per project and per caller.
 
 use std::sync::Arc;
 
-use evenkeel_kit::{KeyedPermit, KeyedSemaphore};
+use evenkeel_kit::{KeyedPermit, KeyedSemaphore, max_per_project};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::access::TransferOwner;
+use super::access::{FileCaller, TransferOwner, VisibleProjects};
 
 /// Counts the running transfers.
 #[derive(Debug)]
 pub(super) struct TransferLimiter {
     slots: Arc<Semaphore>,
+    /// Callers that see the same projects share a part of the transfers. Callers that see all
+    /// projects belong to none.
+    per_project: KeyedSemaphore<VisibleProjects>,
     per_owner: KeyedSemaphore<TransferOwner>,
 }
 
@@ -19,6 +22,8 @@ pub(super) struct TransferLimiter {
 pub(super) enum TransferLimit {
     /// The limit for all callers.
     Total,
+    /// The limit for the callers of one project.
+    PerProject,
     PerCaller,
 }
 
@@ -26,6 +31,7 @@ pub(super) enum TransferLimit {
 #[derive(Debug)]
 pub(super) struct Transfer {
     _owner: KeyedPermit<TransferOwner>,
+    _project: Option<KeyedPermit<VisibleProjects>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -35,37 +41,70 @@ impl TransferLimiter {
         let max_total = max_total.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             slots: Arc::new(Semaphore::new(max_total)),
+            per_project: KeyedSemaphore::new(max_per_project(max_total)),
             per_owner: KeyedSemaphore::new(max_per_owner),
         }
     }
 
     /// Starts a transfer.
-    pub fn acquire(&self, owner: TransferOwner) -> Result<Transfer, TransferLimit> {
-        let owner = self.per_owner.try_acquire(owner).ok_or(TransferLimit::PerCaller)?;
+    pub fn acquire(&self, caller: FileCaller) -> Result<Transfer, TransferLimit> {
+        let owner = self.per_owner.try_acquire(caller.owner).ok_or(TransferLimit::PerCaller)?;
+        let project = match caller.visible {
+            VisibleProjects::All => None,
+            projects @ VisibleProjects::Only(_) => {
+                Some(self.per_project.try_acquire(projects).ok_or(TransferLimit::PerProject)?)
+            }
+        };
         let permit = Arc::clone(&self.slots).try_acquire_owned();
         let permit = permit.map_err(|_| TransferLimit::Total)?;
-        Ok(Transfer { _owner: owner, _permit: permit })
+        Ok(Transfer { _owner: owner, _project: project, _permit: permit })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_domain::tenant::TenantId;
+    use uuid::Uuid;
+
     use super::*;
 
-    fn node(name: &str) -> TransferOwner {
-        TransferOwner::Subject(name.to_owned())
+    fn caller(name: &str, visible: VisibleProjects) -> FileCaller {
+        FileCaller { owner: TransferOwner::Subject(name.to_owned()), visible }
+    }
+
+    /// A caller of no project.
+    fn administrator(name: &str) -> FileCaller {
+        caller(name, VisibleProjects::All)
+    }
+
+    fn node(name: &str, project: u128) -> FileCaller {
+        let project = TenantId::new(Uuid::from_u128(project));
+        caller(name, VisibleProjects::Only(vec![project]))
+    }
+
+    #[test]
+    fn a_project_leaves_transfers_to_others() {
+        let limiter = TransferLimiter::new(4, 1);
+        let names = ["one", "two", "three"];
+        let running: Vec<_> =
+            names.iter().map(|name| limiter.acquire(node(name, 1)).expect("a transfer")).collect();
+        assert_eq!(limiter.acquire(node("four", 1)).unwrap_err(), TransferLimit::PerProject);
+        let other = limiter.acquire(node("five", 2)).expect("a transfer of another project");
+        assert_eq!(limiter.acquire(node("six", 3)).unwrap_err(), TransferLimit::Total);
+        drop((running, other));
+        assert_eq!(limiter.per_project.key_count(), 0);
     }
 
     #[test]
     fn the_limits_per_caller_and_in_total_hold() {
         let limiter = TransferLimiter::new(3, 2);
-        let first = limiter.acquire(node("one")).expect("a transfer");
-        let second = limiter.acquire(node("one")).expect("a transfer");
-        assert_eq!(limiter.acquire(node("one")).unwrap_err(), TransferLimit::PerCaller);
-        let third = limiter.acquire(node("two")).expect("a transfer");
-        assert_eq!(limiter.acquire(node("three")).unwrap_err(), TransferLimit::Total);
+        let first = limiter.acquire(administrator("one")).expect("a transfer");
+        let second = limiter.acquire(administrator("one")).expect("a transfer");
+        assert_eq!(limiter.acquire(administrator("one")).unwrap_err(), TransferLimit::PerCaller);
+        let third = limiter.acquire(administrator("two")).expect("a transfer");
+        assert_eq!(limiter.acquire(administrator("three")).unwrap_err(), TransferLimit::Total);
         drop(first);
-        assert!(limiter.acquire(node("three")).is_ok());
+        assert!(limiter.acquire(administrator("three")).is_ok());
         drop((second, third));
         assert_eq!(limiter.per_owner.key_count(), 0, "callers without transfers are not stored");
     }
@@ -73,7 +112,7 @@ mod tests {
     #[test]
     fn the_limit_per_caller_can_be_switched_off() {
         let limiter = TransferLimiter::new(9, 0);
-        let all: Vec<_> = (0..9).map(|_| limiter.acquire(node("one"))).collect();
+        let all: Vec<_> = (0..9).map(|_| limiter.acquire(administrator("one"))).collect();
         assert!(all.iter().all(Result::is_ok));
     }
 }

@@ -24,7 +24,8 @@ pub(crate) struct FilesConfig {
     pub(crate) min_free_bytes: u64,
     /// Which files are fetched before they are requested.
     pub(crate) prefetch: Prefetch,
-    /// Maximum number of concurrent transfers.
+    /// Maximum number of concurrent transfers. The callers of one project have at most three quarters
+    /// of them.
     pub(crate) max_transfers: usize,
     /// Maximum number of concurrent transfers per node; 0 for no limit.
     pub(crate) max_transfers_per_node: usize,

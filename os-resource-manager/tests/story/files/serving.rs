@@ -264,9 +264,11 @@ async fn an_ambiguous_path_needs_the_digest() {
 #[tokio::test]
 async fn concurrent_transfers_are_limited() {
     let mut fixture = FileFixture::new().await;
-    (fixture.settings.max_transfers, fixture.settings.max_transfers_per_node) = (2, 1);
+    (fixture.settings.max_transfers, fixture.settings.max_transfers_per_node) = (3, 1);
     let edge = content(12);
     fixture.offer_blob(fixture.server.tenant, "1.0", &edge).await;
+    let other = fixture.server.create_project("other").await;
+    fixture.offer_blob(other, "1.0", &edge).await;
     let router = fixture.open().router();
     let path = digest_path(&edge);
     let nodes = [0, 1, 2].map(|which| fixture.node_token(which));
@@ -280,8 +282,12 @@ async fn concurrent_transfers_are_limited() {
     let second = get(1).await;
     assert_eq!(second.status(), StatusCode::OK);
     let third = read_response(get(2).await).await;
-    assert!(third.is_retryable(), "{}", third.status);
+    assert!(third.is_retryable(), "the project uses its part: {}", third.status);
+    let reader = fixture.server.token("reader", &[Role::Read(other.uuid())]);
+    let of_other = send_request(&router, Method::GET, &path, Some(&reader), &[]).await;
+    assert_eq!(of_other.status(), StatusCode::OK);
 
+    assert!(read_response(of_other).await.body == edge);
     assert!(read_response(first).await.body == edge, "a running transfer continues");
     assert_eq!(get(2).await.status(), StatusCode::OK);
     drop(second);
