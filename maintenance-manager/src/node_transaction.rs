@@ -21,10 +21,10 @@ use evenkeel_store::decisions::{self, DecisionInput, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
 use evenkeel_store::{Store, StoreError, Tx, daily_usage, hosts, os_profiles, policies};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::concurrency::{CallKind, Load, Overloaded};
 use crate::admission::daily_limits::{DailyLimits, LimitedAmount};
+use crate::admission::semaphore::ProjectPermit;
 use crate::contacts::Contacts;
 use crate::derived_state;
 use crate::durations::to_time_delta;
@@ -54,11 +54,11 @@ pub struct NodeTransaction<'a> {
     pub now: Time,
     before: Box<NodeState>,
     /// The permit to write.
-    _permit: OwnedSemaphorePermit,
+    _permit: ProjectPermit,
 }
 
 /// The permit of a call to write.
-pub type WritePermit<'a> = (&'a NodeWriter, OwnedSemaphorePermit);
+pub type WritePermit<'a> = (&'a NodeWriter, ProjectPermit);
 
 /// The start of an attempt.
 pub struct NewAttempt {
@@ -414,14 +414,14 @@ impl NodeWriter {
     /// and not for a connection, so that readers can use the connections.
     pub async fn with_write_permit<'a, T, F>(
         &'a self,
-        kind: CallKind,
+        (project, kind): (TenantId, CallKind),
         write: impl FnOnce(WritePermit<'a>) -> F,
     ) -> Result<T, tonic::Status>
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
-        let _guard = self.load.admit_to_database(kind).map_err(Overloaded::status)?;
-        let permit = self.load.acquire_write_permit().await?;
+        let _guard = self.load.admit_to_database(project, kind).map_err(Overloaded::status)?;
+        let permit = self.load.acquire_write_permit(project).await?;
         status::with_database_timeout(Box::pin(write((self, permit)))).await
     }
 

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use evenkeel_kit::tick;
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::{max_per_project, tick};
 use metrics::{Counter, Gauge};
 use serde::{Deserialize, Serialize};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -26,7 +26,9 @@ use tonic::metadata::MetadataValue;
 use pressure::{adapt_factor, max_factor, ratio, smooth, strain};
 use retry_queue::{MAX_RETRY_DELAY, MIN_RETRY_DELAY, MIN_SERVICE_TIME, RetryQueue};
 
-use crate::admission::semaphore::{PrioritySemaphore, UnitPermit, WaitQueue};
+use crate::admission::semaphore::{
+    DatabaseCalls, DatabasePermit, PrioritySemaphore, ProjectPermit, ProjectWaitQueue, UnitPermit,
+};
 
 pub use message_memory::MessageMemory;
 
@@ -54,7 +56,9 @@ pub const RETRY_PUSHBACK_HEADER: &str = "grpc-retry-pushback-ms";
 #[serde(deny_unknown_fields, default)]
 pub struct LoadSettings {
     /// Maximum number of calls in flight when a call that only queries is admitted. Long polls do
-    /// not count. 0 means no limit, also for calls that write.
+    /// not count. 0 means no limit, also for calls that write. Of the calls that use the database, a
+    /// project has at most three quarters of their limit: half of this for queries, a quarter for
+    /// queries of EIM's agents, and all of this for calls that write.
     pub query_call_limit: u32,
     /// Maximum number of calls in flight when a call that writes is admitted. At least
     /// `query_call_limit`.
@@ -62,9 +66,10 @@ pub struct LoadSettings {
     /// Maximum poll interval under load.
     #[serde(with = "humantime_serde")]
     pub max_poll_interval: Duration,
-    /// Maximum number of concurrent calls that write.
+    /// Maximum number of concurrent calls that write; of one project, three quarters of it.
     pub max_writers: usize,
-    /// Maximum number of calls that wait to write. Further calls are refused.
+    /// Maximum number of calls that wait to write; of one project, three quarters of it. Further
+    /// calls are refused.
     pub max_waiting_writers: usize,
     /// Maximum memory of arriving messages in bytes, without the first 64 KiB of each message. A
     /// quarter of it is for connections without an authenticated call. 0 means no limit.
@@ -153,10 +158,10 @@ pub struct Load {
     unauthenticated_message_bytes: Arc<PrioritySemaphore>,
     /// Calls that use the database or wait for it, except queries of EIM's agents; and the number
     /// of those.
-    at_database: Arc<PrioritySemaphore>,
-    eim_at_database: Arc<PrioritySemaphore>,
+    at_database: DatabaseCalls,
+    eim_at_database: DatabaseCalls,
     /// Calls that write, and that wait to write.
-    writers: WaitQueue,
+    writers: ProjectWaitQueue,
     /// Spreads the retries of refused queries.
     retry_queue: RetryQueue,
     /// Database calls since the last sample, successful or not.
@@ -216,9 +221,9 @@ impl Load {
             awaiting_body: Arc::default(),
             message_bytes: Arc::default(),
             unauthenticated_message_bytes: Arc::default(),
-            at_database: Arc::default(),
-            eim_at_database: Arc::default(),
-            writers: WaitQueue::new(max_writers, max_waiting, WRITE_PERMIT_TIMEOUT),
+            at_database: DatabaseCalls::default(),
+            eim_at_database: DatabaseCalls::default(),
+            writers: ProjectWaitQueue::new(max_writers, max_waiting, WRITE_PERMIT_TIMEOUT),
             retry_queue: RetryQueue::new(),
             database_turns: AtomicU32::new(0),
             draining_polls: AtomicU64::new(0),
@@ -371,8 +376,9 @@ impl Load {
         self.retry_queue.record_turns(database_turns, since);
         let query_call_limit = self.settings.query_call_limit;
         let full = [CallKind::Query, CallKind::EimQuery].map(|kind| {
-            let (in_use, limit) = self.database_limit(kind);
-            ratio(in_use.in_use(), limit)
+            // One project that is at its limit is full load, if there are no others.
+            let (calls, limit) = self.database_limit(kind);
+            ratio(calls.in_use(), project_limit(limit))
         });
         let full = full.into_iter().fold(ratio(self.in_flight(), query_call_limit), f64::max);
         let strain = strain(late, full);
@@ -396,19 +402,28 @@ impl Load {
     /// Counts a call as using or awaiting the database while the permit lives. Queries may use half
     /// of the call limit: a cached answer costs hardly more than a refusal, and saves a retry.
     /// Queries of EIM's agents have a quarter of their own: each refused one is retried three times
-    /// within seconds.
-    pub fn admit_to_database(&self, kind: CallKind) -> Result<UnitPermit, Overloaded> {
-        let (semaphore, limit) = self.database_limit(kind);
-        let is_limited = kind != CallKind::Write && limit > 0;
-        let limit = if is_limited { limit.into() } else { u64::MAX };
-        semaphore.try_acquire(1, limit).ok_or_else(|| {
+    /// within seconds. A project leaves a part of each limit to others; its calls that write are
+    /// limited as well, because those that wait to write count as in flight.
+    pub fn admit_to_database(
+        &self,
+        project: TenantId,
+        kind: CallKind,
+    ) -> Result<DatabasePermit, Overloaded> {
+        let (calls, limit) = self.database_limit(kind);
+        let max_of_project = match kind {
+            CallKind::Write => self.settings.query_call_limit,
+            CallKind::Query | CallKind::EimQuery => limit,
+        };
+        let max = if kind == CallKind::Write { 0 } else { limit };
+        calls.try_acquire(project, (max, project_limit(max_of_project))).ok_or_else(|| {
             self.metrics.database.increment(1);
             self.overloaded(kind)
         })
     }
 
-    /// The semaphore that calls of this kind share, and the limit for queries; 0 means no limit.
-    fn database_limit(&self, kind: CallKind) -> (&Arc<PrioritySemaphore>, u32) {
+    /// The calls that share a limit with calls of this kind, and the limit for queries; 0 means no
+    /// limit.
+    fn database_limit(&self, kind: CallKind) -> (&DatabaseCalls, u32) {
         let query_call_limit = self.settings.query_call_limit;
         match kind {
             CallKind::Query | CallKind::Write => (&self.at_database, query_call_limit.div_ceil(2)),
@@ -417,8 +432,8 @@ impl Load {
     }
 
     /// Waits for a permit to write.
-    pub async fn acquire_write_permit(&self) -> Result<OwnedSemaphorePermit, Status> {
-        let Some(permit) = self.writers.acquire().await else {
+    pub async fn acquire_write_permit(&self, project: TenantId) -> Result<ProjectPermit, Status> {
+        let Some(permit) = self.writers.acquire(project).await else {
             self.metrics.writers.increment(1);
             // The admission layer adds the retry delay.
             return Err(Status::unavailable("too many calls wait to write"));
@@ -454,6 +469,12 @@ impl InFlightGuard {
     pub fn retry_after(&self) -> Duration {
         self.load.overloaded(self.kind).retry_after
     }
+}
+
+/// The part of a limit on calls that a project may use; 0 stays no limit.
+fn project_limit(limit: u32) -> u32 {
+    let part = max_per_project(usize::try_from(limit).unwrap_or(usize::MAX));
+    if limit == 0 { 0 } else { u32::try_from(part).unwrap_or(u32::MAX) }
 }
 
 /// A random duration between half and one and a half of `base`, so that refused callers spread out.

@@ -1,9 +1,12 @@
 //! Limits what is in use at once, such as calls, bytes and permits to write.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::{KeyedPermit, KeyedSemaphore, max_per_project};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Counts the units in use, and refuses at once. Each caller passes the limit of its priority: the
@@ -65,6 +68,69 @@ impl Drop for UnitPermit {
     }
 }
 
+/// Calls that use the database or wait for it, in total and per project. Only projects with calls
+/// need memory. A mutex is cheap enough: each of these calls costs much more.
+#[derive(Debug, Default)]
+pub struct DatabaseCalls {
+    all: Arc<PrioritySemaphore>,
+    per_project: Arc<Mutex<HashMap<TenantId, u32>>>,
+}
+
+/// Counts a call as using or awaiting the database, until it is dropped.
+#[derive(Debug)]
+pub struct DatabasePermit {
+    _permit: UnitPermit,
+    per_project: Arc<Mutex<HashMap<TenantId, u32>>>,
+    project: TenantId,
+}
+
+impl DatabaseCalls {
+    /// The number of calls of all projects.
+    pub fn in_use(&self) -> u64 {
+        self.all.in_use()
+    }
+
+    /// Counts a call, unless there would be more calls than the limit, or more of the project than
+    /// its limit; 0 for no limit.
+    pub fn try_acquire(
+        &self,
+        project: TenantId,
+        (max, max_of_project): (u32, u32),
+    ) -> Option<DatabasePermit> {
+        let max = if max == 0 { u64::MAX } else { max.into() };
+        let permit = self.all.try_acquire(1, max)?;
+        let mut per_project = lock(&self.per_project);
+        let calls = per_project.entry(project).or_default();
+        // The entry of a project without calls is new, and a limit is at least one.
+        if max_of_project > 0 && *calls >= max_of_project {
+            return None;
+        }
+        *calls = calls.saturating_add(1);
+        drop(per_project);
+        Some(DatabasePermit {
+            _permit: permit,
+            per_project: Arc::clone(&self.per_project),
+            project,
+        })
+    }
+}
+
+impl Drop for DatabasePermit {
+    fn drop(&mut self) {
+        let mut per_project = lock(&self.per_project);
+        if let Some(calls) = per_project.get_mut(&self.project) {
+            *calls = calls.saturating_sub(1);
+            if *calls == 0 {
+                per_project.remove(&self.project);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A semaphore whose callers wait in turn: a limited number of them, each for a limited time.
 #[derive(Debug)]
 pub struct WaitQueue {
@@ -97,14 +163,106 @@ impl WaitQueue {
     }
 }
 
+/// A [`WaitQueue`] in which a project can use only a part of the permits, and only a part of the
+/// callers that wait can belong to it. So a caller of another project gets in.
+#[derive(Debug)]
+pub struct ProjectWaitQueue {
+    queue: WaitQueue,
+    running: KeyedSemaphore<TenantId>,
+    waiting: KeyedSemaphore<TenantId>,
+}
+
+/// A permit of a project. Dropping it returns it.
+#[derive(Debug)]
+pub struct ProjectPermit {
+    _permit: OwnedSemaphorePermit,
+    _project: KeyedPermit<TenantId>,
+}
+
+impl ProjectWaitQueue {
+    /// A queue for a number of permits, at least one.
+    pub fn new(permits: usize, max_waiting: usize, timeout: Duration) -> Self {
+        Self {
+            queue: WaitQueue::new(permits, max_waiting, timeout),
+            running: KeyedSemaphore::new(max_per_project(permits)),
+            waiting: KeyedSemaphore::new(max_per_project(max_waiting)),
+        }
+    }
+
+    /// Waits for a permit. `None` if too many callers wait, or after the timeout.
+    pub async fn acquire(&self, project: TenantId) -> Option<ProjectPermit> {
+        let queue = &self.queue;
+        if let Some(of_project) = self.running.try_acquire(project)
+            && let Ok(permit) = Arc::clone(&queue.permits).try_acquire_owned()
+        {
+            return Some(ProjectPermit { _permit: permit, _project: of_project });
+        }
+        let _waiting_in_project = self.waiting.try_acquire(project)?;
+        let _waiting = queue.waiting.try_acquire(1, queue.max_waiting)?;
+        let permit = async {
+            // In this order, a caller that waits for its project uses no permit.
+            let of_project = self.running.acquire(project).await;
+            let permit = Arc::clone(&queue.permits).acquire_owned().await.ok()?;
+            Some(ProjectPermit { _permit: permit, _project: of_project })
+        };
+        tokio::time::timeout(queue.timeout, permit).await.ok()?
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
 
     use futures_util::FutureExt;
     use tokio::time::Instant;
+    use uuid::Uuid;
 
     use super::*;
+
+    fn project(number: u128) -> TenantId {
+        TenantId::new(Uuid::from_u128(number))
+    }
+
+    #[test]
+    fn the_calls_of_each_project_have_a_limit() {
+        let calls = DatabaseCalls::default();
+        let first = calls.try_acquire(project(1), (4, 2)).expect("a call");
+        let second = calls.try_acquire(project(1), (4, 2)).expect("a call");
+        assert!(calls.try_acquire(project(1), (4, 2)).is_none());
+        assert!(calls.try_acquire(project(1), (4, 3)).is_some(), "a higher limit");
+        let other = calls.try_acquire(project(2), (4, 2)).expect("a call of another project");
+        assert!(calls.try_acquire(project(3), (3, 2)).is_none(), "the limit of all");
+        assert!(calls.try_acquire(project(1), (0, 0)).is_some(), "no limit");
+        drop(first);
+        assert!(calls.try_acquire(project(1), (4, 2)).is_some());
+        drop((second, other));
+        assert!(lock(&calls.per_project).is_empty(), "projects without calls need no memory");
+        assert_eq!(calls.in_use(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_caller_of_another_project_needs_not_wait() {
+        let queue = ProjectWaitQueue::new(4, 4, Duration::from_secs(10));
+        let mut running = Vec::new();
+        for _ in 0..3 {
+            running.push(queue.acquire(project(1)).await.expect("a permit"));
+        }
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(queue.acquire(project(1)))).collect();
+        for waiter in &mut waiting {
+            assert!(waiter.now_or_never().is_none(), "the project uses its part");
+        }
+        let refused = queue.acquire(project(1)).now_or_never().expect("an answer at once");
+        assert!(refused.is_none(), "no more callers of the project may wait");
+        let other = queue.acquire(project(2)).now_or_never().flatten().expect("a permit at once");
+        let mut third = pin!(queue.acquire(project(3)));
+        assert!(third.as_mut().now_or_never().is_none(), "it waits until a permit is free");
+        drop(other);
+        assert!(third.now_or_never().flatten().is_some(), "ahead of the project that waits");
+        drop(running);
+        assert!(waiting.remove(0).now_or_never().flatten().is_some());
+        waiting.clear();
+        assert_eq!((queue.running.key_count(), queue.waiting.key_count()), (0, 0));
+    }
 
     #[test]
     fn a_lower_limit_refuses_sooner() {

@@ -18,10 +18,13 @@ impl MaintenanceManager {
             return;
         }
         for refusal in self.daily_limits.take_refusals(self.now()) {
-            let shown = self.node_writer.with_write_permit(CallKind::Write, |permit| async {
-                let shown = set_condition(permit, &refusal).await;
-                shown.map_err(status::from_store_error)
-            });
+            let shown = self.node_writer.with_write_permit(
+                (refusal.node.0, CallKind::Write),
+                |permit| async {
+                    let shown = set_condition(permit, &refusal).await;
+                    shown.map_err(status::from_store_error)
+                },
+            );
             if let Err(error) = shown.await {
                 tracing::warn!(host = %refusal.node.1, %error, "cannot show that a daily limit is used up");
             }

@@ -89,7 +89,7 @@ impl MaintenanceManager {
         let is_report =
             !evaluate::may_be_unchanged(sample.kind) || sample.kind == SampleKind::Failed;
         let kind = if is_report { CallKind::Write } else { CallKind::EimQuery };
-        let processed = self.node_writer.with_write_permit(kind, |permit| {
+        let processed = self.node_writer.with_write_permit((eim_node.tenant, kind), |permit| {
             Self::process_sample(permit, eim_node, &update_status, &sample)
         });
         processed.await

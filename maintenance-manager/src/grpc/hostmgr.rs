@@ -106,7 +106,7 @@ impl MaintenanceManager {
             self.contacts.record(tenant, live.instance, self.now(), None);
             return Ok(live.host);
         }
-        let one = self.load.admit_to_database(CallKind::EimQuery);
+        let one = self.load.admit_to_database(tenant, CallKind::EimQuery);
         let _one = one.map_err(Overloaded::status)?;
         let as_of = self.answer_cache.last_pass();
         let (host, instance) = self.find_live_node(eim_node).await?;

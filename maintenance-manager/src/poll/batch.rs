@@ -1,8 +1,8 @@
 //! Evaluates polls against the database, several in one transaction under load.
 //!
 //! No poll waits for a batch to fill. If a worker is free, a poll is evaluated alone and at once.
-//! While all workers are busy, polls queue up and the next free worker takes them as one batch. The
-//! results go into the answer cache.
+//! While all workers are busy, polls queue up and the next free worker takes those of one project as
+//! one batch. Projects take turns. The results go into the answer cache.
 
 mod batch_metrics;
 mod queue;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use crate::admission::concurrency::{CallKind, Load, Overloaded};
-use crate::admission::semaphore::{UnitPermit, WaitQueue};
+use crate::admission::semaphore::{DatabasePermit, ProjectWaitQueue};
 use crate::evaluate::OwnPayload;
 use crate::poll::cache::{AnswerCache, CacheKey, CachedAnswer, NodeKey};
 use batch_metrics::BatchMetrics;
@@ -121,8 +121,8 @@ struct PollBatcherInner {
     load: Arc<Load>,
     queue: Mutex<PollQueue>,
     /// Limit the single evaluations for each priority.
-    single_polls: WaitQueue,
-    single_long_polls: WaitQueue,
+    single_polls: ProjectWaitQueue,
+    single_long_polls: ProjectWaitQueue,
     metrics: BatchMetrics,
 }
 
@@ -136,6 +136,8 @@ impl PollBatcher {
         (settings, planning_limits): (PollBatchSettings, PlanningLimits),
     ) -> Self {
         let PollBatchSettings { workers, queue_timeout, .. } = settings;
+        // One more, so that a project can use as many as there are workers and leaves one to others.
+        let single = workers.saturating_add(1);
         Self(Arc::new(PollBatcherInner {
             store,
             cache,
@@ -144,9 +146,9 @@ impl PollBatcher {
             planning_limits,
             load,
             queue: Mutex::default(),
-            single_polls: WaitQueue::new(workers, MAX_SINGLE_WAITERS, queue_timeout),
+            single_polls: ProjectWaitQueue::new(single, MAX_SINGLE_WAITERS, queue_timeout),
             // A long poll already has an answer, and its call does not block others.
-            single_long_polls: WaitQueue::new(workers, usize::MAX, Duration::MAX),
+            single_long_polls: ProjectWaitQueue::new(single, usize::MAX, Duration::MAX),
             metrics: BatchMetrics::new(),
         }))
     }
@@ -164,13 +166,14 @@ impl PollBatcher {
     async fn evaluate_in_batch(&self, context: PollContext) -> Result<Option<BatchResult>, Status> {
         let inner = &self.0;
         let (priority, protocol) = (context.priority, context.payload.protocol());
+        let project = context.node.tenant();
         let (ticket, mut answer) = self.enqueue(context);
         if priority == Priority::Poll {
             let queue_timeout = inner.settings.queue_timeout;
             if let Ok(answer) = tokio::time::timeout(queue_timeout, &mut answer).await {
                 return answer.unwrap_or_else(|_| Err(batch_aborted()));
             }
-            if inner.queue().remove(ticket) {
+            if inner.queue().remove(project, ticket) {
                 return Err(inner.overloaded(protocol));
             }
         }
@@ -196,7 +199,7 @@ impl PollBatcher {
 impl PollBatcherInner {
     /// Counts a poll among the database calls. Long polls are not counted: only few query at a
     /// time.
-    fn admit_to_database(&self, context: &PollContext) -> Result<Option<UnitPermit>, Status> {
+    fn admit_to_database(&self, context: &PollContext) -> Result<Option<DatabasePermit>, Status> {
         let kind = match (&context.payload, context.priority) {
             (_, Priority::LongPoll) => return Ok(None),
             // A failed update is a report and not a query.
@@ -205,7 +208,7 @@ impl PollBatcherInner {
             }
             (payload, Priority::Poll) => payload.protocol().kind(),
         };
-        let guard = self.load.admit_to_database(kind);
+        let guard = self.load.admit_to_database(context.node.tenant(), kind);
         guard.map(Some).map_err(Overloaded::status)
     }
 

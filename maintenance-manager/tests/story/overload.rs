@@ -9,6 +9,7 @@ use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
+use evenkeel_store::{ShareSizes, StoreOptions};
 use futures_util::future::{FutureExt as _, join_all};
 use tonic::{Code, Status};
 
@@ -114,7 +115,7 @@ async fn few_polls_may_wait_for_a_single_evaluation() {
     let answers = tokio::task::unconstrained(join_all((0..200).map(poll))).await;
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
     let refused = refused.map(retry_hint_millis).count();
-    assert!((1..=70).contains(&refused), "{refused}: 2 are evaluated, 128 wait");
+    assert!((1..=102).contains(&refused), "{refused}: 2 of the project are evaluated, 96 wait");
 }
 
 /// A refused call of an EIM agent is repeated three times within seconds.
@@ -184,4 +185,39 @@ async fn send_status(server: &TestServer, eim: &EimTestNode, kind: S) -> Result<
     let request = with_credential(&server.eim_token(), request);
     let answer = server.manager.platform_update_status(request).await;
     answer.map(drop)
+}
+
+#[tokio::test]
+async fn a_node_of_another_project_is_served_while_one_project_uses_its_connections() {
+    let server = TestServer::new().await;
+    let other = server.in_new_project("other").await;
+    let (ours, theirs) = (server.nth_node(1).await, other.nth_node(2).await);
+    let our_poll = unchanged_poll(&server, &ours).await;
+    let their_poll = unchanged_poll(&other, &theirs).await;
+    let options = StoreOptions {
+        max_connections: 6,
+        shares: Some(ShareSizes { nodes: 2, rest_reads: 1, rest_writes: 1, logins: 1 }),
+        acquire_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    };
+    let store = server.connect_with(options).await;
+    // It does not follow the change log, so each poll reads from the database.
+    let manager = server.new_manager(store.clone(), Settings::default());
+    let connection = store.tenant(server.tenant).await.expect("a connection of the nodes");
+    // On a busy machine, the database would end it otherwise.
+    connection.set("idle_in_transaction_session_timeout", "0").await.expect("set");
+
+    let refused = manager.poll(with_credential(&ours.credential, our_poll.clone())).await;
+    let refused = refused.expect_err("the project uses its part");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    let with_news = PollRequest {
+        facts: Some(facts_with_available(vec![available_package("curl", "2")])),
+        ..their_poll.clone()
+    };
+    for request in [their_poll, with_news] {
+        let answer = manager.poll(with_credential(&theirs.credential, request)).await;
+        answer.expect("another project gets a connection");
+    }
+    drop(connection);
+    manager.poll(with_credential(&ours.credential, our_poll)).await.expect("an answer");
 }

@@ -4,12 +4,18 @@ use std::pin::pin;
 
 use futures_util::FutureExt;
 use tonic::Code;
+use uuid::Uuid;
 
 use super::pressure::{HIGH_PRESSURE, MAX_STRAIN};
 use super::*;
 
 fn settings(query_call_limit: u32, total_call_limit: u32) -> LoadSettings {
     LoadSettings { query_call_limit, total_call_limit, ..LoadSettings::default() }
+}
+
+/// The id of a project.
+fn project(number: u128) -> TenantId {
+    TenantId::new(Uuid::from_u128(number))
 }
 
 /// Admits as many calls as possible.
@@ -257,7 +263,12 @@ fn the_reconnect_spread_grows_with_the_number_of_nodes() {
 #[test]
 fn database_queries_are_limited_to_half_of_the_calls() {
     let load = Arc::new(Load::new(settings(100, 120)));
-    let query_database = |kind| load.admit_to_database(kind);
+    // Each call is of another project.
+    let mut last_project = 0;
+    let mut query_database = |kind| {
+        last_project += 1;
+        load.admit_to_database(project(last_project), kind)
+    };
     let queries: Vec<_> = (0..50).map(|_| query_database(CallKind::Query).unwrap()).collect();
     let busy = query_database(CallKind::Query).unwrap_err();
     assert!(busy.retry_after <= MIN_RETRY_DELAY * 3 / 2, "{busy:?}");
@@ -270,14 +281,20 @@ fn database_queries_are_limited_to_half_of_the_calls() {
     assert!(query_database(CallKind::Query).is_ok());
 
     let unlimited = Arc::new(Load::new(settings(0, 0)));
-    let all: Vec<_> = (0..10_000).map(|_| unlimited.admit_to_database(CallKind::Query)).collect();
+    let all: Vec<_> =
+        (0..10_000).map(|_| unlimited.admit_to_database(project(1), CallKind::Query)).collect();
     assert!(all.iter().all(Result::is_ok));
 }
 
 #[test]
 fn eim_queries_have_their_own_database_limit() {
     let load = Arc::new(Load::new(settings(100, 120)));
-    let query_database = |kind| load.admit_to_database(kind);
+    // Each call is of another project.
+    let mut last_project = 0;
+    let mut query_database = |kind| {
+        last_project += 1;
+        load.admit_to_database(project(last_project), kind)
+    };
     let queries: Vec<_> = (0..50).map(|_| query_database(CallKind::Query).unwrap()).collect();
     assert!(query_database(CallKind::Query).is_err());
     let eim: Vec<_> = (0..25).map(|_| query_database(CallKind::EimQuery).unwrap()).collect();
@@ -298,10 +315,13 @@ fn each_kind_gets_at_least_one_database_call() {
     for query_call_limit in 1..=2 {
         let load = Arc::new(Load::new(settings(query_call_limit, query_call_limit)));
         for kind in [CallKind::Query, CallKind::EimQuery] {
-            let _one = load.admit_to_database(kind).expect("there is room for one");
-            assert!(load.admit_to_database(kind).is_err(), "{query_call_limit}: {kind:?}");
+            let _one = load.admit_to_database(project(1), kind).expect("there is room for one");
+            assert!(
+                load.admit_to_database(project(1), kind).is_err(),
+                "{query_call_limit}: {kind:?}"
+            );
         }
-        assert!(load.admit_to_database(CallKind::EimQuery).is_ok());
+        assert!(load.admit_to_database(project(1), CallKind::EimQuery).is_ok());
     }
 }
 
@@ -328,11 +348,46 @@ async fn writers_wait_for_a_permit_up_to_a_limit() {
         max_waiting_writers: 1,
         ..LoadSettings::default()
     });
-    let first = load.acquire_write_permit().await.unwrap();
-    let mut second = pin!(load.acquire_write_permit());
+    let first = load.acquire_write_permit(project(1)).await.unwrap();
+    let mut second = pin!(load.acquire_write_permit(project(1)));
     assert!(second.as_mut().now_or_never().is_none(), "it waits");
-    let third = load.acquire_write_permit().await.unwrap_err();
+    let third = load.acquire_write_permit(project(1)).await.unwrap_err();
     assert_eq!(third.code(), Code::Unavailable);
     drop(first);
     assert!(second.await.is_ok());
+}
+
+#[test]
+fn a_project_leaves_database_calls_of_each_kind_to_others() {
+    let load = Arc::new(Load::new(settings(64, 80)));
+    for (kind, limit) in [(CallKind::Query, 24), (CallKind::EimQuery, 12), (CallKind::Write, 48)] {
+        let admit = |number| load.admit_to_database(project(number), kind).ok();
+        let calls: Vec<_> = std::iter::from_fn(|| admit(1)).collect();
+        assert_eq!(calls.len(), limit, "{kind:?}");
+        assert!(admit(2).is_some(), "{kind:?}");
+        for _ in 0..20 {
+            load.sample(Duration::ZERO, SAMPLE_INTERVAL);
+        }
+        // Otherwise the nodes of the only project would not be asked to poll less often.
+        assert!(load.pressure() > HIGH_PRESSURE, "{kind:?}");
+    }
+    let writes: Vec<_> =
+        std::iter::from_fn(|| load.admit_to_database(project(1), CallKind::Write).ok()).collect();
+    assert!(load.admit_to_database(project(1), CallKind::Query).is_err(), "writes count");
+    drop(writes);
+    let unlimited = Load::new(settings(0, 0));
+    let all: Vec<_> =
+        (0..10_000).map(|_| unlimited.admit_to_database(project(1), CallKind::Write)).collect();
+    assert!(all.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn a_node_of_another_project_can_write_while_one_project_uses_its_part() {
+    let load = Load::new(LoadSettings::default());
+    let mut permits = Vec::new();
+    while let Some(permit) = load.acquire_write_permit(project(1)).now_or_never() {
+        permits.push(permit.unwrap());
+    }
+    assert_eq!(permits.len(), 12, "of 16");
+    assert!(load.acquire_write_permit(project(2)).now_or_never().is_some_and(|it| it.is_ok()));
 }

@@ -24,9 +24,9 @@ pub async fn begin(
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let attempt = parse_attempt_id(&request.attempt_id)?;
-    let granted = manager
-        .node_writer
-        .with_write_permit(CallKind::Write, |permit| try_begin(permit, node, attempt, request));
+    let granted = manager.node_writer.with_write_permit((node.tenant, CallKind::Write), |permit| {
+        try_begin(permit, node, attempt, request)
+    });
     granted.await
 }
 

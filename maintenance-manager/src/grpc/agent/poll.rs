@@ -129,7 +129,9 @@ pub async fn poll(
     let input = input.into_write_input().await;
     let (answer, now) = manager
         .node_writer
-        .with_write_permit(CallKind::Query, |permit| write_and_answer(permit, node, input))
+        .with_write_permit((node.tenant, CallKind::Query), |permit| {
+            write_and_answer(permit, node, input)
+        })
         .await?;
     build_response((manager, now), node, &answer, None)
 }

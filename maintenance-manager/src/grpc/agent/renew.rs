@@ -30,7 +30,7 @@ pub async fn renew(
     }
     let issued = manager
         .node_writer
-        .with_write_permit(CallKind::Write, |permit| issue(permit, &manager.ca, node, &keys));
+        .with_write_permit((node.tenant, CallKind::Write), |permit| issue(permit, &manager.ca, node, &keys));
     issued.await
 }
 

@@ -37,7 +37,7 @@ pub async fn report(
     let node_key = (node.tenant, node.host);
     manager.daily_limits.charge(node_key, LimitedAmount::Bytes, bytes as u64)?;
     let events = offload(bytes, || decode_events(events)).await.map_err(status::from_invalid)?;
-    let stored = manager.node_writer.with_write_permit(CallKind::Write, |permit| {
+    let stored = manager.node_writer.with_write_permit((node.tenant, CallKind::Write), |permit| {
         store_report(permit, node, (attempt, digest.as_str()), (events, bytes as u64))
     });
     stored.await

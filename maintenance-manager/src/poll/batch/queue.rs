@@ -1,8 +1,9 @@
 //! The queue of polls to evaluate.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use evenkeel_domain::tenant::TenantId;
 use tokio::sync::oneshot;
 use tonic::Status;
 
@@ -36,35 +37,44 @@ impl QueuedPoll {
 /// The queued polls, and the number of busy workers.
 #[derive(Debug, Default)]
 pub struct PollQueue {
-    polls: VecDeque<QueuedPoll>,
-    long_polls: VecDeque<QueuedPoll>,
+    polls: ProjectQueues,
+    long_polls: ProjectQueues,
     last_ticket: u64,
     batches: u64,
     busy_workers: usize,
 }
 
+/// The polls of each project. The projects take turns, so that no project uses all workers while
+/// polls of others wait.
+#[derive(Debug, Default)]
+struct ProjectQueues {
+    /// The next project is the first. A project without polls leaves at its turn.
+    turns: VecDeque<TenantId>,
+    projects: HashMap<TenantId, VecDeque<QueuedPoll>>,
+    len: usize,
+}
+
 impl PollQueue {
     pub fn push(&mut self, context: PollContext) -> QueueTicket {
-        let queue = match context.priority {
+        let queues = match context.priority {
             Priority::Poll => &mut self.polls,
             Priority::LongPoll => &mut self.long_polls,
         };
         self.last_ticket += 1;
         let (answer, receiver) = oneshot::channel();
-        queue.push_back(QueuedPoll { ticket: self.last_ticket, context, answer });
+        queues.push(QueuedPoll { ticket: self.last_ticket, context, answer });
         (self.last_ticket, receiver)
     }
 
-    /// Removes a poll that has waited too long. Returns false if a worker has already taken it.
-    pub fn remove(&mut self, ticket: u64) -> bool {
-        // Polls are queued in the order of their tickets, and batches keep this order.
-        let position = self.polls.binary_search_by_key(&ticket, |queued| queued.ticket);
-        position.is_ok_and(|position| self.polls.remove(position).is_some())
+    /// Removes a poll of a project that has waited too long. Returns false if a worker has already
+    /// taken it.
+    pub fn remove(&mut self, project: TenantId, ticket: u64) -> bool {
+        self.polls.remove(project, ticket)
     }
 
     /// The number of queued polls.
     pub fn len(&self) -> usize {
-        self.polls.len() + self.long_polls.len()
+        self.polls.len + self.long_polls.len
     }
 
     /// Claims a worker slot, if one is free.
@@ -79,41 +89,74 @@ impl PollQueue {
     /// Takes the next polls of one project; empty if the queue is empty.
     fn take_batch(&mut self, max: usize) -> Vec<QueuedPoll> {
         self.batches = self.batches.wrapping_add(1);
-        let queues = if self.batches.is_multiple_of(LONG_POLLS_FIRST_EVERY) {
-            [&mut self.long_polls, &mut self.polls]
+        let (first, second) = if self.batches.is_multiple_of(LONG_POLLS_FIRST_EVERY) {
+            (&mut self.long_polls, &mut self.polls)
         } else {
-            [&mut self.polls, &mut self.long_polls]
+            (&mut self.polls, &mut self.long_polls)
         };
-        let mut batch = Vec::new();
-        for queue in queues {
-            fill_batch(queue, &mut batch, max.max(1));
+        let max = max.max(1);
+        let mut batch = first.take_next(max);
+        if let Some(project) = batch.first().map(|queued| queued.context.node.tenant()) {
+            second.fill_batch(project, &mut batch, max);
+        } else {
+            batch = second.take_next(max);
         }
         batch
     }
 }
 
-/// Moves polls of one project into the batch: the project of the batch, or of the first poll. The
-/// other polls keep their order.
-fn fill_batch(queue: &mut VecDeque<QueuedPoll>, batch: &mut Vec<QueuedPoll>, max: usize) {
-    let mut others = VecDeque::new();
-    while batch.len() < max
-        && let Some(queued) = queue.pop_front()
-    {
-        if queued.answer.is_closed() {
-            continue;
-        }
-        let tenant = queued.context.node.tenant();
-        let is_one_of_them =
-            batch.first().is_none_or(|first: &QueuedPoll| first.context.node.tenant() == tenant);
-        if is_one_of_them {
-            batch.push(queued);
-        } else {
-            others.push_back(queued);
-        }
+impl ProjectQueues {
+    fn push(&mut self, queued: QueuedPoll) {
+        let project = queued.context.node.tenant();
+        let turns = &mut self.turns;
+        let polls = self.projects.entry(project).or_insert_with(|| {
+            turns.push_back(project);
+            VecDeque::new()
+        });
+        polls.push_back(queued);
+        self.len += 1;
     }
-    if !others.is_empty() {
-        others.append(queue);
-        *queue = others;
+
+    fn remove(&mut self, project: TenantId, ticket: u64) -> bool {
+        let Some(polls) = self.projects.get_mut(&project) else {
+            return false;
+        };
+        // Polls are queued in the order of their tickets, and batches keep this order.
+        let position = polls.binary_search_by_key(&ticket, |queued| queued.ticket);
+        let is_removed = position.is_ok_and(|position| polls.remove(position).is_some());
+        self.len -= usize::from(is_removed);
+        is_removed
+    }
+
+    /// Takes polls of the project whose turn it is; empty if the queues are empty.
+    fn take_next(&mut self, max: usize) -> Vec<QueuedPoll> {
+        let mut batch = Vec::new();
+        while batch.is_empty()
+            && let Some(project) = self.turns.pop_front()
+        {
+            self.fill_batch(project, &mut batch, max);
+            if self.projects.get(&project).is_some_and(VecDeque::is_empty) {
+                self.projects.remove(&project);
+            } else {
+                self.turns.push_back(project);
+            }
+        }
+        batch
+    }
+
+    /// Moves polls of a project into a batch, if their callers still wait.
+    fn fill_batch(&mut self, project: TenantId, batch: &mut Vec<QueuedPoll>, max: usize) {
+        let Some(polls) = self.projects.get_mut(&project) else {
+            return;
+        };
+        while batch.len() < max
+            && let Some(queued) = polls.pop_front()
+        {
+            self.len -= 1;
+            if !queued.answer.is_closed() {
+                batch.push(queued);
+            }
+        }
     }
 }
 
@@ -167,12 +210,15 @@ impl Drop for Worker {
 mod tests {
     use evenkeel_auth::KeyFingerprint;
     use evenkeel_domain::id::HostId;
-    use evenkeel_domain::tenant::TenantId;
     use uuid::Uuid;
 
     use super::*;
     use crate::poll::batch::{OwnPayload, PollPayload};
     use crate::poll::cache::{AnswerCache, AnswerCacheSettings, NodeKey};
+
+    fn project(number: u128) -> TenantId {
+        TenantId::new(Uuid::from_u128(number))
+    }
 
     fn context(project: u128, host: u32, priority: Priority) -> PollContext {
         let cache = AnswerCache::new(AnswerCacheSettings::default());
@@ -210,10 +256,37 @@ mod tests {
         }
         assert_eq!(batch_nodes(&queue.take_batch(3)), nodes(1, &[1, 3, 5]));
         let (ticket, _) = &tickets[3];
-        assert!(queue.remove(*ticket), "a poll is found after others were taken");
+        assert!(queue.remove(project(2), *ticket), "a poll is found after others were taken");
         assert_eq!(batch_nodes(&queue.take_batch(3)), nodes(2, &[2]));
         assert_eq!(batch_nodes(&queue.take_batch(3)), nodes(1, &[6]));
         assert!(queue.take_batch(3).is_empty());
+    }
+
+    #[test]
+    fn projects_take_turns_while_one_has_many_polls() {
+        for priority in [Priority::Poll, Priority::LongPoll] {
+            let mut queue = PollQueue::default();
+            let mut tickets = Vec::new();
+            for host in 1..=100 {
+                tickets.push(queue.push(context(1, host, priority)));
+            }
+            for (project, host) in [(2, 101), (3, 102), (2, 103)] {
+                tickets.push(queue.push(context(project, host, priority)));
+            }
+            assert_eq!(batch_nodes(&queue.take_batch(2)), nodes(1, &[1, 2]));
+            assert_eq!(batch_nodes(&queue.take_batch(2)), nodes(2, &[101, 103]));
+            assert_eq!(batch_nodes(&queue.take_batch(2)), nodes(3, &[102]));
+            assert_eq!(batch_nodes(&queue.take_batch(2)), nodes(1, &[3, 4]));
+            assert_eq!(batch_nodes(&queue.take_batch(2)), nodes(1, &[5, 6]));
+            assert_eq!(queue.len(), 94);
+            while !queue.take_batch(50).is_empty() {}
+            assert_eq!(queue.len(), 0);
+            let queues = [&queue.polls, &queue.long_polls];
+            assert!(
+                queues.iter().all(|queues| queues.projects.is_empty() && queues.turns.is_empty()),
+                "projects without polls need no memory"
+            );
+        }
     }
 
     #[test]
@@ -237,8 +310,8 @@ mod tests {
         drop(queue.push(context(1, 1, Priority::Poll)));
         let (ticket, _receiver) = queue.push(context(1, 2, Priority::Poll));
         let remaining = queue.push(context(1, 3, Priority::Poll));
-        assert!(queue.remove(ticket));
-        assert!(!queue.remove(ticket));
+        assert!(queue.remove(project(1), ticket));
+        assert!(!queue.remove(project(1), ticket));
         assert_eq!(batch_nodes(&queue.take_batch(100)), nodes(1, &[3]));
         drop(remaining);
     }

@@ -12,8 +12,8 @@ use crate::evaluate::{self, Evaluation};
 use crate::status;
 
 impl PollBatcher {
-    /// Evaluates a poll alone and caches the answer. For each priority at most as many polls as
-    /// there are workers are evaluated at a time.
+    /// Evaluates a poll alone and caches the answer. For each priority and project
+    /// about as many polls as there are workers are evaluated at a time.
     pub(super) async fn evaluate_single(
         &self,
         context: &PollContext,
@@ -23,7 +23,7 @@ impl PollBatcher {
             Priority::Poll => &inner.single_polls,
             Priority::LongPoll => &inner.single_long_polls,
         };
-        let permit = queue.acquire().await;
+        let permit = queue.acquire(context.node.tenant()).await;
         let _permit = permit.ok_or_else(|| inner.overloaded(context.payload.protocol()))?;
         // A commit from here on may be missed below; a later pass applies it.
         let as_of = inner.cache.last_pass();
