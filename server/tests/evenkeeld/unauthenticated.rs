@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 
+use crate::files::registry;
 use crate::overload::{self, Node};
 use crate::test_server::{TestServer, eventually};
 
@@ -66,29 +67,86 @@ fn a_new_connection_replaces_the_oldest_unauthenticated_one_of_its_address() {
     server.stop();
 }
 
+/// Listeners behind a proxy, and the protocol of their clients.
+const PROXIED_LISTENERS: [(&str, &[u8]); 2] = [("southbound", b"h2"), ("files", b"http/1.1")];
+
+/// The configuration of a server that trusts a proxy in front of its listeners.
+fn behind_proxy(proxy: &str) -> (TestServer, String) {
+    let harness = TestServer::new();
+    let config = harness.write_file("evenkeeld.toml", &registry(&harness));
+    let proxies = format!("[\"{proxy}\"]");
+    let harness = harness
+        .with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0")
+        .with_env("EVENKEELD_SOUTHBOUND__TRUSTED_PROXIES", &proxies)
+        .with_env("EVENKEELD_FILES__TRUSTED_PROXIES", &proxies);
+    (harness, config)
+}
+
+/// The header of a proxy for a client with this IPv4 address.
+fn proxy_header(client: [u8; 4]) -> Vec<u8> {
+    let addresses = [client, [198, 51, 100, 1]].concat();
+    let ports = b"\x1f\x90\xc3\x52";
+    [PROXY_SIGNATURE, b"\x21\x11\0\x0c", &addresses[..], ports].concat()
+}
+
+/// Whether the server has not closed a connection.
+fn is_open(mut connection: &TcpStream) -> bool {
+    connection.set_nonblocking(true).unwrap();
+    let end = loop {
+        match connection.read(&mut [0; 4096]) {
+            Ok(0) => break None,
+            Ok(_) => {}
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    connection.set_nonblocking(false).unwrap();
+    end == Some(ErrorKind::WouldBlock)
+}
+
 #[test]
 fn a_trusted_proxy_must_name_the_client() {
-    let trusted = "EVENKEELD_SOUTHBOUND__TRUSTED_PROXIES";
-    let harness = TestServer::new().with_env(trusted, r#"["127.0.0.1"]"#);
-    let server = harness.start_and_wait(&["all"]);
-    let ca = harness.data_dir().join("ca/ca.pem");
-    let connect = |first: &[u8]| {
-        server.connect_tls_after(first, ("southbound", b"h2"), &ca, "localhost").is_ok()
-    };
-    let header = |rest: &[u8]| [PROXY_SIGNATURE, rest].concat();
-    let client = b"\x21\x11\0\x0c\xc0\0\x02\x07\xc6\x33\x64\x01\x1f\x90\xc3\x52";
-    assert!(connect(&header(client)));
-    assert!(connect(&header(b"\x20\0\0\0")), "a check of the proxy itself");
-    assert!(!connect(b""), "no header");
-    assert!(!connect(b"PROXY TCP4 192.0.2.7 198.51.100.1 8080 50002\r\n"), "version 1");
-    server.stop();
+    let client = proxy_header([192, 0, 2, 7]);
+    for (proxy, is_trusted) in [("127.0.0.1", true), ("192.0.2.1", false)] {
+        let (harness, config) = behind_proxy(proxy);
+        let server = harness.start_and_wait(&["all", "--config", &config]);
+        let ca = harness.data_dir().join("ca/ca.pem");
+        for listener in PROXIED_LISTENERS {
+            let connect =
+                |first: &[u8]| server.connect_tls_after(first, listener, &ca, "localhost").is_ok();
+            assert_eq!(connect(&client), is_trusted, "another address sends no header");
+            assert_eq!(connect(b""), !is_trusted, "no header");
+            let check = [PROXY_SIGNATURE, b"\x20\0\0\0"].concat();
+            assert_eq!(connect(&check), is_trusted, "a check of the proxy itself");
+            assert!(!connect(b"PROXY TCP4 192.0.2.7 198.51.100.1 8080 50002\r\n"), "version 1");
+        }
+        server.stop();
+    }
+}
 
-    let harness = harness.with_env(trusted, r#"["192.0.2.1"]"#);
-    let server = harness.start_and_wait(&["all"]);
-    let connect = |first: &[u8]| {
-        server.connect_tls_after(first, ("southbound", b"h2"), &ca, "localhost").is_ok()
-    };
-    assert!(connect(b""));
-    assert!(!connect(&header(client)), "a header of another address is not read");
+#[test]
+fn the_clients_of_one_proxy_have_limits_of_their_own() {
+    let (harness, config) = behind_proxy("127.0.0.1");
+    let harness = harness
+        .with_env("EVENKEELD_SOUTHBOUND__HANDSHAKE_TIMEOUT", "1h")
+        .with_env("EVENKEELD_SOUTHBOUND__AUTHENTICATION_TIMEOUT", "1h")
+        .with_env("EVENKEELD_SOUTHBOUND__MAX_UNAUTHENTICATED_PER_ADDRESS", "1")
+        .with_env("EVENKEELD_FILES__HANDSHAKE_TIMEOUT", "1h")
+        .with_env("EVENKEELD_FILES__HEADER_TIMEOUT", "1h")
+        .with_env("EVENKEELD_FILES__MAX_UNAUTHENTICATED_PER_ADDRESS", "1");
+    let server = harness.start_and_wait(&["all", "--config", &config]);
+    let ca = harness.data_dir().join("ca/ca.pem");
+    for listener in PROXIED_LISTENERS {
+        let connect = |client: [u8; 4]| {
+            server.connect_tls_after(&proxy_header(client), listener, &ca, "localhost")
+        };
+        let (_session, first) = connect([192, 0, 2, 7]).unwrap();
+        let (_session, second) = connect([192, 0, 2, 8]).unwrap();
+        assert!(is_open(&first) && is_open(&second), "{listener:?}");
+        eventually("the oldest connection of the client is replaced", || {
+            connect([192, 0, 2, 7]).is_ok()
+        });
+        expect_end(first);
+        assert!(is_open(&second), "{listener:?}: the other client keeps its connection");
+    }
     server.stop();
 }
