@@ -44,6 +44,9 @@ const SERVER_SETTINGS: &str = "max_connections = 64\n";
 /// How long nodes try to connect.
 const CONNECT_DEADLINE: Duration = Duration::from_mins(1);
 
+/// Users of the other clients. Each sends the requests of several clients.
+const DISTURBING_USERS: usize = 6;
+
 /// Hosts per site.
 const HOSTS_PER_SITE: u32 = 100;
 
@@ -123,7 +126,7 @@ pub async fn run(args: &FairnessArgs) -> anyhow::Result<ExitCode> {
     Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Seeds the hosts and, in another project, the nodes. Returns the nodes and the user who disturbs
+/// Seeds the hosts and, in another project, the nodes. Returns the nodes and the users who disturb
 /// them.
 async fn prepare(
     args: &FairnessArgs,
@@ -142,11 +145,16 @@ async fn prepare(
     fill::vacuum_and_checkpoint(&store, &harness.superuser_url()).await?;
     store.close().await;
     let role = Role::Read(other_project.uuid());
-    let issued = authority.issue_operator("reader", &[role], TimeDelta::days(1), now)?;
+    let mut tokens = Vec::new();
+    for number in 0..DISTURBING_USERS {
+        let name = format!("reader-{number}");
+        let issued = authority.issue_operator(&name, &[role], TimeDelta::days(1), now)?;
+        tokens.push(issued.token.reveal().to_owned());
+    }
     let disturber = Disturber {
         rest: harness.address("rest")?.to_owned(),
         southbound: harness.address("southbound")?.to_owned(),
-        token: issued.token.reveal().to_owned(),
+        tokens,
     };
     Ok((Arc::new(nodes), disturber))
 }

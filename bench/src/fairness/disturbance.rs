@@ -33,12 +33,20 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A user who may read one project, and the addresses of the server.
-#[derive(Clone)]
+/// Users who may read one project, and the addresses of the server. One user would be stopped by the
+/// limits of a user; several show the limits of their project.
 pub struct Disturber {
     pub rest: String,
     pub southbound: String,
-    pub token: String,
+    /// At least one token, each of another user.
+    pub tokens: Vec<String>,
+}
+
+/// One of the users.
+#[derive(Clone)]
+struct DisturbingUser {
+    rest: String,
+    token: String,
 }
 
 /// Answers that the clients got.
@@ -63,7 +71,7 @@ impl Disturber {
     /// Checks that the server accepts the filter.
     pub async fn check_filter(&self) -> anyhow::Result<()> {
         let http = reqwest::Client::builder().no_proxy().timeout(REQUEST_TIMEOUT).build()?;
-        let response = self.filtered_list(&http).send().await?;
+        let response = self.user(0).filtered_list(&http).send().await?;
         let status = response.status();
         ensure!(status.is_success(), "the filter: {status} {}", response.text().await?);
         Ok(())
@@ -73,19 +81,29 @@ impl Disturber {
     pub fn start(&self) -> anyhow::Result<Disturbance> {
         let http = reqwest::Client::builder().no_proxy().timeout(REQUEST_TIMEOUT).build()?;
         let (mut clients, counts) = (JoinSet::new(), Arc::<DisturbanceCounts>::default());
-        for _ in 0..FILTER_CLIENTS {
-            clients.spawn(self.clone().request_filtered_lists(http.clone(), Arc::clone(&counts)));
+        for number in 0..FILTER_CLIENTS {
+            let user = self.user(number);
+            clients.spawn(user.request_filtered_lists(http.clone(), Arc::clone(&counts)));
         }
-        for _ in 0..IMPATIENT_CLIENTS {
-            clients.spawn(self.clone().give_requests_up(http.clone(), Arc::clone(&counts)));
+        for number in 0..IMPATIENT_CLIENTS {
+            let user = self.user(number);
+            clients.spawn(user.give_requests_up(http.clone(), Arc::clone(&counts)));
         }
         for _ in 0..SILENT_CONNECTIONS {
             clients.spawn(keep_silent(self.southbound.clone()));
         }
-        clients.spawn(self.clone().read_slowly());
+        clients.spawn(self.user(0).read_slowly());
         Ok(Disturbance { _clients: clients, counts })
     }
 
+    /// The user of a client with this number.
+    fn user(&self, number: usize) -> DisturbingUser {
+        let token = self.tokens[number % self.tokens.len()].clone();
+        DisturbingUser { rest: self.rest.clone(), token }
+    }
+}
+
+impl DisturbingUser {
     fn filtered_list(&self, http: &reqwest::Client) -> reqwest::RequestBuilder {
         let labels =
             (0..FILTER_LABELS).map(|n| format!("metadata.k{n:02} = \"*a{n}*b*c*d*e*f*g\""));
