@@ -75,7 +75,7 @@ bench: ## measure the cost of a poll, with 1,000 and 10,000 hosts (release build
 	cargo run --release --locked -p evenkeel-bench -- poll
 
 .PHONY: bench-fleet
-bench-fleet: ## a fleet of nodes over TLS: latency, cost compared with an echo, a storm of reports, a restart (NODES=n)
+bench-fleet: ## a fleet of nodes over mutual TLS: latency, cost compared with an echo, a storm of reports, a restart (NODES=n)
 	@deploy/dev/install-tools demo
 	cargo run --release --locked -p evenkeel-bench -- fleet --nodes $(or $(NODES),10000) --tls --storm 1000 --restart
 

@@ -91,10 +91,10 @@ pub struct FleetArgs {
     /// Connections that are dedicated to one node each.
     #[arg(long = "connections", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(0..=200_000))]
     dedicated_connections: u32,
-    /// Let own nodes with a dedicated connection show a client certificate, as real nodes do. The other
-    /// own nodes send bearer credentials.
+    /// Let own nodes with a dedicated connection send bearer credentials instead of a client
+    /// certificate, as the other nodes do. Real nodes show a certificate.
     #[arg(long)]
-    client_certificates: bool,
+    bearer_credentials: bool,
     /// Connections that the other nodes share.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     multiplexed: u32,
@@ -176,7 +176,7 @@ impl FleetArgs {
             self.dedicated(),
         )?;
         let count =
-            |share: &ConnectionShare| if self.client_certificates { share.dedicated } else { 0 };
+            |share: &ConnectionShare| if self.bearer_credentials { 0 } else { share.dedicated };
         Ok(shares.iter().map(count).collect())
     }
 
