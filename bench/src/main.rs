@@ -20,12 +20,13 @@
 //!
 //! `fleet` simulates nodes of both protocols. Each calls at its own instants, over a dedicated or a
 //! shared connection; on a dedicated one, own nodes show a client certificate, unless
-//! `--bearer-credentials` is given. The cost of unchanged polls is compared with a bare echo that has the same
-//! messages, connections and instants. With `--faults`, it injects faults and measures their effect
-//! on the other nodes.
+//! `--bearer-credentials` is given. The cost of unchanged polls is compared with a bare echo that has
+//! the same messages, connections and instants. With `--faults`, it injects faults and measures their
+//! effect on the other nodes.
 //!
-//! `fairness` compares polls with changes without and with 30 clients of six users that request the most
-//! expensive list, requests that the client drops, silent connections and a list that is read slowly.
+//! `fairness` compares polls with changes without and with 30 clients of six users that request the
+//! most expensive list, requests that the client drops, silent connections and a list that is read
+//! slowly.
 //!
 //! `os` syncs many profiles from a registry of its own, cold and without changes. It reads
 //! documents, downloads an image through the server and with `cat`, and notifies fleets of a newer

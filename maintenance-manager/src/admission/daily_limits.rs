@@ -54,7 +54,8 @@ pub struct DailyLimitSettings {
     /// Bytes of the messages of a node that change something, such as facts, package lists,
     /// hardware and reports. At least 16 MiB, the longest message.
     pub max_bytes_per_node: u64,
-    /// Bytes of the messages of all nodes of a project that change something.
+    /// Bytes of the messages of all nodes of a project that change something. The default is 256 GiB,
+    /// which is 2.6 MiB for each of 100,000 nodes: more than a complete package list of each.
     pub max_bytes_per_project: u64,
     /// Lists of installed packages that no other node of the project has, from one node.
     pub max_package_lists_per_node: u32,
@@ -67,7 +68,9 @@ pub struct DailyLimitSettings {
     pub max_versions_per_project: u32,
     /// Runs that a node opens.
     pub max_runs_per_node: u32,
-    /// Runs that all nodes of a project open.
+    /// Runs that all nodes of a project open. The ids of runs have 32 bits for all projects together,
+    /// and none is used again: one project that opens 1,000,000 runs each day uses them up in 11.7
+    /// years. With 0, which removes the limit, a project can use them up sooner.
     pub max_runs_per_project: u32,
 }
 
@@ -75,7 +78,7 @@ impl Default for DailyLimitSettings {
     fn default() -> Self {
         Self {
             max_bytes_per_node: 256 << 20,
-            max_bytes_per_project: 0,
+            max_bytes_per_project: 256 << 30,
             max_package_lists_per_node: 100,
             max_package_lists_per_project: 200_000,
             max_versions_per_node: 60_000,
@@ -452,6 +455,23 @@ mod tests {
         assert_eq!(cost(A::Versions, 50), Some(DAY), "all of the day at once");
         assert_eq!(cost(A::Versions, 0), None);
         assert_eq!(cost(A::Runs, 1), None, "there is no limit");
+    }
+
+    #[test]
+    fn a_project_of_100_000_nodes_can_send_all_its_package_lists_in_a_day() {
+        /// More than 4,000 packages with names, versions and available updates have.
+        const LIST_BYTES: u64 = 1 << 20;
+        let settings = DailyLimitSettings::default();
+        let limits = DailyLimits::with_clock(&settings, &FakeRelativeClock::default());
+        for n in 1..=100_000 {
+            limits.charge(node(1, n), A::Bytes, LIST_BYTES).expect("within the limit");
+            limits.charge(node(1, n), A::Bytes, LIST_BYTES).expect("and once more");
+        }
+        let node_limit = settings.max_bytes_per_node;
+        let full_nodes = (1..=2_000)
+            .take_while(|n| limits.charge(node(2, *n), A::Bytes, node_limit).is_ok())
+            .count();
+        assert!((1_000..1_100).contains(&full_nodes), "the project has a limit: {full_nodes}");
     }
 
     /// The ids of runs have 32 bits for all projects together (docs/adr/0034).
