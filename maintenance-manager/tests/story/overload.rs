@@ -210,11 +210,11 @@ async fn a_node_of_another_project_is_served_while_one_project_uses_its_connecti
     let refused = manager.poll(with_credential(&ours.credential, our_poll.clone())).await;
     let refused = refused.expect_err("the project uses its part");
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
-    let with_news = PollRequest {
+    let changed_poll = PollRequest {
         facts: Some(facts_with_available(vec![available_package("curl", "2")])),
         ..their_poll.clone()
     };
-    for request in [their_poll, with_news] {
+    for request in [their_poll, changed_poll] {
         let answer = manager.poll(with_credential(&theirs.credential, request)).await;
         answer.expect("another project gets a connection");
     }

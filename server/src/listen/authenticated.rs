@@ -121,7 +121,7 @@ impl AuthenticatedConnections {
         Ok(())
     }
 
-    fn leave(&self, number: usize, owners: &[ConnectionOwner]) {
+    fn remove(&self, number: usize, owners: &[ConnectionOwner]) {
         let mut open = self.open();
         for owner in owners {
             if let Some(connections) = open.get_mut(owner) {
@@ -152,16 +152,16 @@ impl ClientConnection {
     /// caller on the same connection, which then counts for that one. If a limit is reached, the
     /// connection closes after the request.
     pub(crate) fn authenticate(&self, caller: &Caller) -> Result<(), ConnectionLimit> {
-        let wanted = find_owners(caller, self.address);
+        let desired = find_owners(caller, self.address);
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        if *owners == wanted {
+        if *owners == desired {
             return Ok(());
         }
-        self.connections.leave(self.number, &owners);
+        self.connections.remove(self.number, &owners);
         owners.clear();
-        let entered = self.connections.enter(self, &wanted);
+        let entered = self.connections.enter(self, &desired);
         match entered {
-            Ok(()) => *owners = wanted,
+            Ok(()) => *owners = desired,
             Err(_) => self.connection.close.cancel(),
         }
         entered
@@ -180,7 +180,7 @@ impl ClientConnection {
 impl Drop for ClientConnection {
     fn drop(&mut self) {
         let owners = self.owners.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.connections.leave(self.number, owners);
+        self.connections.remove(self.number, owners);
     }
 }
 
