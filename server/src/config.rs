@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_gets_a_part_of_the_connections_unless_the_configuration_says_otherwise() {
+    fn a_user_gets_a_part_of_the_connections_unless_another_limit_is_set() {
         let limits = |text: &str| {
             let limits = parse(text).unwrap().rest.authenticated_limits();
             (limits.per_user, limits.per_project, limits.per_address)
