@@ -15,6 +15,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
+use crate::admission::concurrency::{CallKind, Overloaded};
 use crate::admission::connection::ConnectionState;
 use crate::admission::peer::Peer;
 use crate::manager::MaintenanceManager;
@@ -216,6 +217,9 @@ impl MaintenanceManager {
         };
         let mut bound_host = self.token_bindings.get(&token.digest);
         if bound_host.is_none() {
+            // It comes before calls of each kind, so it has the limit of the most important one.
+            let guard = self.load.admit_to_database(eim_node.tenant, CallKind::Write);
+            let _guard = guard.map_err(Overloaded::status)?;
             bound_host = status::with_database_timeout(async {
                 let tx = self.store.tenant(eim_node.tenant).await;
                 let tx = tx.map_err(status::from_store_error)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use evenkeel_auth::{Authority, ExternalIssuer, Keys, NodeBinding, NodePattern, Role};
-use evenkeel_maintenance_manager::{MaintenanceManager, Settings};
+use evenkeel_maintenance_manager::{LoadSettings, MaintenanceManager, Settings};
 use evenkeel_proto::hostmgr::UpdateInstanceStateStatusByHostGuidRequest;
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
@@ -13,6 +13,7 @@ use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::testing::counting_store;
 use evenkeel_store::{Store, hosts, instances, node_tokens};
+use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 use tonic::{Code, Status};
 
@@ -90,13 +91,22 @@ fn new_manager_with(
     store: Store,
     configure: impl FnOnce(ExternalIssuer) -> ExternalIssuer,
 ) -> MaintenanceManager {
+    new_manager_with_settings(server, folder, store, (Settings::default(), configure))
+}
+
+fn new_manager_with_settings(
+    server: &TestServer,
+    folder: &tempfile::TempDir,
+    store: Store,
+    (settings, configure): (Settings, impl FnOnce(ExternalIssuer) -> ExternalIssuer),
+) -> MaintenanceManager {
     let (issuer, path) = ("https://login.example/realms/master", folder.path().join("jwks.json"));
     let issuer = ExternalIssuer::open(issuer, None, &path).expect("an issuer");
     let ours = Keys::open(&folder.path().join("ours")).expect("keys");
     let authority =
         Authority::new(ours, evenkeel_auth::Settings::default()).accept(configure(issuer));
     let clock = server.shared_clock();
-    let settings = with_full_audit(Settings::default());
+    let settings = with_full_audit(settings);
     let ca = Arc::clone(&server.ca);
     let manager = MaintenanceManager::new(store, clock, Arc::new(authority), ca, settings);
     manager.expect("valid settings")
@@ -132,6 +142,32 @@ async fn send_heartbeat(
 
 fn refusal_code(answer: &Result<(), Status>) -> Code {
     answer.as_ref().expect_err("refused").code()
+}
+
+#[tokio::test]
+async fn the_nodes_of_a_project_do_not_all_wait_until_their_tokens_are_bound() {
+    let fixture = TokenFixture::new().await;
+    let load = LoadSettings { query_call_limit: 2, ..LoadSettings::default() };
+    let settings = Settings { load, ..Settings::default() };
+    let store = fixture.server.store.clone();
+    let configured = (settings, |issuer: ExternalIssuer| issuer);
+    let manager = new_manager_with_settings(&fixture.server, &fixture.folder, store, configured);
+    fixture.server.follow(&manager).await;
+    let nodes = [fixture.server.eim_node(1).await, fixture.server.eim_node(2).await];
+    let tokens = [fixture.token("edge-node-1"), fixture.token("edge-node-2")];
+    manager.wait_until_caught_up().await;
+    let send = |number: usize| {
+        let request = PlatformUpdateStatusRequest {
+            host_guid: nodes[number].guid.clone(),
+            update_status: Some(sample(S::UpToDate)),
+        };
+        manager.platform_update_status(with_credential(&tokens[number], request))
+    };
+    let answers = join_all([send(0), send(1)]).await;
+    answers[0].as_ref().expect("the project may have one call at the database");
+    let refused = answers[1].as_ref().expect_err("and no second one");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    send(1).await.expect("an answer");
 }
 
 #[tokio::test]
