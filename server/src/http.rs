@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{ConnectInfo, Request};
+use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Extension, Router};
@@ -48,18 +49,23 @@ pub(crate) fn serve(
     });
 }
 
-/// Counts a request as running until its response was sent.
+/// Counts a request as running until its response was sent. Tells the client if the connection
+/// closes after it.
 async fn track_request(request: Request, next: Next) -> Response {
-    let activity: Option<ConnectionActivity> = request.extensions().get().cloned();
-    let running = activity.map(ConnectionActivity::begin);
-    let response = next.run(request).await;
+    let activity = request.extensions().get().cloned();
+    let activity: ConnectionActivity = activity.unwrap_or_default();
+    let running = activity.clone().begin();
+    let mut response = next.run(request).await;
+    if activity.is_closing() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response.map(|body| Body::new(TrackedBody { body, _running: running }))
 }
 
 /// Body of a response whose request counts as running.
 struct TrackedBody {
     body: Body,
-    _running: Option<RunningRequest>,
+    _running: RunningRequest,
 }
 
 impl HttpBody for TrackedBody {
@@ -125,8 +131,9 @@ impl HttpConnectionHandler {
                 None => std::future::pending().await,
             }
         };
-        let closing = client.as_ref().map_or(stopping, ClientConnection::closing).clone();
-        let activity = client.as_ref().map(|client| client.activity().clone()).unwrap_or_default();
+        let activity = client.as_ref().map(ClientConnection::activity);
+        let closing = activity.map_or(stopping, ConnectionActivity::closing).clone();
+        let activity = activity.cloned().unwrap_or_default();
         let unauthenticated = Mutex::new(unauthenticated);
         let hook = AuthenticationHook::new(move |caller| {
             if let Some(client) = &client {

@@ -30,9 +30,11 @@ pub(crate) struct AuthenticatedConnections(Arc<AuthenticatedInner>);
 struct AuthenticatedInner {
     limits: AuthenticatedLimits,
     next_number: AtomicUsize,
-    /// The connections of each owner by number, so the oldest is the first.
-    open: Mutex<HashMap<ConnectionOwner, BTreeMap<usize, OwnedConnection>>>,
+    open: Mutex<ConnectionsByOwner>,
 }
+
+/// The connections of each owner by number, so the oldest is the first.
+type ConnectionsByOwner = HashMap<ConnectionOwner, BTreeMap<usize, ConnectionActivity>>;
 
 /// Who has a share of the connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,15 +45,12 @@ enum ConnectionOwner {
     Address(IpAddr),
 }
 
-#[derive(Clone, Debug)]
-struct OwnedConnection {
-    activity: ConnectionActivity,
+/// Number of running requests of a connection, and whether it must close. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnectionActivity {
+    running: Arc<AtomicUsize>,
     close: CancellationToken,
 }
-
-/// Number of running requests of a connection. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ConnectionActivity(Arc<AtomicUsize>);
 
 /// A request, which runs until this is dropped.
 #[derive(Debug)]
@@ -64,7 +63,7 @@ pub(crate) struct ClientConnection {
     number: usize,
     /// None for a connection of a proxy, whose address stands for many clients.
     address: Option<IpAddr>,
-    connection: OwnedConnection,
+    activity: ConnectionActivity,
     owners: Mutex<Vec<ConnectionOwner>>,
 }
 
@@ -88,7 +87,7 @@ impl AuthenticatedConnections {
             connections: self.clone(),
             number: self.0.next_number.fetch_add(1, Ordering::Relaxed),
             address: address.map(client_network),
-            connection: OwnedConnection { activity: ConnectionActivity::default(), close },
+            activity: ConnectionActivity { running: Arc::default(), close },
             owners: Mutex::default(),
         }
     }
@@ -106,17 +105,17 @@ impl AuthenticatedConnections {
                 continue;
             };
             // The others are closing already.
-            let staying = || connections.values().filter(|other| !other.close.is_cancelled());
+            let staying = || connections.values().filter(|other| !other.is_closing());
             if staying().count() < max {
                 continue;
             }
-            let idle = staying().find(|other| other.activity.is_idle()).ok_or(limit)?;
+            let idle = staying().find(|other| other.is_idle()).ok_or(limit)?;
             idle.close.cancel();
             metrics::counter!("evenkeel_connections_idle_closed_total").increment(1);
         }
         for owner in owners {
             let connections = open.entry(owner.clone()).or_default();
-            connections.insert(client.number, client.connection.clone());
+            connections.insert(client.number, client.activity.clone());
         }
         Ok(())
     }
@@ -142,7 +141,7 @@ impl AuthenticatedConnections {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<ConnectionOwner, BTreeMap<usize, OwnedConnection>>> {
+    fn open(&self) -> MutexGuard<'_, ConnectionsByOwner> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -162,18 +161,13 @@ impl ClientConnection {
         let entered = self.connections.enter(self, &desired);
         match entered {
             Ok(()) => *owners = desired,
-            Err(_) => self.connection.close.cancel(),
+            Err(_) => self.activity.close.cancel(),
         }
         entered
     }
 
     pub(crate) fn activity(&self) -> &ConnectionActivity {
-        &self.connection.activity
-    }
-
-    /// Cancelled when the connection must close, or the process stops.
-    pub(crate) fn closing(&self) -> &CancellationToken {
-        &self.connection.close
+        &self.activity
     }
 }
 
@@ -187,18 +181,27 @@ impl Drop for ClientConnection {
 impl ConnectionActivity {
     /// Counts a request that begins.
     pub(crate) fn begin(self) -> RunningRequest {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.running.fetch_add(1, Ordering::Relaxed);
         RunningRequest(self)
     }
 
+    /// Cancelled when the connection must close, or the process stops.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.close
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.close.is_cancelled()
+    }
+
     fn is_idle(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.running.load(Ordering::Relaxed) == 0
     }
 }
 
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -251,7 +254,7 @@ mod tests {
     }
 
     fn is_closing(client: &ClientConnection) -> bool {
-        client.closing().is_cancelled()
+        client.activity().is_closing()
     }
 
     #[test]
