@@ -109,6 +109,10 @@ impl AuthenticatedConnections {
             if staying().count() < max {
                 continue;
             }
+            // A connection whose client does not read the rest of its response closes late.
+            if connections.len() >= max + max.div_ceil(4) {
+                return Err(limit);
+            }
             let idle = staying().find(|other| other.is_idle()).ok_or(limit)?;
             idle.close.cancel();
             metrics::counter!("evenkeel_connections_idle_closed_total").increment(1);
@@ -287,6 +291,18 @@ mod tests {
         drop(request);
         connect(&connections, None).authenticate(&user("one", 1)).expect("the other is idle");
         assert!(is_closing(&busy));
+    }
+
+    #[test]
+    fn a_user_whose_connections_do_not_end_is_refused() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 4, ..UNLIMITED });
+        let clients: Vec<_> = (0..6).map(|_| connect(&connections, None)).collect();
+        let answers: Vec<bool> =
+            clients.iter().map(|client| client.authenticate(&user("one", 1)).is_ok()).collect();
+        assert_eq!(answers, [true, true, true, true, true, false], "a quarter more");
+        let closing: Vec<bool> = clients.iter().map(is_closing).collect();
+        assert_eq!(closing, [true, false, false, false, false, true]);
     }
 
     #[test]
