@@ -36,7 +36,7 @@ impl Hostmgr for MaintenanceManager {
         request: Request<UpdateHostStatusByHostGuidRequest>,
     ) -> Result<Response<HostStatusResp>, Status> {
         let guid = &request.get_ref().host_guid;
-        self.handle_heartbeat(&request, guid, None).await?;
+        Box::pin(self.handle_heartbeat(&request, guid, None)).await?;
         Ok(Response::new(HostStatusResp::default()))
     }
 
@@ -45,7 +45,7 @@ impl Hostmgr for MaintenanceManager {
         request: Request<UpdateInstanceStateStatusByHostGuidRequest>,
     ) -> Result<Response<UpdateInstanceStateStatusByHostGuidResponse>, Status> {
         let guid = &request.get_ref().host_guid;
-        self.handle_heartbeat(&request, guid, None).await?;
+        Box::pin(self.handle_heartbeat(&request, guid, None)).await?;
         Ok(Response::new(UpdateInstanceStateStatusByHostGuidResponse::default()))
     }
 
@@ -54,7 +54,8 @@ impl Hostmgr for MaintenanceManager {
         request: Request<UpdateHostSystemInfoByGuidRequest>,
     ) -> Result<Response<UpdateHostSystemInfoByGuidResponse>, Status> {
         let message = request.get_ref();
-        self.handle_heartbeat(&request, &message.host_guid, message.system_info.as_ref()).await?;
+        let info = message.system_info.as_ref();
+        Box::pin(self.handle_heartbeat(&request, &message.host_guid, info)).await?;
         Ok(Response::new(UpdateHostSystemInfoByGuidResponse::default()))
     }
 }

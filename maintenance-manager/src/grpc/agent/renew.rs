@@ -28,9 +28,9 @@ pub async fn renew(
             "certificate_request: its key is not that of the certificate of the connection",
         ));
     }
-    let issued = manager
-        .node_writer
-        .with_write_permit((node.tenant, CallKind::Write), |permit| issue(permit, &manager.ca, node, &keys));
+    let issued = manager.node_writer.with_write_permit((node.tenant, CallKind::Write), |permit| {
+        issue(permit, &manager.ca, node, &keys)
+    });
     issued.await
 }
 

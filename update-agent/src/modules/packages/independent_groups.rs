@@ -346,7 +346,9 @@ mod tests {
         let depends: Vec<_> = (0..count)
             .map(|number: usize| match number.checked_sub(1) {
                 None => String::new(),
-                Some(before) if number.is_multiple_of(3) => format!("Depends: p0, p{before} (>= 1)"),
+                Some(before) if number.is_multiple_of(3) => {
+                    format!("Depends: p0, p{before} (>= 1)")
+                }
                 Some(before) => format!("Depends: p0 (>= 1), p{before} (>= 2)"),
             })
             .collect();
