@@ -113,6 +113,18 @@ pub struct UpdateIntent {
     pub pauses: Vec<Pause>,
     /// The latest order of a user for this instance.
     pub order: Option<Order>,
+    /// The first of the objects that apply to the node and cannot be read. While there is one, nothing starts: what it
+    /// demands is unknown.
+    pub unreadable: Option<UnreadableObject>,
+}
+
+/// A stored object that this release cannot read, because a newer one wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableObject {
+    /// Its kind in words, such as `policy`.
+    pub kind: &'static str,
+    /// Its id; for an object without an id, the id of what it belongs to.
+    pub id: String,
 }
 
 /// What a node should do, why, and when this may change by time alone.
@@ -250,9 +262,17 @@ impl UpdateIntent {
         }
     }
 
+    /// Why the node waits, if an object that applies to it cannot be read.
+    fn unreadable_reason(&self) -> Option<Reason> {
+        self.unreadable.clone().map(|object| Reason::Unreadable { object })
+    }
+
     /// Why a policy may start nothing now, apart from time.
     #[must_use]
     pub fn hold_reason(&self, assigned: &AssignedPolicy) -> Option<Reason> {
+        if let Some(reason) = self.unreadable_reason() {
+            return Some(reason);
+        }
         let concerns = |pause: &&Pause| match pause.scope {
             PauseScope::Project | PauseScope::Site(_) => true,
             PauseScope::Policy(policy) => policy == assigned.policy.id,

@@ -229,6 +229,7 @@ fn reason_data(reason: &Reason) -> Map<String, Value> {
         Reason::NotTrusted | Reason::NotProvisioned | Reason::NoPolicy | Reason::NoWindow => {
             json!({})
         }
+        Reason::Unreadable { object } => json!({ "kind": object.kind, "id": object.id }),
         Reason::PolicyDoesNotFit { policy, level, why } => {
             json!({ "policy": policy, "level": level, "why": why })
         }

@@ -2,6 +2,7 @@
 
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::{HostId, InstanceId, RegionId, SiteId};
+use evenkeel_domain::schedule::ScheduleTarget;
 
 /// The scopes that contain a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,5 +24,13 @@ impl ScopeChain {
         scopes.extend(self.regions.iter().copied().map(Scope::Region));
         scopes.push(Scope::Project);
         scopes
+    }
+
+    /// The host, the site and the regions, as targets of schedules.
+    pub(crate) fn schedule_targets(&self) -> impl Iterator<Item = ScheduleTarget> {
+        let host = [ScheduleTarget::Host(self.host)].into_iter();
+        let site = self.site.map(ScheduleTarget::Site);
+        let regions = self.regions.iter().copied().map(ScheduleTarget::Region);
+        host.chain(site).chain(regions)
     }
 }

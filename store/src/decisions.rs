@@ -5,6 +5,7 @@ mod input_builder;
 mod node_inputs;
 mod project_inputs;
 mod schedule_set;
+mod unreadable;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
@@ -371,7 +372,8 @@ pub async fn load_decision_input(
     Ok(input)
 }
 
-/// The policies that apply to instances, in their order: for each the nearest one that fits. Like
+/// The policies that apply to instances, in their order: for each the nearest one that fits; none
+/// while an object that applies to the instance cannot be read. Like
 /// [`DecisionInput::applicable_policy`], but reads neither schedules nor limits. One statement for
 /// any number of instances, and none for no instances.
 pub async fn load_applicable_policies(
@@ -400,10 +402,12 @@ pub async fn load_applicable_policies(
         // Neither do its order and its run.
         let node_inputs = NodeInputs { trusted: instance.is_trusted(), order: None, run: None };
         let facts = project_inputs.node_facts(subject, &node_inputs)?;
-        let policies = project_inputs.policies(&project_inputs.chain(subject));
-        Ok::<_, StoreError>(
-            policies.into_iter().find(|assigned| assigned.mismatch(&facts).is_none()),
-        )
+        let chain = project_inputs.chain(subject);
+        if project_inputs.unreadable(&chain, &facts).is_some() {
+            return Ok(None);
+        }
+        let mut policies = project_inputs.policies(&chain).into_iter();
+        Ok::<_, StoreError>(policies.find(|assigned| assigned.mismatch(&facts).is_none()))
     };
     subjects.iter().zip(of).map(applicable).collect()
 }

@@ -199,24 +199,34 @@ pub(crate) struct OsImage {
     pub image: Image,
 }
 
+impl OsImage {
+    /// Reads a row, and whether this release knows all of its values. A kind that it does not know
+    /// becomes that of packages, and a digest that it does not know that of no image.
+    pub(crate) fn from_row(row: ImageRow) -> (Self, bool) {
+        let kind = OsKind::from_name(&row.kind);
+        let sha256 = Sha256::parse("sha256", &row.sha256).ok();
+        let is_readable = kind.is_some() && sha256.is_some();
+        let image = Image {
+            os: OsId::from_bits(row.id.cast_unsigned()),
+            sha256: sha256.unwrap_or(Sha256::NONE),
+            name: row.name,
+            profile_name: row.profile_name,
+            image_id: row.image_id,
+            url: row.image_url,
+            architecture: row.architecture,
+            signatures: row.image_signatures,
+        };
+        (Self { kind: kind.unwrap_or(OsKind::Mutable), image }, is_readable)
+    }
+}
+
 impl TryFrom<ImageRow> for OsImage {
     type Error = StoreError;
 
     fn try_from(row: ImageRow) -> Result<Self, StoreError> {
-        let sha256 = Sha256::parse("sha256", &row.sha256).ok();
-        Ok(Self {
-            kind: or_corrupt(OsKind::from_name(&row.kind), TABLE, row.id, "kind")?,
-            image: Image {
-                os: OsId::from_bits(row.id.cast_unsigned()),
-                sha256: or_corrupt(sha256, TABLE, row.id, "sha256")?,
-                name: row.name,
-                profile_name: row.profile_name,
-                image_id: row.image_id,
-                url: row.image_url,
-                architecture: row.architecture,
-                signatures: row.image_signatures,
-            },
-        })
+        let id = row.id;
+        let (os, is_readable) = Self::from_row(row);
+        or_corrupt(is_readable.then_some(os), TABLE, id, "kind or sha256")
     }
 }
 

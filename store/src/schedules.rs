@@ -5,7 +5,7 @@ mod target;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::SingleScheduleId;
-use evenkeel_domain::schedule::{ScheduleStatus, SingleSchedule, SingleSpec};
+use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSchedule, SingleSpec};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
@@ -85,23 +85,31 @@ fn active_model(tx: &Tx, id: SingleScheduleId, spec: &SingleSpec, now: Time) -> 
     }
 }
 
+impl Model {
+    /// The target, which can be read also if the rest of the row cannot.
+    pub(crate) fn target(&self) -> Option<ScheduleTarget> {
+        let target = TargetBits {
+            host: self.target_host_id,
+            site: self.target_site_id,
+            region: self.target_region_id,
+        };
+        target.target()
+    }
+}
+
 impl TryFrom<Model> for SingleSchedule {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "single_schedules";
         let status = ScheduleStatus::from_name(&row.status);
-        let target = TargetBits {
-            host: row.target_host_id,
-            site: row.target_site_id,
-            region: row.target_region_id,
-        };
+        let target = row.target();
         let spec = SingleSpec {
             name: Name::from_stored(&row.name),
             status: or_corrupt(status, TABLE, row.id, "status")?,
             start: row.start_at,
             end: row.end_at,
-            target: target.target(),
+            target,
         };
         Ok(Self {
             id: SingleScheduleId::from_bits(row.id.cast_unsigned()),

@@ -61,6 +61,10 @@ impl<'a> Evaluation<'a> {
         if order.is_some_and(|o| o.kind == OrderKind::Cancel && run.started_at <= o.at) {
             return cancel(CancelCause::Requested, Reason::Requested { run: run.id });
         }
+        if let Some(reason) = self.intent.unreadable_reason() {
+            // Whether the update is still desired, and until when, is unknown: the run neither begins nor ends.
+            return Decision::new(Act::Continue(run.id), reason, None);
+        }
         let Some(target) = self.frozen_target(run) else {
             return cancel(CancelCause::Withdrawn, Reason::Withdrawn { run: run.id });
         };

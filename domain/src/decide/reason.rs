@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::UnreadableObject;
 use crate::Time;
 use crate::assignment::{Level, Scope};
 use crate::condition::ConditionKind;
@@ -19,6 +20,10 @@ pub enum Reason {
     NotTrusted,
     /// The node has not reported since its instance was created.
     NotProvisioned,
+    /// An object that applies to the node was written by a newer release and cannot be read.
+    Unreadable {
+        object: UnreadableObject,
+    },
     /// No policy is assigned.
     NoPolicy,
     /// None of the assigned policies fits.
@@ -154,6 +159,7 @@ impl Reason {
         match self {
             Self::NotTrusted => "not_trusted",
             Self::NotProvisioned => "not_provisioned",
+            Self::Unreadable { .. } => "unreadable",
             Self::NoPolicy => "no_policy",
             Self::PolicyDoesNotFit { .. } => "policy_does_not_fit",
             Self::AgentLacks { .. } => "agent_lacks",
@@ -182,6 +188,7 @@ impl fmt::Display for Reason {
         match self {
             Self::NotTrusted => f.write_str("the host was invalidated or is to be removed"),
             Self::NotProvisioned => f.write_str("the node has not connected yet"),
+            Self::Unreadable { object } => write_unreadable(f, object),
             Self::NoPolicy => f.write_str("no update policy is assigned to the instance"),
             Self::PolicyDoesNotFit { policy, level, why } => {
                 write!(f, "{policy}, assigned to the {level}, does not fit: {why}")
@@ -257,6 +264,14 @@ fn write_agent_lacks(f: &mut fmt::Formatter<'_>, module: &str) -> fmt::Result {
         f.write_str(": only agents of EIM set a kernel command line")?;
     }
     Ok(())
+}
+
+fn write_unreadable(f: &mut fmt::Formatter<'_>, object: &UnreadableObject) -> fmt::Result {
+    let UnreadableObject { kind, id } = object;
+    write!(
+        f,
+        "a newer release wrote the {kind} {id}, and this server cannot read it; upgrade the server"
+    )
 }
 
 fn write_paused(

@@ -156,6 +156,9 @@ impl Target {
 /// # Errors
 /// The reason why the node has no target.
 pub fn resolve_target(facts: &NodeFacts, intent: &UpdateIntent) -> Result<Target, Reason> {
+    if let Some(reason) = intent.unreadable_reason() {
+        return Err(reason);
+    }
     let Some(assigned) = intent.effective_policy(facts) else {
         let Some(first) = intent.policies.first() else {
             return Err(Reason::NoPolicy);

@@ -95,6 +95,7 @@ fn intent(policies: Vec<UpdatePolicy>, windows: &[Window], now: Time) -> UpdateI
         images: Vec::new(),
         pauses: Vec::new(),
         order: None,
+        unreadable: None,
     }
 }
 
@@ -305,6 +306,54 @@ fn a_pause_stops_only_runs_that_have_not_begun() {
         assert_eq!(act(Some(&staged)), if holds { "continue" } else { "apply" });
         assert_eq!(act(Some(&begun)), "continue");
     }
+}
+
+/// Each run of a table: what is decided without a run, for a run that has changed nothing, and for one that began.
+#[test]
+fn an_object_that_cannot_be_read_stops_runs_that_have_not_begun_and_cancels_none() {
+    let object = UnreadableObject { kind: "policy", id: PolicyId::nth(4).to_string() };
+    let staged = open(RunState::Staged { since: NOON });
+    let begun = open(RunState::Applying { since: NOON });
+    let windows = [window(0, 2)];
+    let eim = NodeFacts { protocol: AgentProtocol::Eim, ..node() };
+    for (policies, windows) in [
+        (vec![packages()], &windows[..]),
+        // What cannot be read may be the policy or the schedule itself: nothing is withdrawn or missed.
+        (vec![], &windows[..]),
+        (vec![packages()], &windows[..0]),
+    ] {
+        let intent =
+            UpdateIntent { unreadable: Some(object.clone()), ..intent(policies, windows, NOON) };
+        for facts in [node(), eim.clone()] {
+            let decided = |run| decide(&facts, &intent, run, NOON);
+            let expected = Reason::Unreadable { object: object.clone() };
+            assert_eq!((decided(None).act, decided(None).reason), (Act::Idle, expected.clone()));
+            let waiting = decided(Some(&staged));
+            assert_eq!((waiting.act, waiting.reason), (Act::Continue(staged.id), expected));
+            assert_eq!((waiting.offline_grant, waiting.next_change), (None, None));
+            assert_eq!(decided(Some(&begun)).reason.code(), "run_open");
+        }
+    }
+    assert_eq!(
+        Reason::Unreadable { object }.to_string(),
+        format!(
+            "a newer release wrote the policy {}, and this server cannot read it; upgrade the server",
+            PolicyId::nth(4)
+        )
+    );
+}
+
+#[test]
+fn a_user_can_cancel_a_run_that_waits_for_an_object_that_cannot_be_read() {
+    let object = UnreadableObject { kind: "pause", id: "project".to_owned() };
+    let intent = UpdateIntent {
+        unreadable: Some(object),
+        order: Some(order(OrderKind::Cancel, 0, 0)),
+        ..intent(vec![packages()], &[window(-1, 2)], NOON)
+    };
+    let staged = open(RunState::Staged { since: NOON });
+    let cancel = Act::Cancel { run: staged.id, cause: CancelCause::Requested };
+    assert_eq!(decide(&node(), &intent, Some(&staged), NOON).act, cancel);
 }
 
 #[test]

@@ -201,7 +201,10 @@ pub fn render_answer(input: &AnswerInput<'_>, now: Time) -> Answer {
             }
             // An update that has begun continues in its window.
             Some(
-                Reason::NoFreeSlot { .. } | Reason::YieldsSlot { .. } | Reason::Stopped { .. },
+                Reason::NoFreeSlot { .. }
+                | Reason::YieldsSlot { .. }
+                | Reason::Stopped { .. }
+                | Reason::Unreadable { .. },
             ) if input.has_begun() => {
                 chosen = plan.current_window();
             }

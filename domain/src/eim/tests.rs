@@ -129,6 +129,7 @@ fn desired_state(policy: UpdatePolicy, windows: &[Window]) -> UpdateIntent {
         images: vec![],
         pauses: vec![],
         order: None,
+        unreadable: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rows that this release cannot read, because a newer one wrote them: they never hide a list.
 
+use evenkeel_store::testing::drop_check_constraints;
 use serde_json::{Value, json};
 
 use crate::test_server::TestServer;
@@ -51,16 +52,10 @@ const UNREADABLE: &[(&str, &str, &str)] = &[
     ("regions", "regions", "UPDATE regions SET metadata = '[5]'"),
 ];
 
-/// A newer schema knows more values than this one.
-const WITHOUT_CHECKS: &str = "DO $$ DECLARE c record; BEGIN FOR c IN \
-    SELECT conrelid::regclass AS t, conname AS n FROM pg_constraint \
-    WHERE contype = 'c' AND connamespace = 'public'::regnamespace \
-    LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.n); END LOOP; END $$";
-
 #[tokio::test]
 async fn a_row_that_cannot_be_read_is_left_out_and_counted() {
     let (server, _) = TestServer::with_resources().await;
-    server.write_rows(WITHOUT_CHECKS).await;
+    drop_check_constraints(&server.store).await;
     for (list, key, sql) in UNREADABLE {
         let all = server.get(list).await;
         assert_eq!(all[*key].as_array().map(Vec::len), Some(1), "{list}");
@@ -71,6 +66,33 @@ async fn a_row_that_cannot_be_read_is_left_out_and_counted() {
             assert_eq!(shown, [&json!([]), &json!(1), &json!(1)], "{path}");
         }
     }
+}
+
+/// The node waits until the server is upgraded, and the reason names the policy.
+#[tokio::test]
+async fn an_explanation_names_the_policy_that_cannot_be_read() {
+    let (server, resources) = TestServer::with_resources().await;
+    drop_check_constraints(&server.store).await;
+    server
+        .write_rows(
+            "UPDATE update_policies SET mode = 'pinned'; UPDATE node_states SET provisioned = true",
+        )
+        .await;
+    let path = format!("compute/instances/{}/decision", resources.instance);
+    let decision = server.get(&path).await;
+    assert_eq!((&decision["act"], &decision["mayStart"]), (&json!("idle"), &json!(false)));
+    let expected = json!({
+        "code": "unreadable",
+        "data": {"kind": "policy", "id": resources.policy},
+        "text": format!(
+            "a newer release wrote the policy {}, and this server cannot read it; upgrade the server",
+            resources.policy,
+        ),
+    });
+    assert_eq!(decision["reason"], expected);
+    let listed = server.get("compute/instances?showEffectivePolicy=true").await;
+    assert_eq!(listed["instances"].as_array().map(Vec::len), Some(1));
+    assert_eq!(listed["instances"][0]["effectiveUpdatePolicy"], Value::Null);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The package rules of a policy, as a node gets them.
+//! The package rules of a policy, as a node gets them, and policies that this release cannot read.
 
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::policy::{
@@ -6,11 +6,13 @@ use evenkeel_domain::policy::{
 };
 use evenkeel_proto::agent as wire;
 use evenkeel_proto::agent::PollResponse;
+use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_store::policies;
+use evenkeel_store::testing::drop_check_constraints;
 
-use crate::test_server::{NOON, TestNode, TestServer};
+use crate::test_server::{NOON, TestNode, TestServer, act, downloaded, downloading, reason};
 
 /// The packages that a node shall download.
 fn packages_to_fetch(answer: PollResponse) -> wire::Packages {
@@ -87,4 +89,37 @@ async fn the_default_rules_let_the_node_decide() {
         ..wire::PackageRules::default()
     };
     assert_eq!(packages.rules, Some(usual));
+}
+
+/// A newer server wrote a policy while servers are upgraded. A staged update of it neither begins nor
+/// is cancelled.
+#[tokio::test]
+async fn a_policy_that_cannot_be_read_lets_only_its_own_nodes_wait() {
+    let server = TestServer::new().await;
+    let (node, policy) = server.node_with_staged_attempt().await;
+    let other = server.nth_node(2).await;
+    let readable = server.policy(&other, "demo-hello=1.1").await;
+    server.window(other.host, 10, 20).await;
+    server.advance_minutes(12);
+    drop_check_constraints(&server.store).await;
+    let sql = format!(
+        "BEGIN; SET LOCAL evenkeel.tenant = '*'; \
+         UPDATE update_policies SET mode = 'pinned' WHERE id = {}; COMMIT",
+        policy.bits().cast_signed()
+    );
+    server.store.execute_unprepared(&sql).await.expect("written");
+
+    let answer = server.poll_with_attempt(&node, 1).await;
+    assert_eq!(act(&answer), "continue");
+    let expected = format!(
+        "a newer release wrote the policy {policy}, and this server cannot read it; upgrade the server"
+    );
+    assert_eq!(reason(&answer), expected);
+    assert!(matches!(server.begin(&node, 1, policy, 2).await, Answer::Refused(_)));
+    assert_eq!(server.runs(&node).await[0].state.name(), "staged");
+
+    assert_eq!(act(&server.poll(&other).await), "apply");
+    let events = [(1, downloading()), (2, downloaded())];
+    server.report(&other, 2, readable, &events).await;
+    assert!(matches!(server.begin(&other, 2, readable, 2).await, Answer::Granted(_)));
 }

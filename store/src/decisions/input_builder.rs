@@ -52,6 +52,7 @@ impl<'a> DecisionInputBuilder<'a> {
             repeated_schedules: self.repeated(&chain),
             fetch_ahead: self.planning_limits.fetch_ahead,
             order: node_inputs.order,
+            unreadable: project_inputs.unreadable(&chain, &facts),
             policies,
         };
         Ok(DecisionInput {
@@ -88,7 +89,7 @@ impl<'a> DecisionInputBuilder<'a> {
     fn windows(&mut self, chain: &ScopeChain, ahead: &WindowQuery) -> Windows {
         let project_inputs = self.project_inputs;
         let mut windows = Vec::new();
-        for target in targets(chain) {
+        for target in chain.schedule_targets() {
             let Some(scheduled) = project_inputs.schedules(target) else {
                 continue;
             };
@@ -103,19 +104,12 @@ impl<'a> DecisionInputBuilder<'a> {
     /// The repeated schedules along a chain that open windows, by id in the order of the database.
     fn repeated(&self, chain: &ScopeChain) -> Vec<RepeatedSchedule> {
         let opens = self.project_inputs.opens();
-        let along = targets(chain).filter_map(|target| self.project_inputs.schedules(target));
+        let targets = chain.schedule_targets();
+        let along = targets.filter_map(|target| self.project_inputs.schedules(target));
         let all = along.flat_map(|scheduled| &scheduled.repeated);
         let mut all: Vec<_> =
             all.filter(|schedule| opens.admits(schedule.spec.status)).cloned().collect();
         all.sort_unstable_by_key(|schedule| schedule.id.bits().cast_signed());
         all
     }
-}
-
-/// The host, site and regions of a chain, as targets of schedules.
-fn targets(chain: &ScopeChain) -> impl Iterator<Item = ScheduleTarget> {
-    let host = [ScheduleTarget::Host(chain.host)].into_iter();
-    let site = chain.site.map(ScheduleTarget::Site);
-    let regions = chain.regions.iter().copied().map(ScheduleTarget::Region);
-    host.chain(site).chain(regions)
 }

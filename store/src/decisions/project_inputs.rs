@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{AssignedPolicy, LimitUsage, Scope};
-use evenkeel_domain::decide::NodeFacts;
+use evenkeel_domain::decide::{NodeFacts, UnreadableObject};
 use evenkeel_domain::id::{HostId, InstanceId, OsId, PolicyId, RegionId, SiteId};
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::pause::{Pause, PauseScope};
@@ -17,10 +17,10 @@ use evenkeel_domain::policy::{DesiredUpdate, UpdatePolicy};
 use evenkeel_domain::schedule::{ScheduleFilter, ScheduleTarget};
 use sea_orm::QueryResult;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::node_inputs::NodeInputs;
 use super::schedule_set::ScheduleSet;
+use super::unreadable::{UnreadableObjects, converted_rows};
 use super::{DecisionSubject, json_rows};
 use crate::assignments::AssignmentSpec;
 use crate::chain::ScopeChain;
@@ -43,6 +43,7 @@ pub struct ProjectInputs {
     assignments: HashMap<Scope, AssignmentSpec>,
     schedules: HashMap<ScheduleTarget, ScheduleSet>,
     pauses: HashMap<PauseScope, Pause>,
+    unreadable: UnreadableObjects,
 }
 
 /// A site or region: its id and the region that contains it.
@@ -92,7 +93,8 @@ static PROJECT_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
          (SELECT json_agg(t) FROM pauses t WHERE t.tenant_id = $1 AND ( \
          (t.scope_kind = 'project' AND t.scope_id = 0) \
          OR (t.scope_kind = 'site' AND t.scope_id = ANY ({sites})) \
-         OR (t.scope_kind = 'policy' AND t.scope_id = ANY (ARRAY(SELECT id FROM meant))))) AS pauses"
+         OR (t.scope_kind = 'policy' AND t.scope_id = ANY (ARRAY(SELECT id FROM meant))) \
+         OR t.scope_kind NOT IN ('project', 'site', 'policy'))) AS pauses"
     )
 });
 
@@ -125,10 +127,18 @@ impl ProjectInputs {
     /// Reads the aggregated columns of a row.
     fn read_columns(&mut self, row: &QueryResult) -> Result<(), StoreError> {
         self.opens = ScheduleFilter::from_setting(row.try_get("", "any_status")?);
-        let oses = converted_rows::<ImageRow, OsImage>(row, "oses")?;
-        self.oses.extend(keyed_by(oses, |os| os.image.os));
-        let lines = converted_rows::<ImageRow, OsImage>(row, "lines")?;
-        for OsImage { image, .. } in lines {
+        for os in json_rows::<ImageRow>(row, "oses")? {
+            let (os, is_readable) = OsImage::from_row(os);
+            if !is_readable {
+                self.unreadable.add_profile(&os.image);
+            }
+            self.oses.insert(os.image.os, os);
+        }
+        for image in json_rows::<ImageRow>(row, "lines")? {
+            let (OsImage { image, .. }, is_readable) = OsImage::from_row(image);
+            if !is_readable {
+                self.unreadable.add_profile(&image);
+            }
             let line = self.images_by_profile.entry(image.profile_name.clone());
             line.or_default().push(image);
         }
@@ -140,13 +150,22 @@ impl ProjectInputs {
             let region = RegionId::from_bits(location.id.cast_unsigned());
             self.region_parents.insert(region, location.region_id());
         }
-        let specs = converted_rows::<assignment::Model, AssignmentSpec>(row, "given")?;
-        self.assignments.extend(keyed_by(specs, |spec| spec.scope));
-        let policies = converted_rows::<update_policy::Model, UpdatePolicy>(row, "meant")?;
-        self.policies.extend(keyed_by(policies, |policy| policy.id));
-        let pauses = converted_rows::<pause::Model, Pause>(row, "pauses")?;
-        self.pauses.extend(keyed_by(pauses, |pause| pause.scope));
-        self.add_schedules(ScheduleSet::from_row(row)?);
+        let (specs, unreadable) =
+            converted_rows(row, "given", |given: &assignment::Model| given.policy_id)?;
+        let policy_id = |bits: i32| PolicyId::from_bits(bits.cast_unsigned());
+        self.unreadable.add_assignments(unreadable.into_iter().map(policy_id));
+        self.assignments.extend(keyed_by(specs, |spec: &AssignmentSpec| spec.scope));
+        let (policies, unreadable) =
+            converted_rows(row, "meant", |policy: &update_policy::Model| policy.id)?;
+        self.unreadable.add_policies(unreadable.into_iter().map(policy_id));
+        self.policies.extend(keyed_by(policies, |policy: &UpdatePolicy| policy.id));
+        let (pauses, unreadable) =
+            converted_rows(row, "pauses", |pause: &pause::Model| pause.scope_kind.clone())?;
+        self.unreadable.add_pauses(unreadable);
+        self.pauses.extend(keyed_by(pauses, |pause: &Pause| pause.scope));
+        let (schedules, unreadable) = ScheduleSet::from_row(row)?;
+        self.unreadable.add_schedules(unreadable);
+        self.add_schedules(schedules);
         Ok(())
     }
 
@@ -245,6 +264,28 @@ impl ProjectInputs {
         })
     }
 
+    /// The first of the objects that apply to a node and cannot be read.
+    pub fn unreadable(&self, chain: &ScopeChain, facts: &NodeFacts) -> Option<UnreadableObject> {
+        let objects = &self.unreadable;
+        if objects.is_empty() {
+            return None;
+        }
+        let scopes = chain.scopes();
+        let assigned = scopes.iter().filter_map(|scope| self.assignments.get(scope));
+        let assigned: Vec<PolicyId> = assigned.map(|spec| spec.policy).collect();
+        let policies = assigned.iter().filter_map(|policy| self.policies.get(policy));
+        let images = policies.filter_map(|policy| match &policy.spec.desired {
+            DesiredUpdate::Latest => None,
+            DesiredUpdate::Target(target) => target.os,
+        });
+        objects
+            .for_project()
+            .or_else(|| objects.profile_of(facts))
+            .or_else(|| assigned.iter().find_map(|policy| objects.policy(*policy)))
+            .or_else(|| images.into_iter().find_map(|os| objects.profile(os)))
+            .or_else(|| chain.schedule_targets().find_map(|target| objects.schedule(target)))
+    }
+
     /// The schedules of a host, site or region.
     pub fn schedules(&self, target: ScheduleTarget) -> Option<&ScheduleSet> {
         self.schedules.get(&target)
@@ -275,16 +316,6 @@ impl LocationRow {
 fn distinct_ids(ids: impl Iterator<Item = u32>) -> Vec<i32> {
     let ids: BTreeSet<i32> = ids.map(u32::cast_signed).collect();
     ids.into_iter().collect()
-}
-
-/// The converted rows that a column aggregates.
-fn converted_rows<M, T>(row: &QueryResult, column: &'static str) -> Result<Vec<T>, StoreError>
-where
-    M: DeserializeOwned,
-    T: TryFrom<M, Error = StoreError>,
-{
-    let rows = json_rows::<M>(row, column)?.into_iter();
-    rows.map(T::try_from).collect()
 }
 
 /// Pairs items with their lookup keys.

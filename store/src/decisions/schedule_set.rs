@@ -1,12 +1,17 @@
 //! Schedules of both kinds for one target, as JSON columns aggregate them.
 
-use evenkeel_domain::schedule::{RepeatedSchedule, SingleSchedule, WindowQuery};
+use evenkeel_domain::decide::UnreadableObject;
+use evenkeel_domain::id::{RepeatedScheduleId, SingleScheduleId};
+use evenkeel_domain::schedule::{RepeatedSchedule, ScheduleTarget, SingleSchedule, WindowQuery};
 use evenkeel_domain::window::Window;
 use sea_orm::QueryResult;
 
-use super::json_rows;
+use super::unreadable::converted_rows;
 use crate::error::StoreError;
 use crate::rows::{repeated_schedule, single_schedule};
+
+/// A schedule that cannot be read, with its target.
+pub type UnreadableSchedule = (ScheduleTarget, UnreadableObject);
 
 /// The schedules of one target, each kind by id.
 #[derive(Debug, Default)]
@@ -28,14 +33,28 @@ impl ScheduleSet {
         )
     }
 
-    /// Reads the aggregated columns of a row.
-    pub fn from_row(row: &QueryResult) -> Result<Self, StoreError> {
-        let singles = json_rows::<single_schedule::Model>(row, "singles")?.into_iter();
-        let repeated = json_rows::<repeated_schedule::Model>(row, "repeated")?.into_iter();
-        Ok(Self {
-            singles: singles.map(SingleSchedule::try_from).collect::<Result<_, _>>()?,
-            repeated: repeated.map(RepeatedSchedule::try_from).collect::<Result<_, _>>()?,
-        })
+    /// Reads the aggregated columns of a row, and the schedules that cannot be read, each with its
+    /// target.
+    pub fn from_row(row: &QueryResult) -> Result<(Self, Vec<UnreadableSchedule>), StoreError> {
+        let (singles, unreadable_singles) =
+            converted_rows(row, "singles", |schedule: &single_schedule::Model| {
+                let id = SingleScheduleId::from_bits(schedule.id.cast_unsigned());
+                (schedule.target(), id)
+            })?;
+        let (repeated, unreadable_repeated) =
+            converted_rows(row, "repeated", |schedule: &repeated_schedule::Model| {
+                let id = RepeatedScheduleId::from_bits(schedule.id.cast_unsigned());
+                (schedule.target(), id)
+            })?;
+        let singles_named =
+            unreadable_singles.into_iter().map(|(target, id)| (target, id.to_string()));
+        let repeated_named =
+            unreadable_repeated.into_iter().map(|(target, id)| (target, id.to_string()));
+        let unreadable = singles_named
+            .chain(repeated_named)
+            .filter_map(|(target, id)| Some((target?, UnreadableObject { kind: "schedule", id })));
+        let unreadable = unreadable.collect();
+        Ok((Self { singles, repeated }, unreadable))
     }
 
     /// The windows that the schedules open.

@@ -3,7 +3,9 @@
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::id::RepeatedScheduleId;
-use evenkeel_domain::schedule::{Cron, RepeatedSchedule, RepeatedSpec, ScheduleStatus, Zone};
+use evenkeel_domain::schedule::{
+    Cron, RepeatedSchedule, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone,
+};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
@@ -93,6 +95,18 @@ fn active_model(tx: &Tx, id: RepeatedScheduleId, spec: &RepeatedSpec, now: Time)
     }
 }
 
+impl Model {
+    /// The target, which can be read also if the rest of the row cannot.
+    pub(crate) fn target(&self) -> Option<ScheduleTarget> {
+        let target = TargetBits {
+            host: self.target_host_id,
+            site: self.target_site_id,
+            region: self.target_region_id,
+        };
+        target.target()
+    }
+}
+
 impl TryFrom<Model> for RepeatedSchedule {
     type Error = StoreError;
 
@@ -107,18 +121,14 @@ impl TryFrom<Model> for RepeatedSchedule {
         );
         let zone = Zone::parse(&row.time_zone).ok();
         let status = ScheduleStatus::from_name(&row.status);
-        let target = TargetBits {
-            host: row.target_host_id,
-            site: row.target_site_id,
-            region: row.target_region_id,
-        };
+        let target = row.target();
         let spec = RepeatedSpec {
             name: Name::from_stored(&row.name),
             status: or_corrupt(status, TABLE, row.id, "status")?,
             duration: TimeDelta::seconds(row.duration_seconds.into()),
             cron: or_corrupt(cron.ok(), TABLE, row.id, "cron")?,
             zone: or_corrupt(zone, TABLE, row.id, "time_zone")?,
-            target: target.target(),
+            target,
         };
         Ok(Self {
             id: RepeatedScheduleId::from_bits(row.id.cast_unsigned()),

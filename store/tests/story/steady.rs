@@ -3,12 +3,13 @@
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::decide::Act;
 use evenkeel_domain::run::{RunEvent, RunEventRecord, RunTimeouts};
 use evenkeel_store::decisions::{
     DecisionInput, DecisionSubject, PlanningLimits, ReadMode, load_decision_inputs,
 };
 use evenkeel_store::runs::{RunOpening, Subject};
-use evenkeel_store::testing::fresh_store;
+use evenkeel_store::testing::{drop_check_constraints, fresh_store};
 use evenkeel_store::{StoreError, Tx, limit_usage, nodes, runs};
 
 use crate::decision_inputs::{Fleet, load_inputs, read_nodes, subjects};
@@ -170,4 +171,67 @@ async fn a_corrupt_row_affects_only_its_own_nodes() {
     let last_result = last_result.expect("read").pop();
     let is_named = matches!(&last_result, Some(Err(StoreError::Corrupt { column: "meant", .. })));
     assert!(is_named, "{last_result:?}");
+}
+
+/// Each row: the nodes that wait, the kind of the object, and the value that a newer release wrote.
+const UNREADABLE: &[(&[usize], &str, &str)] = &[
+    (&[0, 6], "policy", "UPDATE update_policies SET mode = 'pinned' WHERE name = 'image'"),
+    (&[0, 1, 4, 6], "policy", "UPDATE update_policies SET rules = '5' WHERE name = 'far'"),
+    (
+        &[5],
+        "schedule",
+        "UPDATE single_schedules SET status = 'frozen' WHERE target_host_id = :sixth_host",
+    ),
+    (
+        &[4],
+        "schedule",
+        "UPDATE repeated_schedules SET cron_hours = 'noon' WHERE target_host_id = :fifth_host",
+    ),
+    (
+        &[6],
+        "operating system profile",
+        "UPDATE os_profiles SET kind = 'atomic' WHERE name = 'Edge 1'",
+    ),
+    // The image that a policy names, which is also the newest of a series.
+    (
+        &[0, 6],
+        "operating system profile",
+        "UPDATE os_profiles SET sha256 = '5' WHERE name = 'Edge 2'",
+    ),
+    // Its scope is unknown, so it may apply to every node.
+    (
+        &[0, 1, 2, 3, 4, 5, 6, 7],
+        "pause of a",
+        "UPDATE pauses SET scope_kind = 'rack' WHERE scope_kind = 'site'",
+    ),
+];
+
+/// A server of this release runs next to a newer one while servers are upgraded.
+#[tokio::test]
+async fn a_value_of_a_newer_release_lets_only_the_nodes_of_its_scope_wait() {
+    for (waiting, kind, sql) in UNREADABLE {
+        let store = fresh_store().await;
+        let fleet = Fleet::create_seeded(&store).await;
+        let tx = fleet.tx(&store).await;
+        let read_back = read_nodes(&tx, fleet.hosts()).await;
+        let subjects = subjects(&read_back);
+        let before = load_inputs(&tx, &subjects, NOON).await;
+        tx.commit().await.expect("committed");
+        drop_check_constraints(&store).await;
+        let host = |n: usize| fleet.nodes[n].0.id.bits().cast_signed().to_string();
+        let sql = sql.replace(":fifth_host", &host(4)).replace(":sixth_host", &host(5));
+        execute_sql(&store, &sql).await;
+        let tx = fleet.tx(&store).await;
+        let inputs = load_inputs(&tx, &subjects, NOON).await;
+        for (n, (input, before)) in inputs.iter().zip(&before).enumerate() {
+            let object = input.desired.unreadable.as_ref();
+            if waiting.contains(&n) {
+                assert_eq!(object.map(|object| object.kind), Some(*kind), "{n}: {sql}");
+                let act = input.decide(NOON).act;
+                assert!(!matches!(act, Act::Fetch(_) | Act::Apply { .. }), "{n}: {sql}: {act:?}");
+            } else {
+                assert_eq!(input, before, "{n}: {sql}");
+            }
+        }
+    }
 }
