@@ -7,7 +7,8 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, ExprTrait, QueryFilter, QuerySelect, Set,
+    ActiveModelTrait, ColumnTrait, ConnectionTrait, EntityTrait, ExprTrait, QueryFilter,
+    QuerySelect, QueryTrait, Set,
 };
 
 use crate::error::StoreError;
@@ -41,11 +42,10 @@ pub async fn create(
     row.insert(tx.conn()).await?.try_into()
 }
 
-/// The tokens, by id.
+/// The tokens, by id. Leaves out those that cannot be read.
 pub async fn all(tx: &Tx) -> Result<Vec<JoinToken>, StoreError> {
-    let rows = tx.scope::<Entity>().all(tx.conn()).await?;
-    let tokens: Result<Vec<_>, _> = rows.into_iter().map(JoinToken::try_from).collect();
-    let mut tokens = tokens?;
+    let rows = tx.conn().query_all(&tx.scope::<Entity>().into_query()).await?;
+    let mut tokens = keyed::readable_rows::<Model, JoinToken>(Entity::RESOURCE, &rows);
     tokens.sort_by_key(|token| token.id);
     Ok(tokens)
 }

@@ -1,8 +1,8 @@
 //! Queries for all resources that have an id.
 
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter, QuerySelect,
-    QueryTrait,
+    ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter, QueryResult,
+    QuerySelect, QueryTrait,
 };
 
 use crate::error::StoreError;
@@ -52,11 +52,20 @@ where
     let ids = ids.into_iter().map(u32::cast_signed);
     let query = tx.scope::<E>().filter(is_any_of(E::ID, ids)).into_query();
     let rows = tx.conn().query_all(&query).await?;
+    Ok(readable_rows::<E::Model, T>(E::RESOURCE, &rows))
+}
+
+/// The rows that can be read. A column that cannot be decoded concerns only its own row.
+pub(crate) fn readable_rows<M, T>(resource: &'static str, rows: &[QueryResult]) -> Vec<T>
+where
+    M: FromQueryResult,
+    T: TryFrom<M, Error = StoreError>,
+{
     let read = rows.iter().filter_map(|row| {
-        let model = E::Model::from_query_result(row, "").map_err(StoreError::from);
-        readable(E::RESOURCE, model.and_then(T::try_from))
+        let model = M::from_query_result(row, "").map_err(StoreError::from);
+        readable(resource, model.and_then(T::try_from))
     });
-    Ok(read.collect())
+    read.collect()
 }
 
 /// Deletes the resource with this id; [`StoreError::NotFound`] if the project has none.

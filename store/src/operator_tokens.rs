@@ -5,6 +5,7 @@ use sea_orm::QueryResult;
 use uuid::Uuid;
 
 use crate::error::StoreError;
+use crate::rows::readable;
 use crate::tx::{FleetTx, execute, query_all, query_one};
 
 const RESOURCE: &str = "operator token";
@@ -58,10 +59,11 @@ pub async fn record(tx: &FleetTx, token: &OperatorToken) -> Result<(), StoreErro
     execute(tx.conn(), sql, values).await.map(drop)
 }
 
-/// The recorded tokens, the latest first.
+/// The recorded tokens, the latest first. Leaves out those that cannot be read.
 pub async fn list(tx: &FleetTx) -> Result<Vec<OperatorToken>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM operator_tokens ORDER BY issued_at DESC, id");
-    query_all(tx.conn(), sql, []).await?.iter().map(read_token).collect()
+    let rows = query_all(tx.conn(), sql, []).await?;
+    Ok(rows.iter().filter_map(|row| readable(RESOURCE, read_token(row))).collect())
 }
 
 /// Revokes a token. Idempotent: the first revocation stays.

@@ -2,12 +2,14 @@
 
 use evenkeel_domain::pause::{Pause, PauseScope};
 use sea_orm::sea_query::OnConflict;
-use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{
+    ColumnTrait, Condition, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder, QueryTrait, Set,
+};
 
 use crate::error::StoreError;
 use crate::keyed::{self, KeyedEntity};
 use crate::rows::pause::{ActiveModel, Column, Entity, Model};
-use crate::rows::{or_corrupt, readable, site, update_policy};
+use crate::rows::{or_corrupt, site, update_policy};
 use crate::tx::Tx;
 
 /// Sets a pause and replaces a previous pause of the same scope.
@@ -55,16 +57,16 @@ pub async fn find(tx: &Tx, scope: PauseScope) -> Result<Option<Pause>, StoreErro
     row.map(Pause::try_from).transpose()
 }
 
-/// All pauses, oldest first.
+/// All pauses, oldest first. Leaves out those that cannot be read.
 pub async fn all(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
-    let rows = tx
+    let query = tx
         .scope::<Entity>()
         .order_by_asc(Column::SinceAt)
         .order_by_asc(Column::ScopeKind)
         .order_by_asc(Column::ScopeId)
-        .all(tx.conn())
-        .await?;
-    Ok(rows.into_iter().filter_map(|row| readable("pauses", row.try_into())).collect())
+        .into_query();
+    let rows = tx.conn().query_all(&query).await?;
+    Ok(keyed::readable_rows::<Model, Pause>("pause", &rows))
 }
 
 fn scope_condition(scope: PauseScope) -> Condition {

@@ -6,14 +6,15 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::tenant::{Project, ProjectName, TenantId};
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect, Select, Set,
-    Value,
+    ActiveModelTrait, ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder,
+    QuerySelect, QueryTrait, Select, Set, Value,
 };
 use uuid::Uuid;
 
 use crate::error::{Conflict, StoreError};
+use crate::keyed::readable_rows;
+use crate::rows::or_corrupt;
 use crate::rows::project::{ActiveModel, Column, Entity, Model};
-use crate::rows::{or_corrupt, readable};
 use crate::tx::{FleetTx, execute, query_one};
 
 const RESOURCE: &str = "project";
@@ -60,8 +61,9 @@ fn select() -> Select<Entity> {
 
 /// All projects, by name. Leaves out those that cannot be read.
 pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
-    let rows = select().order_by_asc(Column::Name).all(tx.conn()).await?;
-    Ok(rows.into_iter().filter_map(|row| readable("projects", row.try_into())).collect())
+    let query = select().order_by_asc(Column::Name).into_query();
+    let rows = tx.conn().query_all(&query).await?;
+    Ok(readable_rows::<Model, Project>(RESOURCE, &rows))
 }
 
 /// The project with this name.

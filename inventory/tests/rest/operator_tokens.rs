@@ -60,6 +60,20 @@ async fn valid_tokens_are_listed_and_revoked_by_their_ids() {
     administrator.expect_problem(&format!("PUT {TOKENS}/x/revoke"), None, 400, expected).await;
 }
 
+/// A newer server wrote one of them.
+#[tokio::test]
+async fn a_token_that_cannot_be_read_does_not_hide_the_others() {
+    let server = TestServer::new().await;
+    record(&server, 1, "alice", 1).await;
+    let id = record(&server, 2, "bob", 1).await;
+    let newer = "BEGIN; SET LOCAL evenkeel.tenant = '*'; \
+                 ALTER TABLE operator_tokens ALTER roles DROP NOT NULL; \
+                 UPDATE operator_tokens SET roles = NULL WHERE subject = 'alice'; COMMIT";
+    server.store.execute_unprepared(newer).await.expect("written");
+    let listed = list(&server).await;
+    assert_eq!(listed.iter().map(|token| &token["tokenId"]).collect::<Vec<_>>(), [&json!(id)]);
+}
+
 #[tokio::test]
 async fn the_tokens_of_a_subject_are_revoked() {
     let server = TestServer::new().await;

@@ -3,7 +3,7 @@
 use evenkeel_store::testing::drop_check_constraints;
 use serde_json::{Value, json};
 
-use crate::test_server::TestServer;
+use crate::test_server::{Caller, TestServer};
 
 impl TestServer {
     async fn write_rows(&self, sql: &str) {
@@ -48,6 +48,16 @@ const UNREADABLE: &[(&str, &str, &str)] = &[
     ("os-update-policies", "osUpdatePolicies", "UPDATE update_policies SET mode = 'pinned'"),
     ("compute/os", "OperatingSystemResources", "UPDATE os_profiles SET kind = 'atomic'"),
     ("compute/instances", "instances", "UPDATE instances SET kind = 'virtual'"),
+    (
+        "localAccounts",
+        "localAccounts",
+        "ALTER TABLE local_accounts ALTER ssh_key DROP NOT NULL; UPDATE local_accounts SET ssh_key = NULL",
+    ),
+    (
+        "customConfigs",
+        "customConfigs",
+        "ALTER TABLE custom_configs ALTER config DROP NOT NULL; UPDATE custom_configs SET config = NULL",
+    ),
     ("sites", "sites", "UPDATE sites SET metadata = '[5]'"),
     ("regions", "regions", "UPDATE regions SET metadata = '[5]'"),
 ];
@@ -93,6 +103,40 @@ async fn an_explanation_names_the_policy_that_cannot_be_read() {
     let listed = server.get("compute/instances?showEffectivePolicy=true").await;
     assert_eq!(listed["instances"].as_array().map(Vec::len), Some(1));
     assert_eq!(listed["instances"][0]["effectiveUpdatePolicy"], Value::Null);
+}
+
+/// Lists that are always short have no count of what they leave out.
+#[tokio::test]
+async fn a_short_list_leaves_out_a_row_that_cannot_be_read() {
+    let (server, resources) = TestServer::with_resources().await;
+    server.seed_update_controls(&resources).await;
+    let administrator = server.client_of(Caller::Administrator);
+    let assignment = json!({"osUpdatePolicyId": resources.policy});
+    server.expect_ok("PUT assignments/project", Some(assignment)).await;
+    server.expect_ok("PUT pauses/project", Some(json!({"reason": "moving"}))).await;
+    drop_check_constraints(&server.store).await;
+    for (list, key, sql) in [
+        (
+            "assignments",
+            "assignments",
+            "UPDATE assignments SET target_kind = 'rack' WHERE target_kind = 'project'",
+        ),
+        ("pauses", "pauses", "UPDATE pauses SET scope_kind = 'rack' WHERE scope_kind = 'project'"),
+    ] {
+        let before = server.get(list).await[key].as_array().map_or(0, Vec::len);
+        server.write_rows(sql).await;
+        let listed = server.get(list).await;
+        assert_eq!(listed[key].as_array().map(Vec::len), Some(before - 1), "{list}");
+    }
+    let sql =
+        "ALTER TABLE join_tokens ALTER name DROP NOT NULL; UPDATE join_tokens SET name = NULL";
+    server.write_rows(sql).await;
+    assert_eq!(server.get("join-tokens").await["joinTokens"], json!([]));
+    let sql = "ALTER TABLE projects ALTER description DROP NOT NULL; \
+               UPDATE projects SET description = NULL WHERE name = 'theirs'";
+    server.write_rows(sql).await;
+    let projects = administrator.expect_ok("GET /v1/projects", None).await;
+    assert_eq!(projects.as_array().map(Vec::len), Some(1));
 }
 
 #[tokio::test]
