@@ -55,6 +55,7 @@ pub mod id;
 pub mod instance;
 pub mod invalid;
 pub mod join_token;
+pub mod key_block;
 pub mod local_account;
 pub mod location;
 pub mod lookup;

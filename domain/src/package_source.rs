@@ -1,6 +1,8 @@
 //! Package sources of policies: one DEB822 stanza each (deb822(5), sources.list(5)). The server and the agent use the
 //! same rules, so no node refuses a source that the server has accepted.
 
+use crate::key_block;
+
 /// Maximum length of a source in bytes.
 pub const MAX_SOURCE_BYTES: usize = 64 << 10;
 
@@ -64,6 +66,7 @@ struct Stanza<'a> {
     fields: Vec<&'static str>,
     suites: Vec<&'a str>,
     components: usize,
+    signed_by: Vec<&'a str>,
 }
 
 impl<'a> Stanza<'a> {
@@ -83,6 +86,7 @@ impl<'a> Stanza<'a> {
             }
             "Suites" => self.suites.extend(values),
             "Components" => self.components += values.count(),
+            "Signed-By" => self.signed_by.push(value),
             _ => {}
         }
         Ok(())
@@ -112,7 +116,21 @@ impl<'a> Stanza<'a> {
         if self.components == 0 && self.suites.iter().any(|suite| !suite.ends_with('/')) {
             return Err("the field Components is missing".to_owned());
         }
-        Ok(())
+        self.check_keys()
+    }
+
+    /// Checks the keys that sign the source: key blocks, or paths and fingerprints.
+    fn check_keys(&self) -> Result<(), String> {
+        if self.signed_by.iter().any(|line| line.contains("-----BEGIN")) {
+            return key_block::check_armored(&self.signed_by.join("\n"))
+                .map_err(|why| format!("the key in Signed-By cannot be read: {why}"));
+        }
+        let names_key = |line: &&str| line.split([' ', '\t', ',']).any(|name| !name.is_empty());
+        if self.signed_by.iter().any(names_key) {
+            Ok(())
+        } else {
+            Err("Signed-By does not name the key".to_owned())
+        }
     }
 }
 
@@ -120,14 +138,36 @@ impl<'a> Stanza<'a> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "Types: deb\nURIs: https://deb.example/debian\nSuites: stable\nComponents: main\n\
-        Signed-By:\n -----BEGIN\n .\n # not a comment\n x\n";
+    /// The key of RFC 9580, A.1.
+    const GOOD: &str = "Types: deb
+URIs: https://deb.example/debian
+Suites: stable
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ Comment: # not a comment
+ .
+ xjMEU/NfCxYJKwYBBAHaRw8BAQdAPwmJlL3ZFu1AUxl5NOSofIBzOhKA1i+AEJku
+ Q+47JAY=
+ -----END PGP PUBLIC KEY BLOCK-----
+";
+
+    /// The fields before the keys.
+    fn signed_by(keys: &str) -> String {
+        let (fields, _) = GOOD.split_once("Signed-By:").expect("keys");
+        format!("{fields}Signed-By:{keys}\n")
+    }
 
     #[test]
     fn a_complete_stanza_is_accepted() {
         for source in [
             GOOD.to_owned(),
-            GOOD.to_lowercase().replace("-----begin", "-----BEGIN"),
+            GOOD.replace("Types", "types")
+                .replace("URIs", "uris")
+                .replace("Signed-By", "signed-by"),
+            signed_by(" /etc/apt/keyrings/own.asc"),
+            signed_by(" C959BDBAFA32A2F89A153B678CFDE12197965A9A, /etc/apt/keyrings/own.gpg"),
+            signed_by("\n C959BDBAFA32A2F89A153B678CFDE12197965A9A!"),
             format!("# our repository\n{GOOD}"),
             format!("\n# See the wiki.\n#\n\n{GOOD}\n\n"),
             GOOD.replace("Components: main", "#Components: contrib\nComponents: main"),
@@ -158,6 +198,13 @@ mod tests {
             (GOOD.replace("Components: main\n", "\nTypes: deb\n"), "it has an empty line"),
             (GOOD.replace("main", "main\u{0}"), "control characters"),
             (GOOD.replace("Components: main", "no field"), "is not a field"),
+            (signed_by(" ,\n ,"), "Signed-By does not name the key"),
+            (signed_by("\n -----BEGIN\n .\n x"), "there is no public key block"),
+            (GOOD.replace(" -----END", " ----END"), "a key block has no end"),
+            (GOOD.replace("xjME", "xjM!"), "Invalid symbol 33"),
+            (GOOD.replace("xjMEU/", "AjMEU/"), "it is not an OpenPGP key"),
+            (GOOD.replace("xjMEU/", "xjMDU/"), "a key has the unsupported version 3"),
+            (GOOD.replace("xjMEU/", "xTMEU/"), "it contains a private key"),
             (format!(" continued\n{GOOD}"), "it begins in the middle of a field"),
             (format!("{GOOD}{}", "#".repeat(MAX_SOURCE_BYTES)), "longer than 65536 bytes"),
         ] {

@@ -2,22 +2,11 @@
 
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use evenkeel_domain::key_block::public_keys;
+pub use evenkeel_domain::key_block::{
+    PUBLIC_KEY, decode_blocks, is_armored, split_number, split_packet,
+};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
-
-const BLOCK_BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
-const BLOCK_END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
-
-/// Types of packets.
-const SECRET_KEY: u8 = 5;
-pub(super) const PUBLIC_KEY: u8 = 6;
-const SECRET_SUBKEY: u8 = 7;
-
-/// Whether a key file is armored text.
-pub fn is_armored(content: &[u8]) -> bool {
-    content.windows(BLOCK_BEGIN.len()).any(|part| part == BLOCK_BEGIN.as_bytes())
-}
 
 /// Fingerprints of the keys in armored text, in upper-case hexadecimal. Blanks around lines, and
 /// lines with only a dot, are those of a DEB822 field. Fails if there is no key.
@@ -33,90 +22,10 @@ pub fn armored_fingerprints(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// The packets in each block of armored text.
-pub(super) fn decode_blocks(text: &str) -> Result<Vec<Vec<u8>>, String> {
-    let mut blocks = Vec::new();
-    let mut lines = text.lines().map(str::trim);
-    while lines.by_ref().any(|line| line == BLOCK_BEGIN) {
-        let mut encoded = String::new();
-        let mut has_data_ended = false;
-        loop {
-            let line = lines.next().ok_or("a key block has no end")?;
-            if line == BLOCK_END {
-                break;
-            }
-            // The data ends with a checksum. Headers such as `Comment: x` precede it.
-            has_data_ended |= line.starts_with('=');
-            if !has_data_ended && line != "." && !line.contains(':') {
-                encoded.push_str(line);
-            }
-        }
-        blocks.push(STANDARD.decode(encoded).map_err(|error| error.to_string())?);
-    }
-    Ok(blocks)
-}
-
 /// Fingerprints of the keys in a binary keyring, in upper-case hexadecimal; not those of subkeys.
 /// Fails if there is no key.
-pub fn binary_fingerprints(mut data: &[u8]) -> Result<Vec<String>, String> {
-    let mut fingerprints = Vec::new();
-    while !data.is_empty() {
-        let (kind, body, rest) = split_packet(data).ok_or("it is not an OpenPGP key")?;
-        match kind {
-            SECRET_KEY | SECRET_SUBKEY => {
-                return Err("it contains a private key; only public keys belong here".to_owned());
-            }
-            PUBLIC_KEY => fingerprints.push(fingerprint(body)?),
-            _ => {}
-        }
-        data = rest;
-    }
-    if fingerprints.is_empty() {
-        Err("there is no public key".to_owned())
-    } else {
-        Ok(fingerprints)
-    }
-}
-
-/// The type and the body of the first packet, and the data after it. `None` if the packet is
-/// invalid, or has a partial or indeterminate length, which keys must not have.
-pub(super) fn split_packet(data: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, data) = data.split_first()?;
-    if tag & 0x80 == 0 {
-        return None;
-    }
-    let (kind, (length, data)) = if tag & 0x40 == 0 {
-        let length_bytes = match tag & 0x03 {
-            0 => 1,
-            1 => 2,
-            2 => 4,
-            _ => return None,
-        };
-        ((tag >> 2) & 0x0f, split_number(data, length_bytes)?)
-    } else {
-        let (&first, rest) = data.split_first()?;
-        let length = match first {
-            0..192 => (usize::from(first), rest),
-            192..224 => {
-                let (&second, rest) = rest.split_first()?;
-                ((usize::from(first) - 192) * 256 + usize::from(second) + 192, rest)
-            }
-            255 => split_number(rest, 4)?,
-            _ => return None,
-        };
-        (tag & 0x3f, length)
-    };
-    let (body, rest) = data.split_at_checked(length)?;
-    Some((kind, body, rest))
-}
-
-/// A big-endian number of `length` bytes, and the data after it.
-pub(super) fn split_number(data: &[u8], length: usize) -> Option<(usize, &[u8])> {
-    let (number, rest) = data.split_at_checked(length)?;
-    let value = number
-        .iter()
-        .try_fold(0_usize, |value, byte| value.checked_mul(256)?.checked_add(usize::from(*byte)))?;
-    Some((value, rest))
+pub fn binary_fingerprints(data: &[u8]) -> Result<Vec<String>, String> {
+    public_keys(data)?.into_iter().map(fingerprint).collect()
 }
 
 /// The fingerprint of a public key from its packet's body (RFC 9580, 5.5.4).
@@ -151,6 +60,10 @@ pub(super) fn to_hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 pub(super) mod testing {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use evenkeel_domain::key_block::{BLOCK_BEGIN, BLOCK_END};
+
     use super::*;
 
     /// An invented key of version 4 in armored text, and its fingerprint. `number` distinguishes

@@ -140,6 +140,7 @@ POST os-update-policies | {"updateSources": "deb"} | 400 InvalidArgument updateS
 POST os-update-policies | {"updateSources": ["a\tb"]} | 400 InvalidArgument updateSources
 POST os-update-policies | {"updateSources": ["Types: deb\nURIs: https://x\nSuites: ./"]} | 400 InvalidArgument updateSources
 POST os-update-policies | {"updateSources": ["deb http://x ./"]} | 400 InvalidArgument updateSources
+POST os-update-policies | {"updateSources": ["Types: deb\nURIs: https://x\nSuites: ./\nSigned-By:\n -----BEGIN\n .\n x"]} | 400 InvalidArgument updateSources
 POST os-update-policies | {"updateKernelCommand": "a:b"} | 400 InvalidArgument updateKernelCommand
 POST os-update-policies | {"updateKernelCommand": "a`b"} | 400 InvalidArgument updateKernelCommand
 POST os-update-policies | {"targetOsId": "os-1"} | 400 InvalidArgument targetOsId

@@ -189,11 +189,17 @@ mod tests {
 
     #[test]
     fn a_source_is_checked_with_the_rules_of_the_server() {
-        let good = "# ours\nTypes: deb\nURIs: https://deb.example/debian\nSuites: stable\nComponents: main\nSigned-By:\n -----BEGIN\n .\n x\n";
+        let good = "# ours\nTypes: deb\nURIs: https://deb.example/debian\nSuites: stable\nComponents: main\n\
+            Signed-By: /etc/evenkeel/keys.d/own.asc\n";
         validate(&spec(&["curl"], &[good])).unwrap();
-        let refused = validate(&spec(&["curl"], &[&good.replace("Components", "Trusted")]));
-        let reason = refused.unwrap_err().reason;
-        assert_eq!(reason, "a source is not usable: the field \"Trusted\" is not allowed");
+        let no_key = good.replace("Signed-By:", "Signed-By:\n -----BEGIN\n .\n");
+        for (source, why) in [
+            (good.replace("Components", "Trusted"), "the field \"Trusted\" is not allowed"),
+            (no_key, "the key in Signed-By cannot be read: there is no public key block"),
+        ] {
+            let reason = validate(&spec(&["curl"], &[&source])).unwrap_err().reason;
+            assert_eq!(reason, format!("a source is not usable: {why}"));
+        }
     }
 
     #[test]
