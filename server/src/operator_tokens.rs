@@ -83,3 +83,14 @@ pub(crate) fn spawn_revocation_watch(context: &AppContext, life: &Lifecycle) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of the second that the documentation states remains for the reading itself.
+    #[test]
+    fn the_revoked_tokens_are_read_at_least_twice_a_second() {
+        const { assert!(REVOCATION_CHECK_INTERVAL.as_millis() <= 500) }
+    }
+}

@@ -2,6 +2,7 @@
 
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::instance::InstanceState;
+use evenkeel_maintenance_manager::MaintenanceManager;
 use evenkeel_proto::agent::PollRequest;
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
@@ -57,6 +58,31 @@ async fn an_invalidated_own_node_is_refused() {
     let instance = instances::find(&tx, node.instance).await.expect("there");
     assert_eq!(instance.current, InstanceState::Untrusted);
     assert_eq!(instance.summary.status.text, hosts::INVALIDATED_STATUS);
+}
+
+/// The reader of each replica is woken when the change is committed, and nothing else has to happen.
+#[tokio::test]
+async fn every_replica_refuses_an_invalidated_node_once_it_has_read_the_change() {
+    let (server, node, _) = TestServer::with_policy("demo-hello=1.1").await;
+    let (other, _database) = server.replica().await;
+    let facts_digest = server.node_state(&node).await.facts_digest;
+    let poll = async |manager: &MaintenanceManager| {
+        let request = PollRequest { facts_digest: facts_digest.clone(), ..PollRequest::default() };
+        manager.poll(with_credential(&node.credential, request)).await
+    };
+    for manager in [&server.manager, &other] {
+        for _ in 0..3 {
+            poll(manager).await.expect("an answer, from the cache at the end");
+        }
+    }
+    let tx = server.tx().await;
+    instances::invalidate(&tx, node.instance, server.now()).await.expect("invalidated");
+    tx.commit().await.expect("committed");
+    for manager in [&server.manager, &other] {
+        while !manager.wait_until_caught_up().await {}
+        let refused = poll(manager).await.expect_err("an invalidated node");
+        assert_eq!(refused.code(), Code::PermissionDenied);
+    }
 }
 
 #[tokio::test]

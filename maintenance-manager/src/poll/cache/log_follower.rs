@@ -282,6 +282,13 @@ mod tests {
 
     const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
+    /// Otherwise an invalidated node would be answered for longer than the documentation states.
+    #[test]
+    fn a_change_is_read_within_a_second_also_without_a_hint() {
+        const { assert!(MIN_PASS_INTERVAL.as_millis() <= 500) }
+        const { assert!(IDLE_PASS_INTERVAL.as_millis() <= 1_000) }
+    }
+
     #[tokio::test]
     async fn a_change_of_a_whole_project_is_announced() {
         let (store, life) = (fresh_store().await, Lifecycle::new());
