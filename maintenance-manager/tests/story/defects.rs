@@ -9,21 +9,27 @@ use evenkeel_domain::id::SingleScheduleId;
 use evenkeel_domain::policy::DesiredUpdate;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Lifecycle;
+use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::Settings;
+use evenkeel_proto::agent::PollRequest;
+use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::decisions::{self, PlanningLimits, ReadMode};
 use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::nodes::{self, MachineKey};
-use evenkeel_store::{contacts, hosts, schedules};
+use evenkeel_store::{Store, StoreOptions, contacts, hosts, schedules};
 use futures_util::future::join_all;
 use tonic::Code;
 use uuid::Uuid;
 
 use crate::fleet::{EimTestNode, image, sample, sample_with_image, window};
-use crate::test_server::{TestServer, with_credential};
+use crate::long_poll::{TERMINATE_CONNECTIONS_SQL, with_timeout};
+use crate::test_server::{
+    TestServer, begin_request, downloading, facts, report_request, with_credential,
+};
 
 /// EIM answered OK to an end that did not fit the plan, and dropped it: an unknown image, another
 /// profile, the same image again, and every change of the kernel command line.
@@ -146,6 +152,42 @@ async fn unreadable_windows_are_an_error_and_not_an_empty_list() {
     database.close().await;
     let answer = server.send_status_to(&away, &node.guid, sample(S::UpToDate)).await;
     assert_eq!(answer.expect_err("no answer").code(), Code::Unavailable);
+}
+
+/// As after a failover to a standby, or while a managed disk is full: nodes try again.
+#[tokio::test]
+async fn a_read_only_database_is_an_outage_for_nodes() {
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
+    let eim = server.eim_node(2).await;
+    let one = StoreOptions { max_connections: 1, ..StoreOptions::default() };
+    let inside = Store::connect(&server.url, one).await.expect("the database");
+    let demote = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', \
+                  current_database()); END $$";
+    for sql in [demote, TERMINATE_CONNECTIONS_SQL] {
+        inside.execute_unprepared(sql).await.expect("done");
+    }
+    inside.close().await;
+    let is_read_only = async {
+        loop {
+            let error = server.store.ping().await.err();
+            if error.is_some_and(|error| chain(&error).to_string().contains("read-only")) {
+                return;
+            }
+        }
+    };
+    with_timeout(is_read_only).await;
+
+    let credential = node.credential.as_str();
+    let changed = PollRequest { facts: Some(facts()), ..PollRequest::default() };
+    let polled = server.manager.poll(with_credential(credential, changed)).await.map(drop);
+    let report = report_request(1, policy, &[(1, downloading())]);
+    let reported = server.manager.report(with_credential(credential, report)).await.map(drop);
+    let begin = begin_request(1, &policy.to_string(), 0);
+    let begun = server.manager.begin(with_credential(credential, begin)).await.map(drop);
+    let status = server.send_status_to(&server.manager, &eim.guid, sample(S::Started)).await;
+    for answer in [polled, reported, begun, status.map(drop)] {
+        assert_eq!(answer.expect_err("no answer").code(), Code::Unavailable);
+    }
 }
 
 /// EIM's cache of schedules lost some of them when it was refilled, or brought old ones back.

@@ -33,7 +33,7 @@ pub const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 const DELETE_ASSIGNMENTS_SQL: &str = "DELETE FROM assignments";
 
 /// Ends all connections to a database except the one that runs this statement.
-const TERMINATE_CONNECTIONS_SQL: &str = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+pub const TERMINATE_CONNECTIONS_SQL: &str = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
     WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()";
 
 pub async fn with_timeout<T>(future: impl Future<Output = T>) -> T {

@@ -140,6 +140,36 @@ async fn a_cached_poll_costs_no_query() {
     assert_eq!(counted.manager.cache_sizes().nodes, 1);
 }
 
+/// The reader waits for it for some seconds, and then reads past it.
+#[tokio::test]
+async fn polls_are_cached_while_a_transaction_of_another_program_stays_open() {
+    let counted = CountingServer::new().await;
+    let node = counted.server.node().await;
+    counted.server.policy(&node, "demo-hello=1.1").await;
+    counted.server.window(node.host, -10, 600).await;
+    let unchanged = unchanged_poll(&counted.server, &node).await;
+    counted.catch_up().await;
+    assert_eq!(counted.act(&node, &unchanged).await, "apply");
+    let elsewhere = counted.server.connect().await;
+    let open = elsewhere.tenant(counted.server.tenant).await.expect("a transaction");
+    open.assign_id().await.expect("an id");
+
+    counted.server.withdraw(&node).await;
+    let caught_up = async {
+        while !counted.manager.wait_until_caught_up().await {
+            // Postgres ends a transaction of the store that is idle for some seconds.
+            open.assign_id().await.expect("it is still open");
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), caught_up).await.expect("it is read past");
+    assert_eq!(counted.act(&node, &unchanged).await, "idle");
+    for _ in 0..3 {
+        let (answer, statements, transactions) = counted.poll(&node, &unchanged).await;
+        assert_eq!((act(&answer), statements, transactions), ("idle", 0, 0));
+    }
+    open.assign_id().await.expect("it is still open");
+}
+
 /// The ages of versions are read for each node alone. The answer is cached until the next version
 /// gets old enough.
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Readers do not wait for a transaction that has written something else, and miss nothing.
 
+use evenkeel_store::log::LongTransaction;
 use sqlx::{Connection as _, PgConnection, raw_sql};
 
 use super::*;
@@ -167,4 +168,30 @@ async fn a_barrier_from_another_server_refuses_no_writer_and_is_replaced() {
     assert_eq!(reader.next(100).await.expect("a pass").long_transactions.len(), 1);
     assert_eq!(created_hosts(&catch_up(&mut reader).await), [host]);
     raw_sql(RENAME_HOSTS).execute(&mut other).await.expect_err("too old");
+}
+
+/// Nobody is connected for it, and it stays until somebody ends it by its name.
+#[tokio::test]
+async fn a_prepared_transaction_of_another_program_is_reported_without_a_process() {
+    let postgres = PrivatePostgres::throwaway_with(&[("max_prepared_transactions", "2")]).await;
+    let postgres = postgres.expect("a Postgres");
+    let store = Store::connect(&postgres.url(), StoreOptions::default()).await;
+    let store = store.expect("connected");
+    store.migrate().await.expect("migrated");
+    let tenant = create_project(&store, "ours").await;
+    let mut reader = impatient_reader(&store).await;
+    let mut other = begin_elsewhere(&postgres.url()).await;
+    raw_sql("PREPARE TRANSACTION 'forgotten'").execute(&mut other).await.expect("prepared");
+    let host = register_host(&store, tenant, 1).await;
+    let waiting = reader.next(100).await.expect("a pass");
+    let [long] = waiting.long_transactions.as_slice() else {
+        panic!("{waiting:?}");
+    };
+    let expected = LongTransaction { pid: None, role: None, age: None, is_log_writer: false };
+    assert_eq!(*long, expected);
+    assert_eq!(created_hosts(&catch_up(&mut reader).await), [host]);
+    raw_sql("ROLLBACK PREPARED 'forgotten'").execute(&mut other).await.expect("ended");
+    other.close().await.expect("closed");
+    store.close().await;
+    postgres.stop().await;
 }
