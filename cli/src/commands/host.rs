@@ -179,7 +179,7 @@ fn build_summary_page(summary: HostSummary) -> DetailPage {
     };
     let mut page = DetailPage::default();
     page.field("hosts", summary.total.to_string())
-        .field("running", count(summary.running, Tone::Good))
+        .field("running, no error", count(summary.running, Tone::Good))
         .field("with an error", count(summary.error, Tone::Bad))
         .field("without a site", count(summary.unallocated, Tone::Plain));
     page

@@ -397,10 +397,10 @@ async fn hosts_are_counted() {
             }),
         );
     insta::assert_snapshot!(cli.run("evenkeel host summary").await, @r"
-    hosts           20
-    running         15
-    with an error   2
-    without a site  3
+    hosts              20
+    running, no error  15
+    with an error      2
+    without a site     3
     ");
     assert_eq!(cli.run("evenkeel host summary -q").await, "20\n");
     let message = cli.fail("evenkeel host summary --filter \"nam = x\"").await;

@@ -28,7 +28,7 @@ use crate::journal::JournalEntry;
 use crate::modules::{MODULES, ModuleKind};
 use crate::node::NodeCertificates;
 
-use self::renewal::RenewalPace;
+use self::renewal::{ADVICE, RenewalPace};
 
 /// How much later than the maximum long-poll time an answer may arrive.
 const POLL_GRACE_PERIOD: Duration = Duration::from_secs(20);
@@ -294,6 +294,9 @@ impl ServerLink for GrpcLink {
     }
 }
 
+/// The message of the server about a host that it does not have.
+const HOST_NOT_FOUND: &str = "host_resource not found";
+
 fn to_link_error(status: &Status) -> LinkError {
     let text = match status.source() {
         Some(source) => {
@@ -306,6 +309,10 @@ fn to_link_error(status: &Status) -> LinkError {
     }
     match status.code() {
         Code::Unauthenticated => LinkError::Unauthenticated(text),
+        // The server has one text for EIM's agents and for ours, and it names no remedy.
+        Code::NotFound if text == HOST_NOT_FOUND => {
+            LinkError::Denied(format!("this host was deleted on the server; {ADVICE}"))
+        }
         // What a node names belongs to its host, so the host was deleted if it is not found.
         Code::PermissionDenied | Code::NotFound => LinkError::Denied(text),
         Code::InvalidArgument
@@ -365,7 +372,8 @@ mod tests {
     #[test]
     fn a_deleted_host_is_not_accepted() {
         let error = to_link_error(&Status::not_found("host_resource not found"));
-        let text = "the server does not accept this node: host_resource not found";
+        let text = "the server does not accept this node: this host was deleted on the server; \
+                    enrol this machine again with a join token";
         assert_eq!(error.to_string(), text);
     }
 

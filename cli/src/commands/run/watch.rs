@@ -90,11 +90,8 @@ impl PollLoop {
                 let path = format!("compute/instances/{instance}/decision");
                 let decision: Decision = client.get(&path).await?;
                 if decision.reason.text != last_reason {
+                    printer.print_line(&waiting_line(&decision))?;
                     last_reason = decision.reason.text;
-                    printer.print_line(&format!(
-                        "{}  waiting: {last_reason}",
-                        format_time(decision.time)
-                    ))?;
                 }
             }
             self.wait().await?;
@@ -132,6 +129,13 @@ impl PollLoop {
     }
 }
 
+/// Why a host has no run yet. A node that may start does not wait for anything on the server.
+fn waiting_line(decision: &Decision) -> String {
+    let may_start = decision.may_start && decision.waiting.is_empty();
+    let state = if may_start { "the node may start" } else { "waiting" };
+    format!("{}  {state}: {}", format_time(decision.time), decision.reason.text)
+}
+
 fn event_line(event: &RunEvent) -> String {
     let detail = event.detail.lines().next().unwrap_or_default();
     let text =
@@ -161,4 +165,27 @@ fn print_summary(run: &OsUpdateRun, printer: &mut Printer<'_>) -> Result<Ending,
         printer.print_resource(run)?;
     }
     Ok(if run.state == "succeeded" { Ending::Done } else { Ending::RunNotSucceeded })
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_api::decision::Reason;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_may_start_is_not_shown_as_waiting() {
+        let line = |may_start, waiting: &str, text: &str| {
+            let reason = Reason { text: text.to_owned(), ..Reason::default() };
+            let waiting = waiting.to_owned();
+            let line =
+                waiting_line(&Decision { may_start, waiting, reason, ..Decision::default() });
+            line.split_once("  ").expect("a time").1.to_owned()
+        };
+        let open = "a window is open until 2026-03-01T22:00:00Z";
+        assert_eq!(line(true, "", open), format!("the node may start: {open}"));
+        let busy = format!("{open}; the node waits: a user is logged in");
+        assert_eq!(line(true, "a user is logged in", &busy), format!("waiting: {busy}"));
+        assert_eq!(line(false, "", "no policy"), "waiting: no policy");
+    }
 }

@@ -17,7 +17,7 @@ use crate::node::NodeError;
 const RETRY_DELAY: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(6));
 
 /// Advice for a node whose certificate the server does not renew.
-const ADVICE: &str = "enrol this machine again with a join token";
+pub(super) const ADVICE: &str = "enrol this machine again with a join token";
 
 /// When the next renewal may be tried.
 #[derive(Debug, Default)]
@@ -83,6 +83,9 @@ impl GrpcLink {
             LinkError::Unauthenticated(reason)
             | LinkError::Denied(reason)
             | LinkError::Refused(reason) => {
+                let reason = reason
+                    .strip_suffix(ADVICE)
+                    .map_or(reason.as_str(), |left| left.trim_end_matches([' ', ';']));
                 LinkError::Denied(format!("{why}, and it is not renewed: {reason}; {ADVICE}"))
             }
             other => other,
