@@ -1,8 +1,14 @@
 //! Error messages and hints.
 
+use std::net::TcpListener;
+use std::sync::Arc;
+
 use clap::Parser;
 use evenkeel_cli::args::Cli;
 use evenkeel_kit::Secret;
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection};
 use serde_json::json;
 
 use crate::{TestCli, render_failure};
@@ -26,6 +32,52 @@ async fn an_unreachable_server_is_named() {
     cannot reach the server at http://127.0.0.1:1
     hint: check that the server is running and that the address is right: `evenkeel context show` prints it, `--server URL` overrides it
     ");
+}
+
+/// Answers one connection with a handshake. Returns the port.
+fn serve_handshake(certificate: &Certificate, key: &KeyPair) -> u16 {
+    let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .expect("a certificate and its key");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut connection = ServerConnection::new(Arc::new(config)).expect("a connection");
+        // The client refuses the certificate.
+        connection.complete_io(&mut stream).ok();
+    });
+    port
+}
+
+/// As `openssl req -x509` makes it by default: it is trusted with `--ca`, and TLS refuses it.
+#[tokio::test]
+async fn a_server_with_the_certificate_of_a_ca_is_explained() {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+    for (is_ca, hint) in [
+        (IsCa::Ca(BasicConstraints::Unconstrained), "basicConstraints=critical,CA:FALSE"),
+        (IsCa::ExplicitNoCa, "check that the server is running"),
+    ] {
+        params.is_ca = is_ca;
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let port = serve_handshake(&certificate, &key);
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("ca.pem");
+        std::fs::write(&file, certificate.pem()).expect("written");
+        let line = format!(
+            "evenkeel host list --server https://127.0.0.1:{port} --ca {} --retry-for 0s",
+            file.display()
+        );
+        let failure = TestCli::new().await.bare(&line, "").await.expect_err("no server");
+        let text = render_failure(&failure);
+        assert!(text.contains(hint), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -339,6 +339,29 @@ async fn a_freed_slot_ends_the_long_poll_of_a_node_that_waits_for_it() {
     assert_eq!(act(&unwrap_answer(answer)), "apply");
 }
 
+/// The server has no task that rechecks long polls at an interval.
+#[tokio::test]
+async fn a_freed_slot_wakes_a_waiting_node_by_the_change_log_alone() {
+    let server = TestServer::new().await;
+    let (nodes, policy) = staged_nodes(&server, 2, Some(1), None).await;
+    let [busy, waiting] = &nodes[..] else { panic!("two nodes") };
+    assert!(matches!(server.begin(busy, 1, policy, 2).await, Answer::Granted(_)));
+    let life = Lifecycle::new();
+    let manager = server.new_manager(server.store.clone(), Settings::default());
+    manager.start_log_follower(&life);
+    catch_up(&manager).await;
+    let previous = current_answer(&server, waiting).await;
+    assert_eq!(act(&previous), "continue");
+    let request = long_poll_request(&server, waiting, &previous).await;
+    let end = async {
+        wait_for_long_polls(&manager, 1).await;
+        server.report(busy, 1, policy, &[(3, began()), (4, finished())]).await;
+    };
+    let (answer, ()) = join(with_timeout(manager.poll(request)), end).await;
+    assert_eq!(act(&unwrap_answer(answer)), "apply");
+    life.stop();
+}
+
 #[tokio::test]
 async fn a_change_elsewhere_does_not_end_a_long_poll() {
     let server = TestServer::new().await;
