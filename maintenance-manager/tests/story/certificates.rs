@@ -21,6 +21,7 @@ use futures_util::future::join;
 use tonic::{Code, Request, Status};
 
 use crate::fleet::sample;
+use crate::large_messages::within_n_log_n;
 use crate::long_poll::{wait_for_long_polls, with_timeout};
 use crate::replicas::with_full_audit;
 use crate::test_server::{
@@ -295,6 +296,24 @@ async fn a_certificate_is_renewed_only_for_the_same_key_and_a_trusted_host() {
     hosts::delete(&tx, gone.node.host).await.expect("deleted");
     tx.commit().await.expect("committed");
     assert_eq!(code(fixture.renew(&gone).await), Code::NotFound);
+}
+
+#[tokio::test]
+async fn the_largest_request_for_a_renewal_is_refused() {
+    let fixture = CertificateFixture::new().await;
+    let node = fixture.enroll(1, 1).await;
+    let valid = certificate_request(&node_key(node.key));
+    let long = || vec![0x30; 8 << 20];
+    let with_rest = [valid.clone(), long()].concat();
+    for (client, decryption) in [(long(), long()), (valid, long()), (with_rest, Vec::new())] {
+        let request = RenewRequest {
+            certificate_request: client,
+            decryption_certificate_request: decryption,
+        };
+        let refused = within_n_log_n(0, 2, fixture.renew_with(&node, request)).await;
+        assert_eq!(code(refused), Code::InvalidArgument);
+    }
+    fixture.renew(&node).await.expect("a new certificate");
 }
 
 #[tokio::test]

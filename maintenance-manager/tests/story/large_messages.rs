@@ -3,11 +3,13 @@
 use evenkeel_domain::hardware::Hardware;
 use evenkeel_domain::lookup::count_comparisons;
 use evenkeel_domain::package::PackageChange as StoredChange;
+use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    AvailablePackage, BadImage, Downloading, Facts, Failed, Finished, HeldBackPackage,
-    PackageChange, PackageResult, Plan, PollRequest,
+    AvailablePackage, BadImage, Downloading, Facts, Failed, Finished, ForeignChange, HeldBackCount,
+    HeldBackPackage, ImageSlot, Interruption, PackageChange, PackageResult, PhaseSpan, Plan,
+    PollRequest, RunReport, StaleService,
 };
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr as _;
 use evenkeel_proto::hostmgr::{
@@ -19,7 +21,9 @@ use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use sha2::{Digest as _, Sha256};
 
 use crate::fleet::sample;
-use crate::test_server::{TestNode, TestServer, began, enroll_request, facts, with_credential};
+use crate::test_server::{
+    TestNode, TestServer, began, enroll_request, facts, finished, report_request, with_credential,
+};
 
 /// The maximum number of packages in each list of a report. A search for each planned package through
 /// all results would take minutes.
@@ -30,7 +34,7 @@ const PACKAGES: usize = 50_000;
 
 /// Sends a message with this number of list entries. Its lists must be compared at least as often as
 /// given, so that a search that is not counted is noticed, and no more often than a sort compares.
-async fn within_n_log_n<T>(least: usize, entries: usize, call: impl Future<Output = T>) -> T {
+pub async fn within_n_log_n<T>(least: usize, entries: usize, call: impl Future<Output = T>) -> T {
     let before = count_comparisons();
     let answer = call.await;
     let compared = count_comparisons() - before;
@@ -167,6 +171,98 @@ async fn facts_with_long_lists_are_stored_and_compared_with_the_earlier_ones() {
     let state = server.node_state(&node).await;
     assert_eq!(state.facts["heldBack"].as_array().map(Vec::len), Some(PACKAGES));
     assert!(first.len() > 200 && state.bad_images == first, "{} images", first.len());
+}
+
+/// Lists that are stored as they are, and lists that are cut.
+#[tokio::test]
+async fn the_other_lists_of_facts_are_stored_or_cut() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let texts = |name: &str, count: usize| -> Vec<String> {
+        (0..count).map(|n| format!("{name} {n}")).collect()
+    };
+    let service = |n: usize| StaleService {
+        name: format!("service-{n}.service"),
+        files: texts(&format!("/usr/lib/{n}"), 10),
+    };
+    let slot = |n: usize| ImageSlot { name: format!("slot-{n}"), ..ImageSlot::default() };
+    let available = |n: usize| AvailablePackage {
+        name: format!("available-{n}"),
+        available_version: "2".into(),
+        suites: texts("suite", 200),
+        origins: texts("origin", 200),
+        ..AvailablePackage::default()
+    };
+    let held_back = |n: usize| HeldBackPackage {
+        name: format!("held-{n}"),
+        available_version: "2".into(),
+        suites: texts("suite", 200),
+        origins: texts("origin", 200),
+        ..HeldBackPackage::default()
+    };
+    let foreign =
+        ForeignChange { packages: texts("changed", PACKAGES), ..ForeignChange::default() };
+    let reported = Facts {
+        stale_services: (0..10_000).map(service).collect(),
+        reboot_reasons: texts("reason", 10_000),
+        reboot_required_by: texts("package", MAX_PACKAGES),
+        agent_errors: texts("error", PACKAGES),
+        other_updaters: texts("updater", PACKAGES),
+        slots: (0..PACKAGES).map(slot).collect(),
+        available: (0..100).map(available).collect(),
+        held_back: (0..100).map(held_back).collect(),
+        foreign_change: Some(foreign),
+        ..facts()
+    };
+    for _ in 0..2 {
+        within_n_log_n(0, PACKAGES, server.report_facts(&node, reported.clone())).await;
+        server.advance_minutes(1);
+    }
+    let stored = server.node_state(&node).await.facts;
+    let count = |list: &str| stored[list].as_array().map_or(0, Vec::len);
+    let whole = ["staleServices", "rebootReasons", "rebootRequiredBy"].map(count);
+    assert_eq!(whole, [10_000, 10_000, MAX_PACKAGES]);
+    assert_eq!(["agentErrors", "otherUpdaters", "slots"].map(count), [20, 20, 8]);
+    let held_back = &stored["heldBack"][0];
+    let lengths = ["suites", "origins"].map(|list| held_back[list].as_array().map(Vec::len));
+    assert_eq!(lengths, [Some(20); 2]);
+}
+
+/// The outcome of an attempt is stored however long the lists of its report are.
+#[tokio::test]
+async fn the_lists_of_a_report_of_an_attempt_are_cut() {
+    let (server, node, policy) = TestServer::with_policy("demo-hello=1.1").await;
+    let texts =
+        |name: &str| -> Vec<String> { (0..PACKAGES).map(|n| format!("{name} {n}")).collect() };
+    let held_back = |n: usize| HeldBackPackage {
+        name: format!("held-{n}"),
+        suites: vec!["bookworm".into(); 10],
+        ..HeldBackPackage::default()
+    };
+    let report = RunReport {
+        phases: vec![PhaseSpan::default(); PACKAGES],
+        remarks: texts("remark"),
+        preserved_conffiles: texts("/etc/file"),
+        restarted_services: texts("service"),
+        reboot_reasons: texts("reason"),
+        held_back: (0..PACKAGES).map(held_back).collect(),
+        held_back_counts: vec![HeldBackCount { packages: 1, ..HeldBackCount::default() }; PACKAGES],
+        interruptions: vec![Interruption::default(); PACKAGES],
+        ..RunReport::default()
+    };
+    let events = [(1, Kind::Downloading(Downloading::default())), (2, began()), (3, finished())];
+    let mut request = report_request(1, policy, &events);
+    request.events[2].report = Some(report);
+    let sent = server.manager.report(with_credential(&node.credential, request));
+    let answer = within_n_log_n(0, PACKAGES, sent).await.expect("an answer").into_inner();
+    assert_eq!(answer.acknowledged, 3);
+    let run = &server.runs(&node).await[0];
+    assert_eq!(run.state.name(), "succeeded");
+    let stored = &run.report;
+    assert_eq!((stored.phases.len(), stored.remarks.len()), (50, 100));
+    assert_eq!((stored.preserved_conffiles.len(), stored.restarted_services.len()), (200, 200));
+    assert_eq!((stored.held_back.len(), stored.held_back_counts.len()), (500, 50));
+    assert_eq!((stored.reboot_reasons.len(), stored.interruptions.len()), (100, 100));
 }
 
 #[tokio::test]
