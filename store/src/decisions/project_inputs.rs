@@ -274,7 +274,7 @@ impl ProjectInputs {
         let assigned = scopes.iter().filter_map(|scope| self.assignments.get(scope));
         let assigned: Vec<PolicyId> = assigned.map(|spec| spec.policy).collect();
         let policies = assigned.iter().filter_map(|policy| self.policies.get(policy));
-        let images = policies.filter_map(|policy| match &policy.spec.desired {
+        let mut images = policies.filter_map(|policy| match &policy.spec.desired {
             DesiredUpdate::Latest => None,
             DesiredUpdate::Target(target) => target.os,
         });
@@ -282,7 +282,7 @@ impl ProjectInputs {
             .for_project()
             .or_else(|| objects.profile_of(facts))
             .or_else(|| assigned.iter().find_map(|policy| objects.policy(*policy)))
-            .or_else(|| images.into_iter().find_map(|os| objects.profile(os)))
+            .or_else(|| images.find_map(|os| objects.profile(os)))
             .or_else(|| chain.schedule_targets().find_map(|target| objects.schedule(target)))
     }
 

@@ -1,7 +1,7 @@
 //! Answers to a node, and the state that is stored with them.
 
 use super::*;
-use crate::decide::Verdict;
+use crate::decide::{Target, UnreadableObject, Verdict};
 use crate::id::{RepeatedScheduleId, SiteId};
 use crate::order::{Order, OrderKind};
 use crate::pause::{Pause, PauseScope};
@@ -126,6 +126,22 @@ fn an_open_window_is_unchanged_until_it_ends() {
     // The agent would not begin, because too little time is left.
     let late = NOON + TimeDelta::minutes(51);
     assert_eq!(node.answer_at(late).single, Some(span(0, 3)));
+}
+
+#[test]
+fn an_object_that_cannot_be_read_ends_the_window_of_updates_that_have_not_begun() {
+    let mut node = Node::packages(&[window(-1, 3)]);
+    assert_eq!(node.poll(NOON).single, Some(span(-1, 3)));
+    let schedule = SingleScheduleId::nth(1).to_string();
+    node.desired.unreadable = Some(UnreadableObject { kind: "schedule", id: schedule });
+    let target = Some(Target::for_packages(&node.desired.policies[0].policy));
+    let in_state = |state| Some(OpenRun { target: target.clone(), ..open_run(state) });
+    node.open = in_state(RunState::Applying { since: NOON });
+    assert_eq!(node.answer_at(NOON + TICK).single, Some(span(-1, 3)));
+    for open in [None, in_state(RunState::Staged { since: NOON })] {
+        node.open = open;
+        assert_eq!(node.answer_at(NOON + TICK).single, None);
+    }
 }
 
 #[test]
