@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::contents::ContentDigest;
 use crate::error::StoreError;
 use crate::os_profiles::{ImageRow, OsImage};
-use crate::rows::{JsonColumn as Json, or_corrupt};
+use crate::rows::{JsonColumn as Json, or_corrupt, readable};
 use crate::tx::{FleetTx, Tx, ids_in, query_all};
 
 pub use import::import;
@@ -169,18 +169,20 @@ pub async fn find_default(tx: &Tx, profile_name: &str) -> Result<Option<OsId>, S
     Ok(Image::newest(&images).map(|image| image.os))
 }
 
-/// The files of all projects that are offered to nodes: those with a known digest.
+/// The files of all projects that are offered to nodes: those with a known digest. A row that cannot
+/// be read offers nothing, and does not affect the other projects.
 pub async fn list_offers(tx: &FleetTx) -> Result<Vec<Offer>, StoreError> {
     let sql =
         "SELECT i.tenant_id, i.registry, i.files FROM os_details i ORDER BY i.tenant_id, i.os_id";
     let mut offers = Vec::new();
     for row in query_all(tx.conn(), sql, []).await? {
-        offers.extend(offers_from_row(&row)?);
+        offers.extend(readable(TABLE, offers_from_row(&row)).unwrap_or_default());
     }
     Ok(offers)
 }
 
 /// All images with the profile names of images that nodes run, each with its file, of all projects.
+/// Leaves out those that cannot be read.
 pub async fn list_images_in_use(tx: &FleetTx) -> Result<Vec<(Image, Offer)>, StoreError> {
     let sql = format!(
         "WITH line AS MATERIALIZED (SELECT DISTINCT r.tenant_id, r.profile_name FROM os_profiles r \
@@ -194,9 +196,11 @@ pub async fn list_images_in_use(tx: &FleetTx) -> Result<Vec<(Image, Offer)>, Sto
     );
     let mut used = Vec::new();
     for row in query_all(tx.conn(), sql, []).await? {
-        let image = image_from_row(&row)?;
-        let files = offers_from_row(&row)?.into_iter();
-        let image_files = files.filter(|offer| offer.file.role == FileRole::Image);
+        let image = image_from_row(&row).and_then(|image| Ok((image, offers_from_row(&row)?)));
+        let Some((image, files)) = readable(TABLE, image) else {
+            continue;
+        };
+        let image_files = files.into_iter().filter(|offer| offer.file.role == FileRole::Image);
         used.extend(image_files.map(|offer| (image.clone(), offer)));
     }
     Ok(used)

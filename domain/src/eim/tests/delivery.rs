@@ -1,7 +1,7 @@
 //! Answers to a node, and the state that is stored with them.
 
 use super::*;
-use crate::decide::{Target, UnreadableObject, Verdict};
+use crate::decide::{UnreadableObject, Verdict};
 use crate::id::{RepeatedScheduleId, SiteId};
 use crate::order::{Order, OrderKind};
 use crate::pause::{Pause, PauseScope};

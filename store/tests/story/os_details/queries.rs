@@ -10,7 +10,9 @@ use evenkeel_store::os_details::{ImportOutcome, ImportedOs, Offer};
 use evenkeel_store::{Store, instances, os_details};
 
 use super::{edge, import, import_new, store_list};
-use crate::fixtures::{NOON, create_node, store_with_project, store_with_two_projects};
+use crate::fixtures::{
+    NOON, create_node, execute_sql, store_with_project, store_with_two_projects,
+};
 
 /// A document attached to a profile.
 fn attachment_file(role: FileRole, sha256: Option<Sha256>) -> CatalogFile {
@@ -156,6 +158,29 @@ async fn images_of_a_series_are_in_use_while_a_node_runs_one() {
     // Nodes that are updated by packages need no image.
     create_running_node(&store, theirs, 1, &by_packages).await;
     assert_eq!(in_use().await, both);
+}
+
+/// A newer server has imported an image of one project.
+#[tokio::test]
+async fn an_import_that_cannot_be_read_takes_no_files_from_other_projects() {
+    let (store, ours, theirs) = store_with_two_projects().await;
+    let imported = edge("3.0.1");
+    for tenant in [ours, theirs] {
+        import_new(&store, tenant, &imported).await;
+        create_running_node(&store, tenant, 1, &imported).await;
+    }
+    let newer = format!(
+        "UPDATE os_details SET files = '[{{\"role\": \"recipe\", \"path\": 5}}]' WHERE tenant_id = '{}'",
+        theirs.uuid()
+    );
+    execute_sql(&store, &newer).await;
+    let tx = store.fleet().await.expect("a transaction");
+    let offers = os_details::list_offers(&tx).await.expect("an answer");
+    let offering: Vec<TenantId> = offers.iter().map(|offer| offer.tenant).collect();
+    assert_eq!(offering, [ours]);
+    let used = os_details::list_images_in_use(&tx).await.expect("an answer");
+    let using: Vec<TenantId> = used.iter().map(|(_, offer)| offer.tenant).collect();
+    assert_eq!(using, [ours]);
 }
 
 #[tokio::test]
