@@ -209,9 +209,9 @@ impl RestConfig {
             limit.unwrap_or_else(|| self.max_connections.div_ceil(parts).max(1))
         };
         AuthenticatedLimits {
-            per_user: part(self.max_connections_per_user, 4),
-            per_project: part(self.max_connections_per_project, 2),
-            per_address: part(self.max_connections_per_address, 2),
+            user: part(self.max_connections_per_user, 4),
+            project: part(self.max_connections_per_project, 2),
+            address: part(self.max_connections_per_address, 2),
         }
     }
 }

@@ -246,7 +246,7 @@ mod tests {
                 let chunks = tokio_stream::iter(first).chain(tokio_stream::pending());
                 Ok::<_, StatusCode>(Body::from_stream(chunks))
             };
-            let per_user = AuthenticatedLimits { per_user: 2, per_project: 0, per_address: 0 };
+            let per_user = AuthenticatedLimits { user: 2, project: 0, address: 0 };
             let router = Router::new()
                 .route("/public", get(|| async {}))
                 .route("/private", get(authenticate))

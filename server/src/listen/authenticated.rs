@@ -16,10 +16,10 @@ use super::unauthenticated::client_network;
 /// Maximum numbers of authenticated connections; 0 for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AuthenticatedLimits {
-    pub(crate) per_user: usize,
-    pub(crate) per_project: usize,
+    pub(crate) user: usize,
+    pub(crate) project: usize,
     /// Per IPv4 address or IPv6 /64 network.
-    pub(crate) per_address: usize,
+    pub(crate) address: usize,
 }
 
 /// The authenticated connections of a listener, by owner. Cheap to clone.
@@ -139,9 +139,9 @@ impl AuthenticatedConnections {
     fn limit(&self, owner: &ConnectionOwner) -> (usize, ConnectionLimit) {
         let limits = self.0.limits;
         match owner {
-            ConnectionOwner::User(_) => (limits.per_user, ConnectionLimit::PerUser),
-            ConnectionOwner::Projects(_) => (limits.per_project, ConnectionLimit::PerProject),
-            ConnectionOwner::Address(_) => (limits.per_address, ConnectionLimit::PerAddress),
+            ConnectionOwner::User(_) => (limits.user, ConnectionLimit::PerUser),
+            ConnectionOwner::Projects(_) => (limits.project, ConnectionLimit::PerProject),
+            ConnectionOwner::Address(_) => (limits.address, ConnectionLimit::PerAddress),
         }
     }
 
@@ -229,8 +229,7 @@ mod tests {
 
     use super::*;
 
-    const UNLIMITED: AuthenticatedLimits =
-        AuthenticatedLimits { per_user: 0, per_project: 0, per_address: 0 };
+    const UNLIMITED: AuthenticatedLimits = AuthenticatedLimits { user: 0, project: 0, address: 0 };
 
     fn caller(subject: &str, roles: &[Role]) -> Caller {
         Caller {
@@ -264,7 +263,7 @@ mod tests {
     #[test]
     fn a_user_at_the_limit_loses_the_oldest_idle_connection() {
         let connections =
-            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 2, ..UNLIMITED });
+            AuthenticatedConnections::new(AuthenticatedLimits { user: 2, ..UNLIMITED });
         let clients: Vec<_> = (0..3).map(|_| connect(&connections, None)).collect();
         let request = clients[0].activity().clone().begin();
         for client in &clients {
@@ -280,7 +279,7 @@ mod tests {
     #[test]
     fn a_user_whose_connections_all_have_requests_is_refused() {
         let connections =
-            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 1, ..UNLIMITED });
+            AuthenticatedConnections::new(AuthenticatedLimits { user: 1, ..UNLIMITED });
         let busy = connect(&connections, None);
         let request = busy.activity().clone().begin();
         busy.authenticate(&user("one", 1)).unwrap();
@@ -296,7 +295,7 @@ mod tests {
     #[test]
     fn a_user_whose_connections_do_not_end_is_refused() {
         let connections =
-            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 4, ..UNLIMITED });
+            AuthenticatedConnections::new(AuthenticatedLimits { user: 4, ..UNLIMITED });
         let clients: Vec<_> = (0..6).map(|_| connect(&connections, None)).collect();
         let answers: Vec<bool> =
             clients.iter().map(|client| client.authenticate(&user("one", 1)).is_ok()).collect();
@@ -308,7 +307,7 @@ mod tests {
     #[test]
     fn users_of_one_project_share_its_limit() {
         let connections =
-            AuthenticatedConnections::new(AuthenticatedLimits { per_project: 1, ..UNLIMITED });
+            AuthenticatedConnections::new(AuthenticatedLimits { project: 1, ..UNLIMITED });
         let busy = connect(&connections, None);
         let _request = busy.activity().clone().begin();
         busy.authenticate(&user("one", 1)).unwrap();
@@ -323,7 +322,7 @@ mod tests {
     #[test]
     fn the_network_of_a_client_has_a_limit_and_a_proxy_has_none() {
         let connections =
-            AuthenticatedConnections::new(AuthenticatedLimits { per_address: 1, ..UNLIMITED });
+            AuthenticatedConnections::new(AuthenticatedLimits { address: 1, ..UNLIMITED });
         let busy = connect(&connections, Some("2001:db8::1"));
         let _request = busy.activity().clone().begin();
         busy.authenticate(&user("one", 1)).unwrap();
@@ -337,7 +336,7 @@ mod tests {
     #[test]
     fn a_shared_connection_counts_for_the_latest_caller() {
         let connections =
-            AuthenticatedConnections::new(AuthenticatedLimits { per_user: 1, ..UNLIMITED });
+            AuthenticatedConnections::new(AuthenticatedLimits { user: 1, ..UNLIMITED });
         let (shared, other) = (connect(&connections, None), connect(&connections, None));
         let _requests = [&shared, &other].map(|client| client.activity().clone().begin());
         shared.authenticate(&user("one", 1)).unwrap();
