@@ -18,6 +18,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
+use tokio::sync::Mutex;
 
 use self::change_record::{ChangeRecord, ChangeRecordFile};
 use self::output::OutputFiles;
@@ -157,12 +158,15 @@ pub trait HeldProgram: fmt::Debug + Send + Sync {
 pub struct HostRunner {
     root: PathBuf,
     record_file: Option<ChangeRecordFile>,
+    /// Held while a change of an earlier process is waited for: two waits would both remove the
+    /// record, and the second one perhaps that of a newer change.
+    left_over_wait: Mutex<()>,
 }
 
 impl HostRunner {
     /// Creates a runner for the root; `chroot` is used for other roots than `/`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), record_file: None }
+        Self { root: root.to_owned(), record_file: None, left_over_wait: Mutex::new(()) }
     }
 
     /// Records each running change that has a deadline in the file, so that the next process of the
@@ -214,7 +218,16 @@ impl HostRunner {
         // When this is dropped, the process begins, or ends without a change.
         let mut start = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let leader = process_id(child).ok_or(io::ErrorKind::NotFound)?;
-        file.store(&ChangeRecord::new(command, leader)?).map_err(io::Error::other)?;
+        match file.store(&ChangeRecord::new(command, leader)?) {
+            Ok(()) => {}
+            Err(error) if command.needs_record => return Err(io::Error::other(error)),
+            Err(error) => {
+                tracing::warn!(%error, program = command.program, "cannot record a change");
+                // The next process of the agent would take the result of the earlier change for
+                // that of this one.
+                file.remove();
+            }
+        }
         start.write_all(b"\n").await
     }
 
@@ -292,6 +305,7 @@ impl Runner for HostRunner {
 
     async fn end_left_over_change(&self) -> Result<(), RunError> {
         let Some(file) = &self.record_file else { return Ok(()) };
+        let _only = self.left_over_wait.lock().await;
         let Some(record) = file.load() else { return Ok(()) };
         let mut output = String::new();
         let mut is_overdue = record.is_overdue;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_kit::{Lifecycle, telemetry};
+use evenkeel_kit::{Lifecycle, chain, telemetry};
 use uuid::Uuid;
 
 use super::{build_runtime, load_config};
@@ -20,6 +20,7 @@ use crate::node::Node;
 use crate::notify::{ServiceManager, ServiceState, Systemd, notify_watchdog};
 use crate::os;
 use crate::paths::AgentPaths;
+use crate::runner::Runner;
 use crate::status::StatusFile;
 use crate::trial::TrialParts;
 use crate::trial::startup::{self, SystemStart};
@@ -87,6 +88,7 @@ async fn start_agent(
         agent.run_once().await?;
         return Ok(ExitCode::SUCCESS);
     }
+    spawn_left_over_wait(&life, Arc::clone(&registry.runner));
     spawn_service(&life, agent, trial, manager);
     Ok(life.run_until_stopped(config.stop_grace_period).await)
 }
@@ -120,6 +122,22 @@ fn spawn_service(
             stop.cancelled().await;
         }
         Ok(())
+    });
+}
+
+/// Starts the task that ends a hanging change of an earlier agent at its deadline. An open attempt does the same, but its
+/// journal may have been lost, and the change would hold dpkg's lock for ever.
+fn spawn_left_over_wait(life: &Lifecycle, runner: Arc<dyn Runner>) {
+    let stop = life.stopping();
+    life.spawn_brief("left-over change", async move {
+        tokio::select! {
+            ended = runner.end_left_over_change() => {
+                if let Err(error) = ended {
+                    tracing::error!(error = %chain(&error), "a change of an earlier agent did not end");
+                }
+            }
+            () = stop.cancelled() => {}
+        }
     });
 }
 

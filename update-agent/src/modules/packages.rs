@@ -141,8 +141,11 @@ impl PackagesModule {
         sources::remove_folders(&self.paths).map_err(storage_failure)
     }
 
-    /// Waits for dpkg's lock as long as the settings allow.
+    /// Waits for dpkg's lock as long as the settings allow. Before that, waits for a change of an earlier process of the agent,
+    /// also if the journal of its attempt was lost.
     async fn wait_for_dpkg(&self) -> Result<DpkgLock, DpkgLockError> {
+        // Whether it ended in time matters when its step is taken again.
+        self.end_left_over_change().await.ok();
         DpkgLock::acquire(&self.paths, self.tools.timeouts().lock, &self.wait_state).await
     }
 
@@ -380,15 +383,11 @@ impl Module for PackagesModule {
     async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {
         let is_locked = match trying {
             TryKind::First => DpkgLock::is_held(&self.paths).map_err(storage_failure)?,
-            TryKind::Again => {
-                // Whether it ended in time matters when the step is taken again.
-                self.end_left_over_change().await.ok();
-                match self.wait_for_dpkg().await {
-                    Ok(_) => false,
-                    Err(DpkgLockError::Timeout { .. }) => true,
-                    Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
-                }
-            }
+            TryKind::Again => match self.wait_for_dpkg().await {
+                Ok(_) => false,
+                Err(DpkgLockError::Timeout { .. }) => true,
+                Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
+            },
         };
         Ok(is_locked.then(|| "another program holds dpkg's lock".to_owned()))
     }

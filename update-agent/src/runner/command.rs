@@ -40,6 +40,8 @@ pub struct Command {
     pub at_deadline: DeadlineAction,
     /// Whether standard error is merged into standard output, as on a terminal.
     pub merged: bool,
+    /// Whether a change begins only if it could be recorded for the next process of the agent.
+    pub needs_record: bool,
 }
 
 impl Command {
@@ -52,6 +54,7 @@ impl Command {
             deadline,
             at_deadline: DeadlineAction::Kill,
             merged: false,
+            needs_record: true,
         }
     }
 
@@ -80,6 +83,13 @@ impl Command {
         self.merged = true;
         self.at_deadline = DeadlineAction::EndScripts;
         self
+    }
+
+    /// Marks a change that follows another one, and without which the system would stay half
+    /// updated. It begins also if it cannot be recorded, for example because the disk is full.
+    #[must_use]
+    pub fn with_optional_record(self) -> Self {
+        Self { needs_record: false, ..self }
     }
 
     /// Marks a command that changes the system and is never killed.

@@ -223,6 +223,33 @@ async fn a_change_without_a_record_does_not_begin() {
 }
 
 #[tokio::test]
+async fn a_change_with_an_optional_record_begins_also_on_a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("change.json");
+    std::fs::write(&record, "of an earlier change").unwrap();
+    // The record cannot be replaced.
+    std::fs::create_dir(folder.path().join("change.json.new")).unwrap();
+    let script = format!("! test -e {}", record.display());
+    let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]).for_change();
+    let runner = recording_runner(folder.path());
+    assert!(matches!(runner.run(&command).await, Err(RunError::Start { .. })));
+
+    let output = runner.run(&command.with_optional_record()).await.unwrap();
+    assert!(output.succeeded(), "the record of the earlier change is still there");
+}
+
+#[tokio::test]
+async fn two_waits_for_a_change_of_an_earlier_agent_have_the_same_result() {
+    let folder = tempfile::tempdir().unwrap();
+    start_unattended_change(folder.path(), Duration::from_secs(1)).await;
+    let runner = recording_runner(folder.path());
+    let (one, other) = tokio::join!(runner.end_left_over_change(), runner.end_left_over_change());
+    for ended in [one, other] {
+        assert_eq!(ended.unwrap_err().to_string(), "sh did not end within 1 s and was killed");
+    }
+}
+
+#[tokio::test]
 async fn a_change_that_has_ended_leaves_no_record() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!("cat; cat {}/change.json", folder.path().display());

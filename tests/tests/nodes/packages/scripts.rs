@@ -1,11 +1,12 @@
 //! Failing scripts of packages and hooks of apt. The agent finishes what it can, and reports the
 //! command that repairs the rest.
 
-use evenkeel_tests::lab::describe_output;
+use evenkeel_tests::lab::{describe_output, until};
 use serde_json::{Value, json};
 
 use super::scenario::{
-    AGENT_PATH, Stage, assert_failure, scenarios, wait_until_dpkg_is_blocked, write_file,
+    AGENT_PATH, Stage, WAIT_TIMEOUT, assert_failure, scenarios, wait_until_dpkg_is_blocked,
+    write_file,
 };
 
 scenarios![
@@ -18,6 +19,7 @@ scenarios![
     a_script_that_reads_an_answer_gets_none_and_does_not_wait,
     a_script_that_never_ends_is_killed_at_its_deadline_and_the_run_ends,
     a_script_that_never_ends_is_killed_at_its_deadline_by_a_restarted_agent,
+    a_script_that_never_ends_is_killed_at_its_deadline_if_the_journal_is_lost,
     hooks_of_apt_for_people_do_not_fail_an_update,
 ];
 
@@ -164,6 +166,32 @@ fn a_script_that_never_ends_is_killed_at_its_deadline_by_a_restarted_agent(stage
     member.node.succeed_inside(&["sh", "-ec", repair]);
     drop(boot);
     member.assert_packages(&[("demo-slow", "1.1 installed")]);
+}
+
+fn a_script_that_never_ends_is_killed_at_its_deadline_if_the_journal_is_lost(stage: &Stage) {
+    let member = stage.member();
+    member.install_files(&["demo-slow_1.0"]);
+    member.order_packages("demo-slow=1.1");
+    let agent = format!("env EVENKEEL_AGENT_PACKAGES__APPLY_TIMEOUT=10s {AGENT_PATH} run");
+    let state = "/var/lib/evenkeel-agent";
+    let script = format!(
+        "touch /opt/demo/slow; {agent} & echo $! > /run/agent; wait; \
+         echo noise > {state}/journal.json; {agent} & wait; exec sleep 1000"
+    );
+    let boot = member.node.start(&["sh", "-c", &script]);
+    wait_until_dpkg_is_blocked(&member.node);
+    let find_process = format!("sed 's/.*\"process\":\\([0-9]*\\),.*/\\1/' {state}/change.json");
+    let process = member.node.succeed_inside(&["sh", "-c", &find_process]);
+    member.node.succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
+
+    let look = format!("! grep -q '^State:.[^Z]' /proc/{}/status", process.trim());
+    until("the change has ended", WAIT_TIMEOUT, || {
+        let output = member.node.run_inside(&["sh", "-c", &look]);
+        output.status.success().then_some(())
+    });
+    drop(boot);
+    let version = member.node.sh("dpkg-query --show --showformat='${Version}' demo-slow");
+    assert_eq!(version, "1.1");
 }
 
 fn hooks_of_apt_for_people_do_not_fail_an_update(stage: &Stage) {

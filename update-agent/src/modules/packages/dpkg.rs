@@ -33,6 +33,7 @@ impl PackageTools {
             .with_arguments(CONFFILE_OPTIONS)
             .with_variable("DPKG_FRONTEND_LOCKED", "1")
             .for_change()
+            .with_optional_record()
     }
 
     /// Lists the packages in dpkg's database.

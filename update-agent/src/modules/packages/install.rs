@@ -112,6 +112,7 @@ impl PackagesModule {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
@@ -119,6 +120,7 @@ mod tests {
     use evenkeel_kit::TestClock;
 
     use super::*;
+    use crate::modules::Module;
     use crate::modules::packages::{PackageToolTimeouts, PackageTools};
     use crate::owner::Owner;
     use crate::paths::AgentPaths;
@@ -127,17 +129,19 @@ mod tests {
     /// A system on which the change of an earlier agent did not end by its deadline.
     #[derive(Default)]
     struct OverdueSystem {
-        commands: Mutex<Vec<String>>,
+        commands: Mutex<Vec<Command>>,
+        waits: AtomicU32,
     }
 
     #[async_trait::async_trait]
     impl Runner for OverdueSystem {
         async fn run(&self, command: &Command) -> Result<Output, RunError> {
-            self.commands.lock().unwrap().push(command.to_string());
+            self.commands.lock().unwrap().push(command.clone());
             Ok(Output { status: Some(0), ..Output::default() })
         }
 
         async fn end_left_over_change(&self) -> Result<(), RunError> {
+            self.waits.fetch_add(1, Ordering::Relaxed);
             Err(RunError::Deadline {
                 program: "apt-get".into(),
                 after: Duration::from_secs(10),
@@ -147,9 +151,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_step_whose_change_did_not_end_by_its_deadline_fails_and_is_not_repeated() {
-        let root = tempfile::tempdir().unwrap();
+    /// The module in a root of which only dpkg's folder exists.
+    fn packages_in(root: &tempfile::TempDir, system: &Arc<OverdueSystem>) -> PackagesModule {
         let paths = AgentPaths::new(root.path(), None);
         std::fs::create_dir_all(paths.inside("/var/lib/dpkg")).unwrap();
         let minute = Duration::from_mins(1);
@@ -160,10 +163,27 @@ mod tests {
             apply: minute,
             lock: minute,
         };
-        let system = Arc::new(OverdueSystem::default());
         let owner = Owner::new(paths.clone(), Arc::new(TestClock::new(DateTime::UNIX_EPOCH)));
-        let tools = PackageTools::new(system.clone(), limits);
-        let packages = PackagesModule::new(tools, paths, Arc::new(owner), false);
+        let tools = PackageTools::new(Arc::clone(system) as Arc<dyn Runner>, limits);
+        PackagesModule::new(tools, paths, Arc::new(owner), false)
+    }
+
+    #[tokio::test]
+    async fn a_change_of_a_lost_attempt_is_ended_before_another_one_begins() {
+        let root = tempfile::tempdir().unwrap();
+        let system = Arc::new(OverdueSystem::default());
+        let packages = packages_in(&root, &system);
+        // Whether the steps fit this empty root does not matter.
+        packages.check(&[]).await.ok();
+        assert_eq!(system.waits.load(Ordering::Relaxed), 1);
+        assert_eq!(packages.wait_state.reason(), None);
+    }
+
+    #[tokio::test]
+    async fn a_step_whose_change_did_not_end_by_its_deadline_fails_and_is_not_repeated() {
+        let root = tempfile::tempdir().unwrap();
+        let system = Arc::new(OverdueSystem::default());
+        let packages = packages_in(&root, &system);
         let step = PackageStep::Mark { automatic: vec!["demo".into()], manual: Vec::new() };
 
         let failed = packages.take_step(&step, TryKind::Again).await.unwrap_err();
@@ -172,7 +192,9 @@ mod tests {
         assert_eq!(failed.reason, "apt-get did not end within 10 s and was killed");
         assert!(failed.log.contains("Setting up demo"), "{}", failed.log);
         let repair = "dpkg --force-confdef --force-confold --configure -a";
-        assert_eq!(*system.commands.lock().unwrap(), [repair]);
+        let commands = system.commands.lock().unwrap().clone();
+        assert_eq!(commands.iter().map(ToString::to_string).collect::<Vec<_>>(), [repair]);
+        assert!(commands.iter().all(|command| !command.needs_record), "the disk may be full");
         assert_eq!(packages.wait_state.reason(), None);
 
         packages.take_step(&step, TryKind::First).await.unwrap();

@@ -141,7 +141,8 @@ impl PackageTools {
             MANAGER_UNIT => command.with_arguments(["daemon-reexec"]),
             _ => command.with_arguments(["try-restart", "--no-ask-password", "--", name]),
         };
-        let output = self.run(&command.for_change(), FailureKind::Apply).await?;
+        let output =
+            self.run(&command.for_change().with_optional_record(), FailureKind::Apply).await?;
         if output.succeeded() {
             return Ok(());
         }
