@@ -89,8 +89,9 @@ pub struct GateConfig {
     /// Time limit of each hook.
     #[serde(with = "humantime_serde")]
     pub hook_timeout: Duration,
-    /// How long inhibitor locks of ordinary users (user ID 1000 and above) may delay the start of a
-    /// change. Locks of the system have no limit.
+    /// How long inhibitor locks of ordinary users (user IDs 1000 to 60513, and 65536 and above) may
+    /// delay the start of a change, or a logind that does not answer. Locks of the system have no
+    /// limit.
     #[serde(with = "humantime_serde")]
     pub max_user_lock_delay: Duration,
 }

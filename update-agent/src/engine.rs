@@ -260,7 +260,7 @@ impl Engine {
         Ok(entry)
     }
 
-    /// Records since when locks of ordinary users delay the start of an attempt.
+    /// Records since when locks with a time limit delay the start of an attempt.
     pub fn record_user_lock(
         &self,
         entry: &mut JournalEntry,

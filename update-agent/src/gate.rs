@@ -55,7 +55,7 @@ pub struct GateSettings {
     pub min_free: u64,
     /// Time limit of each hook.
     pub hook_timeout: Duration,
-    /// How long logind locks of ordinary users may delay the start.
+    /// How long logind locks of ordinary users, or a logind that does not answer, may delay the start.
     pub max_user_lock_delay: Duration,
 }
 
@@ -102,7 +102,7 @@ impl Gate {
     }
 
     /// Runs the checks in order and stops at the first refusal. Hooks run last, because only they
-    /// may have effects. `user_lock_since` is since when locks of ordinary users delay this change.
+    /// may have effects. `user_lock_since` is since when locks with a time limit delay this change.
     pub async fn check_ready(
         &self,
         plan: &UpdatePlan,

@@ -64,7 +64,7 @@ pub struct JournalEntry {
     pub acknowledged: u32,
     /// Until when the server permits the start.
     pub start_deadline: Option<DateTime<Utc>>,
-    /// Since when locks of ordinary users delay the start; `None` if there are none.
+    /// Since when locks with a time limit delay the start; `None` if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_lock_since: Option<DateTime<Utc>>,
     /// Problems that did not change the outcome, for a person.

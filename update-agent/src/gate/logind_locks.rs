@@ -1,5 +1,7 @@
 //! Inhibitor locks of logind, with which other programs block a shutdown.
 
+use std::io;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -7,13 +9,17 @@ use serde::Deserialize;
 
 use crate::hooks::to_one_line;
 use crate::inhibitor;
-use crate::runner::{Command, Runner};
+use crate::runner::{Command, RunError, Runner};
 
 /// Time limit for `busctl`. logind answers at once or not at all.
 const LOGIND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The user ID of the first ordinary user (adduser.conf(5), login.defs(5)). Lower ones belong to the system.
-const FIRST_ORDINARY_USER: u32 = 1_000;
+/// User IDs of ordinary users (login.defs(5), systemd-homed.service(8)). Those below belong to the system.
+const ORDINARY_USERS: RangeInclusive<u32> = 1_000..=60_513;
+
+/// User IDs from here on are assigned by directories of users. Those in between belong to the system, such as the
+/// dynamic users of services and `nobody`.
+const FIRST_DIRECTORY_USER: u32 = 65_536;
 
 /// Answer of logind: a list with one element, the list of locks.
 #[derive(Deserialize)]
@@ -29,13 +35,13 @@ type InhibitorEntry = (String, String, String, String, u32, u32);
 pub struct ShutdownLock {
     /// The owner and the reason, for people.
     pub reason: String,
-    /// Whether an ordinary user holds the lock, for example with a program of a desktop.
-    pub is_of_user: bool,
+    /// Whether the lock delays a change only up to a limit: an ordinary user holds it, for example with a program of a
+    /// desktop, or it is unknown whether there is a lock.
+    pub is_limited: bool,
 }
 
-/// Checks a lock before the start of a change. Locks of ordinary users delay the start for `max_delay` at most, which
-/// begins at `user_lock_since`; otherwise one forgotten program would stop all updates. The error is the reason of the
-/// lock.
+/// Checks a lock before the start of a change. A limited lock delays the start for `max_delay` at most, which begins at
+/// `user_lock_since`; otherwise one forgotten program would stop all updates. The error is the reason of the lock.
 pub fn check_start_lock(
     lock: Option<ShutdownLock>,
     user_lock_since: &mut Option<DateTime<Utc>>,
@@ -46,7 +52,7 @@ pub fn check_start_lock(
         *user_lock_since = None;
         return Ok(());
     };
-    if !lock.is_of_user {
+    if !lock.is_limited {
         return Err(lock.reason);
     }
     // A delay that began in the future means that the clock was turned back.
@@ -56,12 +62,12 @@ pub fn check_start_lock(
     if now.signed_duration_since(since) < max_delay {
         return Err(lock.reason);
     }
-    tracing::warn!(lock = lock.reason, "a user has delayed the update up to the limit");
+    tracing::warn!(lock = lock.reason, "a lock has delayed the update up to the limit");
     Ok(())
 }
 
 /// A lock of another program that blocks a shutdown, because a change may need a reboot. Locks of the system come first.
-/// Without logind there are no such locks.
+/// Without logind there are no such locks; a logind that does not answer may have one.
 pub async fn find_shutdown_lock(runner: &dyn Runner) -> Option<ShutdownLock> {
     let command = Command::new("busctl", LOGIND_TIMEOUT).with_arguments([
         "--json=short",
@@ -77,24 +83,39 @@ pub async fn find_shutdown_lock(runner: &dyn Runner) -> Option<ShutdownLock> {
             tracing::debug!(output = output.combined_output(), "logind does not list its locks");
             return None;
         }
-        Err(error) => {
-            tracing::debug!(%error, "cannot list the locks of logind");
+        Err(RunError::Start { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            tracing::debug!("there is no busctl, and so no systemd");
             return None;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot list the locks of logind");
+            return Some(unknown_lock());
         }
     };
     let answer: InhibitorList = match serde_json::from_str(&output.stdout) {
         Ok(answer) => answer,
         Err(error) => {
             tracing::warn!(%error, "cannot parse the locks of logind");
-            return None;
+            return Some(unknown_lock());
         }
     };
     let locks = answer.data.iter().flatten().filter(|lock| blocks_shutdown(lock));
     let locks = locks.map(|(_, who, why, _, user, _)| ShutdownLock {
         reason: format!("{} blocks a shutdown: {}", to_one_line(who), to_one_line(why)),
-        is_of_user: *user >= FIRST_ORDINARY_USER,
+        is_limited: is_ordinary_user(*user),
     });
-    locks.min_by_key(|lock| lock.is_of_user)
+    locks.min_by_key(|lock| lock.is_limited)
+}
+
+fn is_ordinary_user(user: u32) -> bool {
+    ORDINARY_USERS.contains(&user) || user >= FIRST_DIRECTORY_USER
+}
+
+/// Stands for the locks of a logind that does not list them. Its limit ends the delay if logind stays broken.
+fn unknown_lock() -> ShutdownLock {
+    let reason =
+        "it is unknown whether a program blocks a shutdown, because logind does not answer";
+    ShutdownLock { reason: reason.to_owned(), is_limited: true }
 }
 
 /// Whether a lock blocks a shutdown. logind itself waits for locks of the mode `delay`.
@@ -113,8 +134,8 @@ mod tests {
         find_shutdown_lock(&FakeRunner::default().returns("busctl", 0, answer)).await
     }
 
-    fn lock_of(is_of_user: bool) -> ShutdownLock {
-        ShutdownLock { reason: "it burns a disc".to_owned(), is_of_user }
+    fn test_lock(is_limited: bool) -> ShutdownLock {
+        ShutdownLock { reason: "it burns a disc".to_owned(), is_limited }
     }
 
     #[tokio::test]
@@ -123,26 +144,26 @@ mod tests {
             "{OTHER_LOCKS},[\"sleep:shutdown\",\"backup\",\"writing\\nto tape\",\"block\",0,7]]]}}\n"
         );
         let reason = "backup blocks a shutdown: writing to tape".to_owned();
-        assert_eq!(find_lock(&answer).await, Some(ShutdownLock { reason, is_of_user: false }));
+        assert_eq!(find_lock(&answer).await, Some(ShutdownLock { reason, is_limited: false }));
     }
 
     #[tokio::test]
     async fn a_lock_of_the_system_comes_before_a_lock_of_a_user() {
         let user = r#"["shutdown","brasero","burning","block",1000,8]"#;
         let answer = format!("{OTHER_LOCKS},{user}]]}}");
-        assert!(find_lock(&answer).await.unwrap().is_of_user);
+        assert!(find_lock(&answer).await.unwrap().is_limited);
         let system = r#"["shutdown","backup","writing","block",34,9]"#;
         let answer = format!("{OTHER_LOCKS},{user},{system}]]}}");
         let reason = "backup blocks a shutdown: writing".to_owned();
-        assert_eq!(find_lock(&answer).await, Some(ShutdownLock { reason, is_of_user: false }));
+        assert_eq!(find_lock(&answer).await, Some(ShutdownLock { reason, is_limited: false }));
     }
 
     #[test]
     fn a_lock_of_a_user_delays_the_start_up_to_a_limit() {
         let start = DateTime::UNIX_EPOCH;
         let mut since = None;
-        let mut check = |is_of_user: Option<bool>, minutes: i64| {
-            let lock = is_of_user.map(lock_of);
+        let mut check = |is_limited: Option<bool>, minutes: i64| {
+            let lock = is_limited.map(test_lock);
             let now = start + TimeDelta::minutes(minutes);
             check_start_lock(lock, &mut since, now, Duration::from_mins(30)).is_ok()
         };
@@ -163,13 +184,42 @@ mod tests {
         assert_eq!(find_lock(r#"{"type":"a(ssssuu)","data":[[]]}"#).await, None);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
+    async fn a_service_with_a_dynamic_user_is_no_ordinary_user() {
+        for (user, is_limited) in [
+            (0, false),
+            (999, false),
+            (1_000, true),
+            (60_513, true),
+            (61_184, false),
+            (65_519, false),
+            (65_534, false),
+            (1_234_567, true),
+        ] {
+            let answer = format!(
+                "{OTHER_LOCKS},[\"shutdown\",\"backup\",\"writing\",\"block\",{user},9]]]}}"
+            );
+            assert_eq!(find_lock(&answer).await.unwrap().is_limited, is_limited, "{user}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_system_without_logind_has_no_locks() {
         assert_eq!(find_shutdown_lock(&FakeRunner::default()).await, None);
         let silent = FakeRunner::default().returns("busctl", 1, "Failed to connect");
         assert_eq!(find_shutdown_lock(&silent).await, None);
-        assert_eq!(find_shutdown_lock(&FakeRunner::default().hangs("busctl")).await, None);
-        assert_eq!(find_lock("Oops").await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_logind_that_does_not_answer_delays_a_change_up_to_the_limit() {
+        let hanging = find_shutdown_lock(&FakeRunner::default().hangs("busctl")).await;
+        assert_eq!(hanging, find_lock("Oops").await);
+        let start = DateTime::UNIX_EPOCH;
+        let (mut since, max_delay) = (None, Duration::from_mins(30));
+        let why = check_start_lock(hanging.clone(), &mut since, start, max_delay).unwrap_err();
+        assert!(why.contains("logind does not answer"), "{why}");
+        let later = start + TimeDelta::minutes(30);
+        assert!(check_start_lock(hanging, &mut since, later, max_delay).is_ok());
     }
 }
 
