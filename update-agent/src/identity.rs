@@ -118,9 +118,26 @@ pub fn new_attempt_id() -> Uuid {
     Uuid::new_v4()
 }
 
-/// The session of an agent that runs once. All such agents of one boot share it in a file: otherwise the facts of each
-/// differ, and each sends all of them. The file is below `/run`, so a copy of the disk has none.
-pub fn shared_session(file: &Path, boot_id: &str) -> Uuid {
+/// The session of this agent process. Agents that run `once` share one until the next boot or the next service: otherwise
+/// the facts of each differ, and each sends all of them. They do not share it if a copy of the disk would have its file.
+pub fn choose_session(paths: &AgentPaths, once: bool) -> Uuid {
+    let file = paths.session();
+    if once && paths.is_own_system() && file.parent().is_some_and(os::is_in_memory) {
+        return shared_session(&file, &os::boot_id());
+    }
+    end_shared_session(&file);
+    Uuid::new_v4()
+}
+
+/// Removes the session that agents share which run once. An agent that returned to it after another session would look
+/// like a second machine.
+fn end_shared_session(file: &Path) {
+    if let Err(error) = durable::remove_file(file) {
+        tracing::debug!(%error, "cannot remove the session of earlier agents");
+    }
+}
+
+fn shared_session(file: &Path, boot_id: &str) -> Uuid {
     let stored = durable::read_file(file).ok().flatten();
     if let Some(session) = stored.and_then(|content| parse_session(&content, boot_id)) {
         return session;
@@ -222,8 +239,22 @@ mod tests {
         assert_eq!(shared_session(&file, "boot-2"), after_reboot);
         fs::write(&file, "boot-2 noise\n").unwrap();
         assert_ne!(shared_session(&file, "boot-2"), after_reboot);
+        end_shared_session(&file);
+        end_shared_session(&file);
+        assert_ne!(shared_session(&file, "boot-2"), after_reboot, "a service ran in between");
         let nowhere = Path::new("/proc/nowhere/session");
         assert_ne!(shared_session(nowhere, "boot-1"), shared_session(nowhere, "boot-1"));
+    }
+
+    #[test]
+    fn an_agent_shares_no_session_in_a_file_that_is_copied_with_the_disk() {
+        let (root, paths) = test_root();
+        fs::create_dir(root.path().join("run")).unwrap();
+        fs::write(paths.session(), format!("{} {}\n", os::boot_id(), Uuid::from_u128(7))).unwrap();
+        assert_ne!(choose_session(&paths, true), Uuid::from_u128(7));
+        assert!(!paths.session().exists());
+        assert_ne!(choose_session(&paths, true), choose_session(&paths, true));
+        assert!(!paths.session().exists());
     }
 
     #[test]

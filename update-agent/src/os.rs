@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use rustix::fs::statfs;
+
 use crate::paths::AgentPaths;
 
 /// os-release(5).
@@ -147,6 +149,12 @@ pub fn read_lossy(path: &Path) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Whether a folder is on a tmpfs, so that a copy of the disk has none of its files.
+pub fn is_in_memory(folder: &Path) -> bool {
+    // TMPFS_MAGIC of statfs(2).
+    statfs(folder).is_ok_and(|stats| stats.f_type == 0x0102_1994)
+}
+
 /// The first line of a file, if it is not empty.
 pub fn first_line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
@@ -157,6 +165,21 @@ pub fn first_line(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_in_memory_is_recognised() {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let tmpfs = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let (folder, fs_type) = (fields.next()?, fields.next()?);
+            (fs_type == "tmpfs" && Path::new(folder).is_dir()).then_some(folder)
+        });
+        if let Some(folder) = tmpfs {
+            assert!(is_in_memory(Path::new(folder)), "{folder}");
+        }
+        assert!(!is_in_memory(Path::new("/proc")));
+        assert!(!is_in_memory(Path::new("/no/such/folder")));
+    }
 
     #[test]
     fn an_os_release_is_read_as_the_shell_would() {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::{Lifecycle, chain, telemetry};
-use uuid::Uuid;
 
 use super::{build_runtime, load_config};
 use crate::agent::{Agent, AgentParts};
@@ -18,7 +17,6 @@ use crate::kernel_history::record_running_kernel;
 use crate::module_registry::ModuleRegistry;
 use crate::node::Node;
 use crate::notify::{ServiceManager, ServiceState, Systemd, notify_watchdog};
-use crate::os;
 use crate::paths::AgentPaths;
 use crate::runner::Runner;
 use crate::status::StatusFile;
@@ -158,11 +156,7 @@ fn build_agent(
 ) -> anyhow::Result<Agent> {
     let paths = registry.paths;
     let engine = registry.build_engine(open_journal(arguments, paths)?);
-    let session = if arguments.once {
-        identity::shared_session(&paths.session(), &os::boot_id())
-    } else {
-        Uuid::new_v4()
-    };
+    let session = identity::choose_session(paths, arguments.once);
     let facts = registry.build_facts_reader(engine.module_names(), warnings);
     Ok(Agent::new(AgentParts {
         facts: facts.with_session(session),
