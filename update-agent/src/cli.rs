@@ -88,7 +88,7 @@ pub struct EnrollArgs {
     #[arg(long, value_name = "UUID")]
     pub uuid: Option<Uuid>,
     /// Disable other programs that update this machine, such as unattended-upgrades, for as long as
-    /// the agent is installed.
+    /// the agent is installed. Landscape and snapd stay as they are.
     #[arg(long)]
     pub take_over: bool,
 }

@@ -29,6 +29,8 @@ const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
 const APT_DAILY: &str = "apt-daily.timer";
 /// Timer of apt that runs `unattended-upgrade`.
 const APT_DAILY_UPGRADE: &str = "apt-daily-upgrade.timer";
+/// Unit of unattended-upgrades that installs updates when the machine shuts down, if that is set.
+const UPGRADE_ON_SHUTDOWN: &str = "unattended-upgrades.service";
 /// Unit of `PackageKit` that installs prepared updates at a restart.
 const OFFLINE_UPDATE: &str = "packagekit-offline-update.service";
 const LANDSCAPE_UNIT: &str = "landscape-client.service";
@@ -39,7 +41,7 @@ const CRON_APT_FILE: &str = "/etc/cron.d/cron-apt";
 
 /// Files and folders whose change can enable or disable one of the programs, in addition to dpkg's
 /// database.
-pub(crate) const UPDATER_FILES: [&str; 9] = [
+pub(crate) const UPDATER_FILES: [&str; 10] = [
     "/etc/apt/apt.conf",
     "/etc/apt/apt.conf.d",
     "/etc/apt/apt.conf.d/02periodic",
@@ -47,6 +49,7 @@ pub(crate) const UPDATER_FILES: [&str; 9] = [
     "/etc/apt/apt.conf.d/20auto-upgrades",
     "/etc/apt/apt.conf.d/50unattended-upgrades",
     "/etc/systemd/system",
+    "/etc/systemd/system/multi-user.target.wants",
     "/etc/systemd/system/timers.target.wants",
     CRON_APT_FILE,
 ];
@@ -57,8 +60,8 @@ pub(crate) const UPDATER_FILES: [&str; 9] = [
 pub enum OtherUpdatersMode {
     /// Leave them as they are, and report them.
     Coexist,
-    /// Disable apt's timers, offline updates of `PackageKit` and cron-apt while the agent is
-    /// installed.
+    /// Disable apt's timers, unattended-upgrades at shutdown, offline updates of `PackageKit` and
+    /// cron-apt while the agent is installed. Landscape and snapd stay as they are.
     TakeOver,
 }
 
@@ -106,7 +109,7 @@ impl OtherUpdaters {
 
     /// The programs that update the machine now.
     pub async fn find(&self) -> Vec<OtherUpdater> {
-        let mut found = self.find_apt_timers().await;
+        let mut found = self.find_apt_units().await;
         found.extend(self.find_offline_updates());
         found.extend(self.find_cron_apt());
         if self.is_enabled(LANDSCAPE_UNIT) {
@@ -120,10 +123,12 @@ impl OtherUpdaters {
         found
     }
 
-    async fn find_apt_timers(&self) -> Vec<OtherUpdater> {
-        let installs = self.exists(UNATTENDED_UPGRADE) && self.is_enabled(APT_DAILY_UPGRADE);
+    async fn find_apt_units(&self) -> Vec<OtherUpdater> {
+        let is_installed = self.exists(UNATTENDED_UPGRADE);
+        let installs = is_installed && self.is_enabled(APT_DAILY_UPGRADE);
+        let may_install_on_shutdown = is_installed && self.is_enabled(UPGRADE_ON_SHUTDOWN);
         let refreshes = self.is_enabled(APT_DAILY);
-        if !installs && !refreshes {
+        if !installs && !refreshes && !may_install_on_shutdown {
             return Vec::new();
         }
         // If apt's settings cannot be read, the timers count as active.
@@ -141,6 +146,15 @@ impl OtherUpdaters {
             found.push(OtherUpdater {
                 name: "unattended-upgrades",
                 effect: effect.to_owned(),
+                advice: "",
+            });
+        }
+        if may_install_on_shutdown
+            && settings.as_ref().is_some_and(AptSettings::installs_on_shutdown)
+        {
+            found.push(OtherUpdater {
+                name: UPGRADE_ON_SHUTDOWN,
+                effect: "installs updates when the machine shuts down".to_owned(),
                 advice: "",
             });
         }

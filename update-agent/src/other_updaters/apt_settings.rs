@@ -35,7 +35,16 @@ impl AptSettings {
 
     /// Whether unattended-upgrades restarts the machine if a package requires it.
     pub(super) fn reboots_automatically(&self) -> bool {
-        let value = self.value("Unattended-Upgrade::Automatic-Reboot").to_ascii_lowercase();
+        self.is_true("Unattended-Upgrade::Automatic-Reboot")
+    }
+
+    /// Whether unattended-upgrades installs updates when the machine shuts down.
+    pub(super) fn installs_on_shutdown(&self) -> bool {
+        self.is_true("Unattended-Upgrade::InstallOnShutdown")
+    }
+
+    fn is_true(&self, name: &str) -> bool {
+        let value = self.value(name).to_ascii_lowercase();
         matches!(value.as_str(), "1" | "true" | "yes" | "on" | "with" | "enable")
     }
 }

@@ -12,16 +12,20 @@ use serde::{Deserialize, Serialize};
 use super::units::{UnitFileState, read_unit_file_state};
 use super::{
     APT_DAILY, APT_DAILY_UPGRADE, CRON_APT_FILE, OFFLINE_UPDATE, OtherUpdaters, OtherUpdatersMode,
-    TOOL_TIMEOUT,
+    TOOL_TIMEOUT, UPGRADE_ON_SHUTDOWN,
 };
 use crate::durable::{self, FileError};
 use crate::hooks::to_one_line;
 use crate::runner::Command;
 
-/// The units that are masked, and whether they are also stopped. An offline update that has begun
-/// must not be interrupted.
-const DISABLED_UNITS: [(&str, bool); 3] =
-    [(APT_DAILY, true), (APT_DAILY_UPGRADE, true), (OFFLINE_UPDATE, false)];
+/// The units that are masked, and whether they are also stopped. An update that has begun must not
+/// be interrupted.
+const DISABLED_UNITS: [(&str, bool); 4] = [
+    (APT_DAILY, true),
+    (APT_DAILY_UPGRADE, true),
+    (UPGRADE_ON_SHUTDOWN, false),
+    (OFFLINE_UPDATE, false),
+];
 
 /// cron ignores files in `/etc/cron.d` whose names contain a dot.
 const DISABLED_SUFFIX: &str = ".disabled-by-evenkeel";

@@ -106,6 +106,7 @@ impl TestRoot {
             root.add_unit(timer, "timers.target.wants");
             root.tools.state().active.insert(timer.to_owned());
         }
+        root.add_unit(UPGRADE_ON_SHUTDOWN, "multi-user.target.wants");
         root.add_file(UNATTENDED_UPGRADE, "");
         root.add_file(CRON_APT, "");
         root.add_file(CRON_APT_FILE, "# cron-apt\n0 4 * * * root /usr/sbin/cron-apt\n");
@@ -141,7 +142,7 @@ impl TestRoot {
 
     /// What a take-over changes: masks, tables of cron, running units.
     fn state(&self) -> (Vec<UnitFileState>, bool, BTreeSet<String>) {
-        let units = [APT_DAILY, APT_DAILY_UPGRADE, OFFLINE_UPDATE];
+        let units = [APT_DAILY, APT_DAILY_UPGRADE, UPGRADE_ON_SHUTDOWN, OFFLINE_UPDATE];
         let units = units.map(|unit| units::read_unit_file_state(&self.paths(), unit));
         let has_table = self.paths().inside(CRON_APT_FILE).exists();
         (units.to_vec(), has_table, self.tools.state().active.clone())
@@ -182,6 +183,26 @@ async fn apts_timers_count_only_with_the_settings_that_give_them_work() {
     root.tools.state().settings = None;
     let unreadable = root.found().await;
     assert!(unreadable[0].contains("apt's settings cannot be read"), "{unreadable:?}");
+}
+
+#[tokio::test]
+async fn unattended_upgrades_counts_if_it_installs_updates_at_shutdown() {
+    let on_shutdown = "unattended-upgrades.service installs updates when the machine shuts down";
+    let root = TestRoot::new();
+    root.add_unit(UPGRADE_ON_SHUTDOWN, "multi-user.target.wants");
+    root.tools.state().settings =
+        Some("Unattended-Upgrade::InstallOnShutdown \"true\";\n".to_owned());
+    assert!(root.found().await.is_empty(), "it is removed, and not purged");
+    root.add_file(UNATTENDED_UPGRADE, "");
+    assert_eq!(root.found().await, [on_shutdown]);
+    let updaters = root.updaters(None);
+    updaters.take_over().await.unwrap();
+    assert!(root.found().await.is_empty());
+    updaters.restore().await.unwrap();
+    assert_eq!(root.found().await, [on_shutdown]);
+    root.tools.state().settings =
+        Some("Unattended-Upgrade::InstallOnShutdown \"false\";\n".to_owned());
+    assert!(root.found().await.is_empty());
 }
 
 #[tokio::test]
@@ -244,7 +265,9 @@ async fn what_was_off_before_stays_off_after_the_restore() {
     symlink("/dev/null", &masked).unwrap();
     root.add_file(&format!("/usr/lib/systemd/system/{OFFLINE_UPDATE}"), "[Unit]\n");
     let before = root.state();
-    assert_eq!(before.0, [UnitFileState::Enabled, UnitFileState::Masked, UnitFileState::Disabled]);
+    let [enabled, masked, disabled] =
+        [UnitFileState::Enabled, UnitFileState::Masked, UnitFileState::Disabled];
+    assert_eq!(before.0, [enabled, masked, enabled, disabled]);
     let updaters = root.updaters(Some(OtherUpdatersMode::TakeOver));
     updaters.apply_mode().await;
     updaters.restore().await.unwrap();
@@ -253,7 +276,7 @@ async fn what_was_off_before_stays_off_after_the_restore() {
 
 #[tokio::test]
 async fn an_interrupted_take_over_or_restore_can_be_finished() {
-    for failing in 1..12 {
+    for failing in 1..14 {
         let root = TestRoot::with_updaters();
         let before = root.state();
         let updaters = root.updaters(Some(OtherUpdatersMode::Coexist));
