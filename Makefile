@@ -114,7 +114,7 @@ test-cut: tools ## cut the power at every flush of an update, and 100 times with
 .PHONY: test-boot
 test-boot: tools ## the agent's Debian package on a machine that boots with systemd and reboots when a package requires it
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
-	  cargo test --locked -p evenkeel-tests --test nodes -- --nocapture booted::
+	  cargo test --locked -p evenkeel-tests --test nodes -- --nocapture booted:: booted_package::
 
 .PHONY: test-mirror
 test-mirror: tools ## security updates of Debian 12 and 13 from a real mirror, also with a power cut, compared with apt; skipped without a mirror
