@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use evenkeel_tests::history::print_progress;
 use evenkeel_tests::lab::{
     Binaries, BootedNode, Fleet, Lab, Member, Node, Repository, build_debian_package, events,
-    strip, until,
+    reason, strip, until,
 };
 use evenkeel_tests::node_setup::{IDENTITY_PATH, join_token, member_from_identity, server_url};
 use evenkeel_tests::node_state::NodeState;
@@ -66,6 +66,17 @@ fn update_until_blocked(
 fn wait_for_ended_run(member: &Member<'_>) -> Value {
     until("the run has ended", WAIT_TIMEOUT, || {
         let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
+        member.runs().into_iter().find(is_over)
+    })
+}
+
+/// Waits for the end of the run that updates this package.
+fn wait_for_ended_run_of(member: &Member<'_>, package: &str) -> Value {
+    until("the run of the package has ended", WAIT_TIMEOUT, || {
+        let is_over = |run: &Value| {
+            let mut packages = run["packages"].as_array().into_iter().flatten();
+            run["endTime"].as_u64() > Some(0) && packages.any(|one| one["name"] == package)
+        };
         member.runs().into_iter().find(is_over)
     })
 }
@@ -206,4 +217,46 @@ fn a_block_lock_of_another_program_stops_the_reboot_and_users_are_warned_before_
     );
     assert_eq!(run["report"]["rebootRequired"], false, "{run:#}");
     assert_eq!(machine.boots(), 2);
+}
+
+#[test]
+fn a_required_unit_that_stops_during_an_update_fails_it_and_one_that_was_stopped_before_does_not() {
+    let Some(lab) = BootedNode::open_lab() else {
+        return;
+    };
+    let Some(fleet) = Fleet::shared() else { return };
+    let packages = ["demo-hello", "demo-slow", "demo-unit"];
+    let deb = build_agent_package(&lab);
+    let node = node_with_packages(&lab, fleet, &packages);
+    let machine = boot(&lab, fleet, &deb);
+    machine.sh("systemctl enable --quiet --now demo-unit");
+    let member = enroll_machine(&machine, node, fleet);
+    let units = "units = [\"demo-unit.service\"]";
+    machine.sh(&format!("sed -i 's/^#units = .*/{units}/' /etc/evenkeel/agent.toml"));
+    machine.sh("systemctl restart evenkeel-agent");
+
+    // The package restarts its unit.
+    let start = "systemctl show --property=ExecMainStartTimestampMonotonic demo-unit";
+    let before = machine.sh(start);
+    member.order_packages("demo-unit=1.1");
+    let run = wait_for_ended_run_of(&member, "demo-unit");
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_ne!(machine.sh(start), before);
+
+    update_until_blocked(&machine, &member, &["demo-slow"]);
+    machine.sh("systemctl stop demo-unit; rm /opt/demo/slow");
+    let run = wait_for_ended_run_of(&member, "demo-slow");
+    assert_eq!(run["state"], "failed", "{run:#}");
+    let why = "healthy before the update, but not after it: the unit demo-unit.service is inactive";
+    let (kind, message) = reason(&run);
+    assert!(kind == "verify" && message.contains(why), "{run:#}");
+    let installed = "dpkg-query --show --showformat='${Version} ${db:Status-Status}' demo-slow";
+    assert_eq!(machine.sh(installed), "1.1 installed");
+
+    member.order_packages("demo-hello=1.1");
+    let run = wait_for_ended_run_of(&member, "demo-hello");
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    let remarks = run["report"]["remarks"].to_string();
+    let remark = "not healthy before the update either: the unit demo-unit.service is inactive";
+    assert!(remarks.contains(remark), "{run:#}");
 }
