@@ -29,6 +29,10 @@ const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
 const APT_DAILY: &str = "apt-daily.timer";
 /// Timer of apt that runs `unattended-upgrade`.
 const APT_DAILY_UPGRADE: &str = "apt-daily-upgrade.timer";
+/// Service of apt's timer that runs `unattended-upgrade`.
+const APT_DAILY_UPGRADE_SERVICE: &str = "apt-daily-upgrade.service";
+/// Exists while a restart or a shutdown of the machine is scheduled (shutdown(8)).
+const SCHEDULED_SHUTDOWN: &str = "/run/systemd/shutdown/scheduled";
 /// Unit of unattended-upgrades that installs updates when the machine shuts down, if that is set.
 const UPGRADE_ON_SHUTDOWN: &str = "unattended-upgrades.service";
 /// Unit of `PackageKit` that installs prepared updates at a restart.
@@ -120,6 +124,31 @@ impl OtherUpdaters {
             });
         }
         found.extend(self.find_snapd().await);
+        found
+    }
+
+    /// What a take-over does not end, as sentences for people: work that had begun before it.
+    pub async fn find_unfinished_work(&self) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        if !self.runs_systemd {
+            return found;
+        }
+        let command = Command::new("systemctl", TOOL_TIMEOUT).with_arguments([
+            "show",
+            "--property=ActiveState",
+            "--value",
+            APT_DAILY_UPGRADE_SERVICE,
+        ]);
+        let output = self.runner.run(&command).await.ok();
+        // A service of the type `oneshot` is `activating` while it runs.
+        if output.is_some_and(|output| output.stdout.trim() == "activating") {
+            found.push("unattended-upgrades is running; it finishes, and may restart the machine");
+        }
+        if self.exists(UNATTENDED_UPGRADE) && self.exists(SCHEDULED_SHUTDOWN) {
+            found.push(
+                "a restart or shutdown is scheduled, perhaps by unattended-upgrades; `shutdown -c` cancels it",
+            );
+        }
         found
     }
 

@@ -77,6 +77,11 @@ async fn handle_other_updaters(
         };
         writeln!(out, "note: {updater}; {effect}")?;
     }
+    if updaters.is_take_over() {
+        for work in updaters.find_unfinished_work().await {
+            writeln!(out, "note: {work}")?;
+        }
+    }
     Ok(())
 }
 

@@ -46,6 +46,8 @@ impl ToolState {
         let (verb, unit) = (arguments[0].as_str(), arguments[arguments.len() - 1].as_str());
         let mask = self.root.join("etc/systemd/system").join(unit);
         match verb {
+            "show" if self.active.contains(unit) => return output(0, "activating\n"),
+            "show" => return output(0, "inactive\n"),
             "is-active" => return output(if self.active.contains(unit) { 0 } else { 3 }, ""),
             "mask" => symlink("/dev/null", mask).unwrap(),
             "unmask" => fs::remove_file(mask).unwrap(),
@@ -203,6 +205,19 @@ async fn unattended_upgrades_counts_if_it_installs_updates_at_shutdown() {
     root.tools.state().settings =
         Some("Unattended-Upgrade::InstallOnShutdown \"false\";\n".to_owned());
     assert!(root.found().await.is_empty());
+}
+
+#[tokio::test]
+async fn work_that_had_begun_before_a_take_over_is_found() {
+    let root = TestRoot::with_updaters();
+    let updaters = root.updaters(None);
+    updaters.take_over().await.unwrap();
+    assert!(updaters.find_unfinished_work().await.is_empty());
+    root.tools.state().active.insert(APT_DAILY_UPGRADE_SERVICE.to_owned());
+    root.add_file(SCHEDULED_SHUTDOWN, "MODE=reboot\n");
+    let found = updaters.find_unfinished_work().await;
+    assert!(found.len() == 2 && found[0].contains("is running"), "{found:?}");
+    assert!(found[1].contains("shutdown is scheduled"), "{found:?}");
 }
 
 #[tokio::test]

@@ -11,6 +11,10 @@ const CHECK: &str = "other updaters";
 pub async fn check_other_updaters(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     let updaters = registry.other_updaters();
     let mut findings = vec![describe_updaters(&updaters.find().await, updaters.is_take_over())];
+    if updaters.is_take_over() {
+        let work = updaters.find_unfinished_work().await;
+        findings.extend(work.into_iter().map(|work| DoctorFinding::warning(CHECK, work, "")));
+    }
     findings.extend(facts::read_foreign_change(registry.paths).as_ref().map(describe_change));
     findings
 }
