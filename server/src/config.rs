@@ -585,7 +585,7 @@ mod tests {
     fn a_user_gets_a_part_of_the_connections_unless_another_limit_is_set() {
         let limits = |text: &str| {
             let limits = parse(text).unwrap().rest.authenticated_limits();
-            (limits.per_user, limits.per_project, limits.per_address)
+            (limits.user, limits.project, limits.address)
         };
         assert_eq!(limits(""), (250, 500, 500));
         assert_eq!(limits("[rest]\nmax_connections = 1"), (1, 1, 1));

@@ -182,10 +182,10 @@ async fn a_read_only_database_is_an_outage_for_nodes() {
     let polled = server.manager.poll(with_credential(credential, changed)).await.map(drop);
     let report = report_request(1, policy, &[(1, downloading())]);
     let reported = server.manager.report(with_credential(credential, report)).await.map(drop);
-    let begin = begin_request(1, &policy.to_string(), 0);
-    let begun = server.manager.begin(with_credential(credential, begin)).await.map(drop);
+    let request = begin_request(1, &policy.to_string(), 0);
+    let permitted = server.manager.begin(with_credential(credential, request)).await.map(drop);
     let status = server.send_status_to(&server.manager, &eim.guid, sample(S::Started)).await;
-    for answer in [polled, reported, begun, status.map(drop)] {
+    for answer in [polled, reported, permitted, status.map(drop)] {
         assert_eq!(answer.expect_err("no answer").code(), Code::Unavailable);
     }
 }
