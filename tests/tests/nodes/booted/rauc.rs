@@ -29,7 +29,8 @@ const VERSION_WITHOUT_AGENT: &str = "1.4";
 const GUARD_SCRIPT: &str = include_str!("../../../../deploy/image/rauc-trial-guard");
 const GUARD_UNIT: &str = include_str!("../../../../deploy/image/evenkeel-rauc-trial.service");
 
-/// The unit that confirms boots before the machine is enrolled.
+/// The unit that confirms boots before the machine is enrolled, and its script.
+const CONFIRM_SCRIPT: &str = include_str!("../../../../deploy/image/rauc-confirm-boot");
 const CONFIRM_UNIT: &str = include_str!("../../../../deploy/image/evenkeel-rauc-confirm.service");
 
 /// Time limit of an update.
@@ -170,6 +171,7 @@ fn node_with_slots(lab: &Lab) -> Node {
         ("/etc/systemd/system/test-loader.service", LOADER_UNIT),
         ("/usr/lib/evenkeel/rauc-trial-guard", GUARD_SCRIPT),
         ("/etc/systemd/system/evenkeel-rauc-trial.service", GUARD_UNIT),
+        ("/usr/lib/evenkeel/rauc-confirm-boot", CONFIRM_SCRIPT),
         ("/etc/systemd/system/evenkeel-rauc-confirm.service", CONFIRM_UNIT),
         ("/etc/systemd/system/evenkeel-rauc-confirm.service.d/loader.conf", AFTER_LOADER),
         ("/etc/systemd/system/rauc.service.d/loader.conf", AFTER_LOADER),

@@ -38,7 +38,6 @@ use self::mounts::MountEntry;
 use self::rauc::RaucControl;
 use self::sdboot::SystemdBoot;
 use self::tool::ImageTool;
-use self::units::UnitState;
 use super::device::{SlotDevice, read_back};
 use super::slots::{BootObservation, RawImage, Slot, SlotImage};
 use super::spool::SpooledImage;
@@ -214,9 +213,11 @@ pub fn is_in_memory(paths: &AgentPaths, path: &Path) -> bool {
     mount.is_some_and(|mount| MEMORY_FILE_SYSTEMS.contains(&mount.fs_type.as_str()))
 }
 
-/// Whether a unit confirms the boots of RAUC's boot loader while the node is not enrolled.
-pub fn has_rauc_confirm_unit(paths: &AgentPaths) -> bool {
-    units::unit_state(paths.root(), units::RAUC_CONFIRM_UNIT) == UnitState::Available
+/// Checks that a unit confirms the boots of RAUC's boot loader while the node is not enrolled; else
+/// says what to change.
+pub fn check_rauc_confirm_unit(paths: &AgentPaths) -> Result<(), String> {
+    let state = SystemInterfaces::new(paths).relative_to_root(paths.state());
+    units::check_rauc_confirm_unit(paths.root(), &state)
 }
 
 /// Waits until an ESP with systemd-boot is mounted at one of the expected paths, on a system with a

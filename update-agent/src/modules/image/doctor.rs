@@ -79,14 +79,15 @@ async fn check_boot_control(images: &ImageSystem) -> Vec<DoctorFinding> {
 
 /// Boot loaders of RAUC count each boot, and an agent that is not enrolled does not run.
 fn check_confirmation(paths: &AgentPaths, boot_control_name: &str) -> Option<DoctorFinding> {
-    let is_confirmed = paths.node().exists() || boot_control::has_rauc_confirm_unit(paths);
-    (boot_control_name == RAUC && !is_confirmed).then(|| {
-        DoctorFinding::warning(
-            "boot",
-            "this node is not enrolled, so nothing confirms its boots, and a boot loader that counts them gives up the slot",
-            "enrol the node, or build the image with evenkeel-rauc-confirm.service",
-        )
-    })
+    if boot_control_name != RAUC || paths.node().exists() {
+        return None;
+    }
+    let fault = boot_control::check_rauc_confirm_unit(paths).err()?;
+    Some(DoctorFinding::warning(
+        "boot",
+        "this node is not enrolled, so nothing confirms its boots, and a boot loader that counts them gives up the slot",
+        format!("enrol the node, or fix this: {fault}"),
+    ))
 }
 
 /// Checks whether images can be verified.
@@ -158,10 +159,21 @@ mod tests {
         fs::write(paths.node(), "{}").unwrap();
         assert!(check_confirmation(&paths, RAUC).is_none());
         fs::remove_file(paths.node()).unwrap();
-        let units = paths.inside("/usr/lib/systemd/system");
-        fs::create_dir_all(&units).unwrap();
-        fs::write(units.join("evenkeel-rauc-confirm.service"), "[Unit]").unwrap();
+        for file in [
+            "/usr/lib/systemd/system/evenkeel-rauc-confirm.service",
+            "/usr/lib/systemd/system/multi-user.target.wants/evenkeel-rauc-confirm.service",
+            "/usr/lib/evenkeel/rauc-confirm-boot",
+        ] {
+            assert!(check_confirmation(&paths, RAUC).is_some(), "without {file}");
+            let path = paths.inside(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let start = "[Service]\nExecStart=/bin/sh /usr/lib/evenkeel/rauc-confirm-boot\n";
+            fs::write(path, start).unwrap();
+        }
         assert!(check_confirmation(&paths, RAUC).is_none());
+        let moved = AgentPaths::new(root.path(), Some(paths.inside("/data/agent")));
+        let finding = check_confirmation(&moved, RAUC).unwrap();
+        assert!(finding.advice.contains("RequiresMountsFor=/data/agent"), "{finding:?}");
     }
 
     #[test]

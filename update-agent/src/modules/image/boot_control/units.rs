@@ -3,9 +3,12 @@
 //!
 //! systemd.unit(5) describes the search path and how units are masked.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+
+use crate::paths::AgentPaths;
 
 /// Unit that blesses the entry as soon as the system is up.
 pub const BLESS_UNIT: &str = "systemd-bless-boot.service";
@@ -20,8 +23,13 @@ const TRIAL_UNIT: &str = "evenkeel-trial.service";
 const RAUC_TRIAL_UNIT: &str = "evenkeel-rauc-trial.service";
 const RAUC_TRIAL_SCRIPT: &str = "usr/lib/evenkeel/rauc-trial-guard";
 
-/// Unit that confirms the boots of a node with RAUC that is not enrolled.
-pub const RAUC_CONFIRM_UNIT: &str = "evenkeel-rauc-confirm.service";
+/// Unit that confirms the boots of a node with RAUC that is not enrolled, and the script that it
+/// starts.
+const RAUC_CONFIRM_UNIT: &str = "evenkeel-rauc-confirm.service";
+const RAUC_CONFIRM_SCRIPT: &str = "usr/lib/evenkeel/rauc-confirm-boot";
+
+/// Folder with the link that enables this unit.
+const CONFIRM_UNIT_LINKS: &str = "multi-user.target.wants";
 
 /// Folder with the link that enables the unit of a guard.
 const TRIAL_UNIT_LINKS: &str = "sysinit.target.wants";
@@ -84,16 +92,20 @@ pub fn check_image_units(root: &Path) -> Result<(), String> {
 /// Checks that an image with systemd has its guard, which is a unit with this name.
 fn check_guard(root: &Path, unit: &str) -> Result<(), String> {
     let has_systemd = SYSTEMD_BINARIES.iter().any(|path| has_file(root, path));
-    let is_guarded = [unit.to_owned(), format!("{TRIAL_UNIT_LINKS}/{unit}")]
-        .iter()
-        .all(|name| unit_state(root, name) == UnitState::Available);
-    if has_systemd && !is_guarded {
+    if has_systemd && !is_enabled(root, unit, TRIAL_UNIT_LINKS) {
         return Err(format!(
             "it has systemd, and its {unit} is missing, masked or not enabled, so nothing would reset the machine if the \
              agent does not start: build the image with that unit enabled ({TRIAL_UNIT_LINKS})"
         ));
     }
     Ok(())
+}
+
+/// Whether a unit can be started and a link in the folder of a target enables it.
+fn is_enabled(root: &Path, unit: &str, links: &str) -> bool {
+    [unit.to_owned(), format!("{links}/{unit}")]
+        .iter()
+        .all(|name| unit_state(root, name) == UnitState::Available)
 }
 
 /// Whether a path exists in the system below `root`.
@@ -119,6 +131,60 @@ pub fn check_rauc_image_units(root: &Path) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Checks that a unit confirms the boots of a machine with RAUC that is not enrolled, and that its
+/// script gets the state directory of the agent, a path inside `root`; else says what to change.
+pub fn check_rauc_confirm_unit(root: &Path, state: &Path) -> Result<(), String> {
+    let unit = RAUC_CONFIRM_UNIT;
+    if !is_enabled(root, unit, CONFIRM_UNIT_LINKS) {
+        return Err(format!(
+            "{unit} is missing, masked or not enabled: build the image with that unit enabled ({CONFIRM_UNIT_LINKS})"
+        ));
+    }
+    if !has_file(root, RAUC_CONFIRM_SCRIPT) {
+        return Err(format!(
+            "{unit} has no /{RAUC_CONFIRM_SCRIPT} to start: build the image with that file"
+        ));
+    }
+    let text = unit_text(root, unit);
+    let mut commands = text.lines().filter_map(|line| line.trim().strip_prefix("ExecStart="));
+    let command = commands.rfind(|command| !command.is_empty()).unwrap_or_default();
+    let mut words = command.split_whitespace();
+    let is_script = words.any(|word| word.ends_with(RAUC_CONFIRM_SCRIPT));
+    let argument = words.next().map_or_else(default_state, PathBuf::from);
+    if is_script && argument == state {
+        return Ok(());
+    }
+    let state = state.display();
+    Err(format!(
+        "{unit} does not start its script with the state directory {state}: set ExecStart=/bin/sh /{RAUC_CONFIRM_SCRIPT} \
+         {state} and RequiresMountsFor={state} in a drop-in for the unit"
+    ))
+}
+
+/// The state directory that scripts use without an argument.
+fn default_state() -> PathBuf {
+    AgentPaths::new("/", None).state().to_owned()
+}
+
+/// The text of a unit and of its drop-ins, in the order in which systemd reads them.
+fn unit_text(root: &Path, name: &str) -> String {
+    let mut files = UNIT_FOLDERS.iter().map(|folder| format!("{folder}/{name}"));
+    let unit = files.find_map(|file| fs::read_to_string(resolve_path(root, &file)?).ok());
+    let mut drop_ins = BTreeMap::new();
+    // A file replaces those of the same name in folders of lower priority.
+    for folder in UNIT_FOLDERS.iter().rev() {
+        let folder = resolve_path(root, &format!("{folder}/{name}.d"));
+        let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+        for entry in entries.into_iter().flatten().flatten() {
+            drop_ins.insert(entry.file_name(), entry.path());
+        }
+    }
+    let is_used = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "conf");
+    let drop_ins = drop_ins.into_values().filter(is_used);
+    let texts = unit.into_iter().chain(drop_ins.filter_map(|path| fs::read_to_string(path).ok()));
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 /// Resolves a path of the system below `root` as that system would, so that no link leads out of
@@ -273,6 +339,52 @@ mod tests {
         for (files, reason) in bad {
             let why = check(files).unwrap_err();
             assert!(why.contains(reason), "{why}");
+        }
+    }
+
+    const CONFIRM_UNIT_TEXT: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../deploy/image/evenkeel-rauc-confirm.service"
+    ));
+
+    #[test]
+    fn the_unit_that_confirms_boots_must_be_enabled_and_find_the_state() {
+        let unit = ("usr/lib/systemd/system/evenkeel-rauc-confirm.service", CONFIRM_UNIT_TEXT);
+        let enabled = (
+            "etc/systemd/system/multi-user.target.wants/evenkeel-rauc-confirm.service",
+            "-> /usr/lib/systemd/system/evenkeel-rauc-confirm.service",
+        );
+        let masked = ("etc/systemd/system/evenkeel-rauc-confirm.service", "-> /dev/null");
+        let script = ("usr/lib/evenkeel/rauc-confirm-boot", "#!/bin/sh");
+        let with_argument = "[Service]\nExecStart=\nExecStart=/bin/sh /usr/lib/evenkeel/rauc-confirm-boot /data/agent\n";
+        let drop_in =
+            ("etc/systemd/system/evenkeel-rauc-confirm.service.d/state.conf", with_argument);
+        let other_program = (
+            "run/systemd/system/evenkeel-rauc-confirm.service.d/zz.conf",
+            "[Service]\nExecStart=\nExecStart=/bin/true\n",
+        );
+        let (usual, moved) = ("/var/lib/evenkeel-agent", "/data/agent");
+        let cases: [(&[(&str, &str)], &str, Option<&str>); 9] = [
+            (&[unit, enabled, script], usual, None),
+            (&[unit, enabled, script, drop_in], moved, None),
+            (&[], usual, Some("is missing, masked or not enabled")),
+            (&[unit, script], usual, Some("is missing, masked or not enabled")),
+            (&[unit, enabled, masked, script], usual, Some("is missing, masked or not enabled")),
+            (&[unit, enabled], usual, Some("/usr/lib/evenkeel/rauc-confirm-boot")),
+            (&[unit, enabled, script], moved, Some("/data/agent")),
+            (&[unit, enabled, script, drop_in], usual, Some(usual)),
+            (&[unit, enabled, script, drop_in, other_program], moved, Some("does not start")),
+        ];
+        for (files, state, fault) in cases {
+            let root = create_files(files);
+            let checked = check_rauc_confirm_unit(root.path(), Path::new(state));
+            match fault {
+                None => assert_eq!(checked, Ok(()), "{files:?}"),
+                Some(fault) => {
+                    let why = checked.unwrap_err();
+                    assert!(why.contains(fault), "{why}");
+                }
+            }
         }
     }
 

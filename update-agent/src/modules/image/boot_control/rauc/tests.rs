@@ -13,6 +13,7 @@ use crate::modules::image::slots::{BootEntry, BootRepair, SlotState, Slots, reco
 use crate::modules::image::unpack::ImageFormat;
 use crate::runner::{DeadlineAction, RunError};
 
+mod confirm_script;
 mod guard_script;
 mod interrupted;
 mod power_cuts;

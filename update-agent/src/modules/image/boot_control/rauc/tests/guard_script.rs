@@ -170,20 +170,3 @@ async fn an_agent_that_starts_while_the_guard_asks_rauc_gets_its_time() {
     let run = run_guard(&fake).await;
     assert_eq!((run.waited, run.is_reset), (420, true));
 }
-
-#[test]
-fn the_unit_that_confirms_boots_is_for_nodes_that_are_neither_enrolled_nor_on_trial() {
-    let unit = include_str!(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../deploy/image/evenkeel-rauc-confirm.service"
-    ));
-    let paths = crate::paths::AgentPaths::new("/", None);
-    for condition in [
-        format!("ConditionPathExists=!{}", paths.node().display()),
-        format!("ConditionPathExists=!/{MARK}"),
-        // Without the state, an image on trial would look like one of a new node.
-        format!("ConditionPathIsMountPoint={}", paths.state().display()),
-    ] {
-        assert!(unit.lines().any(|line| line == condition), "{condition}");
-    }
-}
