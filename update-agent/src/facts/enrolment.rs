@@ -96,6 +96,7 @@ mod tests {
             let uevent = format!("DEVNAME=vda{number}\nPARTNAME={label}\n");
             write(&paths, &format!("/sys/class/block/vda{number}/uevent"), &uevent);
         }
+        write(&paths, "/proc/cmdline", "root=PARTLABEL=root-a\n");
         // The loader is unknown to the agent, so there is nothing to wait for.
         assert_eq!(detect_booted_image(&config, &paths).await.unwrap(), None);
 

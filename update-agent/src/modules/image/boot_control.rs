@@ -38,7 +38,7 @@ use self::mounts::MountEntry;
 use self::rauc::RaucControl;
 use self::sdboot::SystemdBoot;
 use self::tool::ImageTool;
-use super::device::{SlotDevice, read_back};
+use super::device::{SlotDevice, read_back, storage_failure};
 use super::slots::{BootObservation, RawImage, Slot, SlotImage};
 use super::spool::SpooledImage;
 use crate::config::{BootControlChoice, ImageConfig};
@@ -330,14 +330,39 @@ impl SystemInterfaces {
     /// The disk of the running system, as its folder in sysfs, if it can be determined. `esp` is
     /// the mount point of the ESP, if it is mounted.
     fn system_disk(&self, esp: Option<&Path>) -> Option<PathBuf> {
-        mounts::find_system_disk(&self.mounts().ok()?, esp, &self.sys)
+        mounts::find_system_disk(&self.mounts().ok()?, esp, &self.sys, self.may_run_slot())
     }
 
-    /// The device of a slot, which is on the disk of the running system. `None` if there is none;
-    /// fails if several partitions have its name.
+    /// Whether the command line or the loader shows that the system runs from a slot, or the
+    /// loader's variables cannot be read.
+    fn may_run_slot(&self) -> bool {
+        if mounts::slot_of_cmdline(&self.cmdline()).is_some() {
+            return true;
+        }
+        match self.efi.read_text("LoaderEntrySelected") {
+            Ok(Some(id)) => id.to_ascii_lowercase().starts_with(entries::SORT_KEY),
+            Ok(None) => self.efi.may_be_unmounted(),
+            Err(_) => true,
+        }
+    }
+
+    /// The device of a slot, which is on the disk of the running system. `None` if there is none,
+    /// or if the disk is unknown and the system does not seem to run from a slot. Fails if several
+    /// partitions have its name, or if the slots are on several disks of which none is known.
     fn find_slot_device(&self, slot: Slot, esp: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
         let disk = self.system_disk(esp);
-        SlotDevice::find(slot.label(), &self.sys, disk.as_deref())
+        if disk.is_none() && !self.may_run_slot() {
+            return Ok(None);
+        }
+        let found = SlotDevice::find(slot.label(), &self.sys, disk.as_deref())?;
+        if disk.is_none() && mounts::disks_with_slots(&self.sys).len() > 1 {
+            return Err(storage_failure(
+                "the partitions root-a and root-b are on different disks, and nothing shows which disk the system runs from, \
+                 so no image can be written: disconnect the disk of another machine, then restart the agent"
+                    .to_owned(),
+            ));
+        }
+        Ok(found)
     }
 
     fn boot_id(&self) -> Result<String, Failure> {

@@ -146,26 +146,40 @@ fn device_number(uevent: &str) -> Option<String> {
 ///
 /// 1. The disk with the root file system, or below it if the root is an overlay.
 /// 2. The disk with the ESP, if it has a slot.
-/// 3. The only disk with slots: if the root is not on a disk, the ESP may be on another one.
-/// 4. The disk with the ESP, if no disk has slots.
+/// 3. The only disk with slots, if `runs_slot`: if the root is not on a disk, the ESP may be on
+///    another one.
+/// 4. The disk with the ESP, unless several other disks have slots.
+///
+/// `runs_slot` is whether the command line or the loader shows that the system runs from a slot. A
+/// system with its root on several disks or on a network may have a foreign disk with slots.
 ///
 /// `None` if several disks have slots and it is unknown which one the system runs from.
-pub fn find_system_disk(mounts: &[MountEntry], esp: Option<&Path>, sys: &Path) -> Option<PathBuf> {
+pub fn find_system_disk(
+    mounts: &[MountEntry],
+    esp: Option<&Path>,
+    sys: &Path,
+    runs_slot: bool,
+) -> Option<PathBuf> {
     let search = DiskSearch { mounts, sys };
     if let Some(disk) = search.disk_of_path(Path::new("/"), MAX_LAYERS) {
         return Some(disk);
     }
     let esp_disk = esp.and_then(|esp| search.disk_of_path(esp, MAX_LAYERS));
-    let slots = read_partitions(sys).into_iter();
-    let slots = slots.filter(|partition| slot_of_label(&partition.label).is_some());
-    let mut with_slots: Vec<PathBuf> = slots.filter_map(|slot| slot.disk).collect();
-    with_slots.sort_unstable();
-    with_slots.dedup();
-    match with_slots.as_slice() {
-        [] => esp_disk,
-        [only] => Some(only.clone()),
+    match disks_with_slots(sys).as_slice() {
+        [only] if runs_slot => Some(only.clone()),
+        [] | [_] => esp_disk,
         several => esp_disk.filter(|disk| several.contains(disk)),
     }
+}
+
+/// The disks that have a partition with the name of a slot, as their folders in sysfs.
+pub fn disks_with_slots(sys: &Path) -> Vec<PathBuf> {
+    let slots = read_partitions(sys).into_iter();
+    let slots = slots.filter(|partition| slot_of_label(&partition.label).is_some());
+    let mut disks: Vec<PathBuf> = slots.filter_map(|slot| slot.disk).collect();
+    disks.sort_unstable();
+    disks.dedup();
+    disks
 }
 
 /// Searches for the disk below a file system.

@@ -163,6 +163,55 @@ fn several_disks_with_slots_are_an_error_if_nothing_shows_which_one_runs() {
     }
 }
 
+/// A system whose root is not on one disk, and whose slots, if it has any, are not on its own disks.
+fn machine_without_own_slots(root: &str, esp: &str) -> BootMachine {
+    let machine = BootMachine::new();
+    for number in [2, 3] {
+        fs::remove_dir_all(machine.path(&format!("sys/class/block/vda{number}"))).unwrap();
+    }
+    let mounts = MOUNTS.replace("254:2 / / ro - erofs /dev/root ro", root);
+    machine.write(MOUNTINFO, mounts.replace("254:1 / /efi rw - vfat /dev/vda1", esp));
+    machine.write("proc/cmdline", "root=/dev/md0 ro\n");
+    machine.set_variable("LoaderEntrySelected", "debian-6.1.0-18-amd64.conf");
+    machine.add_partition_of_other_disk(2, "root-a");
+    machine.add_partition_of_other_disk(3, "root-b");
+    machine
+}
+
+/// A node that is updated by packages stays one.
+#[test]
+fn a_foreign_disk_with_slots_is_ignored_unless_the_system_runs_from_a_slot() {
+    for (root, esp) in [
+        ("9:0 / / rw - ext4 /dev/md0 rw", "254:1 / /efi rw - vfat /dev/vda1"),
+        ("0:45 / / rw - zfs rpool/ROOT/debian rw", "254:1 / /efi rw - vfat /dev/vda1"),
+        ("0:46 / / rw - nfs4 192.0.2.1:/srv/root rw", "9:1 / /efi rw - vfat /dev/md1"),
+    ] {
+        let machine = machine_without_own_slots(root, esp);
+        assert_eq!(found_name(&machine), None, "{root}");
+        assert!(!has_slots(&machine.paths), "{root}");
+        machine.set_variable("LoaderEntrySelected", "evenkeel-000001.conf");
+        assert_eq!(found_name(&machine), Some("systemd-boot"), "{root}");
+        machine.unset_variable("LoaderEntrySelected");
+        assert_eq!(found_name(&machine), None, "{root}");
+        machine.write("proc/cmdline", "root=PARTLABEL=root-a ro\n");
+        assert_eq!(found_name(&machine), Some("systemd-boot"), "{root}");
+    }
+}
+
+#[test]
+fn one_slot_on_each_of_two_unknown_disks_is_an_error() {
+    let machine = BootMachine::new();
+    let root = "0:31 / / rw - overlay overlay rw,lowerdir=/sysroot,upperdir=/u,workdir=/w";
+    let mounts = MOUNTS.replace("254:2 / / ro - erofs /dev/root ro", root);
+    let esp_elsewhere = "9:1 / /efi rw - vfat /dev/md1";
+    machine.write(MOUNTINFO, mounts.replace("254:1 / /efi rw - vfat /dev/vda1", esp_elsewhere));
+    fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap();
+    machine.add_partition_of_other_disk(3, "root-b");
+    let found = find(&machine.paths, Arc::new(FakeRunner::default()), &machine.config);
+    let why = found.err().expect("an error").reason;
+    assert!(why.contains("root-a and root-b are on different disks"), "{why}");
+}
+
 /// An ambiguous slot is not the same as none: the node would be updated by packages.
 #[test]
 fn two_partitions_of_the_disk_with_the_name_of_a_slot_are_an_error() {
