@@ -185,7 +185,7 @@ pub struct MountRunner {
     kernels: Vec<(Slot, Vec<u8>)>,
     files: Vec<&'static str>,
     commands: Mutex<Vec<String>>,
-    fails: bool,
+    failing: Option<&'static str>,
 }
 
 impl MountRunner {
@@ -195,7 +195,7 @@ impl MountRunner {
             kernels,
             files: Vec::new(),
             commands: Mutex::default(),
-            fails: false,
+            failing: None,
         }
     }
 
@@ -205,9 +205,9 @@ impl MountRunner {
         self
     }
 
-    /// Makes each mount fail.
-    pub fn with_failure(mut self) -> Self {
-        self.fails = true;
+    /// Makes each call of a program fail.
+    pub fn with_failing(mut self, program: &'static str) -> Self {
+        self.failing = Some(program);
         self
     }
 
@@ -224,7 +224,7 @@ impl Runner for MountRunner {
         let point = command.arguments.last().expect("a folder");
         let point = self.root.join(point.trim_start_matches('/'));
         match command.program.as_str() {
-            "mount" if self.fails => {
+            program if self.failing == Some(program) => {
                 return Ok(Output {
                     status: Some(32),
                     stdout: String::new(),

@@ -22,13 +22,6 @@ pub use self::read_only::slot_mount_options;
 /// Time limit for mounting and unmounting a slot.
 const MOUNT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Whether a device accepts writes.
-#[derive(Clone, Copy, Debug)]
-enum DeviceMode {
-    ReadOnly,
-    Writable,
-}
-
 /// The mount point for a slot. One slot at a time is mounted there.
 pub struct SlotMount {
     system: SystemInterfaces,
@@ -51,7 +44,7 @@ impl SlotMount {
         if self.system.mounts()?.iter().any(is_point) {
             return self.unmount(device).await;
         }
-        self.set_device_mode(device, DeviceMode::Writable).await;
+        self.accept_writes(device).await;
         Ok(())
     }
 
@@ -60,8 +53,22 @@ impl SlotMount {
         let point = self.mount_point();
         durable::create_folder(&point, 0o700).map_err(file_failure)?;
         let path = device.to_owned();
-        let options = run_blocking(move || slot_mount_options(&path)).await?;
-        self.set_device_mode(device, DeviceMode::ReadOnly).await;
+        let superblock = run_blocking(move || {
+            Ok((slot_mount_options(&path)?, read_only::is_known_file_system(&path)?))
+        });
+        let (options, is_known) = superblock.await?;
+        match self.refuse_writes(device).await {
+            Err(failure) if !is_known => {
+                return Err(storage_failure(format!(
+                    "the slot has a file system whose mount may write to it, and the device cannot be made read-only: {failure}; \
+                     install blockdev (util-linux), or publish an image with EROFS, SquashFS, ext4, XFS, F2FS or btrfs"
+                )));
+            }
+            Err(failure) => {
+                tracing::debug!(%failure, "only the mount options prevent writes to the slot");
+            }
+            Ok(()) => {}
+        }
         let command = Command::new("mount", MOUNT_TIMEOUT).with_arguments([
             "-o".to_owned(),
             options,
@@ -70,7 +77,7 @@ impl SlotMount {
         ]);
         let mounted = self.run(&command).await;
         if mounted.is_err() {
-            self.set_device_mode(device, DeviceMode::Writable).await;
+            self.accept_writes(device).await;
         }
         mounted.map(|()| point)
     }
@@ -80,27 +87,30 @@ impl SlotMount {
         let point_in_root = self.system.relative_to_root(&point).display().to_string();
         let unmounted =
             self.run(&Command::new("umount", MOUNT_TIMEOUT).with_arguments([point_in_root])).await;
-        self.set_device_mode(device, DeviceMode::Writable).await;
+        self.accept_writes(device).await;
         unmounted?;
         // The empty folder may remain.
         fs::remove_dir(&point).ok();
         Ok(())
     }
 
-    /// Lets the kernel refuse or accept writes to a slot. The mount options prevent the usual write of a read-only mount,
-    /// the replay of the journal; this prevents the others, such as the removal of orphans. A system without the program
-    /// relies on the options.
-    async fn set_device_mode(&self, device: &Path, mode: DeviceMode) {
-        let option = match mode {
-            DeviceMode::ReadOnly => "--setro",
-            DeviceMode::Writable => "--setrw",
-        };
-        let path = self.system.relative_to_root(device).display().to_string();
-        let command =
-            Command::new("blockdev", MOUNT_TIMEOUT).with_arguments([option.to_owned(), path]);
-        if let Err(failure) = self.run(&command).await {
-            tracing::debug!(%failure, "cannot change whether the slot accepts writes");
+    /// Lets the kernel refuse writes to a slot. The mount options prevent the usual write of a read-only mount, the replay
+    /// of the journal; this prevents the others, such as the removal of orphans, and those of an unknown file system. A
+    /// system without the program relies on the options.
+    async fn refuse_writes(&self, device: &Path) -> Result<(), Failure> {
+        self.run(&self.blockdev_command("--setro", device)).await
+    }
+
+    /// Lets the kernel accept writes to a slot again.
+    async fn accept_writes(&self, device: &Path) {
+        if let Err(failure) = self.run(&self.blockdev_command("--setrw", device)).await {
+            tracing::debug!(%failure, "cannot let the slot accept writes");
         }
+    }
+
+    fn blockdev_command(&self, option: &str, device: &Path) -> Command {
+        let path = self.system.relative_to_root(device).display().to_string();
+        Command::new("blockdev", MOUNT_TIMEOUT).with_arguments([option.to_owned(), path])
     }
 
     async fn run(&self, command: &Command) -> Result<(), Failure> {

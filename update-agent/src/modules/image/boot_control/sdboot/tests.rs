@@ -179,6 +179,23 @@ async fn an_image_that_blesses_itself_or_has_no_trial_guard_is_refused() {
 }
 
 #[tokio::test]
+async fn an_unknown_file_system_is_mounted_only_if_the_kernel_refuses_writes_to_it() {
+    let machine = BootMachine::new();
+    let kernels = vec![(Slot::B, uki_with_cmdline(GOOD_CMDLINE))];
+    let runner = Arc::new(MountRunner::new(&machine, kernels).with_failing("blockdev"));
+    let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
+    let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Storage);
+    assert!(failure.reason.contains("install blockdev"), "{failure}");
+    assert!(!runner.commands().iter().any(|command| command.starts_with("mount")));
+
+    let mut squashfs = vec![0; SLOT_BYTES];
+    squashfs[..4].copy_from_slice(b"hsqs");
+    machine.write("dev/vda3", squashfs);
+    boot.install_kernel(Slot::B, &slot_image()).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_image_without_a_kernel_or_that_cannot_be_mounted_is_refused() {
     let machine = BootMachine::new();
     let runner =
@@ -191,7 +208,7 @@ async fn an_image_without_a_kernel_or_that_cannot_be_mounted_is_refused() {
     );
     assert_eq!(runner.commands()[3..], UNMOUNT_COMMANDS, "it is unmounted, and writable");
 
-    let runner = Arc::new(MountRunner::new(&machine, Vec::new()).with_failure());
+    let runner = Arc::new(MountRunner::new(&machine, Vec::new()).with_failing("mount"));
     let boot = machine.boot_control(Arc::<MountRunner>::clone(&runner));
     let failure = boot.install_kernel(Slot::B, &slot_image()).await.unwrap_err();
     assert_eq!(runner.commands().last().unwrap(), "blockdev --setrw /dev/vda3");

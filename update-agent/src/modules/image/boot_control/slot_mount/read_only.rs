@@ -24,15 +24,33 @@ const EXT_SUPERBLOCK: usize = 1024;
 /// Bit of `s_feature_compat`: the file system has a journal. Others refuse the option `noload`.
 const EXT_HAS_JOURNAL: u32 = 4;
 
+/// Offsets and magic numbers of the file systems whose read-only mount is known not to write with the options below.
+const KNOWN_FILE_SYSTEMS: [(usize, &[u8]); 6] = [
+    (0, b"XFSB"),
+    // SquashFS and EROFS.
+    (0, b"hsqs"),
+    (EXT_SUPERBLOCK, &[0xe2, 0xe1, 0xf5, 0xe0]),
+    // ext2 to ext4, f2fs and btrfs.
+    (EXT_SUPERBLOCK + 0x38, &[0x53, 0xef]),
+    (EXT_SUPERBLOCK, &[0x10, 0x20, 0xf5, 0xf2]),
+    ((64 << 10) + 0x40, b"_BHRfS_M"),
+];
+
 /// The options to mount a slot with.
 pub fn slot_mount_options(device: &Path) -> Result<String, Failure> {
-    let superblocks = read_start(device).map_err(|error| {
-        storage_failure(format!("cannot read the file system on {}: {error}", device.display()))
-    })?;
+    let superblocks = read_superblocks(device)?;
     Ok(match journal_option(&superblocks) {
         Some(option) => format!("{READ_ONLY_OPTIONS},{option}"),
         None => READ_ONLY_OPTIONS.to_owned(),
     })
+}
+
+/// Whether the mount options are known to prevent writes to the file system on a device.
+pub fn is_known_file_system(device: &Path) -> Result<bool, Failure> {
+    let superblocks = read_superblocks(device)?;
+    let has =
+        |at: usize, magic: &[u8]| superblocks.get(at..).is_some_and(|rest| rest.starts_with(magic));
+    Ok(KNOWN_FILE_SYSTEMS.iter().any(|(at, magic)| has(*at, magic)))
 }
 
 /// The option that prevents the replay of the journal; `None` if the file system has none.
@@ -50,6 +68,12 @@ fn journal_option(superblocks: &[u8]) -> Option<&'static str> {
         return Some("norecovery");
     }
     (bytes((64 << 10) + 0x40, 8) == Some(b"_BHRfS_M".as_slice())).then_some("rescue=nologreplay")
+}
+
+fn read_superblocks(device: &Path) -> Result<Vec<u8>, Failure> {
+    read_start(device).map_err(|error| {
+        storage_failure(format!("cannot read the file system on {}: {error}", device.display()))
+    })
 }
 
 fn read_start(device: &Path) -> io::Result<Vec<u8>> {
@@ -99,6 +123,24 @@ mod tests {
         for short in [&b""[..], b"XFS", &[0; 1100]] {
             assert_eq!(journal_option(short), None);
         }
+    }
+
+    #[test]
+    fn a_file_system_is_known_by_its_superblock() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = folder.path().join("slot");
+        for part in KNOWN_FILE_SYSTEMS {
+            std::fs::write(&device, start_with(&[part])).unwrap();
+            assert!(is_known_file_system(&device).unwrap(), "{part:?}");
+        }
+        let parts: [(usize, &[u8]); 3] =
+            [(0, b"hsq"), (1024 + 0x38, &[0x53]), (0x1_0040, b"_BHRfS_")];
+        for (at, unknown) in parts {
+            std::fs::write(&device, start_with(&[(at, unknown)])).unwrap();
+            assert!(!is_known_file_system(&device).unwrap(), "{unknown:?}");
+        }
+        std::fs::write(&device, "").unwrap();
+        assert!(!is_known_file_system(&device).unwrap());
     }
 
     #[test]
