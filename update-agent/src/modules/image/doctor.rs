@@ -173,7 +173,7 @@ mod tests {
         assert!(check_confirmation(&paths, RAUC).is_none());
         let moved = AgentPaths::new(root.path(), Some(paths.inside("/data/agent")));
         let finding = check_confirmation(&moved, RAUC).unwrap();
-        assert!(finding.advice.contains("RequiresMountsFor=/data/agent"), "{finding:?}");
+        assert!(finding.advice.contains("rauc-confirm-boot /data/agent"), "{finding:?}");
     }
 
     #[test]

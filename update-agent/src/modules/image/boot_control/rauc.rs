@@ -420,7 +420,8 @@ impl BootControl for RaucControl {
         let device = self.system.resolve_in_root(&status.slot(slot).device);
         self.slot_mount.prepare(&device).await?;
         let point = self.slot_mount.mount(&device).await?;
-        let checked = run_blocking(move || Ok(units::check_rauc_image_units(&point))).await;
+        let state = self.system.relative_to_root(self.system.paths.state());
+        let checked = run_blocking(move || Ok(units::check_rauc_image_units(&point, &state))).await;
         // Also after a failed check, because a mounted slot cannot be written.
         let unmounted = self.slot_mount.unmount(&device).await;
         checked?.map_err(|why| {

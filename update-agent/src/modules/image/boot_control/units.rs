@@ -43,6 +43,9 @@ const UNIT_FOLDERS: [&str; 5] = [
     "lib/systemd/system",
 ];
 
+/// Size limit of a unit's file, in bytes.
+const MAX_UNIT_BYTES: u64 = 64 << 10;
+
 /// Paths of systemd itself.
 const SYSTEMD_BINARIES: [&str; 2] = ["usr/lib/systemd/systemd", "lib/systemd/systemd"];
 
@@ -114,8 +117,9 @@ fn has_file(root: &Path, path: &str) -> bool {
 }
 
 /// Checks that no unit of an image for RAUC that is mounted at `root` keeps the image before it is
-/// known to be healthy, and that the image has its guard; else says what to change.
-pub fn check_rauc_image_units(root: &Path) -> Result<(), String> {
+/// known to be healthy, and that the image has its guard; else says what to change. The guard finds
+/// the mark of the trial in the state directory, a path inside the image.
+pub fn check_rauc_image_units(root: &Path, state: &Path) -> Result<(), String> {
     if unit_state(root, RAUC_MARK_GOOD_UNIT) == UnitState::Available {
         return Err(format!(
             "its {RAUC_MARK_GOOD_UNIT} would keep it before it is known to be healthy: build the image without that unit, or \
@@ -123,12 +127,9 @@ pub fn check_rauc_image_units(root: &Path) -> Result<(), String> {
         ));
     }
     check_guard(root, RAUC_TRIAL_UNIT)?;
-    if unit_state(root, RAUC_TRIAL_UNIT) == UnitState::Available
-        && !has_file(root, RAUC_TRIAL_SCRIPT)
-    {
-        return Err(format!(
-            "its {RAUC_TRIAL_UNIT} has no /{RAUC_TRIAL_SCRIPT} to start: build the image with that file"
-        ));
+    if unit_state(root, RAUC_TRIAL_UNIT) == UnitState::Available {
+        check_script(root, RAUC_TRIAL_UNIT, RAUC_TRIAL_SCRIPT, state)
+            .map_err(|why| format!("its {why}"))?;
     }
     Ok(())
 }
@@ -142,24 +143,27 @@ pub fn check_rauc_confirm_unit(root: &Path, state: &Path) -> Result<(), String> 
             "{unit} is missing, masked or not enabled: build the image with that unit enabled ({CONFIRM_UNIT_LINKS})"
         ));
     }
-    if !has_file(root, RAUC_CONFIRM_SCRIPT) {
-        return Err(format!(
-            "{unit} has no /{RAUC_CONFIRM_SCRIPT} to start: build the image with that file"
-        ));
+    check_script(root, unit, RAUC_CONFIRM_SCRIPT, state)
+}
+
+/// Checks that a unit starts an existing script with the state directory.
+fn check_script(root: &Path, unit: &str, script: &str, state: &Path) -> Result<(), String> {
+    if !has_file(root, script) {
+        return Err(format!("{unit} has no /{script} to start: build the image with that file"));
     }
     let text = unit_text(root, unit);
     let mut commands = text.lines().filter_map(|line| line.trim().strip_prefix("ExecStart="));
     let command = commands.rfind(|command| !command.is_empty()).unwrap_or_default();
     let mut words = command.split_whitespace();
-    let is_script = words.any(|word| word.ends_with(RAUC_CONFIRM_SCRIPT));
+    let is_script = words.any(|word| word.ends_with(script));
     let argument = words.next().map_or_else(default_state, PathBuf::from);
     if is_script && argument == state {
         return Ok(());
     }
     let state = state.display();
     Err(format!(
-        "{unit} does not start its script with the state directory {state}: set ExecStart=/bin/sh /{RAUC_CONFIRM_SCRIPT} \
-         {state} and RequiresMountsFor={state} in a drop-in for the unit"
+        "{unit} does not start its script with the state directory {state}: add a drop-in for the unit with ExecStart= and \
+         ExecStart=/bin/sh /{script} {state}"
     ))
 }
 
@@ -171,20 +175,30 @@ fn default_state() -> PathBuf {
 /// The text of a unit and of its drop-ins, in the order in which systemd reads them.
 fn unit_text(root: &Path, name: &str) -> String {
     let mut files = UNIT_FOLDERS.iter().map(|folder| format!("{folder}/{name}"));
-    let unit = files.find_map(|file| fs::read_to_string(resolve_path(root, &file)?).ok());
+    let unit = files.find_map(|file| read_unit_file(&resolve_path(root, &file)?));
     let mut drop_ins = BTreeMap::new();
     // A file replaces those of the same name in folders of lower priority.
     for folder in UNIT_FOLDERS.iter().rev() {
-        let folder = resolve_path(root, &format!("{folder}/{name}.d"));
-        let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+        let file = resolve_path(root, &format!("{folder}/{name}.d/file"));
+        let entries = file.and_then(|file| fs::read_dir(file.parent()?).ok());
         for entry in entries.into_iter().flatten().flatten() {
             drop_ins.insert(entry.file_name(), entry.path());
         }
     }
     let is_used = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "conf");
     let drop_ins = drop_ins.into_values().filter(is_used);
-    let texts = unit.into_iter().chain(drop_ins.filter_map(|path| fs::read_to_string(path).ok()));
+    let texts = unit.into_iter().chain(drop_ins.filter_map(|path| read_unit_file(&path)));
     texts.collect::<Vec<_>>().join("\n")
+}
+
+/// The text of a regular file of limited size; `None` for any other file. A link could lead out of
+/// an image.
+fn read_unit_file(path: &Path) -> Option<String> {
+    let metadata = path.symlink_metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > MAX_UNIT_BYTES {
+        return None;
+    }
+    fs::read_to_string(path).ok()
 }
 
 /// Resolves a path of the system below `root` as that system would, so that no link leads out of
@@ -314,20 +328,23 @@ mod tests {
     fn an_image_for_rauc_whose_mark_good_unit_is_not_masked_is_refused() {
         let unit = ("usr/lib/systemd/system/rauc-mark-good.service", "[Unit]");
         let masked = ("etc/systemd/system/rauc-mark-good.service", "-> /dev/null");
-        assert_eq!(check_rauc_image_units(create_files(&[unit, masked]).path()), Ok(()));
-        let why = check_rauc_image_units(create_files(&[unit]).path()).unwrap_err();
+        let state = default_state();
+        assert_eq!(check_rauc_image_units(create_files(&[unit, masked]).path(), &state), Ok(()));
+        let why = check_rauc_image_units(create_files(&[unit]).path(), &state).unwrap_err();
         assert!(why.starts_with("its rauc-mark-good.service"), "{why}");
     }
 
     #[test]
     fn an_image_for_rauc_with_systemd_needs_its_guard_and_the_script_of_it() {
-        let unit = ("usr/lib/systemd/system/evenkeel-rauc-trial.service", "[Unit]");
+        let unit = ("usr/lib/systemd/system/evenkeel-rauc-trial.service", GUARD_UNIT_TEXT);
         let enabled = (
             "usr/lib/systemd/system/sysinit.target.wants/evenkeel-rauc-trial.service",
             "-> ../evenkeel-rauc-trial.service",
         );
         let script = ("usr/lib/evenkeel/rauc-trial-guard", "#!/bin/sh");
-        let check = |files: &[(&str, &str)]| check_rauc_image_units(create_files(files).path());
+        let check = |files: &[(&str, &str)]| {
+            check_rauc_image_units(create_files(files).path(), &default_state())
+        };
         assert_eq!(check(&[]), Ok(()), "another init");
         assert_eq!(check(&[SYSTEMD_FILE, unit, enabled, script]), Ok(()));
         let bad: [(&[(&str, &str)], &str); 4] = [
@@ -341,6 +358,33 @@ mod tests {
             assert!(why.contains(reason), "{why}");
         }
     }
+
+    /// Without the mark of the trial, the guard does nothing.
+    #[test]
+    fn the_guard_of_an_image_for_rauc_must_use_the_state_directory_of_the_agent() {
+        let unit = ("usr/lib/systemd/system/evenkeel-rauc-trial.service", GUARD_UNIT_TEXT);
+        let script = ("usr/lib/evenkeel/rauc-trial-guard", "#!/bin/sh");
+        let drop_in = (
+            "etc/systemd/system/evenkeel-rauc-trial.service.d/state.conf",
+            "[Service]\nExecStart=\nExecStart=/bin/sh /usr/lib/evenkeel/rauc-trial-guard /data/agent\n",
+        );
+        let check = |files: &[(&str, &str)]| {
+            check_rauc_image_units(create_files(files).path(), Path::new("/data/agent"))
+        };
+        assert_eq!(check(&[unit, script, drop_in]), Ok(()));
+        let why = check(&[unit, script]).unwrap_err();
+        assert!(why.contains("/usr/lib/evenkeel/rauc-trial-guard /data/agent"), "{why}");
+
+        // A link is read as little as a masked drop-in: it could lead out of the image.
+        let outside = create_files(&[("state.conf", drop_in.1)]);
+        let link = format!("-> {}/state.conf", outside.path().display());
+        check(&[unit, script, (drop_in.0, link.as_str())]).unwrap_err();
+    }
+
+    const GUARD_UNIT_TEXT: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../deploy/image/evenkeel-rauc-trial.service"
+    ));
 
     const CONFIRM_UNIT_TEXT: &str = include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
