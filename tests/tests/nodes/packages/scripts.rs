@@ -173,14 +173,14 @@ fn a_script_that_never_ends_is_killed_at_its_deadline_if_the_journal_is_lost(sta
     member.install_files(&["demo-slow_1.0"]);
     member.order_packages("demo-slow=1.1");
     let agent = format!("env EVENKEEL_AGENT_PACKAGES__APPLY_TIMEOUT=10s {AGENT_PATH} run");
-    let state = "/var/lib/evenkeel-agent";
+    let data_dir = "/var/lib/evenkeel-agent";
     let script = format!(
         "touch /opt/demo/slow; {agent} & echo $! > /run/agent; wait; \
-         echo noise > {state}/journal.json; {agent} & wait; exec sleep 1000"
+         echo noise > {data_dir}/journal.json; {agent} & wait; exec sleep 1000"
     );
     let boot = member.node.start(&["sh", "-c", &script]);
     wait_until_dpkg_is_blocked(&member.node);
-    let find_process = format!("sed 's/.*\"process\":\\([0-9]*\\),.*/\\1/' {state}/change.json");
+    let find_process = format!("sed 's/.*\"process\":\\([0-9]*\\),.*/\\1/' {data_dir}/change.json");
     let process = member.node.succeed_inside(&["sh", "-c", &find_process]);
     member.node.succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
 
