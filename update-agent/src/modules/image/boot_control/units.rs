@@ -391,6 +391,9 @@ mod tests {
         "/../deploy/image/evenkeel-rauc-confirm.service"
     ));
 
+    /// Files by path, or links with `-> TARGET`.
+    type FileTree<'a> = &'a [(&'a str, &'a str)];
+
     #[test]
     fn the_unit_that_confirms_boots_must_be_enabled_and_find_the_state() {
         let unit = ("usr/lib/systemd/system/evenkeel-rauc-confirm.service", CONFIRM_UNIT_TEXT);
@@ -408,7 +411,7 @@ mod tests {
             "[Service]\nExecStart=\nExecStart=/bin/true\n",
         );
         let (usual, moved) = ("/var/lib/evenkeel-agent", "/data/agent");
-        let cases: [(&[(&str, &str)], &str, Option<&str>); 9] = [
+        let cases: [(FileTree<'_>, &str, Option<&str>); 9] = [
             (&[unit, enabled, script], usual, None),
             (&[unit, enabled, script, drop_in], moved, None),
             (&[], usual, Some("is missing, masked or not enabled")),
