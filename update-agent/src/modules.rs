@@ -322,6 +322,17 @@ pub trait Module: Send + Sync + Sized + 'static {
         ready(Ok(Vec::new()))
     }
 
+    /// Does the work that follows a failed change, once, when it is certain that the change is not undone. Returns problems
+    /// that do not change the outcome, for a person. Safe to repeat.
+    fn post_failure(
+        &self,
+        _steps: &[Self::Step],
+        _baseline: &Self::Baseline,
+        _report: &mut Self::Report,
+    ) -> impl Future<Output = Result<Vec<String>, Failure>> + Send {
+        ready(Ok(Vec::new()))
+    }
+
     /// Whether the node certainly is as it was before the steps. A change that was permitted but not
     /// begun before the start deadline begins only if the answer is no.
     fn is_untouched(

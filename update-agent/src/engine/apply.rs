@@ -247,7 +247,7 @@ impl Engine {
     /// program is changing the same things, and until no prepared change is left that a reset would apply.
     pub(super) async fn revert_or_fail(
         &self,
-        entry: JournalEntry,
+        mut entry: JournalEntry,
         mut failure: Failure,
         verdict: Verdict,
     ) -> Result<JournalEntry, JournalError> {
@@ -270,6 +270,7 @@ impl Engine {
                 return Ok(self.keep_open(entry, why));
             }
         }
+        self.run_module_post_failure(&mut entry).await;
         // The tool's output says why, the verdict says what the result is.
         let failure = match verdict.problem {
             Some(problem) => Failure::with_log(

@@ -77,6 +77,18 @@ impl Engine {
         }
     }
 
+    /// Runs the work of the modules after a failure that is not undone. Its own failures are recorded in the remarks.
+    pub(super) async fn run_module_post_failure(&self, entry: &mut JournalEntry) {
+        let steps = all_steps(entry);
+        for module in self.involved_modules(entry) {
+            let (baseline, report) = baseline_and_report(entry, module.kind().name);
+            match module.post_failure(&steps, baseline, report).await {
+                Ok(remarks) => add_missing(&mut entry.remarks, remarks),
+                Err(failure) => record_failed_work(entry, module.kind().name, &failure),
+            }
+        }
+    }
+
     /// The final verification, which decides the outcome.
     pub(super) async fn verify(
         &self,

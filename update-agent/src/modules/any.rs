@@ -75,6 +75,13 @@ pub trait AnyModule: Send + Sync {
         baseline: &Value,
         report: &mut Value,
     ) -> Result<Vec<String>, Failure>;
+    /// [`Module::post_failure`]; unreadable steps need nothing.
+    async fn post_failure(
+        &self,
+        steps: &[AnyStep],
+        baseline: &Value,
+        report: &mut Value,
+    ) -> Result<Vec<String>, Failure>;
     /// [`Module::is_untouched`].
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure>;
     /// [`Module::undo`]. Of unreadable steps, only a prepared change is cancelled: their module does
@@ -180,6 +187,20 @@ impl<M: Module> AnyModule for M {
             (decode_own_steps::<M>(steps)?, decode_or_default::<M, _>(baseline));
         let mut typed = decode_or_default::<M, M::Report>(report);
         let result = Module::post_apply(self, &steps, &baseline, &mut typed).await;
+        *report = encode_part(M::NAME, &typed)?;
+        result
+    }
+
+    async fn post_failure(
+        &self,
+        steps: &[AnyStep],
+        baseline: &Value,
+        report: &mut Value,
+    ) -> Result<Vec<String>, Failure> {
+        let Ok(steps) = decode_own_steps::<M>(steps) else { return Ok(Vec::new()) };
+        let baseline = decode_or_default::<M, M::Baseline>(baseline);
+        let mut typed = decode_or_default::<M, M::Report>(report);
+        let result = Module::post_failure(self, &steps, &baseline, &mut typed).await;
         *report = encode_part(M::NAME, &typed)?;
         result
     }

@@ -34,6 +34,7 @@ mod needrestart;
 mod observe;
 mod parse;
 mod plan;
+mod plan_check;
 mod protected;
 mod providers;
 mod refresh;
@@ -186,53 +187,6 @@ impl PackagesModule {
         }
         let failed = tool_failure(FailureKind::Apply, "dpkg --configure", &output);
         Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
-    }
-
-    /// Fails if a package was changed since the plan was made, except to its planned version.
-    async fn check_unchanged(&self, steps: &[PackageStep]) -> Result<(), Failure> {
-        let installed = self.list_installed().await?;
-        let version = |item: &StepItem| {
-            let package = installed.get(&item.package).filter(|package| package.is_present());
-            package.map(|package| package.version.clone())
-        };
-        let moved = steps.iter().flat_map(PackageStep::items).filter(|item| {
-            let version = version(item);
-            version != item.change.before && version != item.change.after
-        });
-        let moved: Vec<_> = moved.map(|item| item.package.clone()).collect();
-        if moved.is_empty() {
-            return Ok(());
-        }
-        let reason = format!(
-            "these packages were changed by another program since the plan was made: {}",
-            plan::join_names(moved)
-        );
-        Err(Failure::new(FailureKind::Plan, reason))
-    }
-
-    /// Fails if apt would do anything that is not planned.
-    async fn check_simulation(&self, step: &PackageStep) -> Result<(), Failure> {
-        let left = self.remaining_removals(step).await?;
-        let simulation = self.tools.simulate_files(&apt_transaction(step, &left)).await?;
-        let is_planned = |install: &PlannedInstall| {
-            step.items().any(|item| {
-                item.package == install.package
-                    && item.change.after.as_ref() == Some(&install.after)
-            })
-        };
-        let more = simulation.installs.iter().filter(|install| !is_planned(install));
-        let more = more.map(|install| format!("install {} {}", install.package, install.after));
-        let removed = simulation.removals.iter().filter(|package| !left.contains(package));
-        let surprises: Vec<_> =
-            removed.map(|package| format!("remove {package}")).chain(more).collect();
-        if surprises.is_empty() {
-            return Ok(());
-        }
-        let reason = format!(
-            "the plan no longer fits the node: apt would also {}",
-            plan::join_names(surprises)
-        );
-        Err(Failure::new(FailureKind::Plan, reason))
     }
 }
 
@@ -431,6 +385,15 @@ impl Module for PackagesModule {
         report: &mut PackageReport,
     ) -> Result<Vec<String>, Failure> {
         Ok(self.restart_stale_services(steps, report).await)
+    }
+
+    async fn post_failure(
+        &self,
+        steps: &[PackageStep],
+        _baseline: &PackageBaseline,
+        report: &mut PackageReport,
+    ) -> Result<Vec<String>, Failure> {
+        self.restart_after_failure(steps, report).await
     }
 
     async fn repair_unknown_change(&self) -> Result<(), Failure> {

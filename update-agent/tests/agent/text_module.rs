@@ -162,6 +162,16 @@ impl Module for TextModule {
         ready(Ok(Vec::new()))
     }
 
+    fn post_failure(
+        &self,
+        _steps: &[TextStep],
+        _baseline: &(),
+        _report: &mut TextReport,
+    ) -> impl Future<Output = Result<Vec<String>, Failure>> + Send {
+        self.system.log_action("post-failure");
+        ready(Ok(vec!["the text stays".to_owned()]))
+    }
+
     fn is_untouched(
         &self,
         _steps: &[TextStep],
@@ -336,6 +346,18 @@ async fn a_failed_module_is_reported_with_what_it_left() {
     assert_eq!(failure.kind, FailureKind::Storage);
     assert!(failure.reason.ends_with("the text is wrong"), "{failure}");
     assert_eq!(text_report(&last).after, "");
+    let log = node.system.take_log();
+    assert_eq!(log.iter().filter(|line| *line == "post-failure").count(), 1, "{log:?}");
+    assert!(log.iter().all(|line| line != "post-apply"), "{log:?}");
+    let remarks = &last.report.as_ref().unwrap().remarks;
+    assert!(remarks.contains(&"the text stays".to_owned()), "{remarks:?}");
+}
+
+#[tokio::test]
+async fn a_verified_change_has_no_work_after_a_failure() {
+    let node = node_with_spec(text_part("new"));
+    run_once(&node).await.unwrap();
+    assert!(node.system.take_log().iter().all(|line| line != "post-failure"));
 }
 
 #[tokio::test]

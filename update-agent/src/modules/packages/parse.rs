@@ -45,6 +45,12 @@ impl DpkgPackage {
         self.flag == "ok" && (self.state == "installed" || !self.is_present())
     }
 
+    /// Whether all files of one version are in place, or none. Scripts may still have to run.
+    pub fn has_complete_files(&self) -> bool {
+        !self.is_present()
+            || (self.flag == "ok" && !matches!(self.state.as_str(), "half-installed" | "unpacked"))
+    }
+
     /// Name of the package in apt: with the architecture only if it is a foreign one.
     pub fn apt_name(&self, native: &str) -> String {
         apt_name(&self.name, &self.architecture, native)

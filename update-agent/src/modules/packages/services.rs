@@ -158,23 +158,27 @@ impl PackageTools {
 /// Parses the unit names of `systemctl list-units --plain --no-legend`.
 pub(super) fn parse_units(text: &str) -> BTreeSet<String> {
     let names = text.lines().filter_map(|line| line.split_whitespace().next());
-    let services = names.filter(|name| name.strip_suffix(".service").is_some());
+    let services = names.filter(|name| is_service(name));
     services.map(str::to_owned).collect()
 }
 
-/// The services of a package, by dpkg's list of its files.
+/// The services of a package, by dpkg's list of its files. systemd makes a service of each init script.
 pub(super) fn find_units(paths: &AgentPaths, package: &DpkgPackage) -> BTreeSet<String> {
     let folder = paths.inside(DPKG_INFO_FOLDER);
     let names = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
     let lists = names.iter().map(|name| os::read_lossy(&folder.join(format!("{name}.list"))));
-    let files = lists.filter_map(Result::ok).flat_map(|list| {
-        let names = list.lines().filter_map(|path| path.rsplit('/').next());
-        names
-            .filter(|name| name.strip_suffix(".service").is_some())
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+    let services = lists.filter_map(Result::ok).flat_map(|list| {
+        let services = list.lines().filter_map(|path| match path.strip_prefix("/etc/init.d/") {
+            Some(script) => Some(format!("{script}.service")),
+            None => path.rsplit('/').next().filter(|name| is_service(name)).map(str::to_owned),
+        });
+        services.collect::<Vec<_>>()
     });
-    files.collect()
+    services.collect()
+}
+
+fn is_service(name: &str) -> bool {
+    name.strip_suffix(".service").is_some()
 }
 
 /// Whether a service is one of the units, or an instance of a template among them.

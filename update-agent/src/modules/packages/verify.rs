@@ -9,7 +9,7 @@ use super::plan::{PackageStep, StepItem, join_names};
 use super::report::{PackageReport, add_missing};
 use super::services::{find_units, is_unit_of};
 use super::{Deb, PackagesModule, apt_log, audit};
-use crate::facts::find_stale_services;
+use crate::facts::{MANAGER_UNIT, find_stale_services};
 use crate::model::{Failure, FailureKind, PackageResult, ServiceRule};
 use crate::modules::Verdict;
 use crate::paths::AgentPaths;
@@ -42,10 +42,6 @@ impl PackagesModule {
         let mut problem = self.find_package_problem(steps, &installed, baseline).await?;
         if problem.is_none() && self.services && !baseline.services.is_empty() {
             problem = self.find_service_problem(baseline).await?;
-        }
-        if problem.is_some() && self.services {
-            let stale = stale_service_names(&self.paths);
-            self.restart_after_failure(steps, &installed, stale, report).await;
         }
         let retained = self.find_retained_conffiles(steps, baseline).await?;
         add_missing(&mut report.retained_conffiles, retained);
@@ -159,27 +155,43 @@ impl PackagesModule {
         restarted.remarks
     }
 
-    /// After a failure in minimal steps: restarts those of the stale services whose packages are completely installed. The
-    /// earlier groups stay installed, and no later step of the attempt restarts their services.
-    async fn restart_after_failure(
+    /// After a failure in minimal steps: restarts the stale services of the groups that are installed. The earlier groups stay
+    /// installed, and no later step of the attempt restarts their services. Returns remarks.
+    pub(super) async fn restart_after_failure(
+        &self,
+        steps: &[PackageStep],
+        report: &mut PackageReport,
+    ) -> Result<Vec<String>, Failure> {
+        if !self.services || !steps.iter().any(restarts_groups) {
+            return Ok(Vec::new());
+        }
+        let installed = self.list_installed().await?;
+        let stale = stale_service_names(&self.paths);
+        let services = self.restartable_after_failure(steps, &installed, stale);
+        let restarted = self.tools.restart_services(&self.paths, &services).await;
+        add_missing(&mut report.restarted_services, restarted.restarted);
+        Ok(restarted.remarks)
+    }
+
+    /// The stale services that certainly use only complete files. Files of other packages than that of its unit may be
+    /// necessary for a service, so none is restarted while any package is not completely unpacked. The service manager is
+    /// not among them: if it cannot load its new files, the machine stops.
+    fn restartable_after_failure(
         &self,
         steps: &[PackageStep],
         installed: &BTreeMap<String, DpkgPackage>,
         mut stale: Vec<String>,
-        report: &mut PackageReport,
-    ) {
-        if !steps.iter().any(|step| has_finished_group(step, installed)) {
-            return;
+    ) -> Vec<String> {
+        if !steps.iter().any(|step| has_finished_group(step, installed))
+            || !installed.values().all(DpkgPackage::has_complete_files)
+        {
+            return Vec::new();
         }
         let unsettled = installed.values().filter(|package| !package.is_settled());
         let units: BTreeSet<_> =
             unsettled.flat_map(|package| find_units(&self.paths, package)).collect();
-        stale.retain(|service| !is_unit_of(service, &units));
-        let restarted = self.tools.restart_services(&self.paths, &stale).await;
-        for remark in restarted.remarks {
-            tracing::warn!(remark, "the services of a failed update");
-        }
-        add_missing(&mut report.restarted_services, restarted.restarted);
+        stale.retain(|service| service != MANAGER_UNIT && !is_unit_of(service, &units));
+        stale
     }
 }
 
@@ -187,12 +199,14 @@ fn stale_service_names(paths: &AgentPaths) -> Vec<String> {
     find_stale_services(paths).into_iter().map(|service| service.name).collect()
 }
 
-/// Whether a step that restarts services has groups, of which at least a part is installed.
+/// Whether a step has groups, and the services that use replaced files are restarted after it.
+fn restarts_groups(step: &PackageStep) -> bool {
+    matches!(step, PackageStep::Install { services: ServiceRule::Restart, groups, .. } if !groups.is_empty())
+}
+
+/// Whether at least a part of the groups of a step that restarts services is installed.
 fn has_finished_group(step: &PackageStep, installed: &BTreeMap<String, DpkgPackage>) -> bool {
-    let PackageStep::Install { services: ServiceRule::Restart, groups, items, .. } = step else {
-        return false;
-    };
-    !groups.is_empty() && items.iter().any(|item| package_problem(item, installed).is_none())
+    restarts_groups(step) && step.items().any(|item| package_problem(item, installed).is_none())
 }
 
 /// Whether a step removes a package because no package needs it. The failure of such a removal is
@@ -268,32 +282,20 @@ fn package_problem(item: &StepItem, installed: &BTreeMap<String, DpkgPackage>) -
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use std::time::Duration;
 
     use chrono::DateTime;
     use evenkeel_kit::TestClock;
 
     use super::*;
+    use crate::hooks::fake::FakeRunner;
     use crate::model::PackageChange;
     use crate::modules::packages::dpkg::DPKG_INFO_FOLDER;
     use crate::modules::packages::{Digest, PackageToolTimeouts, PackageTools};
     use crate::owner::Owner;
-    use crate::runner::{Command, Output, RunError, Runner};
 
-    /// Records the restarts.
-    #[derive(Default)]
-    struct RestartRecorder(Mutex<Vec<String>>);
-
-    #[async_trait::async_trait]
-    impl Runner for RestartRecorder {
-        async fn run(&self, command: &Command) -> Result<Output, RunError> {
-            self.0.lock().unwrap().push(command.to_string());
-            Ok(Output { status: Some(0), ..Output::default() })
-        }
-    }
-
-    fn module(root: &tempfile::TempDir, runner: Arc<RestartRecorder>) -> PackagesModule {
+    fn module(root: &tempfile::TempDir) -> PackagesModule {
         let paths = AgentPaths::new(root.path(), None);
         let minute = Duration::from_mins(1);
         let timeouts = PackageToolTimeouts {
@@ -305,25 +307,15 @@ mod tests {
         };
         let clock = Arc::new(TestClock::new(DateTime::UNIX_EPOCH));
         let owner = Arc::new(Owner::new(paths.clone(), clock));
-        PackagesModule::new(PackageTools::new(runner, timeouts), paths, owner, true)
+        let tools = PackageTools::new(Arc::new(FakeRunner::default()), timeouts);
+        PackagesModule::new(tools, paths, owner, true)
     }
 
-    #[tokio::test]
-    async fn after_a_failed_group_the_services_of_the_installed_ones_are_restarted() {
-        let root = tempfile::tempdir().unwrap();
-        let info = AgentPaths::new(root.path(), None).inside(DPKG_INFO_FOLDER);
-        fs::create_dir_all(&info).unwrap();
-        let list = "/.\n/lib/systemd/system/bad.service\n/lib/systemd/system/bad@.service\n";
-        fs::write(info.join("bad.list"), list).unwrap();
-        let named = |package: DpkgPackage, name: &str| DpkgPackage { name: name.into(), ..package };
-        let installed = |demo: &str| {
-            let demo = package(demo, "installed");
-            let bad = named(package("1.1", "half-configured"), "bad");
-            BTreeMap::from([("demo".to_owned(), demo), ("bad".to_owned(), bad)])
-        };
+    /// A step of the packages `demo` and `bad`.
+    fn step_with_groups(services: ServiceRule, groups: &[&str]) -> PackageStep {
         let bad_item = StepItem { package: "bad".into(), ..item(Some("1.1")) };
-        let step = |services, groups: &[&str]| PackageStep::Install {
-            items: vec![item(Some("1.1")), bad_item.clone()],
+        PackageStep::Install {
+            items: vec![item(Some("1.1")), bad_item],
             debs: Vec::new(),
             own_sources: false,
             removals: Vec::new(),
@@ -332,23 +324,54 @@ mod tests {
             bytes_per_second: 0,
             automatic: Vec::new(),
             groups: groups.iter().map(|&name| vec![name.to_owned()]).collect(),
-        };
+        }
+    }
+
+    /// The services that are restarted after the failure of a step, with `demo` in this version and `bad` in this state.
+    fn restartable(step: PackageStep, demo: &str, bad: DpkgPackage) -> Vec<String> {
+        let root = tempfile::tempdir().unwrap();
+        let info = AgentPaths::new(root.path(), None).inside(DPKG_INFO_FOLDER);
+        fs::create_dir_all(&info).unwrap();
+        let list = "/.\n/lib/systemd/system/bad.service\n/lib/systemd/system/bad@.service\n\
+                    /etc/init.d/bad-script\n";
+        fs::write(info.join("bad.list"), list).unwrap();
+        let bad = DpkgPackage { name: "bad".into(), ..bad };
+        let demo = package(demo, "installed");
+        let installed = BTreeMap::from([("demo".to_owned(), demo), ("bad".to_owned(), bad)]);
+        let services = ["bad.service", "bad@one.service", "bad-script.service", "cron.service"];
+        let stale = services.into_iter().chain([MANAGER_UNIT]).map(str::to_owned).collect();
+        module(&root).restartable_after_failure(&[step], &installed, stale)
+    }
+
+    #[test]
+    fn after_a_failed_group_the_services_of_the_installed_ones_are_restarted() {
         let groups = ["demo", "bad"];
-        let restart = "systemctl try-restart --no-ask-password -- cron.service";
-        for (step, demo, expected) in [
-            (step(ServiceRule::Restart, &groups), "1.1", vec![restart]),
-            (step(ServiceRule::KeepRunning, &groups), "1.1", vec![]),
-            (step(ServiceRule::Restart, &groups), "1.0", vec![]),
-            (step(ServiceRule::Restart, &[]), "1.1", vec![]),
+        for (rule, groups, demo, expected) in [
+            (ServiceRule::Restart, &groups[..], "1.1", vec!["cron.service"]),
+            (ServiceRule::KeepRunning, &groups[..], "1.1", vec![]),
+            (ServiceRule::Restart, &groups[..], "1.0", vec![]),
+            (ServiceRule::Restart, &groups[..0], "1.1", vec![]),
         ] {
-            let recorder = Arc::new(RestartRecorder::default());
-            let module = module(&root, Arc::clone(&recorder));
-            let stale = ["bad.service", "bad@one.service", "cron.service"].map(str::to_owned);
-            let mut report = PackageReport::default();
-            let step = std::slice::from_ref(&step);
-            module.restart_after_failure(step, &installed(demo), stale.into(), &mut report).await;
-            assert_eq!(*recorder.0.lock().unwrap(), expected, "{demo}, {step:?}");
-            assert_eq!(report.restarted_services.len(), expected.len());
+            let bad = package("1.1", "half-configured");
+            let context = format!("{rule:?} {groups:?} {demo}");
+            let restarted = restartable(step_with_groups(rule, groups), demo, bad);
+            assert_eq!(restarted, expected, "{context}");
+        }
+    }
+
+    /// A service may use files of any package, and the service manager cannot load half of its files.
+    #[test]
+    fn no_service_is_restarted_while_files_of_a_package_are_incomplete() {
+        for (state, flag, expected) in [
+            ("half-configured", "ok", vec!["cron.service"]),
+            ("triggers-pending", "ok", vec!["cron.service"]),
+            ("unpacked", "ok", vec![]),
+            ("half-installed", "ok", vec![]),
+            ("half-configured", "reinstreq", vec![]),
+        ] {
+            let bad = DpkgPackage { flag: flag.into(), ..package("1.1", state) };
+            let step = step_with_groups(ServiceRule::Restart, &["demo", "bad"]);
+            assert_eq!(restartable(step, "1.1", bad), expected, "{state} {flag}");
         }
     }
 
