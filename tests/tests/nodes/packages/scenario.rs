@@ -201,6 +201,15 @@ pub fn write_file(node: &Node, path: &str, text: &str) {
     node.succeed(&["sh", "-ec", script, "write", path, text]);
 }
 
+/// Lists the sources of a node in a second file. apt must warn about that.
+#[track_caller]
+pub fn list_sources_twice(node: &Node) {
+    let sources = "/etc/apt/sources.list.d";
+    node.sh(&format!("cp {sources}/repo.sources {sources}/twice.sources"));
+    let output = node.sh("apt-get -q update 2>&1 || true");
+    assert!(output.contains("configured multiple times"), "{output}");
+}
+
 /// Starts another apt that configures `demo-slow`, whose script waits until `/opt/demo/slow` is
 /// deleted. The boot ends when the returned value is dropped.
 pub fn start_another_apt(node: &Node) -> Running {

@@ -5,7 +5,7 @@ use evenkeel_tests::lab::{describe_output, until};
 use serde_json::{Value, json};
 
 use super::scenario::{
-    AGENT_PATH, Stage, WAIT_TIMEOUT, assert_failure, scenarios, wait_until_dpkg_is_blocked,
+    AGENT_PATH, Stage, WAIT_TIMEOUT, assert_failure, list_sources_twice, scenarios, wait_until_dpkg_is_blocked,
     write_file,
 };
 
@@ -202,6 +202,7 @@ fn hooks_of_apt_for_people_do_not_fail_an_update(stage: &Stage) {
                  DPkg::Pre-Install-Pkgs {\"test $APT_LISTCHANGES_FRONTEND = none\";};\n\
                  DPkg::Post-Invoke {\"exit 3\";};\n";
     write_file(&member.node, "/etc/apt/apt.conf.d/90hooks", hooks);
+    list_sources_twice(&member.node);
     member.assign_packages("demo-hello=1.1");
     member.update_to("succeeded");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);

@@ -6,7 +6,9 @@ use std::io::Write as _;
 use evenkeel_tests::lab::{Member, Repository, Suite, package};
 use serde_json::json;
 
-use super::scenario::{Stage, assert_failure, scenarios, trust_repository, write_file};
+use super::scenario::{
+    Stage, assert_failure, list_sources_twice, scenarios, trust_repository, write_file,
+};
 
 scenarios![
     a_repository_that_was_tampered_with_is_refused,
@@ -16,6 +18,7 @@ scenarios![
     an_expired_repository_is_refused,
     a_missing_repository_is_reported,
     a_broken_source_does_not_block_an_update_from_the_others,
+    a_source_that_is_listed_twice_does_not_hide_which_source_is_broken,
     an_update_that_needs_a_broken_source_fails_with_its_error,
     a_file_whose_size_differs_from_the_index_is_refused,
     a_file_whose_content_differs_from_the_index_is_refused,
@@ -126,6 +129,17 @@ fn a_broken_source_does_not_block_an_update_from_the_others(stage: &Stage) {
     assert!(is_reported, "{run:#}");
     let condition = member.condition_message("package_lists_outdated");
     assert!(condition.contains("/srv/own") && condition.contains("expired"), "{condition:?}");
+}
+
+/// apt warns about the source that is listed twice, in the same output.
+fn a_source_that_is_listed_twice_does_not_hide_which_source_is_broken(stage: &Stage) {
+    let member = member_with_broken_source(stage);
+    list_sources_twice(&member.node);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let remarks = run["report"]["remarks"].to_string();
+    assert!(remarks.contains("some package sources could not be used"), "{run:#}");
 }
 
 fn an_update_that_needs_a_broken_source_fails_with_its_error(stage: &Stage) {

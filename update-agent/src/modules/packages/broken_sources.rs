@@ -66,13 +66,17 @@ pub fn explain_failure(failure: Failure, broken: Option<&Failure>) -> Failure {
     if broken.is_temporary { explained.into_temporary() } else { explained }
 }
 
-/// The errors and warnings of apt, without its summary.
+/// Whether a line of apt says that something failed. Of its warnings, only those about a list that was not fetched do: the
+/// others, such as for a source that is listed twice or for an old kind of key, are advice. A bad signature also has an
+/// error, or such a warning if there is an old list.
+pub fn is_error_line(line: &str) -> bool {
+    line.starts_with("E: ") || line.starts_with("W: Failed to fetch ")
+}
+
+/// The errors of apt, without its summary.
 fn error_lines(apt_output: &str) -> Vec<&str> {
-    let is_error = |line: &&str| {
-        let text = line.strip_prefix("E: ").or_else(|| line.strip_prefix("W: "));
-        text.is_some_and(|text| !text.starts_with("Some index files failed to download"))
-    };
-    apt_output.lines().filter(is_error).collect()
+    let is_summary = |line: &str| line.starts_with("E: Some index files failed to download");
+    apt_output.lines().filter(|line| is_error_line(line) && !is_summary(line)).collect()
 }
 
 /// Whether an error is about a suite. apt writes `URI SUITE` or the address of one of its files.
@@ -119,6 +123,23 @@ mod tests {
             left("W: Failed to fetch http://x/debian/dists/stable/InRelease  404\n").unwrap();
         assert!(left.contains("Suites: stable-updates\n"), "{left}");
         assert!(left.contains("Suites: own\n"), "{left}");
+    }
+
+    #[test]
+    fn a_warning_that_is_only_advice_excludes_no_source() {
+        let broken =
+            "E: The repository 'file:/srv/own own Release' does not have a Release file.\n";
+        for advice in [
+            "W: Target Packages (main/binary-all/Packages) is configured multiple times in /etc/apt/a.list:1 and b.list:1",
+            "W: http://x/debian/dists/stable/InRelease: Key is stored in legacy trusted.gpg keyring (/etc/apt/trusted.gpg)",
+            "W: http://x/debian/dists/stable/InRelease: Policy will reject signature within a year, see --audit for details",
+            "W: Conflicting distribution: http://x/debian stable InRelease (expected stable but got trixie)",
+        ] {
+            assert_eq!(left(&format!("{advice}\n")), None, "{advice}");
+            let left = left(&format!("{advice}\n{broken}")).expect(advice);
+            assert!(left.contains("Suites: stable stable-updates\n"), "{left}");
+            assert!(!left.contains("own"), "{left}");
+        }
     }
 
     #[test]

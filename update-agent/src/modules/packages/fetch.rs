@@ -9,7 +9,7 @@ use std::slice;
 use super::apt::{
     MAX_NAMES_PER_COMMAND, PackageTools, storage_failure, tool_failure, unreadable_line,
 };
-use super::broken_sources::is_temporary;
+use super::broken_sources::{is_error_line, is_temporary};
 use super::files::{ARCHIVES_FOLDER, Deb, Digest};
 use super::parse::{self, PlannedInstall};
 use super::plan::join_names;
@@ -258,12 +258,11 @@ fn check_download(output: &Output) -> Result<(), Failure> {
 /// Whether apt refreshed all lists and only a program of `APT::Update::Post-Invoke` or its `-Success` failed. These are for
 /// other programs, such as a software centre.
 fn only_scripts_failed(text: &str) -> bool {
-    let is_error = |line: &&str| line.starts_with("E: ") || line.starts_with("W: ");
     let is_about_scripts = |line: &str| {
         line.starts_with("E: Problem executing scripts APT::Update::Post-Invoke")
             || line == "E: Sub-process returned an error code"
     };
-    let mut errors = text.lines().map(str::trim_end).filter(is_error).peekable();
+    let mut errors = text.lines().map(str::trim_end).filter(|line| is_error_line(line)).peekable();
     errors.peek().is_some() && errors.all(is_about_scripts)
 }
 
@@ -357,6 +356,10 @@ mod tests {
             "E: The repository 'file:/srv/repo stable Release' does not have a Release file.\n";
         assert!(!only_scripts_failed(&format!("{source}{hook}")));
         assert!(!only_scripts_failed(&format!("W: Failed to fetch http://x\n{hook}")));
+        let summary = "E: Some index files failed to download. They have been ignored.\n";
+        assert!(!only_scripts_failed(&format!("{summary}{hook}")));
+        let advice = "W: Target Packages (main/binary-all/Packages) is configured multiple times in a.list:1 and b.list:1\n";
+        assert!(only_scripts_failed(&format!("{advice}{hook}")));
         assert!(!only_scripts_failed("Reading package lists...\n"));
     }
 
