@@ -21,6 +21,7 @@ scenarios![
     a_script_that_never_ends_is_killed_at_its_deadline_by_a_restarted_agent,
     a_script_that_never_ends_is_killed_at_its_deadline_if_the_journal_is_lost,
     hooks_of_apt_for_people_do_not_fail_an_update,
+    a_hook_of_a_refresh_that_never_ends_does_not_fail_an_update,
 ];
 
 #[track_caller]
@@ -205,5 +206,17 @@ fn hooks_of_apt_for_people_do_not_fail_an_update(stage: &Stage) {
     list_sources_twice(&member.node);
     member.assign_packages("demo-hello=1.1");
     member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn a_hook_of_a_refresh_that_never_ends_does_not_fail_an_update(stage: &Stage) {
+    let node = stage.node("node").with_variable("EVENKEEL_AGENT_PACKAGES__REFRESH_TIMEOUT", "10s");
+    let member = stage.join(node);
+    let hooks = "APT::Update::Pre-Invoke {\"echo begins\";};\n\
+                 APT::Update::Post-Invoke-Success {\"echo waiting; sleep 1000\";};\n";
+    write_file(&member.node, "/etc/apt/apt.conf.d/90hooks", hooks);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    assert!(!run.to_string().contains("some package sources could not be used"), "{run:#}");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
 }

@@ -41,6 +41,11 @@ pub fn without_broken(sources: &[SourceFile], apt_output: &str) -> Option<Vec<So
     (is_complete && !left.is_empty()).then_some(left)
 }
 
+/// Whether apt named an error. It does not if it was ended at its deadline.
+pub fn has_errors(apt_output: &str) -> bool {
+    apt_output.lines().any(is_error_line)
+}
+
 /// Whether all errors of a refresh pass by themselves.
 pub fn is_temporary(apt_output: &str) -> bool {
     let errors = error_lines(apt_output);

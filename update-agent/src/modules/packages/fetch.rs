@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::slice;
+use std::time::Duration;
 
 use super::apt::{
     MAX_NAMES_PER_COMMAND, PackageTools, storage_failure, tool_failure, unreadable_line,
@@ -27,13 +28,22 @@ const RELEASE_CHANGE_ADVICE: &str = "; if this change is expected, accept it wit
      `apt-get update --allow-releaseinfo-change` on the node";
 
 impl PackageTools {
-    /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit of the policy). A warning is an
-    /// error here: apt itself would keep old lists and report success.
-    pub async fn update_lists(&self, view: AptView, pace: u64) -> Result<(), Failure> {
-        let command = self
-            .apt_get(self.timeouts().refresh, view)
+    /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit of the policy), and with a file of
+    /// additional settings of apt. A warning is an error here: apt itself would keep old lists and report success.
+    pub async fn update_lists(
+        &self,
+        deadline: Duration,
+        view: AptView,
+        pace: u64,
+        settings: Option<&str>,
+    ) -> Result<(), Failure> {
+        let mut command = self
+            .apt_get(deadline, view)
+            .with_arguments(settings.map(|file| format!("--config-file={file}")))
             .with_arguments(rate_limit_options(self.effective_rate(pace)))
-            .with_arguments(["update", "--error-on=any"]);
+            // apt prints each hook before it runs, so that the output shows which one does not end.
+            .with_arguments(["-o", "Debug::RunScripts=1", "update", "--error-on=any"]);
+        command.merged = true;
         let output = self.run(&command, FailureKind::Refresh).await?;
         if output.succeeded() {
             return Ok(());
@@ -288,7 +298,6 @@ fn is_signature_error(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use chrono::DateTime;
     use evenkeel_kit::TestClock;
@@ -420,7 +429,7 @@ mod tests {
         for (policy, machine, expected) in cases {
             let runner = Arc::new(FakeRunner::default().returns("apt-get", 0, ""));
             let tools = PackageTools::new(runner.clone(), TIMEOUTS).with_max_rate(machine);
-            tools.update_lists(AptView::default(), policy).await.unwrap();
+            tools.update_lists(TIMEOUT, AptView::default(), policy, None).await.unwrap();
             let command = runner.commands().concat();
             match expected {
                 None => assert!(!command.contains("Dl-Limit"), "{command}"),

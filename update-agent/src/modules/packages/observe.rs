@@ -52,7 +52,7 @@ impl PackagesModule {
             if is_fresh {
                 return Ok(());
             }
-            return self.tools.update_lists(AptView::default(), pace).await;
+            return self.update_lists(AptView::default(), pace).await;
         }
         let stanzas = self.owner.resolve_sources(spec)?;
         let all = sources::collect_sources(&self.paths, &stanzas).map_err(storage_failure)?;
@@ -61,14 +61,14 @@ impl PackagesModule {
         if !suites.is_limited() {
             sources::write_sources(&self.paths, SourceScope::Allowed, &all)
                 .map_err(storage_failure)?;
-            return self.tools.update_lists(allowed, pace).await;
+            return self.update_lists(allowed, pace).await;
         }
         if is_fresh && spec.sources.is_empty() {
             return self.write_allowed_sources(&all, &suites, false).await;
         }
         // The names of an unknown suite are in its list, so that list is fetched first.
         self.write_allowed_sources(&all, &suites, true).await?;
-        self.tools.update_lists(allowed, pace).await?;
+        self.update_lists(allowed, pace).await?;
         self.write_allowed_sources(&all, &suites, false).await
     }
 

@@ -21,6 +21,9 @@ const ALL_FOLDER: &str = "/var/lib/evenkeel-agent/sources-whole";
 const PREFERENCES_FOLDER: &str = "/var/lib/evenkeel-agent/preferences";
 const CACHES_FOLDER: &str = "/var/lib/evenkeel-agent/apt-caches";
 
+/// Settings of apt that remove the hooks of a refresh.
+const SETTINGS_WITHOUT_HOOKS: &str = "/var/lib/evenkeel-agent/apt-caches/without-hooks.conf";
+
 /// File with the sources of the policy. It replaces a file of the system with this name.
 const POLICY_FILE: &str = "evenkeel-update.sources";
 
@@ -168,6 +171,16 @@ pub fn write_preferences(paths: &AgentPaths, text: &str) -> Result<(), FileError
         durable::replace_file(&folder.join(name), &content, 0o600)?;
     }
     Ok(())
+}
+
+/// Writes settings of apt that remove the hooks of a refresh. Returns the path inside the managed root.
+pub fn write_settings_without_hooks(paths: &AgentPaths) -> Result<&'static str, FileError> {
+    let points = ["Pre-Invoke", "Post-Invoke", "Post-Invoke-Success"];
+    let text: String =
+        points.iter().map(|point| format!("#clear APT::Update::{point};\n")).collect();
+    durable::create_folder(&paths.inside(CACHES_FOLDER), 0o700)?;
+    durable::replace_file(&paths.inside(SETTINGS_WITHOUT_HOOKS), text.as_bytes(), 0o600)?;
+    Ok(SETTINGS_WITHOUT_HOOKS)
 }
 
 /// Whether the system has preferences of its own.
