@@ -262,7 +262,7 @@ impl Module for PackagesModule {
         let broken = match self.refresh_for(spec, &limits, self.lists_refreshed.take_recent()).await
         {
             Ok(()) => None,
-            Err(failure) => Some(self.exclude_broken_sources(spec, &limits, failure).await?),
+            Err(failure) => self.exclude_broken_sources(spec, &limits, failure).await?,
         };
         let limits = self.owner_limits()?;
         self.observe_update(spec, limits, broken).await

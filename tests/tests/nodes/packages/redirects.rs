@@ -7,6 +7,7 @@ use super::scenario::{Stage, assert_failure, scenarios};
 scenarios![
     a_redirection_loop_is_a_failed_refresh_with_its_cause,
     a_redirection_without_an_end_is_ended_by_the_time_limit,
+    a_redirection_without_an_end_does_not_block_other_sources,
     a_redirection_to_a_file_of_the_node_is_refused,
     a_redirection_to_a_host_with_another_key_is_refused,
     a_package_that_is_redirected_to_a_file_of_the_node_is_not_installed,
@@ -43,6 +44,23 @@ fn a_redirection_without_an_end_is_ended_by_the_time_limit(stage: &Stage) {
     let node = stage.node("node").with_variable("EVENKEEL_AGENT_PACKAGES__REFRESH_TIMEOUT", "3s");
     let member = stage.join_with_source(node, &repository);
     assert_refused(&member, "refresh", &["did not end within 3 s and was killed"]);
+}
+
+fn a_redirection_without_an_end_does_not_block_other_sources(stage: &Stage) {
+    let repository = stage.repository();
+    let web = Web::redirect(repository.folder(), "/", |path| format!("{path}x"));
+    let repository = publish_at(repository, &web);
+    let node = stage.node("node").with_variable("EVENKEEL_AGENT_PACKAGES__REFRESH_TIMEOUT", "10s");
+    let member = stage.join(node.with_file(repository.folder(), repository.inside()));
+    let inside = repository.inside();
+    member.node.sh(&format!("cp {inside}/repo.sources /etc/apt/sources.list.d/own.sources"));
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let remarks = run["report"]["remarks"].to_string();
+    let is_reported = remarks.contains("some package sources could not be used")
+        && remarks.contains(&web.address().to_string());
+    assert!(is_reported, "{run:#}");
 }
 
 fn a_redirection_to_a_file_of_the_node_is_refused(stage: &Stage) {

@@ -6,7 +6,7 @@ use std::mem;
 use super::boot_space::{
     boot_space_needs, find_blocked_writers, find_boot_writers, measure_boot_file_systems,
 };
-use super::broken_sources::{explain_failure, without_broken};
+use super::broken_sources::explain_failure;
 use super::independent_groups::PackageRecords;
 use super::plan::{PackageObservation, index_by_apt_name, join_names};
 use super::protected::{self, ProtectedPackage};
@@ -73,7 +73,7 @@ impl PackagesModule {
     }
 
     /// Writes the sources with the allowed suites. `is_lenient` also allows suites without a list.
-    async fn write_allowed_sources(
+    pub(super) async fn write_allowed_sources(
         &self,
         all: &[SourceFile],
         suites: &AllowedSuites,
@@ -89,35 +89,6 @@ impl PackagesModule {
             return Err(suites.missing_failure());
         }
         sources::write_sources(&self.paths, SourceScope::Allowed, &left).map_err(storage_failure)
-    }
-
-    /// After a failed refresh: writes the sources without those whose lists could not be fetched.
-    /// Fails with the failure of the refresh if it is not known which these are, or if none is left.
-    pub(super) async fn exclude_broken_sources(
-        &self,
-        spec: &PackageSpec,
-        limits: &OwnerLimits,
-        failure: Failure,
-    ) -> Result<Failure, Failure> {
-        if !matches!(failure.kind, FailureKind::Refresh | FailureKind::Signature) {
-            return Err(failure);
-        }
-        let stanzas = self.owner.resolve_sources(spec)?;
-        let all = sources::collect_sources(&self.paths, &stanzas).map_err(storage_failure)?;
-        let Some(left) = without_broken(&all, &failure.log) else {
-            return Err(failure);
-        };
-        tracing::warn!(error = %failure, "some sources cannot be used; the others are used");
-        let suites = AllowedSuites::new(&spec.rules, limits);
-        sources::write_sources(&self.paths, SourceScope::All, &left).map_err(storage_failure)?;
-        if suites.is_limited() {
-            let missing = self.write_allowed_sources(&left, &suites, false).await;
-            missing.map_err(|missing| explain_failure(missing, Some(&failure)))?;
-        } else {
-            sources::write_sources(&self.paths, SourceScope::Allowed, &left)
-                .map_err(storage_failure)?;
-        }
-        Ok(failure)
     }
 
     /// Observes the installed packages and what apt would do.

@@ -1,14 +1,17 @@
 //! When package lists are fetched.
 
+use std::slice;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use backon::Retryable;
 
 use super::apt::storage_failure;
-use super::broken_sources::has_errors;
+use super::broken_sources::{explain_failure, has_errors, without_broken};
 use super::dpkg_lock::{self, DpkgLockError};
-use super::sources::{self, AptView};
+use super::plan::join_names;
+use super::rules::AllowedSuites;
+use super::sources::{self, AptView, SourceFile, SourceScope};
 use super::{PackagesModule, is_transient, retry_backoff};
 use crate::model::{Failure, FailureKind, PackageSpec};
 use crate::owner::OwnerLimits;
@@ -84,6 +87,105 @@ impl PackagesModule {
             sources::write_settings_without_hooks(&self.paths).map_err(storage_failure)?;
         self.tools.update_lists(limit, view, pace, Some(settings)).await
     }
+
+    /// After a failed refresh: writes the sources without those whose lists could not be fetched. Returns their failure; `None`
+    /// if each source could be fetched by itself. Fails with the failure of the refresh if it is not known which sources are
+    /// broken, or if none is left.
+    pub(super) async fn exclude_broken_sources(
+        &self,
+        spec: &PackageSpec,
+        limits: &OwnerLimits,
+        failure: Failure,
+    ) -> Result<Option<Failure>, Failure> {
+        if !matches!(failure.kind, FailureKind::Refresh | FailureKind::Signature) {
+            return Err(failure);
+        }
+        let stanzas = self.owner.resolve_sources(spec)?;
+        let all = sources::collect_sources(&self.paths, &stanzas).map_err(storage_failure)?;
+        let suites = AllowedSuites::new(&spec.rules, limits);
+        let (left, broken) = if failure.is_temporary || has_errors(&failure.log) {
+            let Some(left) = without_broken(&all, &failure.log) else { return Err(failure) };
+            (left, Some(failure))
+        } else {
+            let pace = spec.rules.download_bytes_per_second;
+            self.refresh_separately(&all, &suites, pace, failure).await?
+        };
+        if let Some(failure) = &broken {
+            tracing::warn!(error = %failure, "some sources cannot be used; the others are used");
+        }
+        let written = self.write_used_sources(&left, &suites, false).await;
+        written.map_err(|missing| explain_failure(missing, broken.as_ref()))?;
+        Ok(broken)
+    }
+
+    /// Refreshes the lists of each source by itself, because apt did not name the source that failed: a server that never
+    /// ends its answer also keeps apt from using the lists of the others. All together may take as long as one refresh.
+    /// Returns the sources that did not fail, and the failure of the others.
+    async fn refresh_separately(
+        &self,
+        all: &[SourceFile],
+        suites: &AllowedSuites,
+        pace: u64,
+        failure: Failure,
+    ) -> Result<(Vec<SourceFile>, Option<Failure>), Failure> {
+        let parts = sources::split_sources(all);
+        let Ok(count @ 2..) = u32::try_from(parts.len()) else { return Err(failure) };
+        tracing::warn!(error = %failure, "refreshing the lists of each source by itself");
+        let limit = self.tools.timeouts().refresh / count;
+        let (mut left, mut broken) = (Vec::new(), Vec::new());
+        for part in parts {
+            match self.refresh_part(&part, suites, limit, pace).await {
+                Ok(()) => left.push(part),
+                Err(failed) => {
+                    let name = part.describe();
+                    tracing::warn!(error = %failed, source = name, "cannot refresh a source");
+                    broken.push(name);
+                }
+            }
+        }
+        if left.is_empty() {
+            return Err(failure);
+        }
+        let names = join_names(broken);
+        let broken = (!names.is_empty()).then(|| {
+            let reason = format!("{}; the lists of {names} cannot be fetched", failure.reason);
+            Failure::with_log(failure.kind, reason, &failure.log)
+        });
+        Ok((left, broken))
+    }
+
+    /// Refreshes the lists of one source. It is not fetched if the update may not use it.
+    async fn refresh_part(
+        &self,
+        part: &SourceFile,
+        suites: &AllowedSuites,
+        limit: Duration,
+        pace: u64,
+    ) -> Result<(), Failure> {
+        match self.write_used_sources(slice::from_ref(part), suites, true).await {
+            Err(failure) if failure.kind == FailureKind::Storage => Err(failure),
+            Err(_) => Ok(()),
+            Ok(()) => {
+                let view = AptView::from_sources(SourceScope::Allowed);
+                self.update_lists_within(limit, view, pace).await
+            }
+        }
+    }
+
+    /// Writes the sources that apt sees, and those of them with the allowed suites. `is_lenient` also allows suites without
+    /// a list.
+    async fn write_used_sources(
+        &self,
+        used: &[SourceFile],
+        suites: &AllowedSuites,
+        is_lenient: bool,
+    ) -> Result<(), Failure> {
+        sources::write_sources(&self.paths, SourceScope::All, used).map_err(storage_failure)?;
+        if suites.is_limited() {
+            return self.write_allowed_sources(used, suites, is_lenient).await;
+        }
+        sources::write_sources(&self.paths, SourceScope::Allowed, used).map_err(storage_failure)
+    }
 }
 
 /// Whether a refresh may succeed if it is repeated at once. Not if apt named no error, as at the deadline: the next one would
@@ -105,7 +207,106 @@ fn ended_in_hook(log: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use chrono::DateTime;
+    use evenkeel_kit::TestClock;
+
     use super::*;
+    use crate::modules::packages::{PackageToolTimeouts, PackageTools, latest_spec};
+    use crate::owner::Owner;
+    use crate::paths::AgentPaths;
+    use crate::runner::{Command, DeadlineAction, Output, RunError, Runner};
+
+    /// A node on which apt does not end if it sees a source of the host `slow`.
+    struct SlowSource {
+        paths: AgentPaths,
+        deadlines: Mutex<Vec<Duration>>,
+    }
+
+    #[async_trait::async_trait]
+    impl Runner for SlowSource {
+        async fn run(&self, command: &Command) -> Result<Output, RunError> {
+            self.deadlines.lock().unwrap().push(command.deadline);
+            let own = command.to_string().contains("Dir::Etc::SourceParts=");
+            let folder =
+                if own { "/var/lib/evenkeel-agent/sources" } else { "/etc/apt/sources.list.d" };
+            if !read_folder(self.paths.inside(folder)).contains("slow") {
+                return Ok(Output { status: Some(0), ..Output::default() });
+            }
+            Err(RunError::Deadline {
+                program: command.program.clone(),
+                after: command.deadline,
+                action: DeadlineAction::Kill,
+                output: "Get:1 http://good stable InRelease [1 B]\n".into(),
+            })
+        }
+    }
+
+    fn read_folder(folder: PathBuf) -> String {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.map(|file| fs::read_to_string(file).unwrap()).collect()
+    }
+
+    /// Excludes the broken sources of a node after a refresh that did not end. Returns the result, the sources that are left,
+    /// and the time limits of the refreshes.
+    async fn exclude_after_deadline(
+        text: &str,
+    ) -> (Result<Option<Failure>, Failure>, String, Vec<Duration>) {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let folder = paths.inside("/etc/apt/sources.list.d");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("a.list"), text).unwrap();
+        let minute = Duration::from_mins(1);
+        let timeouts = PackageToolTimeouts {
+            query: minute,
+            refresh: minute,
+            download: minute,
+            apply: minute,
+            lock: minute,
+        };
+        let system = Arc::new(SlowSource { paths: paths.clone(), deadlines: Mutex::default() });
+        let owner = Owner::new(paths.clone(), Arc::new(TestClock::new(DateTime::UNIX_EPOCH)));
+        let tools = PackageTools::new(system.clone(), timeouts);
+        let module = PackagesModule::new(tools, paths.clone(), Arc::new(owner), false);
+        let failure = module.update_lists(AptView::default(), 0).await.unwrap_err();
+        let limits = OwnerLimits::default();
+        let result = module.exclude_broken_sources(&latest_spec(), &limits, failure).await;
+        let allowed = paths.inside("/var/lib/evenkeel-agent/sources");
+        let left = if allowed.exists() { read_folder(allowed) } else { String::new() };
+        let deadlines = system.deadlines.lock().unwrap().clone();
+        (result, left, deadlines)
+    }
+
+    #[tokio::test]
+    async fn a_source_that_never_ends_its_answer_does_not_block_the_others() {
+        let (good, slow) =
+            ("deb http://good stable main\n", "deb http://me:secret@slow/x stable y\n");
+        let (result, left, deadlines) =
+            exclude_after_deadline(&format!("# A comment.\n{slow}{good}")).await;
+        let broken = result.unwrap().unwrap();
+        assert_eq!(broken.kind, FailureKind::Refresh);
+        let end = "did not end within 60 s and was killed; \
+                   the lists of http://slow/x stable cannot be fetched";
+        assert!(broken.reason.ends_with(end), "{}", broken.reason);
+        assert_eq!(left, good);
+        let half = Duration::from_secs(30);
+        assert_eq!(deadlines, [Duration::from_mins(1), half, half]);
+    }
+
+    #[tokio::test]
+    async fn a_node_without_a_working_source_gets_the_failure_of_the_whole_refresh() {
+        let slow = "deb http://slow stable main\n";
+        for (text, refreshes) in [(slow.to_owned(), 1), (format!("{slow}{slow}"), 3)] {
+            let (result, _, deadlines) = exclude_after_deadline(&text).await;
+            let failure = result.unwrap_err();
+            assert!(failure.reason.ends_with("and was killed"), "{}", failure.reason);
+            assert_eq!(deadlines.len(), refreshes, "{text}");
+        }
+    }
 
     #[test]
     fn only_a_refresh_that_named_an_error_is_repeated_at_once() {

@@ -1,11 +1,13 @@
 //! Configuration that apt sees in addition to the system's own: sources of a spec, only the allowed suites, and preferences
 //! that pin versions. All are copies in folders of the agent, used for one spec only.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use evenkeel_domain::package_source;
 
@@ -106,6 +108,34 @@ pub struct SourceFile {
     text: String,
     /// Whether the file is one of the system's, and not the policy's.
     is_own: bool,
+}
+
+impl SourceFile {
+    /// Whether the file has one source per line.
+    fn is_list(&self) -> bool {
+        Path::new(&self.name).extension().is_some_and(|extension| extension == "list")
+    }
+
+    /// The addresses and suites of the sources, without passwords.
+    pub fn describe(&self) -> String {
+        let suites = RefCell::new(Vec::new());
+        let record = |suite: SourceSuite<'_>, _: &BTreeSet<String>, _: bool| {
+            let uri = without_credentials(suite.uri);
+            suites.borrow_mut().push(format!("{uri} {}", suite.suite));
+            true
+        };
+        filter_sources(slice::from_ref(self), &[], &record);
+        suites.take().join(", ")
+    }
+}
+
+/// A URI without a user name and a password.
+fn without_credentials(uri: &str) -> String {
+    let Some((scheme, rest)) = uri.split_once("://") else { return uri.to_owned() };
+    let host_end = rest.find('/').unwrap_or(rest.len());
+    let (host, path) = rest.split_at(host_end);
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
 }
 
 /// Collects the system's sources and those of a spec.
@@ -277,9 +307,7 @@ pub fn filter_sources(
     };
     let filtered = sources.iter().map(|source| {
         let keep = |uris: &[&str], suite: &str| keep(source.is_own, uris, suite);
-        let is_list =
-            Path::new(&source.name).extension().is_some_and(|extension| extension == "list");
-        let text = if is_list {
+        let text = if source.is_list() {
             filter_lines(&source.text, &keep)
         } else {
             filter_stanzas(&source.text, &keep)
@@ -288,6 +316,22 @@ pub fn filter_sources(
     });
     let left = filtered.filter(|source| !source.text.trim().is_empty());
     left.collect()
+}
+
+/// The sources as files of one line or one stanza each.
+pub fn split_sources(sources: &[SourceFile]) -> Vec<SourceFile> {
+    let is_source = |_: SourceSuite<'_>, _: &BTreeSet<String>, _: bool| true;
+    let mut parts = Vec::new();
+    for source in filter_sources(sources, &[], &is_source) {
+        let separator = if source.is_list() { "\n" } else { "\n\n" };
+        let texts = source.text.split(separator).filter(|text| !text.trim().is_empty());
+        parts.extend(texts.enumerate().map(|(number, text)| SourceFile {
+            name: format!("{number}-{}", source.name),
+            text: format!("{}\n", text.trim_end()),
+            is_own: source.is_own,
+        }));
+    }
+    parts
 }
 
 type SuitePredicate<'a> = dyn Fn(&[&str], &str) -> bool + 'a;
@@ -376,6 +420,26 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn sources_are_split_into_lines_and_stanzas() {
+        let stanzas = "Types: deb\nURIs: https://me:secret@x/a file:/b\nSuites: stable updates\nSigned-By:\n .\n key\n\n\n\
+                       # A comment.\n\nTypes: deb\nURIs: http://y\nSuites: other\n";
+        let lines = "# A comment.\ndeb http://z stable main\n\ndeb-src http://z stable main # x\n";
+        let files = [SourceFile::new("a.sources", stanzas), SourceFile::new("b.list", lines)];
+        let parts = split_sources(&files);
+        let described: Vec<_> =
+            parts.iter().map(|part| (part.name.as_str(), part.describe())).collect();
+        let first = "https://x/a stable, file:/b stable, https://x/a updates, file:/b updates";
+        let expected = [
+            ("0-a.sources", first),
+            ("1-a.sources", "http://y other"),
+            ("0-b.list", "http://z stable"),
+            ("1-b.list", "http://z stable"),
+        ];
+        assert_eq!(described, expected.map(|(name, text)| (name, text.to_owned())));
+        assert!(parts[0].text.contains("Signed-By:\n .\n key\n"), "{}", parts[0].text);
+    }
     use crate::modules::packages::index_targets;
 
     impl SourceFile {
