@@ -16,8 +16,9 @@ const ALWAYS_PROTECTED: [(&str, &str); 3] = [
     ("dropbear", "the access to this machine"),
 ];
 
-/// Programs that connect a machine: the package and its systemd unit.
-const NETWORK_MANAGERS: [(&str, &str); 10] = [
+/// Programs that connect a machine: the package and its systemd unit, or the unit of the program that needs the package.
+/// netplan writes the configuration of two others, and ifupdown starts DHCP clients.
+const NETWORK_MANAGERS: [(&str, &str); 15] = [
     ("network-manager", "NetworkManager.service"),
     ("systemd", "systemd-networkd.service"),
     ("ifupdown", "networking.service"),
@@ -28,6 +29,11 @@ const NETWORK_MANAGERS: [(&str, &str); 10] = [
     ("wpasupplicant", "wpa_supplicant.service"),
     ("iwd", "iwd.service"),
     ("modemmanager", "ModemManager.service"),
+    ("netplan.io", "systemd-networkd.service"),
+    ("netplan.io", "NetworkManager.service"),
+    ("isc-dhcp-client", "networking.service"),
+    ("dhcpcd-base", "networking.service"),
+    ("udhcpc", "networking.service"),
 ];
 
 /// Packages of a kernel, before its release.
@@ -94,7 +100,9 @@ fn active_network_managers(paths: &AgentPaths, packages: &[DpkgPackage]) -> Vec<
     };
     let running: Vec<_> = installed.iter().filter(|(_, unit)| is_running(unit)).copied().collect();
     let active = if running.is_empty() { installed } else { running };
-    active.into_iter().map(|(name, _)| name).collect()
+    let mut names: Vec<_> = active.into_iter().map(|(name, _)| name).collect();
+    names.dedup();
+    names
 }
 
 /// Why the owner does not allow the removal of a package, by its name in apt; `None` if the package
@@ -147,6 +155,25 @@ mod tests {
         let unit = units.join("invocation:networking.service");
         std::os::unix::fs::symlink("0123456789abcdef", unit).unwrap();
         assert_eq!(active(), ["ifupdown"]);
+    }
+
+    #[test]
+    fn what_the_running_network_manager_needs_is_protected() {
+        let installed = packages(&["dhcpcd-base", "ifupdown", "isc-dhcp-client", "netplan.io"]);
+        for (unit, expected) in [
+            ("networking.service", vec!["ifupdown", "isc-dhcp-client", "dhcpcd-base"]),
+            ("systemd-networkd.service", vec!["netplan.io"]),
+            ("NetworkManager.service", vec!["netplan.io"]),
+            ("other.service", vec!["ifupdown", "netplan.io", "isc-dhcp-client", "dhcpcd-base"]),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let paths = AgentPaths::new(root.path(), None);
+            let units = paths.inside(UNITS_FOLDER);
+            fs::create_dir_all(&units).unwrap();
+            let link = units.join(format!("invocation:{unit}"));
+            std::os::unix::fs::symlink("0123456789abcdef", link).unwrap();
+            assert_eq!(active_network_managers(&paths, &installed), expected, "{unit}");
+        }
     }
 
     #[test]
