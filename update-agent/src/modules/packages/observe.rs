@@ -143,6 +143,7 @@ impl PackagesModule {
             sizes,
             automatic: self.tools.list_automatic().await?,
             targets,
+            own_suites: self.find_own_suites(spec)?,
             codename: OsRelease::read(&self.paths).version_codename,
             reboot_requesters: reboot.1,
             owner_limits: limits,
@@ -161,6 +162,18 @@ impl PackagesModule {
         let providers = self.find_providers(spec, &observed, &installed, view).await?;
         observed.providers = providers;
         Ok(observed)
+    }
+
+    /// Addresses and suites of the node's own sources; `None` if the policy adds no source to them.
+    fn find_own_suites(
+        &self,
+        spec: &PackageSpec,
+    ) -> Result<Option<Vec<(String, String)>>, Failure> {
+        if spec.sources.is_empty() {
+            return Ok(None);
+        }
+        let all = sources::collect_sources(&self.paths, &spec.sources).map_err(storage_failure)?;
+        Ok(Some(sources::own_suites(&all)))
     }
 
     /// Removes the files of other plans, unless a person needs them to repair a half-installed package.

@@ -67,6 +67,8 @@ pub struct PackageObservation {
     pub automatic: BTreeSet<String>,
     /// apt's package indexes.
     pub targets: Vec<IndexTarget>,
+    /// Addresses and suites of the node's own sources; `None` if the policy adds no source to them.
+    pub own_suites: Option<Vec<(String, String)>>,
     /// Codename of the installed release.
     pub codename: String,
     /// Packages that have requested a reboot.

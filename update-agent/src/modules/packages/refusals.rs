@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::index_targets;
+use super::index_targets::{self, IndexTarget};
 use super::parse::{DpkgPackage, Simulation};
 use super::plan::{InstalledPackages, PackageObservation, join_names, strip_native_architecture};
 use super::protected::removal_refusal;
@@ -46,11 +46,16 @@ fn refuse_another_release(observed: &PackageObservation) -> Result<(), Failure> 
     let uri = file.map_or("", |deb| deb.uri.as_str());
     let sources = index_targets::find_sources(&install.origins, uri, &observed.targets);
     // A Release file may claim any codename. So if the sources of the node name its release, and not only `stable`, one of
-    // these sources must have the version.
-    let is_named = observed.targets.iter().any(|source| source.is_named_as(own));
+    // these sources must have the version. The server chooses the name of a suite that its policy adds.
+    let is_own = |source: &IndexTarget| {
+        let own_suites = observed.own_suites.as_ref();
+        own_suites.is_none_or(|all| all.iter().any(|(uri, suite)| source.belongs_to(uri, suite)))
+    };
+    let is_own_release = |source: &IndexTarget| is_own(source) && source.is_named_as(own);
+    let is_named = observed.targets.iter().any(is_own_release);
     let mut claiming = sources.iter().filter(|source| source.claims_release(own)).peekable();
     if let Some(&&source) = claiming.peek() {
-        if !is_named || claiming.any(|source| source.is_named_as(own)) {
+        if !is_named || claiming.any(|source| is_own_release(source)) {
             return Ok(());
         }
         return Err(plan_failure(format!(
@@ -276,6 +281,19 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
 
     /// Release package of a source that claims to be of bookworm, on a node with this other source.
     fn refusal_of_claim(own_suite: &str, claiming: &str, file_uri: &str) -> Option<String> {
+        refusal_with_own_suites(own_suite, claiming, file_uri, None)
+    }
+
+    /// [`refusal_of_claim`] with the suites of the node's own sources, if the policy adds others.
+    fn refusal_with_own_suites(
+        own_suite: &str,
+        claiming: &str,
+        file_uri: &str,
+        own_suites: Option<&[(&str, &str)]>,
+    ) -> Option<String> {
+        let own_suites: Option<Vec<_>> = own_suites.map(|suites| {
+            suites.iter().map(|&(uri, suite)| (uri.to_owned(), suite.to_owned())).collect()
+        });
         let targets = format!(
             "http://deb.example/debian/\t{own_suite}\tstable\tbookworm\tDebian\t12\n\
              https://other.example/\t{claiming}\tstable\tbookworm-updates\tDebian\t12\n"
@@ -291,6 +309,7 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
             }],
             simulation: Simulation { installs: vec![base_files], ..Simulation::default() },
             targets: index_targets::parse_targets(&targets).unwrap(),
+            own_suites,
             codename: "bookworm".into(),
             ..PackageObservation::default()
         };
@@ -319,6 +338,26 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
             refusal_of_claim("bookworm", "thirdparty", other).unwrap(),
             "it would take base-files 12.1 from https://other.example/ thirdparty, which is not a source of the installed release bookworm"
         );
+    }
+
+    #[test]
+    fn a_source_of_the_policy_is_none_of_the_installed_release_whatever_its_name_is() {
+        let [own, other] = ["http://deb.example/debian/b.deb", "https://other.example/b.deb"];
+        let debian = ("http://deb.example/debian", "bookworm");
+        let stable = ("http://deb.example/debian", "stable");
+        let mirror = ("https://other.example/", "bookworm");
+        for (own_suite, uri, own_suites, is_allowed) in [
+            ("bookworm", own, vec![debian], true),
+            ("bookworm", other, vec![debian], false),
+            ("bookworm", other, vec![debian, mirror], true),
+            // Without an own source that names the release, the codename decides.
+            ("stable", other, vec![stable], true),
+            ("bookworm", other, vec![], true),
+        ] {
+            let refusal =
+                refusal_with_own_suites(own_suite, "bookworm", uri, Some(own_suites.as_slice()));
+            assert_eq!(refusal.is_none(), is_allowed, "{own_suites:?} {uri}: {refusal:?}");
+        }
     }
 
     #[test]

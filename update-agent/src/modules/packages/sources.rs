@@ -118,15 +118,29 @@ impl SourceFile {
 
     /// The addresses and suites of the sources, without passwords.
     pub fn describe(&self) -> String {
-        let suites = RefCell::new(Vec::new());
-        let record = |suite: SourceSuite<'_>, _: &BTreeSet<String>, _: bool| {
-            let uri = without_credentials(suite.uri);
-            suites.borrow_mut().push(format!("{uri} {}", suite.suite));
-            true
-        };
-        filter_sources(slice::from_ref(self), &[], &record);
-        suites.take().join(", ")
+        let suites = list_suites(slice::from_ref(self)).into_iter();
+        let names =
+            suites.map(|(_, (uri, suite))| format!("{} {suite}", without_credentials(&uri)));
+        names.collect::<Vec<_>>().join(", ")
     }
+}
+
+/// The address and the name of each suite of sources, and whether it is the system's own.
+fn list_suites(sources: &[SourceFile]) -> Vec<(bool, (String, String))> {
+    let suites = RefCell::new(Vec::new());
+    let record = |suite: SourceSuite<'_>, _: &BTreeSet<String>, _: bool| {
+        let names = (suite.uri.to_owned(), suite.suite.to_owned());
+        suites.borrow_mut().push((suite.is_own, names));
+        true
+    };
+    filter_sources(sources, &[], &record);
+    suites.into_inner()
+}
+
+/// The address and the name of each suite of the system's own sources.
+pub fn own_suites(sources: &[SourceFile]) -> Vec<(String, String)> {
+    let own = list_suites(sources).into_iter().filter(|(is_own, _)| *is_own);
+    own.map(|(_, names)| names).collect()
 }
 
 /// A URI without a user name and a password.
@@ -420,6 +434,15 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn the_sources_of_the_policy_are_not_the_systems_own() {
+        let own = SourceFile::new("a.list", "deb http://y stable main\n");
+        let policy =
+            SourceFile { is_own: false, ..SourceFile::new("b.list", "deb http://z a b\n") };
+        let suites = own_suites(&[own, policy]);
+        assert_eq!(suites, [("http://y".to_owned(), "stable".to_owned())]);
+    }
 
     #[test]
     fn sources_are_split_into_lines_and_stanzas() {
