@@ -114,7 +114,10 @@ impl PackagesModule {
             tracing::warn!(error = %failure, "some sources cannot be used; the others are used");
         }
         let written = self.write_used_sources(&left, &suites, false).await;
-        written.map_err(|missing| explain_failure(missing, broken.as_ref()))?;
+        written.map_err(|failed| match failed.kind {
+            FailureKind::Storage => failed,
+            _ => explain_failure(failed, broken.as_ref()),
+        })?;
         Ok(broken)
     }
 
