@@ -134,14 +134,14 @@ pub fn find_blocked_writers(
 }
 
 /// The space that the packages need on the boot file systems. A need on a read-only file system makes
-/// the update wait.
+/// the update wait, whatever minimum of free space is configured: so it is at least one byte.
 pub fn boot_space_needs(file_systems: &[BootFileSystem], writers: &[BootWriter]) -> Vec<SpaceNeed> {
     let need = |system: &BootFileSystem| {
         let bytes = system.needed_bytes(writers.iter());
         let is_blocked = writers.iter().any(|writer| system.blocks(writer));
         (bytes > 0 || is_blocked).then(|| SpaceNeed {
             path: system.path.to_owned(),
-            bytes,
+            bytes: bytes.max(u64::from(is_blocked)),
             max_free: Some(FREE_MARGIN_BYTES),
         })
     };
@@ -337,6 +337,9 @@ mod tests {
             assert_eq!(names_of_blocked(&file_systems, &writers), expected, "{file_systems:?}");
             let needs = boot_space_needs(&file_systems, &writers);
             assert!(needs.len() == file_systems.len(), "a named package waits: {needs:?}");
+            // A file system is checked only if something is required, and `gate.min_free` may be 0.
+            let required = |need: &SpaceNeed| need.bytes.saturating_add(need.reserved_bytes(0));
+            assert!(needs.iter().all(|need| required(need) > 0), "{needs:?}");
             let plain = boot_space_needs(&file_systems, &[]);
             assert!(plain.is_empty(), "the others do not wait: {plain:?}");
         }
