@@ -4,7 +4,7 @@
 //! disk, which is first written next to the old one, or the boot loader. Packages that do not fit, or
 //! that write to a read-only file system, are held back, and the rest of the update is applied.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,8 +12,8 @@ use std::path::Path;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::dpkg::DPKG_INFO_FOLDER;
-use super::parse::{PlannedInstall, Simulation};
-use super::rules::AptVersion;
+use super::parse::{ExactVersion, PlannedInstall, Simulation};
+use super::rules::{AptVersion, matches_pattern};
 use crate::model::SpaceNeed;
 use crate::paths::AgentPaths;
 
@@ -27,6 +27,29 @@ const DEFAULT_KERNEL_BYTES: u64 = 128 << 20;
 
 /// Size of the other files of a kernel, such as `System.map`, in bytes.
 const KERNEL_DATA_BYTES: u64 = 8 << 20;
+
+/// Smallest installed size of a kernel, in bytes. A package that only depends on a kernel has some KiB.
+const MIN_KERNEL_BYTES: u64 = 4 << 20;
+
+/// Packages with names like those of kernels, without a kernel.
+const KERNEL_ADDITIONS: [&str; 6] =
+    ["*-dbg", "*-dbgsym", "*-headers*", "*-tools*", "*-source*", "*-doc"];
+
+/// Packages whose installation rebuilds initial RAM disks.
+const NEW_REBUILD_PACKAGES: [&str; 12] = [
+    "*-dkms",
+    "*-firmware",
+    "*-initramfs",
+    "*-microcode",
+    "dracut*",
+    "firmware-*",
+    "flash-kernel",
+    "initramfs-tools*",
+    "lvm2",
+    "mdadm",
+    "plymouth*",
+    "udev",
+];
 
 /// Space that must stay free, in bytes: an initial RAM disk may grow with a change.
 const FREE_MARGIN_BYTES: u64 = 4 << 20;
@@ -114,22 +137,25 @@ impl BootFileSystem {
     }
 }
 
-/// The planned versions that must be held back: those that write to a read-only file system; and of
-/// the others the new kernels if there is too little space, or everything that needs space if that is
-/// not enough.
+/// The planned versions that must be held back: those that write to a read-only file system, and those
+/// of the others that do not fit. What needs least is taken first, so a new kernel never takes the space
+/// of a rebuild.
 pub fn find_blocked_writers(
     file_systems: &[BootFileSystem],
     writers: &[BootWriter],
 ) -> BTreeSet<AptVersion> {
-    let (mut blocked, others): (Vec<&BootWriter>, Vec<&BootWriter>) =
+    let (mut blocked, mut others): (Vec<&BootWriter>, Vec<&BootWriter>) =
         writers.iter().partition(|&writer| file_systems.iter().any(|system| system.blocks(writer)));
-    let fits = |&most: &BootWrite| {
-        let written = || others.iter().copied().filter(move |writer| writer.write <= most);
-        file_systems.iter().all(|system| system.has_space(written()))
-    };
-    let most = [BootWrite::NewKernel, BootWrite::SameKernel].into_iter().find(fits);
-    let most = most.unwrap_or(BootWrite::BootLoader);
-    blocked.extend(others.iter().copied().filter(|writer| writer.write > most));
+    // The order is stable: the kernels stay in the order of `find_boot_writers`.
+    others.sort_by_key(|writer| writer.write);
+    let mut fitting: Vec<&BootWriter> = Vec::new();
+    for writer in others {
+        fitting.push(writer);
+        if !file_systems.iter().all(|system| system.has_space(fitting.iter().copied())) {
+            fitting.pop();
+            blocked.push(writer);
+        }
+    }
     blocked.into_iter().map(|writer| writer.version.clone()).collect()
 }
 
@@ -153,37 +179,92 @@ pub fn has_read_only_kernels(file_systems: &[BootFileSystem]) -> bool {
     file_systems.iter().any(|system| system.is_read_only && system.has_kernel())
 }
 
-/// The planned versions that write to the boot file systems.
-pub fn find_boot_writers(paths: &AgentPaths, simulation: &Simulation) -> Vec<BootWriter> {
+/// The planned versions that write to the boot file systems. Kernels of the kind that runs come first.
+/// `sizes`: installed sizes in bytes of the new packages with `needs_size`.
+pub fn find_boot_writers(
+    paths: &AgentPaths,
+    simulation: &Simulation,
+    sizes: &BTreeMap<ExactVersion, u64>,
+    running_kernel: &str,
+) -> Vec<BootWriter> {
     let writer = |install: &PlannedInstall| {
         let write = match &install.before {
-            None if is_kernel_image(install.name()) => BootWrite::NewKernel,
-            Some(_) if is_kernel_image(install.name()) => BootWrite::SameKernel,
-            _ => find_script_write(paths, install)?,
+            Some(_) if is_kernel_image(install.name()) || owns_kernel(paths, install) => {
+                BootWrite::SameKernel
+            }
+            Some(_) => find_script_write(paths, install)?,
+            None => find_new_write(install, sizes)?,
         };
         Some(BootWriter { version: (install.package.clone(), install.after.clone()), write })
     };
-    simulation.installs.iter().filter_map(writer).collect()
+    let mut writers: Vec<_> = simulation.installs.iter().filter_map(writer).collect();
+    let kind = strip_digits(running_kernel);
+    let is_running_kind = |package: &str| {
+        strip_image_prefix(package).is_some_and(|release| strip_digits(release) == kind)
+    };
+    writers.sort_by_key(|writer| !is_running_kind(&writer.version.0));
+    writers
 }
 
-/// Whether a package contains a kernel, and does not only depend on one.
+/// What remains of a kernel's release in its next version, such as `..--cloud-amd`.
+fn strip_digits(release: &str) -> String {
+    release.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+}
+
+fn strip_image_prefix(name: &str) -> Option<&str> {
+    name.strip_prefix("linux-image-unsigned-").or_else(|| name.strip_prefix("linux-image-"))
+}
+
+/// Whether a package contains a kernel by Debian's rules for names, and does not only depend on one.
 fn is_kernel_image(name: &str) -> bool {
-    let release =
-        name.strip_prefix("linux-image-unsigned-").or_else(|| name.strip_prefix("linux-image-"));
+    let release = strip_image_prefix(name).filter(|_| !is_kernel_addition(name));
     release.is_some_and(|release| release.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// What the triggers and scripts of the installed version of a package write. Nothing can be found out
-/// about a new package.
+/// Whether a package belongs to a kernel and has none.
+fn is_kernel_addition(name: &str) -> bool {
+    KERNEL_ADDITIONS.iter().any(|pattern| matches_pattern(pattern, name))
+}
+
+/// Whether only the size of a new package tells a kernel from a package that depends on one. Board
+/// vendors use names such as `linux-image-edge-sunxi64` and `raspberrypi-kernel`.
+pub fn needs_size(install: &PlannedInstall) -> bool {
+    let name = install.name();
+    install.before.is_none()
+        && (name.starts_with("linux-image-") || name.contains("kernel"))
+        && !is_kernel_image(name)
+        && !is_kernel_addition(name)
+}
+
+/// What a new package writes. Its scripts are known only after the download, so its name decides.
+fn find_new_write(
+    install: &PlannedInstall,
+    sizes: &BTreeMap<ExactVersion, u64>,
+) -> Option<BootWrite> {
+    let name = install.name();
+    let exact = (name.to_owned(), install.after.clone(), install.architecture.clone());
+    let is_large = sizes.get(&exact).is_some_and(|size| *size >= MIN_KERNEL_BYTES);
+    if is_kernel_image(name) || (needs_size(install) && is_large) {
+        return Some(BootWrite::NewKernel);
+    }
+    let rebuilds = NEW_REBUILD_PACKAGES.iter().any(|pattern| matches_pattern(pattern, name));
+    rebuilds.then_some(BootWrite::Rebuild)
+}
+
+/// Whether the installed version of a package contains a kernel, whatever its name is.
+fn owns_kernel(paths: &AgentPaths, install: &PlannedInstall) -> bool {
+    let name = install.name();
+    let is_kernel = |file: &str| {
+        let name = file.strip_prefix("/boot/").and_then(|file| file.rsplit('/').next());
+        name.is_some_and(is_kernel_file)
+    };
+    (name.starts_with("linux-") || name.contains("kernel"))
+        && read_info_files(paths, install, &["list"]).iter().any(|list| list.lines().any(is_kernel))
+}
+
+/// What the triggers and scripts of the installed version of a package write.
 fn find_script_write(paths: &AgentPaths, install: &PlannedInstall) -> Option<BootWrite> {
-    let folder = paths.inside(DPKG_INFO_FOLDER);
-    let names = [install.name().to_owned(), format!("{}:{}", install.name(), install.architecture)];
-    let files =
-        names.iter().flat_map(|name| ["triggers", "postinst"].map(|end| format!("{name}.{end}")));
-    let contents: Vec<_> = files
-        .map(|file| fs::read(folder.join(file)).unwrap_or_default())
-        .map(|content| String::from_utf8_lossy(&content).into_owned())
-        .collect();
+    let contents = read_info_files(paths, install, &["triggers", "postinst"]);
     let has_any = |texts: &[&str]| {
         contents.iter().any(|content| texts.iter().any(|text| content.contains(text)))
     };
@@ -194,6 +275,15 @@ fn find_script_write(paths: &AgentPaths, install: &PlannedInstall) -> Option<Boo
     } else {
         None
     }
+}
+
+/// Files that dpkg has about the installed version of a package.
+fn read_info_files(paths: &AgentPaths, install: &PlannedInstall, ends: &[&str]) -> Vec<String> {
+    let folder = paths.inside(DPKG_INFO_FOLDER);
+    let names = [install.name().to_owned(), format!("{}:{}", install.name(), install.architecture)];
+    let files = names.iter().flat_map(|name| ends.iter().map(move |end| format!("{name}.{end}")));
+    let contents = files.map(|file| fs::read(folder.join(file)).unwrap_or_default());
+    contents.map(|content| String::from_utf8_lossy(&content).into_owned()).collect()
 }
 
 /// Measures the boot file systems. One that cannot be read is left out.
@@ -308,6 +398,23 @@ mod tests {
     }
 
     #[test]
+    fn of_two_new_kernels_only_the_one_that_does_not_fit_is_held_back() {
+        let writers = [
+            writer("running", BootWrite::NewKernel),
+            writer("other", BootWrite::NewKernel),
+            writer("udev", BootWrite::Rebuild),
+        ];
+        // Each kernel needs 8 + 40 + 8 MiB, the rebuild 40 MiB, and 4 MiB stay free.
+        for (free, expected) in [(156, ""), (155, "other"), (100, "other"), (99, "other running")] {
+            let boot = file_system("/boot", free, 8, 40);
+            assert_eq!(names_of_blocked(&[boot], &writers), expected, "{free} MiB");
+        }
+        // A kernel that is installed already needs less than a new one.
+        let writers = [writer("a", BootWrite::SameKernel), writer("b", BootWrite::SameKernel)];
+        assert_eq!(names_of_blocked(&[file_system("/boot", 60, 8, 40)], &writers), "b");
+    }
+
+    #[test]
     fn what_writes_to_a_read_only_file_system_is_held_back_and_nothing_else_is() {
         let writers = [
             writer("grub", BootWrite::BootLoader),
@@ -374,7 +481,7 @@ mod tests {
             ],
             ..Simulation::default()
         };
-        let writers = find_boot_writers(&paths, &simulation);
+        let writers = find_boot_writers(&paths, &simulation, &BTreeMap::new(), "5.10.0-1-other");
         let found: Vec<_> =
             writers.iter().map(|writer| (writer.version.0.as_str(), writer.write)).collect();
         assert_eq!(
@@ -387,6 +494,86 @@ mod tests {
                 ("linux-image-6.1.0-40-amd64", BootWrite::SameKernel),
             ]
         );
+    }
+
+    #[test]
+    fn a_kernel_of_a_board_vendor_is_found_by_its_files_or_by_its_size() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let folder = paths.inside(DPKG_INFO_FOLDER);
+        fs::create_dir_all(&folder).unwrap();
+        for (list, text) in [
+            ("raspberrypi-kernel.list", "/.\n/boot\n/boot/kernel8.img\n"),
+            ("linux-image-edge-rockchip64:arm64.list", "/boot/vmlinuz-6.12.1-edge-rockchip64\n"),
+            ("linux-image-amd64.list", "/usr/share/doc/linux-image-amd64\n"),
+            ("other.list", "/boot/vmlinuz-6.1\n"),
+        ] {
+            fs::write(folder.join(list), text).unwrap();
+        }
+        let install = |package: &str, before: Option<&str>| PlannedInstall {
+            package: package.into(),
+            before: before.map(str::to_owned),
+            after: "2".into(),
+            architecture: "arm64".into(),
+            origins: Vec::new(),
+        };
+        let simulation = Simulation {
+            installs: vec![
+                install("raspberrypi-kernel", Some("1")),
+                install("linux-image-edge-rockchip64", Some("1")),
+                install("linux-image-amd64", Some("1")),
+                install("other", Some("1")),
+                install("linux-image-current-sunxi64", None),
+                install("linux-image-cloud-amd64", None),
+                install("linux-image-6.1.0-41-amd64-dbg", None),
+                install("raspberrypi-kernel-headers", None),
+                install("firmware-linux", None),
+                install("plain", None),
+            ],
+            ..Simulation::default()
+        };
+        let sized: Vec<_> =
+            simulation.installs.iter().filter(|install| needs_size(install)).collect();
+        assert_eq!(sized, [&simulation.installs[4], &simulation.installs[5]]);
+        let size = |install: &PlannedInstall, bytes| {
+            let exact = (install.package.clone(), install.after.clone(), "arm64".to_owned());
+            (exact, bytes)
+        };
+        let sizes = BTreeMap::from([size(sized[0], 60 << 20), size(sized[1], 14 << 10)]);
+        let writers = find_boot_writers(&paths, &simulation, &sizes, "");
+        let found: Vec<_> =
+            writers.iter().map(|writer| (writer.version.0.as_str(), writer.write)).collect();
+        assert_eq!(
+            found,
+            [
+                ("raspberrypi-kernel", BootWrite::SameKernel),
+                ("linux-image-edge-rockchip64", BootWrite::SameKernel),
+                ("linux-image-current-sunxi64", BootWrite::NewKernel),
+                ("firmware-linux", BootWrite::Rebuild),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_new_kernel_of_the_kind_that_runs_comes_first() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let install = |package: &str| PlannedInstall {
+            package: package.into(),
+            before: None,
+            after: "2".into(),
+            architecture: "amd64".into(),
+            origins: Vec::new(),
+        };
+        let names = ["linux-image-6.1.0-41-cloud-amd64", "linux-image-6.1.0-41-amd64"];
+        let simulation =
+            Simulation { installs: names.map(install).to_vec(), ..Simulation::default() };
+        for (running, expected) in
+            [("6.1.0-9-cloud-amd64", names[0]), ("6.1.0-40-amd64", names[1]), ("", names[0])]
+        {
+            let writers = find_boot_writers(&paths, &simulation, &BTreeMap::new(), running);
+            assert_eq!(writers[0].version.0, expected, "{running}");
+        }
     }
 
     #[test]

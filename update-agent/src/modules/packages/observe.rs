@@ -1,10 +1,10 @@
 //! Observes the installed packages and what apt would do under the rules of policy and owner.
 
 use std::collections::BTreeSet;
-use std::mem;
 
 use super::boot_space::{
-    boot_space_needs, find_blocked_writers, find_boot_writers, measure_boot_file_systems,
+    BootWriter, boot_space_needs, find_blocked_writers, find_boot_writers,
+    measure_boot_file_systems, needs_size,
 };
 use super::broken_sources::explain_failure;
 use super::independent_groups::PackageRecords;
@@ -120,7 +120,7 @@ impl PackagesModule {
             .await?;
         let boot_space = boot_space_needs(
             &measure_boot_file_systems(&self.paths),
-            &find_boot_writers(&self.paths, &simulation),
+            &self.find_boot_writers(&simulation, view).await?,
         );
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
@@ -198,25 +198,26 @@ impl PackagesModule {
             removals: spec.rules.allow_removals && limits.removals,
             new_packages: limits.new_packages,
         };
-        let (mut simulation, mut is_pinned) =
-            self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
-        let is_refused =
-            |package: &String| protected::removal_refusal(package, limits, protected).is_some();
         let is_latest = spec.mode == PackageMode::Latest;
-        if is_latest && simulation.removals.iter().any(is_refused) {
-            // Then the packages that conflict with the protected ones are held back.
-            allowed.removals = false;
-            (simulation, is_pinned) =
-                self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
-        }
         let mut with_more_space = None;
         let file_systems = measure_boot_file_systems(&self.paths);
-        // Without the newest version, apt may choose an older one that writes there as well.
-        for _ in 0..MAX_PINNING_ROUNDS {
-            let writers = find_boot_writers(&self.paths, &simulation);
+        // Without the newest version, apt may choose an older one that writes there as well, or another
+        // solution that removes a protected package.
+        let mut rounds = 0;
+        loop {
+            let (simulation, is_pinned) =
+                self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
+            let is_refused =
+                |package: &String| protected::removal_refusal(package, limits, protected).is_some();
+            if is_latest && allowed.removals && simulation.removals.iter().any(is_refused) {
+                // Then the packages that conflict with the protected ones are held back.
+                allowed.removals = false;
+                continue;
+            }
+            let writers = self.find_boot_writers(&simulation, view).await?;
             let more = find_blocked_writers(&file_systems, &writers);
-            if !is_latest || more.is_empty() {
-                break;
+            if !is_latest || more.is_empty() || rounds == MAX_PINNING_ROUNDS {
+                return Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space });
             }
             let names = join_names(more.iter().map(|(package, _)| package.clone()));
             tracing::warn!(
@@ -224,12 +225,21 @@ impl PackagesModule {
                 "held back, because the boot file systems have too little space or are read-only"
             );
             blocked.extend(more);
-            let (smaller, pinned) =
-                self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
-            with_more_space.get_or_insert(mem::replace(&mut simulation, smaller));
-            is_pinned = pinned;
+            with_more_space.get_or_insert(simulation);
+            rounds += 1;
         }
-        Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space })
+    }
+
+    /// The planned versions that write to the boot file systems.
+    async fn find_boot_writers(
+        &self,
+        simulation: &Simulation,
+        view: AptView,
+    ) -> Result<Vec<BootWriter>, Failure> {
+        let unclear: Vec<_> =
+            simulation.installs.iter().filter(|install| needs_size(install)).cloned().collect();
+        let sizes = self.tools.installed_sizes(&unclear, view).await?;
+        Ok(find_boot_writers(&self.paths, simulation, &sizes, &os::kernel_release()))
     }
 
     /// Simulates the update under the rules and without the given versions. Returns the simulation and whether versions had
@@ -346,6 +356,8 @@ mod tests {
         commands: Mutex<Vec<String>>,
         /// Whether it changes nothing if 2 is pinned, too.
         keeps_installed: Mutex<bool>,
+        /// Whether 2 conflicts with `openssh-server`.
+        has_conflict: Mutex<bool>,
     }
 
     impl FakeApt {
@@ -392,6 +404,11 @@ mod tests {
             {
                 return String::new();
             }
+            if version == "2" && *self.has_conflict.lock().unwrap() {
+                let solution =
+                    "Remv openssh-server [1]\nInst demo [1] (2 Debian:12/stable [all])\n";
+                return if line.contains("dist-upgrade") { solution.into() } else { String::new() };
+            }
             format!("Inst demo [1] ({version} Debian:12/stable-security [all])\n")
         }
     }
@@ -421,6 +438,7 @@ mod tests {
             updates: Mutex::default(),
             commands: Mutex::default(),
             keeps_installed: Mutex::default(),
+            has_conflict: Mutex::default(),
         });
         let minute = Duration::from_mins(1);
         let limits = PackageToolTimeouts {
@@ -468,14 +486,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (apt, packages) = system(&root);
         *apt.keeps_installed.lock().unwrap() = true;
-        let paths = paths_of(&root);
-        let info = paths.inside("/var/lib/dpkg/info");
-        fs::create_dir_all(&info).unwrap();
-        fs::write(info.join("demo.postinst"), "update-initramfs -u\n").unwrap();
-        fs::create_dir(paths.inside("/boot")).unwrap();
-        let initramfs = fs::File::create(paths.inside("/boot/initrd.img-6.1")).unwrap();
-        initramfs.set_len(8 << 40).unwrap();
-
+        fill_boot(&paths_of(&root));
         let spec = PackageSpec::new(PackageMode::Latest);
         let observed = packages.observe(&spec).await.unwrap();
         assert!(observed.simulation.installs.is_empty(), "{:?}", observed.simulation);
@@ -483,6 +494,30 @@ mod tests {
         let draft = PackagesModule::plan(&spec, &observed).unwrap();
         let held_back = &draft.report.held_back[0];
         assert_eq!((held_back.available.as_str(), held_back.cause), ("3", HeldBackCause::Space));
+    }
+
+    #[tokio::test]
+    async fn protected_packages_stay_if_the_version_that_fits_into_boot_conflicts_with_them() {
+        let root = tempfile::tempdir().unwrap();
+        let (apt, packages) = system(&root);
+        *apt.has_conflict.lock().unwrap() = true;
+        fill_boot(&paths_of(&root));
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.rules.allow_removals = true;
+        let observed = packages.observe(&spec).await.unwrap();
+        assert_eq!(observed.simulation, Simulation::default());
+        let draft = PackagesModule::plan(&spec, &observed).unwrap();
+        assert_eq!(draft.report.held_back[0].cause, HeldBackCause::Space);
+    }
+
+    /// Adds an initial RAM disk for whose rebuild by `demo` there is no space.
+    fn fill_boot(paths: &AgentPaths) {
+        let info = paths.inside("/var/lib/dpkg/info");
+        fs::create_dir_all(&info).unwrap();
+        fs::write(info.join("demo.postinst"), "update-initramfs -u\n").unwrap();
+        fs::create_dir(paths.inside("/boot")).unwrap();
+        let initramfs = fs::File::create(paths.inside("/boot/initrd.img-6.1")).unwrap();
+        initramfs.set_len(8 << 40).unwrap();
     }
 
     async fn refresh(packages: &PackagesModule, spec: &PackageSpec) -> Result<(), Failure> {
