@@ -1,5 +1,7 @@
 //! Removal of unused kernels and packages.
 
+use std::fs;
+
 use evenkeel_tests::lab::{Member, Repository, describe_output};
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ scenarios![
     the_kernel_that_ran_before_stays_although_it_is_not_the_second_newest,
     unused_kernels_stay_if_the_policy_or_the_owner_requires_it,
     a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated,
+    what_does_not_fit_into_boot_firmware_is_held_back_until_there_is_space,
     a_kernel_is_held_back_while_boot_is_read_only_and_the_rest_is_updated,
     automatic_removals_in_the_settings_of_apt_do_not_change_the_plan,
 ];
@@ -157,6 +160,37 @@ fn a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated(sta
     let small = stage.node("node").with_small_filesystem("/boot", "1m");
     node.member.node = small.with_file(node.repository.folder(), node.repository.inside());
     node.assert_second_kernel_is_held_back();
+}
+
+fn what_does_not_fit_into_boot_firmware_is_held_back_until_there_is_space(stage: &Stage) {
+    let mut node = KernelNode::new(stage);
+    node.member.install_files(&["demo-initramfs_1.0"]);
+    node.repository.publish("demo-initramfs_1.1");
+    let files = [("kernel8.img", 4 << 20), ("initramfs8", 1 << 20)].map(|(name, bytes)| {
+        let file = stage.lab.path(name);
+        fs::write(&file, vec![0_u8; bytes]).expect("a file");
+        (file, format!("/boot/firmware/{name}"))
+    });
+    let with_firmware = |size: &str| {
+        let small = stage.node("node").with_small_filesystem("/boot/firmware", size);
+        let small = small.with_kernel("6.0.1-demo");
+        let small = files.iter().fold(small, |small, (file, inside)| small.with_file(file, inside));
+        small.with_file(node.repository.folder(), node.repository.inside())
+    };
+    let [too_small, small, large] = ["4m", "16m", "64m"].map(with_firmware);
+    let state = |node: &KernelNode<'_>| node.member.node.package("demo-initramfs");
+
+    node.member.node = too_small;
+    node.assert_second_kernel_is_held_back();
+    assert_eq!(state(&node), "1.0 installed");
+    // The rebuild needs 1 MiB and 4 MiB stay free; a kernel needs 13 MiB more.
+    node.member.node = small;
+    node.update();
+    assert_eq!(state(&node), "1.1 installed");
+    node.assert_kernels(&[1]);
+    node.member.node = large;
+    node.update();
+    node.assert_kernels(&[1, 2]);
 }
 
 fn a_kernel_is_held_back_while_boot_is_read_only_and_the_rest_is_updated(stage: &Stage) {
