@@ -173,8 +173,8 @@ pub struct InstanceHeldBackPackage {
     /// Available version.
     pub available: String,
     /// Why the version is not installed: `hold`, `dependencies`, `phased`, `pinned`, `limits` (of
-    /// the owner of the machine), `space`, a rule of a policy (`excluded`, `suite`, `too_young` or
-    /// `policy`) or `unspecified`.
+    /// the owner of the machine), `space`, `boot_loader`, a rule of a policy (`excluded`, `suite`,
+    /// `too_young` or `policy`) or `unspecified`.
     pub cause: String,
     /// Details of the cause, as text; may be empty.
     pub detail: String,

@@ -241,8 +241,9 @@ pub struct RunHeldBackPackage {
     /// Newest version that the sources of the node offer.
     pub available_version: String,
     /// Cause: `hold`, `dependencies`, `phased` or `pinned`; `limits` of the owner of the machine;
-    /// `space`: too little space in `/boot`, or it is read-only; or rules of the policy: `excluded`
-    /// by name, `suite`, `too_young` or `policy` for other rules. Later releases may add causes.
+    /// `space`: too little space in `/boot`, or it is read-only; `boot_loader`: the disk to which
+    /// GRUB is written does not exist; or rules of the policy: `excluded` by name, `suite`,
+    /// `too_young` or `policy` for other rules. Later releases may add causes.
     pub cause: String,
 }
 

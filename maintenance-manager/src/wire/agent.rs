@@ -312,6 +312,7 @@ pub const fn held_back_cause(cause: wire::HeldBackCause) -> &'static str {
         C::Excluded => "excluded",
         C::Suite => "suite",
         C::TooYoung => "too_young",
+        C::BootLoader => "boot_loader",
     }
 }
 

@@ -176,6 +176,8 @@ pub enum HeldBackCause {
     Policy,
     /// `/boot` or a file system below it has too little space or is read-only.
     Space,
+    /// The disk to which the package writes the boot loader does not exist.
+    BootLoader,
 }
 
 impl HeldBackCause {
@@ -192,6 +194,7 @@ impl HeldBackCause {
             Self::TooYoung => "too young",
             Self::Policy => "policy",
             Self::Space => "too little space",
+            Self::BootLoader => "boot loader without its disk",
         }
     }
 }

@@ -14,6 +14,7 @@ scenarios![
     a_kernel_that_does_not_fit_into_boot_is_held_back_and_the_rest_is_updated,
     what_does_not_fit_into_boot_firmware_is_held_back_until_there_is_space,
     a_kernel_is_held_back_while_boot_is_read_only_and_the_rest_is_updated,
+    grub_is_held_back_while_its_disk_does_not_exist,
     automatic_removals_in_the_settings_of_apt_do_not_change_the_plan,
 ];
 
@@ -201,6 +202,27 @@ fn a_kernel_is_held_back_while_boot_is_read_only_and_the_rest_is_updated(stage: 
     node.member.node = node.member.node.writable();
     node.update();
     node.assert_kernels(&[1, 2]);
+}
+
+fn grub_is_held_back_while_its_disk_does_not_exist(stage: &Stage) {
+    // As on a machine with a BIOS: `/sys/firmware/efi` does not exist.
+    let member = stage.join(stage.node("node").with_small_filesystem("/sys/firmware", "1m"));
+    member.install_files(&["grub-pc_1.0"]);
+    member.node.sh("printf '\\nName: grub-pc/install_devices\\nValue: /opt/disk\\n' \
+                    >> /var/cache/debconf/config.dat");
+    let rules = json!({ "reboot": "NEVER" });
+    member.assign_latest(&rules);
+    member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed"), ("grub-pc", "1.0 installed")]);
+    let text = describe_output(&member.agent(&["plan"]));
+    assert!(text.contains("the disk of the boot loader does not exist"), "{text}");
+
+    member.node.sh("touch /opt/disk");
+    member.assign_latest(&rules);
+    member.order_now();
+    let output = member.agent_once();
+    assert!(output.status.success(), "{}", describe_output(&output));
+    member.assert_packages(&[("grub-pc", "1.1 installed")]);
 }
 
 fn automatic_removals_in_the_settings_of_apt_do_not_change_the_plan(stage: &Stage) {

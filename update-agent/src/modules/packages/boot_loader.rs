@@ -6,11 +6,15 @@
 
 use std::fs;
 
-use super::parse::DpkgPackage;
-use crate::commands::doctor::DoctorFinding;
+use super::parse::{DpkgPackage, Simulation};
+use super::rules::AptVersion;
+use crate::commands::doctor::{CheckOutcome, DoctorFinding};
 use crate::paths::AgentPaths;
 
 const CHECK: &str = "boot loader";
+
+/// The package that writes GRUB for a BIOS to disks.
+const GRUB: &str = "grub-pc";
 
 /// debconf's database of settings.
 const DEBCONF_FILE: &str = "/var/cache/debconf/config.dat";
@@ -19,11 +23,23 @@ const DEBCONF_FILE: &str = "/var/cache/debconf/config.dat";
 const EFI_FOLDER: &str = "/sys/firmware/efi";
 
 const ADVICE: &str = "run `dpkg-reconfigure grub-pc` and choose the disk that this machine boots from; \
-                      until then, exclude grub-pc and linux-image-* from updates";
+                      until then, updates of all packages hold grub-pc back; exclude linux-image-* from updates, too";
+
+/// The planned version of `grub-pc` if one of its disks does not exist.
+pub fn find_blocked_grub(
+    paths: &AgentPaths,
+    packages: &[DpkgPackage],
+    simulation: &Simulation,
+) -> Option<AptVersion> {
+    let install = simulation.installs.iter().find(|install| install.name() == GRUB)?;
+    let finding = check_grub_disks(paths, packages)?;
+    (finding.outcome == CheckOutcome::Failed)
+        .then(|| (install.package.clone(), install.after.clone()))
+}
 
 /// Checks the disks of `grub-pc`. `None` if the machine does not boot with it.
 pub fn check_grub_disks(paths: &AgentPaths, packages: &[DpkgPackage]) -> Option<DoctorFinding> {
-    let is_grub = |package: &DpkgPackage| package.name == "grub-pc" && package.is_present();
+    let is_grub = |package: &DpkgPackage| package.name == GRUB && package.is_present();
     if !packages.iter().any(is_grub) || paths.inside(EFI_FOLDER).exists() {
         return None;
     }
@@ -67,9 +83,16 @@ fn read_setting<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::CheckOutcome;
+    use crate::modules::packages::parse::PlannedInstall;
 
     fn check(settings: &str, disks: &[&str], package: &str) -> Option<CheckOutcome> {
+        let root = machine(settings, disks);
+        let paths = AgentPaths::new(root.path(), None);
+        check_grub_disks(&paths, &[installed(package)]).map(|finding| finding.outcome)
+    }
+
+    /// A root with the settings of debconf and these disks.
+    fn machine(settings: &str, disks: &[&str]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
         let file = paths.inside(DEBCONF_FILE);
@@ -79,7 +102,11 @@ mod tests {
         for disk in disks {
             fs::write(paths.inside(disk), "").unwrap();
         }
-        let package = DpkgPackage {
+        root
+    }
+
+    fn installed(package: &str) -> DpkgPackage {
+        DpkgPackage {
             name: package.into(),
             architecture: "amd64".into(),
             version: "2.06-13".into(),
@@ -87,8 +114,29 @@ mod tests {
             state: "installed".into(),
             flag: "ok".into(),
             size: 0,
+        }
+    }
+
+    #[test]
+    fn a_planned_version_of_grub_is_held_back_only_without_its_disk() {
+        let settings = "Name: grub-pc/install_devices\nValue: /dev/sda\n\n";
+        let install = |name: &str| PlannedInstall {
+            package: name.into(),
+            before: Some("1".into()),
+            after: "2".into(),
+            architecture: "amd64".into(),
+            origins: Vec::new(),
         };
-        check_grub_disks(&paths, &[package]).map(|finding| finding.outcome)
+        let blocked = |disks: &[&str], planned: &str| {
+            let root = machine(settings, disks);
+            let paths = AgentPaths::new(root.path(), None);
+            let simulation =
+                Simulation { installs: vec![install(planned)], ..Simulation::default() };
+            find_blocked_grub(&paths, &[installed("grub-pc")], &simulation)
+        };
+        assert_eq!(blocked(&[], "grub-pc"), Some(("grub-pc".to_owned(), "2".to_owned())));
+        assert_eq!(blocked(&["/dev/sda"], "grub-pc"), None);
+        assert_eq!(blocked(&[], "other"), None);
     }
 
     #[test]

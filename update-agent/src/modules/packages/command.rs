@@ -210,6 +210,7 @@ fn held_back_row(package: &HeldBackPackage) -> [String; 4] {
         HeldBackCause::TooYoung => "younger than the policy allows",
         HeldBackCause::Policy => "not possible with the rules of the policy",
         HeldBackCause::Space => "too little space in /boot, or /boot is read-only",
+        HeldBackCause::BootLoader => "the disk of the boot loader does not exist, see doctor",
     };
     [
         format!("{}:{}", package.name, package.architecture),

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::index_targets;
 use super::parse::{PlannedInstall, Simulation};
-use super::plan::InstalledPackages;
-use crate::model::{HeldBackCause, HeldBackPackage};
+use super::plan::{InstalledPackages, PackageObservation};
+use super::rules::{AgedVersions, AllowedSuites, is_excluded};
+use crate::model::{HeldBackCause, HeldBackPackage, PackageMode, PackageSpec};
 
 /// Simulations with fewer and fewer restrictions.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,59 @@ fn newer_installs<'a>(
             && !more.downgrades.contains(&install.package)
             && other.is_none_or(|other| other.after != install.after)
     })
+}
+
+/// The packages that an update of everything holds back.
+pub fn held_back_packages(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+    installed: &InstalledPackages<'_>,
+) -> Vec<HeldBackPackage> {
+    if spec.mode != PackageMode::Latest {
+        return Vec::new();
+    }
+    let aged_versions = AgedVersions::new(spec);
+    let contains = |simulation: Option<&Simulation>, install: &PlannedInstall| {
+        let other = simulation.and_then(|simulation| simulation.install(&install.package));
+        other.is_some_and(|other| other.after == install.after)
+    };
+    let left_out = |install: &PlannedInstall| {
+        if contains(observed.with_more_space.as_ref(), install) {
+            HeldBackCause::Space
+        } else if contains(observed.with_boot_loader.as_ref(), install) {
+            HeldBackCause::BootLoader
+        } else {
+            rule_cause(spec, observed, &aged_versions, install)
+        }
+    };
+    let simulations = SimulationSet {
+        chosen: &observed.simulation,
+        unrestricted: observed.unrestricted.as_ref(),
+        unpinned: observed.unpinned.as_ref(),
+    };
+    find_held_back(installed, &simulations, left_out)
+}
+
+/// Why the rules of the owner or the policy exclude a version.
+fn rule_cause(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+    aged_versions: &AgedVersions<'_>,
+    install: &PlannedInstall,
+) -> HeldBackCause {
+    let PackageObservation { targets, owner_limits, .. } = observed;
+    let suites = AllowedSuites::new(&spec.rules, owner_limits);
+    if !index_targets::allows_origins(&install.origins, targets, &owner_limits.suites) {
+        HeldBackCause::Limits
+    } else if is_excluded(&spec.rules, &install.package) {
+        HeldBackCause::Excluded
+    } else if !suites.policy_allows(&index_targets::origin_suites(&install.origins, targets)) {
+        HeldBackCause::Suite
+    } else if aged_versions.is_too_young(install) {
+        HeldBackCause::TooYoung
+    } else {
+        HeldBackCause::Policy
+    }
 }
 
 #[cfg(test)]

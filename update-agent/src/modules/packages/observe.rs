@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::boot_loader::find_blocked_grub;
 use super::boot_space::{
     BootWriter, boot_space_needs, find_blocked_writers, find_boot_writers,
     measure_boot_file_systems, needs_size,
@@ -12,7 +13,7 @@ use super::plan::{PackageObservation, index_by_apt_name, join_names};
 use super::protected::{self, ProtectedPackage};
 use super::rules::{self, AllowedSuites};
 use super::sources::{self, AptView, PreferenceScope, SourceFile, SourceScope};
-use super::{AllowedChanges, PackagesModule, Simulation, storage_failure};
+use super::{AllowedChanges, DpkgPackage, PackagesModule, Simulation, storage_failure};
 use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
 use crate::os::{self, OsRelease};
 use crate::owner::{OwnerLimits, SourceSuite};
@@ -26,6 +27,8 @@ struct FittingUpdate {
     /// What apt would do with more space there, and without read-only file systems; `None` if
     /// everything fits.
     with_more_space: Option<Simulation>,
+    /// What apt would do if GRUB could be updated; `None` if it can, or if there is no update of it.
+    with_boot_loader: Option<Simulation>,
 }
 
 /// How often versions that must not be installed are pinned before the plan fails.
@@ -99,7 +102,7 @@ impl PackagesModule {
         broken_sources: Option<Failure>,
     ) -> Result<PackageObservation, Failure> {
         let packages = self.tools.list_packages().await?;
-        self.clear_archives(packages.iter().any(super::DpkgPackage::needs_reinstall))?;
+        self.clear_archives(packages.iter().any(DpkgPackage::needs_reinstall))?;
         let native = self.tools.architecture().await?;
         let suites = AllowedSuites::new(&spec.rules, &limits);
         let own_sources =
@@ -111,10 +114,16 @@ impl PackagesModule {
         };
         let protected = protected::find_protected(&self.paths, &packages);
         let fitting = self
-            .simulate_fitting(spec, &limits, view, (native.as_str(), protected.as_slice()))
+            .simulate_fitting(
+                spec,
+                &limits,
+                view,
+                (native.as_str(), packages.as_slice(), protected.as_slice()),
+            )
             .await
             .map_err(|failure| explain_failure(failure, broken_sources.as_ref()))?;
-        let FittingUpdate { simulation, allowed, is_pinned, with_more_space } = fitting;
+        let FittingUpdate { simulation, allowed, is_pinned, with_more_space, with_boot_loader } =
+            fitting;
         let (free, unpinned) = self
             .simulate_without_rules(spec, allowed, all, is_pinned || suites.is_limited())
             .await?;
@@ -152,6 +161,7 @@ impl PackagesModule {
             protected,
             simulation,
             with_more_space,
+            with_boot_loader,
             boot_space,
             ..PackageObservation::default()
         };
@@ -185,13 +195,14 @@ impl PackagesModule {
     }
 
     /// Simulates the update under the rules, without removals of protected packages. In an update of
-    /// everything, the versions that the boot file systems cannot take are held back.
+    /// everything, the versions that the boot file systems cannot take are held back, and GRUB without
+    /// its disk.
     async fn simulate_fitting(
         &self,
         spec: &PackageSpec,
         limits: &OwnerLimits,
         view: AptView,
-        (native, protected): (&str, &[ProtectedPackage]),
+        (native, packages, protected): (&str, &[DpkgPackage], &[ProtectedPackage]),
     ) -> Result<FittingUpdate, Failure> {
         let mut blocked = BTreeSet::new();
         let mut allowed = AllowedChanges {
@@ -199,7 +210,7 @@ impl PackagesModule {
             new_packages: limits.new_packages,
         };
         let is_latest = spec.mode == PackageMode::Latest;
-        let mut with_more_space = None;
+        let (mut with_more_space, mut with_boot_loader) = (None, None);
         let file_systems = measure_boot_file_systems(&self.paths);
         // Without the newest version, apt may choose an older one that writes there as well, or another
         // solution that removes a protected package.
@@ -214,10 +225,26 @@ impl PackagesModule {
                 allowed.removals = false;
                 continue;
             }
+            let grub = find_blocked_grub(&self.paths, packages, &simulation);
+            if let Some(grub) = grub.filter(|_| is_latest && rounds < MAX_PINNING_ROUNDS) {
+                tracing::warn!(
+                    "grub-pc is held back, because a disk of its settings does not exist"
+                );
+                blocked.insert(grub);
+                with_boot_loader.get_or_insert(simulation);
+                rounds += 1;
+                continue;
+            }
             let writers = self.find_boot_writers(&simulation, view).await?;
             let more = find_blocked_writers(&file_systems, &writers);
             if !is_latest || more.is_empty() || rounds == MAX_PINNING_ROUNDS {
-                return Ok(FittingUpdate { simulation, allowed, is_pinned, with_more_space });
+                return Ok(FittingUpdate {
+                    simulation,
+                    allowed,
+                    is_pinned,
+                    with_more_space,
+                    with_boot_loader,
+                });
             }
             let names = join_names(more.iter().map(|(package, _)| package.clone()));
             tracing::warn!(

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::PackageReport;
 use super::broken_sources::explain_failure;
 use super::files::Deb;
-use super::held_back::{SimulationSet, find_held_back};
+use super::held_back::held_back_packages;
 use super::independent_groups::{PackageRecords, find_groups};
 use super::index_targets::{self, IndexTarget};
 use super::marks::{PlannedMarks, plan_marks};
@@ -15,10 +15,10 @@ use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
 use super::protected::ProtectedPackage;
 use super::providers::ProviderIndex;
 use super::refusals::check_plan;
-use super::rules::{AgedVersions, AllowedSuites, is_excluded, matches_pattern};
+use super::rules::matches_pattern;
 use crate::model::{
-    Failure, FailureKind, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec,
-    ServiceRule, SpaceNeed, UpdatePlan,
+    Failure, FailureKind, PackageChange, PackageMode, PackageSpec, ServiceRule, SpaceNeed,
+    UpdatePlan,
 };
 use crate::modules::Draft;
 use crate::owner::OwnerLimits;
@@ -85,6 +85,8 @@ pub struct PackageObservation {
     pub unused: Vec<String>,
     /// What apt would do if the boot file systems had more space and were writable; `None` if everything fits.
     pub with_more_space: Option<Simulation>,
+    /// What apt would do if GRUB could be updated; `None` if it can, or if there is no update of it.
+    pub with_boot_loader: Option<Simulation>,
     /// Space that the planned installs need on the boot file systems.
     pub boot_space: Vec<SpaceNeed>,
     /// Providers of the required packages that are virtual.
@@ -432,57 +434,6 @@ fn expects_reboot(changes: &[PackageChange], rebooters: &[String]) -> bool {
         rebooters.contains(&change.name)
             || REBOOT_PACKAGES.iter().any(|pattern| matches_pattern(pattern, &change.name))
     })
-}
-
-fn held_back_packages(
-    spec: &PackageSpec,
-    observed: &PackageObservation,
-    installed: &InstalledPackages<'_>,
-) -> Vec<HeldBackPackage> {
-    if spec.mode != PackageMode::Latest {
-        return Vec::new();
-    }
-    let aged_versions = AgedVersions::new(spec);
-    let needs_space = |install: &PlannedInstall| {
-        let larger = observed.with_more_space.as_ref();
-        let larger = larger.and_then(|simulation| simulation.install(&install.package));
-        larger.is_some_and(|larger| larger.after == install.after)
-    };
-    let left_out = |install: &PlannedInstall| {
-        if needs_space(install) {
-            HeldBackCause::Space
-        } else {
-            rule_cause(spec, observed, &aged_versions, install)
-        }
-    };
-    let simulations = SimulationSet {
-        chosen: &observed.simulation,
-        unrestricted: observed.unrestricted.as_ref(),
-        unpinned: observed.unpinned.as_ref(),
-    };
-    find_held_back(installed, &simulations, left_out)
-}
-
-/// Why the rules of the owner or the policy exclude a version.
-fn rule_cause(
-    spec: &PackageSpec,
-    observed: &PackageObservation,
-    aged_versions: &AgedVersions<'_>,
-    install: &PlannedInstall,
-) -> HeldBackCause {
-    let PackageObservation { targets, owner_limits, .. } = observed;
-    let suites = AllowedSuites::new(&spec.rules, owner_limits);
-    if !index_targets::allows_origins(&install.origins, targets, &owner_limits.suites) {
-        HeldBackCause::Limits
-    } else if is_excluded(&spec.rules, &install.package) {
-        HeldBackCause::Excluded
-    } else if !suites.policy_allows(&index_targets::origin_suites(&install.origins, targets)) {
-        HeldBackCause::Suite
-    } else if aged_versions.is_too_young(install) {
-        HeldBackCause::TooYoung
-    } else {
-        HeldBackCause::Policy
-    }
 }
 
 /// Joins names for a person, at most `MAX_NAMES_IN_REASON` of them.

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{PackageRequirement, PackageRules};
+use crate::model::{HeldBackCause, PackageRequirement, PackageRules};
 use crate::modules::Module;
 use crate::modules::packages::independent_groups::parse_records;
 use crate::modules::packages::{Digest, PackagesModule};
@@ -254,8 +254,8 @@ fn the_plan_contains_suites_and_sizes() {
 type RuleChange = fn(&mut PackageSpec, &mut PackageObservation);
 
 #[test]
-fn a_version_that_only_the_rules_or_the_space_exclude_is_held_back_with_this_cause() {
-    let cases: [(RuleChange, HeldBackCause); 6] = [
+fn a_version_that_only_the_rules_or_the_machine_exclude_is_held_back_with_this_cause() {
+    let cases: [(RuleChange, HeldBackCause); 7] = [
         (|_, observed| observed.owner_limits.suites = vec!["other".into()], HeldBackCause::Limits),
         (|spec, _| spec.rules.exclude = vec!["p*".into()], HeldBackCause::Excluded),
         (|spec, _| spec.rules.suites = vec!["bookworm-security".into()], HeldBackCause::Suite),
@@ -264,6 +264,10 @@ fn a_version_that_only_the_rules_or_the_space_exclude_is_held_back_with_this_cau
         (
             |_, observed| observed.with_more_space.clone_from(&observed.unrestricted),
             HeldBackCause::Space,
+        ),
+        (
+            |_, observed| observed.with_boot_loader.clone_from(&observed.unrestricted),
+            HeldBackCause::BootLoader,
         ),
     ];
     for (change, expected) in cases {

@@ -125,6 +125,7 @@ fn cause_message(cause: HeldBackCause) -> pb::HeldBackCause {
         HeldBackCause::TooYoung => pb::HeldBackCause::TooYoung,
         HeldBackCause::Policy => pb::HeldBackCause::Policy,
         HeldBackCause::Space => pb::HeldBackCause::Space,
+        HeldBackCause::BootLoader => pb::HeldBackCause::BootLoader,
     }
 }
 
