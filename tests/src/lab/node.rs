@@ -72,7 +72,7 @@ impl Node {
         self.work.join("upper")
     }
 
-    /// Mounts an empty file system of a size, such as `4m`, over a folder in every boot.
+    /// Mounts an empty file system of a size, such as `4m` or `4m,nr_inodes=100`, over a folder in every boot.
     #[must_use]
     pub fn with_small_filesystem(mut self, folder: &str, size: &str) -> Self {
         self.small_filesystems.push(format!("{folder}={size}"));

@@ -9,6 +9,10 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use crate::model::SpaceNeed;
 use crate::paths::AgentPaths;
 
+/// Files that must be possible in addition on a file system that a change writes to. The number of files
+/// of an update is not known in advance.
+const MIN_FREE_INODES: u64 = 1_000;
+
 /// Space that all parts of a change need on one file system.
 struct FileSystemNeed {
     device: u64,
@@ -78,9 +82,13 @@ fn check_file_system(path: &str, inside: &Path, needed: u64) -> Result<(), Strin
             return Ok(());
         }
     };
-    if needed > 0 && stats.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        return Err(format!("the file system of {path} is read-only"));
+    if stats.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return match needed {
+            0 => Ok(()),
+            _ => Err(format!("the file system of {path} is read-only")),
+        };
     }
+    check_inodes(path, stats.f_files, stats.f_favail)?;
     if stats.f_bavail.saturating_mul(stats.f_frsize) < needed {
         return Err(format!(
             "the file system of {path} has less than {} MiB free",
@@ -88,6 +96,18 @@ fn check_file_system(path: &str, inside: &Path, needed: u64) -> Result<(), Strin
         ));
     }
     Ok(())
+}
+
+/// Checks the inodes of a file system. `total` is 0 if its number of files has no limit. A small file
+/// system is full if less than a tenth is free.
+fn check_inodes(path: &str, total: u64, free: u64) -> Result<(), String> {
+    let needed = MIN_FREE_INODES.min(total / 10);
+    if free >= needed {
+        return Ok(());
+    }
+    Err(format!(
+        "the file system of {path} has space for {free} more files (inodes); {needed} are required"
+    ))
 }
 
 #[cfg(test)]
@@ -126,6 +146,18 @@ mod tests {
         assert_eq!(
             check_disk_space(&paths, &[need("/", 0)], 1 << 60).unwrap_err(),
             "the file system of / has less than 1099511627776 MiB free"
+        );
+    }
+
+    #[test]
+    fn a_file_system_without_inodes_is_full() {
+        check_inodes("/usr", 0, 0).unwrap();
+        check_inodes("/usr", 1_000_000, 1_000).unwrap();
+        check_inodes("/boot", 500, 50).unwrap();
+        assert!(check_inodes("/boot", 500, 49).is_err());
+        assert_eq!(
+            check_inodes("/usr", 1_000_000, 999).unwrap_err(),
+            "the file system of /usr has space for 999 more files (inodes); 1000 are required"
         );
     }
 

@@ -12,6 +12,8 @@ use super::scenario::{
 scenarios![
     without_room_to_download_the_update_ends_before_it_begins,
     without_room_to_unpack_everything_stays_as_it_was,
+    without_inodes_to_unpack_everything_stays_as_it_was,
+    without_room_for_the_package_lists_the_update_fails_with_this_cause,
     a_node_with_too_little_room_left_waits,
     a_read_only_system_waits,
     a_read_only_folder_is_reported_with_the_command_that_repairs_it,
@@ -44,13 +46,31 @@ fn without_room_to_download_the_update_ends_before_it_begins(stage: &Stage) {
 }
 
 fn without_room_to_unpack_everything_stays_as_it_was(stage: &Stage) {
+    assert_not_unpacked(stage, "4m");
+}
+
+fn without_inodes_to_unpack_everything_stays_as_it_was(stage: &Stage) {
+    assert_not_unpacked(stage, "200m,nr_inodes=100");
+}
+
+/// `demo-big` has 20 MB in 400 files.
+fn assert_not_unpacked(stage: &Stage, size: &str) {
     let mut member = stage.member();
     member.install_files(&["demo-big_1.0"]);
-    member.node = member.node.with_small_filesystem("/opt/demo", "4m");
+    member.node = member.node.with_small_filesystem("/opt/demo", size);
     member.assign_packages("demo-big=1.1");
     let run = member.update_to("reverted");
     assert_failure(&run, &["storage"], &["No space left on device"]);
     member.assert_packages(&[("demo-big", "1.0 installed")]);
+}
+
+fn without_room_for_the_package_lists_the_update_fails_with_this_cause(stage: &Stage) {
+    let node = stage.node("node").with_small_filesystem("/var/lib/apt/lists", "4k");
+    let member = stage.join(node);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("failed");
+    assert_failure(&run, &["storage"], &["No space left on device"]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 
 fn a_node_with_too_little_room_left_waits(stage: &Stage) {

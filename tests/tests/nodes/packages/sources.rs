@@ -16,6 +16,7 @@ scenarios![
     a_repository_signed_with_an_expired_key_is_refused,
     a_changed_label_is_reported_with_the_command_that_accepts_it,
     an_expired_repository_is_refused,
+    a_repository_that_is_not_valid_yet_is_reported_with_this_cause,
     a_missing_repository_is_reported,
     a_broken_source_does_not_block_an_update_from_the_others,
     a_source_that_is_listed_twice_does_not_hide_which_source_is_broken,
@@ -95,6 +96,13 @@ fn an_expired_repository_is_refused(stage: &Stage) {
     let repository = stage.repository().with_variable("VALID_UNTIL", "yesterday");
     repository.publish("demo-hello_1.1");
     assert_refused(stage, &repository, &["refresh", "signature"], &["expired"]);
+}
+
+/// As on a node whose clock is behind. On one whose clock is ahead, repositories are expired.
+fn a_repository_that_is_not_valid_yet_is_reported_with_this_cause(stage: &Stage) {
+    let repository = stage.repository().with_variable("DATE", "+2 days");
+    repository.publish("demo-hello_1.1");
+    assert_refused(stage, &repository, &["refresh"], &["not valid yet"]);
 }
 
 fn a_missing_repository_is_reported(stage: &Stage) {
