@@ -15,6 +15,7 @@ scenarios![
     a_removal_that_the_owner_does_not_allow_is_refused,
     a_package_that_the_owner_protects_is_not_removed,
     ssh_is_not_removed_by_default,
+    the_agent_the_network_manager_and_the_running_kernel_are_not_removed_by_default,
     ssh_is_removed_if_the_owner_allows_it,
     an_update_of_everything_holds_back_a_package_that_would_remove_ssh,
     a_new_package_that_the_owner_does_not_allow_is_refused,
@@ -113,6 +114,28 @@ fn ssh_is_not_removed_by_default(stage: &Stage) {
     assert_failure(&run, &["limits"], &["openssh-server", "removable_packages"]);
     member
         .assert_packages(&[("demo-rival", "1.0 installed"), ("openssh-server", "2:1.0 installed")]);
+}
+
+fn the_agent_the_network_manager_and_the_running_kernel_are_not_removed_by_default(stage: &Stage) {
+    for (package, what) in [
+        ("evenkeel-agent", "this agent"),
+        ("network-manager", "the network manager"),
+        ("linux-image-6.0.1-demo", "the running kernel"),
+    ] {
+        let member = stage.join(stage.node(package).with_kernel("6.0.1-demo"));
+        member.install_files(&["demo-rival_1.0"]);
+        // An empty package: only its name matters.
+        let control = format!(
+            "Package: {package}\nVersion: 99\nArchitecture: all\n\
+             Maintainer: Tests <tests@example.invalid>\nDescription: test package\n"
+        );
+        write_file(&member.node, "/root/deb/DEBIAN/control", &control);
+        member.node.sh("dpkg-deb --build /root/deb /root/it.deb; dpkg --install /root/it.deb");
+        assign_with_removals(&member, "demo-rival=1.1");
+        let run = member.update_to("failed");
+        assert_failure(&run, &["limits"], &[package, what, "removable_packages"]);
+        member.assert_packages(&[("demo-rival", "1.0 installed"), (package, "99 installed")]);
+    }
 }
 
 fn ssh_is_removed_if_the_owner_allows_it(stage: &Stage) {
