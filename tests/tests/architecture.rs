@@ -157,6 +157,16 @@ fn documents_show_only_commands_that_exist() {
     assert_none(documents::invalid_commands(&texts, &names, understands));
 }
 
+/// apt has `--error-on=any`, with which the agent refreshes the package lists, since this version.
+#[test]
+fn the_package_of_the_agent_requires_the_apt_that_the_documents_name() {
+    let read = |path: &str| std::fs::read_to_string(tree::root().join(path)).expect("a text");
+    let control = read("deploy/package/control");
+    let required = documents::required_version(&control, "apt").expect("a version of apt");
+    assert_eq!(required, "2.1.16");
+    assert!(read("docs/supported-systems.md").contains(&format!("apt before {required}")));
+}
+
 #[test]
 fn decision_records_are_numbered() {
     let records = tree::files(|path| path.starts_with("docs/adr/") && tree::ends_in(path, "md"));

@@ -138,6 +138,16 @@ pub fn misnumbered(records: &[SourceFile]) -> Vec<String> {
     findings
 }
 
+/// The lowest version of a package on which the control file of another one depends.
+pub fn required_version<'a>(control: &'a str, package: &str) -> Option<&'a str> {
+    let depends = control.lines().find_map(|line| line.strip_prefix("Depends: "))?;
+    let mut clauses = depends.split(", ");
+    clauses.find_map(|clause| {
+        let rest = clause.strip_prefix(package)?;
+        rest.strip_prefix(" (>= ")?.strip_suffix(')')
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,5 +204,16 @@ mod tests {
                 "docs/adr/0003-c.md does not begin with `# 0003. `",
             ]
         );
+    }
+
+    #[test]
+    fn a_required_version_belongs_to_the_whole_name_of_the_package() {
+        let required = |depends: &str| required_version(depends, "apt").map(str::to_owned);
+        assert_eq!(required("Package: x\nDepends: dpkg, apt (>= 2.1)\n"), Some("2.1".to_owned()));
+        for missing in
+            ["Depends: apt, dpkg", "Depends: apt-utils (>= 2.1)", "Recommends: apt (>= 2)"]
+        {
+            assert_eq!(required(missing), None, "{missing}");
+        }
     }
 }
