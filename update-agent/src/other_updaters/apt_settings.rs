@@ -48,3 +48,25 @@ impl AptSettings {
         matches!(value.as_str(), "1" | "true" | "yes" | "on" | "with" | "enable")
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn settings_are_parsed_as_apt_prints_them() {
+        let samples = [
+            "APT::Periodic::Enable \"1\";\nAPT::Periodic::Unattended-Upgrade \"1d\";\nDPkg::Pre-Invoke:: \"x \\\"y\\\"\";\n",
+            "Unattended-Upgrade::Automatic-Reboot \"true\";\nAPT \"\";\nAPT::Periodic::Download \"always\"\n",
+        ];
+        fuzz("apt-config dump", |rng| {
+            let settings = AptSettings::parse(&text(rng, &samples, " \n\r\t\";:-0aAsd\u{0}\u{e9}"));
+            settings.is_periodic("Download");
+            settings.reboots_automatically();
+            let lines = settings.0.iter().map(|(name, value)| format!("{name} \"{value}\";\n"));
+            let lines: Vec<_> = lines.collect();
+            assert_eq!(AptSettings::parse(&lines.concat()), settings);
+        });
+    }
+}

@@ -264,7 +264,7 @@ impl PackageTools {
     pub async fn list_automatic(&self) -> Result<BTreeSet<String>, Failure> {
         let command = Command::new("apt-mark", self.timeouts.query).with_arguments(["showauto"]);
         let output = self.run_for_stdout(&command, "apt-mark showauto").await?;
-        Ok(output.lines().map(str::to_owned).collect())
+        Ok(parse::parse_names(&output))
     }
 
     /// Marks packages as automatically installed.

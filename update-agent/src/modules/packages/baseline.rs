@@ -109,7 +109,10 @@ impl PackagesModule {
 
 /// The files that ucf manages, for whichever package: not every package registers its files.
 fn read_ucf_files(paths: &AgentPaths) -> Vec<String> {
-    let text = os::read_lossy(&paths.inside(UCF_FILES)).unwrap_or_default();
+    parse_ucf_files(&os::read_lossy(&paths.inside(UCF_FILES)).unwrap_or_default())
+}
+
+pub(super) fn parse_ucf_files(text: &str) -> Vec<String> {
     let files = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
     let files = files.map(|(_, path)| path.trim()).filter(|path| path.starts_with('/'));
     files.map(str::to_owned).collect()

@@ -154,3 +154,26 @@ mod tests {
         assert_eq!(check(empty, &[], "grub-pc"), Some(C::Passed));
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn a_setting_is_one_line_of_the_database() {
+        let samples = [
+            "Name: grub-pc/hidden\nTemplate: x\nValue: \n\nName: grub-pc/disks\nValue: /dev/sda, /dev/sdb\nFlags: seen\n\n",
+            "Value: x\nName: grub-pc/disks\nVariables:\n RAW = y\n\nName: grub-pc/disks\n",
+        ];
+        fuzz("debconf", |rng| {
+            let settings = text(rng, &samples, " \n\r\t:,/-adegrubV\u{0}\u{e9}");
+            let Some(value) = read_setting(&settings, "grub-pc/disks") else {
+                return;
+            };
+            assert!(!value.contains('\n') && value.trim() == value, "{value:?}");
+            let stanza = format!("Name: grub-pc/disks\nValue: {value}\n");
+            assert_eq!(read_setting(&stanza, "grub-pc/disks"), Some(value));
+        });
+    }
+}

@@ -1,6 +1,6 @@
 //! Parses the output of apt and dpkg. They run with `LC_ALL=C.UTF-8`, so the output is in English.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Digest;
 
@@ -93,6 +93,12 @@ pub fn parse_list(text: &str) -> Result<Vec<DpkgPackage>, &str> {
 /// Parses a size in Debian's unit of 1024 bytes.
 fn parse_kibibytes(text: &str) -> Option<u64> {
     text.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
+/// Parses the output of `apt-mark`: one name of apt a line.
+pub fn parse_names(text: &str) -> BTreeSet<String> {
+    let names = text.lines().map(str::trim).filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
 }
 
 /// A version of a package: name, version, architecture.

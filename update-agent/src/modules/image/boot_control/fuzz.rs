@@ -37,7 +37,9 @@ const ENTRY_FILES: &[&str] = &[
 
 const MOUNTS: &[&str] = &["22 1 254:2 / / ro,relatime shared:1 - erofs /dev/root ro,user_xattr\n\
      23 22 254:1 / /efi rw,relatime shared:2 master:3 - vfat /dev/vda1 rw,errors=remount-ro\n\
-     24 22 254:4 / /my\\040data\\012\\134 rw - ext4 /dev/vda4 rw\n"];
+     24 22 254:4 / /my\\040data\\012\\134 rw - ext4 /dev/vda4 rw\n\
+     25 22 0:31 / /x ro - overlay overlay rw,lowerdir=/ro:/my\\040data,upperdir=/u,workdir=/w\n\
+     26 22 0:32 / /y ro - overlay none ro,lowerdir+=/a,lowerdir+=b,redirect_dir=on\n"];
 
 const UEVENTS: &[&str] = &[
     "MAJOR=254\nMINOR=2\nDEVNAME=vda2\nDEVTYPE=partition\nPARTN=2\nPARTNAME=root-a\n",
@@ -99,12 +101,37 @@ fn mounts_are_parsed_as_the_kernel_prints_them() {
             assert!(Path::new("/efi/loader").starts_with(&mount.mount_point), "{mount:?}");
         }
 
+        let mut lower = mounts.iter().flat_map(|mount| &mount.lower_paths);
+        assert!(lower.all(|path| path.is_absolute()));
+
         // A mount point is an absolute path.
         let point = format!("/{}", text(rng, &["my data", "a\\040b", "efi - vfat"], LETTERS));
         fs::write(&file, format!("1 1 0:1 / {} rw - x y rw\n", escape(&point))).unwrap();
         let mounts = read_mounts(&file).unwrap();
         let points: Vec<_> = mounts.into_iter().map(|mount| mount.mount_point).collect();
         assert_eq!(points, [PathBuf::from(point)]);
+    });
+}
+
+#[test]
+fn paths_below_an_overlay_are_parsed_as_the_kernel_prints_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mountinfo");
+    fuzz("overlay options", |rng| {
+        let samples = ["ro", "my data", "a,upperdir=b"];
+        let paths = [(); 2].map(|()| format!("/{}", text(rng, &samples, LETTERS)));
+        let escaped =
+            paths.each_ref().map(|path| escape(path).replace(',', "\\054").replace(':', "\\072"));
+        let [first, second] = &escaped;
+        for options in [
+            format!("lowerdir={first}:{second},upperdir=/u"),
+            format!("lowerdir+={first},lowerdir+={second},upperdir=/u"),
+        ] {
+            fs::write(&file, format!("1 1 0:1 / / rw - overlay x rw,{options}\n")).unwrap();
+            let mounts = read_mounts(&file).unwrap();
+            let [mount] = &mounts[..] else { panic!("{mounts:?}") };
+            assert_eq!(mount.lower_paths, paths.each_ref().map(PathBuf::from), "{options}");
+        }
     });
 }
 

@@ -2,12 +2,15 @@
 
 use super::{LETTERS, is_plain, is_printable};
 use crate::fuzz_driver::{fuzz, text};
+use crate::model::PackageChange;
 use crate::modules::packages::broken_sources;
+use crate::modules::packages::independent_groups::{find_groups, parse_records};
 use crate::modules::packages::index_targets::{self, IndexTarget, origin_suites, parse_targets};
 use crate::modules::packages::parse::{
-    PlannedInstall, clean_output, error_summary, parse_simulation, parse_sizes, parse_uris,
-    split_records,
+    PlannedInstall, clean_output, error_summary, parse_names, parse_simulation, parse_sizes,
+    parse_uris, split_records,
 };
+use crate::modules::packages::plan::StepItem;
 
 const SIMULATIONS: &[&str] = &[
     "Reading package lists...\nThe following packages have been kept back:\n   demo-held (1.0 => 1.1)\n\
@@ -35,6 +38,15 @@ const RECORDS: &[&str] = &[
     "Package: demo\nArchitecture: all\nVersion: 1:3.0~x\nInstalled-Size: 12\nDescription: Installed-Size: 9\n Size: 1\n\n\
      Package: big\nVersion: 1\nArchitecture: amd64\nInstalled-Size: 18014398509481984\n\n",
 ];
+
+const RELATIONS: &[&str] = &[
+    "Package: app\nVersion: 2\nDepends: lib (>= 2), libc6 (>> 2.36) | other:any (<< 1:3~)\nBreaks: web (<= 1)\n\n\
+     Package: lib\nVersion: 1\nProvides: libx (= 1), liby\nPre-Depends: web\n\nPackage: web\nVersion: 2\n",
+    "Package: lib\nVersion: 2\nConflicts: app (=) | , (= 1), ()\n\nPackage: web\nVersion: 1\n\n\
+     Package: app\nVersion: 1\nDepends:\n",
+];
+
+const NAMES: &[&str] = &["libc6\ndemo-lib:i386\n\n", "E: x\n demo \r\n"];
 
 const MESSAGES: &[&str] = &[
     "E: Release file for file:/srv/own/dists/own/InRelease is expired.\nW: Failed to fetch http://x/debian/dists/stable/x  404\n",
@@ -133,6 +145,40 @@ fn sizes_are_parsed() {
             assert!([&name, &version, &architecture].iter().all(|part| !part.contains('\n')));
             assert!(size.trailing_zeros() >= 10, "{size} is a number of KiB");
         }
+    });
+}
+
+#[test]
+fn each_package_is_in_one_group_whatever_its_relations_are() {
+    let item = |name: &str| StepItem {
+        package: name.into(),
+        change: PackageChange {
+            name: name.into(),
+            before: Some("1".into()),
+            after: Some("2".into()),
+            ..PackageChange::default()
+        },
+    };
+    let items = ["app", "lib", "web"].map(item);
+    fuzz("relations in apt-cache show", |rng| {
+        let output = [text(rng, RELATIONS, LETTERS), text(rng, RELATIONS, LETTERS)].join("\n");
+        let records = parse_records(&output);
+        for (name, version) in records.keys() {
+            assert!(!name.contains('\n') && !version.contains('\n'), "{name:?} {version:?}");
+        }
+        let mut names = find_groups(&items, &records).concat();
+        names.sort();
+        assert_eq!(names, ["app", "lib", "web"]);
+    });
+}
+
+#[test]
+fn marked_packages_are_names() {
+    fuzz("apt-mark", |rng| {
+        let names = parse_names(&text(rng, NAMES, LETTERS));
+        assert!(names.iter().all(|name| !name.is_empty() && !name.contains('\n')));
+        let lines: Vec<_> = names.iter().map(|name| format!("{name}\n")).collect();
+        assert_eq!(parse_names(&lines.concat()), names);
     });
 }
 

@@ -1,9 +1,13 @@
-//! Outputs and files of dpkg.
+//! Outputs and files of dpkg, and those of ucf.
+
+use std::collections::BTreeSet;
+use std::fs;
 
 use super::LETTERS;
 use crate::fuzz_driver::{fuzz, text};
 use crate::modules::packages::parse::{DpkgPackage, parse_conffiles, parse_list};
-use crate::modules::packages::{audit, staging};
+use crate::modules::packages::{audit, baseline, dpkg, services, staging};
+use crate::paths::AgentPaths;
 
 const LISTS: &[&str] = &[
     "demo-bad\tall\t1.1\tinstall\thalf-configured\tok\t\nlibc6\ti386\t2.36-9\thold\tinstalled\tok\t13000\n",
@@ -19,6 +23,16 @@ const AUDITS: &[&str] = &[
     "The following packages are only half configured, probably due to problems\nconfiguring them:\n demo-bad     test\n\n\
      The following packages are missing the list control file:\n demo-lib  x\n libc6:i386  GNU C Library\n",
     "dpkg: error: database is gone\n",
+];
+
+const HASHES: &[&str] = &[
+    "52a92d20a2cd30900f8afacd347bd9a0  /etc/default/grub\n00\t/etc/a b.conf \n",
+    "/etc/x\n52a92d20a2cd30900f8afacd347bd9a0 etc/relative\n\n",
+];
+
+const FILE_LISTS: &[&str] = &[
+    "/.\n/lib\n/lib/systemd/system/demo.service\n/lib/systemd/system/demo@.service\n/usr/share/doc/demo\n",
+    "/lib/systemd/system/a b.service\r\n.service\n/x.service/y\n",
 ];
 
 const USERS: &[&str] = &[
@@ -83,5 +97,37 @@ fn users_are_found_by_their_name() {
         if staging::find_user(&passwd, "_apt").is_some() {
             assert!(passwd.lines().any(|line| line.starts_with("_apt:")));
         }
+    });
+}
+
+#[test]
+fn files_of_ucf_are_absolute_paths() {
+    fuzz("hashfile", |rng| {
+        let paths = baseline::parse_ucf_files(&text(rng, HASHES, LETTERS));
+        assert!(paths.iter().all(|path| path.starts_with('/') && !path.contains('\n')));
+        let lines: Vec<_> = paths.iter().map(|path| format!("00  {path}\n")).collect();
+        assert_eq!(baseline::parse_ucf_files(&lines.concat()), paths);
+    });
+}
+
+#[test]
+fn units_in_file_lists_are_names_of_services() {
+    let root = tempfile::tempdir().unwrap();
+    let paths = AgentPaths::new(root.path(), None);
+    let folder = paths.inside(dpkg::DPKG_INFO_FOLDER);
+    fs::create_dir_all(&folder).unwrap();
+    let package = parse_list("demo\tall\t1\tinstall\tinstalled\tok\t\n").unwrap().remove(0);
+    let units_of = |list: &str| -> BTreeSet<String> {
+        fs::write(folder.join("demo.list"), list).unwrap();
+        services::find_units(&paths, &package)
+    };
+    fuzz("file list", |rng| {
+        let units = units_of(&text(rng, FILE_LISTS, LETTERS));
+        for unit in &units {
+            assert!(unit.strip_suffix(".service").is_some(), "{unit:?}");
+            assert!(!unit.contains(['/', '\n']), "{unit:?}");
+        }
+        let lines: Vec<_> = units.iter().map(|unit| format!("/x/{unit}\n")).collect();
+        assert_eq!(units_of(&lines.concat()), units);
     });
 }
