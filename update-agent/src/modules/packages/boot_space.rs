@@ -12,7 +12,8 @@ use std::path::Path;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::dpkg::DPKG_INFO_FOLDER;
-use super::parse::{ExactVersion, PlannedInstall, Simulation};
+use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
+use super::plan::InstalledPackages;
 use super::rules::{AptVersion, matches_pattern};
 use crate::model::SpaceNeed;
 use crate::paths::AgentPaths;
@@ -56,8 +57,14 @@ const FREE_MARGIN_BYTES: u64 = 4 << 20;
 
 /// Texts in the triggers or the postinst script of a package whose change rebuilds initial RAM disks
 /// or copies kernels.
-const REBUILD_TEXTS: [&str; 5] =
-    ["update-initramfs", "dracut", "kernel-install", "flash-kernel", "/etc/kernel/postinst.d"];
+const REBUILD_TEXTS: [&str; 6] = [
+    "update-initramfs",
+    "dracut",
+    "kernel-install",
+    "flash-kernel",
+    "/etc/kernel/postinst.d",
+    "dkms/common.postinst",
+];
 
 /// The same for the boot loader and its settings.
 const BOOT_LOADER_TEXTS: [&str; 4] = ["grub-install", "update-grub", "grub-mkconfig", "bootctl"];
@@ -264,23 +271,46 @@ fn owns_kernel(paths: &AgentPaths, install: &PlannedInstall) -> bool {
 
 /// What the triggers and scripts of the installed version of a package write.
 fn find_script_write(paths: &AgentPaths, install: &PlannedInstall) -> Option<BootWrite> {
-    let contents = read_info_files(paths, install, &["triggers", "postinst"]);
-    let has_any = |texts: &[&str]| {
-        contents.iter().any(|content| texts.iter().any(|text| content.contains(text)))
-    };
-    if has_any(&REBUILD_TEXTS) {
+    let ends = ["triggers", "postinst"];
+    let contents = read_info_files(paths, install.name(), &install.architecture, &ends);
+    if contains_any(&contents, &REBUILD_TEXTS) {
         Some(BootWrite::Rebuild)
-    } else if has_any(&BOOT_LOADER_TEXTS) {
+    } else if contains_any(&contents, &BOOT_LOADER_TEXTS) {
         Some(BootWrite::BootLoader)
     } else {
         None
     }
 }
 
-/// Files that dpkg has about the installed version of a package.
-fn read_info_files(paths: &AgentPaths, install: &PlannedInstall, ends: &[&str]) -> Vec<String> {
+/// The packages whose planned removal rebuilds initial RAM disks. The removal of a kernel makes space.
+pub fn find_removal_rebuilds(
+    paths: &AgentPaths,
+    simulation: &Simulation,
+    installed: &InstalledPackages<'_>,
+) -> Vec<BootWriter> {
+    let rebuild = |package: &String| {
+        let DpkgPackage { name, architecture, version, .. } = installed.get(package)?;
+        let contents = read_info_files(paths, name, architecture, &["triggers", "postrm"]);
+        let rebuilds = !is_kernel_image(name) && contains_any(&contents, &REBUILD_TEXTS);
+        let version = (package.clone(), version.clone());
+        rebuilds.then_some(BootWriter { version, write: BootWrite::Rebuild })
+    };
+    simulation.removals.iter().filter_map(rebuild).collect()
+}
+
+fn contains_any(contents: &[String], texts: &[&str]) -> bool {
+    contents.iter().any(|content| texts.iter().any(|text| content.contains(text)))
+}
+
+/// Files that dpkg has about an installed package.
+fn read_info_files(
+    paths: &AgentPaths,
+    name: &str,
+    architecture: &str,
+    ends: &[&str],
+) -> Vec<String> {
     let folder = paths.inside(DPKG_INFO_FOLDER);
-    let names = [install.name().to_owned(), format!("{}:{}", install.name(), install.architecture)];
+    let names = [name.to_owned(), format!("{name}:{architecture}")];
     let files = names.iter().flat_map(|name| ends.iter().map(move |end| format!("{name}.{end}")));
     let contents = files.map(|file| fs::read(folder.join(file)).unwrap_or_default());
     contents.map(|content| String::from_utf8_lossy(&content).into_owned()).collect()
@@ -348,6 +378,7 @@ fn is_kernel_file(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::modules::packages::plan::index_by_apt_name;
 
     const MEBIBYTE: u64 = 1 << 20;
 
@@ -552,6 +583,35 @@ mod tests {
                 ("firmware-linux", BootWrite::Rebuild),
             ]
         );
+    }
+
+    #[test]
+    fn a_removal_that_rebuilds_the_initial_ram_disk_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let folder = paths.inside(DPKG_INFO_FOLDER);
+        fs::create_dir_all(&folder).unwrap();
+        let names = ["lvm2", "plain", "linux-image-6.1.0-40-amd64"];
+        for name in names {
+            let text = if name == "plain" { "ldconfig\n" } else { "update-initramfs -u\n" };
+            fs::write(folder.join(format!("{name}.postrm")), text).unwrap();
+        }
+        let packages = names.map(|name| DpkgPackage {
+            name: name.into(),
+            architecture: "amd64".into(),
+            version: "1".into(),
+            want: "install".into(),
+            state: "installed".into(),
+            flag: "ok".into(),
+            size: 0,
+        });
+        let simulation = Simulation {
+            removals: ["gone"].into_iter().chain(names).map(str::to_owned).collect(),
+            ..Simulation::default()
+        };
+        let installed = index_by_apt_name(&packages, "amd64");
+        let found = find_removal_rebuilds(&paths, &simulation, &installed);
+        assert_eq!(found, [writer("lvm2", BootWrite::Rebuild)]);
     }
 
     #[test]

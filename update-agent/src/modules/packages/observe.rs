@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::boot_loader::find_blocked_grub;
 use super::boot_space::{
-    BootWriter, boot_space_needs, find_blocked_writers, find_boot_writers,
+    BootWriter, boot_space_needs, find_blocked_writers, find_boot_writers, find_removal_rebuilds,
     measure_boot_file_systems, needs_size,
 };
 use super::broken_sources::explain_failure;
@@ -14,7 +14,7 @@ use super::protected::{self, ProtectedPackage};
 use super::rules::{self, AllowedSuites};
 use super::sources::{self, AptView, PreferenceScope, SourceFile, SourceScope};
 use super::{AllowedChanges, DpkgPackage, PackagesModule, Simulation, storage_failure};
-use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
+use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec, SpaceNeed};
 use crate::os::{self, OsRelease};
 use crate::owner::{OwnerLimits, SourceSuite};
 
@@ -127,10 +127,8 @@ impl PackagesModule {
         let (free, unpinned) = self
             .simulate_without_rules(spec, allowed, all, is_pinned || suites.is_limited())
             .await?;
-        let boot_space = boot_space_needs(
-            &measure_boot_file_systems(&self.paths),
-            &self.find_boot_writers(&simulation, view).await?,
-        );
+        let boot_space =
+            self.find_boot_space(&simulation, view, (native.as_str(), packages.as_slice())).await?;
         let installs = &simulation.installs;
         let debs = self.tools.resolve_files(installs, view).await?;
         let sizes = self.tools.installed_sizes(installs, view).await?;
@@ -194,7 +192,8 @@ impl PackagesModule {
         self.archives.create().map_err(storage_failure)
     }
 
-    /// Simulates the update under the rules, without removals of protected packages. In an update of
+    /// Simulates the update under the rules, without removals of protected packages and without removals
+    /// that rebuild an initial RAM disk for which there is no space. In an update of
     /// everything, the versions that the boot file systems cannot take are held back, and GRUB without
     /// its disk.
     async fn simulate_fitting(
@@ -210,6 +209,7 @@ impl PackagesModule {
             new_packages: limits.new_packages,
         };
         let is_latest = spec.mode == PackageMode::Latest;
+        let installed = index_by_apt_name(packages, native);
         let (mut with_more_space, mut with_boot_loader) = (None, None);
         let file_systems = measure_boot_file_systems(&self.paths);
         // Without the newest version, apt may choose an older one that writes there as well, or another
@@ -220,8 +220,11 @@ impl PackagesModule {
                 self.simulate_with_pins(spec, allowed, view, (native, &blocked)).await?;
             let is_refused =
                 |package: &String| protected::removal_refusal(package, limits, protected).is_some();
-            if is_latest && allowed.removals && simulation.removals.iter().any(is_refused) {
-                // Then the packages that conflict with the protected ones are held back.
+            let rebuilds = find_removal_rebuilds(&self.paths, &simulation, &installed);
+            let refuses_removals = simulation.removals.iter().any(is_refused)
+                || !find_blocked_writers(&file_systems, &rebuilds).is_empty();
+            if is_latest && allowed.removals && refuses_removals {
+                // Then the packages that conflict with the removed ones are held back.
                 allowed.removals = false;
                 continue;
             }
@@ -255,6 +258,19 @@ impl PackagesModule {
             with_more_space.get_or_insert(simulation);
             rounds += 1;
         }
+    }
+
+    /// The space that an update needs on the boot file systems.
+    async fn find_boot_space(
+        &self,
+        simulation: &Simulation,
+        view: AptView,
+        (native, packages): (&str, &[DpkgPackage]),
+    ) -> Result<Vec<SpaceNeed>, Failure> {
+        let installed = index_by_apt_name(packages, native);
+        let mut writers = self.find_boot_writers(simulation, view).await?;
+        writers.extend(find_removal_rebuilds(&self.paths, simulation, &installed));
+        Ok(boot_space_needs(&measure_boot_file_systems(&self.paths), &writers))
     }
 
     /// The planned versions that write to the boot file systems.
