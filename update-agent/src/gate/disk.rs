@@ -83,10 +83,11 @@ fn check_file_system(path: &str, inside: &Path, needed: u64) -> Result<(), Strin
         }
     };
     if stats.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        return match needed {
-            0 => Ok(()),
-            _ => Err(format!("the file system of {path} is read-only")),
-        };
+        // Nothing is written to it.
+        if needed == 0 {
+            return Ok(());
+        }
+        return Err(format!("the file system of {path} is read-only"));
     }
     check_inodes(path, stats.f_files, stats.f_favail)?;
     if stats.f_bavail.saturating_mul(stats.f_frsize) < needed {
