@@ -5,8 +5,8 @@ use evenkeel_tests::lab::{describe_output, until};
 use serde_json::{Value, json};
 
 use super::scenario::{
-    AGENT_PATH, Stage, WAIT_TIMEOUT, assert_failure, list_sources_twice, scenarios, wait_until_dpkg_is_blocked,
-    write_file,
+    AGENT_PATH, Stage, WAIT_TIMEOUT, assert_failure, list_sources_twice, scenarios,
+    wait_until_dpkg_is_blocked, write_file,
 };
 
 scenarios![
