@@ -968,6 +968,8 @@ pub enum HeldBackCause {
     Suite = 9,
     /// The policy requires a minimum age, and the version is younger.
     TooYoung = 10,
+    /// The disk to which the package writes the boot loader does not exist.
+    BootLoader = 11,
 }
 impl HeldBackCause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -987,6 +989,7 @@ impl HeldBackCause {
             Self::Excluded => "HELD_BACK_CAUSE_EXCLUDED",
             Self::Suite => "HELD_BACK_CAUSE_SUITE",
             Self::TooYoung => "HELD_BACK_CAUSE_TOO_YOUNG",
+            Self::BootLoader => "HELD_BACK_CAUSE_BOOT_LOADER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1003,6 +1006,7 @@ impl HeldBackCause {
             "HELD_BACK_CAUSE_EXCLUDED" => Some(Self::Excluded),
             "HELD_BACK_CAUSE_SUITE" => Some(Self::Suite),
             "HELD_BACK_CAUSE_TOO_YOUNG" => Some(Self::TooYoung),
+            "HELD_BACK_CAUSE_BOOT_LOADER" => Some(Self::BootLoader),
             _ => None,
         }
     }
