@@ -163,7 +163,7 @@ async fn an_image_that_is_kept_while_the_guard_calls_rauc_is_not_reset_and_start
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_while_the_guard_asks_rauc_gets_its_time() {
+async fn an_agent_that_starts_while_the_guard_queries_rauc_gets_its_time() {
     let fake = machine_on_trial().await;
     let start = "mkdir -p run/evenkeel; echo 300 > run/evenkeel/trial-seconds\n";
     fake.machine.write("agent", start);
