@@ -12,6 +12,7 @@ mod fleet;
 mod judge;
 mod machine;
 mod monitor;
+mod rauc;
 mod release;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub use self::fleet::VmFleet;
 pub use self::judge::judge;
 pub use self::machine::Vm;
 pub use self::monitor::Resets;
+pub use self::rauc::RaucVms;
 pub use self::release::{ARCHITECTURE, PROFILE, Release, ReleaseKind, statement};
 use super::Binaries;
 use super::boot::skip_test;

@@ -16,6 +16,7 @@ mod boot_chain;
 mod cuts;
 mod fleet;
 mod node;
+mod rauc;
 mod releases;
 mod replay;
 mod sample;

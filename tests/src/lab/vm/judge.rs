@@ -35,13 +35,18 @@ pub fn judge(fleet: &VmFleet, vm: &mut Vm, may_run: &[&Release]) -> String {
     let kernel = vm.kernel(booted.slot).map(|kernel| Digest::compute(&kernel));
     let own = Digest::compute(&release.kernel(letter));
     assert_eq!(kernel, Some(own), "the kernel of slot {letter}");
-    // No update is in progress, and nothing is left over.
+    assert_nothing_left(&contents, &booted.version);
+    booted.version
+}
+
+/// Asserts that no update is in progress, nothing is left over, and the version is recorded.
+#[track_caller]
+pub(super) fn assert_nothing_left(contents: &DiskContents, version: &str) {
     assert_eq!(contents.state_file("journal.json"), "", "an open attempt");
     let spooled = contents.list_folder("images");
     assert!(spooled.is_empty(), "files of the download are left: {spooled:?}");
     let slots = contents.state_file("slots.json");
-    assert!(slots.contains(&booted.version), "{slots}");
-    booted.version
+    assert!(slots.contains(version), "{slots}");
 }
 
 /// Asserts that the loader starts the booted release, and not on trial.

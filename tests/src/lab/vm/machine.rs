@@ -59,6 +59,8 @@ pub struct Vm {
     /// File in which its disk writes are recorded.
     log: Option<PathBuf>,
     has_watchdog: bool,
+    /// Its memory in MiB; `None` for the default of `run-machine`.
+    pub(super) memory_mib: Option<u32>,
     /// Number of starts.
     starts: u32,
     running: Option<RunningVm>,
@@ -102,6 +104,7 @@ impl Vm {
             clock: None,
             log: None,
             has_watchdog: false,
+            memory_mib: None,
             starts: 0,
             running: None,
         }
@@ -114,6 +117,11 @@ impl Vm {
 
     pub fn disk(&self) -> &Path {
         &self.disk
+    }
+
+    /// Serial number that its firmware reports.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// UUID that its firmware reports.
@@ -243,6 +251,9 @@ impl Vm {
         }
         if self.has_watchdog {
             starting.args(["--watchdog", "yes"]);
+        }
+        if let Some(memory) = self.memory_mib {
+            starting.args(["--memory", &memory.to_string()]);
         }
         if let Some(log) = &self.log {
             starting.arg("--log").arg(log);

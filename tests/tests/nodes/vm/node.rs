@@ -34,12 +34,18 @@ impl Node {
     /// Starts a server and a machine that joins it. The machine stays on.
     #[track_caller]
     pub fn join(vms: Arc<Vms>, name: &str) -> Self {
-        let begun = Instant::now();
         let old = vms.release(OLD_VERSION, ReleaseKind::Good);
         let fleet = vms.fleet();
-        let mut vm = vms.machine(&fleet, &old, name);
+        let vm = vms.machine(&fleet, &old, name);
+        Self::join_machine(vms, fleet, old, vm)
+    }
+
+    /// Switches on a machine with a first release, and waits until it has joined the server.
+    #[track_caller]
+    pub fn join_machine(vms: Arc<Vms>, fleet: VmFleet, old: Release, mut vm: Vm) -> Self {
+        let begun = Instant::now();
         fleet.join(&mut vm);
-        print_progress(&format!("{name}: joined after {:?}", begun.elapsed()));
+        print_progress(&format!("{}: joined after {:?}", vm.name(), begun.elapsed()));
         Self { vm, fleet, old, vms, begun }
     }
 
