@@ -1,6 +1,7 @@
 //! Machines that are emulated from the firmware on, with a boot loader that counts tries, two slots,
 //! the real agent in good and bad releases, and the real server. With any release and any power cut,
-//! the machine ends on the old or the new release, and the server records which.
+//! the machine ends on the old or the new release, and the server records which. The boot loader is
+//! systemd-boot, or in `rauc` GRUB.
 //!
 //! | variable | meaning |
 //! | --- | --- |

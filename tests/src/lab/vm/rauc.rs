@@ -71,10 +71,11 @@ impl RaucVms {
         fs::write(&key, vms.key().public_pem()).expect("a key");
         let root = Node::new(&lab, "root")
             .with_file(&tree::root().join("tests/lab/rauc"), "/srv/lab")
+            .with_file(&tree::root().join("deploy/image"), "/srv/image")
             .with_file(&deb, "/srv/agent.deb")
             .with_file(&key, "/srv/image-key.pem")
             .without_network();
-        root.succeed(&["/srv/lab/prepare", "/srv/agent.deb", "/srv/image-key.pem"]);
+        root.succeed(&["/srv/lab/prepare", "/srv/agent.deb", "/srv/image-key.pem", "/srv/image"]);
         Some(Self { vms, root, _lab: lab })
     }
 
