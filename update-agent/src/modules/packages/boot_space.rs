@@ -266,7 +266,9 @@ fn owns_kernel(paths: &AgentPaths, install: &PlannedInstall) -> bool {
         name.is_some_and(is_kernel_file)
     };
     (name.starts_with("linux-") || name.contains("kernel"))
-        && read_info_files(paths, install, &["list"]).iter().any(|list| list.lines().any(is_kernel))
+        && read_info_files(paths, name, &install.architecture, &["list"])
+            .iter()
+            .any(|list| list.lines().any(is_kernel))
 }
 
 /// What the triggers and scripts of the installed version of a package write.
@@ -563,14 +565,14 @@ mod tests {
             ],
             ..Simulation::default()
         };
-        let sized: Vec<_> =
+        let unclear: Vec<_> =
             simulation.installs.iter().filter(|install| needs_size(install)).collect();
-        assert_eq!(sized, [&simulation.installs[4], &simulation.installs[5]]);
+        assert_eq!(unclear, [&simulation.installs[4], &simulation.installs[5]]);
         let size = |install: &PlannedInstall, bytes| {
             let exact = (install.package.clone(), install.after.clone(), "arm64".to_owned());
             (exact, bytes)
         };
-        let sizes = BTreeMap::from([size(sized[0], 60 << 20), size(sized[1], 14 << 10)]);
+        let sizes = BTreeMap::from([size(unclear[0], 60 << 20), size(unclear[1], 14 << 10)]);
         let writers = find_boot_writers(&paths, &simulation, &sizes, "");
         let found: Vec<_> =
             writers.iter().map(|writer| (writer.version.0.as_str(), writer.write)).collect();
