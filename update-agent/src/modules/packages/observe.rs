@@ -167,8 +167,7 @@ impl PackagesModule {
             if is_pinned { view.with_preferences(PreferenceScope::Spec) } else { view };
         observed.unused = self.find_unused(spec, allowed, pinned_view, &observed).await;
         let installed = index_by_apt_name(&observed.packages, &observed.native_architecture);
-        let providers = self.find_providers(spec, &observed, &installed, view).await?;
-        observed.providers = providers;
+        observed.providers = self.find_providers(spec, &observed, &installed, view).await?;
         Ok(observed)
     }
 

@@ -219,9 +219,9 @@ pub fn write_preferences(paths: &AgentPaths, text: &str) -> Result<(), FileError
 
 /// Writes settings of apt that remove the hooks of a refresh. Returns the path inside the managed root.
 pub fn write_settings_without_hooks(paths: &AgentPaths) -> Result<&'static str, FileError> {
-    let points = ["Pre-Invoke", "Post-Invoke", "Post-Invoke-Success"];
-    let text: String =
-        points.iter().map(|point| format!("#clear APT::Update::{point};\n")).collect();
+    let text = "#clear APT::Update::Pre-Invoke;\n\
+                #clear APT::Update::Post-Invoke;\n\
+                #clear APT::Update::Post-Invoke-Success;\n";
     durable::create_folder(&paths.inside(CACHES_FOLDER), 0o700)?;
     durable::replace_file(&paths.inside(SETTINGS_WITHOUT_HOOKS), text.as_bytes(), 0o600)?;
     Ok(SETTINGS_WITHOUT_HOOKS)
