@@ -179,15 +179,15 @@ fn what_does_not_fit_into_boot_firmware_is_held_back_until_there_is_space(stage:
         small.with_file(node.repository.folder(), node.repository.inside())
     };
     let [too_small, small, large] = ["4m", "16m", "64m"].map(with_firmware);
-    let state = |node: &KernelNode<'_>| node.member.node.package("demo-initramfs");
+    let version = |node: &KernelNode<'_>| node.member.node.package("demo-initramfs");
 
     node.member.node = too_small;
     node.assert_second_kernel_is_held_back();
-    assert_eq!(state(&node), "1.0 installed");
+    assert_eq!(version(&node), "1.0 installed");
     // The rebuild needs 1 MiB and 4 MiB stay free; a kernel needs 13 MiB more.
     node.member.node = small;
     node.update();
-    assert_eq!(state(&node), "1.1 installed");
+    assert_eq!(version(&node), "1.1 installed");
     node.assert_kernels(&[1]);
     node.member.node = large;
     node.update();
