@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_hangs_in_a_hook_is_told_from_one_that_hangs_at_a_server() {
+    fn a_refresh_that_hangs_in_a_hook_differs_from_one_that_hangs_at_a_server() {
         let before = "Running external script: 'mount /srv'\n";
         let lists = "Hit:1 http://x stable InRelease\n";
         let after = "Running external script: 'sleep 1000'\n";
