@@ -82,7 +82,7 @@ static PROJECT_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
          (SELECT json_agg(t) FROM (SELECT {image} FROM os_profiles WHERE tenant_id = $1 \
          AND id = ANY ({oses} || ARRAY(SELECT target_os_id FROM meant))) t) AS oses, \
          (SELECT json_agg(t ORDER BY t.id) FROM (SELECT {image} FROM os_profiles WHERE tenant_id = $1 \
-         AND kind = 'immutable' AND profile_name = ANY (ARRAY(SELECT profile_name FROM os_profiles \
+         AND kind <> 'mutable' AND profile_name = ANY (ARRAY(SELECT profile_name FROM os_profiles \
          WHERE tenant_id = $1 AND id = ANY ({oses}) AND kind = 'immutable'))) t) AS lines, \
          (SELECT json_agg(t) FROM (SELECT id, region_id AS region FROM sites \
          WHERE tenant_id = $1 AND id = ANY ({sites})) t) AS sites, \
@@ -130,14 +130,14 @@ impl ProjectInputs {
         for os in json_rows::<ImageRow>(row, "oses")? {
             let (os, is_readable) = OsImage::from_row(os);
             if !is_readable {
-                self.unreadable.add_profile(&os.image);
+                self.unreadable.add_profile(os.image.os);
             }
             self.oses.insert(os.image.os, os);
         }
         for image in json_rows::<ImageRow>(row, "lines")? {
             let (OsImage { image, .. }, is_readable) = OsImage::from_row(image);
             if !is_readable {
-                self.unreadable.add_profile(&image);
+                self.unreadable.add_image_of_series(&image);
             }
             let line = self.images_by_profile.entry(image.profile_name.clone());
             line.or_default().push(image);

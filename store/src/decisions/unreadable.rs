@@ -27,8 +27,14 @@ pub struct UnreadableObjects {
 }
 
 impl UnreadableObjects {
-    pub fn add_profile(&mut self, image: &Image) {
-        self.profiles.insert(image.os);
+    pub fn add_profile(&mut self, os: OsId) {
+        self.profiles.insert(os);
+    }
+
+    /// Adds an image of the series that a node runs. A profile that only a policy names is none: whether
+    /// it was read depends on the other nodes of the batch.
+    pub fn add_image_of_series(&mut self, image: &Image) {
+        self.add_profile(image.os);
         self.images_by_profile.insert(image.profile_name.clone(), image.os);
     }
 

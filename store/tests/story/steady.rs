@@ -198,6 +198,14 @@ const UNREADABLE: &[(&[usize], &str, &str)] = &[
         "operating system profile",
         "UPDATE os_profiles SET sha256 = '5' WHERE name = 'Edge 2'",
     ),
+    // As above, but only the series of the image applies to the seventh node, and not a policy.
+    (
+        &[0, 6],
+        "operating system profile",
+        "UPDATE assignments SET policy_id = (SELECT id FROM update_policies WHERE name = 'far') \
+         WHERE target_kind = 'instance' AND target_id = :seventh_instance; \
+         UPDATE os_profiles SET kind = 'atomic' WHERE name = 'Edge 2'",
+    ),
     // Its scope is unknown, so it may apply to every node.
     (
         &[0, 1, 2, 3, 4, 5, 6, 7],
@@ -219,11 +227,15 @@ async fn a_value_of_a_newer_release_lets_only_the_nodes_of_its_scope_wait() {
         tx.commit().await.expect("committed");
         drop_check_constraints(&store).await;
         let host = |n: usize| fleet.nodes[n].0.id.bits().cast_signed().to_string();
+        let seventh_instance = fleet.nodes[6].1.id.bits().cast_signed().to_string();
         let sql = sql.replace(":fifth_host", &host(4)).replace(":sixth_host", &host(5));
+        let sql = sql.replace(":seventh_instance", &seventh_instance);
         execute_sql(&store, &sql).await;
         let tx = fleet.tx(&store).await;
         let inputs = load_inputs(&tx, &subjects, NOON).await;
         for (n, (input, before)) in inputs.iter().zip(&before).enumerate() {
+            let alone = load_input(&tx, subjects[n], NOON).await;
+            assert_eq!(*input, alone, "{n}: {sql}");
             let object = input.desired.unreadable.as_ref();
             if waiting.contains(&n) {
                 assert_eq!(object.map(|object| object.kind), Some(*kind), "{n}: {sql}");
