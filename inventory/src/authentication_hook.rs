@@ -18,9 +18,9 @@ pub enum ConnectionLimit {
 
 type HookFunction = dyn Fn(&Caller) -> Result<(), ConnectionLimit> + Send + Sync;
 
-/// Called for each request whose token is valid, before the request is served or, because its caller
-/// has too many connections, refused. The server puts the
-/// hook of the connection into the extensions of its requests. The default does nothing.
+/// Called for each request whose token is valid, before the request is served. It refuses a request
+/// whose caller has too many connections. The server puts the hook of the connection into the
+/// extensions of its requests. The default does nothing.
 #[derive(Clone, Default)]
 pub struct AuthenticationHook(Option<Arc<HookFunction>>);
 

@@ -29,9 +29,9 @@ pub struct Contact {
 /// same time, the one with the later `due` wins. Deleted nodes are skipped. A batch must not
 /// contain a node twice.
 ///
-/// The times are those of the database, and `now` is its current time. A contact after it has the
-/// time of a process whose clock was set back meanwhile: it is recorded as a contact at `now`. A recorded one that is more than ten minutes ahead is
-/// replaced by any new one.
+/// The times are those of the database, and `now` is its current time. A contact after `now` comes
+/// from a process whose clock was set back meanwhile: it is recorded as a contact at `now`. A
+/// recorded contact that is more than ten minutes ahead is replaced by any new one.
 pub async fn record_contacts(
     tx: &FleetTx,
     mut batch: Vec<Contact>,
