@@ -116,7 +116,7 @@ impl PackagesModule {
         let fitting = self
             .simulate_fitting(
                 spec,
-                &limits,
+                (&limits, allowed_changes(spec, &limits, broken_sources.as_ref())),
                 view,
                 (native.as_str(), packages.as_slice(), protected.as_slice()),
             )
@@ -198,15 +198,11 @@ impl PackagesModule {
     async fn simulate_fitting(
         &self,
         spec: &PackageSpec,
-        limits: &OwnerLimits,
+        (limits, mut allowed): (&OwnerLimits, AllowedChanges),
         view: AptView,
         (native, packages, protected): (&str, &[DpkgPackage], &[ProtectedPackage]),
     ) -> Result<FittingUpdate, Failure> {
         let mut blocked = BTreeSet::new();
-        let mut allowed = AllowedChanges {
-            removals: spec.rules.allow_removals && limits.removals,
-            new_packages: limits.new_packages,
-        };
         let is_latest = spec.mode == PackageMode::Latest;
         let installed = index_by_apt_name(packages, native);
         let (mut with_more_space, mut with_boot_loader) = (None, None);
@@ -224,6 +220,11 @@ impl PackagesModule {
                 || !find_blocked_writers(&file_systems, &rebuilds).is_empty();
             if is_latest && allowed.removals && refuses_removals {
                 // Then the packages that conflict with the removed ones are held back.
+                let removals = join_names(simulation.removals);
+                tracing::warn!(
+                    removals,
+                    "planning without removals: a package is protected, or its removal needs space in /boot"
+                );
                 allowed.removals = false;
                 continue;
             }
@@ -357,6 +358,20 @@ impl PackagesModule {
             None
         };
         Ok((free, unpinned))
+    }
+}
+
+/// What an update of all packages may do in addition to upgrades. It removes nothing while a source is
+/// left out: if apt does not see the new version of a package, it may remove the package to upgrade
+/// another one.
+fn allowed_changes(
+    spec: &PackageSpec,
+    limits: &OwnerLimits,
+    broken_sources: Option<&Failure>,
+) -> AllowedChanges {
+    AllowedChanges {
+        removals: spec.rules.allow_removals && limits.removals && broken_sources.is_none(),
+        new_packages: limits.new_packages,
     }
 }
 
@@ -550,6 +565,31 @@ mod tests {
         assert_eq!(observed.simulation, Simulation::default());
         let draft = PackagesModule::plan(&spec, &observed).unwrap();
         assert_eq!(draft.report.held_back[0].cause, HeldBackCause::Space);
+    }
+
+    #[tokio::test]
+    async fn an_update_of_everything_removes_nothing_while_a_source_is_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        let (apt, packages) = system(&root);
+        *apt.has_conflict.lock().unwrap() = true;
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.rules.allow_removals = true;
+        // Then version 2 is chosen, which conflicts.
+        spec.rules.min_age_days = 7;
+        spec.aged_versions = vec![PackageVersion {
+            name: "demo".into(),
+            architecture: "all".into(),
+            version: "2".into(),
+        }];
+        let limits = OwnerLimits {
+            removable_packages: vec!["openssh-server".into()],
+            ..OwnerLimits::default()
+        };
+        let broken = Failure::new(FailureKind::Refresh, "the repository is expired");
+        for (broken, expected) in [(None, vec!["openssh-server"]), (Some(broken), vec![])] {
+            let observed = packages.observe_update(&spec, limits.clone(), broken).await.unwrap();
+            assert_eq!(observed.simulation.removals, expected);
+        }
     }
 
     /// Adds an initial RAM disk for whose rebuild by `demo` there is no space.

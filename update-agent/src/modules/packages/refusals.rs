@@ -88,6 +88,11 @@ fn refuse_removals(spec: &PackageSpec, observed: &PackageObservation) -> Result<
     if !observed.owner_limits.removals {
         return Err(owner_failure(format!("it would remove {names}")));
     }
+    // If apt does not see the new version of a package, it may remove the package to change another one.
+    if observed.broken_sources.is_some() {
+        let reason = format!("it would remove {names} while a package source cannot be used");
+        return Err(plan_failure(reason));
+    }
     let mut refusals = removals.iter().filter_map(|package| {
         removal_refusal(package, &observed.owner_limits, &observed.protected)
     });
@@ -445,6 +450,20 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
             let expected = refused.map(|(kind, reason)| (kind, reason.to_owned()));
             assert_eq!(refusal, expected);
         }
+    }
+
+    #[test]
+    fn no_package_is_removed_while_a_source_is_left_out() {
+        let spec = latest(PackageRules { allow_removals: true, ..PackageRules::default() });
+        let observed = PackageObservation {
+            simulation: Simulation { removals: vec!["gone".into()], ..Simulation::default() },
+            ..PackageObservation::default()
+        };
+        check_plan(&spec, &observed, &InstalledPackages::new()).unwrap();
+        let broken_sources = Some(Failure::new(FailureKind::Refresh, "the repository is expired"));
+        let observed = PackageObservation { broken_sources, ..observed };
+        let failure = check_plan(&spec, &observed, &InstalledPackages::new()).unwrap_err();
+        assert_eq!(failure.reason, "it would remove gone while a package source cannot be used");
     }
 
     #[test]
