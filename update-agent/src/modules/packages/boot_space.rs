@@ -33,8 +33,8 @@ const KERNEL_DATA_BYTES: u64 = 8 << 20;
 const MIN_KERNEL_BYTES: u64 = 4 << 20;
 
 /// Packages with names like those of kernels, without a kernel.
-const KERNEL_ADDITIONS: [&str; 6] =
-    ["*-dbg", "*-dbgsym", "*-headers*", "*-tools*", "*-source*", "*-doc"];
+const KERNEL_ADDITIONS: [&str; 7] =
+    ["*-dbg", "*-dbgsym", "*-dkms", "*-headers*", "*-tools*", "*-source*", "*-doc"];
 
 /// Packages whose installation rebuilds initial RAM disks.
 const NEW_REBUILD_PACKAGES: [&str; 12] = [
@@ -561,6 +561,7 @@ mod tests {
                 install("linux-image-6.1.0-41-amd64-dbg", None),
                 install("raspberrypi-kernel-headers", None),
                 install("firmware-linux", None),
+                install("nvidia-kernel-dkms", None),
                 install("plain", None),
             ],
             ..Simulation::default()
@@ -583,6 +584,7 @@ mod tests {
                 ("linux-image-edge-rockchip64", BootWrite::SameKernel),
                 ("linux-image-current-sunxi64", BootWrite::NewKernel),
                 ("firmware-linux", BootWrite::Rebuild),
+                ("nvidia-kernel-dkms", BootWrite::Rebuild),
             ]
         );
     }
