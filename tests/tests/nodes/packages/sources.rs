@@ -20,6 +20,7 @@ scenarios![
     a_missing_repository_is_reported,
     a_broken_source_does_not_block_an_update_from_the_others,
     a_source_that_is_listed_twice_does_not_hide_which_source_is_broken,
+    a_failing_hook_does_not_hide_which_source_is_broken,
     an_update_that_needs_a_broken_source_fails_with_its_error,
     a_file_whose_size_differs_from_the_index_is_refused,
     a_file_whose_content_differs_from_the_index_is_refused,
@@ -143,6 +144,17 @@ fn a_broken_source_does_not_block_an_update_from_the_others(stage: &Stage) {
 fn a_source_that_is_listed_twice_does_not_hide_which_source_is_broken(stage: &Stage) {
     let member = member_with_broken_source(stage);
     list_sources_twice(&member.node);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let remarks = run["report"]["remarks"].to_string();
+    assert!(remarks.contains("some package sources could not be used"), "{run:#}");
+}
+
+fn a_failing_hook_does_not_hide_which_source_is_broken(stage: &Stage) {
+    let member = member_with_broken_source(stage);
+    let hook = "APT::Update::Post-Invoke {\"exit 3\";};\n";
+    write_file(&member.node, "/etc/apt/apt.conf.d/90hooks", hook);
     member.assign_packages("demo-hello=1.1");
     let run = member.update_to("succeeded");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);

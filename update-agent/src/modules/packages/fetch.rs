@@ -27,6 +27,10 @@ const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 const RELEASE_CHANGE_ADVICE: &str = "; if this change is expected, accept it with \
      `apt-get update --allow-releaseinfo-change` on the node";
 
+/// Begins an error about a program of `APT::Update::Post-Invoke` or its `-Success`. These are for other programs, such as
+/// a software centre.
+pub(super) const HOOK_ERROR: &str = "E: Problem executing scripts APT::Update::Post-Invoke";
+
 impl PackageTools {
     /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit of the policy), and with a file of
     /// additional settings of apt. A warning is an error here: apt itself would keep old lists and report success.
@@ -265,12 +269,10 @@ fn check_download(output: &Output) -> Result<(), Failure> {
     Err(tool_failure(kind, "apt-get download", output))
 }
 
-/// Whether apt refreshed all lists and only a program of `APT::Update::Post-Invoke` or its `-Success` failed. These are for
-/// other programs, such as a software centre.
+/// Whether apt refreshed all lists and only a hook failed.
 fn only_scripts_failed(text: &str) -> bool {
     let is_about_scripts = |line: &str| {
-        line.starts_with("E: Problem executing scripts APT::Update::Post-Invoke")
-            || line == "E: Sub-process returned an error code"
+        line.starts_with(HOOK_ERROR) || line == "E: Sub-process returned an error code"
     };
     let mut errors = text.lines().map(str::trim_end).filter(|line| is_error_line(line)).peekable();
     errors.peek().is_some() && errors.all(is_about_scripts)

@@ -9,6 +9,7 @@ use backon::Retryable;
 use super::apt::storage_failure;
 use super::broken_sources::{explain_failure, has_errors, without_broken};
 use super::dpkg_lock::{self, DpkgLockError};
+use super::fetch::HOOK_ERROR;
 use super::plan::join_names;
 use super::rules::AllowedSuites;
 use super::sources::{self, AptView, SourceFile, SourceScope};
@@ -67,7 +68,8 @@ impl PackagesModule {
     }
 
     /// Refreshes lists in a time. If a hook of apt does not end in this time, the lists are refreshed without hooks: these
-    /// are for other programs, such as a software centre.
+    /// are for other programs, such as a software centre. Also if a hook and a source fail: the errors of the hook would
+    /// hide which source is broken.
     async fn update_lists_within(
         &self,
         limit: Duration,
@@ -75,13 +77,13 @@ impl PackagesModule {
         pace: u64,
     ) -> Result<(), Failure> {
         let failure = match self.tools.update_lists(limit, view, pace, None).await {
-            Err(failure) if ended_in_hook(&failure.log) => failure,
+            Err(failure) if is_failure_of_hook(&failure.log) => failure,
             ended => return ended,
         };
         tracing::warn!(
             error = %failure,
             output = failure.log,
-            "a hook of apt did not end; refreshing the lists without hooks"
+            "a hook of apt failed or did not end; refreshing the lists without hooks"
         );
         let settings =
             sources::write_settings_without_hooks(&self.paths).map_err(storage_failure)?;
@@ -197,6 +199,11 @@ fn may_pass_soon(failure: &Failure) -> bool {
     is_transient(failure) && has_errors(&failure.log)
 }
 
+/// Whether a hook of apt failed or did not end.
+fn is_failure_of_hook(log: &str) -> bool {
+    ended_in_hook(log) || log.lines().any(|line| line.starts_with(HOOK_ERROR))
+}
+
 /// Whether the output of apt ends in a hook.
 fn ended_in_hook(log: &str) -> bool {
     let is_progress = |line: &str| {
@@ -253,6 +260,48 @@ mod tests {
         files.map(|file| fs::read_to_string(file).unwrap()).collect()
     }
 
+    fn module_with(paths: &AgentPaths, system: Arc<dyn Runner>) -> PackagesModule {
+        let minute = Duration::from_mins(1);
+        let timeouts = PackageToolTimeouts {
+            query: minute,
+            refresh: minute,
+            download: minute,
+            apply: minute,
+            lock: minute,
+        };
+        let owner = Owner::new(paths.clone(), Arc::new(TestClock::new(DateTime::UNIX_EPOCH)));
+        let tools = PackageTools::new(system, timeouts);
+        PackagesModule::new(tools, paths.clone(), Arc::new(owner), false)
+    }
+
+    /// A node with a broken source and a hook that fails. The output is that of apt 2.6.2.
+    struct BrokenSourceAndHook;
+
+    #[async_trait::async_trait]
+    impl Runner for BrokenSourceAndHook {
+        async fn run(&self, command: &Command) -> Result<Output, RunError> {
+            let source =
+                "E: The repository 'http://bad stable Release' does not have a Release file.\n";
+            let hook = "E: Problem executing scripts APT::Update::Post-Invoke 'exit 3'\n\
+                        E: Sub-process returned an error code\n";
+            let has_hooks = !command.to_string().contains("--config-file=");
+            let stdout = if has_hooks { format!("{source}{hook}") } else { source.to_owned() };
+            Ok(Output { status: Some(100), stdout, stderr: String::new() })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failing_hook_does_not_hide_which_source_is_broken() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let module = module_with(&paths, Arc::new(BrokenSourceAndHook));
+        let failure = module.update_lists(AptView::default(), 0).await.unwrap_err();
+        let good = "deb http://good stable main\n";
+        let sources = SourceFile::new("a.list", &format!("deb http://bad stable main\n{good}"));
+        let left = without_broken(&[sources], &failure.log).expect("the other source");
+        assert_eq!(left.iter().map(SourceFile::text).collect::<String>(), good);
+    }
+
     /// Excludes the broken sources of a node after a refresh that did not end. Returns the result, the sources that are left,
     /// and the time limits of the refreshes.
     async fn exclude_after_deadline(
@@ -263,18 +312,8 @@ mod tests {
         let folder = paths.inside("/etc/apt/sources.list.d");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("a.list"), text).unwrap();
-        let minute = Duration::from_mins(1);
-        let timeouts = PackageToolTimeouts {
-            query: minute,
-            refresh: minute,
-            download: minute,
-            apply: minute,
-            lock: minute,
-        };
         let system = Arc::new(SlowSource { paths: paths.clone(), deadlines: Mutex::default() });
-        let owner = Owner::new(paths.clone(), Arc::new(TestClock::new(DateTime::UNIX_EPOCH)));
-        let tools = PackageTools::new(system.clone(), timeouts);
-        let module = PackagesModule::new(tools, paths.clone(), Arc::new(owner), false);
+        let module = module_with(&paths, system.clone());
         let failure = module.update_lists(AptView::default(), 0).await.unwrap_err();
         let limits = OwnerLimits::default();
         let result = module.exclude_broken_sources(&latest_spec(), &limits, failure).await;
