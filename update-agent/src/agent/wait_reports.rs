@@ -18,8 +18,7 @@ const _: () = assert!(WAIT_REPORT_DELAY.as_secs() <= 3, "the settings promise a 
 
 impl Agent {
     /// Completes work of the engine. If a module waits for another program meanwhile, the server
-    /// and the status show why. The work goes on while the server is told. `entry` is the open
-    /// attempt.
+    /// and the status show why. The work continues during the report. `entry` is the open attempt.
     pub(super) async fn with_wait_reports<T>(
         &mut self,
         entry: Option<&JournalEntry>,
