@@ -296,8 +296,9 @@ fn is_version(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+-~:".contains(c))
 }
 
-/// Parses `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`; the second and the last part are optional. An
-/// origin begins with a label, in which a repository may write brackets as well, so the end is parsed from the right.
+/// Parses `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME on NAME] [NAME:ARCH ]`; the second part is optional, and
+/// any number of names in brackets follow, which are the packages that are broken until a later step. An origin begins with a
+/// label, in which a repository may write brackets as well, so the end is parsed from the right.
 fn parse_install(rest: &str) -> Option<PlannedInstall> {
     let (package, rest) = rest.split_once(' ')?;
     let (before, rest) = match rest.strip_prefix('[') {
@@ -309,11 +310,13 @@ fn parse_install(rest: &str) -> Option<PlannedInstall> {
     };
     let (after, rest) = rest.strip_prefix('(')?.split_once(' ')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || "+-.: ".contains(c);
-    let listed = rest.strip_suffix(']').and_then(|rest| rest.rsplit_once(" ["));
-    let rest = match listed {
-        Some((rest, names)) if names.chars().all(is_name) => rest,
-        _ => rest,
-    };
+    let mut rest = rest;
+    while let Some((before_names, names)) =
+        rest.strip_suffix(']').and_then(|rest| rest.rsplit_once(" ["))
+        && names.chars().all(is_name)
+    {
+        rest = before_names;
+    }
     let (origins, architecture) = rest.strip_suffix("])")?.rsplit_once('[')?;
     // All parts, also empty ones: joined again they are the text that apt printed.
     let origins = origins.strip_suffix(' ').unwrap_or(origins);
@@ -431,6 +434,7 @@ Inst libc6:i386 [2.36-9+deb12u9] (2.36-9+deb12u10 Debian:12.10/stable [i386])
 Conf libc6 (2.36-9+deb12u10 Debian:12.10/stable [amd64])
 Inst bind9-host [1:9.18.33-1~deb12u2] (1:9.18.41-1~deb12u1 Debian-Security:12/stable-security [amd64]) []
 Inst demo-app [1.0] (1.1 stable, local-deb [all])
+Inst libpam-modules-bin [1.5.2-6+deb12u1] (1.5.2-6+deb12u3 Debian-Security:12/oldstable-security [amd64]) [libpam-modules:amd64 on libpam-modules-bin:amd64] [libpam-modules:amd64 ]
 Inst linux-image-6.1.0-40-amd64 (6.1.153-1 Debian:12.12/stable [amd64])
 Conf demo-app (1.1 stable [all])
 ";
@@ -457,6 +461,7 @@ Conf demo-app (1.1 stable [all])
         libc6:i386 2.36-9+deb12u9 -> 2.36-9+deb12u10 i386 (libc6)
         bind9-host 1:9.18.33-1~deb12u2 -> 1:9.18.41-1~deb12u1 amd64 (bind9-host)
         demo-app 1.0 -> 1.1 all (demo-app)
+        libpam-modules-bin 1.5.2-6+deb12u1 -> 1.5.2-6+deb12u3 amd64 (libpam-modules-bin)
         linux-image-6.1.0-40-amd64 - -> 6.1.153-1 amd64 (linux-image-6.1.0-40-amd64)
         ");
         assert!(simulation.removals.is_empty());
@@ -505,6 +510,7 @@ The following packages will be upgraded:
         let origins = |package: &str| simulation.install(package).unwrap().origins.clone();
         assert_eq!(origins("libc6"), ["Debian:12.10/stable", "Debian-Security:12/stable-security"]);
         assert_eq!(origins("demo-app"), ["stable", "local-deb"]);
+        assert_eq!(origins("libpam-modules-bin"), ["Debian-Security:12/oldstable-security"]);
     }
 
     #[test]
@@ -512,7 +518,7 @@ The following packages will be upgraded:
         for label in
             ["Evil [x])", "Evil [x]) [a ]", "(5.6, 7.0) [amd64]", "] [", "Evil\t(1.1 x [all])"]
         {
-            for end in ["", " [libc6:i386 ]", " []"] {
+            for end in ["", " [libc6:i386 ]", " []", " [a on demo:all] [b:i386 on c] [a b:i386 ]"] {
                 let line = format!("Inst demo [1.0] (1.1 {label}:12/stable [all]){end}\n");
                 let simulation = parse_simulation(&line).unwrap();
                 let install = simulation.install("demo").unwrap();

@@ -16,7 +16,7 @@ const SIMULATIONS: &[&str] = &[
     "Reading package lists...\nThe following packages have been kept back:\n   demo-held (1.0 => 1.1)\n\
      The following upgrades have been deferred due to phasing:\n   demo-phased (1.0 => 2.0)\n\
      The following packages will be DOWNGRADED:\n   demo-bad (1.1 => 1.0)\n1 upgraded, 0 newly installed.\n\
-     Inst libc6 [2.36-9] (2.36-10 Debian:12.10/stable, Debian-Security:12/stable-security [amd64]) [libc6:i386 ]\n\
+     Inst libc6 [2.36-9] (2.36-10 Debian:12.10/stable, Debian-Security:12/stable-security [amd64]) [libc6:i386 on libc6:amd64] [libc6:i386 ]\n\
      Inst libc6:i386 [2.36-9] (2.36-10 Debian:12.10/stable [i386])\nConf libc6 (2.36-10 Debian:12.10/stable [amd64])\n\
      Remv demo-old [1.1]\nPurg demo-gone [1:2~x] [other:amd64 ]\n",
     "Not upgrading:\n  demo (1 => 2)\nNot upgrading yet due to phasing:\n  x (1 => 2)\nDOWNGRADING:\n  y (2 => 1)\n",
