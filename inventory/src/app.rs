@@ -22,8 +22,9 @@ const EXPENSIVE_LIST_TIMEOUT: Duration = Duration::from_secs(3);
 /// shorter than the time that the database allows a snapshot to be idle.
 const NEXT_CHUNK_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Longest pause after such a list. It is shorter than [`NEXT_CHUNK_TIMEOUT`].
-const MAX_EXPENSIVE_LIST_PAUSE: Duration = Duration::from_secs(30);
+/// Longest pause after such a list. It is shorter than [`EXPENSIVE_LIST_TIMEOUT`], so that a single
+/// user who reads page after page is never refused.
+const MAX_EXPENSIVE_LIST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Everything that the API needs.
 #[derive(Clone, Debug)]
@@ -152,7 +153,16 @@ pub struct ExpensiveListLimiter {
     /// Length of the pause after a list, as a multiple of the time that the list took.
     pause_factor: f64,
     all: Arc<Semaphore>,
+    per_project: KeyedSemaphore<Arc<str>>,
     per_caller: KeyedSemaphore<Arc<str>>,
+}
+
+/// Who reads a list with an expensive filter.
+#[derive(Clone, Debug)]
+pub struct ListReader {
+    /// The project as the request names it.
+    pub project: Arc<str>,
+    pub caller: Arc<str>,
 }
 
 /// Permission to read a list with an expensive filter. It is returned after the pause that follows
@@ -160,7 +170,7 @@ pub struct ExpensiveListLimiter {
 #[derive(Debug)]
 pub struct ExpensiveListPermit {
     /// None after the drop.
-    held: Option<(OwnedSemaphorePermit, KeyedPermit<Arc<str>>)>,
+    held: Option<(OwnedSemaphorePermit, [KeyedPermit<Arc<str>>; 2])>,
     acquired: Instant,
     pause_factor: f64,
 }
@@ -172,30 +182,36 @@ impl ExpensiveListLimiter {
             max,
             pause_factor: 100.0 / f64::from(percentage.clamp(1, 100)) - 1.0,
             all: Arc::new(Semaphore::new(max)),
+            per_project: KeyedSemaphore::new(max_per_project(max)),
             per_caller: KeyedSemaphore::new(1),
         }
     }
 
     /// Waits for a permit, at most for [`EXPENSIVE_LIST_TIMEOUT`]. A caller reads one such list at a
-    /// time, so callers take turns.
-    pub async fn acquire(&self, caller: &str) -> Option<ExpensiveListPermit> {
-        self.acquire_within(EXPENSIVE_LIST_TIMEOUT, caller).await
+    /// time, and a project leaves a part to others, so projects take turns, and the callers of each.
+    pub async fn acquire(&self, reader: &ListReader) -> Option<ExpensiveListPermit> {
+        self.acquire_within(EXPENSIVE_LIST_TIMEOUT, reader).await
     }
 
     /// Waits for a permit to read the next chunk of a list, at most for [`NEXT_CHUNK_TIMEOUT`].
-    pub async fn acquire_for_next_chunk(&self, caller: &str) -> Option<ExpensiveListPermit> {
-        self.acquire_within(NEXT_CHUNK_TIMEOUT, caller).await
+    pub async fn acquire_for_next_chunk(&self, reader: &ListReader) -> Option<ExpensiveListPermit> {
+        self.acquire_within(NEXT_CHUNK_TIMEOUT, reader).await
     }
 
-    async fn acquire_within(&self, within: Duration, caller: &str) -> Option<ExpensiveListPermit> {
+    async fn acquire_within(
+        &self,
+        within: Duration,
+        reader: &ListReader,
+    ) -> Option<ExpensiveListPermit> {
         if self.max == 0 {
             return None;
         }
         let acquire = async {
-            let caller = self.per_caller.acquire(caller.into()).await;
+            let caller = self.per_caller.acquire(Arc::clone(&reader.caller)).await;
+            let project = self.per_project.acquire(Arc::clone(&reader.project)).await;
             let permit = Arc::clone(&self.all).acquire_owned().await.ok()?;
             Some(ExpensiveListPermit {
-                held: Some((permit, caller)),
+                held: Some((permit, [project, caller])),
                 acquired: Instant::now(),
                 pause_factor: self.pause_factor,
             })
@@ -241,6 +257,10 @@ mod tests {
 
     use super::*;
 
+    fn reader(project: &str, caller: &str) -> ListReader {
+        ListReader { project: project.into(), caller: caller.into() }
+    }
+
     fn project(n: u128) -> TenantId {
         TenantId::new(Uuid::from_u128(n))
     }
@@ -267,32 +287,55 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn callers_take_turns_with_expensive_lists() {
         let lists = ExpensiveListLimiter::new(1, 100);
-        let first = lists.acquire("one").await.expect("a permit");
-        assert!(lists.acquire("two").await.is_none(), "after the timeout");
-        let take_turn = async |caller| lists.acquire(caller).await.is_some();
+        let first = lists.acquire(&reader("ours", "one")).await.expect("a permit");
+        assert!(lists.acquire(&reader("ours", "two")).await.is_none(), "after the timeout");
+        let take_turn = async |caller| lists.acquire(&reader("ours", caller)).await.is_some();
         let release = async { drop(first) };
         let (again, other, ()) = tokio::join!(take_turn("one"), take_turn("two"), release);
         assert!(again && other);
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_project_with_many_callers_leaves_expensive_lists_to_others() {
+        let lists = ExpensiveListLimiter::new(1, 100);
+        let order = std::sync::Mutex::new(Vec::new());
+        let read = async |project: &'static str, caller: &'static str| {
+            let permit = lists.acquire(&reader(project, caller)).await.expect("a permit");
+            order.lock().expect("no panic").push(caller);
+            sleep(Duration::from_millis(100)).await;
+            drop(permit);
+        };
+        tokio::join!(
+            read("ours", "one"),
+            read("ours", "two"),
+            read("ours", "three"),
+            read("theirs", "other"),
+        );
+        let order = order.into_inner().expect("no panic");
+        assert_eq!(order, ["one", "other", "two", "three"]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_caller_reads_one_expensive_list_at_a_time() {
-        let lists = ExpensiveListLimiter::new(2, 100);
-        let _first = lists.acquire("one").await.expect("a permit");
-        assert!(lists.acquire("one").await.is_none());
-        assert!(lists.acquire("other").await.is_some());
+        let lists = ExpensiveListLimiter::new(3, 100);
+        let _first = lists.acquire(&reader("ours", "one")).await.expect("a permit");
+        assert!(lists.acquire(&reader("ours", "one")).await.is_none());
+        assert!(lists.acquire(&reader("ours", "other")).await.is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_that_has_begun_waits_longer_than_a_new_one() {
         let lists = ExpensiveListLimiter::new(1, 100);
-        let first = lists.acquire("one").await.expect("a permit");
+        let first = lists.acquire(&reader("ours", "one")).await.expect("a permit");
         let release = async {
             sleep(EXPENSIVE_LIST_TIMEOUT * 2).await;
             drop(first);
         };
-        let (new, begun, ()) =
-            tokio::join!(lists.acquire("two"), lists.acquire_for_next_chunk("three"), release);
+        let (new, begun, ()) = tokio::join!(
+            lists.acquire(&reader("ours", "two")),
+            lists.acquire_for_next_chunk(&reader("ours", "three")),
+            release
+        );
         assert!(new.is_none() && begun.is_some());
     }
 
@@ -314,7 +357,7 @@ mod tests {
         let began = Instant::now();
         let mut times = Vec::new();
         for caller in ["one", "two", "one"] {
-            let permit = limiter.acquire(caller).await.expect("a permit");
+            let permit = limiter.acquire(&reader("ours", caller)).await.expect("a permit");
             times.push(began.elapsed().as_millis());
             sleep(Duration::from_millis(100)).await;
             drop(permit);
@@ -336,17 +379,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_caller_that_waits_too_long_for_an_expensive_list_gets_no_permit() {
         let limiter = ExpensiveListLimiter::new(1, 50);
-        let first = limiter.acquire("one").await.expect("a permit");
-        assert!(limiter.acquire("two").await.is_none());
-        assert!(limiter.acquire("one").await.is_none(), "one list of a caller at a time");
+        let first = limiter.acquire(&reader("ours", "one")).await.expect("a permit");
+        assert!(limiter.acquire(&reader("ours", "two")).await.is_none());
+        assert!(
+            limiter.acquire(&reader("ours", "one")).await.is_none(),
+            "one list of a caller at a time"
+        );
         drop(first);
-        // The first list was read for two timeouts, so the pause is as long.
-        assert!(limiter.acquire("two").await.is_none());
-        assert!(limiter.acquire_for_next_chunk("two").await.is_some());
+        // The pause is as long as the list took, but shorter than the timeout.
+        assert!(limiter.acquire(&reader("ours", "one")).await.is_some());
     }
 
     #[tokio::test]
     async fn without_permits_expensive_lists_are_refused() {
-        assert!(ExpensiveListLimiter::new(0, 50).acquire("one").await.is_none());
+        assert!(ExpensiveListLimiter::new(0, 50).acquire(&reader("ours", "one")).await.is_none());
     }
 }

@@ -15,7 +15,7 @@ use evenkeel_store::{
 };
 use uuid::Uuid;
 
-use crate::app::App;
+use crate::app::{App, ListReader};
 use crate::authentication_hook::AuthenticationHook;
 use crate::layers::RequestId;
 use crate::paths::LegacyPath;
@@ -146,6 +146,12 @@ impl Call {
             // for projects.
             _ => Err(Problem::forbidden("no such project, or no role in it for this")),
         }
+    }
+
+    /// The caller as a reader of lists.
+    pub fn list_reader(&self) -> Result<ListReader, Problem> {
+        let caller = self.caller()?.actor_name().into();
+        Ok(ListReader { project: self.project_label().into(), caller })
     }
 
     fn project_label(&self) -> String {

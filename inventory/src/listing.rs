@@ -239,8 +239,7 @@ pub async fn wait_for_turn(
     if cost < Filter::EXPENSIVE_COST {
         return Ok(None);
     }
-    let caller = call.caller()?.actor_name();
-    let permit = call.app.expensive_lists.acquire(&caller).await.ok_or_else(|| {
+    let permit = call.app.expensive_lists.acquire(&call.list_reader()?).await.ok_or_else(|| {
         Problem::overloaded(
             "too many lists with expensive filters are requested; try again in a moment, or use a simpler filter",
         )

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::list_json::{ListJson, ListTail};
 use super::{ListPart, ListRequest, json_response};
-use crate::app::{App, StreamPermit};
+use crate::app::{App, ListReader, StreamPermit};
 use crate::call::Call;
 use crate::problem::Problem;
 
@@ -74,7 +74,7 @@ pub async fn answer(request: ListRequest, call: &Call, tx: Tx) -> Result<Respons
         last_chunk_bytes: first.len(),
         permit,
         expensive: match expensive {
-            Some(_) => Some((App::clone(&call.app), call.caller()?.actor_name())),
+            Some(_) => Some((App::clone(&call.app), call.list_reader()?)),
             None => None,
         },
     };
@@ -161,7 +161,7 @@ struct RemainingList {
     permit: StreamPermit,
     /// The API and the caller, if the filter is expensive: each chunk waits for other such lists, and
     /// others can be read while the client reads this one.
-    expensive: Option<(App, String)>,
+    expensive: Option<(App, ListReader)>,
 }
 
 /// A part of the rest of a list.
@@ -200,9 +200,9 @@ impl RemainingList {
                 return Ok(());
             };
             let expensive = match &self.expensive {
-                Some((app, caller)) => Some(
+                Some((app, reader)) => Some(
                     app.expensive_lists
-                        .acquire_for_next_chunk(caller)
+                        .acquire_for_next_chunk(reader)
                         .await
                         .ok_or("too many lists with expensive filters are requested")?,
                 ),
