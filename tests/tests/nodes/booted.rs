@@ -231,7 +231,11 @@ fn a_required_unit_that_stops_during_an_update_fails_it_and_one_that_was_stopped
     let machine = boot(&lab, fleet, &deb);
     machine.sh("systemctl enable --quiet --now demo-unit");
     let member = enroll_machine(&machine, node, fleet);
-    let units = "units = [\"demo-unit.service\"]";
+    let target = "/etc/systemd/system/demo.target";
+    machine.sh(&format!(
+        "echo '[Unit]' > {target}; systemctl daemon-reload; systemctl start demo.target"
+    ));
+    let units = "units = [\"demo-unit.service\", \"demo.target\"]";
     machine.sh(&format!("sed -i 's/^#units = .*/{units}/' /etc/evenkeel/agent.toml"));
     machine.sh("systemctl restart evenkeel-agent");
 
@@ -244,10 +248,10 @@ fn a_required_unit_that_stops_during_an_update_fails_it_and_one_that_was_stopped
     assert_ne!(machine.sh(start), before);
 
     update_until_blocked(&machine, &member, &["demo-slow"]);
-    machine.sh("systemctl stop demo-unit; rm /opt/demo/slow");
+    machine.sh("systemctl stop demo.target; rm /opt/demo/slow");
     let run = wait_for_ended_run_of(&member, "demo-slow");
     assert_eq!(run["state"], "failed", "{run:#}");
-    let why = "healthy before the update, but not after it: the unit demo-unit.service is inactive";
+    let why = "healthy before the update, but not after it: the unit demo.target is inactive";
     let (kind, message) = reason(&run);
     assert!(kind == "verify" && message.contains(why), "{run:#}");
     let installed = "dpkg-query --show --showformat='${Version} ${db:Status-Status}' demo-slow";
@@ -257,6 +261,6 @@ fn a_required_unit_that_stops_during_an_update_fails_it_and_one_that_was_stopped
     let run = wait_for_ended_run_of(&member, "demo-hello");
     assert_eq!(run["state"], "succeeded", "{run:#}");
     let remarks = run["report"]["remarks"].to_string();
-    let remark = "not healthy before the update either: the unit demo-unit.service is inactive";
+    let remark = "not healthy before the update either: the unit demo.target is inactive";
     assert!(remarks.contains(remark), "{run:#}");
 }

@@ -226,13 +226,13 @@ impl<'a> Bundles<'a> {
         Self { fleet, web: Web::serve(folder) }
     }
 
-    /// Adds a version to the catalogue. Returns its ID.
+    /// Adds a version to the catalogue. Returns its ID. The address of the bundles distinguishes the names of tests.
     fn publish(&self, node: &Node, version: &str) -> String {
         let digest = node.sh(&format!("sha256sum /{BUNDLES}/{version}.raucb | cut -d ' ' -f 1"));
         let created = self.fleet.rest.post(
             "compute/os",
             &json!({
-                "name": format!("{PROFILE} {version}"),
+                "name": format!("{PROFILE} {version} of {}", self.web.address()),
                 "osType": "OS_TYPE_IMMUTABLE",
                 "osProvider": "OS_PROVIDER_KIND_INFRA",
                 "securityFeature": "SECURITY_FEATURE_NONE",

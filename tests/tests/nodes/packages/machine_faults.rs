@@ -1,7 +1,7 @@
 //! Machines with faults: no space, read-only file systems, other programs that run, a broken journal,
 //! and a copied disk.
 
-use evenkeel_tests::lab::{Member, Repository, describe_output, events, until};
+use evenkeel_tests::lab::{Member, Repository, Web, describe_output, events, until};
 
 use super::scenario::{
     AGENT_PATH, Stage, WAIT_TIMEOUT, assert_failure, assert_waits, scenarios,
@@ -65,8 +65,13 @@ fn assert_not_unpacked(stage: &Stage, size: &str) {
 }
 
 fn without_room_for_the_package_lists_the_update_fails_with_this_cause(stage: &Stage) {
+    // apt 3 only links to the lists of a repository in a folder, so this one has an address.
+    let repository = stage.repository();
+    let web = Web::serve(repository.folder());
+    let repository = repository.with_url(format!("http://{}", web.address()));
+    repository.publish("demo-hello_1.1");
     let node = stage.node("node").with_small_filesystem("/var/lib/apt/lists", "4k");
-    let member = stage.join(node);
+    let member = stage.join_with_source(node, &repository);
     member.assign_packages("demo-hello=1.1");
     let run = member.update_to("failed");
     assert_failure(&run, &["storage"], &["No space left on device"]);
