@@ -13,9 +13,6 @@ use super::*;
 const RAUC_PACKAGES: &[&str] =
     &["rauc", "rauc-service", "squashfs-tools", "openssl", "e2fsprogs", "mount"];
 
-/// Profile of the images.
-const PROFILE: &str = "rauc-edge";
-
 /// Version of the image that the machine has at first.
 const OLD_VERSION: &str = "1.0";
 
@@ -155,7 +152,7 @@ fn write_file(node: &Node, path: &str, content: &str) {
 }
 
 /// Creates a machine with two slots. The first one holds the old version.
-fn node_with_slots(lab: &Lab) -> Node {
+fn node_with_slots(lab: &Lab, profile: &str) -> Node {
     let node = Node::new(lab, "node");
     node.sh("rm -f /usr/sbin/policy-rc.d; mkdir -p /srv/keys /srv/slots /srv/loader /srv/bundles /etc/evenkeel/health.d");
     for key in ["good", "foreign"] {
@@ -185,7 +182,7 @@ fn node_with_slots(lab: &Lab) -> Node {
     ] {
         write_file(&node, path, content);
     }
-    make_bundle(&node, OLD_VERSION, "good");
+    make_bundle(&node, profile, OLD_VERSION, "good");
     node.sh("chmod 755 /usr/lib/test-loader /usr/lib/test-backend /etc/evenkeel/health.d/version
          chmod 644 /etc/evenkeel/limits.toml
          truncate -s 8M /srv/slots/rootfs.0 /srv/slots/rootfs.1
@@ -200,14 +197,14 @@ fn node_with_slots(lab: &Lab) -> Node {
     node
 }
 
-/// Makes the bundle of a version, signed with a key.
-fn make_bundle(node: &Node, version: &str, key: &str) {
+/// Makes the bundle of a version of a profile, signed with a key.
+fn make_bundle(node: &Node, profile: &str, version: &str, key: &str) {
     node.sh(&format!(
         "rm -rf /srv/build
          mkdir -p /srv/build/root/etc /srv/build/bundle
          cd /srv/build
          grep -v '^IMAGE_' /usr/lib/os-release > root/etc/os-release
-         printf 'IMAGE_ID={PROFILE}\\nIMAGE_VERSION={version}\\n' >> root/etc/os-release
+         printf 'IMAGE_ID={profile}\\nIMAGE_VERSION={version}\\n' >> root/etc/os-release
          mksquashfs root bundle/rootfs.img -quiet -no-progress
          printf '[update]\\ncompatible=evenkeel-test\\nversion={version}\\n[image.rootfs]\\nfilename=rootfs.img\\n' \
            > bundle/manifest.raucm
@@ -218,26 +215,28 @@ fn make_bundle(node: &Node, version: &str, key: &str) {
 /// The catalogue entries of the bundles, and the web server that has them.
 struct Bundles<'a> {
     fleet: &'a Fleet,
+    /// The fleet of all tests has one image for each version of a profile.
+    profile: &'a str,
     web: Web,
 }
 
 impl<'a> Bundles<'a> {
-    fn serve(fleet: &'a Fleet, folder: &Path) -> Self {
-        Self { fleet, web: Web::serve(folder) }
+    fn serve(fleet: &'a Fleet, profile: &'a str, folder: &Path) -> Self {
+        Self { fleet, profile, web: Web::serve(folder) }
     }
 
-    /// Adds a version to the catalogue. Returns its ID. The address of the bundles distinguishes the names of tests.
+    /// Adds a version to the catalogue. Returns its ID.
     fn publish(&self, node: &Node, version: &str) -> String {
         let digest = node.sh(&format!("sha256sum /{BUNDLES}/{version}.raucb | cut -d ' ' -f 1"));
         let created = self.fleet.rest.post(
             "compute/os",
             &json!({
-                "name": format!("{PROFILE} {version} of {}", self.web.address()),
+                "name": format!("{} {version}", self.profile),
                 "osType": "OS_TYPE_IMMUTABLE",
                 "osProvider": "OS_PROVIDER_KIND_INFRA",
                 "securityFeature": "SECURITY_FEATURE_NONE",
                 "architecture": std::env::consts::ARCH,
-                "profileName": PROFILE,
+                "profileName": self.profile,
                 "imageId": version,
                 "sha256": digest.trim(),
                 "imageUrl": format!("http://{}/{version}.raucb", self.web.address()),
@@ -292,16 +291,17 @@ fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
     };
     let Some(fleet) = Fleet::shared() else { return };
     let deb = build_agent_package(&lab);
-    let node = node_with_slots(&lab);
+    let profile = "rauc-edge";
+    let node = node_with_slots(&lab, profile);
     for (version, key) in [
         ("1.1", "good"),
         (UNHEALTHY_VERSION, "good"),
         (VERSION_WITHOUT_AGENT, "good"),
         ("1.3", "foreign"),
     ] {
-        make_bundle(&node, version, key);
+        make_bundle(&node, profile, version, key);
     }
-    let bundles = Bundles::serve(fleet, &node.layer().join(BUNDLES));
+    let bundles = Bundles::serve(fleet, profile, &node.layer().join(BUNDLES));
     let versions = [OLD_VERSION, "1.1", UNHEALTHY_VERSION, VERSION_WITHOUT_AGENT, "1.3"];
     let [_, good, unhealthy, without_agent, foreign] =
         versions.map(|version| bundles.publish(&node, version));
@@ -357,7 +357,8 @@ fn a_power_loss_inside_a_command_of_rauc_leaves_an_image_that_starts_and_the_run
     let Some(fleet) = Fleet::shared() else { return };
     let agent = strip(&Binaries::get().agent, lab.path("agent"));
     let deb = build_debian_package(&agent, &lab.path("package"));
-    let node = node_with_slots(&lab);
+    let profile = "rauc-power-loss";
+    let node = node_with_slots(&lab, profile);
     let updates = [
         // Nothing starts the slot, and it is written again.
         ("1.5", "before set-state B bad", "succeeded", "1.5"),
@@ -367,9 +368,9 @@ fn a_power_loss_inside_a_command_of_rauc_leaves_an_image_that_starts_and_the_run
         ("1.7", "after set-primary A", "succeeded", "1.7"),
     ];
     for (version, ..) in updates {
-        make_bundle(&node, version, "good");
+        make_bundle(&node, profile, version, "good");
     }
-    let bundles = Bundles::serve(fleet, &node.layer().join(BUNDLES));
+    let bundles = Bundles::serve(fleet, profile, &node.layer().join(BUNDLES));
     bundles.publish(&node, OLD_VERSION);
     let systems = updates.map(|(version, ..)| bundles.publish(&node, version));
 
