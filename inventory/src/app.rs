@@ -331,11 +331,9 @@ mod tests {
             sleep(EXPENSIVE_LIST_TIMEOUT * 2).await;
             drop(first);
         };
-        let (new, begun, ()) = tokio::join!(
-            lists.acquire(&reader("ours", "two")),
-            lists.acquire_for_next_chunk(&reader("ours", "three")),
-            release
-        );
+        let (two, three) = (reader("ours", "two"), reader("ours", "three"));
+        let (new, begun, ()) =
+            tokio::join!(lists.acquire(&two), lists.acquire_for_next_chunk(&three), release);
         assert!(new.is_none() && begun.is_some());
     }
 
