@@ -24,16 +24,15 @@ pub(crate) async fn run_first_start(
     rest: Option<SocketAddr>,
 ) -> anyhow::Result<()> {
     let tx = context.store.fleet().await.context("cannot list the projects")?;
-    let now = context.clock.now();
-    let (project, created) =
-        projects::ensure_default(&tx, now).await.context("cannot create the first project")?;
+    let (project, created) = projects::ensure_default(&tx, tx.database_time())
+        .await
+        .context("cannot create the first project")?;
     if !created {
         return Ok(());
     }
     let roles = [Role::Write(project.id.uuid()), Role::Administrator];
     let holder = ("administrator", &roles[..]);
-    let issued =
-        operator_tokens::issue_recorded(&tx, &context.authority, holder, token_for, now).await;
+    let issued = operator_tokens::issue_recorded(&tx, &context.authority, holder, token_for).await;
     let issued = issued.context("cannot create the first token (auth.first_token_ttl)")?;
     let path = data_dir.join("operator-token");
     write_private_file(&path, issued.token.reveal())

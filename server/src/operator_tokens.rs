@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 use evenkeel_auth::{Authority, IssuedToken, Revocations, RevokedSubject, Role};
 use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
@@ -17,14 +17,16 @@ use crate::app_context::AppContext;
 /// How often each process reads the revoked tokens. A revocation takes effect within a second.
 const REVOCATION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Issues a token and records it. The transaction must be committed before the token is shown.
+/// Issues a token and records it. The transaction must be committed before the token is shown. The token
+/// is issued by the time of the database, like revocations: a process whose clock is ahead would issue a
+/// token that a revocation soon after does not reach.
 pub(crate) async fn issue_recorded(
     tx: &FleetTx,
     authority: &Authority,
     (subject, roles): (&str, &[Role]),
     lifetime: Duration,
-    now: DateTime<Utc>,
 ) -> anyhow::Result<IssuedToken> {
+    let now = tx.database_time();
     let lifetime = TimeDelta::from_std(lifetime).context("the lifetime is too long")?;
     let issued = authority.issue_operator(subject, roles, lifetime, now)?;
     let token = OperatorToken {

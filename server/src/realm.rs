@@ -276,11 +276,8 @@ impl Realm {
             login: Uuid::new_v4(),
             generation: 0,
         };
-        let expires_at = self.clock.now().checked_add_signed(self.refresh_token_ttl);
-        let expires_at = expires_at.ok_or_else(|| internal_error(&IssueError::TooLong))?;
-        let begun = self.begin_login(&refresh, expires_at).await;
-        begun.map_err(|error| store_error(&error))?;
-        self.token_response(&user, &refresh, expires_at)
+        let (now, expires_at) = self.begin_login(&refresh).await?;
+        self.token_response(&user, &refresh, expires_at, now)
     }
 
     /// The database, for logins of this user.
@@ -288,34 +285,43 @@ impl Realm {
         self.store.with_share(ConnectionShare::Logins, Some(user))
     }
 
-    /// Records a login whose refresh token expires at a time by the clock of the process.
+    /// Records a login. Returns when its tokens are issued and when its refresh tokens expire, by the
+    /// time of the database.
     async fn begin_login(
         &self,
         refresh: &RefreshToken,
-        token_expires_at: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let tx = self.store_for(&refresh.subject).fleet().await?;
+    ) -> Result<(DateTime<Utc>, DateTime<Utc>), TokenError> {
+        let begun = self.store_for(&refresh.subject).fleet().await;
+        let tx = begun.map_err(|error| store_error(&error))?;
         let now = tx.database_time();
-        let expires_at = now.checked_add_signed(self.refresh_token_ttl).unwrap_or(token_expires_at);
-        logins::begin(&tx, refresh.login, &refresh.subject, expires_at, now).await?;
-        tx.commit().await
+        let expires_at = now.checked_add_signed(self.refresh_token_ttl);
+        let expires_at = expires_at.ok_or_else(|| internal_error(&IssueError::TooLong))?;
+        let recorded = logins::begin(&tx, refresh.login, &refresh.subject, expires_at, now).await;
+        recorded.map_err(|error| store_error(&error))?;
+        tx.commit().await.map_err(|error| store_error(&error))?;
+        Ok((now, expires_at))
     }
 
     /// Replaces a refresh token by the next one of its login, unless its client keeps the first one.
-    async fn refresh_login(&self, refresh: &RefreshToken) -> Result<LoginRefresh, StoreError> {
+    /// Returns also when the next tokens are issued, by the time of the database.
+    async fn refresh_login(
+        &self,
+        refresh: &RefreshToken,
+    ) -> Result<(LoginRefresh, DateTime<Utc>), StoreError> {
         let tx = self.store_for(&refresh.subject).fleet().await?;
         // By the clock of the process, a token that is only sent again could seem stolen.
         let now = tx.database_time();
         if self.reusable_token_clients.contains(&refresh.client) {
-            return Ok(if logins::is_open(&tx, refresh.login, now).await? {
+            let refreshed = if logins::is_open(&tx, refresh.login, now).await? {
                 LoginRefresh::Continued(refresh.generation)
             } else {
                 LoginRefresh::Ended
-            });
+            };
+            return Ok((refreshed, now));
         }
         let refreshed = logins::refresh(&tx, refresh.login, refresh.generation, now).await?;
         tx.commit().await?;
-        Ok(refreshed)
+        Ok((refreshed, now))
     }
 
     /// Returns the user if the password is correct. Runs on a blocking thread; the number of
@@ -354,10 +360,11 @@ impl Realm {
         let user = user.filter(|user| user.session() == refresh.session);
         let user = user.ok_or_else(|| invalid_grant("log in again"))?;
         let refreshed = self.refresh_login(&refresh).await;
-        match refreshed.map_err(|error| store_error(&error))? {
+        let (refreshed, now) = refreshed.map_err(|error| store_error(&error))?;
+        match refreshed {
             LoginRefresh::Continued(generation) => {
                 let next = RefreshToken { generation, ..refresh };
-                self.token_response(user, &next, expires_at)
+                self.token_response(user, &next, expires_at, now)
             }
             LoginRefresh::Ended => Err(invalid_grant("log in again")),
             LoginRefresh::Reused => {
@@ -370,14 +377,15 @@ impl Realm {
         }
     }
 
-    /// Returns an access token and a refresh token.
+    /// Returns an access token and a refresh token, issued at a time by the clock of the database. By
+    /// the clock of a process that is ahead, the access token would survive a revocation soon after.
     fn token_response(
         &self,
         user: &User,
         refresh: &RefreshToken,
         refresh_until: DateTime<Utc>,
+        now: DateTime<Utc>,
     ) -> Result<Json<Value>, TokenError> {
-        let now = self.clock.now();
         let refresh_token = self.authority.issue_refresh(refresh, refresh_until, now);
         let refresh_token = refresh_token.map_err(|error| internal_error(&error))?;
         let access =

@@ -90,8 +90,7 @@ async fn issue_operator_token(
     };
     let roles = [role];
     let holder = (args.subject.as_str(), &roles[..]);
-    let now = SystemClock.now();
-    let issued = operator_tokens::issue_recorded(&tx, authority, holder, args.ttl, now).await;
+    let issued = operator_tokens::issue_recorded(&tx, authority, holder, args.ttl).await;
     let issued = issued.context("cannot create a token")?;
     tx.commit().await.context("cannot record the token")?;
     tracing::info!(

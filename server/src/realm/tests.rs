@@ -306,6 +306,38 @@ async fn a_revoked_user_must_log_in_again() {
     fixture.log_in().await;
 }
 
+/// Revocations count by the time of the database.
+#[tokio::test]
+async fn a_process_whose_clock_is_ahead_issues_no_token_that_survives_a_revocation() {
+    let fixture = RealmFixture::new().await;
+    fixture.clock.advance(TimeDelta::seconds(50));
+    let (_, _, logged_in) = fixture.post_token_request(login("alice", PASSWORD)).await;
+    let token = logged_in["refresh_token"].as_str().unwrap();
+    let (_, _, refreshed) = fixture.post_token_request(refresh("system-client", token)).await;
+    let roles = [Role::Administrator];
+    let of_alice = ("alice", &roles[..]);
+    let tx = fixture.store.fleet().await.unwrap();
+    let lifetime = Duration::from_mins(15);
+    let by_command =
+        crate::operator_tokens::issue_recorded(&tx, &fixture.authority, of_alice, lifetime).await;
+    let by_command = by_command.unwrap().token;
+    let revoked_until = tx.database_time();
+    let alice = evenkeel_auth::RevokedSubject {
+        issuer: String::new(),
+        subject: "alice".into(),
+        revoked_until,
+    };
+    fixture.authority.set_revocations(evenkeel_auth::Revocations::new([], [alice]));
+
+    let is_valid = |token: &str| fixture.authority.verify(token, fixture.clock.now()).is_ok();
+    assert!(!is_valid(logged_in["access_token"].as_str().unwrap()), "of the login");
+    assert!(!is_valid(refreshed["access_token"].as_str().unwrap()), "of the refresh");
+    assert!(!is_valid(by_command.reveal()), "of the command");
+    fixture.advance(TimeDelta::seconds(1));
+    let (_, _, later) = fixture.post_token_request(login("alice", PASSWORD)).await;
+    assert!(is_valid(later["access_token"].as_str().unwrap()), "of a later login: {later}");
+}
+
 #[tokio::test]
 async fn a_login_without_a_database_is_refused_as_unavailable() {
     let fixture = RealmFixture::new().await;
