@@ -189,7 +189,16 @@ pub fn render_answer(input: &AnswerInput<'_>, now: Time) -> Answer {
     }
     let mut chosen = None;
     let assigned = input.desired.effective_policy(input.facts);
-    if let (Some(target), Some(assigned)) = (&target, assigned) {
+    if input.desired.unreadable.is_some() {
+        // Nothing starts. An update that has begun continues in its window, whatever can no longer be read.
+        if target.is_some() && input.has_begun() {
+            chosen = input.open_single(now);
+            if chosen.is_none() {
+                answer.delivered.occurrence = input.open_occurrence(now);
+                answer.repeated = input.repeated_in(answer.delivered.occurrence, now);
+            }
+        }
+    } else if let (Some(target), Some(assigned)) = (&target, assigned) {
         let plan = WindowPlan::new(input, assigned, target, now);
         match input.desired.hold_reason(assigned) {
             // An update that is done in its window does not begin again, so it occupies no slot.
@@ -201,10 +210,7 @@ pub fn render_answer(input: &AnswerInput<'_>, now: Time) -> Answer {
             }
             // An update that has begun continues in its window.
             Some(
-                Reason::NoFreeSlot { .. }
-                | Reason::YieldsSlot { .. }
-                | Reason::Stopped { .. }
-                | Reason::Unreadable { .. },
+                Reason::NoFreeSlot { .. } | Reason::YieldsSlot { .. } | Reason::Stopped { .. },
             ) if input.has_begun() => {
                 chosen = plan.current_window();
             }
@@ -286,6 +292,41 @@ impl AnswerInput<'_> {
         self.open_run.is_some_and(|run| !run.state.is_untouched())
     }
 
+    /// The delivered single window, if it is open and no order closed it. Needs no schedule and no policy.
+    fn open_single(&self, now: Time) -> Option<(Time, Time)> {
+        self.delivered.single.filter(|span| self.is_open(*span, now))
+    }
+
+    /// The delivered window of a schedule that the agent repeats, as [`Self::open_single`].
+    fn open_occurrence(&self, now: Time) -> Option<(Time, Time)> {
+        self.delivered.occurrence.filter(|span| self.is_open(*span, now))
+    }
+
+    /// Whether a delivered window is open, at least by the node's clock, and no order closed it.
+    fn is_open(&self, (start, end): (Time, Time), now: Time) -> bool {
+        let order = self.desired.order.as_ref();
+        let is_closed =
+            order.is_some_and(|order| order.kind == OrderKind::Cancel && start <= order.at);
+        start - MAX_CLOCK_SKEW <= now && now < end && !is_closed
+    }
+
+    /// The schedules that open a delivered window, of those that can be read and that the agent repeats.
+    fn repeated_in(
+        &self,
+        occurrence: Option<(Time, Time)>,
+        now: Time,
+    ) -> Vec<WireRepeatedSchedule> {
+        if has_active_order(self.desired, now) {
+            return Vec::new();
+        }
+        let windows = self.desired.windows.as_slice().iter();
+        let same = windows.filter(|window| Some((window.start, window.end)) == occurrence);
+        let openers: Vec<Opener> = same.map(|window| window.opener).collect();
+        let schedules = repeated::to_wire(&self.desired.repeated_schedules).into_iter();
+        let kept = schedules.filter(|(opener, _)| openers.contains(opener));
+        kept.map(|(_, schedule)| schedule).collect()
+    }
+
     /// The slot that the instance holds from now on.
     fn slot(
         &self,
@@ -299,7 +340,10 @@ impl AnswerInput<'_> {
         let scope = assigned.scope;
         let mine = assigned.usage.holds_slot;
         if self.has_begun() {
-            let holds_slot = mine || single.is_some();
+            // While an object cannot be read, the slot may belong to a nearer assignment than this one.
+            // The store releases no slot of a node that has begun.
+            let may_take = self.desired.unreadable.is_none();
+            let holds_slot = mine || (may_take && single.is_some());
             return holds_slot.then_some(Slot { scope, until: None });
         }
         // Between two windows the instance holds its slot, so that no other one takes it.
