@@ -25,6 +25,7 @@ mod rows;
 mod session;
 mod shares;
 mod tx;
+mod unreadable_log;
 
 pub mod assignments;
 pub mod changes;

@@ -85,6 +85,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::unreadable_log::LoggedErrors;
 
 /// The value of a JSON column, decoded without an intermediate `serde_json::Value`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -131,9 +132,11 @@ impl<T> Nullable for JsonColumn<T> {
 /// The value of a row of a list. A row that this release cannot read, because a newer one wrote it,
 /// must not hide the others: it is logged and left out. The list says how many rows are missing.
 pub fn readable<T>(table: &'static str, row: Result<T, StoreError>) -> Option<T> {
+    static LOGGED_ERRORS: LoggedErrors = LoggedErrors::new();
     row.inspect_err(|error| {
-        let error = evenkeel_kit::chain(error);
-        tracing::error!(table, %error, "a stored row cannot be read; lists leave it out");
+        if let Some(error) = LOGGED_ERRORS.insert(error) {
+            tracing::error!(table, %error, "a stored row cannot be read; lists leave it out");
+        }
     })
     .ok()
 }

@@ -13,6 +13,9 @@ use serde::de::DeserializeOwned;
 use super::json_rows;
 use super::schedule_set::UnreadableSchedule;
 use crate::error::StoreError;
+use crate::unreadable_log::LoggedErrors;
+
+static LOGGED_ERRORS: LoggedErrors = LoggedErrors::new();
 
 /// The objects of a project that cannot be read.
 #[derive(Debug, Default)]
@@ -115,8 +118,9 @@ where
         match T::try_from(model) {
             Ok(item) => converted.push(item),
             Err(error) => {
-                let error = evenkeel_kit::chain(&error);
-                tracing::warn!(%error, "a stored row cannot be read; the nodes that it applies to wait");
+                if let Some(error) = LOGGED_ERRORS.insert(&error) {
+                    tracing::warn!(%error, "a stored row cannot be read; the nodes that it applies to wait");
+                }
                 unreadable.push(key);
             }
         }
