@@ -149,7 +149,7 @@ pub(crate) struct RestConfig {
     /// request; if there is none, its request is refused with status 503.
     pub(crate) max_connections_per_user: Option<usize>,
     /// Maximum number of such connections for all users of a project; 0 for no limit. If not set: half
-    /// of `max_connections`. Users whose tokens name the same projects share the limit.
+    /// of `max_connections`. A connection counts for each project that the token of its user names.
     pub(crate) max_connections_per_project: Option<usize>,
     /// Maximum number of such connections per client address; 0 for no limit. If not set: half of
     /// `max_connections`. This machine and `auth.login.trusted_proxies` have no limit.

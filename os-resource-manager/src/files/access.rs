@@ -28,7 +28,7 @@ pub(super) enum TransferOwner {
 }
 
 /// The projects whose files a caller gets.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum VisibleProjects {
     All,
     /// Only these.
@@ -128,7 +128,11 @@ fn visible_projects(caller: &Caller) -> Option<VisibleProjects> {
         return Some(VisibleProjects::All);
     }
     let mut projects = caller.readable_projects();
-    projects.extend(caller.node_project());
+    if let Some(project) = caller.node_project()
+        && !projects.contains(&project)
+    {
+        projects.push(project);
+    }
     if projects.is_empty() {
         return None;
     }

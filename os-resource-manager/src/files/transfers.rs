@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::{KeyedPermit, KeyedSemaphore, max_per_project};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -11,9 +12,9 @@ use super::access::{FileCaller, TransferOwner, VisibleProjects};
 #[derive(Debug)]
 pub(super) struct TransferLimiter {
     slots: Arc<Semaphore>,
-    /// Callers that see the same projects share a part of the transfers. Callers that see all
-    /// projects belong to none.
-    per_project: KeyedSemaphore<VisibleProjects>,
+    /// The callers that see a project share a part of the transfers. A transfer counts for each project
+    /// that its caller sees, and for none if its caller sees all.
+    per_project: KeyedSemaphore<TenantId>,
     per_owner: KeyedSemaphore<TransferOwner>,
 }
 
@@ -31,7 +32,7 @@ pub(super) enum TransferLimit {
 #[derive(Debug)]
 pub(super) struct Transfer {
     _owner: KeyedPermit<TransferOwner>,
-    _project: Option<KeyedPermit<VisibleProjects>>,
+    _projects: Vec<KeyedPermit<TenantId>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -49,21 +50,21 @@ impl TransferLimiter {
     /// Starts a transfer.
     pub fn acquire(&self, caller: FileCaller) -> Result<Transfer, TransferLimit> {
         let owner = self.per_owner.try_acquire(caller.owner).ok_or(TransferLimit::PerCaller)?;
-        let project = match caller.visible {
-            VisibleProjects::All => None,
-            projects @ VisibleProjects::Only(_) => {
-                Some(self.per_project.try_acquire(projects).ok_or(TransferLimit::PerProject)?)
-            }
+        let projects = match caller.visible {
+            VisibleProjects::All => Vec::new(),
+            VisibleProjects::Only(projects) => projects,
         };
+        let projects = projects.into_iter().map(|project| self.per_project.try_acquire(project));
+        let projects: Option<Vec<_>> = projects.collect();
+        let projects = projects.ok_or(TransferLimit::PerProject)?;
         let permit = Arc::clone(&self.slots).try_acquire_owned();
         let permit = permit.map_err(|_| TransferLimit::Total)?;
-        Ok(Transfer { _owner: owner, _project: project, _permit: permit })
+        Ok(Transfer { _owner: owner, _projects: projects, _permit: permit })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_domain::tenant::TenantId;
     use uuid::Uuid;
 
     use super::*;
@@ -93,6 +94,21 @@ mod tests {
         assert_eq!(limiter.acquire(node("six", 3)).unwrap_err(), TransferLimit::Total);
         drop((running, other));
         assert_eq!(limiter.per_project.key_count(), 0);
+    }
+
+    #[test]
+    fn callers_with_further_projects_share_the_transfers_of_a_project() {
+        let limiter = TransferLimiter::new(4, 1);
+        let member = |name: &str, projects: &[u128]| {
+            let projects = projects.iter().map(|project| TenantId::new(Uuid::from_u128(*project)));
+            limiter.acquire(caller(name, VisibleProjects::Only(projects.collect())))
+        };
+        let running = [("one", &[1][..]), ("two", &[1, 2][..]), ("three", &[1, 3][..])]
+            .map(|(name, projects)| member(name, projects).expect("a transfer"));
+        assert_eq!(member("four", &[4, 1]).unwrap_err(), TransferLimit::PerProject);
+        let other = member("five", &[2]).expect("a transfer of another project");
+        drop((running, other));
+        assert_eq!(limiter.per_project.key_count(), 0, "also those of a refused transfer");
     }
 
     #[test]

@@ -40,8 +40,8 @@ type ConnectionsByOwner = HashMap<ConnectionOwner, BTreeMap<usize, ConnectionAct
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ConnectionOwner {
     User(String),
-    /// All projects of a token. A connection can send requests to each of them.
-    Projects(Vec<Uuid>),
+    /// A project of the token; none for callers without a role in a project.
+    Project(Option<Uuid>),
     Address(IpAddr),
 }
 
@@ -92,28 +92,37 @@ impl AuthenticatedConnections {
         }
     }
 
-    /// Counts a connection for its owners. If an owner has too many, its oldest idle one is closed.
+    /// Counts a connection for its owners. If an owner has too many, its oldest idle one is closed. If
+    /// one of the owners has no idle one, none is closed and the connection is refused.
     fn enter(
         &self,
         client: &ClientConnection,
         owners: &[ConnectionOwner],
     ) -> Result<(), ConnectionLimit> {
         let mut open = self.open();
+        let mut replaced: BTreeMap<usize, ConnectionActivity> = BTreeMap::new();
         for owner in owners {
             let (max, limit) = self.limit(owner);
             let Some(connections) = open.get(owner).filter(|_| max > 0) else {
                 continue;
             };
             // The others are closing already.
-            let staying = || connections.values().filter(|other| !other.is_closing());
-            if staying().count() < max {
+            let staying = connections
+                .iter()
+                .filter(|(number, other)| !other.is_closing() && !replaced.contains_key(*number));
+            let staying: Vec<_> = staying.collect();
+            if staying.len() < max {
                 continue;
             }
             // A connection whose client does not read the rest of its response closes late.
             if connections.len() >= max + max.div_ceil(4) {
                 return Err(limit);
             }
-            let idle = staying().find(|other| other.is_idle()).ok_or(limit)?;
+            let idle = staying.into_iter().find(|(_, other)| other.is_idle());
+            let (number, idle) = idle.ok_or(limit)?;
+            replaced.insert(*number, idle.clone());
+        }
+        for idle in replaced.values() {
             idle.close.cancel();
             metrics::counter!("evenkeel_connections_idle_closed_total").increment(1);
         }
@@ -140,7 +149,7 @@ impl AuthenticatedConnections {
         let limits = self.0.limits;
         match owner {
             ConnectionOwner::User(_) => (limits.user, ConnectionLimit::PerUser),
-            ConnectionOwner::Projects(_) => (limits.project, ConnectionLimit::PerProject),
+            ConnectionOwner::Project(_) => (limits.project, ConnectionLimit::PerProject),
             ConnectionOwner::Address(_) => (limits.address, ConnectionLimit::PerAddress),
         }
     }
@@ -209,14 +218,18 @@ impl Drop for RunningRequest {
     }
 }
 
-/// Who a connection counts for. An administrator belongs to no project; all callers without a role
-/// in a project count as one.
+/// Who a connection counts for. It can send requests to each project of the token, so it counts for
+/// each: users with the roles {A}, {A, B} and {A, C} share the limit of A. An administrator belongs to
+/// no project.
 fn find_owners(caller: &Caller, address: Option<IpAddr>) -> Vec<ConnectionOwner> {
     let mut owners = vec![ConnectionOwner::User(caller.actor_name())];
     if !caller.may_administrate() {
         let mut projects = caller.readable_projects();
         projects.extend(caller.node_project());
-        owners.push(ConnectionOwner::Projects(projects));
+        if projects.is_empty() {
+            owners.push(ConnectionOwner::Project(None));
+        }
+        owners.extend(projects.into_iter().map(|project| ConnectionOwner::Project(Some(project))));
     }
     owners.extend(address.map(ConnectionOwner::Address));
     owners
@@ -317,6 +330,57 @@ mod tests {
         assert_eq!(refuse(&node), Err(ConnectionLimit::PerProject));
         refuse(&user("one", 2)).expect("another project");
         refuse(&caller("root", &[Role::Administrator])).expect("no project");
+    }
+
+    /// A user with roles in some projects.
+    fn member(subject: &str, projects: &[u128]) -> Caller {
+        let roles = projects.iter().map(|project| Role::Read(Uuid::from_u128(*project)));
+        caller(subject, &roles.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn users_with_further_projects_share_the_limit_of_a_project() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { project: 2, ..UNLIMITED });
+        let clients: Vec<_> = (0..2).map(|_| connect(&connections, None)).collect();
+        let _requests: Vec<_> =
+            clients.iter().map(|client| client.activity().clone().begin()).collect();
+        clients[0].authenticate(&member("one", &[1])).unwrap();
+        clients[1].authenticate(&member("two", &[1, 2])).unwrap();
+        let enter = |caller: &Caller| connect(&connections, None).authenticate(caller);
+        assert_eq!(enter(&member("three", &[1, 3])), Err(ConnectionLimit::PerProject));
+        assert_eq!(enter(&member("four", &[4, 1])), Err(ConnectionLimit::PerProject));
+        enter(&member("five", &[2])).expect("the other project has one connection");
+        enter(&member("six", &[])).expect("no project");
+    }
+
+    #[test]
+    fn a_refused_connection_closes_no_idle_one() {
+        let limits = AuthenticatedLimits { user: 1, project: 2, ..UNLIMITED };
+        let connections = AuthenticatedConnections::new(limits);
+        let idle = connect(&connections, None);
+        idle.authenticate(&user("one", 2)).unwrap();
+        let busy: Vec<_> = (0..2).map(|_| connect(&connections, None)).collect();
+        let _requests: Vec<_> =
+            busy.iter().map(|client| client.activity().clone().begin()).collect();
+        for (client, subject) in busy.iter().zip(["two", "three"]) {
+            client.authenticate(&user(subject, 1)).unwrap();
+        }
+        let refused = connect(&connections, None);
+        assert_eq!(refused.authenticate(&user("one", 1)), Err(ConnectionLimit::PerProject));
+        assert!(!is_closing(&idle), "the refused connection does not replace it");
+    }
+
+    #[test]
+    fn one_idle_connection_makes_room_for_its_user_and_for_its_project() {
+        let limits = AuthenticatedLimits { user: 2, project: 2, ..UNLIMITED };
+        let connections = AuthenticatedConnections::new(limits);
+        let clients: Vec<_> = (0..3).map(|_| connect(&connections, None)).collect();
+        for client in &clients {
+            client.authenticate(&user("one", 1)).unwrap();
+        }
+        let closing: Vec<bool> = clients.iter().map(is_closing).collect();
+        assert_eq!(closing, [true, false, false]);
     }
 
     #[test]
