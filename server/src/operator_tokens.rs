@@ -11,6 +11,7 @@ use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
 use evenkeel_store::{FleetTx, Store, StoreError};
 use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
 
 use crate::app_context::AppContext;
 
@@ -64,35 +65,72 @@ pub(crate) fn spawn_revocation_watch(context: &AppContext, life: &Lifecycle) {
     let (store, authority) = (context.store.clone(), Arc::clone(&context.authority));
     let stopping = life.stopping();
     life.spawn("revoked tokens", async move {
-        let mut ticks = tokio::time::interval(REVOCATION_CHECK_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_failing = false;
-        loop {
-            tokio::select! {
-                () = stopping.cancelled() => return Ok(()),
-                _ = ticks.tick() => {}
-            }
-            let loaded = load_revocations(&store, &authority).await;
-            match &loaded {
-                // Others log that the database cannot be reached.
-                Err(StoreError::Unreachable(_)) | Ok(()) => {}
-                Err(error) if !is_failing => {
-                    tracing::warn!(error = %chain(error), "the revoked tokens cannot be read; retrying");
-                }
-                Err(_) => {}
-            }
-            is_failing = loaded.is_err();
-        }
+        let read = || {
+            let (store, authority) = (store.clone(), Arc::clone(&authority));
+            async move { load_revocations(&store, &authority).await }
+        };
+        read_at_interval(&stopping, read).await;
+        Ok(())
     });
+}
+
+/// Reads until the process stops. The first read is at once.
+async fn read_at_interval<F>(stopping: &CancellationToken, read: impl Fn() -> F)
+where
+    F: Future<Output = Result<(), StoreError>>,
+{
+    let mut ticks = tokio::time::interval(REVOCATION_CHECK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_failing = false;
+    loop {
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let loaded = read().await;
+        match &loaded {
+            // Others log that the database cannot be reached.
+            Err(StoreError::Unreachable(_)) | Ok(()) => {}
+            Err(error) if !is_failing => {
+                tracing::warn!(error = %chain(error), "the revoked tokens cannot be read; retrying");
+            }
+            Err(_) => {}
+        }
+        is_failing = loaded.is_err();
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     /// Half of the second that the documentation states remains for the reading itself.
-    #[test]
-    fn the_revoked_tokens_are_read_at_least_twice_a_second() {
-        const { assert!(REVOCATION_CHECK_INTERVAL.as_millis() <= 500) }
+    #[tokio::test(start_paused = true)]
+    async fn the_revoked_tokens_are_read_at_least_twice_a_second() {
+        for fails in [false, true] {
+            let reads = Cell::new(0);
+            let read = || {
+                reads.set(reads.get() + 1);
+                let missing = StoreError::NotFound { what: "operator token" };
+                std::future::ready(if fails { Err(missing) } else { Ok(()) })
+            };
+            let stopping = CancellationToken::new();
+            let reading = read_at_interval(&stopping, read);
+            let ended = tokio::time::timeout(Duration::from_secs(10), reading).await;
+            assert!(ended.is_err(), "it reads until the process stops");
+            assert!(reads.get() >= 20, "{} reads in 10 seconds, failing: {fails}", reads.get());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reading_of_revoked_tokens_ends_when_the_process_stops() {
+        let stopping = CancellationToken::new();
+        let read = || {
+            stopping.cancel();
+            std::future::ready(Ok(()))
+        };
+        read_at_interval(&stopping, read).await;
     }
 }
