@@ -400,7 +400,8 @@ pub async fn load_applicable_policies(
     project_inputs.load(tx, &subjects, None).await?;
     let applicable = |(subject, (_, instance)): (&DecisionSubject<'_>, &(&Host, &Instance))| {
         // Neither do its order and its run.
-        let node_inputs = NodeInputs { trusted: instance.is_trusted(), order: None, run: None };
+        let trusted = instance.is_trusted();
+        let node_inputs = NodeInputs { trusted, order: None, unreadable_order: None, run: None };
         let facts = project_inputs.node_facts(subject, &node_inputs)?;
         let chain = project_inputs.chain(subject);
         if project_inputs.unreadable(&chain, &facts).is_some() {

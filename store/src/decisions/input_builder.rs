@@ -52,7 +52,9 @@ impl<'a> DecisionInputBuilder<'a> {
             repeated_schedules: self.repeated(&chain),
             fetch_ahead: self.planning_limits.fetch_ahead,
             order: node_inputs.order,
-            unreadable: project_inputs.unreadable(&chain, &facts),
+            unreadable: node_inputs
+                .unreadable_order
+                .or_else(|| project_inputs.unreadable(&chain, &facts)),
             policies,
         };
         Ok(DecisionInput {

@@ -3,11 +3,14 @@
 
 use std::sync::LazyLock;
 
+use evenkeel_domain::decide::UnreadableObject;
+use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::order::Order;
 use evenkeel_domain::run::UpdateRun;
 use sea_orm::QueryResult;
 
 use super::DecisionSubject;
+use super::unreadable::log_unreadable;
 use crate::error::StoreError;
 use crate::fields::{RowReader, columns};
 use crate::rows::{update_order, update_run};
@@ -20,6 +23,8 @@ pub struct NodeInputs {
     /// Whether its instance is trusted.
     pub trusted: bool,
     pub order: Option<Order>,
+    /// Its order, if a newer release wrote it.
+    pub unreadable_order: Option<UnreadableObject>,
     /// Its open run, without its planned packages.
     pub run: Option<UpdateRun>,
 }
@@ -67,9 +72,17 @@ fn from_row(row: &QueryResult) -> Result<NodeInputs, StoreError> {
     let trusted = row.take()?;
     let order = row.joined::<update_order::Model>()?;
     let run = row.joined::<update_run::Model>()?;
+    let instance =
+        order.as_ref().map(|order| InstanceId::from_bits(order.instance_id.cast_unsigned()));
+    let order = order.map(Order::try_from).transpose();
+    let unreadable_order = order.as_ref().err().zip(instance).map(|(error, instance)| {
+        log_unreadable(error);
+        UnreadableObject { kind: "order of", id: instance.to_string() }
+    });
     Ok(NodeInputs {
         trusted,
-        order: order.map(Order::try_from).transpose()?,
+        order: order.unwrap_or_default(),
+        unreadable_order,
         run: run.map(UpdateRun::try_from).transpose()?,
     })
 }

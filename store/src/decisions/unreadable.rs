@@ -118,12 +118,17 @@ where
         match T::try_from(model) {
             Ok(item) => converted.push(item),
             Err(error) => {
-                if let Some(error) = LOGGED_ERRORS.insert(&error) {
-                    tracing::warn!(%error, "a stored row cannot be read; the nodes that it applies to wait");
-                }
+                log_unreadable(&error);
                 unreadable.push(key);
             }
         }
     }
     Ok((converted, unreadable))
+}
+
+/// Logs a row that cannot be read, once.
+pub fn log_unreadable(error: &StoreError) {
+    if let Some(error) = LOGGED_ERRORS.insert(error) {
+        tracing::warn!(%error, "a stored row cannot be read; the nodes that it applies to wait");
+    }
 }

@@ -206,6 +206,7 @@ const UNREADABLE: &[(&[usize], &str, &str)] = &[
          WHERE target_kind = 'instance' AND target_id = :seventh_instance; \
          UPDATE os_profiles SET kind = 'atomic' WHERE name = 'Edge 2'",
     ),
+    (&[5], "order of", "UPDATE update_orders SET kind = 'postpone' WHERE kind = 'cancel'"),
     // Its scope is unknown, so it may apply to every node.
     (
         &[0, 1, 2, 3, 4, 5, 6, 7],
