@@ -8,6 +8,7 @@ mod images;
 mod invariants;
 mod slots;
 mod steady;
+mod unreadable;
 
 use chrono::{DateTime, TimeDelta};
 
