@@ -2,8 +2,9 @@
 
 use std::io::{self, IsTerminal};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -15,6 +16,7 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// Lowest level that is logged (`error`, `warn`, `info`, `debug` or `trace`), optionally with
     /// other levels for modules: `info,hyper=debug`.
+    #[serde(deserialize_with = "deserialize_level")]
     pub level: String,
 }
 
@@ -34,22 +36,28 @@ pub enum LogFormat {
     Json,
 }
 
+/// The levels, for error messages.
+const LEVELS: &str = "the levels are error, warn, info, debug, trace and off";
+
 /// The log cannot be set up.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TelemetryError {
     /// The level is neither a level nor a list of directives.
     Level(tracing_subscriber::filter::ParseError),
+    /// A word in the level is not a level.
+    UnknownLevel(String),
     /// The process has a log already.
     AlreadyInitialized(tracing_subscriber::util::TryInitError),
 }
 
 impl std::fmt::Display for TelemetryError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Level(_) => "the log level is not understood",
-            Self::AlreadyInitialized(_) => "the log was set up already",
-        })
+        match self {
+            Self::Level(_) => write!(f, "the log level is not understood; {LEVELS}"),
+            Self::UnknownLevel(word) => write!(f, "`{word}` is not a log level; {LEVELS}"),
+            Self::AlreadyInitialized(_) => f.write_str("the log was set up already"),
+        }
     }
 }
 
@@ -57,6 +65,7 @@ impl std::error::Error for TelemetryError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Level(error) => Some(error),
+            Self::UnknownLevel(_) => None,
             Self::AlreadyInitialized(error) => Some(error),
         }
     }
@@ -74,13 +83,31 @@ fn subscriber<W>(config: &LogConfig, colours: bool, writer: W) -> Result<Subscri
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_new(&config.level).map_err(TelemetryError::Level)?;
+    let filter = parse_level(&config.level)?;
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(writer);
     Ok(match config.format {
         LogFormat::Text => Box::new(builder.finish()),
         LogFormat::Json => Box::new(builder.json().flatten_event(true).finish()),
     })
+}
+
+/// Reads a level with levels of modules. A word alone must be a level: [`EnvFilter`] takes any other word for the name
+/// of a module, and then logs nothing of all other modules.
+fn parse_level(text: &str) -> Result<EnvFilter, TelemetryError> {
+    let filter = EnvFilter::try_new(text).map_err(TelemetryError::Level)?;
+    let mut words = text.split(',').filter(|part| !part.contains(['=', '[', '{', '}', ']']));
+    match words.find(|word| word.parse::<LevelFilter>().is_err()) {
+        Some(word) => Err(TelemetryError::UnknownLevel(word.to_owned())),
+        None => Ok(filter),
+    }
+}
+
+/// Reads the setting, so that a wrong level is found together with the other faults of the configuration.
+fn deserialize_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_level(&text).map_err(de::Error::custom)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -134,6 +161,17 @@ mod tests {
     fn an_unknown_level_is_refused() {
         let config = LogConfig { level: "loud=extremely".to_owned(), ..LogConfig::default() };
         let error = subscriber(&config, false, io::sink).err().expect("an error");
-        assert_eq!(error.to_string(), "the log level is not understood");
+        assert!(error.to_string().starts_with("the log level is not understood"), "{error}");
+    }
+
+    #[test]
+    fn a_word_that_is_not_a_level_is_refused() {
+        for level in ["inof", "info,hyper", "hyper=debug,inof"] {
+            let error = parse_level(level).err().expect("an error").to_string();
+            assert!(error.contains("is not a log level; the levels are error, warn"), "{error}");
+        }
+        for level in ["info", "INFO", "off", "info,hyper=debug", "hyper=debug", "[span]=debug"] {
+            assert!(parse_level(level).is_ok(), "{level}");
+        }
     }
 }

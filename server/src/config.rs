@@ -639,6 +639,13 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_log_level_is_a_fault_of_its_setting() {
+        let error = parse("[log]\nlevel = 'inof'").unwrap_err();
+        assert!(error.starts_with("log.level in "), "{error}");
+        assert!(error.contains("`inof` is not a log level; the levels are error,"), "{error}");
+    }
+
+    #[test]
     fn the_request_timeout_must_exceed_the_longest_long_poll() {
         let config = parse("[southbound]\nrequest_timeout = '3m'").unwrap();
         let wrong = config.find_faults().join("\n");

@@ -386,6 +386,13 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_log_level_is_an_error_of_its_setting() {
+        let error = load("[log]\nlevel = \"inof\"").unwrap_err().to_string();
+        assert!(error.contains("agent.toml: log.level: `inof` is not a log level;"), "{error}");
+        load("[log]\nlevel = \"info,hyper=debug\"").unwrap();
+    }
+
+    #[test]
     fn a_configured_proxy_must_be_valid() {
         assert!(Config::default().proxy().unwrap().is_none());
         let config =
