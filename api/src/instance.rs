@@ -113,7 +113,7 @@ pub struct InstanceResource {
     pub runtime_packages: String,
     /// Available updates. Mutable operating system: a JSON array of `{name, available_version,
     /// architecture}` as text. Immutable operating system: name of the newest operating system.
-    /// Empty if there is no update.
+    /// Empty if there is no update, or if the updates are unknown: `securityUpdates` is null then.
     pub os_update_available: String,
     /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
@@ -133,8 +133,8 @@ pub struct InstanceResource {
     /// available updates are as old as the lists. If a refresh changes nothing else, the node
     /// reports it once a day.
     pub package_lists_refreshed_at: Option<DateTime<Utc>>,
-    /// Why the package lists are not current, as text; empty if the last refresh succeeded or its
-    /// result is unknown.
+    /// Why the package lists are not current, as text, also for a node that has enrolled and not
+    /// reported yet; empty if the last refresh succeeded or its result is unknown.
     pub package_lists_error: String,
     /// Number of security updates that are not installed, including those that are held back; null
     /// if it is unknown.

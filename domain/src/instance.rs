@@ -94,7 +94,7 @@ pub struct Summary {
     pub status: Status,
     pub update_status: Status,
     /// Available updates: a JSON array of packages for a mutable system, the name of the newest operating system for an
-    /// immutable one; empty if there are none.
+    /// immutable one; empty if there are none, or if they are unknown.
     pub os_update_available: String,
     pub conditions: Vec<Condition>,
     pub facts: FactsSummary,

@@ -75,7 +75,11 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     related_ids.add_host(&host);
     let related = related::load(&tx, &related_ids).await?;
     let mut decision = decision_resource(id, &input, &related, now);
-    let notes = [waiting_note(&node.waiting, &decision.act), eim_note(&node, &input, now)];
+    let notes = [
+        unpolled_note(&node.protocol, &decision.act),
+        waiting_note(&node.waiting, &decision.act),
+        eim_note(&node, &input, now),
+    ];
     decision.reason.text.extend(notes.into_iter().flatten());
     let limits = node.facts.get("limits").and_then(Value::as_str);
     let reported = parse_available_updates(&instance.summary.os_update_available, rules);
@@ -93,6 +97,13 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
         owner_limits: limits.unwrap_or_default().to_owned(),
         ..decision
     }))
+}
+
+/// Suffix of the reason, while a node that could start or prepare an update has only enrolled.
+fn unpolled_note(protocol: &AgentProtocol, act: &str) -> Option<String> {
+    let could = matches!(act, "apply" | "fetch");
+    let has_polled = *protocol != AgentProtocol::Unknown;
+    (could && !has_polled).then(|| "; the node has not polled yet".to_owned())
 }
 
 /// Suffix of the reason, while the node itself holds back an update that it could begin or finish.

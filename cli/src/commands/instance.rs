@@ -285,11 +285,11 @@ fn host_name(instance: &InstanceResource) -> String {
     }
 }
 
-/// Number of available package updates, or the available image. With package lists that could not
-/// be fetched, no updates are unknown updates.
+/// Number of available package updates, or the available image. Without a report, or with package
+/// lists that could not be fetched, no updates are unknown updates.
 pub fn available_updates_cell(instance: &InstanceResource) -> Cell {
     let text = instance.os_update_available.as_str();
-    if text.is_empty() && !instance.package_lists_error.is_empty() {
+    if text.is_empty() && facts::lacks_package_lists(instance) {
         return Cell::toned("unknown", Tone::Bad);
     }
     if text.is_empty() {

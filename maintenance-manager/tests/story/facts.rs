@@ -19,7 +19,7 @@ use sha2::Digest as _;
 
 use crate::fleet::{image, sample, sample_with_image, window};
 use crate::test_server::{
-    TestServer, act, downloaded, downloading, facts, finished, reason, with_credential,
+    TestNode, TestServer, act, downloaded, downloading, facts, finished, reason, with_credential,
 };
 
 fn sha256(text: &str) -> [u8; 32] {
@@ -194,6 +194,22 @@ async fn the_state_of_package_lists_is_stored_and_outdated_lists_are_a_condition
 
     server.report_facts(&node, reported(Some(now.timestamp()), "")).await;
     assert_eq!(conditions().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_updates_of_a_node_that_has_only_enrolled_are_unknown() {
+    let server = TestServer::new().await;
+    let token = server.join_token(false, true).await;
+    let answer = server.enroll(&token, 1, 1).await;
+    let node = TestNode::from_enrolment(answer.expect("enrolled"));
+    let error = async || server.node_state(&node).await.facts_summary.package_lists_error;
+    assert_eq!(error().await.as_deref(), Some("the node has not reported yet"));
+
+    server.report_facts(&node, facts()).await;
+    assert_eq!(error().await, None, "its agent reports no state of the lists");
+    let again = server.enroll(&token, 1, 1).await;
+    again.expect("enrolled again");
+    assert_eq!(error().await, None, "its facts are still stored");
 }
 
 #[tokio::test]

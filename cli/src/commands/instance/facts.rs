@@ -142,9 +142,18 @@ fn lists_field(instance: &InstanceResource) -> Cell {
     }
 }
 
+/// Whether the node has not reported yet, or could not fetch its package lists.
+pub fn lacks_package_lists(instance: &InstanceResource) -> bool {
+    !has_reported(instance) || !instance.package_lists_error.is_empty()
+}
+
+fn has_reported(instance: &InstanceResource) -> bool {
+    instance.provisioning_status != "Not Provisioned"
+}
+
 /// Why the available updates are unknown; `None` if the server has no sign of that.
 pub fn unknown_updates_reason(instance: &InstanceResource, now: DateTime<Utc>) -> Option<String> {
-    if instance.provisioning_status == "Not Provisioned" {
+    if !has_reported(instance) {
         return Some("the node has not reported yet".to_owned());
     }
     let error = instance.package_lists_error.as_str();
@@ -194,6 +203,7 @@ mod tests {
             ..InstanceResource::default()
         };
         assert!(unknown_updates_reason(&new, fetched).is_some());
+        assert!(lacks_package_lists(&new));
     }
 
     #[test]

@@ -177,6 +177,26 @@ async fn updates_have_a_security_flag_and_a_mark_if_they_are_too_young() {
 }
 
 #[tokio::test]
+async fn a_decision_says_that_an_enrolled_node_has_not_polled_yet() {
+    let (server, resources) = TestServer::with_resources().await;
+    server.edit_node(&resources.host, |node| node.provisioned = true).await;
+    let order = format!("PUT compute/instances/{}/order", resources.instance);
+    let now = json!({"kind": "now", "seconds": 600, "reason": "a hole"});
+    server.expect_ok(&order, Some(now)).await;
+    let has_note = |decision: &Value| {
+        let text = decision["reason"]["text"].as_str().expect("a reason");
+        text.ends_with("; the node has not polled yet")
+    };
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(reason_and_may_start(&decision), ("window_open", true));
+    assert!(has_note(&decision), "{}", decision["reason"]);
+    server.mark_node_connected(&resources).await;
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(reason_and_may_start(&decision), ("window_open", true));
+    assert!(!has_note(&decision), "{}", decision["reason"]);
+}
+
+#[tokio::test]
 async fn a_node_that_holds_back_an_update_reports_the_reason() {
     let (server, resources) = TestServer::with_resources().await;
     server.mark_node_connected(&resources).await;

@@ -343,5 +343,10 @@ async fn mark_provisioned(tx: &Tx, host: HostId, claim: &Claim) -> Result<(), St
     let mut node = nodes::lock(tx, host).await?;
     node.provisioned = true;
     node.agent_version.clone_from(&claim.agent_version);
+    if node.facts_digest.is_empty() {
+        // Until the node reports its facts, its updates are unknown, which is not the same as none.
+        let unknown = "the node has not reported yet".to_owned();
+        node.facts_summary.package_lists_error = Some(unknown);
+    }
     nodes::save(tx, &node).await
 }
