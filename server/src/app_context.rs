@@ -17,6 +17,9 @@ use crate::tls::Certificates;
 pub(crate) const CERTIFICATE_WITHOUT_KEY: &str =
     "set both southbound.certificate and southbound.key, or neither";
 
+/// Warning of an issuer whose tokens may be meant for other programs.
+pub(crate) const WITHOUT_AUDIENCE: &str = "auth.issuers.audience is not set: tokens of this issuer for every other program are accepted as well";
+
 #[derive(Clone, Debug)]
 pub(crate) struct AppContext {
     pub(crate) store: Store,
@@ -101,12 +104,8 @@ pub(crate) fn open_issuer(config: &IssuerConfig) -> anyhow::Result<ExternalIssue
     })
 }
 
-/// Warns of an issuer whose tokens may be meant for other programs.
 fn warn_without_audience(issuers: &[IssuerConfig]) {
     for issuer in issuers.iter().filter(|issuer| issuer.audience.is_none()) {
-        tracing::warn!(
-            issuer = issuer.issuer,
-            "auth.issuers.audience is not set: tokens of this issuer for every other program are accepted as well"
-        );
+        tracing::warn!(issuer = issuer.issuer, "{WITHOUT_AUDIENCE}");
     }
 }

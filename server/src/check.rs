@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use evenkeel_auth::Keys;
+use evenkeel_kit::chain;
 use evenkeel_os_resource_manager::Sources;
 use evenkeel_store::{check_database_url, find_tls_file};
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::app_context;
 use crate::config::{Config, DatabaseConfig, SouthboundConfig};
@@ -20,8 +21,13 @@ use crate::realm::user_store;
 use crate::shared_keys::KeyFolders;
 use crate::tls::{self, Certificates};
 
-/// Prints each fault of a configuration whose settings are known and valid.
+/// Prints each fault of a configuration whose settings are known and valid, and the warnings that
+/// a start would log.
 pub(crate) fn print_faults(config: &Config) -> anyhow::Result<ExitCode> {
+    for warning in find_warnings(config) {
+        let written = writeln!(std::io::stderr(), "evenkeeld: warning: {warning}");
+        written.context("cannot write to standard error")?;
+    }
     let faults = find_faults(config);
     if faults.is_empty() {
         let written = writeln!(std::io::stdout(), "the configuration is valid");
@@ -33,6 +39,17 @@ pub(crate) fn print_faults(config: &Config) -> anyhow::Result<ExitCode> {
         written.context("cannot write to standard error")?;
     }
     Ok(ExitCode::FAILURE)
+}
+
+fn find_warnings(config: &Config) -> Vec<String> {
+    let users = config.auth.login.as_ref().map(|login| &login.users);
+    let users = users.filter(|path| user_store::is_readable_by_others(path));
+    let users = users.map(|path| {
+        format!("auth.login.users: {} in {}", user_store::READABLE_BY_OTHERS, path.display())
+    });
+    let open = config.auth.issuers.iter().filter(|issuer| issuer.audience.is_none());
+    let open = open.map(|issuer| format!("{}: {}", issuer.issuer, app_context::WITHOUT_AUDIENCE));
+    users.into_iter().chain(open).collect()
 }
 
 fn find_faults(config: &Config) -> Vec<String> {
@@ -64,9 +81,10 @@ fn find_faults(config: &Config) -> Vec<String> {
         }
     }
     faults.extend(find_southbound_faults(&config.southbound));
-    faults.extend(config.maintenance_manager.check().err().map(|error| error.to_string()));
+    let checked = config.maintenance_manager.check();
+    faults.extend(checked.err().map(|error| chain(&error).to_string()));
     let manager = &config.os_resource_manager;
-    faults.extend(manager.check().err().map(|error| error.to_string()));
+    faults.extend(manager.check().err().map(|error| chain(&error).to_string()));
     let problems = Sources::open(&manager.registries).problems();
     faults.extend(problems.iter().map(ToString::to_string));
     faults
@@ -93,7 +111,7 @@ fn find_database_faults(database: &DatabaseConfig) -> Vec<String> {
 fn find_database_tls_faults(url: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if let Some(file) = find_tls_file(url, "sslrootcert")
-        && let Err(error) = check_root_certificates(&file)
+        && let Err(error) = check_certificates(&file)
     {
         faults.push(format!("database.url: sslrootcert: {error:#}"));
     }
@@ -108,10 +126,9 @@ fn find_database_tls_faults(url: &str) -> Vec<String> {
     faults
 }
 
-/// Checks a file with certificates of authorities as a connection to the database reads it. A file
-/// without a certificate is a fault as well: the server would start, and trust only the authorities
-/// of the system.
-fn check_root_certificates(path: &Path) -> anyhow::Result<()> {
+/// Checks a file with certificates. For a connection to the database, a file without a certificate
+/// is a fault as well: the server would start, and trust only the authorities of the system.
+fn check_certificates(path: &Path) -> anyhow::Result<()> {
     let path_text = path.display();
     let text = fs::read(path).with_context(|| format!("cannot read {path_text}"))?;
     let mut roots = RootCertStore::empty();
@@ -121,6 +138,14 @@ fn check_root_certificates(path: &Path) -> anyhow::Result<()> {
         added.with_context(|| format!("{path_text} contains an invalid certificate"))?;
     }
     anyhow::ensure!(!roots.is_empty(), "{path_text} contains no certificate in PEM");
+    Ok(())
+}
+
+fn check_key(path: &Path) -> anyhow::Result<()> {
+    let path_text = path.display();
+    let text = fs::read(path).with_context(|| format!("cannot read {path_text}"))?;
+    let key = PrivateKeyDer::from_pem_slice(&text);
+    key.with_context(|| format!("{path_text} contains no key in PEM"))?;
     Ok(())
 }
 
@@ -139,6 +164,19 @@ fn find_southbound_faults(south: &SouthboundConfig) -> Vec<String> {
             return faults;
         }
     };
+    let files = [
+        ("certificate", check_certificates(certificate)),
+        ("key", check_key(key)),
+        ("ca", south.ca.as_deref().map_or(Ok(()), check_certificates)),
+    ];
+    let unusable = files.into_iter().filter_map(|(setting, checked)| {
+        checked.err().map(|error| format!("southbound.{setting}: {error:#}"))
+    });
+    let count = faults.len();
+    faults.extend(unusable);
+    if faults.len() > count {
+        return faults;
+    }
     let uncovered = Certificates::from_files(certificate, key, south.ca.as_deref())
         .and_then(|opened| opened.find_uncovered_names(&south.server_names));
     match uncovered {

@@ -330,24 +330,55 @@ impl Config {
     /// Violations of rules between different settings.
     fn find_faults(&self) -> Vec<String> {
         let checks = [
-            self.check_origins(),
             self.check_expensive_lists(),
             self.check_message_memory(),
             self.check_long_polls(),
             self.connection_shares().map(drop),
             self.auth.check(self.rest.listen),
         ];
-        checks.into_iter().filter_map(Result::err).collect()
+        let faults = checks.into_iter().filter_map(Result::err);
+        faults.chain(self.find_bad_origins()).chain(self.find_unauthenticated_faults()).collect()
     }
 
-    fn check_origins(&self) -> Result<(), String> {
-        let is_odd = |origin: &&String| *origin != "*" && !is_origin(origin);
-        match self.rest.cors_origins.iter().find(is_odd) {
-            None => Ok(()),
-            Some(odd) => Err(format!(
-                "rest.cors_origins contains {odd:?}; an origin has the form https://ui.example"
-            )),
-        }
+    fn find_bad_origins(&self) -> impl Iterator<Item = String> {
+        let origins = self.rest.cors_origins.iter();
+        let bad = origins.filter(|origin| *origin != "*" && !is_origin(origin));
+        bad.map(|bad| {
+            format!("rest.cors_origins contains {bad:?}; an origin has the form https://ui.example")
+        })
+    }
+
+    /// Limits of unauthenticated connections above half of all connections. A default is no fault:
+    /// a lower `max_connections` also lowers it.
+    fn find_unauthenticated_faults(&self) -> Vec<String> {
+        let (rest, south, files) = (&self.rest, &self.southbound, &self.files);
+        let default = Self::default();
+        let sections = [
+            (
+                "rest",
+                (rest.max_unauthenticated_connections, rest.max_connections),
+                default.rest.max_unauthenticated_connections,
+            ),
+            (
+                "southbound",
+                (south.max_unauthenticated_connections, south.max_connections),
+                default.southbound.max_unauthenticated_connections,
+            ),
+            (
+                "files",
+                (files.max_unauthenticated_connections, files.max_connections),
+                default.files.max_unauthenticated_connections,
+            ),
+        ];
+        let wrong = sections
+            .into_iter()
+            .filter(|(_, (limit, all), default)| *limit > all / 2 && limit != default);
+        let describe = |(section, (limit, all), _): (&str, (usize, usize), usize)| {
+            format!(
+                "{section}.max_unauthenticated_connections ({limit}) must be at most half of {section}.max_connections ({all})"
+            )
+        };
+        wrong.map(describe).collect()
     }
 
     fn check_expensive_lists(&self) -> Result<(), String> {
@@ -678,6 +709,31 @@ mod tests {
             let faults = parse(&of(percentage)).unwrap().find_faults();
             assert_eq!(faults.is_empty(), is_valid, "{percentage}: {faults:?}");
         }
+    }
+
+    #[test]
+    fn unauthenticated_connections_are_at_most_half_of_all() {
+        let faults = |text: &str| parse(text).unwrap().find_faults();
+        for section in ["rest", "southbound", "files"] {
+            let of = |limit: usize| {
+                format!(
+                    "[{section}]\nmax_connections = 100\nmax_unauthenticated_connections = {limit}"
+                )
+            };
+            let expected = format!(
+                "{section}.max_unauthenticated_connections (51) must be at most half of {section}.max_connections (100)"
+            );
+            assert_eq!(faults(&of(51)), [expected]);
+            assert_eq!(faults(&of(50)), [""; 0], "{section}");
+            let lower = format!("[{section}]\nmax_connections = 100");
+            assert_eq!(faults(&lower), [""; 0], "the default is lowered as well");
+        }
+    }
+
+    #[test]
+    fn each_bad_origin_is_named() {
+        let config = parse("[rest]\ncors_origins = ['ui.example', '*', 'ftp://x']").unwrap();
+        assert_eq!(config.find_faults().len(), 2, "{:?}", config.find_faults());
     }
 
     #[test]

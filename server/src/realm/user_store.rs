@@ -39,7 +39,9 @@ impl UserStore {
         let users = read_users(path)?;
         log_rejected(&users);
         tracing::info!(path = %path.display(), users = users.count(), "login with a password is enabled");
-        warn_if_readable_by_others(path);
+        if is_readable_by_others(path) {
+            tracing::warn!(path = %path.display(), "{READABLE_BY_OTHERS}");
+        }
         let loaded = LoadedUsers { users: Arc::new(users), stamp };
         Ok(Self { path: path.to_owned(), current: Mutex::new(loaded) })
     }
@@ -106,11 +108,13 @@ fn without_source_line(error: &figment::Error) -> anyhow::Error {
     anyhow::Error::msg(message)
 }
 
-/// Logs a warning if other users can read the password hashes.
-fn warn_if_readable_by_others(path: &Path) {
-    if fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o007 != 0) {
-        tracing::warn!(path = %path.display(), "all users of this machine can read the password hashes");
-    }
+/// Warning of a file that [`is_readable_by_others`].
+pub(crate) const READABLE_BY_OTHERS: &str =
+    "all users of this machine can read the password hashes";
+
+/// Whether other users of this machine can read the password hashes.
+pub(crate) fn is_readable_by_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o007 != 0)
 }
 
 #[cfg(test)]

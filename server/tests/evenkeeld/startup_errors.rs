@@ -123,9 +123,41 @@ fn a_configuration_is_checked_without_side_effects() {
     for fault in faults {
         assert!(stderr.contains(&format!("evenkeeld: {fault}")), "{fault}: {stderr}");
     }
-    assert_eq!(stderr.lines().count(), faults.len(), "{stderr}");
+    let warnings = [
+        "auth.login.users: all users of this machine can read the password hashes in ",
+        "https://login.example: auth.issuers.audience is not set",
+    ];
+    for warning in warnings {
+        assert!(stderr.contains(&format!("evenkeeld: warning: {warning}")), "{warning}: {stderr}");
+    }
+    assert_eq!(stderr.lines().count(), faults.len() + warnings.len(), "{stderr}");
     assert!(!stderr.contains("hush"), "{stderr}");
     assert!(!harness.data_dir().exists());
+}
+
+#[test]
+fn the_check_names_each_bad_server_name_and_each_bad_file_of_the_listener_for_nodes() {
+    let harness = TestServer::new();
+    let key = harness.write_file("key.pem", "no key\n");
+    let text = format!(
+        "[southbound]\ncertificate = '/no/such/chain'\nkey = {key:?}\nca = '/no/such/ca'\n\
+         server_names = ['https://updates.example', 'updates.example', 'up dates']\n\
+         [maintenance_manager]\nhousekeeping_schedule = '5 * * * *'\n"
+    );
+    let file = harness.write_file("evenkeeld.toml", &text);
+    let stderr = harness.start(&["check", "--config", &file]).expect_failure();
+    let faults = [
+        "southbound.server_names: \"https://updates.example\" is",
+        "southbound.server_names: \"up dates\" is",
+        "southbound.certificate: cannot read /no/such/chain",
+        "southbound.key: ",
+        "southbound.ca: cannot read /no/such/ca",
+        "maintenance_manager.housekeeping_schedule is invalid: `5 * * * *` is not a schedule",
+    ];
+    for fault in faults {
+        assert!(stderr.contains(&format!("evenkeeld: {fault}")), "{fault}: {stderr}");
+    }
+    assert_eq!(stderr.lines().count(), faults.len(), "{stderr}");
 }
 
 #[test]
