@@ -240,9 +240,11 @@ pub async fn wait_for_turn(
         return Ok(None);
     }
     let permit = call.app.expensive_lists.acquire(&call.list_reader()?).await.ok_or_else(|| {
-        Problem::overloaded(
-            "too many lists with expensive filters are requested; try again in a moment, or use a simpler filter",
-        )
+        Problem::overloaded(if call.app.settings.max_expensive_lists == 0 {
+            "this server answers no lists with expensive filters; use a simpler filter, or set rest.max_expensive_lists"
+        } else {
+            "too many lists with expensive filters are requested; try again in a moment, or use a simpler filter"
+        })
     })?;
     Ok(Some(permit))
 }

@@ -191,6 +191,11 @@ async fn lists_with_an_expensive_filter_need_a_permit() {
         let answer = server.send(request(&server, Caller::Reader, &what, Body::empty())).await;
         assert_eq!(answer.status(), expected, "{what}");
     }
+    let what = format!("GET regions?filter={}", filter(&labels[..4]));
+    let answer = server.send(request(&server, Caller::Reader, &what, Body::empty())).await;
+    let text = answer.into_body().collect().await.expect("a problem").to_bytes();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("rest.max_expensive_lists") && !text.contains("try again"), "{text}");
 }
 
 #[tokio::test]
