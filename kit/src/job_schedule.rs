@@ -64,7 +64,9 @@ pub struct JobSchedule(Cron);
 
 /// The text is not a job schedule.
 #[derive(Debug, thiserror::Error)]
-#[error("`{text}` is not a schedule; write seconds, minutes, hours, days, months and weekdays")]
+#[error(
+    "`{text}` is not a schedule; write six fields: seconds, minutes, hours, days, months and weekdays, for example `0 30 3 * * *`"
+)]
 pub struct JobScheduleError {
     text: String,
     source: CronError,

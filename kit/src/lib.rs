@@ -11,6 +11,7 @@
 //! | [`keyed_semaphore`] | limits per project, caller or address |
 //! | [`mod@offload`] | long work outside of the threads that run tasks |
 //! | [`telemetry`] | the log |
+//! | [`setting_type`] | what a setting expects, in the words of its users |
 //! | [`secret`] | values that must not appear in logs |
 //! | [`mod@chain`] | printing an error with its causes |
 
@@ -24,6 +25,7 @@ pub mod keyed_semaphore;
 pub mod lifecycle;
 pub mod offload;
 pub mod secret;
+pub mod setting_type;
 pub mod telemetry;
 pub mod tick;
 
@@ -35,3 +37,4 @@ pub use keyed_semaphore::{KeyedPermit, KeyedSemaphore, max_per_project};
 pub use lifecycle::Lifecycle;
 pub use offload::{offload, offload_now};
 pub use secret::Secret;
+pub use setting_type::describe_setting_type;

@@ -670,6 +670,25 @@ mod tests {
     }
 
     #[test]
+    fn an_error_says_what_a_setting_expects_without_names_of_types() {
+        for (text, expected) in [
+            ("shutdown_timeout = 'soon'", "is \"soon\", expected a duration such as \"10s\""),
+            (
+                "[rest]\nmax_connections = 'many'",
+                "is \"many\", expected a whole number, 0 or greater",
+            ),
+            (
+                "[rest]\nexpensive_list_percentage = 'all'",
+                "is \"all\", expected a whole number from 0 to 255",
+            ),
+            ("[rest]\ncors_origins = 5", "is 5, expected a list"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.ends_with(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn an_unknown_log_level_is_a_fault_of_its_setting() {
         let error = parse("[log]\nlevel = 'inof'").unwrap_err();
         assert!(error.starts_with("log.level in "), "{error}");

@@ -81,7 +81,7 @@ impl KeyFolders {
             return Ok(());
         }
         let folder = purpose.folder(&self.keys);
-        bail!(self.other_keys("signing keys", known, &folder, "auth.keys"))
+        bail!(self.other_keys("other signing keys", known, &folder, "auth.keys"))
     }
 
     async fn check_ca(&self, tx: &FleetTx, now: DateTime<Utc>) -> anyhow::Result<()> {
@@ -91,12 +91,12 @@ impl KeyFolders {
         let file = folder.join("ca.pem");
         let own = if file.exists() { Some(ca::chain_digest(&file)?) } else { None };
         if let Some(known) = known.filter(|known| own.as_ref() != Some(known)) {
-            bail!(self.other_keys("certificate authority", &known, folder, "auth.ca"));
+            bail!(self.other_keys("another certificate authority", &known, folder, "auth.ca"));
         }
         let ca = self.open_ca(now)?;
         let recorded = server_keys::record_first(tx, KEY, &ca.digest(), now).await?;
         if recorded != ca.digest() {
-            bail!(self.other_keys("certificate authority", &recorded, folder, "auth.ca"));
+            bail!(self.other_keys("another certificate authority", &recorded, folder, "auth.ca"));
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ impl KeyFolders {
 
     fn other_keys(&self, what: &str, known: &str, folder: &Path, setting: &str) -> String {
         format!(
-            "the servers on this database have other {what} (fingerprint {known}), which {} ({setting}) does not \
+            "the servers on this database have {what} (fingerprint {known}), which {} ({setting}) does not \
              contain: copy {} and {} from such a server or from a backup. If these keys are lost, \
              `evenkeeld accept-keys` makes the database accept the keys of this server; then tokens of the old \
              signing keys are invalid, and nodes of the old certificate authority must enrol again",

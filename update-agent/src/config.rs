@@ -386,6 +386,21 @@ mod tests {
     }
 
     #[test]
+    fn an_error_says_what_a_setting_expects_without_names_of_types() {
+        for (text, expected) in [
+            (
+                "[image]\nboot_control = \"grub\"",
+                "image.boot_control: \"grub\" is unknown; the values are auto, ",
+            ),
+            ("call_timeout = \"soon\"", "expected a duration such as \"10s\""),
+            ("[gate]\nmin_battery_percent = \"all\"", "expected a whole number from 0 to 255"),
+        ] {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn an_unknown_log_level_is_an_error_of_its_setting() {
         let error = load("[log]\nlevel = \"inof\"").unwrap_err().to_string();
         assert!(error.contains("agent.toml: log.level: `inof` is not a log level;"), "{error}");

@@ -113,7 +113,7 @@ async fn an_expired_login_suggests_a_new_login() {
     let message = render_failure(&failure.expect_err("the login is over"));
     assert!(
         message.starts_with(
-            "the token has expired\nhint: log in again with `evenkeel login --username NAME`"
+            "the token has expired\nhint: log in with `evenkeel login --username NAME`"
         ),
         "{message}"
     );

@@ -76,7 +76,7 @@ impl Cron {
             Some(_) => Ok(()),
             None => Err(Invalid::new(
                 "cronDayMonth",
-                "no month in cronMonth has such a day, so the schedule would never open",
+                "none of the months has such a day, so the schedule would never open",
             )),
         }
     }

@@ -1,6 +1,7 @@
 //! Faults of the configuration: the setting, where it is set, and what to do. Without the value of a URL, which may contain a
 //! password.
 
+use evenkeel_kit::describe_setting_type;
 use figment::error::{Actual, Kind};
 use figment::value::Value;
 use figment::{Error, Figment, Metadata, Source};
@@ -90,6 +91,7 @@ fn describe(error: &Error, settings: &Value, figment: &Figment) -> String {
             format!("{setting}{source} is {value:?}; the values are {}", known.join(", "))
         }
         Kind::InvalidType(value, expected) | Kind::InvalidValue(value, expected) => {
+            let expected = describe_setting_type(expected);
             format!("{setting}{source} is {}, expected {expected}", describe_value(value))
         }
         other if setting.is_empty() => describe_kind(other),

@@ -34,7 +34,7 @@ fn copy_keys(from: &TestServer, to: &TestServer) {
 /// Starts a service that must refuse to start. The message names the folder.
 fn expect_refusal(server: &TestServer, what: &str, folder: &Path) {
     let stderr = server.start(&["inventory"]).expect_failure();
-    assert!(stderr.contains(&format!("have other {what} (fingerprint ")), "{stderr}");
+    assert!(stderr.contains(&format!("have {what} (fingerprint ")), "{stderr}");
     let named = format!("which {} (auth.", folder.display());
     assert!(stderr.contains(&named) && stderr.contains("evenkeeld accept-keys"), "{stderr}");
 }
@@ -48,13 +48,13 @@ async fn a_server_with_other_keys_does_not_start() {
 
     let other = server_on(&postgres);
     let (keys, ca) = (other.data_dir().join("keys"), other.data_dir().join("ca"));
-    expect_refusal(&other, "signing keys", &keys);
+    expect_refusal(&other, "other signing keys", &keys);
     assert!(!keys.exists() && !ca.exists(), "it creates no keys");
     copy_folder("keys", &first, &other);
-    expect_refusal(&other, "signing keys", &keys.join("operators"));
+    expect_refusal(&other, "other signing keys", &keys.join("operators"));
     assert!(!keys.join("operators").exists(), "it creates no keys");
     copy_keys(&first, &other);
-    expect_refusal(&other, "certificate authority", &ca);
+    expect_refusal(&other, "another certificate authority", &ca);
     assert!(!ca.exists(), "it creates no authority");
     copy_folder("ca", &first, &other);
     other.start_and_wait(&["inventory"]).stop();
@@ -75,7 +75,7 @@ async fn a_rotated_key_is_accepted_while_the_old_one_is_kept() {
     fs::rename(keys.join("signing.pem"), keys.join("2026.pem")).unwrap();
     first.start_and_wait(&["inventory"]).stop();
     // The copy has only the old key.
-    expect_refusal(&other, "signing keys", &other.data_dir().join("keys"));
+    expect_refusal(&other, "other signing keys", &other.data_dir().join("keys"));
     copy_keys(&first, &other);
     other.start_and_wait(&["inventory"]).stop();
     // When the tokens of the old key have expired, the key can be removed.
@@ -93,7 +93,7 @@ async fn lost_keys_are_replaced_only_by_an_explicit_command() {
     let keys = first.data_dir().join("keys");
     fs::remove_dir_all(&keys).unwrap();
     fs::remove_dir_all(first.data_dir().join("ca")).unwrap();
-    expect_refusal(&first, "signing keys", &keys);
+    expect_refusal(&first, "other signing keys", &keys);
     first.start(&["accept-keys"]).expect_success();
     first.start_and_wait(&["inventory"]).stop();
     postgres.stop().await;

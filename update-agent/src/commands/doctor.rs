@@ -80,7 +80,7 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
         Err(error) => vec![DoctorFinding::failed(
             "configuration",
             format!("{error:#}"),
-            "fix the named setting in the configuration file or the EVENKEEL_AGENT_… variable",
+            configuration_advice(arguments.paths.config.as_deref()),
         )],
     };
     match arguments.output {
@@ -92,6 +92,13 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
     }
     let has_failures = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);
     Ok(if has_failures { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn configuration_advice(file: Option<&Path>) -> &'static str {
+    match file {
+        Some(file) if !file.exists() => "name an existing file with --config, or omit the option",
+        _ => "fix the named setting in the configuration file or the EVENKEEL_AGENT_… variable",
+    }
 }
 
 /// Checks that no other user can read a password in the configuration file.
@@ -180,6 +187,15 @@ mod tests {
         assert!(finding.result.contains("chmod 600"), "{finding:?}");
         set_mode(0o600);
         assert_eq!(check_password(Some(&config)).outcome, CheckOutcome::Passed);
+    }
+
+    #[test]
+    fn a_missing_configuration_file_has_its_own_advice() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("agent.toml");
+        assert!(configuration_advice(Some(&config)).contains("existing file"));
+        std::fs::write(&config, "rot = 1").unwrap();
+        assert!(configuration_advice(Some(&config)).contains("named setting"));
     }
 
     #[test]

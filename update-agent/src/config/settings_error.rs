@@ -1,5 +1,6 @@
 //! Messages about invalid settings: the file or the variable, the setting, and the reason.
 
+use evenkeel_kit::describe_setting_type;
 use figment::error::Kind;
 use figment::{Error, Metadata, Source};
 
@@ -18,6 +19,12 @@ pub fn describe_settings_error(error: &Error) -> String {
             format!("unknown setting {setting}; the settings there are {}", names.join(", "))
         }
         kind if setting.is_empty() => describe_kind(kind),
+        Kind::UnknownVariant(value, values) => {
+            format!("{setting}: {value:?} is unknown; the values are {}", values.join(", "))
+        }
+        Kind::InvalidType(value, expected) | Kind::InvalidValue(value, expected) => {
+            format!("{setting}: found {value}, expected {}", describe_setting_type(expected))
+        }
         kind => format!("{setting}: {}", describe_kind(kind)),
     };
     match &error.metadata {
