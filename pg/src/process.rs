@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::process::{ChildStderr, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ pub(crate) struct PostgresProcess {
     handle: OwnedFd,
     end: watch::Receiver<Option<ExitStatus>>,
     log_tail: LogTail,
+    /// Whether this process has signalled Postgres to stop.
+    is_stopping: Arc<AtomicBool>,
 }
 
 /// The last lines of the Postgres log.
@@ -87,14 +90,15 @@ impl PostgresProcess {
         let thread_lost = |_| Error::Ended { log: "its supervising thread is gone".to_owned() };
         let (pid, handle, log) = started.recv().map_err(thread_lost)??;
         let log_tail = LogTail::default();
+        let is_stopping = Arc::new(AtomicBool::new(false));
         if let Some(log) = log {
-            let log_tail = log_tail.clone();
+            let (log_tail, is_stopping) = (log_tail.clone(), Arc::clone(&is_stopping));
             let thread = thread::Builder::new().name("postgres-log".to_owned());
             thread
-                .spawn(move || forward_log(log, &log_tail))
+                .spawn(move || forward_log(log, &log_tail, &is_stopping))
                 .map_err(system_error("start a thread"))?;
         }
-        Ok(Self { pid, handle, end, log_tail })
+        Ok(Self { pid, handle, end, log_tail, is_stopping })
     }
 
     /// The last lines of its log.
@@ -106,11 +110,12 @@ impl PostgresProcess {
         self.end.borrow().is_some() || self.end.has_changed().is_err()
     }
 
-    /// Sends a signal. Does nothing if Postgres has ended.
+    /// Sends a signal that stops Postgres. Does nothing if Postgres has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.has_ended() {
             return;
         }
+        self.is_stopping.store(true, Ordering::Relaxed);
         if let Err(error) = pidfd_send_signal(&self.handle, signal)
             && error != rustix::io::Errno::SRCH
         {
@@ -137,15 +142,38 @@ impl PostgresProcess {
 }
 
 /// Forwards the Postgres log to our log. It returns when the last Postgres process has ended.
-fn forward_log(log: ChildStderr, log_tail: &LogTail) {
+fn forward_log(log: ChildStderr, log_tail: &LogTail, is_stopping: &AtomicBool) {
     for line in BufReader::new(log).split(b'\n') {
         let Ok(line) = line else { return };
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-        let severity = line.split(':').next().unwrap_or_default();
-        match severity {
-            "FATAL" | "PANIC" => tracing::warn!(target: "postgres", "{line}"),
-            _ => tracing::debug!(target: "postgres", "{line}"),
+        if is_warning(&line, is_stopping.load(Ordering::Relaxed)) {
+            tracing::warn!(target: "postgres", "{line}");
+        } else {
+            tracing::debug!(target: "postgres", "{line}");
         }
         log_tail.push(line);
+    }
+}
+
+/// Whether a log line is a warning. A stop ends each session with a fatal error, as intended.
+fn is_warning(line: &str, is_stopping: bool) -> bool {
+    match line.split(':').next() {
+        Some("PANIC") => true,
+        Some("FATAL") => !is_stopping,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_session_is_a_warning_unless_postgres_is_being_stopped() {
+        let line = "FATAL:  terminating connection due to administrator command";
+        assert!(is_warning(line, false));
+        assert!(!is_warning(line, true));
+        assert!(is_warning("PANIC:  could not write to file", true));
+        assert!(!is_warning("LOG:  database system is ready to accept connections", false));
     }
 }
