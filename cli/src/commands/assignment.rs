@@ -142,7 +142,12 @@ impl AssignmentCommand {
                 let target = resolve_assignment_target(client, &target).await?;
                 let done = client.delete(&AssignmentResource::address(&target)).await;
                 done.map_err(|error| explain_not_assigned(error, &target))?;
-                printer.print_result(AssignmentResource::KIND.singular, &target, "cleared")
+                if !printer.is_human_readable() {
+                    let noun = AssignmentResource::KIND.singular;
+                    return printer.print_result(noun, &target, "cleared");
+                }
+                let names = Names::fetch(client, &[target.as_str()]).await?;
+                printer.print_line(&format!("assignment {} cleared", names.label(&target)))
             }
         }
     }
@@ -190,11 +195,8 @@ async fn print_assignment(
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
     let assignment = response.map_err(|error| explain_not_assigned(error, target))?;
-    let names = if printer.is_human_readable() {
-        Names::fetch(client, &referenced_ids(&assignment)).await?
-    } else {
-        Names::default()
-    };
+    let ids = referenced_ids(&assignment);
+    let names = Names::fetch_if_shown(client, &ids, printer).await?;
     printer.print_page(&assignment, &assignment.target, &build_page(&assignment, &names))
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use evenkeel_api::host::HostResource;
+use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::policy::OsUpdatePolicy;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::SiteResource;
@@ -35,7 +37,7 @@ pub async fn list_with_names<R: Resource>(
     printer.print_list_rows::<R>(rows)
 }
 
-/// Names of policies, sites and regions by ID.
+/// Names of policies, sites, regions, hosts and instances by ID.
 #[derive(Debug, Default)]
 pub struct Names(HashMap<String, String>);
 
@@ -46,7 +48,22 @@ impl Names {
         names.add::<OsUpdatePolicy>(client, ids).await?;
         names.add::<SiteResource>(client, ids).await?;
         names.add::<RegionResource>(client, ids).await?;
+        names.add::<HostResource>(client, ids).await?;
+        names.add::<InstanceResource>(client, ids).await?;
         Ok(names)
+    }
+
+    /// Fetches the names for these IDs if people read the output.
+    pub async fn fetch_if_shown(
+        client: &Client,
+        ids: &[&str],
+        printer: &Printer<'_>,
+    ) -> Result<Self, Failure> {
+        if printer.is_human_readable() {
+            Self::fetch(client, ids).await
+        } else {
+            Ok(Self::default())
+        }
     }
 
     async fn add<R: Resource>(&mut self, client: &Client, ids: &[&str]) -> Result<(), Failure> {

@@ -89,7 +89,8 @@ impl Pause {
         let body = PauseInput { reason: self.reason.unwrap_or_default() };
         let address = PauseResource::address(&scope);
         let pause: PauseResource = client.replace(&address, &body).await?;
-        printer.print_resource(&pause)
+        let names = Names::fetch_if_shown(client, &scope_ids(&pause), printer).await?;
+        printer.print_page(&pause, pause.id(), &build_page(&pause, &names))
     }
 }
 
@@ -107,7 +108,11 @@ impl Resume {
                 error
             }
         })?;
-        printer.print_result("pause of", &scope, "removed")
+        if !printer.is_human_readable() {
+            return printer.print_result("pause of", &scope, "removed");
+        }
+        let names = Names::fetch(client, &[scope.as_str()]).await?;
+        printer.print_line(&format!("pause of {} removed", names.label(&scope)))
     }
 }
 
@@ -118,6 +123,14 @@ fn scope_ids(pause: &PauseResource) -> Vec<&str> {
 /// Row of a pause with the name of its scope.
 fn build_row(pause: &PauseResource, names: &Names) -> Vec<Cell> {
     [cells![names.label(&pause.scope)], pause.columns()].concat()
+}
+
+fn build_page(pause: &PauseResource, names: &Names) -> DetailPage {
+    let mut page = DetailPage::default();
+    let scope = names.label(&pause.scope);
+    page.field("paused", describe_scope(&scope));
+    pause.add_details(&mut page);
+    page
 }
 
 fn describe_scope(scope: &str) -> &str {
@@ -147,9 +160,6 @@ impl Resource for PauseResource {
     }
 
     fn page(&self) -> DetailPage {
-        let mut page = DetailPage::default();
-        page.field("paused", describe_scope(&self.scope));
-        self.add_details(&mut page);
-        page
+        build_page(self, &Names::default())
     }
 }

@@ -114,6 +114,25 @@ async fn an_assignment_that_stopped_is_resumed() {
 }
 
 #[tokio::test]
+async fn the_host_of_an_assignment_is_shown_with_its_name() {
+    let cli = TestCli::new().await;
+    let hosts = json!({
+        "hosts": [{"resourceId": "host-00000001", "name": "vm"}], "totalElements": 1, "hasNext": false,
+    });
+    cli.fake_server
+        .answer("GET os-update-policies", policies())
+        .answer("GET compute/hosts", hosts)
+        .answer("PATCH assignments/host-00000001", assignment("host-00000001", 0))
+        .answer("DELETE assignments/host-00000001", json!({}));
+    let text = cli.run("evenkeel assignment set host:vm security").await;
+    assert!(text.starts_with("target    vm (host-00000001)\n"), "{text}");
+    let text = cli.run("evenkeel assignment clear host:vm").await;
+    assert_eq!(text, "assignment vm (host-00000001) cleared\n");
+    let text = cli.run("evenkeel assignment clear host:vm -q").await;
+    assert_eq!(text, "host-00000001\n");
+}
+
+#[tokio::test]
 async fn a_target_without_a_kind_is_rejected() {
     let cli = TestCli::new().await;
     insta::assert_snapshot!(cli.fail("evenkeel assignment set Mitte security").await, @r"
@@ -145,7 +164,8 @@ async fn everything_is_paused_and_resumed() {
     by      alice
     since   2026-03-01T11:00:00Z
     ");
-    cli.run("evenkeel pause --site Mitte --reason storm").await;
+    let paused = cli.run("evenkeel pause --site Mitte --reason storm").await;
+    assert!(paused.starts_with("paused  Mitte (site-00000001)\n"), "{paused}");
     cli.run("evenkeel pause --policy security --reason storm").await;
     insta::assert_snapshot!(cli.run("evenkeel pause list").await, @r"
     PAUSED                 REASON  BY     SINCE
