@@ -139,6 +139,12 @@ async fn resolve_project(tx: &FleetTx, project: &str) -> anyhow::Result<Uuid> {
 }
 
 fn print_line(text: &str) -> anyhow::Result<ExitCode> {
-    writeln!(io::stdout(), "{text}").context("cannot write to standard output")?;
-    Ok(ExitCode::SUCCESS)
+    match writeln!(io::stdout(), "{text}") {
+        // The reader of the output, such as `head`, needs no more lines.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::FAILURE),
+        written => {
+            written.context("cannot write to standard output")?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }

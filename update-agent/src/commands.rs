@@ -20,8 +20,11 @@ use crate::paths::AgentPaths;
 
 /// Runs the command and prints its error.
 pub fn run_cli(cli: Cli) -> ExitCode {
-    match dispatch(cli.command) {
+    let mut out = CommandOutput { stream: io::stdout(), is_closed: false };
+    match dispatch(cli.command, &mut out) {
         Ok(code) => code,
+        // The reader of the output, such as `head`, needs no more lines.
+        Err(_) if out.is_closed => ExitCode::FAILURE,
         Err(error) => {
             // There is no way to report that the error stream is closed.
             writeln!(io::stderr(), "evenkeel-agent: {error:#}").ok();
@@ -30,23 +33,48 @@ pub fn run_cli(cli: Cli) -> ExitCode {
     }
 }
 
-fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
-    let out = || io::stdout().lock();
+/// Output of a command. It records whether its reader has closed the pipe.
+struct CommandOutput<W> {
+    stream: W,
+    is_closed: bool,
+}
+
+impl<W> CommandOutput<W> {
+    fn record<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        let is_broken_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        self.is_closed |= result.as_ref().is_err_and(is_broken_pipe);
+        result
+    }
+}
+
+impl<W: Write> Write for CommandOutput<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.stream.write(bytes);
+        self.record(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.stream.flush();
+        self.record(flushed)
+    }
+}
+
+fn dispatch(command: AgentCommand, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match command {
         AgentCommand::Enroll(arguments) => enroll::enroll(&arguments),
         AgentCommand::Run(arguments) => run::run_agent(&arguments),
-        AgentCommand::Status(arguments) => status::print_status(&arguments, &mut out()),
-        AgentCommand::History(arguments) => history::print_history(&arguments, &mut out()),
-        AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, &mut out()),
+        AgentCommand::Status(arguments) => status::print_status(&arguments, out),
+        AgentCommand::History(arguments) => history::print_history(&arguments, out),
+        AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, out),
         AgentCommand::RestoreUpdaters(arguments) => {
-            restore_updaters::restore_updaters(&arguments, &mut out())
+            restore_updaters::restore_updaters(&arguments, out)
         }
-        AgentCommand::Completion(arguments) => completion::print_completion(&arguments, &mut out()),
+        AgentCommand::Completion(arguments) => completion::print_completion(&arguments, out),
         #[cfg(feature = "halt-points")]
-        AgentCommand::Steps => run::print_steps(&mut out()),
+        AgentCommand::Steps => run::print_steps(out),
         own_command => {
             let mut kinds = MODULES.iter();
-            let end = kinds.find_map(|kind| (kind.run_command)(&own_command, &mut out()));
+            let end = kinds.find_map(|kind| (kind.run_command)(&own_command, &mut *out));
             end.context("no module has this command")?
         }
     }
@@ -66,4 +94,32 @@ pub(crate) fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths
 
 pub(crate) fn build_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct FailingStream(io::ErrorKind);
+
+    impl Write for FailingStream {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn only_a_closed_pipe_ends_the_output_silently() {
+        for (kind, is_closed) in
+            [(io::ErrorKind::BrokenPipe, true), (io::ErrorKind::StorageFull, false)]
+        {
+            let mut out = CommandOutput { stream: FailingStream(kind), is_closed: false };
+            writeln!(out, "a line").unwrap_err();
+            assert_eq!(out.is_closed, is_closed, "{kind:?}");
+        }
+    }
 }
