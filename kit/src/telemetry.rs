@@ -167,7 +167,8 @@ mod tests {
     #[test]
     fn a_word_that_is_not_a_level_is_refused() {
         for level in ["inof", "info,hyper", "hyper=debug,inof"] {
-            let error = parse_level(level).err().expect("an error").to_string();
+            let Err(error) = parse_level(level) else { panic!("{level} is accepted") };
+            let error = error.to_string();
             assert!(error.contains("is not a log level; the levels are error, warn"), "{error}");
         }
         for level in ["info", "INFO", "off", "info,hyper=debug", "hyper=debug", "[span]=debug"] {
