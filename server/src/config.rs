@@ -334,10 +334,12 @@ impl Config {
             self.check_message_memory(),
             self.check_long_polls(),
             self.connection_shares().map(drop),
-            self.auth.check(self.rest.listen),
         ];
-        let faults = checks.into_iter().filter_map(Result::err);
-        faults.chain(self.find_bad_origins()).chain(self.find_unauthenticated_faults()).collect()
+        let mut faults: Vec<String> = checks.into_iter().filter_map(Result::err).collect();
+        faults.extend(self.find_bad_origins());
+        faults.extend(self.find_unauthenticated_faults());
+        faults.extend(self.auth.find_faults(self.rest.listen));
+        faults
     }
 
     fn find_bad_origins(&self) -> impl Iterator<Item = String> {
@@ -670,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_a_setting_expects_without_names_of_types() {
+    fn an_error_describes_the_expected_value_without_names_of_types() {
         for (text, expected) in [
             ("shutdown_timeout = 'soon'", "is \"soon\", expected a duration such as \"10s\""),
             (

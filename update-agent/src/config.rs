@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_a_setting_expects_without_names_of_types() {
+    fn an_error_describes_the_expected_value_without_names_of_types() {
         for (text, expected) in [
             (
                 "[image]\nboot_control = \"grub\"",

@@ -130,10 +130,11 @@ fn default_refresh_token_ttl() -> Duration {
 }
 
 impl AuthConfig {
-    /// Checks the section for a REST listener at the given address.
-    pub(crate) fn check(&self, rest: SocketAddr) -> Result<(), String> {
+    /// Violations of the rules of the section, for a REST listener at the given address.
+    pub(crate) fn find_faults(&self, rest: SocketAddr) -> Vec<String> {
+        let mut faults = Vec::new();
         if self.disabled && !rest.ip().to_canonical().is_loopback() {
-            return Err(format!(
+            faults.push(format!(
                 "auth.disabled gives administrator rights to everyone who reaches {rest}; it requires a loopback \
                  address in rest.listen, for example 127.0.0.1:8080"
             ));
@@ -141,30 +142,32 @@ impl AuthConfig {
         let mut issuers = vec![self.tokens.issuer.as_str()];
         for outside in &self.issuers {
             let issuer = &outside.issuer;
-            match (&outside.jwks, outside.discovery) {
-                (Some(_), false) | (None, true) => {}
-                (None, false) => {
-                    return Err(format!(
-                        "the keys of {issuer:?} are not configured: set jwks to a file, or set discovery = true"
-                    ));
-                }
-                (Some(_), true) => {
-                    return Err(format!(
-                        "the keys of {issuer:?} have two sources: set either jwks or discovery, not both"
-                    ));
-                }
-            }
-            outside.check_limits()?;
+            let checks = [outside.check_keys(), outside.check_limits()];
+            faults.extend(checks.into_iter().filter_map(Result::err));
             if issuers.contains(&issuer.as_str()) {
-                return Err(format!("the issuer {issuer:?} is configured twice"));
+                faults.push(format!("the issuer {issuer:?} is configured twice"));
             }
             issuers.push(issuer);
         }
-        self.login.as_ref().map_or(Ok(()), LoginConfig::check)
+        faults.extend(self.login.as_ref().and_then(|login| login.check().err()));
+        faults
     }
 }
 
 impl IssuerConfig {
+    fn check_keys(&self) -> Result<(), String> {
+        let issuer = &self.issuer;
+        match (&self.jwks, self.discovery) {
+            (Some(_), false) | (None, true) => Ok(()),
+            (None, false) => Err(format!(
+                "the keys of {issuer:?} are not configured: set jwks to a file, or set discovery = true"
+            )),
+            (Some(_), true) => Err(format!(
+                "the keys of {issuer:?} have two sources: set either jwks or discovery, not both"
+            )),
+        }
+    }
+
     fn check_limits(&self) -> Result<(), String> {
         let issuer = &self.issuer;
         if self.projects.is_some() && self.allowed_roles.contains(&RoleKind::Admin) {
@@ -236,7 +239,22 @@ mod tests {
 
     fn check_auth(text: &str, rest: &str) -> Result<(), String> {
         let auth: AuthConfig = Figment::from(Toml::string(text)).extract().unwrap();
-        auth.check(rest.parse().unwrap())
+        match auth.find_faults(rest.parse().unwrap()) {
+            faults if faults.is_empty() => Ok(()),
+            faults => Err(faults.join("\n")),
+        }
+    }
+
+    #[test]
+    fn each_fault_of_an_issuer_is_named() {
+        let text = "[[issuers]]\nissuer = 'https://one'\n\
+                    [[issuers]]\nissuer = 'https://one'\njwks = 'keys'\ndiscovery = true\n\
+                    [login]\nusers = 'users'\nurl = 'updates.example'\n";
+        let faults = check_auth(text, "127.0.0.1:8080").unwrap_err();
+        for part in ["not configured", "two sources", "configured twice", "auth.login.url is"] {
+            assert!(faults.contains(part), "{part}: {faults}");
+        }
+        assert_eq!(faults.lines().count(), 4, "{faults}");
     }
 
     #[test]

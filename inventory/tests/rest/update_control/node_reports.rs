@@ -177,7 +177,7 @@ async fn updates_have_a_security_flag_and_a_mark_if_they_are_too_young() {
 }
 
 #[tokio::test]
-async fn a_decision_says_that_an_enrolled_node_has_not_polled_yet() {
+async fn a_decision_reports_that_an_enrolled_node_has_not_polled_yet() {
     let (server, resources) = TestServer::with_resources().await;
     server.edit_node(&resources.host, |node| node.provisioned = true).await;
     let order = format!("PUT compute/instances/{}/order", resources.instance);
