@@ -17,3 +17,4 @@ pub mod proxy;
 pub mod server;
 pub mod slots;
 pub mod system;
+pub mod tool_output;

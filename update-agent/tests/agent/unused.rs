@@ -59,6 +59,52 @@ async fn a_failed_removal_of_an_unused_package_is_a_remark() {
     assert!(remark.contains("fails on purpose"), "{remark}");
 }
 
+/// A node on which a kernel is not configured, because unused kernels fill `/boot`.
+fn node_with_full_boot() -> TestNode {
+    let node = node_with_unused(UnusedPackagesRule::RemoveKernels);
+    node.packages().boot_is_full = true;
+    let half = ("1".to_owned(), "half-configured".to_owned());
+    node.packages().installed.insert("linux-image-6.0.2-demo".into(), half);
+    node
+}
+
+#[tokio::test]
+async fn unused_kernels_are_removed_before_the_update_while_a_package_is_not_configured() {
+    let node = node_with_full_boot();
+    node.run_once().await.unwrap();
+    assert!(node.server().story().ends_with("finished"));
+    let expected = "app 2 installed\nlib 2 installed\nlibunused 1 installed\n\
+                    linux-image-6.0.2-demo 1 installed";
+    assert_eq!(node.system.listing(), expected);
+    let log = node.system.take_log();
+    let position = |action: &str| log.iter().position(|line| line == action).unwrap();
+    assert!(position(&format!("remove {OLD_KERNEL}")) < position("install"), "{log:?}");
+}
+
+#[tokio::test]
+async fn a_protected_kernel_stays_also_if_another_one_cannot_be_configured() {
+    let node = node_with_full_boot();
+    let folder = node.paths().inside("/etc/evenkeel");
+    fs::create_dir_all(&folder).unwrap();
+    let limits = "protected_packages = [\"linux-image-*\"]\n";
+    fs::write(folder.join("limits.toml"), limits).unwrap();
+    node.run_once().await.unwrap_err();
+    assert!(node.system.listing().contains(OLD_KERNEL));
+}
+
+#[tokio::test]
+async fn a_failed_removal_before_the_update_does_not_fail_the_update() {
+    let node = node_with_full_boot();
+    node.packages().boot_is_full = false;
+    node.packages().removal_error = "E: the removal fails on purpose".into();
+    node.run_once().await.unwrap();
+    assert!(node.server().story().ends_with("finished"));
+    assert!(node.system.listing().contains("app 2 installed"));
+    assert!(node.system.listing().contains(OLD_KERNEL));
+    let end = status::read_status(&node.paths().status()).unwrap().last_end.unwrap();
+    assert_eq!(end.remarks.len(), 1, "{:?}", end.remarks);
+}
+
 #[tokio::test]
 async fn the_owner_can_forbid_the_removal_of_unused_packages() {
     for limits in ["removals = false\n", "protected_packages = [\"linux-image-*\"]\n"] {

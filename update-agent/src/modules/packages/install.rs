@@ -31,6 +31,10 @@ impl PackagesModule {
                 self.tools.mark_manual(manual).await?;
                 self.tools.mark_automatic(automatic).await
             }
+            PackageStep::Remove { is_before_update: true, .. } => {
+                self.remove_kernels_before_update(step, trying).await;
+                Ok(())
+            }
             PackageStep::Remove { .. } => self.remove_unused(step, trying).await,
         }
     }

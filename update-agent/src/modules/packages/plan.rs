@@ -16,6 +16,7 @@ use super::protected::ProtectedPackage;
 use super::providers::ProviderIndex;
 use super::refusals::check_plan;
 use super::rules::matches_pattern;
+use super::unused::is_kernel_package;
 use crate::model::{
     Failure, FailureKind, PackageChange, PackageMode, PackageSpec, ServiceRule, SpaceNeed,
     UpdatePlan,
@@ -147,11 +148,14 @@ pub enum PackageStep {
     Remove {
         /// Packages to remove.
         removals: Vec<StepItem>,
+        /// Whether the kernels are removed before all other steps, so that these have space in `/boot`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_before_update: bool,
     },
 }
 
 impl PackageStep {
-    /// The names of the steps, in the order in which they are taken.
+    /// The names of the steps, in the order in which they are taken. A plan may also begin with the removal of kernels.
     pub const NAMES: &'static [&'static str] = &["install", "configure", "mark", "remove"];
 
     pub fn name(&self) -> &'static str {
@@ -170,7 +174,7 @@ impl PackageStep {
             Self::Install { items, removals, .. } => (items.as_slice(), removals.as_slice()),
             Self::Configure { items } => (items.as_slice(), none),
             Self::Mark { .. } => (none, none),
-            Self::Remove { removals } => (none, removals.as_slice()),
+            Self::Remove { removals, .. } => (none, removals.as_slice()),
         };
         first.iter().chain(second)
     }
@@ -294,9 +298,24 @@ pub fn plan(
         draft.plan.space.extend(observed.boot_space.iter().cloned());
     }
     if !unused.is_empty() {
-        draft.steps.push(PackageStep::Remove { removals: unused });
+        draft.steps.splice(0..0, kernels_before_update(&installed, &unused));
+        draft.steps.push(PackageStep::Remove { removals: unused, is_before_update: false });
     }
     Ok(draft)
+}
+
+/// The removal of unused kernels before the update, if a package is not configured: perhaps `/boot` is full, so that it
+/// can be configured only with more space. apt configures it before it installs others, and the update would fail.
+fn kernels_before_update(
+    installed: &InstalledPackages<'_>,
+    unused: &[StepItem],
+) -> Option<PackageStep> {
+    if installed.values().all(|dpkg_package| dpkg_package.is_settled()) {
+        return None;
+    }
+    let kernels = unused.iter().filter(|item| is_kernel_package(&item.package));
+    let removals: Vec<_> = kernels.cloned().collect();
+    (!removals.is_empty()).then_some(PackageStep::Remove { removals, is_before_update: true })
 }
 
 /// The present packages, by their name in apt.

@@ -1,7 +1,8 @@
 //! Removes packages that were installed automatically and that no package needs any more.
 //!
 //! apt decides which packages these are, for the state after the update. The step is the last one
-//! of a plan, and its failure is only a remark: the update itself has then succeeded.
+//! of a plan, and its failure is only a remark: the update itself has then succeeded. If a package is
+//! not configured, the unused kernels are also removed in a first step.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -146,6 +147,40 @@ impl PackagesModule {
         Err(apt_log::add_log(failed, &apt_log::read_since(&self.paths, start)))
     }
 
+    /// Removes the unused kernels of a step before the update. A failure is only logged: the last step of the plan tries
+    /// again, also for a kernel that another package needs until its update.
+    pub(super) async fn remove_kernels_before_update(&self, step: &PackageStep, trying: TryKind) {
+        if let Err(failure) = self.remove_kernels_with_dpkg(step, trying).await {
+            tracing::warn!(error = %failure, "unused kernels stay until the end of the update");
+        }
+    }
+
+    /// Removes packages with dpkg, because apt first configures the packages that may need the space. dpkg removes only the
+    /// named packages, and none that another package needs.
+    async fn remove_kernels_with_dpkg(
+        &self,
+        step: &PackageStep,
+        trying: TryKind,
+    ) -> Result<(), Failure> {
+        // After a restart of the agent, apt or dpkg may have outlived it and still be running.
+        let wait = match trying {
+            TryKind::First => self.tools.timeouts().lock,
+            TryKind::Again => self.tools.timeouts().apply,
+        };
+        let _lock = self.lock_dpkg(wait).await?;
+        let left = self.remaining_removals(step).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        self.check_still_unused(step, &left).await?;
+        let names: Vec<&str> = left.iter().map(String::as_str).collect();
+        let output = self.tools.remove_packages(&names).await?;
+        if output.succeeded() {
+            return Ok(());
+        }
+        Err(tool_failure(FailureKind::Apply, "dpkg --remove", &output))
+    }
+
     /// Fails if the limits of the owner now protect one of the packages, or if one belongs to a kernel that is in use now:
     /// the plan may be days old, and another kernel may have been started since.
     async fn check_still_unused(&self, step: &PackageStep, left: &[String]) -> Result<(), Failure> {
@@ -168,7 +203,7 @@ impl PackagesModule {
 }
 
 /// Whether a package belongs to one kernel release.
-fn is_kernel_package(package: &str) -> bool {
+pub(super) fn is_kernel_package(package: &str) -> bool {
     KERNEL_PREFIXES.iter().any(|prefix| {
         let release = package.strip_prefix(prefix);
         release.is_some_and(|release| release.starts_with(|c: char| c.is_ascii_digit()))

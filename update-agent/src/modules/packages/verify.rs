@@ -213,7 +213,7 @@ fn has_finished_group(step: &PackageStep, installed: &BTreeMap<String, DpkgPacka
 /// only a remark.
 fn is_unused(steps: &[PackageStep], package: &str) -> bool {
     steps.iter().any(|step| match step {
-        PackageStep::Remove { removals } => removals.iter().any(|item| item.package == package),
+        PackageStep::Remove { removals, .. } => removals.iter().any(|item| item.package == package),
         _ => false,
     })
 }

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_kit::TestClock;
-use evenkeel_update_agent::modules::packages::hex;
 use evenkeel_update_agent::runner::{Command, DeadlineAction, Output, RunError, Runner};
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
+
+use super::tool_output::{
+    content, deadline_error, error_output, parse_order, parse_path, print_uris, show_records,
+    success_output,
+};
 
 /// Folder into which apt downloads.
 const STAGING: &str = "var/lib/evenkeel-agent/archives/staging";
@@ -32,6 +35,8 @@ pub struct FakePackages {
     pub broken: BTreeSet<String>,
     /// Packages that no package needs any more.
     pub unused: BTreeSet<String>,
+    /// No kernel can be configured while there is an unused one.
+    pub boot_is_full: bool,
     /// Error text of the removal of packages, which leaves a trigger pending; empty if it succeeds.
     pub removal_error: String,
     /// Packages that apt would remove for the requested change.
@@ -80,65 +85,6 @@ pub struct FakeSystem {
     /// Notified when an installation hangs.
     pub hanging: Notify,
     log: Mutex<Vec<String>>,
-}
-
-fn success_output(stdout: impl Into<String>) -> Output {
-    Output { status: Some(0), stdout: stdout.into(), stderr: String::new() }
-}
-
-fn deadline_error(action: DeadlineAction) -> RunError {
-    RunError::Deadline {
-        program: "apt-get".into(),
-        after: Duration::from_mins(1),
-        action,
-        output: String::new(),
-    }
-}
-
-fn error_output(text: &str) -> Output {
-    Output { status: Some(100), stdout: text.into(), stderr: String::new() }
-}
-
-fn content(name: &str, version: &str) -> String {
-    format!("the package {name} in version {version}")
-}
-
-/// The package and version of `/folder/NAME_VERSION_all.deb`.
-fn parse_path(path: &str) -> (String, String) {
-    let file = path.rsplit('/').next().unwrap();
-    let mut parts = file.split('_').map(str::to_owned);
-    (parts.next().unwrap(), parts.next().unwrap())
-}
-
-fn parse_order(order: &str) -> (String, String) {
-    let (name, version) = order.split_once('=').unwrap();
-    (name.to_owned(), version.to_owned())
-}
-
-/// Output of `apt-cache show` for some versions.
-fn show_records(orders: &[&str]) -> Output {
-    let mut text = String::new();
-    for order in orders {
-        let (name, version) = parse_order(order);
-        writeln!(
-            text,
-            "Package: {name}\nArchitecture: all\nVersion: {version}\nInstalled-Size: 5\n"
-        )
-        .unwrap();
-    }
-    success_output(text)
-}
-
-fn print_uris(orders: &[&str]) -> Output {
-    let mut text = String::new();
-    for order in orders {
-        let (name, version) = parse_order(order);
-        let content = content(&name, &version);
-        let digest = hex(&Sha256::digest(&content));
-        let file = format!("{name}_{version}_all.deb");
-        writeln!(text, "'http://x/{file}' {file} {} SHA256:{digest}", content.len()).unwrap();
-    }
-    success_output(text)
 }
 
 impl FakeSystem {
@@ -261,12 +207,14 @@ impl FakeSystem {
     /// Configures every package that is not installed yet. Fails with the text of dpkg if a postinst fails.
     fn configure(&self) -> Output {
         let mut packages = self.packages.lock().unwrap();
-        let FakePackages { installed, broken, .. } = &mut *packages;
+        let FakePackages { installed, broken, unused, boot_is_full, .. } = &mut *packages;
+        let is_kernel = |name: &String| name.starts_with("linux-image-");
+        let lacks_space = *boot_is_full && unused.iter().any(is_kernel);
         let mut text = String::new();
         for (name, (_, state)) in
             installed.iter_mut().filter(|(_, (_, state))| state != "installed")
         {
-            if broken.contains(name) {
+            if broken.contains(name) || (lacks_space && is_kernel(name)) {
                 "half-configured".clone_into(state);
                 writeln!(text, "{name}: postinst fails on purpose").unwrap();
                 writeln!(text, "dpkg: error processing package {name} (--configure):").unwrap();
@@ -363,7 +311,7 @@ impl FakeSystem {
         Ok(self.apt_get_query(arguments, operands, paths))
     }
 
-    /// Removes packages, given as `NAME-`.
+    /// Removes packages, given as `NAME-` to apt and as `NAME` to dpkg.
     fn remove(&self, arguments: &[&str], operands: &[&str]) -> Output {
         let names = operands.iter().map(|operand| operand.trim_end_matches('-').to_owned());
         let names: Vec<_> = names.collect();
@@ -441,6 +389,9 @@ impl FakeSystem {
             }
             self.apply_side_effects(operands);
             return self.configure();
+        }
+        if has("--remove") {
+            return self.remove(arguments, operands);
         }
         assert!(has("--configure"), "{arguments:?}");
         self.log_action("dpkg --configure");
