@@ -74,7 +74,7 @@ use crate::modules::{
     DownloadRetention, Draft, FetchProgress, Module, Readiness, RebootNeed, ReportText, TryKind,
     Verdict,
 };
-use crate::owner::{Owner, OwnerLimits};
+use crate::owner::Owner;
 use crate::paths::AgentPaths;
 
 pub use self::apt::{AllowedChanges, PackageToolTimeouts, PackageTools};
@@ -244,7 +244,7 @@ impl Module for PackagesModule {
     async fn refresh(&self) -> Result<(), Failure> {
         let mut spec = latest_spec();
         spec.rules.download_bytes_per_second = self.policy_rate.load(Ordering::Relaxed);
-        self.refresh_for(&spec, &OwnerLimits::default(), false).await?;
+        self.refresh_for_facts(&spec).await?;
         self.lists_refreshed.set();
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! When package lists are fetched.
 
+use std::collections::BTreeMap;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backon::Retryable;
+use tokio::time::Instant;
 
 use super::apt::storage_failure;
 use super::broken_sources::{explain_failure, has_errors, without_broken};
@@ -123,6 +125,25 @@ impl PackagesModule {
         Ok(broken)
     }
 
+    /// Refreshes the lists for the facts. A source that never ends its answer keeps apt from using the lists of the others,
+    /// so these are then refreshed one by one. Returns the failure of the sources that are left out.
+    pub(super) async fn refresh_for_facts(&self, spec: &PackageSpec) -> Result<(), Failure> {
+        let limits = OwnerLimits::default();
+        let Err(failure) = self.refresh_for(spec, &limits, false).await else { return Ok(()) };
+        if failure.kind != FailureKind::Refresh || failure.is_temporary || has_errors(&failure.log)
+        {
+            return Err(failure);
+        }
+        let all = sources::collect_sources(&self.paths, &[]).map_err(storage_failure)?;
+        let suites = AllowedSuites::new(&spec.rules, &limits);
+        let pace = spec.rules.download_bytes_per_second;
+        let refreshed = self.refresh_separately(&all, &suites, pace, failure).await;
+        // They are used only for a plan.
+        sources::remove_folders(&self.paths).map_err(storage_failure)?;
+        let (_, broken) = refreshed?;
+        broken.map_or(Ok(()), Err)
+    }
+
     /// Refreshes the lists of each source by itself, because apt did not name the source that failed: a server that never
     /// ends its answer also keeps apt from using the lists of the others. All together may take as long as one refresh.
     /// Returns the sources that did not fail, and the failure of the others.
@@ -134,29 +155,46 @@ impl PackagesModule {
         failure: Failure,
     ) -> Result<(Vec<SourceFile>, Option<Failure>), Failure> {
         let parts = sources::split_sources(all);
-        let Ok(count @ 2..) = u32::try_from(parts.len()) else { return Err(failure) };
+        if parts.len() < 2 {
+            return Err(failure);
+        }
         tracing::warn!(error = %failure, "refreshing the lists of each source by itself");
-        let limit = self.tools.timeouts().refresh / count;
-        let (mut left, mut broken) = (Vec::new(), Vec::new());
-        for part in parts {
-            match self.refresh_part(&part, suites, limit, pace).await {
-                Ok(()) => left.push(part),
-                Err(failed) => {
-                    let name = part.describe();
-                    tracing::warn!(error = %failed, source = name, "cannot refresh a source");
-                    broken.push(name);
+        let time = RefreshTime::new(self.tools.timeouts().refresh, parts.len());
+        let mut queue: Vec<(usize, SourceFile)> = parts.into_iter().enumerate().collect();
+        let (mut left, mut broken) = (BTreeMap::new(), BTreeMap::new());
+        // First each source gets an equal share, so that slow ones leave time for the others. Then the slow ones get what is
+        // left; apt continues their files.
+        for is_continued in [false, true] {
+            if is_continued && !time.is_enough_for(queue.len()) {
+                break;
+            }
+            let round = std::mem::take(&mut queue);
+            let count = round.len();
+            for (done, (index, part)) in round.into_iter().enumerate() {
+                let limit =
+                    if is_continued { time.left_share(count - done) } else { time.equal_share };
+                let Err(failed) = self.refresh_part(&part, suites, limit, pace).await else {
+                    broken.remove(&index);
+                    left.insert(index, part);
+                    continue;
+                };
+                let name = part.describe();
+                tracing::warn!(error = %failed, source = name, "cannot refresh a source");
+                broken.insert(index, name);
+                if !has_errors(&failed.log) {
+                    queue.push((index, part));
                 }
             }
         }
         if left.is_empty() {
             return Err(failure);
         }
-        let names = join_names(broken);
+        let names = join_names(broken.into_values());
         let broken = (!names.is_empty()).then(|| {
             let reason = format!("{}; the lists of {names} cannot be fetched", failure.reason);
             Failure::with_log(failure.kind, reason, &failure.log)
         });
-        Ok((left, broken))
+        Ok((left.into_values().collect(), broken))
     }
 
     /// Refreshes the lists of one source. It is not fetched if the update may not use it.
@@ -193,6 +231,34 @@ impl PackagesModule {
     }
 }
 
+/// The time of a refresh, which its sources share.
+#[derive(Clone, Copy, Debug)]
+struct RefreshTime {
+    end: Instant,
+    /// The time for a source if each one gets as much.
+    equal_share: Duration,
+}
+
+impl RefreshTime {
+    fn new(limit: Duration, sources: usize) -> Self {
+        Self { end: Instant::now() + limit, equal_share: divide_time(limit, sources) }
+    }
+
+    /// The time for the next one of `waiting` sources.
+    fn left_share(self, waiting: usize) -> Duration {
+        divide_time(self.end.saturating_duration_since(Instant::now()), waiting)
+    }
+
+    /// Whether some sources are waiting, and each gets more time than before.
+    fn is_enough_for(self, waiting: usize) -> bool {
+        waiting > 0 && self.left_share(waiting) > self.equal_share
+    }
+}
+
+fn divide_time(time: Duration, parts: usize) -> Duration {
+    time / u32::try_from(parts.max(1)).unwrap_or(u32::MAX)
+}
+
 /// Whether a refresh may succeed if it is repeated at once. Not if apt named no error, as at the deadline: the next one would
 /// not end either.
 fn may_pass_soon(failure: &Failure) -> bool {
@@ -225,12 +291,13 @@ mod tests {
     use evenkeel_kit::TestClock;
 
     use super::*;
+    use crate::modules::Module as _;
     use crate::modules::packages::{PackageToolTimeouts, PackageTools, latest_spec};
     use crate::owner::Owner;
     use crate::paths::AgentPaths;
     use crate::runner::{Command, DeadlineAction, Output, RunError, Runner};
 
-    /// A node on which apt does not end if it sees a source of the host `slow`.
+    /// A node on which apt does not end if it sees a source of the host `slow`, and needs 15 seconds for one of `big`.
     struct SlowSource {
         paths: AgentPaths,
         deadlines: Mutex<Vec<Duration>>,
@@ -243,7 +310,14 @@ mod tests {
             let own = command.to_string().contains("Dir::Etc::SourceParts=");
             let folder =
                 if own { "/var/lib/evenkeel-agent/sources" } else { "/etc/apt/sources.list.d" };
-            if !read_folder(self.paths.inside(folder)).contains("slow") {
+            let sources = read_folder(self.paths.inside(folder));
+            let duration = if sources.contains("slow") {
+                Duration::MAX
+            } else {
+                Duration::from_secs(if sources.contains("big") { 15 } else { 0 })
+            };
+            tokio::time::sleep(duration.min(command.deadline)).await;
+            if duration <= command.deadline {
                 return Ok(Output { status: Some(0), ..Output::default() });
             }
             Err(RunError::Deadline {
@@ -323,7 +397,7 @@ mod tests {
         (result, left, deadlines)
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_source_that_never_ends_its_answer_does_not_block_the_others() {
         let (good, slow) =
             ("deb http://good stable main\n", "deb http://me:secret@slow/x stable y\n");
@@ -339,7 +413,40 @@ mod tests {
         assert_eq!(deadlines, [Duration::from_mins(1), half, half]);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_source_gets_the_time_that_fast_ones_leave() {
+        let big = "deb http://big stable main\n";
+        let good = "deb http://good stable main\n".repeat(4);
+        let text = format!("{big}{good}deb http://slow stable main\n");
+        let (result, left, deadlines) = exclude_after_deadline(&text).await;
+        assert!(result.unwrap().unwrap().reason.ends_with("http://slow stable cannot be fetched"));
+        assert_eq!((left.matches("big").count(), left.matches("good").count()), (1, 4), "{left}");
+        assert!(!left.contains("slow"), "{left}");
+        let rounded = |time: &Duration| (*time + Duration::from_millis(500)).as_secs();
+        let seconds: Vec<_> = deadlines.iter().map(rounded).collect();
+        assert_eq!(seconds, [60, 10, 10, 10, 10, 10, 10, 20, 25]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refresh_for_the_facts_leaves_out_only_the_source_that_never_ends_its_answer() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let folder = paths.inside("/etc/apt/sources.list.d");
+        fs::create_dir_all(&folder).unwrap();
+        let text = "deb http://slow stable main\ndeb http://good stable main\n";
+        fs::write(folder.join("a.list"), text).unwrap();
+        let system = Arc::new(SlowSource { paths: paths.clone(), deadlines: Mutex::default() });
+        let module = module_with(&paths, system.clone());
+        let failure = module.refresh().await.unwrap_err();
+        let end = "the lists of http://slow stable cannot be fetched";
+        assert!(failure.reason.ends_with(end), "{}", failure.reason);
+        assert_eq!(system.deadlines.lock().unwrap().len(), 3, "all, and each by itself");
+        assert!(!paths.inside("/var/lib/evenkeel-agent/sources").exists());
+        fs::write(folder.join("a.list"), "deb http://good stable main\n").unwrap();
+        module.refresh().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_node_without_a_working_source_gets_the_failure_of_the_whole_refresh() {
         let slow = "deb http://slow stable main\n";
         for (text, refreshes) in [(slow.to_owned(), 1), (format!("{slow}{slow}"), 3)] {
