@@ -126,8 +126,8 @@ pub trait Runner: Send + Sync {
 
     /// Waits for the end of a change that an earlier process of the agent has started, and ends it
     /// at its deadline. Fails if the last change did not end by its deadline, until another change
-    /// is started or [`Runner::forget_ended_change`] is called. The default implementation knows no
-    /// earlier process.
+    /// that needs a record is started or [`Runner::forget_ended_change`] is called. The default
+    /// implementation knows no earlier process.
     async fn end_left_over_change(&self) -> Result<(), RunError> {
         Ok(())
     }
@@ -218,14 +218,21 @@ impl HostRunner {
         // When this is dropped, the process begins, or ends without a change.
         let mut start = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let leader = process_id(child).ok_or(io::ErrorKind::NotFound)?;
-        match file.store(&ChangeRecord::new(command, leader)?) {
+        let mut record = ChangeRecord::new(command, leader)?;
+        let overdue = file.load().filter(|earlier| earlier.is_overdue && !command.needs_record);
+        if let Some(earlier) = &overdue {
+            record = record.after_overdue(earlier);
+        }
+        match file.store(&record) {
             Ok(()) => {}
             Err(error) if command.needs_record => return Err(io::Error::other(error)),
             Err(error) => {
                 tracing::warn!(%error, program = command.program, "cannot record a change");
                 // The next process of the agent would take the result of the earlier change for
                 // that of this one.
-                file.remove();
+                if overdue.is_none() {
+                    file.remove();
+                }
             }
         }
         start.write_all(b"\n").await
@@ -247,7 +254,7 @@ impl HostRunner {
             let status = ended?;
             group.release();
             if let Some(file) = record_file {
-                file.remove();
+                file.remove_unless_overdue();
             }
             return Ok(Some(status));
         }

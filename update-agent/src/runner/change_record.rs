@@ -30,7 +30,8 @@ pub struct ChangeRecord {
     pub time_limit: Duration,
     /// When the time limit ends, by the monotonic clock of this boot: the wall clock may jump.
     pub deadline: Duration,
-    /// Whether the time limit has ended, so that an agent has begun to end the change.
+    /// Whether the time limit has ended, so that an agent has begun to end the change. The record of a change that follows
+    /// an overdue one has its program and its time limit.
     pub is_overdue: bool,
 }
 
@@ -48,6 +49,14 @@ impl ChangeRecord {
             deadline: monotonic_now().saturating_add(command.deadline),
             is_overdue: false,
         })
+    }
+
+    /// The record of a change that follows an overdue one: the result of that one is not stored yet, and the next process of
+    /// the agent must learn it also if this change was interrupted.
+    #[must_use]
+    pub fn after_overdue(self, overdue: &Self) -> Self {
+        let program = overdue.program.clone();
+        Self { program, time_limit: overdue.time_limit, is_overdue: true, ..self }
     }
 
     /// The process of the change; `None` if it has ended. A process is never mistaken for another one that got its ID
@@ -109,6 +118,13 @@ impl ChangeRecordFile {
         record.is_overdue = true;
         if let Err(error) = self.store(&record) {
             tracing::warn!(%error, "cannot record that a change has not ended in time");
+        }
+    }
+
+    /// Removes the record of a change that has ended, unless it or the change before it was overdue.
+    pub fn remove_unless_overdue(&self) {
+        if self.load().is_none_or(|record| !record.is_overdue) {
+            self.remove();
         }
     }
 

@@ -86,7 +86,8 @@ impl Command {
     }
 
     /// Marks a change that follows another one, and without which the system would stay half
-    /// updated. It begins also if it cannot be recorded, for example because the disk is full.
+    /// updated. It begins also if it cannot be recorded, for example because the disk is full. It
+    /// remains known that the other one did not end by its deadline.
     #[must_use]
     pub fn with_optional_record(self) -> Self {
         Self { needs_record: false, ..self }

@@ -238,6 +238,26 @@ async fn a_change_with_an_optional_record_begins_also_on_a_full_disk() {
     assert!(output.succeeded(), "the record of the earlier change is still there");
 }
 
+/// The agent may be killed before it has stored that the first change did not end.
+#[tokio::test]
+async fn a_change_that_follows_an_overdue_one_does_not_hide_it() {
+    let folder = tempfile::tempdir().unwrap();
+    start_unattended_change(folder.path(), Duration::from_secs(1)).await;
+    let runner = recording_runner(folder.path());
+    runner.end_left_over_change().await.unwrap_err();
+    let record = folder.path().join("change.json");
+    let show_record = Command::new("cat", TEST_TIMEOUT).with_arguments([record.to_string_lossy()]);
+    let output =
+        runner.run(&show_record.clone().for_change().with_optional_record()).await.unwrap();
+    assert!(output.stdout.contains("\"is_overdue\":true"), "while it runs: {}", output.stdout);
+    let error = recording_runner(folder.path()).end_left_over_change().await.unwrap_err();
+    assert_eq!(error.to_string(), "sh did not end within 1 s and was killed");
+
+    runner.run(&show_record.for_change()).await.unwrap();
+    runner.end_left_over_change().await.unwrap();
+    assert!(!record.exists(), "a change that follows no other one has its own record");
+}
+
 #[tokio::test]
 async fn two_waits_for_a_change_of_an_earlier_agent_have_the_same_result() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,10 +19,14 @@ impl PackagesModule {
         trying: TryKind,
     ) -> Result<(), Failure> {
         let start = apt_log::log_length(&self.paths);
-        if trying == TryKind::Again
-            && let Err(failed) = self.end_left_over_change().await
-        {
-            return Err(self.finish_failure(failed, start).await);
+        match trying {
+            // The result of the step before is stored.
+            TryKind::First => self.tools.forget_ended_change(),
+            TryKind::Again => {
+                if let Err(failed) = self.end_left_over_change().await {
+                    return Err(self.finish_failure(failed, start).await);
+                }
+            }
         }
         match step {
             PackageStep::Install { .. } => self.install(step, trying).await,
