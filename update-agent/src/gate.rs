@@ -126,7 +126,7 @@ impl Gate {
         inhibit::check_inhibit_files(paths)?;
         // logind belongs to this machine, not to another root.
         if paths.is_own_system() {
-            let lock = logind_locks::find_shutdown_lock(runner.as_ref()).await;
+            let lock = logind_locks::find_shutdown_lock(paths, runner.as_ref()).await;
             let max_delay = settings.max_user_lock_delay;
             logind_locks::check_start_lock(lock, user_lock_since, now, max_delay)?;
         }
@@ -175,7 +175,7 @@ pub async fn check_before_reboot(
     inhibit::check_inhibit_files(paths)?;
     // logind belongs to this machine, not to another root.
     if paths.is_own_system()
-        && let Some(lock) = logind_locks::find_shutdown_lock(runner).await
+        && let Some(lock) = logind_locks::find_shutdown_lock(paths, runner).await
     {
         return Err(lock.reason);
     }

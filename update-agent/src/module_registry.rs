@@ -28,9 +28,6 @@ use crate::paths::AgentPaths;
 use crate::reboot::{NoReboot, RebootControl, SystemReboot};
 use crate::runner::{HostRunner, Runner};
 
-/// Exists if systemd is the service manager of the system.
-const SYSTEMD_MARKER: &str = "/run/systemd/system";
-
 /// Builds the modules and the other parts of an agent.
 pub struct ModuleRegistry<'a> {
     /// The agent's configuration.
@@ -119,7 +116,7 @@ impl<'a> ModuleRegistry<'a> {
 
     /// Whether the managed root is the agent's own system and systemd runs it.
     pub fn has_systemd(&self) -> bool {
-        self.paths.is_own_system() && Path::new(SYSTEMD_MARKER).is_dir()
+        self.paths.is_own_system() && os::runs_systemd(self.paths)
     }
 
     /// Builds all modules of this node.

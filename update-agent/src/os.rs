@@ -120,6 +120,11 @@ pub fn has_dpkg(paths: &AgentPaths) -> bool {
     paths.inside("/var/lib/dpkg").is_dir()
 }
 
+/// Whether systemd is the service manager of the system.
+pub fn runs_systemd(paths: &AgentPaths) -> bool {
+    paths.inside("/run/systemd/system").is_dir()
+}
+
 /// Host name: the managed root's own, else the kernel's.
 pub fn host_name(paths: &AgentPaths) -> String {
     let running = || rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -18,9 +18,9 @@ use crate::paths::AgentPaths;
 use crate::runner::{Command, Runner};
 
 use self::apt_settings::AptSettings;
-use self::units::UnitFileState;
 
 pub use self::take_over::TakeOverError;
+pub(crate) use self::units::{UnitFileState, read_unit_file_state};
 
 /// Time limit for `apt-config`, `snap` and `systemctl`.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -262,6 +262,6 @@ impl OtherUpdaters {
     }
 
     fn is_enabled(&self, unit: &str) -> bool {
-        units::read_unit_file_state(&self.paths, unit) == UnitFileState::Enabled
+        read_unit_file_state(&self.paths, unit) == UnitFileState::Enabled
     }
 }

@@ -9,10 +9,16 @@ use serde::Deserialize;
 
 use crate::hooks::to_one_line;
 use crate::inhibitor;
+use crate::os;
+use crate::other_updaters::{UnitFileState, read_unit_file_state};
+use crate::paths::AgentPaths;
 use crate::runner::{Command, RunError, Runner};
 
 /// Time limit for `busctl`. logind answers at once or not at all.
 const LOGIND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Programs get locks only if these units are installed.
+const LOGIND_UNITS: [&str; 2] = ["systemd-logind.service", "dbus.socket"];
 
 /// User IDs of ordinary users (login.defs(5), systemd-homed.service(8)). Those below belong to the system.
 const ORDINARY_USERS: RangeInclusive<u32> = 1_000..=60_513;
@@ -68,7 +74,7 @@ pub fn check_start_lock(
 
 /// A lock of another program that blocks a shutdown, because a change may need a reboot. Locks of the system come first.
 /// Without logind there are no such locks; a logind that does not answer may have one.
-pub async fn find_shutdown_lock(runner: &dyn Runner) -> Option<ShutdownLock> {
+pub async fn find_shutdown_lock(paths: &AgentPaths, runner: &dyn Runner) -> Option<ShutdownLock> {
     let command = Command::new("busctl", LOGIND_TIMEOUT).with_arguments([
         "--json=short",
         "call",
@@ -79,8 +85,12 @@ pub async fn find_shutdown_lock(runner: &dyn Runner) -> Option<ShutdownLock> {
     ]);
     let output = match runner.run(&command).await {
         Ok(output) if output.succeeded() => output,
+        Ok(output) if has_logind(paths) => {
+            tracing::warn!(output = output.combined_output(), "logind does not list its locks");
+            return Some(unknown_lock());
+        }
         Ok(output) => {
-            tracing::debug!(output = output.combined_output(), "logind does not list its locks");
+            tracing::debug!(output = output.combined_output(), "there is no logind");
             return None;
         }
         Err(RunError::Start { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -107,6 +117,15 @@ pub async fn find_shutdown_lock(runner: &dyn Runner) -> Option<ShutdownLock> {
     locks.min_by_key(|lock| lock.is_limited)
 }
 
+/// Whether programs can get locks on this system. If D-Bus fails, a program may have got one before.
+fn has_logind(paths: &AgentPaths) -> bool {
+    let is_usable = |unit: &str| {
+        let state = read_unit_file_state(paths, unit);
+        !matches!(state, UnitFileState::Missing | UnitFileState::Masked)
+    };
+    os::runs_systemd(paths) && LOGIND_UNITS.into_iter().all(is_usable)
+}
+
 fn is_ordinary_user(user: u32) -> bool {
     ORDINARY_USERS.contains(&user) || user >= FIRST_DIRECTORY_USER
 }
@@ -130,8 +149,14 @@ mod tests {
 
     const OTHER_LOCKS: &str = r#"{"type":"a(ssssuu)","data":[[["sleep","NetworkManager","NetworkManager needs to turn off networks","delay",0,312],["shutdown","Unattended Upgrades Shutdown","Stop ongoing upgrades","delay",0,400],["handle-lid-switch:sleep","gdm","a greeter","block",0,401],["shutdown:sleep:idle","evenkeel-agent","packages are changed","block",0,500]"#;
 
+    /// The lock on a system without files, so without systemd.
+    async fn find_lock_with(runner: FakeRunner) -> Option<ShutdownLock> {
+        let root = tempfile::tempdir().unwrap();
+        find_shutdown_lock(&AgentPaths::new(root.path(), None), &runner).await
+    }
+
     async fn find_lock(answer: &str) -> Option<ShutdownLock> {
-        find_shutdown_lock(&FakeRunner::default().returns("busctl", 0, answer)).await
+        find_lock_with(FakeRunner::default().returns("busctl", 0, answer)).await
     }
 
     fn test_lock(is_limited: bool) -> ShutdownLock {
@@ -205,14 +230,36 @@ mod tests {
 
     #[tokio::test]
     async fn a_system_without_logind_has_no_locks() {
-        assert_eq!(find_shutdown_lock(&FakeRunner::default()).await, None);
+        assert_eq!(find_lock_with(FakeRunner::default()).await, None);
         let silent = FakeRunner::default().returns("busctl", 1, "Failed to connect");
-        assert_eq!(find_shutdown_lock(&silent).await, None);
+        assert_eq!(find_lock_with(silent).await, None);
+    }
+
+    /// Also with a non-zero status: D-Bus may have failed after a program got its lock.
+    #[tokio::test]
+    async fn an_installed_logind_that_cannot_be_called_may_have_a_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let runner = FakeRunner::default().returns("busctl", 1, "Failed to connect");
+        let units = paths.inside("/usr/lib/systemd/system");
+        for folder in [&units, &paths.inside("/run/systemd/system")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(units.join("dbus.socket"), "[Socket]\n").unwrap();
+        assert_eq!(find_shutdown_lock(&paths, &runner).await, None, "logind is not installed");
+
+        let unit = units.join("systemd-logind.service");
+        std::fs::write(&unit, "[Service]\n").unwrap();
+        assert_eq!(find_shutdown_lock(&paths, &runner).await, Some(unknown_lock()));
+
+        std::fs::remove_file(&unit).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &unit).unwrap();
+        assert_eq!(find_shutdown_lock(&paths, &runner).await, None, "logind is masked");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_logind_that_does_not_answer_delays_a_change_up_to_the_limit() {
-        let hanging = find_shutdown_lock(&FakeRunner::default().hangs("busctl")).await;
+        let hanging = find_lock_with(FakeRunner::default().hangs("busctl")).await;
         assert_eq!(hanging, find_lock("Oops").await);
         let start = DateTime::UNIX_EPOCH;
         let (mut since, max_delay) = (None, Duration::from_mins(30));
@@ -237,11 +284,12 @@ mod fuzz {
             r#"{"type":"a(ssssuu)","data":[[]]}"#,
         ];
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let paths = AgentPaths::new("/nowhere", None);
         fuzz("inhibitors", |rng| {
             let answer = text(rng, &samples, "{}[]\",:\\u0001nblockshutdown 0123456789\u{1b}");
             let runner = FakeRunner::default().returns("busctl", 0, &answer);
-            if let Some(ShutdownLock { reason, .. }) = runtime.block_on(find_shutdown_lock(&runner))
-            {
+            let lock = runtime.block_on(find_shutdown_lock(&paths, &runner));
+            if let Some(ShutdownLock { reason, .. }) = lock {
                 assert!(!reason.contains(char::is_control) && reason.len() < 1_000, "{reason:?}");
             }
         });

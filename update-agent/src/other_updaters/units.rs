@@ -15,7 +15,7 @@ const UNIT_FOLDERS: [&str; 4] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UnitFileState {
+pub enum UnitFileState {
     Missing,
     /// Nothing can start the unit.
     Masked,
@@ -24,7 +24,7 @@ pub(super) enum UnitFileState {
     Enabled,
 }
 
-pub(super) fn read_unit_file_state(paths: &AgentPaths, unit: &str) -> UnitFileState {
+pub fn read_unit_file_state(paths: &AgentPaths, unit: &str) -> UnitFileState {
     let mut files = UNIT_FOLDERS.iter().map(|folder| paths.inside(folder).join(unit));
     let Some(file) = files.find(|file| fs::symlink_metadata(file).is_ok()) else {
         return UnitFileState::Missing;
