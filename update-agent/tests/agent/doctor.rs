@@ -222,6 +222,17 @@ async fn problems_of_dpkg_and_apt_are_reported_with_their_output() {
 }
 
 #[tokio::test]
+async fn updates_that_apt_cannot_determine_fail_with_its_error() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    node.packages().simulation_error = "E: Unmet dependencies. Try fixing them.\n".into();
+    let results = findings(&node).await;
+    assert_eq!(problems(&results), [("updates", CheckOutcome::Failed)]);
+    let updates = finding(&results, "updates");
+    assert!(updates.result.contains("Unmet dependencies"), "{updates:?}");
+}
+
+#[tokio::test]
 async fn a_required_reboot_is_a_warning_with_its_reasons() {
     let server = TestServer::start_on_loopback().await;
     let node = enrolled_node(&server).await;

@@ -1,10 +1,11 @@
-//! Checks of dpkg and its database, the age of the package lists, the keys of sources, and the boot
-//! loader.
+//! Checks of dpkg and its database, the age of the package lists, the available updates, the keys of
+//! sources, and the boot loader.
 
 use chrono::TimeDelta;
 
-use super::PackagesModule;
 use super::boot_loader::check_grub_disks;
+use super::sources::AptView;
+use super::{AllowedChanges, PackagesModule, latest_spec};
 use crate::commands::doctor::DoctorFinding;
 use crate::model::Failure;
 use crate::module_registry::ModuleRegistry;
@@ -30,6 +31,7 @@ pub async fn check_packages(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding>
     ];
     let last = status::read_status(&registry.paths.status()).unwrap_or_default();
     findings.push(check_lists(registry, &last));
+    findings.push(check_updates(&module).await);
     findings.push(check_source_keys(&registry.owner.report_source_keys()));
     // The disks belong to this machine, not to another root. Other checks report an unreadable list.
     if registry.paths.is_own_system() {
@@ -92,6 +94,21 @@ fn check_lock(holder: Result<Option<String>, Failure>) -> DoctorFinding {
         Err(failure) => {
             DoctorFinding::failed("dpkg's lock", failure.reason, "run this command as root")
         }
+    }
+}
+
+/// Checks that apt can determine the available updates, as the agent does for its reports: their error is not stored.
+async fn check_updates(module: &PackagesModule) -> DoctorFinding {
+    let limits = module.owner.limits().unwrap_or_default();
+    let allowed = AllowedChanges { removals: false, new_packages: limits.new_packages };
+    match module.tools.simulate(&latest_spec(), allowed, AptView::default()).await {
+        Ok(_) => DoctorFinding::passed("updates", "apt can determine the available updates"),
+        Err(failure) => DoctorFinding::failed(
+            "updates",
+            format!("apt cannot determine the available updates: {failure}"),
+            "if an update is in progress, repeat this later; otherwise check the output of \
+             `apt-get --simulate upgrade`",
+        ),
     }
 }
 

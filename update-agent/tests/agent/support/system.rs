@@ -43,6 +43,8 @@ pub struct FakePackages {
     pub removals: Vec<String>,
     /// Error text of `apt-get update`; empty if it succeeds.
     pub refresh_error: String,
+    /// Error text of the simulation of an update; empty if it succeeds.
+    pub simulation_error: String,
     /// Packages on hold.
     pub held: BTreeSet<String>,
     /// Packages that apt keeps back because of their dependencies.
@@ -117,6 +119,9 @@ impl FakeSystem {
 
     fn simulate(&self, requested: &[(String, String)]) -> Output {
         let packages = self.packages.lock().unwrap();
+        if !packages.simulation_error.is_empty() {
+            return error_output(&packages.simulation_error);
+        }
         let mut text = String::from("Reading package lists...\n");
         let stays = |name: &String| packages.held.contains(name) || packages.blocked.contains(name);
         let (held_back, updates): (Vec<_>, Vec<_>) =
