@@ -56,6 +56,17 @@ pub enum NodeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The key of an enrolled node was lost.
+    #[error(
+        "{file} is missing, so this node cannot prove that it is {host}: restore the file; without a backup, run \
+         `evenkeel host delete {host} --with-instance`, and enrol again"
+    )]
+    MissingKey {
+        /// Path of the file.
+        file: String,
+        /// Host ID of the node.
+        host: String,
+    },
     /// There is neither a client certificate nor a bearer token.
     #[error("this node has no certificate; enrol again")]
     NoCertificate,
@@ -110,6 +121,7 @@ pub fn forget_identity(paths: &AgentPaths) -> Result<(), FileError> {
         paths.credential(),
         paths.certificate(),
         paths.key(),
+        paths.enrolment_key(),
         paths.decryption_certificate(),
         paths.decryption_key(),
         paths.ca(),
@@ -229,6 +241,7 @@ mod tests {
         node.save(&paths).unwrap();
         for file in [
             paths.key(),
+            paths.enrolment_key(),
             paths.certificate(),
             paths.decryption_key(),
             paths.decryption_certificate(),

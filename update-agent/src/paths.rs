@@ -129,6 +129,11 @@ impl AgentPaths {
         self.state.join("key.pem")
     }
 
+    /// A new private key of the node that the server has not accepted yet.
+    pub fn enrolment_key(&self) -> PathBuf {
+        self.state.join("enrolment-key.pem")
+    }
+
     /// The client certificate for the node's key.
     pub fn certificate(&self) -> PathBuf {
         self.state.join("certificate.pem")

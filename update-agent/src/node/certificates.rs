@@ -3,7 +3,7 @@
 //! The state directory contains two pairs of PEM files: the Ed25519 key that identifies the node with its client
 //! certificate, and the RSA key that decrypts secrets with its certificate. Keys are on the disk before a certificate is
 //! requested, and each file is replaced atomically. So a power cut leaves either the old or the new certificate, and both
-//! fit the key. Nothing here compares a certificate with the clock: the server decides whether it is still valid.
+//! fit the key. A new key that identifies the node is in a file of its own until the server has accepted it. Nothing here compares a certificate with the clock: the server decides whether it is still valid.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use rustls::sign::CertifiedKey;
 use tonic::transport::Identity as TlsIdentity;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::{NodeError, corrupt_file};
+use super::{Node, NodeError, corrupt_file};
 use crate::durable;
 use crate::paths::AgentPaths;
 use crate::text::encode_pem;
@@ -85,8 +85,9 @@ impl NodeCertificates {
     pub fn load(paths: &AgentPaths) -> Result<Self, NodeError> {
         let certificates = Self::none(paths);
         if let Some(content) = durable::read_file(&paths.certificate())? {
-            let client = ClientCertificate::new(&content, &read_client_key(paths)?)
-                .map_err(|error| corrupt_file("certificate.pem", error))?;
+            let client =
+                ClientCertificate::new(&content, &read_client_key(paths, KeyFile::Client)?)
+                    .map_err(|error| corrupt_file("certificate.pem", error))?;
             certificates.set_client(Some(client));
         }
         Ok(certificates)
@@ -129,9 +130,14 @@ impl NodeCertificates {
             None
         } else {
             let pem = encode_pem(CERTIFICATE, &issued.client);
-            let client = ClientCertificate::new(pem.as_bytes(), &read_client_key(&self.paths)?);
+            let key = match read_usable_key(&self.paths, KeyFile::Client)? {
+                Some(key) => key,
+                None => read_client_key(&self.paths, KeyFile::Enrolment)?,
+            };
+            let client = ClientCertificate::new(pem.as_bytes(), &key);
             Some((pem, client.map_err(|error| NodeError::Certificate(error.into()))?))
         };
+        accept_new_key(&self.paths)?;
         if !issued.decryption.is_empty()
             && let Err(error) = store_decryption_certificate(&self.paths, &issued.decryption)
         {
@@ -207,7 +213,11 @@ fn store_decryption_certificate(paths: &AgentPaths, der: &[u8]) -> Result<(), No
 fn build_requests(paths: &AgentPaths, has_client: bool) -> Result<CertificateRequests, NodeError> {
     let request =
         |key: &KeyPair| build_request(key).map_err(|error| NodeError::Request(error.into()));
-    let client = if has_client { read_client_key(paths)? } else { ensure_client_key(paths)? };
+    let client = if has_client {
+        read_client_key(paths, KeyFile::Client)?
+    } else {
+        ensure_client_key(paths)?
+    };
     let decryption = match ensure_decryption_key(paths).and_then(|key| request(&key)) {
         Ok(decryption) => decryption,
         Err(error) => {
@@ -231,6 +241,8 @@ fn build_request(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
 enum KeyFile {
     /// The Ed25519 key that identifies the node.
     Client,
+    /// A new key of this kind that the server has not accepted yet.
+    Enrolment,
     /// The RSA key that decrypts secrets.
     Decryption,
 }
@@ -239,13 +251,14 @@ impl KeyFile {
     fn name(self) -> &'static str {
         match self {
             Self::Client => "key.pem",
+            Self::Enrolment => "enrolment-key.pem",
             Self::Decryption => "decryption-key.pem",
         }
     }
 
     fn algorithm(self) -> &'static SignatureAlgorithm {
         match self {
-            Self::Client => &PKCS_ED25519,
+            Self::Client | Self::Enrolment => &PKCS_ED25519,
             Self::Decryption => &PKCS_RSA_SHA256,
         }
     }
@@ -253,6 +266,7 @@ impl KeyFile {
     fn path(self, paths: &AgentPaths) -> PathBuf {
         match self {
             Self::Client => paths.key(),
+            Self::Enrolment => paths.enrolment_key(),
             Self::Decryption => paths.decryption_key(),
         }
     }
@@ -279,21 +293,39 @@ fn read_usable_key(paths: &AgentPaths, file: KeyFile) -> Result<Option<KeyPair>,
     }
 }
 
-fn read_client_key(paths: &AgentPaths) -> Result<KeyPair, NodeError> {
-    read_key(paths, KeyFile::Client)?.ok_or(NodeError::NotEnrolled)
+/// Reads a key that identifies the node. Its file exists, unless it was lost.
+fn read_client_key(paths: &AgentPaths, file: KeyFile) -> Result<KeyPair, NodeError> {
+    if let Some(key) = read_key(paths, file)? {
+        return Ok(key);
+    }
+    let host = Node::load(paths)?.host_id;
+    Err(NodeError::MissingKey { file: file.path(paths).display().to_string(), host })
 }
 
-/// The key pair of a machine that enrols, which is created if it is missing or damaged.
+/// The key pair of a machine that enrols, which is created if it is missing or damaged. If the server refuses the machine,
+/// its files are as before.
 fn ensure_client_key(paths: &AgentPaths) -> Result<KeyPair, NodeError> {
-    if let Some(pair) = read_usable_key(paths, KeyFile::Client)? {
-        return Ok(pair);
+    for file in [KeyFile::Client, KeyFile::Enrolment] {
+        if let Some(pair) = read_usable_key(paths, file)? {
+            return Ok(pair);
+        }
     }
     let pair = KeyPair::generate_for(&PKCS_ED25519);
     let pair = pair.map_err(|error| NodeError::Request(error.into()))?;
-    // Its certificate is not for the new key.
-    durable::remove_file(&paths.certificate())?;
-    durable::replace_file(&paths.key(), pair.serialize_pem().as_bytes(), 0o600)?;
+    durable::replace_file(&paths.enrolment_key(), pair.serialize_pem().as_bytes(), 0o600)?;
     Ok(pair)
+}
+
+/// Replaces a missing or damaged key by the new one.
+fn accept_new_key(paths: &AgentPaths) -> Result<(), NodeError> {
+    if read_usable_key(paths, KeyFile::Client)?.is_none()
+        && let Some(content) = durable::read_file(&paths.enrolment_key())?
+    {
+        // Its certificate is not for the new key.
+        durable::remove_file(&paths.certificate())?;
+        durable::replace_file(&paths.key(), &content, 0o600)?;
+    }
+    Ok(durable::remove_file(&paths.enrolment_key())?)
 }
 
 /// The key pair for decryption, which is created if it is missing or damaged.

@@ -125,6 +125,14 @@ async fn a_damaged_or_missing_certificate_fails_with_advice() {
     std::fs::write(paths.certificate(), "half of it").unwrap();
     let results = findings(&node).await;
     let enrolment = finding(&results, "enrolment");
+    let key = paths.key().display().to_string();
+    assert!(enrolment.result.starts_with(&format!("{key} is missing")), "{enrolment:?}");
+    assert!(enrolment.result.contains("host delete host-0a1b2c3d"), "{enrolment:?}");
+    assert_eq!(enrolment.advice, "", "the server would refuse another key");
+
+    std::fs::rename(paths.enrolment_key(), paths.key()).unwrap();
+    let results = findings(&node).await;
+    let enrolment = finding(&results, "enrolment");
     assert_eq!(enrolment.outcome, CheckOutcome::Failed);
     assert!(enrolment.result.contains("certificate.pem is invalid"), "{enrolment:?}");
     assert!(enrolment.advice.contains("enroll"), "{enrolment:?}");

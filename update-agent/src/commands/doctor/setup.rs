@@ -95,6 +95,10 @@ fn check_enrolment(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
     };
     let enrolment = match check_certificates(registry) {
         Ok(()) => DoctorFinding::passed("enrolment", identity_text),
+        // The error contains the advice: the server refuses another key.
+        Err(error @ NodeError::MissingKey { .. }) => {
+            DoctorFinding::failed("enrolment", error.to_string(), "")
+        }
         Err(error) => {
             let text = evenkeel_kit::chain(&error).to_string();
             DoctorFinding::failed("enrolment", text, ENROL_ADVICE)

@@ -174,15 +174,22 @@ async fn a_power_cut_between_the_certificates_leaves_a_node_that_renews_again() 
 async fn a_power_cut_during_enrolment_leaves_keys_that_the_next_enrolment_uses() {
     let (_folder, paths) = prepared_state();
     let certificates = NodeCertificates::none(&paths);
-    cut_at(&paths.key());
+    cut_at(&paths.enrolment_key());
     certificates.requests().await.unwrap_err();
-    repair(&paths.key());
+    repair(&paths.enrolment_key());
     // The next cut comes before the answer of the server.
     certificates.requests().await.unwrap();
-    let key = fs::read(paths.key()).unwrap();
+    let key = fs::read(paths.enrolment_key()).unwrap();
+    // And another one before the accepted key is stored.
+    cut_at(&paths.key());
+    let client = issue(&certificates.requests().await.unwrap().client);
+    let issued = IssuedCertificates { client, decryption: Vec::new() };
+    certificates.store(&issued).unwrap_err();
+    repair(&paths.key());
     assert!(!NodeCertificates::load(&paths).unwrap().has_client());
     let issued = request_and_store(&NodeCertificates::none(&paths)).await;
     assert_eq!(fs::read(paths.key()).unwrap(), key);
+    assert!(!paths.enrolment_key().exists());
     assert_eq!(shown(&NodeCertificates::load(&paths).unwrap()), Some(issued.client));
 }
 
@@ -232,8 +239,28 @@ async fn a_damaged_key_is_replaced_at_enrolment_only() {
     assert!(!paths.key().exists());
 
     fs::write(paths.key(), "not a key").unwrap();
+    // The server may refuse the request.
+    let certificate = fs::read(paths.certificate()).unwrap();
+    NodeCertificates::none(&paths).requests().await.unwrap();
+    assert_eq!(fs::read(paths.key()).unwrap(), b"not a key");
+    assert_eq!(fs::read(paths.certificate()).unwrap(), certificate);
     let issued = request_and_store(&NodeCertificates::none(&paths)).await;
     assert_eq!(shown(&NodeCertificates::load(&paths).unwrap()), Some(issued.client));
+}
+
+/// A backup may return while an enrolment is refused.
+#[tokio::test]
+async fn a_restored_key_takes_precedence_over_a_new_one() {
+    let (_folder, paths) = prepared_state();
+    let first = request_and_store(&NodeCertificates::none(&paths)).await;
+    let key = fs::read(paths.key()).unwrap();
+    fs::remove_file(paths.key()).unwrap();
+    NodeCertificates::none(&paths).requests().await.unwrap();
+    fs::write(paths.key(), &key).unwrap();
+    assert_eq!(shown(&NodeCertificates::load(&paths).unwrap()), Some(first.client));
+    request_and_store(&NodeCertificates::load(&paths).unwrap()).await;
+    assert_eq!(fs::read(paths.key()).unwrap(), key);
+    assert!(!paths.enrolment_key().exists());
 }
 
 #[tokio::test]
