@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::{build_runtime, load_config};
@@ -70,7 +71,33 @@ impl DoctorFinding {
 
 /// Runs all checks. The exit status is 1 if one of them failed.
 pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let findings = match load_config(&arguments.paths) {
+    check_node_as(geteuid().is_root(), arguments, out)
+}
+
+fn check_node_as(
+    is_root: bool,
+    arguments: &cli::DoctorArgs,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let findings = if is_root {
+        find_problems(arguments)?
+    } else {
+        // The other checks would fail for this reason, and advise something else.
+        vec![DoctorFinding::failed("user", "only root can check this node", "run as root")]
+    };
+    match arguments.output {
+        OutputFormat::Json => {
+            serde_json::to_writer_pretty(&mut *out, &findings)?;
+            writeln!(out)?;
+        }
+        OutputFormat::Text => print_findings(&findings, out)?,
+    }
+    let has_failures = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);
+    Ok(if has_failures { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn find_problems(arguments: &cli::DoctorArgs) -> anyhow::Result<Vec<DoctorFinding>> {
+    Ok(match load_config(&arguments.paths) {
         Ok((config, paths)) => {
             let registry = ModuleRegistry::new(&config, &paths);
             let mut findings = build_runtime()?.block_on(run_checks(&registry));
@@ -82,16 +109,7 @@ pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::
             format!("{error:#}"),
             configuration_advice(arguments.paths.config.as_deref()),
         )],
-    };
-    match arguments.output {
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut *out, &findings)?;
-            writeln!(out)?;
-        }
-        OutputFormat::Text => print_findings(&findings, out)?,
-    }
-    let has_failures = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);
-    Ok(if has_failures { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    })
 }
 
 fn configuration_advice(file: Option<&Path>) -> &'static str {
@@ -199,6 +217,16 @@ mod tests {
     }
 
     #[test]
+    fn another_user_than_root_gets_one_finding_with_the_reason() {
+        let arguments = cli::DoctorArgs { paths: PathArgs::default(), output: OutputFormat::Text };
+        let mut out = Vec::new();
+        check_node_as(false, &arguments, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("FAIL  user           only root can check this node\n"), "{text}");
+        assert!(text.contains("run as root") && text.contains("1 check failed"), "{text}");
+    }
+
+    #[test]
     fn an_invalid_configuration_is_a_finding() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("agent.toml");
@@ -208,7 +236,7 @@ mod tests {
             output: OutputFormat::Json,
         };
         let mut out = Vec::new();
-        let code = run_doctor(&arguments, &mut out).unwrap();
+        let code = check_node_as(true, &arguments, &mut out).unwrap();
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
         let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(json[0]["outcome"], "failed");
