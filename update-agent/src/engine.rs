@@ -260,19 +260,6 @@ impl Engine {
         Ok(entry)
     }
 
-    /// Records since when locks with a time limit delay the start of an attempt.
-    pub fn record_user_lock(
-        &self,
-        entry: &mut JournalEntry,
-        since: Option<DateTime<Utc>>,
-    ) -> Result<(), JournalError> {
-        if entry.user_lock_since == since {
-            return Ok(());
-        }
-        entry.user_lock_since = since;
-        self.write_journal("downloaded", entry)
-    }
-
     /// Whether the change may begin, as far as the node is concerned. Downloads are checked again, and fetched again if needed.
     pub async fn check_ready(&self, entry: &JournalEntry) -> Result<Readiness, Failure> {
         // If the node cannot reboot, do not prepare a change that only a reboot applies, only to

@@ -102,25 +102,15 @@ impl Gate {
     }
 
     /// Runs the checks in order and stops at the first refusal. Hooks run last, because only they
-    /// may have effects. `user_lock_since` is since when locks with a time limit delay this change.
-    pub async fn check_ready(
-        &self,
-        plan: &UpdatePlan,
-        now: DateTime<Utc>,
-        user_lock_since: &mut Option<DateTime<Utc>>,
-    ) -> Readiness {
-        match self.run_checks(plan, now, user_lock_since).await {
+    /// may have effects.
+    pub async fn check_ready(&self, plan: &UpdatePlan, now: DateTime<Utc>) -> Readiness {
+        match self.run_checks(plan, now).await {
             Ok(()) => Readiness::Ready,
             Err(why) => Readiness::NotYet(why),
         }
     }
 
-    async fn run_checks(
-        &self,
-        plan: &UpdatePlan,
-        now: DateTime<Utc>,
-        user_lock_since: &mut Option<DateTime<Utc>>,
-    ) -> Result<(), String> {
+    async fn run_checks(&self, plan: &UpdatePlan, now: DateTime<Utc>) -> Result<(), String> {
         let GateParts { owner, runner, paths, settings } = &self.parts;
         owner.may_begin()?;
         inhibit::check_inhibit_files(paths)?;
@@ -128,7 +118,7 @@ impl Gate {
         if paths.is_own_system() {
             let lock = logind_locks::find_shutdown_lock(paths, runner.as_ref()).await;
             let max_delay = settings.max_user_lock_delay;
-            logind_locks::check_start_lock(lock, user_lock_since, now, max_delay)?;
+            logind_locks::check_start_lock(paths, lock, now, max_delay)?;
         }
         // The power supply belongs to this machine, not to another root.
         if paths.is_own_system() {
@@ -203,7 +193,7 @@ mod tests {
     }
 
     async fn check_gate(gate: &Gate) -> Readiness {
-        gate.check_ready(&UpdatePlan::default(), DateTime::UNIX_EPOCH, &mut None).await
+        gate.check_ready(&UpdatePlan::default(), DateTime::UNIX_EPOCH).await
     }
 
     #[tokio::test]

@@ -64,9 +64,6 @@ pub struct JournalEntry {
     pub acknowledged: u32,
     /// Until when the server permits the start.
     pub start_deadline: Option<DateTime<Utc>>,
-    /// Since when locks with a time limit delay the start; `None` if there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_lock_since: Option<DateTime<Utc>>,
     /// Problems that did not change the outcome, for a person.
     #[serde(default)]
     pub remarks: Vec<String>,
@@ -185,7 +182,6 @@ impl JournalEntry {
             events: Vec::new(),
             acknowledged: 0,
             start_deadline: None,
-            user_lock_since: None,
             remarks: Vec::new(),
             baselines: ModuleParts::default(),
             unhealthy_before: None,

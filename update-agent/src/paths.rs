@@ -159,6 +159,11 @@ impl AgentPaths {
         self.state.join("last-contact")
     }
 
+    /// Since when locks of ordinary users delay changes, in one line (RFC 3339); missing if there are none.
+    pub fn user_lock(&self) -> PathBuf {
+        self.state.join("user-lock")
+    }
+
     /// History of the ended attempts.
     pub fn history(&self) -> PathBuf {
         self.state.join("history.json")

@@ -252,7 +252,7 @@ impl Agent {
             // The node itself may delay the change, so the completed download is reported first.
             self.report_events(&mut entry).await?;
         }
-        match self.check_start(&mut entry).await? {
+        match self.check_start(&entry).await? {
             StartCheck::Ready => {}
             StartCheck::Delayed => return Ok(RoundOutcome::Wait),
             StartCheck::Failed(failure) => {
@@ -301,21 +301,18 @@ impl Agent {
     /// rules. The reason for a refusal is stored and reported.
     pub(super) async fn check_start(
         &mut self,
-        entry: &mut JournalEntry,
+        entry: &JournalEntry,
     ) -> Result<StartCheck, AgentError> {
         // The owner may have changed the limits since the plan was made.
         if let Err(failure) = self.engine.check_allowed(&entry.target.spec) {
             return Ok(StartCheck::Failed(failure));
         }
         let (engine, stop) = (Arc::clone(&self.engine), self.stop.clone());
-        let open = &*entry;
-        let work = self.with_wait_reports(Some(open), engine.check_ready(open));
+        let work = self.with_wait_reports(Some(entry), engine.check_ready(entry));
         let mut ready = run_unless_stopped(&stop, work).await?;
         if matches!(ready, Ok(Readiness::Ready)) {
-            let (now, mut since) = (self.clock.now(), entry.user_lock_since);
-            let work = self.gate.check_ready(&entry.plan, now, &mut since);
+            let work = self.gate.check_ready(&entry.plan, self.clock.now());
             ready = Ok(self.unless_stopped(work).await?);
-            self.engine.record_user_lock(entry, since)?;
         }
         let why = match ready {
             Ok(Readiness::Ready) => String::new(),

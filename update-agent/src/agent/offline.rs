@@ -70,7 +70,7 @@ impl Agent {
     /// Carries out the prepared attempt if the offline grant is for its target and one of its
     /// windows is open. The result is reported when the server can be reached again.
     pub(super) async fn run_offline(&mut self) -> Result<(), AgentError> {
-        let Some(mut entry) = self.engine.open_attempt()? else {
+        let Some(entry) = self.engine.open_attempt()? else {
             return Ok(());
         };
         let digest = entry.target.digest.clone();
@@ -78,7 +78,7 @@ impl Agent {
         if entry.phase != Phase::Staged || start_deadline(self).is_none() {
             return Ok(());
         }
-        match self.check_start(&mut entry).await? {
+        match self.check_start(&entry).await? {
             StartCheck::Ready => {}
             StartCheck::Delayed => return Ok(()),
             StartCheck::Failed(failure) => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 
+use crate::durable;
 use crate::hooks::to_one_line;
 use crate::inhibitor;
 use crate::os;
@@ -46,30 +47,57 @@ pub struct ShutdownLock {
     pub is_limited: bool,
 }
 
-/// Checks a lock before the start of a change. A limited lock delays the start for `max_delay` at most, which begins at
-/// `user_lock_since`; otherwise one forgotten program would stop all updates. The error is the reason of the lock.
+/// Checks a lock before the start of a change. Limited locks delay changes for `max_delay` at most, from the first check that
+/// finds one until a check finds none; otherwise one forgotten program would stop all updates. This time is stored: the
+/// window of a change may be shorter than the limit, and the next window may have another plan. The error is the reason of
+/// the lock.
 pub fn check_start_lock(
+    paths: &AgentPaths,
     lock: Option<ShutdownLock>,
-    user_lock_since: &mut Option<DateTime<Utc>>,
     now: DateTime<Utc>,
     max_delay: Duration,
 ) -> Result<(), String> {
+    let stored = read_delay_start(paths);
     let Some(lock) = lock else {
-        *user_lock_since = None;
+        if stored.is_some() {
+            store_delay_start(paths, None);
+        }
         return Ok(());
     };
     if !lock.is_limited {
         return Err(lock.reason);
     }
     // A delay that began in the future means that the clock was turned back.
-    let since = user_lock_since.filter(|since| *since <= now).unwrap_or(now);
-    *user_lock_since = Some(since);
+    let since = stored.filter(|since| *since <= now).unwrap_or(now);
+    if stored != Some(since) {
+        store_delay_start(paths, Some(since));
+    }
     let max_delay = TimeDelta::from_std(max_delay).unwrap_or(TimeDelta::MAX);
     if now.signed_duration_since(since) < max_delay {
         return Err(lock.reason);
     }
     tracing::warn!(lock = lock.reason, "a lock has delayed the update up to the limit");
     Ok(())
+}
+
+/// Since when limited locks delay changes; `None` if there are none.
+fn read_delay_start(paths: &AgentPaths) -> Option<DateTime<Utc>> {
+    let content = durable::read_file(&paths.user_lock()).ok()??;
+    let text = String::from_utf8(content).ok()?;
+    let since = DateTime::parse_from_rfc3339(text.trim()).ok()?;
+    Some(since.with_timezone(&Utc))
+}
+
+/// Stores since when limited locks delay changes. A failure is logged: then the delay only lasts longer.
+fn store_delay_start(paths: &AgentPaths, since: Option<DateTime<Utc>>) {
+    let file = paths.user_lock();
+    let stored = match since {
+        Some(since) => durable::replace_file(&file, since.to_rfc3339().as_bytes(), 0o600),
+        None => durable::remove_file(&file),
+    };
+    if let Err(error) = stored {
+        tracing::warn!(error = %evenkeel_kit::chain(&error), "cannot store how long a lock delays changes");
+    }
 }
 
 /// A lock of another program that blocks a shutdown, because a change may need a reboot. Locks of the system come first.
@@ -185,19 +213,23 @@ mod tests {
 
     #[test]
     fn a_lock_of_a_user_delays_the_start_up_to_a_limit() {
-        let start = DateTime::UNIX_EPOCH;
-        let mut since = None;
-        let mut check = |is_limited: Option<bool>, minutes: i64| {
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        paths.prepare().unwrap();
+        // Each check is like one of another agent and another attempt.
+        let check = |is_limited: Option<bool>, minutes: i64| {
             let lock = is_limited.map(test_lock);
-            let now = start + TimeDelta::minutes(minutes);
-            check_start_lock(lock, &mut since, now, Duration::from_mins(30)).is_ok()
+            let now = DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
+            check_start_lock(&paths, lock, now, Duration::from_mins(30)).is_ok()
         };
         assert!(!check(Some(true), 0));
         assert!(!check(Some(false), 10));
         assert!(!check(Some(true), 29));
         assert!(check(Some(true), 30));
         assert!(!check(Some(false), 30), "a lock of the system has no limit");
+        assert!(check(Some(true), 24 * 60), "also for the plan of the next night");
         assert!(check(None, 31));
+        assert!(!paths.user_lock().exists());
         assert!(!check(Some(true), 32), "the limit applies to each delay");
         assert!(!check(Some(true), -100), "the clock was turned back");
         assert!(check(Some(true), -70));
@@ -261,12 +293,14 @@ mod tests {
     async fn a_logind_that_does_not_answer_delays_a_change_up_to_the_limit() {
         let hanging = find_lock_with(FakeRunner::default().hangs("busctl")).await;
         assert_eq!(hanging, find_lock("Oops").await);
-        let start = DateTime::UNIX_EPOCH;
-        let (mut since, max_delay) = (None, Duration::from_mins(30));
-        let why = check_start_lock(hanging.clone(), &mut since, start, max_delay).unwrap_err();
+        let root = tempfile::tempdir().unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        paths.prepare().unwrap();
+        let (start, max_delay) = (DateTime::UNIX_EPOCH, Duration::from_mins(30));
+        let why = check_start_lock(&paths, hanging.clone(), start, max_delay).unwrap_err();
         assert!(why.contains("logind does not answer"), "{why}");
         let later = start + TimeDelta::minutes(30);
-        assert!(check_start_lock(hanging, &mut since, later, max_delay).is_ok());
+        assert!(check_start_lock(&paths, hanging, later, max_delay).is_ok());
     }
 }
 
