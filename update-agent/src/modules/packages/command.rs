@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use evenkeel_kit::telemetry;
 use serde::Serialize;
 
+use super::broken_sources::is_error_line;
 use super::report::describe_causes;
 use super::{PackageReport, PackagesModule};
 use crate::agent::PlanningLock;
@@ -131,8 +132,16 @@ pub async fn plan_packages(
     }
 }
 
+/// The reason of a failure, and what else its log tells. Of a log with errors these are the errors that the reason does not
+/// contain; otherwise apt's progress shows how far it came.
 fn failure_text(failure: &Failure) -> String {
-    let log = failure.log.trim_end();
+    let errors = || failure.log.lines().map(str::trim_end).filter(|line| is_error_line(line));
+    let log = if errors().next().is_some() {
+        let further = errors().filter(|line| !failure.reason.contains(*line));
+        further.collect::<Vec<_>>().join("\n")
+    } else {
+        failure.log.trim_end().to_owned()
+    };
     let colon = if log.is_empty() { "" } else { ":\n" };
     format!("{}{colon}{log}", failure.reason)
 }
@@ -223,6 +232,7 @@ fn held_back_row(package: &HeldBackPackage) -> [String; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::FailureKind;
 
     fn package_change(name: &str, before: Option<&str>, after: Option<&str>) -> PackageChange {
         PackageChange {
@@ -281,6 +291,23 @@ mod tests {
         let mut out = Vec::new();
         write_plan(&PackagePlan::default(), &mut out).unwrap();
         assert_eq!(out, b"without the rules of a policy:\nnothing to change\n");
+    }
+
+    #[test]
+    fn each_error_of_apt_is_printed_once() {
+        let error = "E: The repository 'http://x a Release' does not have a Release file.";
+        let reason = format!("apt-get update ended with status 100: {error}");
+        let text = |reason: &str, log: &str| {
+            failure_text(&Failure::with_log(FailureKind::Refresh, reason, log))
+        };
+        let log = format!("Err:1 http://x a Release\n  404  Not Found\n{error}\n");
+        assert_eq!(text(&reason, &log), reason);
+        // A long reason does not contain all errors.
+        let further = "E: The repository 'http://y b Release' is not signed.";
+        let long_log = format!("{log}{further}\n");
+        assert_eq!(text(&reason, &long_log), format!("{reason}:\n{further}"));
+        let progress = text("apt-get did not end", "Get:1 http://x a InRelease\n");
+        assert_eq!(progress, "apt-get did not end:\nGet:1 http://x a InRelease");
     }
 
     #[test]

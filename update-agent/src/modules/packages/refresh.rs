@@ -114,8 +114,9 @@ impl PackagesModule {
             let pace = spec.rules.download_bytes_per_second;
             self.refresh_separately(&all, &suites, pace, failure).await?
         };
-        if let Some(failure) = &broken {
-            tracing::warn!(error = %failure, "some sources cannot be used; the others are used");
+        if broken.is_some() {
+            // A remark or the failure of the plan contains the error.
+            tracing::warn!("some sources cannot be used; the others are used");
         }
         let written = self.write_used_sources(&left, &suites, false).await;
         written.map_err(|failed| match failed.kind {
