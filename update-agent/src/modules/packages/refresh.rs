@@ -162,7 +162,7 @@ impl PackagesModule {
         tracing::warn!(error = %failure, "refreshing the lists of each source by itself");
         let time = RefreshTime::new(self.tools.timeouts().refresh, parts.len());
         let mut queue: Vec<(usize, SourceFile)> = parts.into_iter().enumerate().collect();
-        let (mut left, mut broken) = (BTreeMap::new(), BTreeMap::new());
+        let (mut left, mut broken) = (BTreeMap::new(), BTreeMap::<usize, String>::new());
         // First each source gets an equal share, so that slow ones leave time for the others. Then the slow ones get what is
         // left; apt continues their files.
         for is_continued in [false, true] {
