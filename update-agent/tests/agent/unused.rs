@@ -7,7 +7,7 @@ use evenkeel_update_agent::model::{PackageRules, UnusedPackagesRule};
 use evenkeel_update_agent::paths::AgentPaths;
 use evenkeel_update_agent::status;
 
-use crate::support::node::{TestNode, latest_target_with, package_target};
+use crate::support::node::{TestNode, latest_target_with, package_report, package_target};
 
 const OLD_KERNEL: &str = "linux-image-6.0.1-demo";
 
@@ -79,6 +79,9 @@ async fn unused_kernels_are_removed_before_the_update_while_a_package_is_not_con
     let log = node.system.take_log();
     let position = |action: &str| log.iter().position(|line| line == action).unwrap();
     assert!(position(&format!("remove {OLD_KERNEL}")) < position("install"), "{log:?}");
+    let report = package_report(node.server().only_attempt().last().unwrap());
+    let names: Vec<_> = report.results.iter().map(|result| result.name.as_str()).collect();
+    assert_eq!(names, ["app", "lib", "linux-image-6.0.2-demo", OLD_KERNEL], "each one once");
 }
 
 #[tokio::test]

@@ -34,7 +34,12 @@ impl PackagesModule {
     ) -> Result<Verdict, Failure> {
         report.results.clear();
         let installed = self.list_installed().await?;
-        let items: Vec<_> = steps.iter().flat_map(PackageStep::items).collect();
+        // The last step names the kernels, too.
+        let is_repeated = |step: &&PackageStep| {
+            matches!(step, PackageStep::Remove { is_before_update: true, .. })
+        };
+        let items = steps.iter().filter(|step| !is_repeated(step)).flat_map(PackageStep::items);
+        let items: Vec<_> = items.collect();
         let results = items.iter().map(|item| package_result(item, &installed)).collect();
         if !steps.is_empty() {
             self.retain_needed_files(&items, &installed);
