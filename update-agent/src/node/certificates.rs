@@ -3,7 +3,8 @@
 //! The state directory contains two pairs of PEM files: the Ed25519 key that identifies the node with its client
 //! certificate, and the RSA key that decrypts secrets with its certificate. Keys are on the disk before a certificate is
 //! requested, and each file is replaced atomically. So a power cut leaves either the old or the new certificate, and both
-//! fit the key. A new key that identifies the node is in a file of its own until the server has accepted it. Nothing here compares a certificate with the clock: the server decides whether it is still valid.
+//! fit the key. A new key that identifies the node is in a file of its own until the server has accepted it. Nothing here
+//! compares a certificate with the clock: the server decides whether it is still valid.
 
 use std::fmt;
 use std::path::PathBuf;
