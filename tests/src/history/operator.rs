@@ -351,8 +351,7 @@ impl Operator {
             json!({ "kind": "cancel", "reason": "random" })
         };
         let (answer, action) = self.client.until_done(Method::PUT, &path, Some(&body)).await;
-        answer.unwrap_or_else(|error| panic!("PUT {path} {body}: {error:?}"));
-        let until = |at: Time| at + TimeDelta::seconds(seconds);
+        let order = answer.unwrap_or_else(|error| panic!("PUT {path} {body}: {error:?}"));
         // The latest order of an instance replaces the one before.
         let mut before = self.log.windows.iter_mut();
         if let Some(last) = before.rfind(|o| o.is_order && o.scope == member.instance) {
@@ -361,7 +360,8 @@ impl Operator {
         if is_now {
             self.log.windows.push(WindowRecord {
                 scope: member.instance,
-                window: (action.requested_at, action.done_at.map_or(action.requested_at, until)),
+                // An order does not shorten the one before, so the server decides its end.
+                window: (action.requested_at, read_time(&order["until"])),
                 is_order: true,
                 validity: Validity::since(action),
             });
@@ -400,4 +400,10 @@ impl OperatorLog {
             }
         }
     }
+}
+
+/// # Panics
+/// The value is no time.
+fn read_time(value: &Value) -> Time {
+    serde_json::from_value(value.clone()).expect("a time")
 }

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_source_gets_the_time_that_fast_ones_leave() {
+    async fn a_slow_source_gets_the_time_that_fast_ones_do_not_need() {
         let big = "deb http://big stable main\n";
         let good = "deb http://good stable main\n".repeat(4);
         let text = format!("{big}{good}deb http://slow stable main\n");
