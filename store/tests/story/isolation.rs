@@ -23,7 +23,7 @@ use evenkeel_store::node_tokens::NodeToken;
 use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
-    Store, contacts, contents, daily_usage, hardware, join_tokens, limit_usage, node_tokens,
+    Store, contacts, contents, daily_usage, hardware, join_tokens, limit_usage, node_tokens, nodes,
     orders, os_details, os_reports, os_settings, package_versions, pauses, runs, settings,
 };
 
@@ -50,6 +50,9 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     settings::set(&tx, &ProjectSettings::default()).await.expect("set");
     limit_usage::take_slot(&tx, Scope::Project, instance.id, None, NOON).await.expect("slot taken");
     contents::insert_if_missing(&tx, &[1; 32], "bash 5.2", NOON).await.expect("stored");
+    let mut node = nodes::lock(&tx, host.id).await.expect("locked");
+    node.packages_digest = Some([1; 32]);
+    nodes::save(&tx, &node).await.expect("saved");
     hardware::store_if_changed(&tx, host.id, Hardware::default(), &[2; 32], NOON)
         .await
         .expect("stored");

@@ -233,6 +233,7 @@ async fn read_history(tx: &Tx, data: &ProjectData) -> FunctionResults {
     call_all! {
         runs::find => (tx, run);
         runs::find_open => (tx, instance);
+        runs::find_opened_with => (tx, run, &[1; 32]);
         runs::find_attempt => (tx, instance, attempt);
         runs::find_last_sampled => (tx, instance);
         runs::events => (tx, run);

@@ -84,6 +84,7 @@ async fn write_hosts(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
         "hosts::store_decryption_certificate" => {
             hosts::store_decryption_certificate(tx, id, &data.host.public_key, &[2]).await
         }
+        "hosts::record_names" => hosts::record_names(tx, id, Some("machine"), None).await,
         "hosts::set_status" => hosts::set_status(tx, id, &running).await,
         "hosts::change" => hosts::change(tx, id, &change, NOON).await.map(drop),
         "hosts::set_desired_state" => {
