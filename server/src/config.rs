@@ -175,7 +175,7 @@ pub(crate) struct RestConfig {
     /// the database. Others wait for 3 s and are then refused with status 503. 0 refuses all.
     pub(crate) max_expensive_lists: usize,
     /// Percentage of the time in which the database may read such a list, from 1 to 100. After each list, the next one
-    /// waits for the remaining time, in which nodes can use the processor.
+    /// waits for the remaining time, but at most for 2 s. Nodes can use the processor meanwhile.
     pub(crate) expensive_list_percentage: u8,
 }
 

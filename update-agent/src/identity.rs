@@ -73,7 +73,7 @@ impl MachineMarks {
     }
 
     /// The marks of a machine that enrols. Creates a machine ID if nothing else marks the machine: an enrolment with a
-    /// given UUID needs none, and a copy of the disk could not be told from the original.
+    /// given UUID needs none, and a copy of the disk would look like the original.
     pub fn establish(paths: &AgentPaths) -> Self {
         let marks = Self::detect(paths);
         if marks != Self::default() {

@@ -105,7 +105,7 @@ pub fn is_watched(paths: &AgentPaths) -> bool {
 /// which does no harm.
 pub(super) fn stop_guard(paths: &AgentPaths) {
     if let Err(error) = create_mark(paths.inside(TRIAL_OVER_FILE)) {
-        tracing::error!(%error, "cannot tell the guard that the trial has ended");
+        tracing::error!(%error, "cannot write for the guard that the trial has ended");
     }
 }
 
@@ -121,7 +121,7 @@ pub(super) fn announce_end(paths: &AgentPaths, remaining: Duration) {
     let written =
         create_parent(&path).and_then(|()| durable::replace_file(&path, seconds.as_bytes(), 0o644));
     if let Err(error) = written {
-        tracing::warn!(%error, "cannot tell the guard when the trial ends");
+        tracing::warn!(%error, "cannot write for the guard when the trial ends");
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{POLLS_METRIC, PollCounts};
 
-/// By how much the clock jumps. Only while it is a year ahead, nobody calls the server.
+/// By how much the clock jumps. No node and no operator calls the server while it is a year ahead.
 const CLOCK_SHIFTS: [TimeDelta; 4] =
     [TimeDelta::days(365), TimeDelta::days(-365), TimeDelta::days(20), TimeDelta::hours(-23)];
 
@@ -47,7 +47,7 @@ impl InjectedFaults {
             *kills > 1 && *clock_shifts > 0 && *read_only_count > 0,
             "too few faults: {kills} kills, {clock_shifts} shifts of a clock, {read_only_count} times read-only"
         );
-        // One in four shifts lets nobody call the server.
+        // In one of four shifts no node and no operator calls the server.
         assert!(
             *shifted_events > 0 || *clock_shifts < 5,
             "the server with the shifted clock stored no event in {clock_shifts} shifts"

@@ -233,7 +233,7 @@ fn is_kernel_addition(name: &str) -> bool {
     KERNEL_ADDITIONS.iter().any(|pattern| matches_pattern(pattern, name))
 }
 
-/// Whether only the size of a new package tells a kernel from a package that depends on one. Board
+/// Whether only the size of a new package distinguishes a kernel from a package that depends on one. Board
 /// vendors use names such as `linux-image-edge-sunxi64` and `raspberrypi-kernel`.
 pub fn needs_size(install: &PlannedInstall) -> bool {
     let name = install.name();

@@ -132,7 +132,7 @@ pub async fn plan_packages(
     }
 }
 
-/// The reason of a failure, and what else its log tells. Of a log with errors these are the errors that the reason does not
+/// The reason of a failure, and what else its log contains. Of a log with errors these are the errors that the reason does not
 /// contain; otherwise apt's progress shows how far it came.
 fn failure_text(failure: &Failure) -> String {
     let errors = || failure.log.lines().map(str::trim_end).filter(|line| is_error_line(line));
