@@ -174,6 +174,38 @@ impl CertificateAuthority {
     }
 }
 
+/// When a certificate is valid, to the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValidityPeriod {
+    /// Start of the validity.
+    pub not_before: DateTime<Utc>,
+    /// End of the validity.
+    pub not_after: DateTime<Utc>,
+}
+
+impl ValidityPeriod {
+    /// Reads the validity of a certificate in DER. `None` if it is no X.509 certificate, or if its
+    /// times are outside of the calendar.
+    #[must_use]
+    pub fn parse(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let validity = certificate.validity();
+        let time = |seconds| DateTime::from_timestamp(seconds, 0);
+        let not_before = time(validity.not_before.timestamp())?;
+        let not_after = time(validity.not_after.timestamp())?;
+        Some(Self { not_before, not_after })
+    }
+
+    /// Why a certificate with this validity is not valid at a time. `None` if it is valid.
+    #[must_use]
+    pub fn fault_at(&self, now: DateTime<Utc>) -> Option<String> {
+        if self.not_after <= now {
+            return Some(format!("it expired at {}", self.not_after));
+        }
+        (now < self.not_before).then(|| format!("it is not valid before {}", self.not_before))
+    }
+}
+
 /// SHA-256 of a certificate in DER, in lower-case hexadecimal.
 #[must_use]
 pub fn ca_digest(der: &[u8]) -> String {
@@ -267,6 +299,22 @@ mod tests {
         assert_eq!(alt_names.value.general_names.len(), 3);
         assert!(!certificate.is_ca());
         assert_eq!(certificate.validity().not_after.timestamp(), server.expires_at.timestamp());
+    }
+
+    #[test]
+    fn a_certificate_is_valid_only_in_its_period() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = open(folder.path()).unwrap();
+        let server = authority.issue_server(&["localhost".to_owned()], NOW).unwrap();
+        let (_, block) = x509_parser::pem::parse_x509_pem(server.chain_pem.as_bytes()).unwrap();
+        let validity = ValidityPeriod::parse(&block.contents).unwrap();
+        assert_eq!(validity.not_after, server.expires_at);
+        assert_eq!(validity.fault_at(NOW), None);
+        let early = validity.fault_at(NOW - TimeDelta::days(2)).unwrap();
+        assert!(early.contains("not valid before"), "{early}");
+        let late = validity.fault_at(server.expires_at).unwrap();
+        assert!(late.contains("expired at"), "{late}");
+        assert_eq!(ValidityPeriod::parse(b"no certificate"), None);
     }
 
     #[test]

@@ -38,7 +38,7 @@ mod file;
 mod key_set;
 mod token_cache;
 
-pub use ca::{CertificateAuthority, ServerCertificate};
+pub use ca::{CertificateAuthority, ServerCertificate, ValidityPeriod};
 pub use certificate_request::{BadCertificateRequest, ClientKey, DecryptionKey};
 pub use file::FileError;
 pub use issuer::{BadNodePattern, ExternalIssuer, KeyRefreshIntervals, NodeBinding, NodePattern};

@@ -9,12 +9,12 @@ use evenkeel_auth::{Authority, CertificateAuthority, ExternalIssuer};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_store::Store;
 
-use crate::config::{Config, IssuerConfig};
+use crate::config::{Config, HttpSecurity, HttpTlsSettings, IssuerConfig};
 use crate::shared_keys::KeyFolders;
-use crate::tls::Certificates;
+use crate::tls::{Certificates, certificate_names};
 
 /// Error of a certificate for nodes without its key, or the reverse.
-pub(crate) const CERTIFICATE_WITHOUT_KEY: &str =
+const CERTIFICATE_WITHOUT_KEY: &str =
     "set both southbound.certificate and southbound.key, or neither";
 
 /// Warning of an issuer whose tokens may be meant for other programs.
@@ -55,7 +55,10 @@ impl AppContext {
             (Some(certificate), Some(key)) => {
                 Certificates::from_files(certificate, key, south.ca.as_deref())?
             }
-            (None, None) => Certificates::from_authority(Arc::clone(&ca), south, clock.now())?,
+            (None, None) => {
+                let names = certificate_names(south.listen, &[&south.server_names]);
+                Certificates::from_authority(Arc::clone(&ca), names, clock.now())?
+            }
             _ => anyhow::bail!(CERTIFICATE_WITHOUT_KEY),
         };
         Ok(Self {
@@ -66,6 +69,30 @@ impl AppContext {
             certificates: Arc::new(certificates),
             ca,
         })
+    }
+
+    /// Opens the certificates of a listener for HTTP; `None` for plain HTTP.
+    pub(crate) fn open_http_certificates(
+        &self,
+        settings: &HttpTlsSettings<'_>,
+    ) -> anyhow::Result<Option<Arc<Certificates>>> {
+        let section = settings.section;
+        let certificates = match settings.security().map_err(anyhow::Error::msg)? {
+            HttpSecurity::PlainHttp => return Ok(None),
+            HttpSecurity::OwnAuthority => {
+                let names = certificate_names(settings.listen, &settings.server_names);
+                Certificates::from_authority(Arc::clone(&self.ca), names, self.clock.now())
+                    .with_context(|| format!("cannot issue the certificate of {section}.listen"))?
+            }
+            HttpSecurity::Files { certificate, key } => {
+                Certificates::from_files(certificate, key, None).with_context(|| {
+                    format!(
+                        "the certificate of {section}.listen ({section}.certificate) is not usable"
+                    )
+                })?
+            }
+        };
+        Ok(Some(Arc::new(certificates)))
     }
 }
 

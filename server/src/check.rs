@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use evenkeel_auth::Keys;
-use evenkeel_kit::chain;
+use anyhow::{Context, bail};
+use chrono::{DateTime, Utc};
+use evenkeel_auth::{CertificateAuthority, Keys};
+use evenkeel_kit::{Clock, SystemClock, chain};
 use evenkeel_os_resource_manager::Sources;
 use evenkeel_store::{check_database_url, find_tls_file};
 use rustls::RootCertStore;
@@ -15,8 +16,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::app_context;
-use crate::config::{Config, DatabaseConfig, SouthboundConfig};
+use crate::config::{Config, DatabaseConfig};
 use crate::data_dir;
+use crate::file_state::is_readable_by_others;
 use crate::realm::user_store;
 use crate::shared_keys::KeyFolders;
 use crate::tls::{self, Certificates};
@@ -43,27 +45,50 @@ pub(crate) fn print_faults(config: &Config) -> anyhow::Result<ExitCode> {
 
 fn find_warnings(config: &Config) -> Vec<String> {
     let users = config.auth.login.as_ref().map(|login| &login.users);
-    let users = users.filter(|path| user_store::is_readable_by_others(path));
+    let users = users.filter(|path| is_readable_by_others(path));
     let users = users.map(|path| {
         format!("auth.login.users: {} in {}", user_store::READABLE_BY_OTHERS, path.display())
     });
     let open = config.auth.issuers.iter().filter(|issuer| issuer.audience.is_none());
     let open = open.map(|issuer| format!("{}: {}", issuer.issuer, app_context::WITHOUT_AUDIENCE));
-    users.into_iter().chain(open).collect()
+    users.into_iter().chain(open).chain(find_readable_keys(config)).collect()
+}
+
+/// Warnings of private keys that every user of this machine can read.
+fn find_readable_keys(config: &Config) -> Vec<String> {
+    let listeners = certificate_files(config).map(|files| (files.section, files.key));
+    let own = data_dir::find(&config.data_dir).ok();
+    let own = own.map(|data_dir| KeyFolders::new(config, &data_dir).ca.join("ca-key.pem"));
+    let keys = listeners.into_iter().filter_map(|(section, key)| {
+        let key = key?.to_owned();
+        Some((format!("{section}.key"), key))
+    });
+    let database = config.database.url.as_ref();
+    let database = database.and_then(|url| find_tls_file(url.reveal(), "sslkey"));
+    keys.chain(own.map(|key| ("auth.ca".to_owned(), key)))
+        .chain(database.map(|key| ("database.url: sslkey".to_owned(), key)))
+        .filter(|(_, key)| is_readable_by_others(key))
+        .map(|(setting, key)| {
+            format!("{setting}: {}: {}", key.display(), tls::KEY_READABLE_BY_OTHERS)
+        })
+        .collect()
 }
 
 fn find_faults(config: &Config) -> Vec<String> {
     let mut faults = Vec::new();
+    let now = SystemClock.now();
     let data_dir = data_dir::find(&config.data_dir);
     match &data_dir {
         Ok(data_dir) => {
-            if let Err(error) = Keys::read(&KeyFolders::new(config, data_dir).keys) {
+            let folders = KeyFolders::new(config, data_dir);
+            if let Err(error) = Keys::read(&folders.keys) {
                 faults.push(format!("auth.keys: {error}"));
             }
+            faults.extend(find_authority_fault(&folders.ca, now));
         }
         Err(error) => faults.push(format!("data_dir: {error:#}")),
     }
-    faults.extend(find_database_faults(&config.database));
+    faults.extend(find_database_faults(&config.database, now));
     if let Some(login) = &config.auth.login {
         match user_store::read_users(&login.users) {
             Ok(users) => faults.extend(
@@ -80,7 +105,9 @@ fn find_faults(config: &Config) -> Vec<String> {
             faults.push(format!("auth.issuers: {}: {error:#}", issuer.issuer));
         }
     }
-    faults.extend(find_southbound_faults(&config.southbound));
+    for files in certificate_files(config) {
+        faults.extend(files.find_faults(now));
+    }
     let checked = config.maintenance_manager.check();
     faults.extend(checked.err().map(|error| chain(&error).to_string()));
     let manager = &config.os_resource_manager;
@@ -90,12 +117,12 @@ fn find_faults(config: &Config) -> Vec<String> {
     faults
 }
 
-fn find_database_faults(database: &DatabaseConfig) -> Vec<String> {
+fn find_database_faults(database: &DatabaseConfig, now: DateTime<Utc>) -> Vec<String> {
     let mut faults = Vec::new();
     if let Some(url) = &database.url {
         let checked = check_database_url(url.reveal(), database.allow_unencrypted);
         match checked {
-            Ok(()) => faults.extend(find_database_tls_faults(url.reveal())),
+            Ok(()) => faults.extend(find_database_tls_faults(url.reveal(), now)),
             Err(error) => faults.push(format!("database.url: {error}")),
         }
     }
@@ -108,7 +135,7 @@ fn find_database_faults(database: &DatabaseConfig) -> Vec<String> {
 }
 
 /// Faults of the files that a valid database URL names for TLS.
-fn find_database_tls_faults(url: &str) -> Vec<String> {
+fn find_database_tls_faults(url: &str, now: DateTime<Utc>) -> Vec<String> {
     let mut faults = Vec::new();
     if let Some(file) = find_tls_file(url, "sslrootcert")
         && let Err(error) = check_certificates(&file)
@@ -118,7 +145,11 @@ fn find_database_tls_faults(url: &str) -> Vec<String> {
     match (find_tls_file(url, "sslcert"), find_tls_file(url, "sslkey")) {
         (Some(certificate), Some(key)) => {
             let opened = Certificates::from_files(&certificate, &key, None);
-            faults.extend(opened.err().map(|error| format!("database.url: sslcert: {error:#}")));
+            let checked = opened.and_then(|opened| match opened.fault_at(now) {
+                None => Ok(()),
+                Some(fault) => bail!("{}: {fault}", certificate.display()),
+            });
+            faults.extend(checked.err().map(|error| format!("database.url: sslcert: {error:#}")));
         }
         (None, None) => {}
         _ => faults.push("database.url: set both sslcert and sslkey, or neither".to_owned()),
@@ -149,44 +180,110 @@ fn check_key(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn find_southbound_faults(south: &SouthboundConfig) -> Vec<String> {
-    let mut faults: Vec<String> = tls::find_invalid_names(&south.server_names)
-        .into_iter()
-        .map(|name| {
-            format!("southbound.server_names: {name:?} is neither a DNS name nor an IP address")
-        })
-        .collect();
-    let (certificate, key) = match (&south.certificate, &south.key) {
-        (Some(certificate), Some(key)) => (certificate, key),
-        (None, None) => return faults,
-        _ => {
-            faults.push(app_context::CERTIFICATE_WITHOUT_KEY.to_owned());
-            return faults;
+/// Fault of the server's own authority. Creates nothing: a start creates a missing authority.
+fn find_authority_fault(folder: &Path, now: DateTime<Utc>) -> Option<String> {
+    if !folder.join("ca.pem").exists() {
+        return None;
+    }
+    let opened = CertificateAuthority::open(folder, now);
+    opened.err().map(|error| format!("auth.ca: {}", chain(&error)))
+}
+
+/// The certificate files of a listener, and the names that its certificate must be valid for.
+struct CertificateFiles<'a> {
+    section: &'static str,
+    certificate: Option<&'a Path>,
+    key: Option<&'a Path>,
+    ca: Option<&'a Path>,
+    server_names: &'a [String],
+}
+
+fn certificate_files(config: &Config) -> [CertificateFiles<'_>; 3] {
+    let (south, rest, admin) = (&config.southbound, &config.rest, &config.admin);
+    [
+        CertificateFiles {
+            section: "southbound",
+            certificate: south.certificate.as_deref(),
+            key: south.key.as_deref(),
+            ca: south.ca.as_deref(),
+            server_names: &south.server_names,
+        },
+        CertificateFiles {
+            section: "rest",
+            certificate: rest.certificate.as_deref(),
+            key: rest.key.as_deref(),
+            ca: None,
+            server_names: &rest.server_names,
+        },
+        CertificateFiles {
+            section: "admin",
+            certificate: admin.certificate.as_deref(),
+            key: admin.key.as_deref(),
+            ca: None,
+            server_names: &admin.server_names,
+        },
+    ]
+}
+
+impl CertificateFiles<'_> {
+    fn find_faults(&self, now: DateTime<Utc>) -> Vec<String> {
+        let section = self.section;
+        let mut faults: Vec<String> = tls::find_invalid_names(self.server_names)
+            .into_iter()
+            .map(|name| {
+                format!("{section}.server_names: {name:?} is neither a DNS name nor an IP address")
+            })
+            .collect();
+        let (certificate, key) = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) => return faults,
+            _ => {
+                faults
+                    .push(format!("set both {section}.certificate and {section}.key, or neither"));
+                return faults;
+            }
+        };
+        let files = [
+            ("certificate", check_certificates(certificate)),
+            ("key", check_key(key)),
+            ("ca", self.ca.map_or(Ok(()), check_certificates)),
+        ];
+        let unusable = files.into_iter().filter_map(|(setting, checked)| {
+            checked.err().map(|error| format!("{section}.{setting}: {error:#}"))
+        });
+        let count = faults.len();
+        faults.extend(unusable);
+        if faults.len() == count {
+            faults.extend(self.find_certificate_faults(certificate, key, now));
         }
-    };
-    let files = [
-        ("certificate", check_certificates(certificate)),
-        ("key", check_key(key)),
-        ("ca", south.ca.as_deref().map_or(Ok(()), check_certificates)),
-    ];
-    let unusable = files.into_iter().filter_map(|(setting, checked)| {
-        checked.err().map(|error| format!("southbound.{setting}: {error:#}"))
-    });
-    let count = faults.len();
-    faults.extend(unusable);
-    if faults.len() > count {
-        return faults;
+        faults
     }
-    let uncovered = Certificates::from_files(certificate, key, south.ca.as_deref())
-        .and_then(|opened| opened.find_uncovered_names(&south.server_names));
-    match uncovered {
-        Ok(names) => faults.extend(names.into_iter().map(|name| {
-            format!(
-                "southbound.certificate: {} is not valid for {name} in southbound.server_names",
-                certificate.display()
-            )
-        })),
-        Err(error) => faults.push(format!("southbound.certificate: {error:#}")),
+
+    /// Faults of a certificate and a key that can be read.
+    fn find_certificate_faults(
+        &self,
+        certificate: &Path,
+        key: &Path,
+        now: DateTime<Utc>,
+    ) -> Vec<String> {
+        let section = self.section;
+        let path = certificate.display();
+        let opened = Certificates::from_files(certificate, key, self.ca)
+            .and_then(|opened| Ok((opened.find_uncovered_names(self.server_names)?, opened)));
+        let (uncovered, opened) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return vec![format!("{section}.certificate: {error:#}")],
+        };
+        let mut faults: Vec<String> = uncovered
+            .into_iter()
+            .map(|name| {
+                format!(
+                    "{section}.certificate: {path} is not valid for {name} in {section}.server_names"
+                )
+            })
+            .collect();
+        let validity = opened.fault_at(now);
+        faults.extend(validity.map(|fault| format!("{section}.certificate: {path}: {fault}")));
+        faults
     }
-    faults
 }

@@ -6,6 +6,7 @@ mod connection_shares;
 mod defaults;
 mod faults;
 mod files;
+mod http_tls;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ use auth::AuthConfig;
 pub(crate) use auth::{IssuerConfig, LoginConfig, is_origin};
 pub use defaults::default_settings;
 pub(crate) use files::FilesConfig;
+pub(crate) use http_tls::{AdminConfig, HttpSecurity, HttpTlsSettings};
 
 /// Default configuration file.
 const DEFAULT_CONFIG_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
@@ -127,13 +129,24 @@ impl Default for DatabaseConfig {
     }
 }
 
-/// Listener of the REST API. It serves plain HTTP: put an ingress with TLS in front of it, or bind
-/// it to a local address.
+/// Listener of the REST API.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RestConfig {
     /// Listen address. Port 0 lets the system choose a port.
     pub(crate) listen: SocketAddr,
+    /// Whether the listener uses TLS. If not set: with `certificate`, or plain HTTP on a loopback
+    /// address; on another address the server does not start. `true` without `certificate` uses a
+    /// certificate of the certificate authority in the data directory. `false` permits plain HTTP on
+    /// every address.
+    pub(crate) tls: Option<bool>,
+    /// Additional DNS names and IP addresses of the certificate from that authority. The names of
+    /// this machine and `southbound.server_names` are always included.
+    pub(crate) server_names: Vec<String>,
+    /// File with a certificate chain in PEM. The server uses a new file within seconds.
+    pub(crate) certificate: Option<PathBuf>,
+    /// File with the key of that certificate in PEM.
+    pub(crate) key: Option<PathBuf>,
     /// Maximum number of open connections. Further connections wait until one is closed.
     pub(crate) max_connections: usize,
     /// Maximum number of open connections without a request with a valid token yet, at most half of
@@ -154,7 +167,7 @@ pub(crate) struct RestConfig {
     /// Maximum number of such connections per client address; 0 for no limit. If not set: half of
     /// `max_connections`. This machine and `auth.login.trusted_proxies` have no limit.
     pub(crate) max_connections_per_address: Option<usize>,
-    /// Maximum time to receive the header of a request.
+    /// Maximum duration of the TLS handshake, and maximum time to receive the header of a request.
     #[serde(with = "humantime_serde")]
     pub(crate) header_timeout: Duration,
     /// Maximum duration of a request, including its body.
@@ -184,6 +197,10 @@ impl Default for RestConfig {
         let inventory = evenkeel_inventory::Settings::default();
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            tls: None,
+            server_names: Vec::new(),
+            certificate: None,
+            key: None,
             max_connections: 1_000,
             max_unauthenticated_connections: 500,
             max_unauthenticated_per_address: 100,
@@ -296,20 +313,6 @@ impl Default for SouthboundConfig {
     }
 }
 
-/// Listener for health, readiness and metrics.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct AdminConfig {
-    /// Listen address. The listener has no authentication: bind it to a local or private address.
-    pub(crate) listen: SocketAddr,
-}
-
-impl Default for AdminConfig {
-    fn default() -> Self {
-        Self { listen: (Ipv4Addr::LOCALHOST, 9090).into() }
-    }
-}
-
 impl Config {
     /// Loads and checks the configuration.
     ///
@@ -334,6 +337,8 @@ impl Config {
             self.check_message_memory(),
             self.check_long_polls(),
             self.connection_shares().map(drop),
+            self.rest_tls().security().map(drop),
+            self.admin_tls().security().map(drop),
         ];
         let mut faults: Vec<String> = checks.into_iter().filter_map(Result::err).collect();
         faults.extend(self.find_bad_origins());
@@ -497,7 +502,7 @@ mod tests {
         let config = parse("").unwrap();
         assert_eq!(config.rest.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.southbound.listen.to_string(), "0.0.0.0:50002");
-        assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
+        assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9464");
         assert_eq!(config.files.listen, None, "no listener for files by default");
         assert!(config.os_resource_manager.registries.is_empty());
     }
@@ -534,8 +539,14 @@ mod tests {
             [rest]
             listen = "[::1]:0"
             body_limit = 1000
+            tls = true
+            server_names = ["api.example"]
             cors_origins = ["https://ui.example"]
             max_streams = 3
+            [admin]
+            listen = "192.0.2.1:9464"
+            certificate = "/etc/evenkeel/admin.pem"
+            key = "/etc/evenkeel/admin.key"
             [maintenance_manager]
             fetch_ahead = "90m"
             run_retention = "90d"
@@ -586,6 +597,12 @@ mod tests {
         let config = parse(EXAMPLE).unwrap();
         assert_eq!(config.shutdown_timeout, Duration::from_secs(65));
         assert_eq!(config.rest.listen.port(), 0);
+        assert_eq!(config.rest_tls().security(), Ok(HttpSecurity::OwnAuthority));
+        assert_eq!(config.rest_tls().server_names, [["updates.example"], ["api.example"]]);
+        let (certificate, key) =
+            (Path::new("/etc/evenkeel/admin.pem"), Path::new("/etc/evenkeel/admin.key"));
+        let files = HttpSecurity::Files { certificate, key };
+        assert_eq!(config.admin_tls().security(), Ok(files));
         assert_eq!(config.auth.issuers[0].issuer, "https://login.example");
         let inventory = config.inventory_settings().unwrap();
         assert_eq!(inventory.body_limit, 1000);
@@ -748,6 +765,20 @@ mod tests {
             assert_eq!(faults(&of(50)), [""; 0], "{section}");
             let lower = format!("[{section}]\nmax_connections = 100");
             assert_eq!(faults(&lower), [""; 0], "the default is lowered as well");
+        }
+    }
+
+    #[test]
+    fn a_listener_that_other_machines_reach_without_tls_is_a_fault_of_its_section() {
+        for section in ["rest", "admin"] {
+            let of = |more: &str| {
+                parse(&format!("[{section}]\nlisten = '0.0.0.0:0'\n{more}")).unwrap().find_faults()
+            };
+            let faults = of("");
+            let expected = format!("other machines can reach {section}.listen (0.0.0.0:0)");
+            assert!(faults.len() == 1 && faults[0].starts_with(&expected), "{faults:?}");
+            assert_eq!(of("tls = true"), [""; 0]);
+            assert_eq!(of("tls = false"), [""; 0]);
         }
     }
 

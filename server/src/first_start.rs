@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,7 +12,45 @@ use evenkeel_auth::Role;
 use evenkeel_store::projects;
 
 use crate::app_context::AppContext;
+use crate::config::HttpSecurity;
 use crate::operator_tokens;
+
+/// How the command line reaches the REST API.
+#[derive(Debug)]
+pub(crate) struct RestEndpoint {
+    /// Address of the listener, if this process serves the API.
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) is_tls: bool,
+    /// Certificate of the authority that the command line must trust; none if its certificate comes
+    /// from a file.
+    pub(crate) ca: Option<PathBuf>,
+}
+
+impl RestEndpoint {
+    pub(crate) fn new(
+        address: Option<SocketAddr>,
+        security: HttpSecurity<'_>,
+        ca_folder: &Path,
+    ) -> Self {
+        let is_own = security == HttpSecurity::OwnAuthority;
+        let ca = is_own.then(|| ca_folder.join("ca.pem"));
+        Self { address, is_tls: security != HttpSecurity::PlainHttp, ca }
+    }
+
+    /// Options of the command line.
+    fn options(&self) -> String {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let host = match self.address {
+            None => "SERVER:8080".to_owned(),
+            Some(address) if address.ip().is_unspecified() => {
+                format!("localhost:{}", address.port())
+            }
+            Some(address) => address.to_string(),
+        };
+        let ca = self.ca.as_ref().map(|path| format!(" --ca {}", path.display()));
+        format!("--server {scheme}://{host}{}", ca.unwrap_or_default())
+    }
+}
 
 /// Creates the first project if there is none. In that case, it also writes an administrator token
 /// to a file that only its owner can read, and logs the command to log in with it. The token itself
@@ -21,7 +59,7 @@ pub(crate) async fn run_first_start(
     context: &AppContext,
     data_dir: &Path,
     token_for: Duration,
-    rest: Option<SocketAddr>,
+    rest: &RestEndpoint,
 ) -> anyhow::Result<()> {
     let tx = context.store.fleet().await.context("cannot list the projects")?;
     let (project, created) = projects::ensure_default(&tx, tx.database_time())
@@ -39,13 +77,12 @@ pub(crate) async fn run_first_start(
         .with_context(|| format!("cannot write {}", path.display()))?;
     // Commit last: the project must not exist without a token for it.
     tx.commit().await.context("cannot create the first project")?;
-    let server =
-        rest.map_or_else(|| "http://SERVER:8080".to_owned(), |rest| format!("http://{rest}"));
+    let options = rest.options();
     tracing::info!(
         project = %project.name,
         token_file = %path.display(),
         expires_at = %issued.expires_at,
-        "the first start created a project and a token; log in with: evenkeel login --server {server} --project {} --token-file {}",
+        "the first start created a project and a token; log in with: evenkeel login {options} --project {} --token-file {}",
         project.name,
         path.display(),
     );
@@ -63,4 +100,28 @@ fn write_private_file(path: &Path, text: &str) -> std::io::Result<()> {
     writeln!(file, "{text}")?;
     file.sync_all()?;
     fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_lead_to_the_listener_with_its_authority() {
+        let files = HttpSecurity::Files { certificate: Path::new("/c"), key: Path::new("/k") };
+        for (address, security, expected) in [
+            (Some("127.0.0.1:8080"), HttpSecurity::PlainHttp, "--server http://127.0.0.1:8080"),
+            (None, HttpSecurity::PlainHttp, "--server http://SERVER:8080"),
+            (Some("192.0.2.1:1"), files, "--server https://192.0.2.1:1"),
+            (
+                Some("[::]:8443"),
+                HttpSecurity::OwnAuthority,
+                "--server https://localhost:8443 --ca /data/ca/ca.pem",
+            ),
+        ] {
+            let address = address.map(|address| address.parse().unwrap());
+            let endpoint = RestEndpoint::new(address, security, Path::new("/data/ca"));
+            assert_eq!(endpoint.options(), expected);
+        }
+    }
 }

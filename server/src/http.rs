@@ -1,5 +1,6 @@
-//! Serves HTTP/1.1 on a listener until the process stops.
+//! Serves HTTP/1.1, plain or over TLS, on a listener until the process stops.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -17,36 +18,98 @@ use http_body::{Frame, SizeHint};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
+use crate::client_certificates::peer_certificate;
 use crate::listen::{
     ClientConnection, Connection, ConnectionActivity, Listener, Peer, RunningRequest,
     UnauthenticatedSlot,
 };
+use crate::proxy_header::TrustedProxies;
 
-/// Accepts connections in a task of the process. On shutdown, requests that have begun are
-/// completed.
+/// How a listener for HTTP treats its connections.
+pub(crate) struct HttpSettings {
+    /// None for plain HTTP.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) timeouts: HttpTimeouts,
+    /// Proxies whose connections begin with a header of the PROXY protocol.
+    pub(crate) proxies: TrustedProxies,
+}
+
+/// Time-outs of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HttpTimeouts {
+    /// Maximum duration of the header of the PROXY protocol and of the TLS handshake.
+    pub(crate) handshake: Duration,
+    /// Maximum time to receive the header of a request.
+    pub(crate) header: Duration,
+    /// Maximum lifetime of the connection; none for no limit.
+    pub(crate) max_connection_age: Option<Duration>,
+    /// Maximum wait for open requests on shutdown; none to wait until they are completed.
+    pub(crate) drain: Option<Duration>,
+}
+
+impl HttpSettings {
+    /// Settings of a listener without proxies and without a limit on the duration of requests. The
+    /// time-out applies to the handshake, and then to the header of each request.
+    pub(crate) fn new(tls: Option<Arc<ServerConfig>>, timeout: Duration) -> Self {
+        let timeouts = HttpTimeouts {
+            handshake: timeout,
+            header: timeout,
+            max_connection_age: None,
+            drain: None,
+        };
+        Self { tls, timeouts, proxies: TrustedProxies::default() }
+    }
+}
+
+/// Accepts connections in a task of the process. A slow handshake does not delay other connections.
 pub(crate) fn serve(
     name: &'static str,
     listener: Listener,
     router: Router,
-    header_timeout: Duration,
+    settings: HttpSettings,
     life: &Lifecycle,
 ) {
     let (own, stopping) = (life.clone(), life.stopping());
-    let router = router.layer(middleware::from_fn(track_request));
-    let conversation = HttpConnectionHandler::new(router, header_timeout);
+    let server = Arc::new(HttpServer::new(router, settings));
     life.spawn(name, async move {
         while let Some(connection) = listener.accept(&stopping).await {
-            let (conversation, stopping) = (conversation.clone(), stopping.clone());
+            let (server, stopping) = (Arc::clone(&server), stopping.clone());
             own.spawn_brief(name, async move {
-                conversation.serve_accepted(connection, &stopping).await;
+                server.serve_connection(connection, &stopping).await;
             });
         }
         Ok(())
     });
+}
+
+/// Slot of a connection among the unauthenticated ones, until its client has authenticated itself.
+type SharedSlot = Arc<Mutex<Option<UnauthenticatedSlot>>>;
+
+/// Counts a client as authenticated when a request was served. For services that demand
+/// authentication for every request and do not call the [`AuthenticationHook`].
+pub(crate) fn authenticate_by_success(router: Router) -> Router {
+    router.layer(middleware::from_fn(return_slot_after_success))
+}
+
+async fn return_slot_after_success(request: Request, next: Next) -> Response {
+    let unauthenticated: Option<SharedSlot> = request.extensions().get().cloned();
+    let response = next.run(request).await;
+    if let Some(slot) = unauthenticated
+        && !response.status().is_client_error()
+        && !response.status().is_server_error()
+    {
+        slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+    response
 }
 
 /// Counts a request as running until its response was sent. Tells the client if the connection
@@ -88,42 +151,33 @@ impl HttpBody for TrackedBody {
     }
 }
 
-/// Serves the requests of a connection with a router.
-#[derive(Clone)]
-pub(crate) struct HttpConnectionHandler {
-    builder: Arc<Builder<TokioExecutor>>,
-    router: Router,
-    hook: AuthenticationHook,
-    activity: ConnectionActivity,
+/// Serves the connections of a listener.
+struct HttpServer {
+    tls: Option<TlsAcceptor>,
+    handler: HttpConnectionHandler,
+    timeouts: HttpTimeouts,
+    proxies: TrustedProxies,
 }
 
-impl HttpConnectionHandler {
-    /// Creates a handler with a router and a maximum time to receive the header of a request.
-    ///
-    /// Only HTTP/1: detection of the HTTP version would wait for the first bytes before the header
-    /// time-out starts, so a silent client could hold a connection for ever.
-    pub(crate) fn new(router: Router, header_timeout: Duration) -> Self {
-        let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
+/// A connection after its handshake, and its client.
+type OpenedConnection = (Either<TlsStream<TcpStream>, TcpStream>, Peer);
+
+impl HttpServer {
+    fn new(router: Router, settings: HttpSettings) -> Self {
+        let router = router.layer(middleware::from_fn(track_request));
         Self {
-            builder: Arc::new(builder),
-            router,
-            hook: AuthenticationHook::default(),
-            activity: ConnectionActivity::default(),
+            tls: settings.tls.map(TlsAcceptor::from),
+            handler: HttpConnectionHandler::new(router, settings.timeouts.header),
+            timeouts: settings.timeouts,
+            proxies: settings.proxies,
         }
     }
 
-    /// Serves a connection until it ends. If it counts as unauthenticated, it does so until the
-    /// first request with a valid token, and ends earlier if a newer one needs its slot. Then it
+    /// Serves a connection until it ends. If it counts as unauthenticated, it does so until its
+    /// client has authenticated itself, and ends earlier if a newer one needs its slot. Then it
     /// counts for its caller, and ends earlier if that one opens too many.
-    async fn serve_accepted(self, connection: Connection, stopping: &CancellationToken) {
+    async fn serve_connection(&self, connection: Connection, stopping: &CancellationToken) {
         let Connection { stream, peer, slot, unauthenticated, client } = connection;
-        if let Some(unauthenticated) = &unauthenticated
-            && !unauthenticated.set_address(peer.0.ip())
-        {
-            tracing::debug!(?peer, "too many unauthenticated connections of one address");
-            return;
-        }
         let closed = unauthenticated.as_ref().map(UnauthenticatedSlot::closed);
         let closed = async {
             match closed {
@@ -133,31 +187,118 @@ impl HttpConnectionHandler {
         };
         let activity = client.as_ref().map(ClientConnection::activity);
         let closing = activity.map_or(stopping, ConnectionActivity::closing).clone();
-        let activity = activity.cloned().unwrap_or_default();
-        let unauthenticated = Mutex::new(unauthenticated);
-        let hook = AuthenticationHook::new(move |caller| {
-            if let Some(client) = &client {
-                client.authenticate(caller)?;
+        let served = async {
+            let opened = self.open(stream, peer, unauthenticated.as_ref());
+            let opened = tokio::time::timeout(self.timeouts.handshake, opened);
+            let opened = tokio::select! {
+                () = closing.cancelled() => return,
+                opened = opened => opened,
+            };
+            match opened {
+                Ok(Ok(opened)) => {
+                    let served = self.serve_opened(opened, unauthenticated, client, &closing);
+                    Box::pin(served).await;
+                }
+                Ok(Err(error)) => tracing::debug!(%error, ?peer, "a connection was not opened"),
+                Err(_) => tracing::debug!(?peer, "a TLS handshake took too long"),
             }
-            unauthenticated.lock().unwrap_or_else(PoisonError::into_inner).take();
-            Ok(())
-        });
-        let conversation = Self { hook, activity, ..self };
+        };
         tokio::select! {
-            () = conversation.serve_connection(stream, peer, &closing, None) => {}
+            () = served => {}
             () = closed => tracing::debug!(?peer, "a newer connection needs the slot"),
         }
         drop(slot);
     }
 
+    /// Reads the header of a proxy, and performs the TLS handshake.
+    async fn open(
+        &self,
+        mut stream: TcpStream,
+        peer: Peer,
+        unauthenticated: Option<&UnauthenticatedSlot>,
+    ) -> io::Result<OpenedConnection> {
+        let client = self.proxies.read_client_address(&mut stream, peer.0).await?;
+        if unauthenticated.is_some_and(|slot| !slot.set_address(client.ip())) {
+            return Err(io::Error::other("too many unauthenticated connections of one address"));
+        }
+        let stream = match &self.tls {
+            Some(acceptor) => Either::Left(acceptor.accept(stream).await?),
+            None => Either::Right(stream),
+        };
+        Ok((stream, Peer(client)))
+    }
+
+    async fn serve_opened(
+        &self,
+        (stream, peer): OpenedConnection,
+        unauthenticated: Option<UnauthenticatedSlot>,
+        client: Option<ClientConnection>,
+        closing: &CancellationToken,
+    ) {
+        let mut handler = self.handler.clone();
+        if let Either::Left(secured) = &stream
+            && let Some(certificate) = peer_certificate(secured.get_ref().1)
+        {
+            handler = handler.with_extension(certificate);
+        }
+        let activity = client.as_ref().map(ClientConnection::activity).cloned();
+        handler.activity = activity.unwrap_or_default();
+        handler.slot = Arc::new(Mutex::new(unauthenticated));
+        let slot = Arc::clone(&handler.slot);
+        handler.hook = AuthenticationHook::new(move |caller| {
+            if let Some(client) = &client {
+                client.authenticate(caller)?;
+            }
+            slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Ok(())
+        });
+        let served = handler.serve_requests(stream, peer, closing, self.timeouts.drain);
+        match self.timeouts.max_connection_age {
+            None => served.await,
+            Some(age) => {
+                if tokio::time::timeout(age, served).await.is_err() {
+                    tracing::debug!(?peer, "a connection lasted too long");
+                }
+            }
+        }
+    }
+}
+
+/// Serves the requests of a connection with a router.
+#[derive(Clone)]
+struct HttpConnectionHandler {
+    builder: Arc<Builder<TokioExecutor>>,
+    router: Router,
+    hook: AuthenticationHook,
+    activity: ConnectionActivity,
+    slot: SharedSlot,
+}
+
+impl HttpConnectionHandler {
+    /// Creates a handler with a router and a maximum time to receive the header of a request.
+    ///
+    /// Only HTTP/1: detection of the HTTP version would wait for the first bytes before the header
+    /// time-out starts, so a silent client could hold a connection for ever.
+    fn new(router: Router, header_timeout: Duration) -> Self {
+        let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
+        Self {
+            builder: Arc::new(builder),
+            router,
+            hook: AuthenticationHook::default(),
+            activity: ConnectionActivity::default(),
+            slot: SharedSlot::default(),
+        }
+    }
+
     /// The same handler, whose requests carry an extension of their connection.
-    pub(crate) fn with_extension(self, extension: impl Clone + Send + Sync + 'static) -> Self {
+    fn with_extension(self, extension: impl Clone + Send + Sync + 'static) -> Self {
         Self { router: self.router.layer(Extension(extension)), ..self }
     }
 
     /// Serves requests on a connection until it closes or the process stops. On shutdown, requests
     /// that have begun are completed, within `drain_timeout` if it is given.
-    pub(crate) async fn serve_connection(
+    async fn serve_requests(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Peer,
@@ -168,6 +309,7 @@ impl HttpConnectionHandler {
         let router = Extension(ConnectInfo(peer.0)).layer(self.router);
         let router = Extension(peer).layer(router);
         let router = Extension(self.activity).layer(router);
+        let router = Extension(self.slot).layer(router);
         let service = TowerToHyperService::new(Extension(self.hook).layer(router));
         let conversation = self.builder.serve_connection(TokioIo::new(stream), service);
         let mut conversation = std::pin::pin!(conversation);
@@ -200,7 +342,6 @@ mod tests {
     use chrono::DateTime;
     use evenkeel_auth::Caller;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
     use tokio::task::JoinSet;
     use tokio_stream::StreamExt as _;
 
@@ -226,7 +367,7 @@ mod tests {
     /// A server that allows one unauthenticated connection per address, and two per user.
     struct LimitedServer {
         listener: Listener,
-        conversation: HttpConnectionHandler,
+        server: Arc<HttpServer>,
         served: JoinSet<()>,
     }
 
@@ -250,11 +391,10 @@ mod tests {
             let router = Router::new()
                 .route("/public", get(|| async {}))
                 .route("/private", get(authenticate))
-                .route("/endless", get(authenticate_endless))
-                .layer(middleware::from_fn(track_request));
+                .route("/endless", get(authenticate_endless));
             Self {
                 listener: listener.limit_unauthenticated(limits).limit_authenticated(per_user),
-                conversation: HttpConnectionHandler::new(router, minute),
+                server: Arc::new(HttpServer::new(router, HttpSettings::new(None, minute))),
                 served: JoinSet::new(),
             }
         }
@@ -263,9 +403,9 @@ mod tests {
             let client = TcpStream::connect(self.listener.address).await.unwrap();
             let stopping = CancellationToken::new();
             let connection = self.listener.accept(&stopping).await.unwrap();
-            let conversation = self.conversation.clone();
+            let server = Arc::clone(&self.server);
             self.served.spawn(async move {
-                conversation.serve_accepted(connection, &stopping).await;
+                server.serve_connection(connection, &stopping).await;
             });
             client
         }

@@ -16,7 +16,8 @@
 //! | `shared_keys` | the keys that all servers on one database share |
 //! | `first_start` | the project `default` and the first token |
 //! | `operator_tokens` | records issued tokens, and follows the revoked ones |
-//! | `listen`, `http`, `https`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
+//! | `listen`, `http`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
+//! | `file_state` | notices changes of files that are read again |
 //! | `client_certificates` | verifies the certificates of nodes in handshakes |
 //! | `realm` | token endpoint: login with a password |
 //! | `loopback_guard` | checks of requests if authentication is disabled |
@@ -34,9 +35,9 @@ mod clock_watch;
 mod config;
 mod data_dir;
 mod database;
+mod file_state;
 mod first_start;
 mod http;
-mod https;
 mod listen;
 mod loopback_guard;
 mod memory;

@@ -63,6 +63,8 @@ pub(crate) struct Realm {
     access_token_ttl: TimeDelta,
     refresh_token_ttl: TimeDelta,
     url: Option<String>,
+    /// Whether the listener itself uses TLS.
+    is_tls: bool,
     trusted_proxies: Vec<IpAddr>,
     reusable_token_clients: Vec<String>,
     password_checks: Arc<Semaphore>,
@@ -88,10 +90,16 @@ impl Realm {
             access_token_ttl: delta(login.access_token_ttl, "access_token_ttl")?,
             refresh_token_ttl: delta(login.refresh_token_ttl, "refresh_token_ttl")?,
             url: login.url.clone(),
+            is_tls: false,
             trusted_proxies: login.trusted_proxies.iter().map(IpAddr::to_canonical).collect(),
             reusable_token_clients: login.reusable_refresh_token_clients.clone(),
             password_checks: Arc::new(Semaphore::new(MAX_CONCURRENT_PASSWORD_CHECKS)),
         })
+    }
+
+    /// The same endpoint on a listener with or without TLS.
+    pub(crate) fn with_tls(self, is_tls: bool) -> Self {
+        Self { is_tls, ..self }
     }
 
     /// Adds the endpoint to the router of the API.
@@ -147,7 +155,8 @@ impl Realm {
         let client = forwarded(FORWARDED_FOR).and_then(parse_client_address);
         let scheme = match forwarded(FORWARDED_PROTO) {
             Some("https") => "https",
-            _ => "http",
+            None if self.is_tls => "https",
+            Some(_) | None => "http",
         };
         let host = last_header_value(headers, header::HOST);
         let origin = self.url.clone().or_else(|| {

@@ -10,20 +10,26 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::Router;
 use evenkeel_inventory::Inventory;
-use evenkeel_kit::Lifecycle;
+use evenkeel_kit::{Lifecycle, Secret};
 use evenkeel_maintenance_manager::MaintenanceManager;
 use evenkeel_os_resource_manager::{FileServer, OsResourceManager};
 use serde::Serialize;
 
 use crate::app_context::AppContext;
-use crate::config::Config;
-use crate::https::{self, HttpsSettings, HttpsTimeouts};
+use crate::config::{Config, HttpTlsSettings};
+use crate::http::{self, HttpSettings, HttpTimeouts};
 use crate::listen::{self, Listener, UnauthenticatedLimits};
 use crate::proxy_header::TrustedProxies;
 use crate::realm::Realm;
 use crate::{
-    admin, clock_watch, http, loopback_guard, memory, observe, operator_tokens, southbound,
+    admin, clock_watch, loopback_guard, memory, observe, operator_tokens, southbound, tls,
 };
+
+/// Maximum wait for open transfers of files on shutdown. Clients resume interrupted downloads.
+const FILES_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum time to receive the header of a request to the admin listener.
+const ADMIN_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Services that this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,14 +163,19 @@ impl Listeners {
         spawn_hint_sender(context, life);
         clock_watch::spawn(context, life);
         if self.southbound.is_some() || self.files.is_some() {
-            context.certificates.spawn_renewal(&context.clock, life);
+            context.certificates.spawn_renewal("southbound", &context.clock, life);
         }
+        let database_url = config.database.url.as_ref().map(Secret::reveal);
+        tls::spawn_expiry_watch(&context.ca, database_url, life);
+        let admin = http_settings(&config.admin_tls(), ADMIN_HEADER_TIMEOUT, context, life)?;
         if self.catalogue {
             start_catalogue(&config, data_dir, self.files, context, life)?;
         }
         if let Some(listener) = self.rest {
+            let timeout = config.rest.header_timeout;
+            let settings = http_settings(&config.rest_tls(), timeout, context, life)?;
             let router = observe::count_http_requests(rest_router(&config, context)?);
-            http::serve("rest", listener, router, config.rest.header_timeout, life);
+            http::serve("rest", listener, router, settings, life);
         }
         if let Some(listener) = self.southbound {
             let manager = MaintenanceManager::new(
@@ -183,9 +194,26 @@ impl Listeners {
         }
         let clocks = (context.store.clone(), Arc::clone(&context.clock));
         let router = admin::router(clocks, metrics, life.stopping());
-        http::serve("admin", self.admin, router, Duration::from_secs(10), life);
+        http::serve("admin", self.admin, router, admin, life);
         Ok(())
     }
+}
+
+/// Settings of a listener for HTTP. Opens its certificates, and renews them from now on.
+fn http_settings(
+    settings: &HttpTlsSettings<'_>,
+    header_timeout: Duration,
+    context: &AppContext,
+    life: &Lifecycle,
+) -> anyhow::Result<HttpSettings> {
+    let tls = match context.open_http_certificates(settings)? {
+        None => None,
+        Some(certificates) => {
+            certificates.spawn_renewal(settings.section, &context.clock, life);
+            Some(certificates.http_config(None)?)
+        }
+    };
+    Ok(HttpSettings::new(tls, header_timeout))
 }
 
 /// Notifies followers of the change log immediately about writes of this process.
@@ -208,6 +236,7 @@ fn rest_router(config: &Config, context: &AppContext) -> anyhow::Result<Router> 
     });
     if let Some(login) = &config.auth.login {
         let realm = Realm::open(login, &context.store, &context.authority, &context.clock)?;
+        let realm = realm.with_tls(config.rest_tls().is_tls());
         router = realm.into_router(router);
     }
     if config.auth.disabled {
@@ -241,17 +270,19 @@ fn start_catalogue(
     let files = FileServer::open(store, authority, clock, settings, manager.sources());
     let files = files.context("cannot open the directory of files (files.dir)")?;
     files.start_loops(life);
-    let timeouts = HttpsTimeouts {
+    let timeouts = HttpTimeouts {
         handshake: config.files.handshake_timeout,
         header: config.files.header_timeout,
-        max_connection_age: config.files.max_connection_age,
+        max_connection_age: Some(config.files.max_connection_age),
+        drain: Some(FILES_DRAIN_TIMEOUT),
     };
-    let settings = HttpsSettings {
-        certificates: context.certificates.http_config(&context.ca)?,
+    let settings = HttpSettings {
+        tls: Some(context.certificates.http_config(Some(&context.ca))?),
         timeouts,
         proxies: TrustedProxies::new(&config.files.trusted_proxies),
     };
-    https::serve("files", listener, files.router(), settings, life);
+    let router = http::authenticate_by_success(files.router());
+    http::serve("files", listener, router, settings, life);
     Ok(())
 }
 

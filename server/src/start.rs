@@ -13,6 +13,7 @@ use crate::app_context::AppContext;
 use crate::cli::{Cli, Command, TokenCommand};
 use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
+use crate::first_start::RestEndpoint;
 use crate::services::{Addresses, Listeners, ServiceSelection};
 use crate::shared_keys::KeyFolders;
 use crate::{check, data_dir, first_start, operator_tokens, tools};
@@ -114,7 +115,9 @@ async fn start_services(
         .context("cannot read the revoked tokens")?;
     let addresses = listeners.addresses();
     let token_for = config.auth.first_token_ttl;
-    first_start::run_first_start(&context, data_dir, token_for, addresses.rest)
+    let security = config.rest_tls().security().map_err(anyhow::Error::msg)?;
+    let endpoint = RestEndpoint::new(addresses.rest, security, &folders.ca);
+    first_start::run_first_start(&context, data_dir, token_for, &endpoint)
         .await
         .context("the first start failed")?;
     listeners.serve(config, data_dir, &context, life)?;

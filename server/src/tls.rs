@@ -1,8 +1,12 @@
-//! TLS certificate of the listeners for nodes, replaced at run time.
+//! TLS certificates of the listeners, replaced at run time.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+mod expiry;
+mod source;
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,50 +15,44 @@ use evenkeel_auth::{CertificateAuthority, ca};
 use evenkeel_kit::{Clock, Lifecycle};
 use rustls::ServerConfig;
 use rustls::client::verify_server_name;
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::client_certificates::NodeCertificateVerifier;
-use crate::config::SouthboundConfig;
+use crate::file_state::{FileStamp, ReloadedFile, is_readable_by_others};
+
+use expiry::record_expiry;
+pub(crate) use expiry::spawn_expiry_watch;
+use source::{CertificateSource, CurrentCertificate};
 
 /// Interval of the checks for a new certificate.
-const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_mins(10);
+const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Source of the certificates, and the current one.
+/// Warning of a key file that other users of this machine can read.
+pub(crate) const KEY_READABLE_BY_OTHERS: &str =
+    "all users of this machine can read the private key; remove their permission (chmod o=)";
+
+/// Source of the certificates of a listener, and the current one.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     source: CertificateSource,
     current: RwLock<CurrentCertificate>,
+    /// State of the files at the last check.
+    stamps: Mutex<Vec<Option<FileStamp>>>,
     digest: Option<String>,
 }
 
-#[derive(Debug)]
-enum CertificateSource {
-    Authority { ca: Arc<CertificateAuthority>, names: Vec<String> },
-    Files { certificate: PathBuf, key: PathBuf, ca: Option<PathBuf> },
-}
-
-#[derive(Clone, Debug)]
-struct CurrentCertificate {
-    key: Arc<CertifiedKey>,
-    renew_at: Option<DateTime<Utc>>,
-}
-
 impl Certificates {
-    /// Uses certificates of the server's own authority.
+    /// Uses certificates of the server's own authority for these names.
     pub(crate) fn from_authority(
         ca: Arc<CertificateAuthority>,
-        config: &SouthboundConfig,
+        names: Vec<String>,
         now: DateTime<Utc>,
     ) -> anyhow::Result<Self> {
         let digest = Some(ca.digest());
-        let names = server_names(config);
-        tracing::info!(?names, authority_expires_at = %ca.expires_at(), "the listeners for nodes use a certificate of the server's own authority");
-        let source = CertificateSource::Authority { ca, names };
-        Self::new(source, digest, now)
+        Self::new(CertificateSource::Authority { ca, names }, digest, now)
     }
 
     /// Uses certificate files, which may be replaced at any time.
@@ -77,8 +75,10 @@ impl Certificates {
         digest: Option<String>,
         now: DateTime<Utc>,
     ) -> anyhow::Result<Self> {
+        // Before the files are read: a change meanwhile is noticed by the first check.
+        let stamps = Mutex::new(source.file_stamps());
         let current = RwLock::new(source.load(now)?);
-        Ok(Self { source, current, digest })
+        Ok(Self { source, current, stamps, digest })
     }
 
     /// Returns the digest of the authority's certificate, for join tokens. `None` if agents use the
@@ -87,12 +87,17 @@ impl Certificates {
         self.digest.clone()
     }
 
+    /// Returns why the current certificate is not valid at a time; `None` if it is valid.
+    pub(crate) fn fault_at(&self, now: DateTime<Utc>) -> Option<String> {
+        self.current().validity.fault_at(now)
+    }
+
     /// Returns the names that the current certificate is not valid for. Leaves out invalid names.
     pub(crate) fn find_uncovered_names<'a>(
         &self,
         names: &'a [String],
     ) -> anyhow::Result<Vec<&'a str>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let current = self.current();
         let leaf = current.key.end_entity_cert().context("the chain contains no certificate")?;
         let leaf = ParsedCertificate::try_from(leaf).context("the certificate cannot be parsed")?;
         let mut uncovered = Vec::new();
@@ -111,14 +116,14 @@ impl Certificates {
         self: &Arc<Self>,
         clients: &CertificateAuthority,
     ) -> anyhow::Result<Arc<ServerConfig>> {
-        self.server_config(b"h2", clients)
+        self.server_config(b"h2", Some(clients))
     }
 
-    /// Returns the TLS configuration of an HTTP/1.1 listener that accepts client certificates of an
-    /// authority.
+    /// Returns the TLS configuration of an HTTP/1.1 listener. It requests client certificates only
+    /// if an authority is given, and accepts those of this authority.
     pub(crate) fn http_config(
         self: &Arc<Self>,
-        clients: &CertificateAuthority,
+        clients: Option<&CertificateAuthority>,
     ) -> anyhow::Result<Arc<ServerConfig>> {
         self.server_config(b"http/1.1", clients)
     }
@@ -126,47 +131,105 @@ impl Certificates {
     fn server_config(
         self: &Arc<Self>,
         protocol: &[u8],
-        clients: &CertificateAuthority,
+        clients: Option<&CertificateAuthority>,
     ) -> anyhow::Result<Arc<ServerConfig>> {
         let provider = Arc::new(ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
+        let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .context("cannot configure TLS")?
-            .with_client_cert_verifier(Arc::new(NodeCertificateVerifier::new(clients)?))
-            .with_cert_resolver(Arc::<Self>::clone(self));
+            .context("cannot configure TLS")?;
+        let config = match clients {
+            Some(ca) => {
+                config.with_client_cert_verifier(Arc::new(NodeCertificateVerifier::new(ca)?))
+            }
+            None => config.with_no_client_auth(),
+        };
+        let mut config = config.with_cert_resolver(Arc::<Self>::clone(self));
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Arc::new(config))
     }
 
-    /// Renews the certificate when it is due, or when its file has changed.
-    pub(crate) fn spawn_renewal(self: &Arc<Self>, clock: &Arc<dyn Clock>, life: &Lifecycle) {
+    /// Renews the certificate of a listener when it is due, or when its files have changed.
+    pub(crate) fn spawn_renewal(
+        self: &Arc<Self>,
+        listener: &'static str,
+        clock: &Arc<dyn Clock>,
+        life: &Lifecycle,
+    ) {
+        ReloadedFile::Certificate(listener).register();
+        record_expiry(listener, self.current().validity.not_after);
+        match &self.source {
+            CertificateSource::Authority { names, .. } => tracing::info!(
+                listener,
+                ?names,
+                "the listener uses a certificate of the server's own authority"
+            ),
+            CertificateSource::Files { key, .. } if is_readable_by_others(key) => {
+                tracing::warn!(listener, path = %key.display(), "{KEY_READABLE_BY_OTHERS}");
+            }
+            CertificateSource::Files { .. } => {}
+        }
+        if let Some(fault) = self.fault_at(clock.now()) {
+            tracing::error!(
+                listener,
+                "the certificate of the listener is not valid, so clients refuse it: {fault}; replace its file"
+            );
+        }
         let (own, clock, stopping) = (Arc::clone(self), Arc::clone(clock), life.stopping());
         life.spawn("certificates", async move {
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return Ok(()),
-                    () = tokio::time::sleep(RENEWAL_CHECK_INTERVAL) => own.renew(clock.now()),
+                    () = tokio::time::sleep(RENEWAL_CHECK_INTERVAL) => {
+                        own.renew(listener, clock.now());
+                    }
                 }
             }
         });
     }
 
-    fn renew(&self, now: DateTime<Utc>) {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if current.renew_at.is_some_and(|due| now < due) {
+    /// Loads the certificate again if it is due, or if its files have changed. A certificate that is
+    /// not usable or not valid changes nothing.
+    fn renew(&self, listener: &'static str, now: DateTime<Utc>) {
+        let current = self.current();
+        let is_due = current.renew_at.is_some_and(|due| now >= due);
+        // Unusable files are not read again before they change.
+        if !self.have_files_changed() && !is_due {
             return;
         }
-        match self.source.load(now) {
+        let file = ReloadedFile::Certificate(listener);
+        match self.source.load(now).and_then(|fresh| fresh.require_valid(now)) {
             Ok(fresh) if fresh.key.cert == current.key.cert => {}
             Ok(fresh) => {
-                tracing::info!("the listeners for nodes use a new certificate");
+                let expires_at = fresh.validity.not_after;
+                tracing::info!(listener, %expires_at, "the listener uses a new certificate");
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+                record_expiry(listener, expires_at);
+                file.count(true);
             }
             // The old certificate is still better than none.
             Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "cannot renew the certificate");
+                let error = format!("{error:#}");
+                tracing::error!(
+                    listener,
+                    error,
+                    "cannot use the new certificate; the listener keeps the old one"
+                );
+                file.count(false);
             }
         }
+    }
+
+    fn current(&self) -> CurrentCertificate {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns whether a file has changed since the last call.
+    fn have_files_changed(&self) -> bool {
+        let stamps = self.source.file_stamps();
+        let mut last = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        let have_changed = *last != stamps;
+        *last = stamps;
+        have_changed
     }
 }
 
@@ -177,55 +240,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-impl CertificateSource {
-    fn load(&self, now: DateTime<Utc>) -> anyhow::Result<CurrentCertificate> {
-        match self {
-            Self::Authority { ca, names } => {
-                let issued = ca.issue_server(names, now).context("cannot issue a certificate")?;
-                let key = issued.key_pem.reveal().as_bytes();
-                Ok(CurrentCertificate {
-                    key: certified_key(issued.chain_pem.as_bytes(), key)?,
-                    renew_at: Some(issued.renew_at),
-                })
-            }
-            Self::Files { certificate, key, ca } => {
-                let read = |path: &Path| {
-                    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-                };
-                let mut chain = read(certificate)?;
-                if let Some(ca) = ca {
-                    // An agent that knows only the digest needs the certificate of the authority in
-                    // the chain.
-                    chain.push(b'\n');
-                    chain.extend(read(ca)?);
-                }
-                let certified = certified_key(&chain, &read(key)?);
-                Ok(CurrentCertificate {
-                    key: certified.with_context(|| {
-                        format!("{} and {} are not usable", certificate.display(), key.display())
-                    })?,
-                    renew_at: None,
-                })
-            }
-        }
-    }
-}
-
-fn certified_key(chain: &[u8], key: &[u8]) -> anyhow::Result<Arc<CertifiedKey>> {
-    let mut certificates: Vec<CertificateDer<'static>> = Vec::new();
-    for certificate in CertificateDer::pem_slice_iter(chain) {
-        let certificate = certificate.context("the certificates are not PEM")?;
-        if !certificates.contains(&certificate) {
-            certificates.push(certificate);
-        }
-    }
-    let key = PrivateKeyDer::from_pem_slice(key).context("the key is not PEM")?;
-    let provider: CryptoProvider = ring::default_provider();
-    let certified = CertifiedKey::from_der(certificates, key, &provider);
-    Ok(Arc::new(certified.context("the key does not fit the certificate")?))
-}
-
-/// The names that are neither DNS names nor IP addresses, so that no agent can connect to them.
+/// The names that are neither DNS names nor IP addresses, so that no client can connect to them.
 pub(crate) fn find_invalid_names(names: &[String]) -> Vec<&str> {
     let names = names.iter().map(String::as_str);
     names.filter(|name| parse_certificate_name(name).is_none()).collect()
@@ -234,7 +249,7 @@ pub(crate) fn find_invalid_names(names: &[String]) -> Vec<&str> {
 /// Parses a name of a certificate: a DNS name or an IP address. A wildcard in the first label is
 /// replaced by a label that it matches.
 fn parse_certificate_name(name: &str) -> Option<ServerName<'static>> {
-    // Agents compare names without a dot at the end.
+    // Clients compare names without a dot at the end.
     if name.ends_with('.') {
         return None;
     }
@@ -245,8 +260,9 @@ fn parse_certificate_name(name: &str) -> Option<ServerName<'static>> {
     ServerName::try_from(name).ok()
 }
 
-/// Names and addresses by which agents may reach this machine.
-fn server_names(config: &SouthboundConfig) -> Vec<String> {
+/// Names and addresses by which clients may reach a listener of this machine: the names of the
+/// machine, the address of the listener, and those of the configuration.
+pub(crate) fn certificate_names(listen: SocketAddr, configured: &[&[String]]) -> Vec<String> {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy().into_owned();
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
@@ -255,23 +271,36 @@ fn server_names(config: &SouthboundConfig) -> Vec<String> {
         !name.is_empty() && name.bytes().all(plain)
     };
     names.extend(Some(host).filter(|name| is_dns_name(name)));
-    if !config.listen.ip().is_unspecified() {
-        names.push(config.listen.ip().to_string());
+    if !listen.ip().is_unspecified() {
+        names.push(listen.ip().to_string());
     }
-    names.extend(config.server_names.iter().cloned());
-    let mut unique = std::collections::HashSet::new();
+    names.extend(configured.iter().copied().flatten().cloned());
+    let mut unique = HashSet::new();
     names.retain(|name| unique.insert(name.clone()));
     names
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use chrono::TimeDelta;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use rustls::pki_types::CertificateDer;
+
     use super::*;
 
     const NOW: DateTime<Utc> = DateTime::from_timestamp(1_780_000_000, 0).unwrap();
 
     fn authority(folder: &Path) -> CertificateAuthority {
         CertificateAuthority::open(folder, NOW).unwrap()
+    }
+
+    /// Replaces a file at once, so that it is another file also if its time and size are the same.
+    fn replace_file(path: &Path, text: &str) {
+        let temporary = path.with_extension("new");
+        fs::write(&temporary, text).unwrap();
+        fs::rename(temporary, path).unwrap();
     }
 
     fn current_chain(certificates: &Certificates) -> Vec<CertificateDer<'static>> {
@@ -283,15 +312,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ca = Arc::new(authority(folder.path()));
         let digest = ca.digest();
-        let certificates =
-            Certificates::from_authority(ca, &SouthboundConfig::default(), NOW).unwrap();
+        let names = vec!["localhost".to_owned()];
+        let certificates = Certificates::from_authority(ca, names, NOW).unwrap();
         assert_eq!(certificates.digest(), Some(digest));
         let first = current_chain(&certificates);
 
-        certificates.renew(NOW + chrono::TimeDelta::days(59));
+        certificates.renew("rest", NOW + TimeDelta::days(59));
         assert_eq!(current_chain(&certificates), first);
 
-        certificates.renew(NOW + chrono::TimeDelta::days(60));
+        certificates.renew("rest", NOW + TimeDelta::days(60));
         let second = current_chain(&certificates);
         assert_ne!(second[0], first[0]);
         assert_eq!(second[1], first[1], "the authority is the same");
@@ -304,8 +333,8 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         let replace = || {
             let fresh = ca.issue_server(&["localhost".to_owned()], NOW).unwrap();
-            fs::write(path("chain.pem"), &fresh.chain_pem).unwrap();
-            fs::write(path("key.pem"), fresh.key_pem.reveal()).unwrap();
+            replace_file(&path("chain.pem"), &fresh.chain_pem);
+            replace_file(&path("key.pem"), fresh.key_pem.reveal());
         };
         replace();
         let certificates = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
@@ -314,12 +343,12 @@ mod tests {
         let first = current_chain(&certificates);
 
         replace();
-        certificates.renew(NOW);
+        certificates.renew("rest", NOW);
         let second = current_chain(&certificates);
         assert_ne!(second, first);
 
         fs::write(path("key.pem"), "spoilt").unwrap();
-        certificates.renew(NOW);
+        certificates.renew("rest", NOW);
         assert_eq!(current_chain(&certificates), second);
     }
 
@@ -400,14 +429,65 @@ mod tests {
 
     #[test]
     fn a_certificate_covers_the_names_of_this_machine_and_of_the_configuration() {
-        let config = SouthboundConfig {
-            listen: ([192, 0, 2, 7], 0).into(),
-            server_names: vec!["updates.example".to_owned(), "localhost".to_owned()],
-            ..SouthboundConfig::default()
-        };
-        let names = server_names(&config);
-        for name in ["localhost", "127.0.0.1", "::1", "192.0.2.7", "updates.example"] {
+        let nodes = ["updates.example".to_owned(), "localhost".to_owned()];
+        let users = ["api.example".to_owned()];
+        let names = certificate_names(([192, 0, 2, 7], 0).into(), &[&nodes, &users]);
+        for name in ["localhost", "127.0.0.1", "::1", "192.0.2.7", "updates.example", "api.example"]
+        {
             assert_eq!(names.iter().filter(|other| *other == name).count(), 1, "{name}");
         }
+    }
+
+    #[test]
+    fn a_new_file_that_is_not_valid_now_changes_nothing_and_is_counted_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = authority(folder.path());
+        let path = |name: &str| folder.path().join(name);
+        let replace = |at: DateTime<Utc>| {
+            let fresh = ca.issue_server(&["localhost".to_owned()], at).unwrap();
+            replace_file(&path("key.pem"), fresh.key_pem.reveal());
+            replace_file(&path("chain.pem"), &fresh.chain_pem);
+        };
+        replace(NOW);
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let certificates = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
+        let certificates = certificates.unwrap();
+        let first = current_chain(&certificates);
+        let renew = || {
+            metrics::with_local_recorder(&recorder, || certificates.renew("rest", NOW));
+            handle.render()
+        };
+        for bad in [NOW - TimeDelta::days(100), NOW + TimeDelta::days(2)] {
+            replace(bad);
+            renew();
+            assert_eq!(current_chain(&certificates), first);
+        }
+        let text = renew();
+        let failed = "evenkeel_file_reloads_total{file=\"rest\",outcome=\"failed\"} 2";
+        assert!(text.contains(failed), "an unchanged file is not counted again: {text}");
+
+        replace(NOW + TimeDelta::hours(1));
+        let text = renew();
+        assert_ne!(current_chain(&certificates), first);
+        assert!(text.contains("{file=\"rest\",outcome=\"ok\"} 1"), "{text}");
+        let expiry = (NOW + TimeDelta::hours(1) + TimeDelta::days(90)).timestamp();
+        let gauge = "evenkeel_certificate_expiry_timestamp_seconds{certificate=\"rest\"}";
+        assert!(text.contains(&format!("{gauge} {expiry}")), "{text}");
+    }
+
+    #[test]
+    fn an_expired_certificate_is_used_at_the_start_and_has_a_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = authority(folder.path());
+        let path = |name: &str| folder.path().join(name);
+        let old = ca.issue_server(&["localhost".to_owned()], NOW).unwrap();
+        fs::write(path("key.pem"), old.key_pem.reveal()).unwrap();
+        fs::write(path("chain.pem"), &old.chain_pem).unwrap();
+        let certificates = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
+        let certificates = certificates.unwrap();
+        assert_eq!(certificates.fault_at(NOW), None);
+        let fault = certificates.fault_at(NOW + TimeDelta::days(91)).unwrap();
+        assert!(fault.contains("expired at"), "{fault}");
     }
 }

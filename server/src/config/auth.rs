@@ -99,8 +99,8 @@ pub(crate) struct LoginConfig {
     /// Lifetime of refresh tokens.
     #[serde(with = "humantime_serde", default = "default_refresh_token_ttl")]
     pub(crate) refresh_token_ttl: Duration,
-    /// Public base URL of the server, such as `https://updates.example`. Needed if clients do not
-    /// reach the server by plain HTTP.
+    /// Public base URL of the server, such as `https://updates.example`. Needed if clients reach the
+    /// server through a proxy that terminates TLS and sends no `X-Forwarded-Proto`.
     #[serde(default)]
     pub(crate) url: Option<String>,
     /// Addresses of reverse proxies whose `X-Forwarded-*` headers are trusted.

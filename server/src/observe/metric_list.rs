@@ -11,6 +11,8 @@ pub(super) fn register_descriptions() {
 
 const LISTENERS: &str =
     "Setting of the listener: `rest.listen`, `southbound.listen`, `files.listen` or `admin.listen`";
+const CERTIFICATES: &str = "Listener whose certificate it is: `rest`, `admin` or `southbound` (also that of `files.listen`); `ca` (the server's own authority); `database_client` (`sslcert`) or `database_ca` (the first of `sslrootcert` that expires)";
+const RELOADED_FILES: &str = "Listener whose certificate it is: `rest`, `admin` or `southbound` (also that of `files.listen`); or `users` (`auth.login.users`)";
 const CALL_OUTCOMES: &str =
     "`ok`, `refused`, or `error` (internal error, or the server is unavailable)";
 const OS_REQUEST_OUTCOMES: &str =
@@ -129,6 +131,24 @@ const CONNECTIONS: &[MetricDescription] = &[
         Counter,
         &[("outcome", "`ok`, `failed` (including refused connections) or `slow` (timed out)")],
         "TLS handshakes of agents.",
+    ),
+    metric(
+        "evenkeel_certificate_expiry_timestamp_seconds",
+        Gauge,
+        &[("certificate", CERTIFICATES)],
+        "When a certificate expires that this process uses, in seconds since 1970. That of a listener is its own certificate, without its chain.",
+    ),
+    metric(
+        "evenkeel_file_reloads_total",
+        Counter,
+        &[
+            ("file", RELOADED_FILES),
+            (
+                "outcome",
+                "`ok`, or `failed`: the new file is not usable, and the old content is still used",
+            ),
+        ],
+        "Changed files that were read again, and certificates of the server's own authority that were renewed.",
     ),
 ];
 

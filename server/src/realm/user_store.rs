@@ -1,7 +1,5 @@
 //! File of users: read at startup, and again whenever it changes.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,6 +7,8 @@ use anyhow::Context;
 use evenkeel_auth::{Users, UsersFile};
 use figment::Figment;
 use figment::providers::{Format, Toml};
+
+use crate::file_state::{FileStamp, ReloadedFile, is_readable_by_others};
 
 /// Users who may log in, loaded from a file.
 #[derive(Debug)]
@@ -23,25 +23,17 @@ struct LoadedUsers {
     stamp: Option<FileStamp>,
 }
 
-/// Metadata that changes with the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileStamp {
-    inode: u64,
-    size: u64,
-    seconds: i64,
-    nanoseconds: i64,
-}
-
 impl UserStore {
     /// Reads the file, which must be valid.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let stamp = read_stamp(path);
+        let stamp = FileStamp::read(path);
         let users = read_users(path)?;
         log_rejected(&users);
         tracing::info!(path = %path.display(), users = users.count(), "login with a password is enabled");
         if is_readable_by_others(path) {
             tracing::warn!(path = %path.display(), "{READABLE_BY_OTHERS}");
         }
+        ReloadedFile::Users.register();
         let loaded = LoadedUsers { users: Arc::new(users), stamp };
         Ok(Self { path: path.to_owned(), current: Mutex::new(loaded) })
     }
@@ -50,7 +42,7 @@ impl UserStore {
     /// Blocking: do not call it in an async task.
     pub(super) fn current_users(&self) -> Arc<Users> {
         let mut loaded = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = read_stamp(&self.path);
+        let stamp = FileStamp::read(&self.path);
         if loaded.stamp != stamp {
             // An unreadable file is not read again before it changes.
             loaded.stamp = stamp;
@@ -59,6 +51,7 @@ impl UserStore {
                     log_rejected(&users);
                     tracing::info!(users = users.count(), "the file of users was reloaded");
                     loaded.users = Arc::new(users);
+                    ReloadedFile::Users.count(true);
                 }
                 Err(error) => {
                     let error = format!("{error:#}");
@@ -66,21 +59,12 @@ impl UserStore {
                         error,
                         "the file of users is not usable; the previous users remain valid"
                     );
+                    ReloadedFile::Users.count(false);
                 }
             }
         }
         Arc::clone(&loaded.users)
     }
-}
-
-fn read_stamp(path: &Path) -> Option<FileStamp> {
-    let metadata = fs::metadata(path).ok()?;
-    Some(FileStamp {
-        inode: metadata.ino(),
-        size: metadata.size(),
-        seconds: metadata.mtime(),
-        nanoseconds: metadata.mtime_nsec(),
-    })
 }
 
 fn log_rejected(users: &Users) {
@@ -108,17 +92,14 @@ fn without_source_line(error: &figment::Error) -> anyhow::Error {
     anyhow::Error::msg(message)
 }
 
-/// Warning of a file that [`is_readable_by_others`].
+/// Warning of a file that other users of this machine can read.
 pub(crate) const READABLE_BY_OTHERS: &str =
     "all users of this machine can read the password hashes";
 
-/// Whether other users of this machine can read the password hashes.
-pub(crate) fn is_readable_by_others(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o007 != 0)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use evenkeel_kit::Secret;
 
     use super::*;

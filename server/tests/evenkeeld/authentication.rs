@@ -11,7 +11,7 @@ use crate::test_server::TestServer;
 const TOKEN: &str = "/realms/master/protocol/openid-connect/token";
 
 /// Writes a file of users with `alice`, whose password is `open sesame`; returns its path.
-fn users(harness: &TestServer) -> String {
+pub fn users(harness: &TestServer) -> String {
     let hash = harness.start_with_input(&["hash-password"], "open sesame\n");
     let hash = hash.expect_success();
     assert!(hash.starts_with("$argon2id$v=19$"), "{hash}");

@@ -16,4 +16,5 @@ mod revocation;
 mod shared_keys;
 mod startup_errors;
 mod test_server;
+mod tls;
 mod unauthenticated;

@@ -138,7 +138,7 @@ fn a_configuration_is_checked_without_side_effects() {
 #[test]
 fn the_check_names_each_bad_server_name_and_each_bad_file_of_the_listener_for_nodes() {
     let harness = TestServer::new();
-    let key = harness.write_file("key.pem", "no key\n");
+    let key = harness.write_private_file("key.pem", "no key\n");
     let text = format!(
         "[southbound]\ncertificate = '/no/such/chain'\nkey = {key:?}\nca = '/no/such/ca'\n\
          server_names = ['https://updates.example', 'updates.example', 'up dates']\n\
@@ -167,7 +167,7 @@ fn the_check_reads_certificates_of_the_database_and_of_the_listener_for_nodes() 
     let ca = CertificateAuthority::open(&harness.path("other-ca"), now).unwrap();
     let issued = ca.issue_server(&["updates.example".to_owned()], now).unwrap();
     let chain = harness.write_file("chain.pem", &issued.chain_pem);
-    let key = harness.write_file("key.pem", issued.key_pem.reveal());
+    let key = harness.write_private_file("key.pem", issued.key_pem.reveal());
     let check = |root: &str, name: &str| {
         let text = format!(
             "[database]\nurl = 'postgres://db.example/evenkeel?sslmode=verify-full&sslrootcert={root}'\n\

@@ -119,6 +119,14 @@ impl TestServer {
         text.trim().to_owned()
     }
 
+    /// Writes a file that only its owner can read. It replaces another file at once.
+    pub fn write_private_file(&self, name: &str, text: &str) -> String {
+        let temporary = self.write_file(&format!("{name}.new"), text);
+        fs::set_permissions(&temporary, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(temporary, self.path(name)).unwrap();
+        self.path(name).to_string_lossy().into_owned()
+    }
+
     pub fn write_file(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
@@ -297,9 +305,21 @@ impl ServerProcess {
     /// Sends a GET request over TLS to the listener for files; returns the status and the whole
     /// response.
     pub fn get_file(&self, ca: &Path, path: &str, token: Option<&str>) -> (u16, String) {
+        self.get_over_tls("files", ca, path, token)
+    }
+
+    /// Sends a GET request over TLS to a listener; returns the status and the whole response.
+    pub fn get_over_tls(
+        &self,
+        listener: &str,
+        ca: &Path,
+        path: &str,
+        token: Option<&str>,
+    ) -> (u16, String) {
         let login =
             token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
-        self.send_file_request(&mut tls_session(b"http/1.1", ca, "localhost"), path, &login)
+        let mut session = tls_session(b"http/1.1", ca, "localhost");
+        self.send_over_tls(listener, &mut session, path, &login)
     }
 
     /// Sends a GET request with a client certificate to the listener for files.
@@ -312,14 +332,15 @@ impl ServerProcess {
         FileClient::new(ca, certificate).get_file(self, path).0
     }
 
-    fn send_file_request(
+    fn send_over_tls(
         &self,
+        listener: &str,
         session: &mut ClientConnection,
         path: &str,
         login: &str,
     ) -> (u16, String) {
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
-        let mut client = self.perform_handshake(b"", "files", session).unwrap();
+        let mut client = self.perform_handshake(b"", listener, session).unwrap();
         let mut client = Stream::new(session, &mut client);
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -408,7 +429,7 @@ impl FileClient {
         path: &str,
     ) -> ((u16, String), Option<HandshakeKind>) {
         let mut session = tls_session_with(Arc::clone(&self.0), "localhost");
-        let answer = server.send_file_request(&mut session, path, "");
+        let answer = server.send_over_tls("files", &mut session, path, "");
         (answer, session.handshake_kind())
     }
 }
