@@ -1,4 +1,4 @@
-//! What is wrong with a server's certificate, and what to do.
+//! What is wrong with a server's certificate, or with the scheme of its address, and what to do.
 
 use std::error::Error;
 
@@ -26,14 +26,36 @@ pub fn hint(text: &str, ca_option: &str) -> Option<String> {
         ));
     }
     if why.contains("UnknownIssuer") {
+        // Only evenkeeld has an authority of its own.
+        let own = if ca_option == "--ca" {
+            "; evenkeeld's own CA is the file ca/ca.pem in its data directory"
+        } else {
+            ""
+        };
         return Some(format!(
-            "the server's certificate was issued by an unknown CA: name the certificate of that CA with {ca_option}"
+            "the server's certificate was issued by an unknown CA: name the certificate of that CA with {ca_option}{own}"
         ));
+    }
+    if why.contains("not valid for name") && ca_option == "--ca" {
+        return Some(
+            "use an address with a name of the server's certificate, or add the name to rest.server_names of evenkeeld"
+                .to_owned(),
+        );
     }
     Some(
         "check the server's certificate: its names, its validity, and the clock of this machine"
             .to_owned(),
     )
+}
+
+/// What to do if a client and a server disagree about TLS, given the text of an error with its
+/// causes. `None` for other errors.
+pub fn scheme_hint(text: &str) -> Option<String> {
+    if text.contains("InvalidContentType") {
+        return Some("the server speaks no TLS there: use http://, or another port".to_owned());
+    }
+    let speaks_tls = text.contains("invalid HTTP version");
+    speaks_tls.then(|| "the server may expect TLS there: use https://, or another port".to_owned())
 }
 
 #[cfg(test)]
@@ -46,7 +68,22 @@ mod tests {
         let ca = hint("Other(OtherError(CaUsedAsEndEntity))").expect("a hint");
         assert!(ca.contains("CA:FALSE") && ca.ends_with("name it with --ca"), "{ca}");
         assert!(hint("UnknownIssuer").is_some_and(|text| text.contains("unknown CA")));
+        let unknown = hint("UnknownIssuer").expect("a hint");
+        assert!(unknown.ends_with("ca/ca.pem in its data directory"), "{unknown}");
+        let registry = super::hint(&format!("{REFUSED}: UnknownIssuer"), "--registry-ca");
+        assert!(registry.is_some_and(|text| text.ends_with("with --registry-ca")));
+        let name = hint("certificate not valid for name \"a.example\"").expect("a hint");
+        assert!(name.contains("rest.server_names"), "{name}");
         assert!(hint("Expired").is_some_and(|text| text.contains("validity")));
         assert_eq!(super::hint("connection refused", "--ca"), None);
+    }
+
+    #[test]
+    fn a_wrong_scheme_has_a_hint() {
+        let plain = scheme_hint("received corrupt message of type InvalidContentType");
+        assert!(plain.is_some_and(|text| text.contains("use http://")));
+        let secured = scheme_hint("invalid HTTP version parsed");
+        assert!(secured.is_some_and(|text| text.contains("use https://")));
+        assert_eq!(scheme_hint("connection refused"), None);
     }
 }

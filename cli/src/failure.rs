@@ -194,7 +194,8 @@ impl Failure {
             Self::InvalidExpression { .. } => Some("give fields such as `name` or `name desc, resourceId`".to_owned()),
             Self::Unreachable { source, .. } => {
                 let text = chain(source).to_string();
-                certificate::hint(&text, "--ca").or_else(|| Some(
+                let hint = certificate::hint(&text, "--ca");
+                hint.or_else(|| certificate::scheme_hint(&text)).or_else(|| Some(
                     "check that the server is running and that the address is right: `evenkeel context show` prints it, `--server URL` overrides it"
                         .to_owned(),
                 ))

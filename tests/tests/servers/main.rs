@@ -7,6 +7,7 @@ mod new_images;
 mod os_moving;
 mod os_registry;
 mod race;
+mod rest_tls;
 mod schemathesis;
 mod transcript;
 mod upgrade;
