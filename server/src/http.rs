@@ -340,13 +340,18 @@ mod tests {
     use axum::http::StatusCode;
     use axum::routing::get;
     use chrono::DateTime;
-    use evenkeel_auth::Caller;
+    use evenkeel_auth::{Caller, CertificateAuthority};
+    use evenkeel_kit::{Clock, SystemClock};
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, RootCertStore};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::task::JoinSet;
+    use tokio_rustls::TlsConnector;
     use tokio_stream::StreamExt as _;
 
     use super::*;
     use crate::listen::{AuthenticatedLimits, UnauthenticatedLimits};
+    use crate::tls::Certificates;
 
     /// A user without a role.
     fn user() -> Caller {
@@ -372,7 +377,7 @@ mod tests {
     }
 
     impl LimitedServer {
-        fn new() -> Self {
+        fn new(tls: Option<Arc<ServerConfig>>) -> Self {
             let minute = Duration::from_mins(1);
             let anywhere = (Ipv4Addr::LOCALHOST, 0).into();
             let listener = Listener::bind("rest.listen", anywhere, 20, minute).unwrap();
@@ -394,7 +399,7 @@ mod tests {
                 .route("/endless", get(authenticate_endless));
             Self {
                 listener: listener.limit_unauthenticated(limits).limit_authenticated(per_user),
-                server: Arc::new(HttpServer::new(router, HttpSettings::new(None, minute))),
+                server: Arc::new(HttpServer::new(router, HttpSettings::new(tls, minute))),
                 served: JoinSet::new(),
             }
         }
@@ -411,13 +416,32 @@ mod tests {
         }
     }
 
-    async fn request(client: &mut TcpStream, path: &str) {
+    /// TLS of a server, and a connector of clients that trust its authority.
+    fn secure() -> (Arc<ServerConfig>, TlsConnector) {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemClock.now();
+        let ca = CertificateAuthority::open(folder.path(), now).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.certificate_der().to_vec().into()).unwrap();
+        let names = vec!["localhost".to_owned()];
+        let certificates = Certificates::from_authority(Arc::new(ca), names, now).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let server = Arc::new(certificates).http_config(None).unwrap();
+        (server, TlsConnector::from(Arc::new(client)))
+    }
+
+    async fn request(client: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) {
         let response = send(client, path).await;
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     }
 
     /// Sends a request and returns the header of the response, as far as it was received.
-    async fn send(client: &mut TcpStream, path: &str) -> String {
+    async fn send(client: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         client.write_all(request.as_bytes()).await.unwrap();
         let mut response = Vec::new();
@@ -430,13 +454,13 @@ mod tests {
     }
 
     /// Waits until the server closes a connection.
-    async fn wait_for_end(client: &mut TcpStream) {
+    async fn wait_for_end(client: &mut (impl AsyncRead + Unpin)) {
         while client.read_u8().await.is_ok() {}
     }
 
     #[tokio::test]
     async fn a_connection_counts_as_unauthenticated_until_a_token_is_valid() {
-        let mut server = LimitedServer::new();
+        let mut server = LimitedServer::new(None);
         let mut authenticated = server.connect().await;
         request(&mut authenticated, "/private").await;
         let mut public = server.connect().await;
@@ -451,8 +475,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_with_tls_counts_as_unauthenticated_from_its_first_byte_on() {
+        let (config, connector) = secure();
+        let mut server = LimitedServer::new(Some(config));
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = server.connect().await;
+        let mut authenticated = connector.connect(name.clone(), stream).await.unwrap();
+        request(&mut authenticated, "/private").await;
+        let stream = server.connect().await;
+        let mut public = connector.connect(name, stream).await.unwrap();
+        request(&mut public, "/public").await;
+        // Before its handshake.
+        let mut silent = server.connect().await;
+        tokio::select! {
+            () = wait_for_end(&mut public) => {}
+            () = wait_for_end(&mut silent) => {}
+        }
+        request(&mut authenticated, "/public").await;
+    }
+
+    #[tokio::test]
     async fn a_user_with_too_many_connections_loses_an_idle_one_and_is_then_refused() {
-        let mut server = LimitedServer::new();
+        let mut server = LimitedServer::new(None);
         let mut idle = server.connect().await;
         request(&mut idle, "/private").await;
         let mut busy = server.connect().await;
