@@ -28,7 +28,7 @@ pub fn hint(text: &str, ca_option: &str) -> Option<String> {
     if why.contains("UnknownIssuer") {
         // Only evenkeeld has an authority of its own.
         let own = if ca_option == "--ca" {
-            "; evenkeeld's own CA is the file ca/ca.pem in its data directory"
+            "; on the server, `evenkeeld ca` prints that of its own CA"
         } else {
             ""
         };
@@ -69,7 +69,7 @@ mod tests {
         assert!(ca.contains("CA:FALSE") && ca.ends_with("name it with --ca"), "{ca}");
         assert!(hint("UnknownIssuer").is_some_and(|text| text.contains("unknown CA")));
         let unknown = hint("UnknownIssuer").expect("a hint");
-        assert!(unknown.ends_with("ca/ca.pem in its data directory"), "{unknown}");
+        assert!(unknown.contains("`evenkeeld ca` prints"), "{unknown}");
         let registry = super::hint(&format!("{REFUSED}: UnknownIssuer"), "--registry-ca");
         assert!(registry.is_some_and(|text| text.ends_with("with --registry-ca")));
         let name = hint("certificate not valid for name \"a.example\"").expect("a hint");

@@ -31,9 +31,9 @@ pub struct GlobalOptions {
         help_heading = "Global options"
     )]
     pub server: Option<String>,
-    /// CA certificate (PEM file) to verify the server [default: system roots]. The server's own CA is
-    /// the file `ca/ca.pem` in its data directory. Other identity providers are always verified with
-    /// the system roots.
+    /// CA certificate (PEM file) to verify the server [default: system roots]. On the server,
+    /// `evenkeeld ca` prints that of its own CA. Other identity providers are always verified with the
+    /// system roots.
     #[arg(
         long,
         global = true,

@@ -46,6 +46,11 @@ pub(crate) enum Command {
     Migrate(MigrateArgs),
     /// Print the OpenAPI document of the REST API.
     Openapi,
+    /// Print the certificate of the server's own certificate authority, for `evenkeel --ca`.
+    ///
+    /// Clients need it if a listener uses a certificate of this authority. It is public. The first start of a server
+    /// creates it; this command creates nothing.
+    Ca,
     /// Create tokens.
     #[command(subcommand)]
     Token(TokenCommand),

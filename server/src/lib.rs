@@ -2,7 +2,7 @@
 //!
 //! `evenkeeld all` runs all services in one process. `evenkeeld inventory`, `evenkeeld
 //! maintenance-manager` and `evenkeeld os-resource-manager` run one service each, in any number of
-//! replicas; they share a database and a directory of keys. `migrate`, `openapi`, `token`,
+//! replicas; they share a database and a directory of keys. `migrate`, `openapi`, `ca`, `token`,
 //! `accept-keys` and `hash-password` are tools.
 //!
 //! | Module | Purpose |
@@ -24,7 +24,7 @@
 //! | `admin`, `observe` | health, readiness, metrics |
 //! | `check` | checks the configuration and the files that it names |
 //! | `clock_watch` | compares the clocks of the process and of the database |
-//! | `tools` | `migrate`, `openapi`, `token`, `accept-keys`, `hash-password` |
+//! | `tools` | `migrate`, `openapi`, `ca`, `token`, `accept-keys`, `hash-password` |
 
 mod admin;
 mod app_context;

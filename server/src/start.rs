@@ -59,6 +59,7 @@ async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::Check => check::print_faults(&config),
         Command::Migrate(args) => tools::migrate(&config, &args).await,
         Command::Openapi => tools::print_openapi(),
+        Command::Ca => tools::print_ca(&config),
         Command::Token(TokenCommand::Operator(args)) => {
             tools::print_operator_token(&config, &args).await
         }

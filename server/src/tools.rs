@@ -1,6 +1,7 @@
-//! `migrate`, `openapi`, `token`, `accept-keys` and `hash-password`: commands that do one thing and
-//! exit.
+//! `migrate`, `openapi`, `ca`, `token`, `accept-keys` and `hash-password`: commands that do one thing
+//! and exit.
 
+use std::fs;
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
@@ -101,6 +102,19 @@ async fn issue_operator_token(
         "created a token"
     );
     Ok(issued)
+}
+
+/// Prints the certificate of the server's own authority.
+pub(crate) fn print_ca(config: &Config) -> anyhow::Result<ExitCode> {
+    let data_dir = data_dir::find(&config.data_dir)?;
+    let path = KeyFolders::new(config, &data_dir).ca.join("ca.pem");
+    let pem = fs::read_to_string(&path).with_context(|| {
+        let path = path.display();
+        format!(
+            "cannot read {path}, which the first start of a server creates; check --data-dir and --config"
+        )
+    })?;
+    print_line(pem.trim_end())
 }
 
 /// Records the keys of this server in place of those that the database records.

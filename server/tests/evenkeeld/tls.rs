@@ -108,11 +108,22 @@ fn both_listeners_use_certificates_of_the_servers_own_authority() {
         }
     }
 
+    let printed = harness.start(&["ca"]).expect_success();
+    assert_eq!(printed, std::fs::read_to_string(&ca).unwrap());
+
     let log = server.stop();
     assert!(!log.contains("did not stop in time"), "{log}");
     let login = format!("--ca {} --project", ca.display());
     assert!(log.contains("evenkeel login --server https://127.0.0.1:"), "{log}");
     assert!(log.contains(&login), "{log}");
+}
+
+#[test]
+fn the_authority_is_not_printed_and_not_created_before_the_first_start() {
+    let harness = TestServer::new();
+    let stderr = harness.start(&["ca"]).expect_failure();
+    assert!(stderr.contains("ca.pem, which the first start of a server creates"), "{stderr}");
+    assert!(!harness.data_dir().exists());
 }
 
 #[test]

@@ -62,7 +62,7 @@ async fn the_command_line_trusts_the_servers_authority_and_explains_other_certif
     let other_name = rest.replace("127.0.0.1", "127.0.0.2");
     let admin = server.address("admin");
     for (address, options, advice) in [
-        (format!("https://{rest}"), "", "evenkeeld's own CA is the file ca/ca.pem"),
+        (format!("https://{rest}"), "", "`evenkeeld ca` prints"),
         (format!("https://{other_name}"), with_ca.as_str(), "add the name to rest.server_names"),
         (format!("http://{rest}"), "", "use https://"),
         (format!("https://{admin}"), with_ca.as_str(), "use http://"),
