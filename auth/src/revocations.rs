@@ -74,16 +74,11 @@ mod tests {
 
     fn caller(issued_by_us: bool, issued_at: Option<DateTime<Utc>>) -> Caller {
         Caller {
-            subject: "alice".to_owned(),
-            roles: vec![Role::Administrator],
-            not_before: None,
-            expires_at: NOON + TimeDelta::hours(1),
             issued_by_us,
-            node_key: None,
             issuer: "https://login.example".into(),
             token_id: Some(Uuid::from_u128(1)),
             issued_at,
-            node_subject: None,
+            ..Caller::new("alice", &[Role::Administrator], NOON + TimeDelta::hours(1))
         }
     }
 

@@ -11,6 +11,9 @@ use crate::key_fingerprint::KeyFingerprint;
 /// Role that allows everything in every project, and to create projects.
 pub const ADMINISTRATOR: &str = "evenkeel-admin";
 
+/// Issuer of our tokens, unless the settings name another one.
+pub(crate) const DEFAULT_ISSUER: &str = "urn:evenkeel:issuer";
+
 /// A permission in a token, written as the project's UUID and a suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -143,6 +146,24 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// A caller with one of our tokens, from the default issuer. The token has no ID and does not
+    /// say when it was issued.
+    #[must_use]
+    pub fn new(subject: &str, roles: &[Role], expires_at: DateTime<Utc>) -> Self {
+        Self {
+            subject: subject.to_owned(),
+            roles: roles.to_vec(),
+            not_before: None,
+            expires_at,
+            issued_by_us: true,
+            node_key: None,
+            issuer: DEFAULT_ISSUER.into(),
+            token_id: None,
+            issued_at: None,
+            node_subject: None,
+        }
+    }
+
     /// Name of the caller for the change log. Two issuers may have users of the same name, so it
     /// contains the issuer, unless we are the issuer.
     #[must_use]
@@ -223,18 +244,8 @@ mod tests {
     const TWO: Uuid = Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0002);
 
     fn caller(roles: &[&str]) -> Caller {
-        Caller {
-            subject: "somebody".to_owned(),
-            roles: roles.iter().filter_map(|role| Role::parse(role)).collect(),
-            not_before: None,
-            expires_at: DateTime::UNIX_EPOCH,
-            issued_by_us: true,
-            node_key: None,
-            issuer: "urn:evenkeel:issuer".into(),
-            token_id: None,
-            issued_at: None,
-            node_subject: None,
-        }
+        let roles: Vec<Role> = roles.iter().filter_map(|role| Role::parse(role)).collect();
+        Caller::new("somebody", &roles, DateTime::UNIX_EPOCH)
     }
 
     #[test]

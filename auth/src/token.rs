@@ -20,7 +20,7 @@ use crate::key_fingerprint::KeyFingerprint;
 use crate::key_set::KeySet;
 use crate::keys::{KeyPurpose, Keys, VerificationKey};
 use crate::revocations::Revocations;
-use crate::roles::{Caller, Role};
+use crate::roles::{Caller, DEFAULT_ISSUER, Role};
 use crate::token_cache::VerifiedTokenCache;
 
 /// Longest accepted token, in bytes.
@@ -45,7 +45,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            issuer: "urn:evenkeel:issuer".to_owned(),
+            issuer: DEFAULT_ISSUER.to_owned(),
             audience: "evenkeel".to_owned(),
             max_cached_tokens: 1_500_000,
         }
@@ -187,16 +187,8 @@ impl Authority {
     #[must_use]
     pub fn allow_anonymous(self) -> Self {
         let anonymous = Caller {
-            subject: "anonymous".to_owned(),
-            roles: vec![Role::Administrator],
-            not_before: None,
-            expires_at: DateTime::<Utc>::MAX_UTC,
-            issued_by_us: true,
-            node_key: None,
             issuer: Arc::clone(&self.issuers[0].issuer),
-            token_id: None,
-            issued_at: None,
-            node_subject: None,
+            ..Caller::new("anonymous", &[Role::Administrator], DateTime::<Utc>::MAX_UTC)
         };
         Self { anonymous: Some(Arc::new(anonymous)), ..self }
     }

@@ -81,18 +81,7 @@ mod tests {
     const NOON: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
     fn caller(hours: i64) -> Arc<Caller> {
-        Arc::new(Caller {
-            subject: hours.to_string(),
-            roles: Vec::new(),
-            not_before: None,
-            expires_at: NOON + TimeDelta::hours(hours),
-            issued_by_us: true,
-            node_key: None,
-            issuer: "urn:evenkeel:issuer".into(),
-            token_id: None,
-            issued_at: None,
-            node_subject: None,
-        })
+        Arc::new(Caller::new(&hours.to_string(), &[], NOON + TimeDelta::hours(hours)))
     }
 
     fn digest(n: u32) -> TokenDigest {

@@ -355,18 +355,7 @@ mod tests {
 
     /// A user without a role.
     fn user() -> Caller {
-        Caller {
-            subject: "user".to_owned(),
-            roles: Vec::new(),
-            not_before: None,
-            expires_at: DateTime::UNIX_EPOCH,
-            issued_by_us: true,
-            node_key: None,
-            issuer: "urn:evenkeel:issuer".into(),
-            token_id: None,
-            issued_at: None,
-            node_subject: None,
-        }
+        Caller::new("user", &[], DateTime::UNIX_EPOCH)
     }
 
     /// A server that allows one unauthenticated connection per address, and two per user.

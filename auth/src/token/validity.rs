@@ -63,16 +63,9 @@ mod tests {
     #[test]
     fn a_token_that_one_of_our_servers_dates_in_the_future_is_not_valid_yet() {
         let caller = |role: Role, issued_by_us: bool, issued_at: DateTime<Utc>| Caller {
-            subject: "alice".to_owned(),
-            roles: vec![role],
-            not_before: None,
-            expires_at: issued_at + TimeDelta::minutes(15),
             issued_by_us,
-            node_key: None,
-            issuer: "urn:evenkeel:issuer".into(),
-            token_id: None,
             issued_at: Some(issued_at),
-            node_subject: None,
+            ..Caller::new("alice", &[role], issued_at + TimeDelta::minutes(15))
         };
         let (near, far) = (NOON + TimeDelta::minutes(2), NOON + TimeDelta::days(365));
         let check = |caller: Caller| check_validity_period(&caller, NOON);

@@ -173,18 +173,7 @@ mod tests {
     const SECOND_PROJECT: Uuid = Uuid::from_u128(2);
 
     fn visible_with_roles(roles: &[Role]) -> Option<VisibleProjects> {
-        visible_projects(&Caller {
-            subject: "somebody".to_owned(),
-            roles: roles.to_vec(),
-            not_before: None,
-            expires_at: DateTime::UNIX_EPOCH,
-            issued_by_us: true,
-            node_key: None,
-            issuer: "urn:evenkeel:issuer".into(),
-            token_id: None,
-            issued_at: None,
-            node_subject: None,
-        })
+        visible_projects(&Caller::new("somebody", roles, DateTime::UNIX_EPOCH))
     }
 
     #[test]

@@ -245,18 +245,7 @@ mod tests {
     const UNLIMITED: AuthenticatedLimits = AuthenticatedLimits { user: 0, project: 0, address: 0 };
 
     fn caller(subject: &str, roles: &[Role]) -> Caller {
-        Caller {
-            subject: subject.to_owned(),
-            roles: roles.to_vec(),
-            not_before: None,
-            expires_at: DateTime::UNIX_EPOCH,
-            issued_by_us: true,
-            node_key: None,
-            issuer: "urn:evenkeel:issuer".into(),
-            token_id: None,
-            issued_at: None,
-            node_subject: None,
-        }
+        Caller::new(subject, roles, DateTime::UNIX_EPOCH)
     }
 
     /// A user with a role in one project.
