@@ -88,12 +88,7 @@ fn active_model(tx: &Tx, id: SingleScheduleId, spec: &SingleSpec, now: Time) -> 
 impl Model {
     /// The target, which can be read also if the rest of the row cannot.
     pub(crate) fn target(&self) -> Option<ScheduleTarget> {
-        let target = TargetBits {
-            host: self.target_host_id,
-            site: self.target_site_id,
-            region: self.target_region_id,
-        };
-        target.target()
+        TargetBits::read(self.target_host_id, self.target_site_id, self.target_region_id)
     }
 }
 

@@ -23,10 +23,35 @@ impl TargetBits {
         bits
     }
 
-    pub fn target(self) -> Option<ScheduleTarget> {
-        let host = |bits: i32| ScheduleTarget::Host(HostId::from_bits(bits.cast_unsigned()));
-        let site = |bits: i32| ScheduleTarget::Site(SiteId::from_bits(bits.cast_unsigned()));
-        let region = |bits: i32| ScheduleTarget::Region(RegionId::from_bits(bits.cast_unsigned()));
-        self.host.map(host).or(self.site.map(site)).or(self.region.map(region))
+    /// The target that the columns of a row name.
+    pub fn read(
+        host: Option<i32>,
+        site: Option<i32>,
+        region: Option<i32>,
+    ) -> Option<ScheduleTarget> {
+        let to_host = |bits: i32| ScheduleTarget::Host(HostId::from_bits(bits.cast_unsigned()));
+        let to_site = |bits: i32| ScheduleTarget::Site(SiteId::from_bits(bits.cast_unsigned()));
+        let to_region =
+            |bits: i32| ScheduleTarget::Region(RegionId::from_bits(bits.cast_unsigned()));
+        host.map(to_host).or(site.map(to_site)).or(region.map(to_region))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_as_it_is_written() {
+        let id = 0xffff_fffe;
+        for target in [
+            None,
+            Some(ScheduleTarget::Host(HostId::from_bits(id))),
+            Some(ScheduleTarget::Site(SiteId::from_bits(id))),
+            Some(ScheduleTarget::Region(RegionId::from_bits(id))),
+        ] {
+            let bits = TargetBits::from_target(target);
+            assert_eq!(TargetBits::read(bits.host, bits.site, bits.region), target);
+        }
     }
 }
