@@ -2,6 +2,7 @@
 
 pub mod cleanup;
 pub mod image_updates;
+mod node_marks;
 pub mod outdated_lists;
 pub mod run_timeouts;
 pub mod stale_nodes;

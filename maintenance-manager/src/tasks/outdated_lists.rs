@@ -4,15 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_domain::Time;
 use evenkeel_kit::clock::Clock;
-use evenkeel_store::{Store, StoreError, nodes};
+use evenkeel_store::{FleetTx, Store, StoreError, nodes};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::node_marks::{BATCH_SIZE, NodeMarker, mark_all};
 use crate::outage::Outage;
-
-/// The maximum number of nodes that one transaction updates.
-const BATCH_SIZE: u32 = 1_000;
 
 /// The interval of passes. Lists are outdated after days.
 const CHECK_INTERVAL: Duration = Duration::from_mins(10);
@@ -60,18 +59,12 @@ impl OutdatedListsWatch {
     }
 
     async fn pass_until(&self, stopping: &CancellationToken) -> Result<usize, StoreError> {
-        let mut total = 0;
-        loop {
-            let Some(now) = self.store.trusted_time(&*self.clock).await? else {
-                return Ok(total);
-            };
-            let tx = self.store.fleet().await?;
-            let marked = nodes::mark_outdated_lists(&tx, now, BATCH_SIZE).await?;
-            tx.commit().await?;
-            total += marked;
-            if marked == 0 || stopping.is_cancelled() {
-                return Ok(total);
-            }
-        }
+        mark_all(self, &self.store, &*self.clock, stopping).await
+    }
+}
+
+impl NodeMarker for OutdatedListsWatch {
+    async fn mark_batch(&self, tx: &FleetTx, now: Time) -> Result<usize, StoreError> {
+        nodes::mark_outdated_lists(tx, now, BATCH_SIZE).await
     }
 }

@@ -7,16 +7,14 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_kit::clock::Clock;
-use evenkeel_store::{Store, StoreError, nodes};
+use evenkeel_store::{FleetTx, Store, StoreError, nodes};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::node_marks::{BATCH_SIZE, NodeMarker, mark_all};
 use crate::durations::loop_interval;
 use crate::outage::Outage;
 use crate::settings::Settings;
-
-/// The maximum number of nodes that one statement updates.
-const BATCH_SIZE: u32 = 1_000;
 
 /// Marks silent nodes. A pass needs no input: its work follows from the database alone. It skips a
 /// node that is just reporting or that another replica is updating, so several replicas may run
@@ -97,20 +95,16 @@ impl SilentNodeWatch {
     }
 
     async fn pass_until(&self, stopping: &CancellationToken) -> Result<usize, StoreError> {
-        let mut total = 0;
-        loop {
-            let Some(now) = self.store.trusted_time(&*self.clock).await? else {
-                return Ok(total);
-            };
-            let tx = self.store.fleet().await?;
-            let silent =
-                nodes::mark_silent_nodes(&tx, now - self.silence_timeout, now, BATCH_SIZE).await?;
-            tx.commit().await?;
-            total += silent.len();
-            if silent.is_empty() || stopping.is_cancelled() {
-                metrics::counter!("evenkeel_silent_nodes_total").increment(total as u64);
-                return Ok(total);
-            }
-        }
+        let total = mark_all(self, &self.store, &*self.clock, stopping).await?;
+        metrics::counter!("evenkeel_silent_nodes_total").increment(total as u64);
+        Ok(total)
+    }
+}
+
+impl NodeMarker for SilentNodeWatch {
+    async fn mark_batch(&self, tx: &FleetTx, now: Time) -> Result<usize, StoreError> {
+        let heard_before = now - self.silence_timeout;
+        let silent = nodes::mark_silent_nodes(tx, heard_before, now, BATCH_SIZE).await?;
+        Ok(silent.len())
     }
 }
