@@ -19,6 +19,8 @@ mod derivatives_tests;
 mod doctor;
 mod dpkg;
 mod dpkg_lock;
+#[cfg(test)]
+mod dpkg_samples;
 mod fetch;
 mod files;
 #[cfg(test)]

@@ -380,6 +380,7 @@ fn is_kernel_file(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::modules::packages::dpkg_samples::{installed_packages, root_with_info_files};
     use crate::modules::packages::plan::index_by_apt_name;
 
     const MEBIBYTE: u64 = 1 << 20;
@@ -401,6 +402,16 @@ mod tests {
 
     fn writer(name: &str, write: BootWrite) -> BootWriter {
         BootWriter { version: (name.to_owned(), "1".to_owned()), write }
+    }
+
+    fn planned_install(package: &str, before: Option<&str>, architecture: &str) -> PlannedInstall {
+        PlannedInstall {
+            package: package.into(),
+            before: before.map(str::to_owned),
+            after: "2".into(),
+            architecture: architecture.into(),
+            origins: Vec::new(),
+        }
     }
 
     #[test]
@@ -487,21 +498,13 @@ mod tests {
 
     #[test]
     fn a_package_that_writes_to_boot_is_found_by_its_triggers_and_scripts() {
-        let root = tempfile::tempdir().unwrap();
-        let paths = AgentPaths::new(root.path(), None);
-        let folder = paths.inside(DPKG_INFO_FOLDER);
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("lvm2.triggers"), "activate-noawait update-initramfs\n").unwrap();
-        fs::write(folder.join("libx:amd64.postinst"), "#!/bin/sh\nupdate-initramfs -u\n").unwrap();
-        fs::write(folder.join("grub-pc.postinst"), "#!/bin/sh\nupdate-grub\n").unwrap();
-        fs::write(folder.join("plain.postinst"), "#!/bin/sh\nldconfig\n").unwrap();
-        let install = |package: &str, before: Option<&str>| PlannedInstall {
-            package: package.into(),
-            before: before.map(str::to_owned),
-            after: "2".into(),
-            architecture: "amd64".into(),
-            origins: Vec::new(),
-        };
+        let (_root, paths) = root_with_info_files(&[
+            ("lvm2.triggers", "activate-noawait update-initramfs\n"),
+            ("libx:amd64.postinst", "#!/bin/sh\nupdate-initramfs -u\n"),
+            ("grub-pc.postinst", "#!/bin/sh\nupdate-grub\n"),
+            ("plain.postinst", "#!/bin/sh\nldconfig\n"),
+        ]);
+        let install = |package, before| planned_install(package, before, "amd64");
         let simulation = Simulation {
             installs: vec![
                 install("lvm2", Some("1")),
@@ -531,25 +534,13 @@ mod tests {
 
     #[test]
     fn a_kernel_of_a_board_vendor_is_found_by_its_files_or_by_its_size() {
-        let root = tempfile::tempdir().unwrap();
-        let paths = AgentPaths::new(root.path(), None);
-        let folder = paths.inside(DPKG_INFO_FOLDER);
-        fs::create_dir_all(&folder).unwrap();
-        for (list, text) in [
+        let (_root, paths) = root_with_info_files(&[
             ("raspberrypi-kernel.list", "/.\n/boot\n/boot/kernel8.img\n"),
             ("linux-image-edge-rockchip64:arm64.list", "/boot/vmlinuz-6.12.1-edge-rockchip64\n"),
             ("linux-image-amd64.list", "/usr/share/doc/linux-image-amd64\n"),
             ("other.list", "/boot/vmlinuz-6.1\n"),
-        ] {
-            fs::write(folder.join(list), text).unwrap();
-        }
-        let install = |package: &str, before: Option<&str>| PlannedInstall {
-            package: package.into(),
-            before: before.map(str::to_owned),
-            after: "2".into(),
-            architecture: "arm64".into(),
-            origins: Vec::new(),
-        };
+        ]);
+        let install = |package, before| planned_install(package, before, "arm64");
         let simulation = Simulation {
             installs: vec![
                 install("raspberrypi-kernel", Some("1")),
@@ -591,24 +582,14 @@ mod tests {
 
     #[test]
     fn a_removal_that_rebuilds_the_initial_ram_disk_is_found() {
-        let root = tempfile::tempdir().unwrap();
-        let paths = AgentPaths::new(root.path(), None);
-        let folder = paths.inside(DPKG_INFO_FOLDER);
-        fs::create_dir_all(&folder).unwrap();
+        let rebuild = "update-initramfs -u\n";
+        let (_root, paths) = root_with_info_files(&[
+            ("lvm2.postrm", rebuild),
+            ("plain.postrm", "ldconfig\n"),
+            ("linux-image-6.1.0-40-amd64.postrm", rebuild),
+        ]);
         let names = ["lvm2", "plain", "linux-image-6.1.0-40-amd64"];
-        for name in names {
-            let text = if name == "plain" { "ldconfig\n" } else { "update-initramfs -u\n" };
-            fs::write(folder.join(format!("{name}.postrm")), text).unwrap();
-        }
-        let packages = names.map(|name| DpkgPackage {
-            name: name.into(),
-            architecture: "amd64".into(),
-            version: "1".into(),
-            want: "install".into(),
-            state: "installed".into(),
-            flag: "ok".into(),
-            size: 0,
-        });
+        let packages = installed_packages(&names);
         let simulation = Simulation {
             removals: ["gone"].into_iter().chain(names).map(str::to_owned).collect(),
             ..Simulation::default()
@@ -622,16 +603,9 @@ mod tests {
     fn a_new_kernel_of_the_kind_that_runs_comes_first() {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
-        let install = |package: &str| PlannedInstall {
-            package: package.into(),
-            before: None,
-            after: "2".into(),
-            architecture: "amd64".into(),
-            origins: Vec::new(),
-        };
         let names = ["linux-image-6.1.0-41-cloud-amd64", "linux-image-6.1.0-41-amd64"];
-        let simulation =
-            Simulation { installs: names.map(install).to_vec(), ..Simulation::default() };
+        let installs = names.map(|name| planned_install(name, None, "amd64")).to_vec();
+        let simulation = Simulation { installs, ..Simulation::default() };
         for (running, expected) in
             [("6.1.0-9-cloud-amd64", names[0]), ("6.1.0-40-amd64", names[1]), ("", names[0])]
         {

@@ -128,25 +128,13 @@ pub fn removal_refusal(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn packages(names: &[&str]) -> Vec<DpkgPackage> {
-        let package = |name: &&str| DpkgPackage {
-            name: (*name).to_owned(),
-            architecture: "amd64".into(),
-            version: "1".into(),
-            want: "install".into(),
-            state: "installed".into(),
-            flag: "ok".into(),
-            size: 0,
-        };
-        names.iter().map(package).collect()
-    }
+    use crate::modules::packages::dpkg_samples::{installed_packages, root_with_info_files};
 
     #[test]
     fn only_the_running_network_manager_is_protected() {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
-        let installed = packages(&["ifupdown", "network-manager", "other"]);
+        let installed = installed_packages(&["ifupdown", "network-manager", "other"]);
         let active = || active_network_managers(&paths, &installed);
         assert_eq!(active(), ["network-manager", "ifupdown"], "none is known to run");
 
@@ -159,7 +147,8 @@ mod tests {
 
     #[test]
     fn what_the_running_network_manager_needs_is_protected() {
-        let installed = packages(&["dhcpcd-base", "ifupdown", "isc-dhcp-client", "netplan.io"]);
+        let installed =
+            installed_packages(&["dhcpcd-base", "ifupdown", "isc-dhcp-client", "netplan.io"]);
         for (unit, expected) in [
             ("networking.service", vec!["ifupdown", "isc-dhcp-client", "dhcpcd-base"]),
             ("systemd-networkd.service", vec!["netplan.io"]),
@@ -178,19 +167,13 @@ mod tests {
 
     #[test]
     fn the_package_of_the_running_kernel_is_found_by_its_files() {
-        let root = tempfile::tempdir().unwrap();
-        let paths = AgentPaths::new(root.path(), None);
-        let folder = paths.inside(DPKG_INFO_FOLDER);
-        fs::create_dir_all(&folder).unwrap();
-        for (list, text) in [
+        let (_root, paths) = root_with_info_files(&[
             ("board-kernel:amd64.list", "/.\n/lib/modules/6.1.21-v8+/kernel\n"),
             ("linux-image-old.list", "/boot/vmlinuz-6.1.20-v8+\n"),
             ("linux-headers-v8.list", "/lib/modules/6.1.21-v8+\n/lib/modules/6.1.21-v8+/build\n"),
             ("linux-image-v8.list", "/boot/vmlinuz-6.1.21-v8+\n"),
-        ] {
-            fs::write(folder.join(list), text).unwrap();
-        }
-        let installed = packages(&[
+        ]);
+        let installed = installed_packages(&[
             "board-kernel",
             "linux-headers-v8",
             "linux-image-old",
