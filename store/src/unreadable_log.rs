@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::StoreError;
 
-/// Maximum number of errors that are remembered. Further ones are not logged.
+/// Maximum number of errors that are remembered. The log has no further ones, and its last one says
+/// so.
 const MAX_LOGGED_ERRORS: usize = 1_000;
 
 /// Errors of rows that were logged.
@@ -18,12 +19,20 @@ impl LoggedErrors {
         Self(Mutex::new(BTreeSet::new()))
     }
 
-    /// Remembers an error. Returns its text if it is to be logged now.
+    /// Remembers an error. Returns the text for the log if the error is to be logged now.
     pub(crate) fn insert(&self, error: &StoreError) -> Option<String> {
         let error = evenkeel_kit::chain(error).to_string();
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = logged.len() < MAX_LOGGED_ERRORS && logged.insert(error.clone());
-        is_new.then_some(error)
+        if logged.len() >= MAX_LOGGED_ERRORS || !logged.insert(error.clone()) {
+            return None;
+        }
+        if logged.len() < MAX_LOGGED_ERRORS {
+            return Some(error);
+        }
+        Some(format!(
+            "{error}; {MAX_LOGGED_ERRORS} such rows are logged, and further ones are not logged until the \
+             server restarts"
+        ))
     }
 }
 
@@ -45,9 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_remembered_errors_is_limited() {
+    fn the_number_of_logged_rows_is_limited_and_the_last_one_says_so() {
         let logged = LoggedErrors::new();
-        let lines = (0..2_000).filter(|row| logged.insert(&error(*row)).is_some()).count();
-        assert_eq!(lines, MAX_LOGGED_ERRORS);
+        let lines: Vec<_> = (0..2_000).filter_map(|row| logged.insert(&error(row))).collect();
+        assert_eq!(lines.len(), MAX_LOGGED_ERRORS);
+        let announcing =
+            lines.iter().filter(|line| line.contains("further ones are not logged")).count();
+        assert_eq!(announcing, 1);
+        let last = lines.last().expect("a line");
+        assert!(last.contains("row 999") && last.contains("further ones are not logged"), "{last}");
     }
 }
