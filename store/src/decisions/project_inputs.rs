@@ -8,7 +8,7 @@ use std::iter;
 use std::sync::LazyLock;
 
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::{AssignedPolicy, LimitUsage, Scope};
+use evenkeel_domain::assignment::{AssignedPolicy, Level, LimitUsage, Scope};
 use evenkeel_domain::decide::{NodeFacts, UnreadableObject};
 use evenkeel_domain::id::{HostId, InstanceId, OsId, PolicyId, RegionId, SiteId};
 use evenkeel_domain::os::{Image, OsKind};
@@ -53,11 +53,19 @@ struct LocationRow {
     region: Option<i32>,
 }
 
-/// Pauses of kinds that this release does not know, as ranges of the index: with `NOT IN`, the database
-/// would read all pauses of the project for each batch.
-const UNKNOWN_PAUSE_KINDS_SQL: &str = "t.scope_kind < 'policy' \
-    OR (t.scope_kind > 'policy' AND t.scope_kind < 'project') \
-    OR (t.scope_kind > 'project' AND t.scope_kind < 'site') OR t.scope_kind > 'site'";
+/// The condition that a column has a kind that this release does not know, as ranges of the index:
+/// with `NOT IN`, the database would read all rows of the project for each batch.
+fn unknown_kinds_sql(column: &str, known_kinds: &[&str]) -> String {
+    let mut sorted = known_kinds.to_vec();
+    sorted.sort_unstable();
+    let before = sorted.first().map(|first| format!("{column} < '{first}'"));
+    let after = sorted.last().map(|last| format!("{column} > '{last}'"));
+    let between = sorted
+        .windows(2)
+        .map(|pair| format!("({column} > '{}' AND {column} < '{}')", pair[0], pair[1]));
+    let ranges = before.into_iter().chain(between).chain(after);
+    ranges.collect::<Vec<_>>().join(" OR ")
+}
 
 /// Parameters: project, sites, operating systems, instances, hosts, time.
 static PROJECT_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
@@ -69,6 +77,9 @@ static PROJECT_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
     );
     let scheduled = ScheduleSet::columns(&meant_for, 6);
     let image = ImageRow::COLUMNS;
+    let levels: Vec<&str> = Level::ALL.iter().copied().map(Level::name).collect();
+    let unknown_levels = unknown_kinds_sql("target_kind", &levels);
+    let unknown_pauses = unknown_kinds_sql("t.scope_kind", &["policy", "project", "site"]);
     // Parent regions are looked up one by one: otherwise the planner expects many and reads all
     // regions.
     format!(
@@ -81,7 +92,8 @@ static PROJECT_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
          OR (target_kind = 'host' AND target_id = ANY ({hosts})) \
          OR (target_kind = 'site' AND target_id = ANY ({sites})) \
          OR (target_kind = 'region' AND target_id = ANY ({regions})) \
-         OR (target_kind = 'project' AND target_id = 0))), \
+         OR (target_kind = 'project' AND target_id = 0) \
+         OR {unknown_levels})), \
          meant AS MATERIALIZED (SELECT * FROM update_policies WHERE tenant_id = $1 \
          AND id = ANY (ARRAY(SELECT policy_id FROM given))) \
          SELECT coalesce((SELECT any_schedule_status FROM project_settings WHERE tenant_id = $1), false) AS any_status, \
@@ -100,7 +112,7 @@ static PROJECT_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
          (t.scope_kind = 'project' AND t.scope_id = 0) \
          OR (t.scope_kind = 'site' AND t.scope_id = ANY ({sites})) \
          OR (t.scope_kind = 'policy' AND t.scope_id = ANY (ARRAY(SELECT id FROM meant))) \
-         OR {UNKNOWN_PAUSE_KINDS_SQL})) AS pauses"
+         OR {unknown_pauses})) AS pauses"
     )
 });
 
@@ -333,6 +345,13 @@ fn keyed_by<K: Eq + Hash, T>(things: Vec<T>, key: fn(&T) -> K) -> impl Iterator<
 mod tests {
     use super::*;
     use crate::decisions::node_inputs::NODE_INPUTS_SQL;
+
+    #[test]
+    fn kinds_that_are_unknown_are_before_between_and_after_the_known_ones() {
+        let expected = "t.kind < 'policy' OR (t.kind > 'policy' AND t.kind < 'project') \
+                        OR (t.kind > 'project' AND t.kind < 'site') OR t.kind > 'site'";
+        assert_eq!(unknown_kinds_sql("t.kind", &["project", "site", "policy"]), expected);
+    }
 
     /// With two statements, a schedule that is moved from a site to a host between them would be at
     /// neither, and the server would withdraw an attempt that is still desired.

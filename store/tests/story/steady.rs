@@ -213,6 +213,11 @@ const UNREADABLE: &[(&[usize], &str, &str)] = &[
         "pause of a",
         "UPDATE pauses SET scope_kind = 'rack' WHERE scope_kind = 'site'",
     ),
+    (
+        &[0, 1, 2, 3, 4, 5, 6, 7],
+        "assignment of",
+        "UPDATE assignments SET target_kind = 'rack' WHERE target_kind = 'project'",
+    ),
 ];
 
 /// A server of this release runs next to a newer one while servers are upgraded.
