@@ -105,6 +105,10 @@ pub async fn list_unattended(
     now: Time,
     page: (Option<StalledRun>, u32),
 ) -> Result<Vec<StalledRun>, StoreError> {
+    // An index cannot find only the due runs: when a run is due depends on the offline days in its
+    // origin and on the last contact, which has no index so that updates stay in place. An index
+    // that has the offline days would be written with each event of a run, and would still find the
+    // runs of all nodes that wait longer than that for a window.
     let candidates = "SELECT u.tenant_id, u.id, u.instance_id FROM present p \
          CROSS JOIN LATERAL (SELECT u.tenant_id, u.id, u.instance_id, u.attempt, u.state_since, d.grace_period \
          FROM update_runs u CROSS JOIN LATERAL (SELECT make_interval(hours => 24 * \
