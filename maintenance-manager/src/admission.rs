@@ -14,6 +14,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use evenkeel_auth::NodeCertificate;
+use evenkeel_domain::tenant::TenantId;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderValue, Request, Response};
 use tonic::codegen::{Bytes, StdError};
@@ -89,6 +91,10 @@ where
     B::Error: Into<StdError>,
 {
     let connection = request.extensions().get::<ConnectionState>().cloned();
+    let certificate = request.extensions().get::<Arc<NodeCertificate>>();
+    if let (Some(connection), Some(certificate)) = (&connection, certificate) {
+        connection.note_project(TenantId::new(certificate.project));
+    }
     request.map(|message| Body::new(IncomingBody::new(message, Arc::clone(load), connection)))
 }
 
@@ -143,11 +149,15 @@ mod tests {
     use std::convert::Infallible;
     use std::future::pending;
 
+    use chrono::DateTime;
+    use evenkeel_auth::KeyFingerprint;
     use tonic::Status;
     use tower::{ServiceExt, service_fn};
+    use uuid::Uuid;
 
     use super::*;
     use crate::admission::concurrency::LoadSettings;
+    use crate::admission::connection::SenderProject;
 
     const POLL: &str = "/evenkeel.agent.v1.AgentService/Poll";
     const REPORT: &str = "/evenkeel.agent.v1.AgentService/Report";
@@ -216,6 +226,31 @@ mod tests {
         assert_eq!(refused.body(), "", "there is no body");
         let another = call(&load, REPORT).await;
         assert_eq!(another.body(), "answered");
+    }
+
+    /// The first message on a connection arrives before a call is authenticated.
+    #[tokio::test]
+    async fn a_message_counts_for_the_project_of_the_client_certificate() {
+        let project = Uuid::from_u128(1);
+        let certificate = NodeCertificate {
+            project,
+            host: "host-00000001".to_owned(),
+            key: KeyFingerprint::from_public_key(b"key"),
+            issued_at: DateTime::UNIX_EPOCH,
+            expires_at: DateTime::UNIX_EPOCH,
+        };
+        let connection = ConnectionState::default();
+        let inner = service_fn(|_: Request<Body>| {
+            ready(Ok::<_, Infallible>(Response::new("answered".to_owned())))
+        });
+        let service = AdmissionLayer::new(load(1, 1)).layer(inner);
+        let mut request = request(REPORT);
+        request.extensions_mut().insert(connection.clone());
+        request.extensions_mut().insert(Arc::new(certificate));
+        let Ok(_) = service.oneshot(request).await;
+        let sender = SenderProject::from_connection(Some(&connection));
+        assert_eq!(sender, SenderProject::Known(TenantId::new(project)));
+        assert!(!connection.is_authenticated());
     }
 
     #[tokio::test]

@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use chrono::TimeDelta;
 use evenkeel_inventory::OsDefaults;
-use evenkeel_kit::Secret;
 use evenkeel_kit::telemetry::LogConfig;
+use evenkeel_kit::{Secret, max_per_project};
 use evenkeel_maintenance_manager::MAX_MESSAGE_BYTES;
 use evenkeel_os_resource_manager::FileSettings;
 use evenkeel_store::decisions::PlanningLimits;
@@ -397,15 +397,18 @@ impl Config {
         }
     }
 
-    /// The limit must admit the longest message; otherwise that message could never be received.
+    /// The part of a project must admit the longest message; otherwise that message could never be
+    /// received.
     fn check_message_memory(&self) -> Result<(), String> {
-        let (most, longest) =
-            (self.maintenance_manager.load.message_memory_limit, MAX_MESSAGE_BYTES);
-        if most == 0 || u64::try_from(longest).is_ok_and(|longest| longest <= most) {
+        let most = self.maintenance_manager.load.message_memory_limit;
+        let of_project = max_per_project(usize::try_from(most).unwrap_or(usize::MAX));
+        if most == 0 || MAX_MESSAGE_BYTES <= of_project {
             return Ok(());
         }
         Err(format!(
-            "maintenance_manager.load.message_memory_limit ({most}) must be 0, or at least the maximum size of a message ({longest})"
+            "maintenance_manager.load.message_memory_limit ({most}) must be 0, or at least {}: one project may \
+             use three quarters of it, and a message may have {MAX_MESSAGE_BYTES} bytes",
+            MAX_MESSAGE_BYTES.div_ceil(3) * 4
         ))
     }
 
@@ -735,7 +738,9 @@ mod tests {
         let of = |bytes| format!("[maintenance_manager.load]\nmessage_memory_limit = {bytes}");
         let wrong = parse(&of(1 << 20)).unwrap().find_faults().join("\n");
         assert!(wrong.contains("message_memory_limit (1048576)"), "{wrong}");
-        for good in [0, 16 << 20] {
+        let wrong = parse(&of(22_369_620)).unwrap().find_faults().join("\n");
+        assert!(wrong.contains("at least 22369624"), "{wrong}");
+        for good in [0, 22_369_624] {
             assert_eq!(parse(&of(good)).unwrap().find_faults(), [""; 0]);
         }
     }

@@ -26,8 +26,10 @@ use tonic::metadata::MetadataValue;
 use pressure::{adapt_factor, max_factor, ratio, smooth, strain};
 use retry_queue::{MAX_RETRY_DELAY, MIN_RETRY_DELAY, MIN_SERVICE_TIME, RetryQueue};
 
+use crate::admission::connection::{ConnectionState, SenderProject};
 use crate::admission::semaphore::{
-    DatabaseCalls, DatabasePermit, PrioritySemaphore, ProjectPermit, ProjectWaitQueue, UnitPermit,
+    DatabasePermit, PrioritySemaphore, ProjectPermit, ProjectSemaphore, ProjectUnitPermit,
+    ProjectWaitQueue, UnitPermit,
 };
 
 pub use message_memory::MessageMemory;
@@ -60,7 +62,8 @@ pub struct LoadSettings {
     /// project has at most three quarters of their limit: half of this for queries, a quarter for
     /// queries of EIM's agents, and all of this for calls that write.
     pub query_call_limit: u32,
-    /// Maximum number of calls in flight when a call that writes is admitted. At least
+    /// Maximum number of calls in flight when a call that writes is admitted, and of calls whose
+    /// message does not arrive, of which a project has at most three quarters. At least
     /// `query_call_limit`.
     pub total_call_limit: u32,
     /// Maximum poll interval under load.
@@ -71,8 +74,9 @@ pub struct LoadSettings {
     /// Maximum number of calls that wait to write; of one project, three quarters of it. Further
     /// calls are refused.
     pub max_waiting_writers: usize,
-    /// Maximum memory of arriving messages in bytes, without the first 64 KiB of each message. A
-    /// quarter of it is for connections without an authenticated call. 0 means no limit.
+    /// Maximum memory of arriving messages in bytes, without the first 64 KiB of each message; of
+    /// one project, three quarters of it. A quarter of it is for connections without an
+    /// authenticated call. 0 means no limit.
     pub message_memory_limit: u64,
 }
 
@@ -151,15 +155,15 @@ pub struct Load {
     /// Admitted calls that are long polls.
     long_polls: Arc<PrioritySemaphore>,
     /// Admitted calls that wait for their body.
-    awaiting_body: Arc<PrioritySemaphore>,
+    awaiting_body: ProjectSemaphore<SenderProject>,
     /// The charged bytes of messages that are not processed yet.
-    message_bytes: Arc<PrioritySemaphore>,
+    message_bytes: ProjectSemaphore<SenderProject>,
     /// The part of them from connections without an authenticated call.
     unauthenticated_message_bytes: Arc<PrioritySemaphore>,
     /// Calls that use the database or wait for it, except queries of EIM's agents; and the number
     /// of those.
-    at_database: DatabaseCalls,
-    eim_at_database: DatabaseCalls,
+    at_database: ProjectSemaphore<TenantId>,
+    eim_at_database: ProjectSemaphore<TenantId>,
     /// Calls that write, and that wait to write.
     writers: ProjectWaitQueue,
     /// Spreads the retries of refused queries.
@@ -218,11 +222,11 @@ impl Load {
             settings,
             calls: Arc::default(),
             long_polls: Arc::default(),
-            awaiting_body: Arc::default(),
-            message_bytes: Arc::default(),
+            awaiting_body: ProjectSemaphore::default(),
+            message_bytes: ProjectSemaphore::default(),
             unauthenticated_message_bytes: Arc::default(),
-            at_database: DatabaseCalls::default(),
-            eim_at_database: DatabaseCalls::default(),
+            at_database: ProjectSemaphore::default(),
+            eim_at_database: ProjectSemaphore::default(),
             writers: ProjectWaitQueue::new(max_writers, max_waiting, WRITE_PERMIT_TIMEOUT),
             retry_queue: RetryQueue::new(),
             database_turns: AtomicU32::new(0),
@@ -266,10 +270,14 @@ impl Load {
 
     /// Marks an admitted call as waiting for its body while the permit lives: it does not count as
     /// in flight. Its received data is in memory, so the number of waiting calls is limited like
-    /// the calls in flight.
-    pub fn await_body(&self) -> Result<UnitPermit, Overloaded> {
-        let permit = self.awaiting_body.try_acquire(1, self.call_limit(CallKind::Write));
-        permit.ok_or_else(|| {
+    /// the calls in flight, and a project leaves a part of them to others.
+    pub fn await_body(
+        &self,
+        connection: Option<&ConnectionState>,
+    ) -> Result<ProjectUnitPermit<SenderProject>, Overloaded> {
+        let limits = sender_limits(self.call_limit(CallKind::Write), connection);
+        let sender = SenderProject::from_connection(connection);
+        self.awaiting_body.try_acquire(sender, 1, limits).ok_or_else(|| {
             self.metrics.awaiting_body.increment(1);
             Overloaded::retry_after(MIN_RETRY_DELAY)
         })
@@ -378,9 +386,10 @@ impl Load {
         let full = [CallKind::Query, CallKind::EimQuery].map(|kind| {
             // One project that is at its limit is full load, if there are no others.
             let (calls, limit) = self.database_limit(kind);
-            ratio(calls.in_use(), project_limit(limit))
+            ratio(calls.in_use(), project_limit(limit.into()))
         });
-        let full = full.into_iter().fold(ratio(self.in_flight(), query_call_limit), f64::max);
+        let full =
+            full.into_iter().fold(ratio(self.in_flight(), query_call_limit.into()), f64::max);
         let strain = strain(late, full);
         let pressure = smooth(self.pressure(), strain);
         self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
@@ -415,7 +424,8 @@ impl Load {
             CallKind::Query | CallKind::EimQuery => limit,
         };
         let max = if kind == CallKind::Write { 0 } else { limit };
-        calls.try_acquire(project, (max, project_limit(max_of_project))).ok_or_else(|| {
+        let limits = (max.into(), project_limit(max_of_project.into()));
+        calls.try_acquire(project, 1, limits).ok_or_else(|| {
             self.metrics.database.increment(1);
             self.overloaded(kind)
         })
@@ -423,7 +433,7 @@ impl Load {
 
     /// The calls that share a limit with calls of this kind, and the limit for queries; 0 means no
     /// limit.
-    fn database_limit(&self, kind: CallKind) -> (&DatabaseCalls, u32) {
+    fn database_limit(&self, kind: CallKind) -> (&ProjectSemaphore<TenantId>, u32) {
         let query_call_limit = self.settings.query_call_limit;
         match kind {
             CallKind::Query | CallKind::Write => (&self.at_database, query_call_limit.div_ceil(2)),
@@ -471,10 +481,16 @@ impl InFlightGuard {
     }
 }
 
-/// The part of a limit on calls that a project may use; 0 stays no limit.
-fn project_limit(limit: u32) -> u32 {
+/// The part of a limit that a project may use; 0 stays no limit.
+fn project_limit(limit: u64) -> u64 {
     let part = max_per_project(usize::try_from(limit).unwrap_or(usize::MAX));
-    if limit == 0 { 0 } else { u32::try_from(part).unwrap_or(u32::MAX) }
+    if limit == 0 { 0 } else { u64::try_from(part).unwrap_or(u64::MAX) }
+}
+
+/// The limit of all messages, and that of the messages of the same project. A connection that the
+/// server does not track has only the first one.
+fn sender_limits(limit: u64, connection: Option<&ConnectionState>) -> (u64, u64) {
+    (limit, connection.map_or(0, |_| project_limit(limit)))
 }
 
 /// A random duration between half and one and a half of `base`, so that refused callers spread out.

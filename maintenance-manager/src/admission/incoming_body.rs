@@ -1,7 +1,8 @@
 //! The body of an admitted call while it arrives. A call counts as in flight, so slow bodies would
 //! block other calls. After a grace period a call that waits for its body no longer counts; it
-//! fails at the body timeout, or at once if too many calls wait. The sender of an arriving message
-//! is unknown. If long messages use too much memory, the one that grows fails.
+//! fails at the body timeout, or at once if too many calls wait. If long messages use too much
+//! memory, the one that grows fails. The sender of an arriving message is unknown; its project is
+//! that of the other calls on the connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use tonic::Status;
 use tonic::codegen::Bytes;
 
 use crate::admission::concurrency::{Load, MessageMemory};
-use crate::admission::connection::ConnectionState;
-use crate::admission::semaphore::UnitPermit;
+use crate::admission::connection::{ConnectionState, SenderProject};
+use crate::admission::semaphore::ProjectUnitPermit;
 
 /// How long a call counts as in flight while its body arrives.
 const BODY_GRACE_PERIOD: Duration = Duration::from_millis(100);
@@ -40,7 +41,7 @@ enum BodyWait {
     /// Waiting; the call counts as in flight.
     Counted(Pin<Box<Sleep>>),
     /// Waiting; the call no longer counts.
-    Parked { timeout: Pin<Box<Sleep>>, _permit: UnitPermit },
+    Parked { timeout: Pin<Box<Sleep>>, _permit: ProjectUnitPermit<SenderProject> },
 }
 
 impl<B> IncomingBody<B> {
@@ -63,7 +64,7 @@ impl<B> IncomingBody<B> {
                 }
                 BodyWait::Counted(wait) => {
                     ready!(wait.as_mut().poll(context));
-                    self.wait = match self.load.await_body() {
+                    self.wait = match self.load.await_body(self.memory.connection()) {
                         Ok(late) => BodyWait::Parked {
                             timeout: Box::pin(sleep(BODY_TIMEOUT)),
                             _permit: late,
@@ -121,8 +122,22 @@ where
 mod tests {
     use std::future::poll_fn;
 
+    use evenkeel_domain::tenant::TenantId;
+    use uuid::Uuid;
+
     use super::*;
     use crate::admission::concurrency::{CallKind, LoadSettings};
+
+    fn project(number: u128) -> TenantId {
+        TenantId::new(Uuid::from_u128(number))
+    }
+
+    /// A connection with the client certificate of a node of a project.
+    fn connection_of(number: u128) -> ConnectionState {
+        let connection = ConnectionState::default();
+        connection.note_project(project(number));
+        connection
+    }
 
     /// A message that arrives only in part.
     #[derive(Debug)]
@@ -201,6 +216,31 @@ mod tests {
         assert!(rest.is_err(), "there is room again");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_project_leaves_pending_messages_to_others() {
+        let load = Arc::new(Load::new(LoadSettings {
+            query_call_limit: 4,
+            total_call_limit: 4,
+            ..LoadSettings::default()
+        }));
+        let mut pending = Vec::new();
+        for (number, is_refused) in [(1, false), (1, false), (1, false), (1, true), (2, false)] {
+            let mut message = IncomingBody::new(
+                PartialBody(None),
+                Arc::clone(&load),
+                Some(connection_of(number)),
+            );
+            let rest = tokio::time::timeout(2 * BODY_GRACE_PERIOD, next_frame(&mut message)).await;
+            let refused = rest.ok().flatten().and_then(Result::err);
+            assert_eq!(refused.is_some(), is_refused, "{number}: {refused:?}");
+            pending.push(message);
+        }
+        let mut fifth =
+            IncomingBody::new(PartialBody(None), Arc::clone(&load), Some(connection_of(3)));
+        let refused = next_frame(&mut fifth).await.expect("an end").expect_err("none");
+        assert!(refused.contains("overloaded"), "the limit of all: {refused}");
+    }
+
     /// A message without end.
     #[derive(Debug)]
     struct EndlessBody;
@@ -245,6 +285,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_project_leaves_memory_to_the_messages_of_others() {
+        let load = Arc::new(Load::new(LoadSettings {
+            message_memory_limit: 400 << 10,
+            ..LoadSettings::default()
+        }));
+        let authenticated = |number| {
+            let connection = ConnectionState::default();
+            let mut request = tonic::Request::new(());
+            request.extensions_mut().insert(connection.clone());
+            ConnectionState::mark_authenticated(&request, project(number));
+            IncomingBody::new(EndlessBody, Arc::clone(&load), Some(connection))
+        };
+        let mut theirs = [authenticated(1), authenticated(1)];
+        let mut received = 0;
+        for body in &mut theirs {
+            while next_frame(body).await.is_some_and(|part| part.is_ok()) {
+                received += 1;
+            }
+        }
+        assert_eq!(received, 2 * 64 + 300, "three quarters, plus the uncharged parts");
+        let mut ours = authenticated(2);
+        for _ in 0..64 + 100 {
+            assert!(next_frame(&mut ours).await.is_some_and(|part| part.is_ok()));
+        }
+        let refused = next_frame(&mut ours).await.expect("an end").expect_err("none");
+        assert!(refused.contains("overloaded"), "the limit of all: {refused}");
+    }
+
+    #[tokio::test]
     async fn unauthenticated_messages_get_a_quarter_of_the_memory() {
         let load = Arc::new(Load::new(LoadSettings {
             message_memory_limit: 400 << 10,
@@ -265,7 +334,7 @@ mod tests {
         let authenticated = ConnectionState::default();
         let mut request = tonic::Request::new(());
         request.extensions_mut().insert(authenticated.clone());
-        ConnectionState::mark_authenticated(&request);
+        ConnectionState::mark_authenticated(&request, project(1));
         let mut ours = message(&Some(authenticated));
         for _ in 0..64 + 296 {
             assert!(next_frame(&mut ours).await.is_some_and(|part| part.is_ok()));

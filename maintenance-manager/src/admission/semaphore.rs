@@ -1,6 +1,7 @@
 //! Limits what is in use at once, such as calls, bytes and permits to write.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -68,59 +69,102 @@ impl Drop for UnitPermit {
     }
 }
 
-/// Calls that use the database or wait for it, in total and per project. Only projects with calls
-/// need memory. A mutex is cheap enough: each of these calls costs much more.
-#[derive(Debug, Default)]
-pub struct DatabaseCalls {
-    all: Arc<PrioritySemaphore>,
-    per_project: Arc<Mutex<HashMap<TenantId, u32>>>,
-}
-
-/// Counts a call as using or awaiting the database, until it is dropped.
+/// Counts the units in use, such as calls or bytes, in total and per project. Only projects with
+/// units need memory. A mutex is cheap enough: what is counted costs much more.
 #[derive(Debug)]
-pub struct DatabasePermit {
-    _permit: UnitPermit,
-    per_project: Arc<Mutex<HashMap<TenantId, u32>>>,
-    project: TenantId,
+pub struct ProjectSemaphore<P> {
+    all: Arc<PrioritySemaphore>,
+    per_project: Arc<Mutex<HashMap<P, u64>>>,
 }
 
-impl DatabaseCalls {
-    /// The number of calls of all projects.
+/// Units of a project in use. Dropping the permit returns them.
+#[derive(Debug)]
+pub struct ProjectUnitPermit<P: Eq + Hash> {
+    permit: UnitPermit,
+    per_project: Arc<Mutex<HashMap<P, u64>>>,
+    project: P,
+}
+
+/// A call of a project that uses the database or waits for it, until it is dropped.
+pub type DatabasePermit = ProjectUnitPermit<TenantId>;
+
+impl<P> Default for ProjectSemaphore<P> {
+    fn default() -> Self {
+        Self { all: Arc::default(), per_project: Arc::default() }
+    }
+}
+
+impl<P: Copy + Eq + Hash> ProjectSemaphore<P> {
+    /// The number of units of all projects.
     pub fn in_use(&self) -> u64 {
         self.all.in_use()
     }
 
-    /// Counts a call, unless there would be more calls than the limit, or more of the project than
+    /// Takes units, unless more units than the limit would be in use, or more of the project than
     /// its limit; 0 for no limit.
     pub fn try_acquire(
         &self,
-        project: TenantId,
-        (max, max_of_project): (u32, u32),
-    ) -> Option<DatabasePermit> {
-        let max = if max == 0 { u64::MAX } else { max.into() };
-        let permit = self.all.try_acquire(1, max)?;
-        let mut per_project = lock(&self.per_project);
-        let calls = per_project.entry(project).or_default();
-        // The entry of a project without calls is new, and a limit is at least one.
-        if max_of_project > 0 && *calls >= max_of_project {
+        project: P,
+        units: u64,
+        (max, max_of_project): (u64, u64),
+    ) -> Option<ProjectUnitPermit<P>> {
+        let permit = self.all.try_acquire(units, unlimited_if_zero(max))?;
+        // Dropping a permit returns its units, so it is created only when they are counted.
+        if !count_units(&self.per_project, project, units, max_of_project) {
             return None;
         }
-        *calls = calls.saturating_add(1);
-        drop(per_project);
-        Some(DatabasePermit {
-            _permit: permit,
-            per_project: Arc::clone(&self.per_project),
-            project,
-        })
+        Some(ProjectUnitPermit { permit, per_project: Arc::clone(&self.per_project), project })
     }
 }
 
-impl Drop for DatabasePermit {
+impl<P: Copy + Eq + Hash> ProjectUnitPermit<P> {
+    /// The number of units.
+    pub fn units(&self) -> u64 {
+        self.permit.units()
+    }
+
+    /// Takes more units of the same project, within limits as for
+    /// [`ProjectSemaphore::try_acquire`]. Returns whether it took them.
+    pub fn try_grow(&mut self, units: u64, (max, max_of_project): (u64, u64)) -> bool {
+        let more = self.permit.semaphore.try_acquire(units, unlimited_if_zero(max));
+        let Some(more) = more else {
+            return false;
+        };
+        let is_counted = count_units(&self.per_project, self.project, units, max_of_project);
+        if is_counted {
+            self.permit.merge(more);
+        }
+        is_counted
+    }
+}
+
+/// Counts units for a project, unless it would have more than `max` units; 0 for no limit.
+fn count_units<P: Eq + Hash>(
+    per_project: &Mutex<HashMap<P, u64>>,
+    project: P,
+    units: u64,
+    max: u64,
+) -> bool {
+    let mut per_project = lock(per_project);
+    let used = per_project.get(&project).copied().unwrap_or_default();
+    let total = used.saturating_add(units);
+    let fits = total <= unlimited_if_zero(max);
+    if fits {
+        per_project.insert(project, total);
+    }
+    fits
+}
+
+fn unlimited_if_zero(limit: u64) -> u64 {
+    if limit == 0 { u64::MAX } else { limit }
+}
+
+impl<P: Eq + Hash> Drop for ProjectUnitPermit<P> {
     fn drop(&mut self) {
         let mut per_project = lock(&self.per_project);
-        if let Some(calls) = per_project.get_mut(&self.project) {
-            *calls = calls.saturating_sub(1);
-            if *calls == 0 {
+        if let Some(used) = per_project.get_mut(&self.project) {
+            *used = used.saturating_sub(self.permit.units());
+            if *used == 0 {
                 per_project.remove(&self.project);
             }
         }
@@ -224,20 +268,37 @@ mod tests {
     }
 
     #[test]
-    fn the_calls_of_each_project_have_a_limit() {
-        let calls = DatabaseCalls::default();
-        let first = calls.try_acquire(project(1), (4, 2)).expect("a call");
-        let second = calls.try_acquire(project(1), (4, 2)).expect("a call");
-        assert!(calls.try_acquire(project(1), (4, 2)).is_none());
-        assert!(calls.try_acquire(project(1), (4, 3)).is_some(), "a higher limit");
-        let other = calls.try_acquire(project(2), (4, 2)).expect("a call of another project");
-        assert!(calls.try_acquire(project(3), (3, 2)).is_none(), "the limit of all");
-        assert!(calls.try_acquire(project(1), (0, 0)).is_some(), "no limit");
+    fn the_units_of_each_project_have_a_limit() {
+        let calls = ProjectSemaphore::default();
+        let first = calls.try_acquire(project(1), 1, (4, 2)).expect("a call");
+        let second = calls.try_acquire(project(1), 1, (4, 2)).expect("a call");
+        assert!(calls.try_acquire(project(1), 1, (4, 2)).is_none());
+        assert!(calls.try_acquire(project(1), 1, (4, 3)).is_some(), "a higher limit");
+        let other = calls.try_acquire(project(2), 1, (4, 2)).expect("a call of another project");
+        assert!(calls.try_acquire(project(3), 1, (3, 2)).is_none(), "the limit of all");
+        assert!(calls.try_acquire(project(1), 1, (0, 0)).is_some(), "no limit");
         drop(first);
-        assert!(calls.try_acquire(project(1), (4, 2)).is_some());
+        assert!(calls.try_acquire(project(1), 1, (4, 2)).is_some());
         drop((second, other));
         assert!(lock(&calls.per_project).is_empty(), "projects without calls need no memory");
         assert_eq!(calls.in_use(), 0);
+    }
+
+    #[test]
+    fn a_permit_grows_up_to_the_limit_of_its_project() {
+        let bytes = ProjectSemaphore::default();
+        let mut permit = bytes.try_acquire(project(1), 50, (100, 75)).expect("it fits");
+        assert!(permit.try_grow(25, (100, 75)));
+        assert!(!permit.try_grow(1, (100, 75)), "the limit of the project");
+        assert!(bytes.try_acquire(project(1), 1, (100, 75)).is_none());
+        let mut other = bytes.try_acquire(project(2), 20, (100, 75)).expect("it fits");
+        assert!(!other.try_grow(6, (100, 75)), "the limit of all");
+        assert_eq!((permit.units(), other.units(), bytes.in_use()), (75, 20, 95));
+        drop(permit);
+        assert!(other.try_grow(55, (100, 75)), "all units were returned");
+        drop(other);
+        assert!(lock(&bytes.per_project).is_empty());
+        assert_eq!(bytes.in_use(), 0);
     }
 
     #[tokio::test]

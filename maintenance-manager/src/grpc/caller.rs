@@ -189,7 +189,7 @@ impl MaintenanceManager {
             Ok(node) => node,
             Err(refused) => return self.refuse_unauthenticated(request, refused),
         };
-        ConnectionState::mark_authenticated(request);
+        ConnectionState::mark_authenticated(request, node.tenant);
         let peer = Peer::Host(node.tenant, node.host);
         let admitted = self.rate_limiter.admit(&peer);
         (peer, admitted.map(|()| node))
@@ -274,7 +274,7 @@ impl MaintenanceManager {
             Ok(agent) => agent,
             Err(refused) => return self.refuse_unauthenticated(request, refused),
         };
-        ConnectionState::mark_authenticated(request);
+        ConnectionState::mark_authenticated(request, agent.tenant);
         let holder = agent.holder.clone();
         let uuid = match parse_guid(guid) {
             Ok(uuid) => uuid,

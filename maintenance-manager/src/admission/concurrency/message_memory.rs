@@ -1,11 +1,9 @@
 //! The memory that arriving messages use.
 
-use std::sync::Arc;
-
 use super::retry_queue::MIN_RETRY_DELAY;
-use super::{Load, Overloaded};
-use crate::admission::connection::ConnectionState;
-use crate::admission::semaphore::{PrioritySemaphore, UnitPermit};
+use super::{Load, Overloaded, sender_limits};
+use crate::admission::connection::{ConnectionState, SenderProject};
+use crate::admission::semaphore::{ProjectUnitPermit, UnitPermit};
 
 /// The bytes of each message that are not charged. Almost all messages are shorter, and the number
 /// of calls is limited anyway.
@@ -20,7 +18,7 @@ pub struct MessageMemory {
     /// The connection of the message, if the server tracks it.
     connection: Option<ConnectionState>,
     received: u64,
-    charged: Option<UnitPermit>,
+    charged: Option<ProjectUnitPermit<SenderProject>>,
     /// The charged bytes that count as unauthenticated.
     charged_unauthenticated: Option<UnitPermit>,
 }
@@ -34,46 +32,52 @@ impl MessageMemory {
     /// Charges more received bytes. Fails if the memory limit is reached.
     pub fn charge(&mut self, bytes: usize, load: &Load) -> Result<(), Overloaded> {
         self.received = self.received.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
-        let charged = self.charged.as_ref().map_or(0, UnitPermit::units);
+        let charged = self.charged.as_ref().map_or(0, ProjectUnitPermit::units);
         let more = self.received.saturating_sub(UNCHARGED_BYTES).saturating_sub(charged);
         if more == 0 {
             return Ok(());
         }
-        let limit = match load.settings.message_memory_limit {
-            0 => u64::MAX,
-            limit => limit,
-        };
         let is_authenticated =
             self.connection.as_ref().is_none_or(ConnectionState::is_authenticated);
-        let fits = grow(&mut self.charged, &load.message_bytes, more, limit)
-            && (is_authenticated
-                || grow(
-                    &mut self.charged_unauthenticated,
-                    &load.unauthenticated_message_bytes,
-                    more,
-                    limit / UNAUTHENTICATED_SHARE,
-                ));
+        let fits = self.charge_project(more, load)
+            && (is_authenticated || self.charge_unauthenticated(more, load));
         if fits {
             return Ok(());
         }
         load.metrics.messages.increment(1);
         Err(Overloaded::retry_after(MIN_RETRY_DELAY))
     }
-}
 
-/// Adds units to a permit, unless they exceed the limit.
-fn grow(
-    permit: &mut Option<UnitPermit>,
-    semaphore: &Arc<PrioritySemaphore>,
-    units: u64,
-    limit: u64,
-) -> bool {
-    let Some(more) = semaphore.try_acquire(units, limit) else {
-        return false;
-    };
-    match permit {
-        Some(permit) => permit.merge(more),
-        None => *permit = Some(more),
+    /// The connection of the message, if the server tracks it.
+    pub fn connection(&self) -> Option<&ConnectionState> {
+        self.connection.as_ref()
     }
-    true
+
+    /// Charges bytes to all messages, and to those of the same project.
+    fn charge_project(&mut self, bytes: u64, load: &Load) -> bool {
+        let connection = self.connection.as_ref();
+        let limits = sender_limits(load.settings.message_memory_limit, connection);
+        if let Some(charged) = &mut self.charged {
+            return charged.try_grow(bytes, limits);
+        }
+        let sender = SenderProject::from_connection(connection);
+        self.charged = load.message_bytes.try_acquire(sender, bytes, limits);
+        self.charged.is_some()
+    }
+
+    /// Charges bytes to the messages on connections without an authenticated call.
+    fn charge_unauthenticated(&mut self, bytes: u64, load: &Load) -> bool {
+        let limit = match load.settings.message_memory_limit {
+            0 => u64::MAX,
+            limit => limit / UNAUTHENTICATED_SHARE,
+        };
+        let Some(more) = load.unauthenticated_message_bytes.try_acquire(bytes, limit) else {
+            return false;
+        };
+        match &mut self.charged_unauthenticated {
+            Some(permit) => permit.merge(more),
+            None => self.charged_unauthenticated = Some(more),
+        }
+        true
+    }
 }

@@ -25,11 +25,12 @@ pub(super) fn strain(late: Duration, full: f64) -> f64 {
 }
 
 /// The ratio of a count to its limit; 0 without a limit.
-pub(super) fn ratio(count: u64, limit: u32) -> f64 {
+pub(super) fn ratio(count: u64, limit: u64) -> f64 {
     if limit == 0 {
         return 0.0;
     }
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / f64::from(limit)
+    let as_f64 = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
+    as_f64(count) / as_f64(limit)
 }
 
 /// The pressure after a sample, smoothed.
