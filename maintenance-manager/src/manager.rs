@@ -24,7 +24,7 @@ use crate::admission::daily_limits::DailyLimits;
 use crate::admission::peer::Peer;
 use crate::admission::rate_limit::RateLimiter;
 use crate::admission::refusals::Refusals;
-use crate::admission::semaphore::WaitQueue;
+use crate::admission::semaphore::{ProjectWaitQueue, WaitQueue};
 use crate::contacts::Contacts;
 use crate::durations::loop_interval;
 use crate::memory::MemoryPressure;
@@ -46,10 +46,13 @@ use crate::token_bindings::TokenBindings;
 /// are refused.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// The maximum number of enrolments at once.
+/// The maximum number of enrolments at once; of one project, three quarters of it.
 const MAX_CONCURRENT_ENROLMENTS: usize = 4;
 
-/// How long a machine waits to be enrolled.
+/// The maximum number of join tokens whose project is read at once. This waits for no lock.
+const MAX_JOIN_TOKEN_LOOKUPS: usize = 2;
+
+/// How long a machine waits until its join token is read, and until it is enrolled.
 const ENROLMENT_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often expired tokens are removed.
@@ -70,9 +73,11 @@ pub struct MaintenanceManager {
     pub(crate) daily_limits: Arc<DailyLimits>,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) outage: Arc<Outage>,
+    /// Limits the join tokens whose project is read at once, before it is known.
+    pub(crate) join_token_lookups: Arc<WaitQueue>,
     /// Limits the enrolments that run at once. Each holds a connection while it waits for the lock
     /// of its join token, and a roll-out must not take all connections.
-    pub(crate) enrolments: Arc<WaitQueue>,
+    pub(crate) enrolments: Arc<ProjectWaitQueue>,
     /// Cached answers to polls.
     pub(crate) answer_cache: AnswerCache,
     /// Answers polls.
@@ -146,7 +151,12 @@ impl MaintenanceManager {
             contacts: node_writer.contacts.clone(),
             node_writer,
             token_bindings: Arc::new(TokenBindings::new()),
-            enrolments: Arc::new(WaitQueue::new(
+            join_token_lookups: Arc::new(WaitQueue::new(
+                MAX_JOIN_TOKEN_LOOKUPS,
+                usize::MAX,
+                ENROLMENT_QUEUE_TIMEOUT,
+            )),
+            enrolments: Arc::new(ProjectWaitQueue::new(
                 MAX_CONCURRENT_ENROLMENTS,
                 usize::MAX,
                 ENROLMENT_QUEUE_TIMEOUT,

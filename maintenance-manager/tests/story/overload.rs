@@ -3,22 +3,24 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use evenkeel_auth::JoinToken;
 use evenkeel_maintenance_manager::{LoadSettings, PollBatchSettings, RateLimitSettings, Settings};
 use evenkeel_proto::agent::PollRequest;
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
-use evenkeel_store::{ShareSizes, StoreOptions};
-use futures_util::future::{FutureExt as _, join_all};
-use tonic::{Code, Status};
+use evenkeel_store::testing::query_text;
+use evenkeel_store::{ShareSizes, StoreOptions, join_tokens};
+use futures_util::future::{FutureExt as _, join, join_all};
+use tonic::{Code, Request, Status};
 
 use crate::fleet::{EimTestNode, sample};
 use crate::heartbeats::send_heartbeat;
-use crate::long_poll::catch_up;
+use crate::long_poll::{catch_up, with_timeout};
 use crate::node_reports::{available_package, facts_with_available};
 use crate::poll_cost::unchanged_poll;
-use crate::test_server::{TestServer, with_credential};
+use crate::test_server::{TestServer, enroll_request, with_credential};
 
 /// A server with a limit on the calls in flight.
 async fn server_with_query_call_limit(query_call_limit: u32) -> TestServer {
@@ -220,4 +222,35 @@ async fn a_node_of_another_project_is_served_while_one_project_uses_its_connecti
     }
     drop(connection);
     manager.poll(with_credential(&ours.credential, our_poll)).await.expect("an answer");
+}
+
+/// The enrolments with one join token wait for each other, and each of them holds a permit.
+#[tokio::test]
+async fn a_machine_of_another_project_enrols_while_one_project_uses_its_enrolments() {
+    let server = TestServer::new().await;
+    let other = server.in_new_project("other").await;
+    let ours = server.join_token(false, true).await;
+    let theirs = other.join_token(false, true).await;
+    let enroll = |token: &str, machine: u8| {
+        server.manager.enroll(Request::new(enroll_request(token, machine.into(), machine)))
+    };
+    let tx = server.tx().await;
+    // On a busy machine, the database would end it otherwise.
+    tx.set("idle_in_transaction_session_timeout", "0").await.expect("set");
+    let digest = *JoinToken::parse(&ours).expect("a join token").secret_hash().as_bytes();
+    join_tokens::lock(&tx, digest).await.expect("locked");
+    let our_machines = join_all((1..=8).map(|machine| enroll(&ours, machine)));
+    let their_machine = async {
+        let sql = "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() \
+                   AND wait_event_type = 'Lock'";
+        while query_text(&server.store, sql).await != "3" {
+            tokio::task::yield_now().await;
+        }
+        enroll(&theirs, 100).await.expect("another project has a permit");
+        drop(tx);
+    };
+    let (enrolled, ()) = with_timeout(join(our_machines, their_machine)).await;
+    for enrolled in enrolled {
+        enrolled.expect("the others wait in turn");
+    }
 }

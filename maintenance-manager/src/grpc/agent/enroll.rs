@@ -10,7 +10,7 @@ use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::join_token::JoinToken;
 use evenkeel_domain::os::{Image, OsKind, OsRelease, OsSpec, SecurityFeature};
-use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::tenant::Project;
 use evenkeel_domain::text::{self, Name};
 use evenkeel_proto::agent::{self as wire, EnrollRequest, EnrollResponse};
 use evenkeel_store::hosts::JoinRequest;
@@ -60,32 +60,44 @@ pub async fn enroll(
         .map_err(|error| Status::invalid_argument(format!("join_token: {error}")))?;
     let digest = *secret.secret_hash().as_bytes();
     let claim = parse_claim(request).map_err(status::from_invalid)?;
-    let Some(_permit) = manager.enrolments.acquire().await else {
-        let text = "too many machines enrol at once; try again";
-        return Err(Status::unavailable(text));
-    };
+    let too_many = || Status::unavailable("too many machines enrol at once; try again");
+    let lookup = manager.join_token_lookups.acquire().await.ok_or_else(too_many)?;
     // Other calls from this address may have been refused while this one waited.
     manager.rate_limiter.check(peer)?;
-    status::with_database_timeout(enroll_node(manager, digest, &claim)).await
+    let project = status::with_database_timeout(find_project(manager, digest)).await?;
+    drop(lookup);
+    let _permit = manager.enrolments.acquire(project.id).await.ok_or_else(too_many)?;
+    manager.rate_limiter.check(peer)?;
+    status::with_database_timeout(enroll_node(manager, &project, digest, &claim)).await
+}
+
+/// The project of a join token.
+async fn find_project(manager: &MaintenanceManager, digest: [u8; 32]) -> Result<Project, Status> {
+    let fleet = manager.store.fleet().await.map_err(status::from_store_error)?;
+    let tenant =
+        join_tokens::find_tenant(&fleet, digest).await.map_err(status::from_store_error)?;
+    let tenant = tenant.ok_or_else(refuse_unknown_token)?;
+    projects::find(&fleet, tenant).await.map_err(status::from_store_error)
+}
+
+fn refuse_unknown_token() -> Status {
+    Status::permission_denied("the join token is unknown on this server")
 }
 
 /// Admits a machine and issues its certificates, and its credential if credentials are accepted.
 async fn enroll_node(
     manager: &MaintenanceManager,
+    project: &Project,
     digest: [u8; 32],
     claim: &Claim,
 ) -> Result<EnrollResponse, Status> {
-    let fleet = manager.store.fleet().await.map_err(status::from_store_error)?;
-    let now = fleet.database_time();
-    let tenant =
-        join_tokens::find_tenant(&fleet, digest).await.map_err(status::from_store_error)?;
-    let unknown = || Status::permission_denied("the join token is unknown on this server");
-    let tenant = tenant.ok_or_else(unknown)?;
-    let project = projects::find(&fleet, tenant).await.map_err(status::from_store_error)?;
-    drop(fleet);
-
+    let tenant = project.id;
+    let actor =
+        Actor { name: format!("enrolment of {}", claim.joining.uuid), request_id: String::new() };
+    let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
+    let now = tx.database_time();
     let (host, instance, decryption_certificate) =
-        admit_machine(manager, tenant, digest, claim, now).await?;
+        admit_machine(manager, tx, digest, claim, now).await?;
     let certificate = claim.keys.issue_client(&manager.ca, (tenant, host.id), now)?;
     let (credential, credential_expires) = if manager.settings.bearer_credentials {
         let lifetime = to_time_delta(manager.settings.credential_lifetime);
@@ -157,15 +169,15 @@ fn release(message: wire::OsRelease) -> OsRelease {
 /// requested none.
 async fn admit_machine(
     manager: &MaintenanceManager,
-    tenant: TenantId,
+    tx: Tx,
     digest: [u8; 32],
     claim: &Claim,
     now: Time,
 ) -> Result<(Host, Instance, Vec<u8>), Status> {
-    let actor =
-        Actor { name: format!("enrolment of {}", claim.joining.uuid), request_id: String::new() };
-    let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
-    let token = join_tokens::lock(&tx, digest).await.map_err(status::from_store_error)?;
+    let tenant = tx.tenant();
+    // The token may have been deleted while the machine waited.
+    let token = none_if_missing(join_tokens::lock(&tx, digest).await);
+    let token = token.map_err(status::from_store_error)?.ok_or_else(refuse_unknown_token)?;
     let serial = claim.joining.serial.as_ref();
     let (existing, has_eim_agent) =
         lock_existing(&tx, claim.joining.uuid, serial).await.map_err(status::from_store_error)?;
