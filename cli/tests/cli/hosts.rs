@@ -307,16 +307,33 @@ async fn unknown_updates_are_an_error_and_no_empty_list() {
 }
 
 #[tokio::test]
-async fn a_cut_list_of_held_back_packages_is_marked_and_has_the_number_of_all() {
+async fn a_cut_list_of_packages_is_marked_and_has_the_number_of_all() {
     let cli = TestCli::new().await;
     let mut full = instance_with_held_back_packages();
     full["heldBackUpdates"] = json!(1_200);
+    let condition = |message: &str| json!({"type": "detail_cut", "message": message, "since": "2026-03-01T10:00:00Z"});
+    full["conditions"] = json!([
+        condition("the log of the update was cut"),
+        condition("9000 packages could be updated; the first 3500 of them are kept"),
+    ]);
     cli.fake_server
         .answer("GET compute/hosts/host-00000001", host())
         .answer("GET compute/instances/inst-00000001", full);
+    cli.fake_server
+        .answer("GET compute/instances/inst-00000001/decision", json!({"availableUpdates": []}));
     let text = cli.run("evenkeel host get host-00000001").await;
     assert!(text.contains("\nHeld back, the first ones:\n"), "{text}");
     assert!(text.contains("held back  1200\n"), "{text}");
+    let text = cli.run("evenkeel host updates host-00000001").await;
+    let notes: Vec<_> = text.lines().filter(|line| line.starts_with("note: ")).collect();
+    assert_eq!(
+        notes,
+        [
+            "note: not all available updates are listed: \
+             9000 packages could be updated; the first 3500 of them are kept",
+            "note: showing 2 of 1200 updates that are held back",
+        ]
+    );
 }
 
 #[tokio::test]

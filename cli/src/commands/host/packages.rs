@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use evenkeel_api::decision::{AvailableUpdate, Decision};
-use evenkeel_api::instance::{InstanceHeldBackPackage, InstanceResource};
+use evenkeel_api::instance::{InstanceCondition, InstanceHeldBackPackage, InstanceResource};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
@@ -14,6 +14,10 @@ use crate::output::Printer;
 use crate::page::{Cell, Tone, cells, sanitize_text};
 use crate::requests;
 use crate::resource::Resource;
+
+/// End of the message of a condition that says how many available updates are stored. A condition
+/// of the same type says that the log of a run was cut.
+const CUT_LIST_SUFFIX: &str = " of them are kept";
 
 /// List the packages installed on a host.
 #[derive(Debug, Args)]
@@ -162,6 +166,9 @@ impl ListUpdates {
             }
             printer.print_note(&format!("the list may be incomplete: {why}"))?;
         }
+        for note in cut_list_notes(&instance) {
+            printer.print_note(&note)?;
+        }
         updates.retain(|update| !self.security || update.security != Some(false));
         if updates.is_empty() && image.is_none() && printer.is_human_readable() {
             let kind = if self.security { "security updates" } else { "updates" };
@@ -169,6 +176,24 @@ impl ListUpdates {
         }
         print_updates(&updates, image, printer)
     }
+}
+
+/// Which of the lists lack updates because the server stores or sends only the first of many.
+fn cut_list_notes(instance: &InstanceResource) -> Vec<String> {
+    let is_cut = |condition: &&InstanceCondition| {
+        condition.kind == "detail_cut" && condition.message.ends_with(CUT_LIST_SUFFIX)
+    };
+    let available = instance.conditions.iter().find(is_cut);
+    let available = available.map(|condition| {
+        let message = sanitize_text(&condition.message);
+        format!("not all available updates are listed: {message}")
+    });
+    let listed = instance.held_back_packages.len();
+    let held_back = facts::is_held_back_list_cut(instance).then(|| {
+        let all = instance.held_back_updates.unwrap_or_default();
+        format!("showing {listed} of {all} updates that are held back")
+    });
+    available.into_iter().chain(held_back).collect()
 }
 
 fn unknown_updates_error(why: &str) -> Failure {

@@ -49,14 +49,14 @@ pub fn add_fact_tables(page: &mut DetailPage, instance: &InstanceResource) {
         );
 }
 
-/// The server lists only the first of many packages.
-fn held_back_title(instance: &InstanceResource) -> &'static str {
+/// Whether the node holds back more packages than the server lists.
+pub fn is_held_back_list_cut(instance: &InstanceResource) -> bool {
     let all = instance.held_back_updates.and_then(|all| usize::try_from(all).ok());
-    if all.is_some_and(|all| all > instance.held_back_packages.len()) {
-        "Held back, the first ones:"
-    } else {
-        "Held back:"
-    }
+    all.is_some_and(|all| all > instance.held_back_packages.len())
+}
+
+fn held_back_title(instance: &InstanceResource) -> &'static str {
+    if is_held_back_list_cut(instance) { "Held back, the first ones:" } else { "Held back:" }
 }
 
 /// The packages that the node lists, and the number of the others.
