@@ -12,6 +12,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::cli::{AgentCommand, Cli, PathArgs};
 use crate::config::Config;
@@ -26,11 +28,30 @@ pub fn run_cli(cli: Cli) -> ExitCode {
         // The reader of the output, such as `head`, needs no more lines.
         Err(_) if out.is_closed => ExitCode::FAILURE,
         Err(error) => {
+            let text = describe_error(geteuid().is_root(), &error);
             // There is no way to report that the error stream is closed.
-            writeln!(io::stderr(), "evenkeel-agent: {error:#}").ok();
+            writeln!(io::stderr(), "evenkeel-agent: {text}").ok();
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error with its causes, and the advice to run the command as root if another user lacks a
+/// permission. Some errors, such as those of the configuration file, contain their cause only as
+/// text.
+fn describe_error(is_root: bool, error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    let lacks_permission =
+        [Errno::ACCESS, Errno::PERM].iter().any(|errno| text.contains(&os_error_suffix(*errno)));
+    if is_root || !lacks_permission {
+        return text;
+    }
+    format!("{text}; run this command as root")
+}
+
+/// The end of the text of an [`io::Error`].
+fn os_error_suffix(errno: Errno) -> String {
+    format!("(os error {})", errno.raw_os_error())
 }
 
 /// Output of a command. It records whether its reader has closed the pipe.
@@ -99,6 +120,31 @@ pub(crate) fn build_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::durable::FileError;
+    use crate::node::NodeError;
+
+    #[test]
+    fn a_command_without_a_permission_must_run_as_root() {
+        let denied = |errno: Errno| {
+            let source = io::Error::from_raw_os_error(errno.raw_os_error());
+            let error = FileError::while_doing("read", "/var/lib/evenkeel-agent/node.json")(source);
+            anyhow::Error::from(NodeError::from(error))
+        };
+        let text = describe_error(false, &denied(Errno::ACCESS));
+        let expected = "cannot read /var/lib/evenkeel-agent/node.json: \
+                        Permission denied (os error 13); run this command as root";
+        assert_eq!(text, expected);
+        let text = describe_error(false, &denied(Errno::PERM));
+        assert!(text.ends_with("(os error 1); run this command as root"), "{text}");
+        for (is_root, errno) in [(true, Errno::ACCESS), (false, Errno::NOSPC), (false, Errno::IO)] {
+            let text = describe_error(is_root, &denied(errno));
+            assert!(!text.contains("as root"), "{text}");
+        }
+        // The error of the configuration file has no source.
+        let text = "/etc/evenkeel/agent.toml: Permission denied (os error 13)";
+        let config = anyhow::anyhow!(text).context("read the configuration");
+        assert!(describe_error(false, &config).ends_with("13); run this command as root"));
+    }
 
     struct FailingStream(io::ErrorKind);
 
