@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serialize;
 
 /// Units of sizes; each is a thousand times the one before.
 const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
@@ -54,6 +55,12 @@ pub fn encode_pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+/// Prints a value as JSON, for programs.
+pub fn print_json(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
 }
 
 /// Prints rows in aligned columns.

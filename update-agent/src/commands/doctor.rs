@@ -86,10 +86,7 @@ fn check_node_as(
         vec![DoctorFinding::failed("user", "only root can check this node", "run as root")]
     };
     match arguments.output {
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut *out, &findings)?;
-            writeln!(out)?;
-        }
+        OutputFormat::Json => text::print_json(&findings, out)?,
         OutputFormat::Text => print_findings(&findings, out)?,
     }
     let has_failures = findings.iter().any(|one| one.outcome == CheckOutcome::Failed);

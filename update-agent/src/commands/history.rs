@@ -16,10 +16,7 @@ pub fn print_history(
     let (_, paths) = load_config(&arguments.paths)?;
     let records = history::read_history(&paths.history())?;
     match arguments.output {
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut *out, &records)?;
-            writeln!(out)?;
-        }
+        OutputFormat::Json => text::print_json(&records, out)?,
         OutputFormat::Text if records.is_empty() => writeln!(out, "no update has ended here")?,
         OutputFormat::Text => print_records(&records, out)?,
     }

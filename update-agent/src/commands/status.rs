@@ -69,10 +69,7 @@ pub fn print_status(arguments: &cli::StatusArgs, out: &mut impl Write) -> anyhow
     let (_, paths) = load_config(&arguments.paths)?;
     let report = build_report(&paths, SystemClock.now())?;
     match arguments.output {
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut *out, &report)?;
-            writeln!(out)?;
-        }
+        OutputFormat::Json => text::print_json(&report, out)?,
         OutputFormat::Text => print_report(&report, out)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -83,10 +83,7 @@ fn show_slots(arguments: &cli::ImageShowArgs, out: &mut impl Write) -> anyhow::R
     let seen = build_runtime()?.block_on(images.boot.observe())?;
     let report = build_report(images.boot.name(), &images.slots.get(), &seen);
     match arguments.output {
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut *out, &report)?;
-            writeln!(out)?;
-        }
+        OutputFormat::Json => text::print_json(&report, out)?,
         OutputFormat::Text => print_report(&report, out)?,
     }
     Ok(ExitCode::SUCCESS)

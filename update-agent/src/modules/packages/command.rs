@@ -58,10 +58,7 @@ pub fn print_plan(arguments: &cli::PlanArgs, out: &mut impl Write) -> anyhow::Re
     let plan = build_runtime()?.block_on(plan_packages(&registry, spec))?;
     let plan = PackagePlan { policy_received, ..plan };
     match arguments.output {
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut *out, &plan)?;
-            writeln!(out)?;
-        }
+        OutputFormat::Json => text::print_json(&plan, out)?,
         OutputFormat::Text => write_plan(&plan, out)?,
     }
     Ok(ExitCode::SUCCESS)
