@@ -4,5 +4,6 @@ pub mod cleanup;
 pub mod image_updates;
 mod node_marks;
 pub mod outdated_lists;
+mod pass_ticks;
 pub mod run_timeouts;
 pub mod stale_nodes;

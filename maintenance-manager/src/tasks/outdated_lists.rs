@@ -7,10 +7,10 @@ use std::time::Duration;
 use evenkeel_domain::Time;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::{FleetTx, Store, StoreError, nodes};
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::node_marks::{BATCH_SIZE, NodeMarker, mark_all};
+use super::pass_ticks::PassTicks;
 use crate::outage::Outage;
 
 /// The interval of passes. Lists are outdated after days.
@@ -40,13 +40,8 @@ impl OutdatedListsWatch {
 
     /// Runs passes until it is stopped.
     pub async fn run(self, stopping: CancellationToken) {
-        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut ticks = PassTicks::new(CHECK_INTERVAL, &stopping);
+        while ticks.wait_next().await {
             let result = self.pass_until(&stopping).await;
             self.outage.note_pass("outdated package lists", &result);
         }

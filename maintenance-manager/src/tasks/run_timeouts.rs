@@ -15,9 +15,9 @@ use evenkeel_store::decisions::{self, PlanningLimits, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, StalledRun, Subject};
 use evenkeel_store::{FleetTx, Lease, Store, StoreError, Tx, contacts};
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::pass_ticks::PassTicks;
 use crate::durations::{loop_interval, to_time_delta};
 use crate::outage::Outage;
 use crate::settings::Settings;
@@ -72,13 +72,8 @@ impl RunReaper {
 
     /// Runs passes until it is stopped.
     pub async fn run(self, stopping: CancellationToken) {
-        let mut ticks = tokio::time::interval(self.check_interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut ticks = PassTicks::new(self.check_interval, &stopping);
+        while ticks.wait_next().await {
             // A failed pass does not end the task: the next pass retries.
             let result = self.pass_until(&stopping).await;
             self.outage.note_pass("run reaper", &result);

@@ -8,10 +8,10 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::{FleetTx, Store, StoreError, nodes};
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::node_marks::{BATCH_SIZE, NodeMarker, mark_all};
+use super::pass_ticks::PassTicks;
 use crate::durations::loop_interval;
 use crate::outage::Outage;
 use crate::settings::Settings;
@@ -52,14 +52,9 @@ impl SilentNodeWatch {
     /// Runs passes until it is stopped. No node is marked until the server was able to receive
     /// contacts for the whole timeout, since its start or since the end of an outage.
     pub async fn run(self, stopping: CancellationToken) {
-        let mut ticks = tokio::time::interval(self.check_interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = PassTicks::new(self.check_interval, &stopping);
         let mut listening_since = None;
-        loop {
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        while ticks.wait_next().await {
             let result = self.check(&mut listening_since, &stopping).await;
             self.outage.note_pass("silent nodes", &result);
             match result {
