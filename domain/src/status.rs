@@ -35,6 +35,12 @@ pub struct Status {
 }
 
 impl Status {
+    /// A status as the database stores it.
+    #[must_use]
+    pub fn from_stored(text: String, indication: &str, at: Time) -> Self {
+        Self { text, indication: Indication::from_stored(indication), at }
+    }
+
     /// A status that applies from `at` on.
     #[must_use]
     pub fn new(text: &str, indication: Indication, at: Time) -> Self {

@@ -321,11 +321,7 @@ impl TryFrom<Model> for Host {
             serial: SerialNumber::from_stored(row.serial.as_deref().unwrap_or_default()),
             desired: state(&row.desired_state, "desired_state")?,
             current: state(&row.current_state, "current_state")?,
-            status: Status {
-                indication: Indication::from_stored(&row.status_indication),
-                text: row.status,
-                at: row.status_at,
-            },
+            status: Status::from_stored(row.status, &row.status_indication, row.status_at),
             hostname: row.hostname,
             note: row.note,
             public_key: row.public_key,

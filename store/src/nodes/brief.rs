@@ -9,7 +9,7 @@ use evenkeel_domain::decide::{AgentProtocol, LastRun, QuarantinedImage};
 use evenkeel_domain::eim::{DeliveryState, LastSample};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, InstanceId, OsId};
-use evenkeel_domain::status::{Indication, Status};
+use evenkeel_domain::status::Status;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -250,16 +250,12 @@ fn read_brief(row: &mut RowReader<'_>) -> Result<NodeBrief, StoreError> {
         facts_version: plain.facts_version,
         reported_packages: reported.transpose()?,
         packages_digest: packages.transpose()?,
-        status: Status {
-            text: plain.status,
-            indication: Indication::from_stored(&plain.status_indication),
-            at: plain.status_at,
-        },
-        update_status: Status {
-            text: plain.update_status,
-            indication: Indication::from_stored(&plain.update_status_indication),
-            at: plain.update_status_at,
-        },
+        status: Status::from_stored(plain.status, &plain.status_indication, plain.status_at),
+        update_status: Status::from_stored(
+            plain.update_status,
+            &plain.update_status_indication,
+            plain.update_status_at,
+        ),
         conditions,
         bad_images,
         available_digest: digest(plain.available_digest, "available_digest")?,

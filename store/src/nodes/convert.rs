@@ -4,7 +4,7 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::{AgentProtocol, LastRun, Verdict};
 use evenkeel_domain::id::{InstanceId, OsId, RunId};
 use evenkeel_domain::instance::FactsSummary;
-use evenkeel_domain::status::{Indication, Status};
+use evenkeel_domain::status::Status;
 use sea_orm::{ActiveModelTrait as _, IntoActiveModel as _, NotSet};
 use serde::Serialize;
 use serde_json::Value;
@@ -187,16 +187,12 @@ impl TryFrom<Model> for NodeState {
             facts_digest: row.facts_digest,
             facts: row.facts,
             facts_summary: facts_summary!(row),
-            status: Status {
-                text: row.status,
-                indication: Indication::from_stored(&row.status_indication),
-                at: row.status_at,
-            },
-            update_status: Status {
-                text: row.update_status,
-                indication: Indication::from_stored(&row.update_status_indication),
-                at: row.update_status_at,
-            },
+            status: Status::from_stored(row.status, &row.status_indication, row.status_at),
+            update_status: Status::from_stored(
+                row.update_status,
+                &row.update_status_indication,
+                row.update_status_at,
+            ),
             os_update_available: row.os_update_available,
             conditions: or_corrupt(conditions, TABLE, id, "conditions")?,
             bad_images: or_corrupt(bad_images, TABLE, id, "bad_images")?,

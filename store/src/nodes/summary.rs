@@ -4,7 +4,7 @@ use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::instance::{FactsSummary, Summary};
-use evenkeel_domain::status::{Indication, Status};
+use evenkeel_domain::status::Status;
 
 use super::convert::facts_summary;
 use crate::error::StoreError;
@@ -69,16 +69,12 @@ impl TryFrom<SummaryRow> for Summary {
         Ok(Self {
             os: OsId::from_bits(row.os_id.cast_unsigned()),
             provisioned: row.provisioned,
-            status: Status {
-                indication: Indication::from_stored(&row.status_indication),
-                text: row.status,
-                at: row.status_at,
-            },
-            update_status: Status {
-                indication: Indication::from_stored(&row.update_status_indication),
-                text: row.update_status,
-                at: row.update_status_at,
-            },
+            status: Status::from_stored(row.status, &row.status_indication, row.status_at),
+            update_status: Status::from_stored(
+                row.update_status,
+                &row.update_status_indication,
+                row.update_status_at,
+            ),
             os_update_available: row.os_update_available,
             conditions: row.conditions.0,
             packages: or_corrupt(packages, TABLE, id, "packages_digest")?,
