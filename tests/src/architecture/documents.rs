@@ -57,7 +57,7 @@ pub fn unknown_targets(documents: &[SourceFile], makefile: &str) -> Vec<String> 
 }
 
 /// Each command line in the documents that its program rejects. `understands` gets the arguments of each command
-/// whose first argument is one of `programs`, and returns what is wrong.
+/// whose first argument is one of `programs`, and returns what is wrong. A line may join commands with `&&` and `|`.
 pub fn invalid_commands(
     documents: &[SourceFile],
     programs: &[&str],
@@ -71,10 +71,12 @@ pub fn invalid_commands(
                 continue;
             };
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            if arguments.first().is_some_and(|first| programs.contains(first))
-                && let Err(why) = understands(&arguments)
-            {
-                findings.push(format!("{}: `{command}`: {why}", document.path));
+            for arguments in arguments.split(|argument| matches!(*argument, "&&" | "|")) {
+                if arguments.first().is_some_and(|first| programs.contains(first))
+                    && let Err(why) = understands(arguments)
+                {
+                    findings.push(format!("{}: `{command}`: {why}", document.path));
+                }
             }
         }
     }
@@ -152,11 +154,13 @@ pub fn required_version<'a>(control: &'a str, package: &str) -> Option<&'a str> 
 mod tests {
     use super::*;
 
-    const SAMPLE: &str = "text `make nothing`\n```sh\nmake demo # comment\nmake tset KEEP=1\nevenkeel host \\\n  list\n```\n```text\nmake no\n```\n[a](docs/a.md) [b](b.md#part) [c](https://example.org)";
+    const SAMPLE: &str = "text `make nothing`\n```sh\nmake demo # comment\nmake tset KEEP=1\nevenkeel host \\\n  list\ntrue && evenkeel token | evenkeel x -\n```\n```text\nmake no\n```\n[a](docs/a.md) [b](b.md#part) [c](https://example.org)";
 
     #[test]
     fn commands_are_those_of_shell_blocks() {
-        assert_eq!(commands(SAMPLE), ["make demo", "make tset KEEP=1", "evenkeel host list"]);
+        let joined = "true && evenkeel token | evenkeel x -";
+        let expected = ["make demo", "make tset KEEP=1", "evenkeel host list", joined];
+        assert_eq!(commands(SAMPLE), expected);
     }
 
     #[test]
@@ -172,7 +176,11 @@ mod tests {
         let never = |arguments: &[&str]| Err(format!("no {}", arguments[1]));
         assert_eq!(
             invalid_commands(&readme, &["evenkeel"], never),
-            ["README.md: `evenkeel host list`: no host"]
+            [
+                "README.md: `evenkeel host list`: no host",
+                "README.md: `true && evenkeel token | evenkeel x -`: no token",
+                "README.md: `true && evenkeel token | evenkeel x -`: no x",
+            ]
         );
         assert!(invalid_commands(&readme, &["evenkeel"], |_| Ok(())).is_empty());
     }
