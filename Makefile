@@ -64,7 +64,7 @@ tests: ## all tests, with their output (POLLS=n, ROUNDS=n: size of the long ones
 	  deploy/dev/run-tests all
 
 .PHONY: generate
-generate: ## regenerate the committed generated files (protobuf code, openapi.json, run states, pages of docs/reference)
+generate: ## regenerate the committed generated files (protobuf code, openapi.json, run states, pages of docs/reference, manual pages, evenkeeld.toml)
 	@UPDATE_GENERATED=1 $(step) generate cargo test --locked -p evenkeel-proto -p evenkeel-domain -p evenkeel-inventory \
 	  --lib --test generated --test rest -- current the_table_in_the_documents
 	@UPDATE_GENERATED=1 $(step) reference cargo test --locked -p evenkeel-tests --test reference
@@ -91,10 +91,21 @@ agent: ## build the agent for release: static and small
 	  --target "$$(rustc -vV | sed -n 's/^host: //p')" -p evenkeel-update-agent
 	@ls -l "target/$$(rustc -vV | sed -n 's/^host: //p')/small/evenkeel-agent"
 
-.PHONY: package
-package: ## build the agent's Debian package (ARCH=amd64|arm64; default: this machine's architecture)
+.PHONY: packages
+packages: ## build the Debian packages of the server, the command line and the agent (ARCH=amd64|arm64; default: this machine's)
 	@deploy/dev/install-tools package
-	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
+	@architecture=$(or $(ARCH),$$(dpkg --print-architecture)); programs=$$(deploy/package/build "$$architecture") && \
+	  deploy/package/pack "$$architecture" "$$programs" "$${CARGO_TARGET_DIR:-target}/package"
+
+.PHONY: release
+release: ## build dist/VERSION: packages for amd64 and arm64, an apt repository, a bill of materials, signatures (RELEASE_KEY=FILE, URL=…)
+	@deploy/dev/install-tools release
+	@RELEASE_KEY="$(RELEASE_KEY)" URL="$(URL)" deploy/package/release
+
+.PHONY: release-check
+release-check: ## build the packages for amd64 twice, compare their bytes, and build those for arm64
+	@deploy/dev/install-tools release
+	@SHOW=1 $(step) release-check deploy/package/release-check run
 
 .PHONY: test-full
 test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
@@ -112,9 +123,9 @@ test-cut: tools ## cut the power at every flush of an update, and 100 times with
 	  $(step) test-cut cargo test --locked -p evenkeel-tests --test nodes -- --nocapture cut:: --skip image_cut::
 
 .PHONY: test-boot
-test-boot: tools ## the agent's Debian package on a machine that boots with systemd and reboots when a package requires it
+test-boot: tools ## the Debian packages on a machine that boots with systemd and reboots when a package requires it
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
-	  cargo test --locked -p evenkeel-tests --test nodes -- --nocapture booted:: booted_package::
+	  cargo test --locked -p evenkeel-tests --test nodes -- --nocapture booted:: booted_package:: booted_server::
 
 .PHONY: test-mirror
 test-mirror: tools ## security updates of Debian 12 and 13 from a real mirror, also with a power cut, compared with apt; skipped without a mirror

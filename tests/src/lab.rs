@@ -13,6 +13,7 @@ mod machine;
 mod member;
 mod mirror;
 mod node;
+mod packages;
 mod registry;
 mod repository;
 mod rest;
@@ -25,13 +26,16 @@ pub mod vm;
 mod web;
 
 pub use binaries::Binaries;
-pub use boot::{BootedNode, build_debian_package};
+pub use boot::BootedNode;
 pub use disk::{Disk, Emulator, remove_as_root, strip};
 pub use fleet::{Agent, Fleet};
 pub use machine::{Lab, describe_output, until};
 pub use member::{Member, events, package, reason};
 pub use mirror::find_debian_sources;
 pub use node::{DpkgStatus, Node, Running, is_older};
+pub use packages::{
+    PackageSet, build_debian_package, check_release, make_bill_of_materials, run_lintian,
+};
 pub use registry::Registry;
 pub use repository::Repository;
 pub use rest::Rest;

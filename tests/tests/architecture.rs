@@ -161,7 +161,7 @@ fn documents_show_only_commands_that_exist() {
 #[test]
 fn the_package_of_the_agent_requires_the_apt_that_the_documents_name() {
     let read = |path: &str| std::fs::read_to_string(tree::root().join(path)).expect("a text");
-    let control = read("deploy/package/control");
+    let control = read("deploy/package/evenkeel-agent/control");
     let required = documents::required_version(&control, "apt").expect("a version of apt");
     assert_eq!(required, "2.1.16");
     assert!(read("docs/supported-systems.md").contains(&format!("apt before {required}")));

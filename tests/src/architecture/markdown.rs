@@ -37,7 +37,7 @@ pub fn broken_anchors(documents: &[SourceFile]) -> Vec<String> {
 pub fn missing_files(documents: &[SourceFile], is_there: impl Fn(&str) -> bool) -> Vec<String> {
     let is_path = |span: &str| {
         let has_folder = span.split_once('/').is_some_and(|(folder, _)| {
-            !folder.is_empty() && folder != "target" && is_there(folder)
+            !matches!(folder, "" | "target" | "dist") && is_there(folder)
         });
         has_folder && span.chars().all(|c| c.is_ascii_alphanumeric() || "_-./{},".contains(c))
     };

@@ -30,7 +30,7 @@ pub fn root() -> PathBuf {
     here.parent().expect("this crate lies in a folder of the repository").to_owned()
 }
 
-/// Every text file whose path `accept` accepts, ordered by path. Skips `.git` and `target`.
+/// Every text file whose path `accept` accepts, ordered by path. Skips `.git`, `target` and `dist`.
 pub fn files(accept: impl Fn(&str) -> bool) -> Vec<SourceFile> {
     let root = root();
     let mut matching = Vec::new();
@@ -61,7 +61,7 @@ fn walk(
         let below = path.strip_prefix(root).expect("a path below the root");
         let name = below.to_string_lossy().replace('\\', "/");
         if path.is_dir() && !path.is_symlink() {
-            if !matches!(name.as_str(), ".git" | "target") {
+            if !matches!(name.as_str(), ".git" | "target" | "dist") {
                 walk(root, &path, accept, matching);
             }
         } else if accept(&name)

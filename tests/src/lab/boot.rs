@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use super::Lab;
 use super::machine::{as_root, command, describe_output, script, succeed, until};
-use crate::architecture::tree;
 
 /// Packages that a root needs to boot.
 const SYSTEMD_PACKAGES: &[&str] = &["systemd", "systemd-sysv", "dbus"];
@@ -64,6 +63,15 @@ impl BootedNode {
     /// Switches on a node of such a lab. `mounts` are files and folders of this machine that the node sees, read-only,
     /// each with its path on the node. Waits until no other node of this program runs.
     pub fn start(lab: &Lab, name: &str, mounts: &[(&Path, &str)]) -> Self {
+        Self::start_with(lab, name, mounts, "host")
+    }
+
+    /// Switches on a node that has only its own loopback, so that its ports do not collide with those of this machine.
+    pub fn start_without_network(lab: &Lab, name: &str, mounts: &[(&Path, &str)]) -> Self {
+        Self::start_with(lab, name, mounts, "no")
+    }
+
+    fn start_with(lab: &Lab, name: &str, mounts: &[(&Path, &str)], network: &str) -> Self {
         let turn = ONE_AT_A_TIME.lock();
         let turn = turn.unwrap_or_else(PoisonError::into_inner);
         let work = lab.path(name);
@@ -77,7 +85,8 @@ impl BootedNode {
             .append(true)
             .open(work.with_extension("log"))
             .expect("a log can be written");
-        let child = as_root(script("in-booted-root"), &[("BIND", binds.as_str())])
+        let settings = [("BIND", binds.as_str()), ("NET", network)];
+        let child = as_root(script("in-booted-root"), &settings)
             .arg(lab.base())
             .arg(&work)
             .stdin(Stdio::null())
@@ -159,19 +168,6 @@ impl Drop for BootedNode {
         }
         let _ended = self.child.wait();
     }
-}
-
-/// Builds the Debian package of an agent in a folder.
-#[track_caller]
-pub fn build_debian_package(agent: &Path, folder: &Path) -> PathBuf {
-    let architecture = succeed(command("dpkg").arg("--print-architecture"));
-    let path = succeed(
-        command(tree::root().join("deploy/package/build"))
-            .env("PROGRAM", agent)
-            .arg(architecture.trim())
-            .arg(folder),
-    );
-    PathBuf::from(path.trim())
 }
 
 /// Prints why a test cannot run here and returns `None`. Fails if these tests are required.
