@@ -481,7 +481,9 @@ impl Config {
         };
         // The command line reads this environment variable itself; it is not a configuration key.
         let environment = Env::prefixed("EVENKEELD_").ignore(&["config"]).split("__");
-        let mut figment = Figment::new().merge(file).merge(environment);
+        // Without this line, a section `log` without a level would have the level of other programs.
+        let level = Serialized::default("log.level", Self::default().log.level);
+        let mut figment = Figment::from(level).merge(file).merge(environment);
         if let Some(data_dir) = data_dir {
             figment = figment.merge(Serialized::default("data_dir", data_dir));
         }
@@ -508,6 +510,36 @@ mod tests {
         assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9464");
         assert_eq!(config.files.listen, None, "no listener for files by default");
         assert!(config.os_resource_manager.registries.is_empty());
+    }
+
+    /// Key lines of the file that the package installs, without the # before them, except in sections
+    /// that are absent by default and except keys without a default.
+    fn uncomment_keys(text: &str) -> String {
+        let mut is_absent = false;
+        let lines = text.lines().map(|line| {
+            if line.starts_with('[') || line.starts_with("#[") {
+                is_absent = line.starts_with('#');
+            }
+            let key = line.strip_prefix('#').filter(|rest| rest.starts_with(char::is_alphabetic));
+            let key = key.filter(|_| !is_absent && !line.ends_with("# no default"));
+            key.unwrap_or(line).to_owned() + "\n"
+        });
+        lines.collect()
+    }
+
+    #[test]
+    fn the_configuration_file_of_the_package_shows_the_defaults() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let file = folder.join("../deploy/package/evenkeel-server/evenkeeld.toml");
+        let text = std::fs::read_to_string(file).unwrap();
+        let defaults = serde_json::to_value(Config::default()).unwrap();
+        let uncommented = uncomment_keys(&text);
+        assert_ne!(uncommented, text);
+        for text in [&text, &uncommented] {
+            let config = parse(text).unwrap();
+            assert_eq!(config.find_faults(), [""; 0]);
+            assert_eq!(serde_json::to_value(config).unwrap(), defaults);
+        }
     }
 
     #[test]
@@ -708,6 +740,13 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.ends_with(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_section_without_a_log_level_keeps_the_level_of_the_server() {
+        let level = |text: &str| parse(text).unwrap().log.level;
+        assert_eq!(level("[log]\nformat = 'json'"), level(""));
+        assert_eq!(level("[log]\nlevel = 'warn'"), "warn");
     }
 
     #[test]

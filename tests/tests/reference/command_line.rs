@@ -38,7 +38,8 @@ fn render_command(command: &Command, level: usize) -> String {
     text
 }
 
-fn commands(command: &Command) -> impl Iterator<Item = &Command> {
+/// The commands in a command that its help shows.
+pub fn commands(command: &Command) -> impl Iterator<Item = &Command> {
     let all = command.get_subcommands();
     all.filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
 }
@@ -49,7 +50,8 @@ fn description(command: &Command) -> String {
     wrap(&end_sentence(&escape(&about.to_string())))
 }
 
-fn is_shown(argument: &Arg) -> bool {
+/// Whether the help shows an argument, without those of each program.
+pub fn is_shown(argument: &Arg) -> bool {
     !argument.is_hide_set() && !["help", "version"].contains(&argument.get_id().as_str())
 }
 
@@ -63,7 +65,7 @@ fn table<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
 }
 
 /// The argument as it is written: `-o, --output <OUTPUT>`.
-fn spelling(argument: &Arg) -> String {
+pub fn spelling(argument: &Arg) -> String {
     match (argument.get_short(), argument.get_long()) {
         (Some(short), Some(_)) => format!("`-{short}, {argument}`"),
         _ => format!("`{argument}`"),
@@ -71,7 +73,7 @@ fn spelling(argument: &Arg) -> String {
 }
 
 /// The help text with the values and the environment variable, and the default.
-fn meaning(argument: &Arg) -> (String, String) {
+pub fn meaning(argument: &Arg) -> (String, String) {
     let help = argument.get_long_help().or(argument.get_help());
     let help = help.unwrap_or_else(|| panic!("{argument} has no help"));
     let (mut text, written_default) = split_default(&one_line(&help.to_string()));

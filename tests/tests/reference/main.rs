@@ -7,6 +7,8 @@
 )]
 
 mod command_line;
+mod config_file;
+mod manual;
 mod metrics;
 mod page;
 mod rust_types;
@@ -21,6 +23,15 @@ use evenkeel_update_agent::owner::OwnerLimits;
 use rust_types::RustTypes;
 use settings::{SettingsFile, render_file};
 
+fn server_file() -> SettingsFile {
+    SettingsFile {
+        crate_folder: "server",
+        root_type: "Config",
+        variable_prefix: Some("EVENKEELD_"),
+        defaults: evenkeel_server::default_settings().expect("the defaults"),
+    }
+}
+
 #[test]
 fn the_pages_of_the_command_lines_are_current() {
     let operator = evenkeel_cli::args::Cli::command();
@@ -29,6 +40,35 @@ fn the_pages_of_the_command_lines_are_current() {
     page::check("server-cli.md", &command_line::render(server));
     let agent = evenkeel_update_agent::cli::Cli::command();
     page::check("agent-cli.md", &command_line::render(agent));
+}
+
+#[test]
+fn the_manual_pages_of_the_packages_are_current() {
+    let operator = manual::render(
+        evenkeel_cli::args::Cli::command(),
+        &[("~/.config/evenkeel/contexts.yaml", "Servers, projects and tokens of the user.")],
+        &["evenkeeld", "evenkeel-agent"],
+    );
+    page::check_file("deploy/package/evenkeel/evenkeel.1", &operator);
+    let server = manual::render(
+        evenkeel_server::Cli::command(),
+        &[
+            ("/etc/evenkeel/evenkeeld.toml", "Configuration, with all settings as comments."),
+            ("/var/lib/evenkeel", "Keys, certificates, and the private Postgres."),
+        ],
+        &["evenkeel", "evenkeel-agent"],
+    );
+    page::check_file("deploy/package/evenkeel-server/evenkeeld.1", &server);
+    let agent = manual::render(
+        evenkeel_update_agent::cli::Cli::command(),
+        &[
+            ("/etc/evenkeel/agent.toml", "Configuration, with all settings as comments."),
+            ("/etc/evenkeel/limits.toml", "What the server may do to this machine."),
+            ("/var/lib/evenkeel-agent", "Identity, keys and journal of the node."),
+        ],
+        &["evenkeel", "evenkeeld"],
+    );
+    page::check_file("deploy/package/evenkeel-agent/evenkeel-agent.1", &agent);
 }
 
 #[test]
@@ -45,14 +85,14 @@ fn the_list_of_metrics_matches_their_use() {
 #[test]
 fn the_page_of_the_server_settings_is_current() {
     let types = RustTypes::read();
-    let server = SettingsFile {
-        crate_folder: "server",
-        root_type: "Config",
-        variable_prefix: Some("EVENKEELD_"),
-        defaults: evenkeel_server::default_settings().expect("the defaults"),
-    };
-    let text = format!("{}{}", settings::SERVER_INTRODUCTION, render_file(&types, &server));
+    let text = format!("{}{}", settings::SERVER_INTRODUCTION, render_file(&types, &server_file()));
     page::check("settings.md", &text);
+}
+
+#[test]
+fn the_configuration_file_of_the_servers_package_is_current() {
+    let text = config_file::render_server_file(&RustTypes::read(), &server_file());
+    page::check_file("deploy/package/evenkeel-server/evenkeeld.toml", &text);
 }
 
 #[test]

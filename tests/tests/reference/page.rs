@@ -7,20 +7,25 @@ use evenkeel_tests::architecture::tree;
 pub const GENERATED_COMMENT: &str =
     "<!-- Generated from the code by `make generate`. Do not edit this page. -->\n\n";
 
-/// Compares a page with the committed one. With `UPDATE_GENERATED=1`, writes it first.
+/// Compares a page of `docs/reference` with the committed one. With `UPDATE_GENERATED=1`, writes it
+/// first.
 #[track_caller]
-#[expect(clippy::disallowed_methods, reason = "the test is controlled by one environment variable")]
 pub fn check(name: &str, fresh: &str) {
     let fresh = format!("{GENERATED_COMMENT}{}\n", fresh.trim_end());
-    let path = tree::root().join("docs/reference").join(name);
+    check_file(&format!("docs/reference/{name}"), &fresh);
+}
+
+/// Compares a file of the repository with the committed one. With `UPDATE_GENERATED=1`, writes it
+/// first.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "the test is controlled by one environment variable")]
+pub fn check_file(path: &str, fresh: &str) {
+    let file = tree::root().join(path);
     if std::env::var_os("UPDATE_GENERATED").is_some() {
-        std::fs::write(&path, &fresh).expect("write the page");
+        std::fs::write(&file, fresh).expect("write the file");
     }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        committed == fresh,
-        "docs/reference/{name} is stale: run `make generate` and commit the page"
-    );
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(committed == fresh, "{path} is stale: run `make generate` and commit the file");
 }
 
 /// Wraps each paragraph. Paragraphs are separated by an empty line.

@@ -79,13 +79,14 @@ pub fn render_file(types: &RustTypes, file: &SettingsFile) -> String {
     renderer.render("", root, &file.defaults)
 }
 
-struct SectionRenderer<'a> {
-    types: &'a RustTypes,
-    file: &'a SettingsFile,
+/// Reads the sections of a file.
+pub struct SectionRenderer<'a> {
+    pub types: &'a RustTypes,
+    pub file: &'a SettingsFile,
 }
 
 /// What a key holds.
-enum KeyKind<'a> {
+pub enum KeyKind<'a> {
     /// A value: the name of its type, and the sentence with its possible values.
     Value(String, String),
     /// A section.
@@ -183,7 +184,7 @@ impl SectionRenderer<'_> {
         Some(format!("Environment variables: `{prefix}{name}…`\n"))
     }
 
-    fn key_kind(&self, section: &StructDefinition, field: &FieldDefinition) -> KeyKind<'_> {
+    pub fn key_kind(&self, section: &StructDefinition, field: &FieldDefinition) -> KeyKind<'_> {
         if field.is_size {
             return KeyKind::Value("size".to_owned(), String::new());
         }
@@ -276,9 +277,7 @@ fn format_default(field: &FieldDefinition, type_name: &str, default: &Value) -> 
         Value::Null => "none".to_owned(),
         Value::String(text) if text.is_empty() => "`\"\"`".to_owned(),
         Value::String(text) if type_name == "duration" => {
-            let duration = humantime::parse_duration(text);
-            let duration = duration.unwrap_or_else(|error| panic!("{}: {error}", field.name));
-            format!("`\"{}\"`", format_duration(duration))
+            format!("`\"{}\"`", parse_and_format_duration(&field.name, text))
         }
         Value::String(text) => format!("`\"{text}\"`"),
         Value::Number(number) => {
@@ -302,6 +301,12 @@ fn format_bytes(number: u64, separator: &str) -> Option<String> {
         20.. => Some(format!("{}{separator}MiB", number >> 20)),
         _ => None,
     }
+}
+
+/// The default of a key, as serde writes it, in common units.
+pub fn parse_and_format_duration(key: &str, text: &str) -> String {
+    let duration = humantime::parse_duration(text);
+    format_duration(duration.unwrap_or_else(|error| panic!("{key}: {error}")))
 }
 
 /// The duration in days, hours, minutes and seconds. humantime would write 90 days in months.
