@@ -5,6 +5,7 @@
 
 mod booted;
 mod booted_package;
+mod booted_server;
 mod cut;
 mod image_cut;
 mod kill;

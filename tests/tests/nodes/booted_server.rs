@@ -1,0 +1,254 @@
+//! The packages of server, command line and agent on a machine that boots: the commands of docs/install.md, and
+//! installations that are interrupted or whose server does not start.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use evenkeel_tests::architecture::{documents, tree};
+use evenkeel_tests::history::print_progress;
+use evenkeel_tests::lab::{BootedNode, Lab, Node, PackageSet, Repository, describe_output, until};
+
+const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Maximum duration of all commands of the page together.
+const MAX_DURATION: Duration = Duration::from_mins(5);
+
+/// Maximum number of commands until the first update.
+const MAX_COMMANDS: usize = 5;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Packages of Debian that ours need or recommend. The machines have no network.
+const DEBIAN_PACKAGES: &[&str] = &["adduser", "ca-certificates", "postgresql"];
+
+/// Removes what forbids services and recommended packages in the roots of tests.
+const AS_DEBIAN: &str = "rm -f /usr/sbin/policy-rc.d /etc/apt/apt.conf.d/99mmdebstrap";
+
+/// Folder of the packages on a machine.
+const DEBS: &str = "/srv/debs";
+
+/// Fails if anything of the packages is left.
+const CHECK_PURGED: &str = "\
+    for path in /etc/evenkeel /var/lib/evenkeel /var/lib/evenkeel-agent /run/evenkeel \
+      /usr/bin/evenkeel /usr/bin/evenkeeld /usr/bin/evenkeel-agent; do \
+      if test -e $path; then echo \"$path is left\"; exit 1; fi; \
+    done; \
+    if getent passwd evenkeel || getent group evenkeel; then exit 1; fi; \
+    test -z \"$(find /etc/systemd/system /var/lib/systemd -name '*evenkeel*')\"; \
+    test -z \"$(dpkg --audit)\"; \
+    test -d /var/lib/postgresql";
+
+/// A section of a page: its title and its commands.
+struct Section {
+    title: String,
+    commands: Vec<String>,
+}
+
+fn read_sections(page: &str) -> Vec<Section> {
+    let text = std::fs::read_to_string(tree::root().join(page)).expect("the page");
+    let parts = text.split("\n## ").skip(1);
+    let sections = parts.map(|part| Section {
+        title: part.lines().next().unwrap_or_default().to_owned(),
+        commands: documents::commands(part),
+    });
+    sections.collect()
+}
+
+/// Runs a command of the page. The agent may hold a lock of apt for a moment, so a command of apt is repeated then.
+fn run_command(machine: &BootedNode, command: &str) -> String {
+    until("apt gets its lock", WAIT_TIMEOUT, || {
+        let output = machine.run(&["sh", "-ec", command]);
+        let text = describe_output(&output);
+        if output.status.success() {
+            return Some(text);
+        }
+        assert!(text.contains("Could not get lock"), "{command}: {text}");
+        None
+    })
+}
+
+fn wait_until_ready(machine: &BootedNode) {
+    until("the server is ready", WAIT_TIMEOUT, || {
+        let look = machine.run(&["test", "-s", "/run/evenkeel/ready.json"]);
+        look.status.success().then_some(())
+    });
+}
+
+/// Waits until a package has this version and this number of runs have succeeded.
+fn wait_for_update(machine: &BootedNode, package: &str, version: &str, runs: usize) {
+    until("the package is updated", WAIT_TIMEOUT, || {
+        let query = machine.run(&["dpkg-query", "-W", "-f", "${Version}", package]);
+        (query.stdout == version.as_bytes()).then_some(())
+    });
+    until("the run has succeeded", WAIT_TIMEOUT, || {
+        let list = machine.sh("evenkeel run list");
+        (list.matches("succeeded").count() == runs).then_some(())
+    });
+}
+
+/// Version and state of our packages.
+fn package_states(machine: &BootedNode) -> String {
+    let names = PackageSet::NAMES.join(" ");
+    machine.sh(&format!("dpkg-query -W -f '${{Version}} ${{db:Status-Status}}\\n' {names}"))
+}
+
+fn check_first_update(machine: &BootedNode) {
+    let states = machine.sh("systemctl is-active evenkeeld evenkeel-agent");
+    assert_eq!(states, "active\nactive\n");
+    // Fails above 2.5 of 10: the unit has lost a restriction.
+    let security = "systemd-analyze security --no-pager --threshold=25 evenkeeld.service";
+    print_progress(machine.sh(security).lines().last().unwrap_or_default());
+    wait_for_update(machine, "demo-hello", "1.1", 1);
+    let owner = machine.sh("stat -c '%U %G %a' /var/lib/evenkeel /var/lib/evenkeel/operator-token");
+    assert_eq!(owner, "evenkeel evenkeel 700\nevenkeel evenkeel 600\n");
+    for file in ["evenkeel", "evenkeel-agent"] {
+        let path = format!("/usr/share/bash-completion/completions/{file}");
+        machine.sh(&format!("bash -c '. {path}; complete -p {file}'"));
+    }
+}
+
+/// The configuration and the data are as before the upgrade, and the node updates again.
+fn check_upgrade(machine: &BootedNode) {
+    let state = format!("{VERSION}+newer-1 installed\n");
+    assert_eq!(package_states(machine), state.repeat(3));
+    machine.sh("grep -q '^server_names = ' /etc/evenkeel/evenkeeld.toml");
+    machine.sh("evenkeel policy create second --package demo-slow=1.1; \
+         evenkeel instance set-policy \"$(hostname)\" second; \
+         evenkeel update now --all --yes --reason 'second update'");
+    wait_for_update(machine, "demo-slow", "1.1", 2);
+}
+
+#[test]
+fn the_commands_of_the_installation_page_work_on_a_new_machine() {
+    let Some(lab) = BootedNode::open_lab_with(DEBIAN_PACKAGES) else {
+        return;
+    };
+    let packages = PackageSet::new(&lab.path("packages"));
+    let ours = packages.publish(VERSION);
+    let repository = Repository::new(&lab, "repo");
+    let node = Node::new(&lab, "node").with_repository(&repository);
+    node.sh(&format!("apt-get -q -y install demo-hello=1.0 demo-slow=1.0; {AS_DEBIAN}"));
+    repository.publish("demo-hello_1.1");
+    let mounts = [(ours.as_path(), PackageSet::INSIDE), (repository.folder(), Repository::INSIDE)];
+    let machine = BootedNode::start_without_network(&lab, "node", &mounts);
+    machine.until_up();
+
+    let begun = Instant::now();
+    for section in read_sections("docs/install.md") {
+        if section.title == "Upgrade" {
+            packages.publish(&format!("{VERSION}+newer"));
+            repository.publish("demo-slow_1.1");
+        }
+        let mut output = String::new();
+        for command in &section.commands {
+            output.push_str(&run_command(&machine, command));
+        }
+        print_progress(&format!("{:?} after {}", begun.elapsed(), section.title));
+        match section.title.as_str() {
+            "Install the server and a first node" => {
+                assert!(output.contains("  evenkeel login --server http"), "{output}");
+                check_first_update(&machine);
+                let is_update = |command: &&String| !command.starts_with("evenkeel run list");
+                let commands: Vec<&String> =
+                    section.commands.iter().take_while(is_update).collect();
+                print_progress(&format!("commands to the first update: {commands:#?}"));
+                assert!(commands.len() <= MAX_COMMANDS);
+            }
+            "Upgrade" => {
+                assert!(output.contains("the server runs in its new version"), "{output}");
+                check_upgrade(&machine);
+            }
+            "Remove" => _ = machine.sh(CHECK_PURGED),
+            _ => {}
+        }
+    }
+    assert!(begun.elapsed() < MAX_DURATION, "{:?}", begun.elapsed());
+    let left = machine.run(&["test", "-e", "/usr/bin/evenkeeld"]);
+    assert!(!left.status.success(), "the page has no section about the removal");
+}
+
+/// The package of the server in two versions; the newer one has another configuration file. Returns their paths on a
+/// machine.
+fn pack_server(packages: &PackageSet) -> (String, String) {
+    let path = |deb: &Path| {
+        let name = deb.file_name().expect("a name").to_string_lossy().into_owned();
+        format!("{DEBS}/{name}")
+    };
+    let server = packages.pack("1.0").swap_remove(0);
+    let newer = packages.change_configuration(&server, "etc/evenkeel/evenkeeld.toml", "1.1-1");
+    (path(&server), path(&newer))
+}
+
+fn start_bare_machine(lab: &Lab, debs: &Path) -> BootedNode {
+    let node = Node::new(lab, "node");
+    node.sh(AS_DEBIAN);
+    let machine = BootedNode::start_without_network(lab, "node", &[(debs, DEBS)]);
+    machine.until_up();
+    machine
+}
+
+#[test]
+fn an_installation_ends_well_after_an_interruption_on_a_full_disk_and_with_a_wrong_configuration() {
+    let Some(lab) = BootedNode::open_lab_with(DEBIAN_PACKAGES) else {
+        return;
+    };
+    let packages = PackageSet::new(&lab.path("packages"));
+    let (server, newer) = pack_server(&packages);
+    let machine = start_bare_machine(&lab, &packages.debs());
+    let hint = "journalctl --unit evenkeeld.service";
+
+    // The script of the package fails.
+    machine.sh("mv /usr/sbin/adduser /usr/sbin/adduser.away");
+    let install = machine.run(&["dpkg", "--install", &server]);
+    assert!(!install.status.success(), "{}", describe_output(&install));
+    let status = "dpkg-query -W -f '${db:Status-Status}' evenkeel-server";
+    assert_eq!(machine.sh(status), "half-configured");
+
+    // The data does not fit.
+    machine.sh("mv /usr/sbin/adduser.away /usr/sbin/adduser; mkdir /var/lib/evenkeel");
+    machine.sh("mount -t tmpfs -o size=1m tmpfs /var/lib/evenkeel");
+    let configure = machine.sh("dpkg --configure --pending 2>&1");
+    assert!(configure.contains(hint), "{configure}");
+    assert_eq!(machine.sh(status), "installed");
+    machine.sh("systemctl stop evenkeeld; umount /var/lib/evenkeel; systemctl start evenkeeld");
+    wait_until_ready(&machine);
+
+    // The configuration is wrong, and the newer package has another one.
+    let file = "/etc/evenkeel/evenkeeld.toml";
+    machine.sh(&format!("echo 'lissten = \"x\"' >> {file}"));
+    let check = machine.run(&["runuser", "-u", "evenkeel", "--", "evenkeeld", "check"]);
+    let check = describe_output(&check);
+    assert!(check.contains("lissten"), "{check}");
+    let upgrade = machine.sh(&format!("dpkg --force-confold --install {newer} 2>&1"));
+    assert!(upgrade.contains(hint), "{upgrade}");
+    machine.sh(&format!("test -e {file}.dpkg-dist; sed -i /lissten/d {file}"));
+    machine.sh("systemctl restart evenkeeld");
+    wait_until_ready(&machine);
+
+    machine.sh("dpkg --remove evenkeel-server");
+    assert_eq!(machine.sh("systemctl is-active evenkeeld || true"), "inactive\n");
+    machine.sh("test -d /var/lib/evenkeel/postgres; test -e /etc/evenkeel/evenkeeld.toml");
+    let again = machine.sh(&format!("dpkg --force-confold --install {newer} 2>&1"));
+    assert!(!again.contains(hint), "the old data is used: {again}");
+    machine.sh("dpkg --purge evenkeel-server");
+    machine.sh(CHECK_PURGED);
+}
+
+#[test]
+fn the_package_of_the_server_needs_no_systemd_to_be_installed_upgraded_and_purged() {
+    let Some(lab) = BootedNode::open_lab_with(DEBIAN_PACKAGES) else {
+        return;
+    };
+    let packages = PackageSet::new(&lab.path("packages"));
+    let (server, newer) = pack_server(&packages);
+    let node = Node::new(&lab, "node").with_file(&packages.debs(), DEBS);
+    let install = node.sh(&format!("dpkg --install {server}"));
+    assert!(install.contains("systemd does not run here"), "{install}");
+    node.sh("runuser -u evenkeel -- evenkeeld check");
+    let upgrade = node.sh(&format!("dpkg --install {newer}"));
+    assert!(!upgrade.contains("evenkeel login"), "{upgrade}");
+    assert_eq!(node.package("evenkeel-server"), "1.1-1 installed");
+    node.sh(&format!("dpkg --remove evenkeel-server; dpkg --install {newer}"));
+    node.sh("dpkg --purge evenkeel-server");
+    node.sh(CHECK_PURGED);
+}
