@@ -2,7 +2,9 @@
 
 mod enrolment;
 mod foreign_changes;
+mod hardware;
 mod image;
+mod machine;
 mod manifest;
 pub(crate) mod reboot;
 mod stale;
@@ -10,7 +12,7 @@ mod updates;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +33,11 @@ use crate::owner::Owner;
 use crate::paths::AgentPaths;
 use crate::trial;
 
+use self::machine::MachineReader;
+
 pub use self::enrolment::{detect_architecture, detect_booted_image};
 pub use self::foreign_changes::{ForeignChange, read_foreign_change};
+pub use self::hardware::{Disk, Firmware, Hardware, NetworkInterface, Processors};
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
 pub(crate) use self::stale::{AGENT_UNIT, MANAGER_UNIT};
@@ -81,6 +86,10 @@ pub struct Facts {
     pub kernel_release: String,
     /// ID of the current boot.
     pub boot_id: String,
+    /// When the kernel started.
+    pub boot_time: Option<DateTime<Utc>>,
+    /// Hardware of the machine; `None` in a container and in another root.
+    pub hardware: Option<Hardware>,
     /// Random ID of this process of the agent, or of all that run once in this boot; empty if it does
     /// not report to a server.
     pub agent_session: String,
@@ -197,6 +206,7 @@ pub struct FactsReader {
     warnings: Vec<String>,
     running: image::RunningImage,
     other_updaters: Option<OtherUpdaters>,
+    machine: MachineReader,
     last: Option<LastRead>,
 }
 
@@ -220,6 +230,7 @@ impl FactsReader {
         modules: Vec<String>,
         owner: Arc<Owner>,
     ) -> Self {
+        let machine = MachineReader::new(&paths);
         Self {
             tools,
             paths,
@@ -230,6 +241,7 @@ impl FactsReader {
             warnings: Vec::new(),
             running: image::RunningImage::default(),
             other_updaters: None,
+            machine,
             last: None,
         }
     }
@@ -264,6 +276,13 @@ impl FactsReader {
         self
     }
 
+    /// Reads the hardware of the machine from the folders `proc` and `sys` below this root.
+    #[must_use]
+    pub fn with_hardware_root(mut self, root: PathBuf) -> Self {
+        self.machine = self.machine.with_root(root);
+        self
+    }
+
     /// Stores the present packages as the result of an attempt of the agent, so that they do not
     /// count as changed by others. Must be called before the journal of the attempt is removed.
     pub async fn accept_package_changes(&self) {
@@ -284,16 +303,20 @@ impl FactsReader {
     /// Reads the current facts.
     pub async fn read(&mut self) -> Result<Facts, Failure> {
         self.running.refresh().await;
+        self.machine.refresh();
         let mut facts = self.read_root().await?;
-        self.add_names(&mut facts);
+        self.add_machine(&mut facts);
         self.add_images(&mut facts);
         Ok(facts)
     }
 
-    /// Adds the names of the machine. They can change without a change of the root's files.
-    fn add_names(&self, facts: &mut Facts) {
+    /// Adds the names and the hardware of the machine. They can change without a change of the root's
+    /// files.
+    fn add_machine(&self, facts: &mut Facts) {
         facts.host_name = truncate_text(&os::host_name(&self.paths), MAX_TEXT_BYTES);
         facts.serial_number = identity::serial_number(&self.paths);
+        facts.hardware = self.machine.hardware().cloned();
+        facts.boot_time = self.machine.boot_time();
     }
 
     /// Adds the facts about images. They can change without a change of the root's files, and
@@ -350,7 +373,7 @@ impl FactsReader {
         }
         let warning = format!("cannot read the facts of the node: {failure}");
         facts.warnings.push(warning);
-        self.add_names(&mut facts);
+        self.add_machine(&mut facts);
         self.add_images(&mut facts);
         facts.truncate_texts()
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use chrono::{DateTime, Utc};
 use rustix::fs::statfs;
 
 use crate::paths::AgentPaths;
@@ -92,6 +93,13 @@ fn unquote(value: &str) -> String {
 /// ID of the current boot.
 pub fn boot_id() -> String {
     first_line(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default()
+}
+
+/// When the kernel started, from a file like `/proc/stat`.
+pub fn boot_time(stat: &Path) -> Option<DateTime<Utc>> {
+    let text = read_lossy(stat).ok()?;
+    let seconds = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+    DateTime::from_timestamp(seconds.trim().parse().ok()?, 0)
 }
 
 /// Release of the running kernel. It is read from a file, over which a test can mount another one.

@@ -1,5 +1,7 @@
 //! Converts the agent's own types to protocol messages and back. Modules convert their specs and reports.
 
+mod hardware;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -27,16 +29,22 @@ use crate::os::{BootedImage, OsRelease};
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 const SECONDS_PER_DAY: i64 = 86_400;
+const SECONDS_PER_HOUR: i64 = 3_600;
 
 /// SHA-256 of the facts as they are sent, but with the day of the last refresh of the package lists instead of its time:
 /// a refresh that changes nothing else is reported once a day. Otherwise each refresh of each node would send all facts
-/// and add a row to the change log of the server.
+/// and add a row to the change log of the server. The boot time counts by its hour, because each process of the agent
+/// may compute another second from the clock.
 pub fn facts_digest(facts: &Facts) -> [u8; 32] {
     let mut message = facts_message(facts);
     let lists = message.package_lists.as_mut();
     if let Some(refreshed_at) = lists.and_then(|lists| lists.refreshed_at.as_mut()) {
         let day = refreshed_at.seconds.div_euclid(SECONDS_PER_DAY);
         *refreshed_at = Timestamp { seconds: day, nanos: 0 };
+    }
+    if let Some(boot_time) = message.boot_time.as_mut() {
+        let hour = boot_time.seconds.div_euclid(SECONDS_PER_HOUR);
+        *boot_time = Timestamp { seconds: hour, nanos: 0 };
     }
     Sha256::digest(message.encode_to_vec()).into()
 }
@@ -228,6 +236,8 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         agent_session: facts.agent_session.clone(),
         host_name: facts.host_name.clone(),
         serial_number: facts.serial_number.clone(),
+        hardware: facts.hardware.as_ref().map(hardware::hardware_message),
+        boot_time: facts.boot_time.map(timestamp_message),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Which facts the agent reports, and how often.
 
+use std::time::Duration;
+
 use evenkeel_kit::Clock as _;
 use evenkeel_update_agent::facts::{Facts, HeldBackCause};
 
@@ -124,6 +126,28 @@ async fn the_age_and_the_error_of_the_package_lists_are_reported() {
     let lists = facts(&node).package_lists.unwrap();
     assert_eq!(lists.refreshed_at, Some(fetched_at), "the last complete refresh");
     assert!(lists.error.contains("does not have a Release file"), "{lists:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hardware_is_sent_with_the_facts_if_it_changed_and_at_most_every_ten_minutes() {
+    let node = TestNode::new();
+    let folder = node.hardware_root().join("proc");
+    std::fs::create_dir_all(&folder).unwrap();
+    let set_memory = |kilobytes: u64| {
+        let text = format!("MemTotal: {kilobytes} kB\n");
+        std::fs::write(folder.join("meminfo"), text).unwrap();
+    };
+    set_memory(1);
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap();
+    assert_eq!(facts(&node).hardware.unwrap().memory_bytes, 1_024);
+    let before = node.server().fact_messages;
+    set_memory(2);
+    agent.run_once().await.unwrap();
+    assert_eq!(node.server().fact_messages, before, "it is not read again yet");
+    tokio::time::advance(Duration::from_mins(10)).await;
+    agent.run_once().await.unwrap();
+    assert_eq!(facts(&node).hardware.unwrap().memory_bytes, 2_048);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 use super::*;
-use crate::facts::{HeldBackCause, HeldBackPackage, HeldBackUpdate, SlotFact};
+use crate::facts::{
+    Disk, Hardware, HeldBackCause, HeldBackPackage, HeldBackUpdate, NetworkInterface, SlotFact,
+};
 use crate::model::{Failure, Sha256};
 use crate::modules::MODULES;
 use crate::modules::image::slots::BadImage;
@@ -215,4 +217,40 @@ fn the_digest_changes_with_the_facts() {
     assert_eq!(facts_digest(&facts), before);
     facts.audit = "x".into();
     assert_ne!(facts_digest(&facts), before);
+}
+
+#[test]
+fn hardware_and_the_hour_of_the_boot_change_the_digest() {
+    let mut facts = Facts::default();
+    let without = facts_digest(&facts);
+    let interface = NetworkInterface {
+        name: "eth0".into(),
+        has_link: Some(true),
+        addresses: vec!["192.0.2.7/24".into()],
+        ..NetworkInterface::default()
+    };
+    let disk = Disk { name: "sda".into(), size_bytes: 1 << 40, ..Disk::default() };
+    facts.hardware = Some(Hardware {
+        memory_bytes: 1 << 34,
+        disks: vec![disk],
+        network_interfaces: vec![interface],
+        ..Hardware::default()
+    });
+    let with_hardware = facts_digest(&facts);
+    assert_ne!(with_hardware, without);
+    let message = facts_message(&facts).hardware.unwrap();
+    assert_eq!((message.memory_bytes, message.disks[0].size_bytes), (1 << 34, 1 << 40));
+    let interface = &message.network_interfaces[0];
+    assert_eq!(interface.link_state(), pb::LinkState::Up);
+    assert_eq!(interface.addresses, ["192.0.2.7/24"]);
+
+    let mut digest = |seconds: i64| {
+        facts.boot_time = DateTime::from_timestamp(seconds, 0);
+        assert_eq!(facts_message(&facts).boot_time.unwrap().seconds, seconds);
+        facts_digest(&facts)
+    };
+    let at_seven = digest(7 * 3_600);
+    assert_ne!(at_seven, with_hardware);
+    assert_eq!(digest(7 * 3_600 + 3_599), at_seven);
+    assert_ne!(digest(8 * 3_600), at_seven);
 }

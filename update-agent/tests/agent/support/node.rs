@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -116,6 +117,11 @@ impl TestNode {
         AgentPaths::new(self.folder.path(), None)
     }
 
+    /// The root of the files about the hardware. Agents that start while it exists report the hardware.
+    pub fn hardware_root(&self) -> PathBuf {
+        self.folder.path().join("hardware")
+    }
+
     pub fn server(&self) -> MutexGuard<'_, FakeServer> {
         self.link.0.lock().unwrap()
     }
@@ -219,19 +225,16 @@ impl TestNode {
             health: HealthChecks::new(self.paths(), self.system.clone(), Vec::new()),
         });
         let gate = gate();
+        let updaters = OtherUpdaters::new(self.system.clone(), self.paths(), None, false);
+        let facts =
+            FactsReader::new(tools(), self.paths(), engine.module_names(), Arc::clone(&owner));
+        let facts = facts.with_other_updaters(updaters);
         Agent::new(AgentParts {
-            facts: FactsReader::new(
-                tools(),
-                self.paths(),
-                engine.module_names(),
-                Arc::clone(&owner),
-            )
-            .with_other_updaters(OtherUpdaters::new(
-                self.system.clone(),
-                self.paths(),
-                None,
-                false,
-            )),
+            facts: if self.hardware_root().exists() {
+                facts.with_hardware_root(self.hardware_root())
+            } else {
+                facts
+            },
             engine,
             link: self.link.clone(),
             clock,
