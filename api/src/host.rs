@@ -1,5 +1,6 @@
 //! Hosts: the machines of the inventory.
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -169,6 +170,28 @@ pub struct HostResource {
     pub inherited_metadata: Vec<MetadataItem>,
     /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
+
+    /// Vendor of the product; empty if it is unknown.
+    pub product_vendor: String,
+    /// Time of the last contact with the node; null if there was none, and in hosts that are part of
+    /// another resource. The server stores it every few seconds.
+    pub last_contact: Option<DateTime<Utc>>,
+    /// Version of the agent; empty if it is unknown, and in hosts that are part of another resource.
+    pub agent_version: String,
+    /// Release of the running kernel; empty if it is unknown, and in hosts that are part of another
+    /// resource.
+    pub kernel_release: String,
+    /// Time at which the kernel started, by the clock of the node; null if it is unknown, and in hosts
+    /// that are part of another resource.
+    pub boot_time: Option<DateTime<Utc>>,
+    /// Whether the node requires a reboot; null if it is unknown, and in hosts that are part of another
+    /// resource.
+    pub reboot_required: Option<bool>,
+    /// Packages that require the reboot, at most 20; empty if none does or they are unknown.
+    pub reboot_required_by: Vec<String>,
+    /// IP addresses of all network interfaces, with the length of their prefix; empty in hosts that are
+    /// part of another resource.
+    pub ip_addresses: Vec<String>,
 }
 
 /// A page of hosts.
@@ -356,5 +379,13 @@ impl Input for HostInput {
         "userLvmSize",
         "inheritedMetadata",
         "timestamps",
+        "productVendor",
+        "lastContact",
+        "agentVersion",
+        "kernelRelease",
+        "bootTime",
+        "rebootRequired",
+        "rebootRequiredBy",
+        "ipAddresses",
     ];
 }

@@ -38,6 +38,8 @@ named! {
         PackageListsOutdated = "package_lists_outdated",
         /// Other programs on the machine update it by themselves.
         OtherUpdaters = "other_updaters",
+        /// The node reported hardware that cannot be stored; the rest of its hardware is stored.
+        HardwareIncomplete = "hardware_incomplete",
     }
 }
 

@@ -41,6 +41,7 @@ pub struct Hardware {
     pub cpu_cores: u32,
     pub cpu_threads: u32,
     pub product_name: String,
+    pub product_vendor: String,
     /// Version of its firmware.
     pub bios_version: String,
     /// Release date of its firmware.

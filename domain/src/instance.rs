@@ -97,6 +97,8 @@ pub struct Summary {
     /// immutable one; empty if there are none, or if they are unknown.
     pub os_update_available: String,
     pub conditions: Vec<Condition>,
+    /// Version of its agent; empty if unknown.
+    pub agent_version: String,
     pub facts: FactsSummary,
     /// SHA-256 of its list of installed packages; `None` if the node sent no list.
     pub packages: Option<[u8; 32]>,
@@ -111,6 +113,10 @@ pub struct FactsSummary {
     /// Release of the running kernel.
     pub kernel_release: Option<String>,
     pub reboot_required: Option<bool>,
+    /// The first packages that require the reboot, at most [`Self::MAX_REBOOT_PACKAGES`].
+    pub reboot_required_by: Option<Vec<String>>,
+    /// When the kernel started, by the node's clock.
+    pub boot_time: Option<Time>,
     /// When its agent last refreshed all package lists.
     pub package_lists_refreshed_at: Option<Time>,
     /// Why its package lists are not current; empty if the last refresh succeeded.
@@ -126,7 +132,10 @@ pub struct FactsSummary {
 impl FactsSummary {
     /// The current version. It increases with each new field, and with each change of how a field follows from the facts:
     /// nodes whose summary is older are asked for their facts again.
-    pub const VERSION: i16 = 1;
+    pub const VERSION: i16 = 2;
+
+    /// Maximum number of packages that require a reboot. Lists of hosts contain them.
+    pub const MAX_REBOOT_PACKAGES: usize = 20;
 
     /// The condition that the package lists are outdated. Its text does not change while their state stays the same.
     #[must_use]
@@ -268,6 +277,7 @@ mod tests {
                 update_status: status,
                 os_update_available: String::new(),
                 conditions: Vec::new(),
+                agent_version: String::new(),
                 facts: FactsSummary::default(),
                 packages: None,
             },

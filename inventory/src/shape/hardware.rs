@@ -20,6 +20,7 @@ pub fn with_hardware(hardware: RenderedHardware, host: HostResource) -> HostReso
         cpu_cores: of_itself.cpu_cores,
         cpu_threads: of_itself.cpu_threads,
         product_name: of_itself.product_name,
+        product_vendor: of_itself.product_vendor,
         bios_version: of_itself.bios_version,
         bios_release_date: of_itself.bios_release_date,
         bios_vendor: of_itself.bios_vendor,

@@ -4,6 +4,7 @@ use evenkeel_api as api;
 use evenkeel_api::Timestamps;
 use evenkeel_api::host::HostResource;
 use evenkeel_domain::host::{Host, HostState};
+use evenkeel_domain::instance::Summary;
 use evenkeel_store::hosts::HostDetails;
 use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::{StoreError, Tx};
@@ -29,11 +30,30 @@ pub fn full_resource(record: HostDetails, related: &Related) -> HostResource {
     let instance = record.instance.as_ref();
     let with_instance = HostResource {
         instance: instance.map(|on| Box::new(instances::resource(on, related))),
+        last_contact: record.last_contact,
+        ip_addresses: record.addresses,
         ..resource_with_provider(&record.host, related)
+    };
+    let with_instance = match instance {
+        Some(instance) => with_facts(&instance.summary, with_instance),
+        None => with_instance,
     };
     match record.hardware {
         Some(hardware) => with_hardware(hardware, with_instance),
         None => with_instance,
+    }
+}
+
+/// Adds what the node of a host reported about itself.
+fn with_facts(summary: &Summary, host: HostResource) -> HostResource {
+    let facts = &summary.facts;
+    HostResource {
+        agent_version: summary.agent_version.clone(),
+        kernel_release: facts.kernel_release.clone().unwrap_or_default(),
+        boot_time: facts.boot_time,
+        reboot_required: facts.reboot_required,
+        reboot_required_by: facts.reboot_required_by.clone().unwrap_or_default(),
+        ..host
     }
 }
 

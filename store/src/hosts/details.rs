@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use evenkeel_domain::Time;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::instance::Instance;
@@ -14,7 +15,7 @@ use crate::instances;
 use crate::keyed::KeyedEntity;
 use crate::related::{self, Related, RelatedIdsSql};
 use crate::rows::host::{Entity, Model};
-use crate::rows::readable;
+use crate::rows::{JsonColumn, readable};
 use crate::tx::{Tx, ids_in, query_map, query_one};
 
 const TABLE: &str = "hosts";
@@ -24,14 +25,21 @@ const TABLE: &str = "hosts";
 pub struct HostDetails {
     pub host: Host,
     pub instance: Option<Instance>,
+    /// When its node last made contact; none if it never did. Written every few seconds.
+    pub last_contact: Option<Time>,
+    /// The IP addresses of its network interfaces, with the length of their prefix.
+    pub addresses: Vec<String>,
     /// Its hardware, if the host reported it.
     pub hardware: Option<RenderedHardware>,
 }
 
+/// The addresses in the hardware `w`: a JSON array, or null without hardware.
+const ADDRESSES_SQL: &str = "jsonb_path_query_array(w.nics, '$[*].ipaddresses[*].address')";
+
 /// The columns of hosts `h`.
 fn select_columns() -> String {
     format!(
-        "{}, {}, {}",
+        "{}, {}, lc.heard_at, {ADDRESSES_SQL}, {}",
         fields::columns::<Model>("h"),
         instances::columns(),
         hardware::columns("w"),
@@ -43,6 +51,7 @@ fn from_clause() -> String {
     format!(
         "hosts h \
          LEFT JOIN instances i ON i.tenant_id = h.tenant_id AND i.host_id = h.id {} \
+         LEFT JOIN last_contacts lc ON lc.tenant_id = i.tenant_id AND lc.instance_id = i.id \
          LEFT JOIN host_hardware w ON w.tenant_id = h.tenant_id AND w.host_id = h.id",
         instances::JOINS_SQL,
     )
@@ -93,7 +102,15 @@ fn details_from_row(row: &QueryResult) -> Result<HostDetails, StoreError> {
     Ok(HostDetails {
         host: row.fields::<Model>()?.try_into()?,
         instance: instances::read_instance(&mut row)?,
-        // The last columns: a host is shown without a hardware report that cannot be read.
+        last_contact: row.take()?,
+        // A host is shown without a hardware report that cannot be read.
+        addresses: readable(TABLE, read_addresses(&mut row)).unwrap_or_default(),
         hardware: readable(TABLE, hardware::read_hardware(&mut row)).flatten(),
     })
+}
+
+/// Reads the addresses; none without hardware.
+fn read_addresses(row: &mut RowReader<'_>) -> Result<Vec<String>, StoreError> {
+    let addresses: Option<JsonColumn<Vec<String>>> = row.take()?;
+    Ok(addresses.map(|column| column.0).unwrap_or_default())
 }

@@ -19,8 +19,8 @@ use evenkeel_domain::filter::Resource;
 pub struct ResourceTable {
     /// The `FROM` item of the table.
     pub rows: &'static str,
-    /// A join, with alias `@x`, that is added if one of its columns is used. It never changes the
-    /// number of rows.
+    /// Joins, with aliases that begin with `@x`, that are added if one of their columns is used. They
+    /// never change the number of rows. Postgres leaves out an outer join whose columns are not used.
     pub joined: &'static str,
     /// The condition that limits the rows to the project.
     pub tenant: &'static str,

@@ -90,14 +90,14 @@ impl SqlBuilder {
 pub struct Level {
     pub table: &'static ResourceTable,
     alias: String,
-    /// Whether a column of the joined table is used.
+    /// Whether a column of a joined table is used.
     is_wide: bool,
 }
 
 impl Level {
     /// Replaces `@` in a text of the column tables by the alias.
     pub fn resolve(&mut self, text: &str) -> String {
-        self.is_wide |= text.contains("@x.");
+        self.is_wide |= text.contains("@x");
         text.replace('@', &self.alias)
     }
 
@@ -106,7 +106,7 @@ impl Level {
         self.resolve(text).replace('#', &other.alias)
     }
 
-    /// The join of the table, if one of its columns is used.
+    /// The joins of the table, if one of their columns is used.
     pub fn join_clause(&self) -> String {
         if self.is_wide { self.table.joined.replace('@', &self.alias) } else { String::new() }
     }

@@ -24,6 +24,8 @@ macro_rules! facts_summary {
             version: $row.facts_version,
             kernel_release: $row.kernel_release,
             reboot_required: $row.reboot_required,
+            reboot_required_by: $row.reboot_required_by,
+            boot_time: $row.boot_time,
             package_lists_refreshed_at: $row.package_lists_refreshed_at,
             package_lists_error: $row.package_lists_error,
             security_updates: $row.security_updates.map($crate::nodes::convert::count),
@@ -98,6 +100,8 @@ pub(super) fn into_row(
         security_updates: facts.security_updates.map(stored_count),
         held_back_updates: facts.held_back_updates.map(stored_count),
         stale_services: facts.stale_services.map(stored_count),
+        boot_time: facts.boot_time,
+        reboot_required_by: facts.reboot_required_by.clone(),
     };
     let mut row = row.into_active_model().reset_all();
     if !has_new_facts {

@@ -34,6 +34,9 @@ pub(crate) struct SummaryRow {
     security_updates: Option<i32>,
     held_back_updates: Option<i32>,
     stale_services: Option<i32>,
+    boot_time: Option<Time>,
+    reboot_required_by: Option<Vec<String>>,
+    agent_version: String,
 }
 
 fields!(SummaryRow {
@@ -57,6 +60,9 @@ fields!(SummaryRow {
     security_updates,
     held_back_updates,
     stale_services,
+    boot_time,
+    reboot_required_by,
+    agent_version,
 });
 
 impl TryFrom<SummaryRow> for Summary {
@@ -77,6 +83,7 @@ impl TryFrom<SummaryRow> for Summary {
             ),
             os_update_available: row.os_update_available,
             conditions: row.conditions.0,
+            agent_version: row.agent_version,
             packages: or_corrupt(packages, TABLE, id, "packages_digest")?,
             facts: facts_summary!(row),
         })

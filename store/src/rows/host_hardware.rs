@@ -20,6 +20,7 @@ table! {
         pub cpu_cores: i64,
         pub cpu_threads: i64,
         pub product_name: String,
+        pub product_vendor: String,
         pub bios_version: String,
         pub bios_release_date: String,
         pub bios_vendor: String,

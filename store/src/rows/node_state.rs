@@ -46,5 +46,7 @@ table! {
         pub security_updates: Option<i32>,
         pub held_back_updates: Option<i32>,
         pub stale_services: Option<i32>,
+        pub boot_time: Option<DateTimeUtc>,
+        pub reboot_required_by: Option<Vec<String>>,
     }
 }

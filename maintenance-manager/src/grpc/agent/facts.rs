@@ -1,5 +1,6 @@
 //! Stores the facts that a node reports about itself.
 
+mod hardware;
 mod machine_names;
 mod summary;
 
@@ -26,6 +27,9 @@ use crate::grpc::agent::slots;
 use crate::node_transaction::NodeTransaction;
 use crate::wire::agent::{MAX_SUITES_PER_PACKAGE, held_back_cause, parse_instant};
 
+use hardware::ReportedHardware;
+
+pub use hardware::store_hardware;
 pub use machine_names::{record_names, reported_serial};
 
 /// The maximum number of packages in a list, and of entries in any other list.
@@ -75,6 +79,10 @@ pub struct ParsedFacts {
     agent_version: String,
     booted: Option<BootedImage>,
     start: AgentStart,
+    /// The hardware; `None` if the agent does not report it.
+    pub hardware: Option<ReportedHardware>,
+    /// The condition that a part of the hardware cannot be stored.
+    hardware_error: Option<(ConditionKind, String)>,
 }
 
 /// Converts facts. The digest comes from the node: a newer agent may send fields that this server
@@ -82,6 +90,7 @@ pub struct ParsedFacts {
 pub fn parse(facts: Facts, digest: Vec<u8>) -> Result<ParsedFacts, Invalid> {
     validate(&facts)?;
     let agent_errors = agent_errors(&facts);
+    let (hardware, hardware_error) = hardware::parse_hardware(&facts).unzip();
     Ok(ParsedFacts {
         digest: match digest.len() {
             0 => sha2::Sha256::digest(facts.encode_to_vec()).to_vec(),
@@ -105,6 +114,8 @@ pub fn parse(facts: Facts, digest: Vec<u8>) -> Result<ParsedFacts, Invalid> {
             boot_id: cut(&facts.boot_id, MAX_START_ID_BYTES),
             session: cut(&facts.agent_session, MAX_START_ID_BYTES),
         },
+        hardware,
+        hardware_error: hardware_error.flatten(),
     })
 }
 
@@ -122,6 +133,8 @@ pub fn apply(node: &mut NodeState, facts: ParsedFacts, now: Time) {
     condition::replace(&mut node.conditions, is_it, outdated, now);
     let is_it = |kind| kind == ConditionKind::OtherUpdaters;
     condition::replace(&mut node.conditions, is_it, facts.other_updaters, now);
+    let is_it = |kind| kind == ConditionKind::HardwareIncomplete;
+    condition::replace(&mut node.conditions, is_it, facts.hardware_error, now);
     node.bad_images = slots::merge_bad_images(&node.bad_images, facts.bad_images, now);
     node.facts = facts.json;
     node.facts_summary = facts.summary;

@@ -266,6 +266,7 @@ async fn write_and_answer(
         let serial = facts::reported_serial(&node.facts);
         let mut parsed = reported_facts.map_err(status::from_invalid)?;
         let versions = std::mem::take(&mut parsed.versions);
+        let hardware = parsed.hardware.take();
         facts::apply(node, parsed, now);
         // The decision input was loaded before these facts. Without this update the answer could
         // send the node back to an image that failed.
@@ -276,6 +277,7 @@ async fn write_and_answer(
         let recorded = recorded.map_err(status::from_store_error)?;
         node_tx.charge(LimitedAmount::Versions, recorded).await?;
         facts::record_names(&node_tx, serial).await.map_err(status::from_store_error)?;
+        facts::store_hardware(&node_tx, hardware).await.map_err(status::from_store_error)?;
         facts::check_booted_image(&mut node_tx).await.map_err(status::from_store_error)?;
     } else {
         let decision = node_tx.input.decide(node_tx.now);

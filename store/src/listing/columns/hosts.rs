@@ -1,9 +1,12 @@
-//! Hosts, with their reported hardware.
+//! Hosts, with their reported hardware and facts.
 
 use super::{Column, Link, ResourceTable, project_table};
 
 pub const HOST: ResourceTable = ResourceTable {
-    joined: " LEFT JOIN host_hardware @x ON @x.tenant_id = @.tenant_id AND @x.host_id = @.id",
+    joined: " LEFT JOIN host_hardware @x ON @x.tenant_id = @.tenant_id AND @x.host_id = @.id \
+             LEFT JOIN instances @xi ON @xi.tenant_id = @.tenant_id AND @xi.host_id = @.id \
+             LEFT JOIN node_states @xn ON @xn.tenant_id = @xi.tenant_id AND @xn.instance_id = @xi.id \
+             LEFT JOIN last_contacts @xc ON @xc.tenant_id = @xi.tenant_id AND @xc.instance_id = @xi.id",
     labels: Some("@.metadata"),
     tally: Some("host"),
     references: &[
@@ -75,6 +78,12 @@ const COLUMNS: &[Column] = &[
     Column::unspecified("sol_status"),
     Column::empty("sol_session_status"),
     Column::new("user_lvm_size", "@.user_lvm_size"),
+    Column::new("product_vendor", "@x.product_vendor").nullable(),
+    Column::new("last_contact", "@xc.heard_at").nullable(),
+    Column::new("agent_version", "@xn.agent_version").nullable().long(),
+    Column::new("kernel_release", "@xn.kernel_release").nullable().long(),
+    Column::new("boot_time", "@xn.boot_time").nullable(),
+    Column::new("reboot_required", "@xn.reboot_required").nullable(),
     Column::LABELS.long(),
     Column::CREATED_AT,
     Column::UPDATED_AT,

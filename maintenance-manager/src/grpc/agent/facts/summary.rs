@@ -3,13 +3,16 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::instance::FactsSummary;
 use evenkeel_domain::package::is_security_update;
-use evenkeel_domain::text::{cut, storable};
+use evenkeel_domain::text::{cut, cut_list, storable};
 use evenkeel_proto::agent::{Facts, PackageLists};
 
 use crate::wire::agent::parse_instant;
 
 /// The maximum length of an error of the package lists, in bytes.
 const MAX_LISTS_ERROR_BYTES: usize = 1_000;
+
+/// The maximum length of the name of a package that requires a reboot, in bytes.
+const MAX_PACKAGE_NAME_BYTES: usize = 128;
 
 /// Name of the agent's module that updates packages.
 const PACKAGES_MODULE: &str = "packages";
@@ -29,12 +32,19 @@ pub fn summarize(facts: &Facts) -> FactsSummary {
         version: FactsSummary::VERSION,
         kernel_release: Some(facts.kernel_release.clone()).filter(|text| !text.is_empty()),
         reboot_required: Some(facts.reboot_required),
+        reboot_required_by: Some(reboot_packages(facts)),
+        boot_time: facts.boot_time.and_then(parse_instant),
         package_lists_refreshed_at: refreshed_at,
         package_lists_error: lists.map(|lists| lists_error(lists, refreshed_at)),
         security_updates: is_known.then_some(security),
         held_back_updates: is_known.then(|| count(facts.held_back.len())),
         stale_services: Some(count(facts.stale_services.len())),
     }
+}
+
+/// The first packages that require a reboot.
+fn reboot_packages(facts: &Facts) -> Vec<String> {
+    cut_list(&facts.reboot_required_by, FactsSummary::MAX_REBOOT_PACKAGES, MAX_PACKAGE_NAME_BYTES)
 }
 
 /// Number of security updates that are not installed. Those that are held back count if the agent
@@ -95,6 +105,22 @@ mod tests {
         assert_eq!(summary.held_back_updates, Some(2));
         assert_eq!(summary.package_lists_error.as_deref(), Some(""));
         assert_eq!(summary.kernel_release, None, "an empty text is unknown");
+    }
+
+    #[test]
+    fn the_first_packages_that_require_a_reboot_and_a_valid_boot_time_are_kept() {
+        let reported = |seconds| Facts {
+            reboot_required_by: (0..50).map(|n| format!("linux-{n}{}", "x".repeat(500))).collect(),
+            boot_time: Some(Timestamp { seconds, nanos: 0 }),
+            ..Facts::default()
+        };
+        let summary = summarize(&reported(1_800_000_000));
+        assert_eq!(summary.boot_time.map(|at| at.timestamp()), Some(1_800_000_000));
+        let packages = summary.reboot_required_by.expect("a list");
+        assert_eq!(packages.len(), FactsSummary::MAX_REBOOT_PACKAGES);
+        assert!(packages.iter().all(|name| name.len() <= MAX_PACKAGE_NAME_BYTES), "{packages:?}");
+        assert_eq!(summarize(&reported(i64::MAX)).boot_time, None, "no year that can be stored");
+        assert_eq!(summarize(&Facts::default()).boot_time, None, "an older agent");
     }
 
     #[test]
