@@ -25,6 +25,7 @@ use crate::output::Printer;
 use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::requests::{self, ResourceArg};
 use crate::resource::{Resource, ResourceKind};
+use crate::time::format_optional_time;
 
 /// Manage hosts: the machines of the fleet.
 #[derive(Debug, Subcommand)]
@@ -233,6 +234,10 @@ impl Resource for HostResource {
             "HELD BACK",
             "REBOOT",
             "KERNEL",
+            "AGENT",
+            "BOOTED",
+            "LAST CONTACT",
+            "ADDRESSES",
         ],
         optional_titles: &["AGE", "OS", "STATE", "AVAILABLE", "SITE", "UPDATE", "STATUS"],
         ..ResourceKind::new("HOST", "host", "hosts")
@@ -268,7 +273,11 @@ impl Resource for HostResource {
             facts::security_cell(&instance),
             facts::held_back_cell(&instance),
             facts::reboot_cell(&instance),
-            &instance.kernel_release
+            &instance.kernel_release,
+            &self.agent_version,
+            format_optional_time(self.boot_time),
+            format_optional_time(self.last_contact),
+            self.ip_addresses.join(", ")
         ]
     }
 

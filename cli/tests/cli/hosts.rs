@@ -228,6 +228,29 @@ async fn the_updates_of_a_host_are_listed() {
 }
 
 #[tokio::test]
+async fn a_host_is_shown_with_its_last_contact_its_agent_and_its_boot() {
+    let cli = TestCli::new().await;
+    let mut full = host();
+    for (name, value) in [
+        ("hostStatus", json!("Running")),
+        ("lastContact", json!("2026-03-01T11:59:52Z")),
+        ("agentVersion", json!("0.1.0")),
+        ("bootTime", json!("2026-02-14T03:12:41Z")),
+        ("productVendor", json!("Dell Inc.")),
+        ("productName", json!("PowerEdge R650")),
+    ] {
+        full[name] = value;
+    }
+    cli.fake_server.answer("GET compute/hosts/host-00000001", full);
+    let text = cli.run("evenkeel host get host-00000001").await;
+    let node = "last contact  2026-03-01T11:59:52Z\n\
+                agent         0.1.0\n\
+                booted        2026-02-14T03:12:41Z\n";
+    assert!(text.contains(node), "{text}");
+    assert!(text.contains("product       Dell Inc. PowerEdge R650\n"), "{text}");
+}
+
+#[tokio::test]
 async fn a_host_without_security_updates_may_have_other_updates() {
     let cli = cli_with_host().await;
     let curl =

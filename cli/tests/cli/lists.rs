@@ -300,10 +300,19 @@ async fn a_narrow_terminal_gets_fewer_columns_and_whole_ids() {
 async fn a_wide_list_names_the_policy_and_its_source_on_any_terminal() {
     let mut cli = TestCli::new().await;
     cli.width = Some(40);
-    cli.fake_server.answer("GET compute/hosts?showEffectivePolicy=true", full_host());
+    let mut hosts = full_host();
+    for (name, value) in [
+        ("agentVersion", json!("0.1.0")),
+        ("bootTime", json!("2026-02-14T03:12:41Z")),
+        ("lastContact", json!("2026-03-01T11:59:52Z")),
+        ("ipAddresses", json!(["192.0.2.7/24", "2001:db8::7/64"])),
+    ] {
+        hosts["hosts"][0][name] = value;
+    }
+    cli.fake_server.answer("GET compute/hosts?showEffectivePolicy=true", hosts);
     insta::assert_snapshot!(cli.run("evenkeel host list -o wide").await, @r"
-    ID             NAME     SITE  STATE      STATUS   OS                              UPDATE             AVAILABLE  AGE  POLICY  POLICY FROM  LISTS    SECURITY  HELD BACK  REBOOT   KERNEL
-    host-00000001  edge-01  bonn  onboarded  Running  Debian GNU/Linux 12 (bookworm)  No Current Update  -          2d   tools   region emea  unknown  unknown   unknown    unknown  -
+    ID             NAME     SITE  STATE      STATUS   OS                              UPDATE             AVAILABLE  AGE  POLICY  POLICY FROM  LISTS    SECURITY  HELD BACK  REBOOT   KERNEL  AGENT  BOOTED                LAST CONTACT          ADDRESSES
+    host-00000001  edge-01  bonn  onboarded  Running  Debian GNU/Linux 12 (bookworm)  No Current Update  -          2d   tools   region emea  unknown  unknown   unknown    unknown  -       0.1.0  2026-02-14T03:12:41Z  2026-03-01T11:59:52Z  192.0.2.7/24, 2001:db8::7/64
     ");
     let instance = full_host()["hosts"][0]["instance"].clone();
     let list = json!({"instances": [instance], "totalElements": 1, "hasNext": false});

@@ -1,5 +1,6 @@
 //! Hosts: creation, registration, desired states, summary and hardware.
 
+mod facts;
 mod hardware;
 
 use evenkeel_domain::status::{Indication, Status};

@@ -9,6 +9,7 @@ mod eim;
 mod explain;
 mod facts;
 mod fleet;
+mod hardware;
 mod heartbeats;
 mod housekeeping;
 mod image_enrolment;

@@ -68,7 +68,7 @@ impl TestServer {
     }
 
     /// The number of hardware writes in the change log.
-    async fn hardware_changes(&self, host: HostId) -> usize {
+    pub async fn hardware_changes(&self, host: HostId) -> usize {
         let tx = self.tx().await;
         let logged = changes::list_for_resource(&tx, "host_hardware", host.bits()).await;
         logged.expect("changes").len()

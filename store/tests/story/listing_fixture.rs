@@ -2,6 +2,8 @@
 
 mod schedule_rows;
 
+use std::collections::HashMap;
+
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::custom_config::{CustomConfig, CustomConfigSpec};
@@ -10,7 +12,7 @@ use evenkeel_domain::hardware::{
     Address, Capacity, Controller, Hardware, Link, LinkState, Nic, Storage, Usb,
 };
 use evenkeel_domain::host::{Host, Registration};
-use evenkeel_domain::id::{OsId, PolicyId};
+use evenkeel_domain::id::{InstanceId, OsId, PolicyId};
 use evenkeel_domain::instance::{FactsSummary, Instance, InstanceKind, NewInstance};
 use evenkeel_domain::local_account::{LocalAccount, LocalAccountSpec};
 use evenkeel_domain::location::{Metadata, Region, RegionSpec, Site, SiteSpec};
@@ -30,12 +32,12 @@ use evenkeel_domain::text::Name;
 use evenkeel_store::runs::{RunOpening, Subject};
 use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::{
-    Store, Tx, custom_configs, hardware, hosts, instances, local_accounts, nodes, os_profiles,
-    policies, providers, regions, runs, sites,
+    Store, Tx, contacts, custom_configs, hardware, hosts, instances, local_accounts, nodes,
+    os_profiles, policies, providers, regions, runs, sites,
 };
 use uuid::Uuid;
 
-use crate::fixtures::{NOON, bookworm, create_project, numbered_record};
+use crate::fixtures::{NOON, bookworm, contact, create_project, numbered_record};
 use crate::listing_model as model;
 use crate::listing_oracle::ListingOracle;
 use schedule_rows::{create_schedules, set_providers};
@@ -110,12 +112,16 @@ pub async fn create_listing_project(store: &Store) -> (TenantId, ListingOracle) 
     create_schedules(&tx, &mut oracle, (&hosts, &sites, &regions)).await;
     tx.commit().await.expect("committed");
     set_providers(store, tenant, &hosts, &providers).await;
+    let last_contacts = record_contacts(store, tenant, &instances).await;
 
     let tx = store.tenant(tenant).await.expect("a transaction");
     let ids: Vec<_> = hosts.iter().map(|host| host.id).collect();
     let mut hardware_by_host = hardware::find_by_hosts(&tx, &ids).await.expect("hardware");
     for host in hosts::find_many(&tx, &ids).await.expect("hosts") {
-        model::add_host(&mut oracle, &host, hardware_by_host.remove(&host.id).as_ref());
+        let instance = instances.iter().find(|instance| instance.host == host.id);
+        let last_contact = instance.and_then(|instance| last_contacts.get(&instance.id).copied());
+        let node = model::HostNode { instance, last_contact };
+        model::add_host(&mut oracle, &host, node, hardware_by_host.remove(&host.id).as_ref());
     }
     for it in &regions {
         oracle.add(model::region(it));
@@ -148,6 +154,22 @@ pub async fn create_listing_project(store: &Store) -> (TenantId, ListingOracle) 
     oracle.add_reverse_edges("hosts", "site", (Resource::Host, Resource::Site));
     oracle.add_reverse_edges("instance", "host", (Resource::Instance, Resource::Host));
     (tenant, oracle)
+}
+
+/// Records a contact of every other node. Returns the times.
+async fn record_contacts(
+    store: &Store,
+    tenant: TenantId,
+    instances: &[Instance],
+) -> HashMap<InstanceId, Time> {
+    let times = instances.iter().step_by(2).enumerate();
+    let times: HashMap<_, _> = times.map(|(n, instance)| (instance.id, nth_time(n / 2))).collect();
+    let batch = times.iter().map(|(instance, at)| contact(tenant, *instance, *at));
+    let tx = store.fleet().await.expect("a transaction");
+    let recorded = contacts::record_contacts(&tx, batch.collect(), nth_time(1_000)).await;
+    recorded.expect("recorded");
+    tx.commit().await.expect("committed");
+    times
 }
 
 async fn create_locations(tx: &Tx) -> (Vec<Region>, Vec<Site>) {
@@ -255,6 +277,7 @@ fn nth_hardware(n: usize) -> Hardware {
         cpu_model: "Xeon 50%".to_owned(),
         cpu_cores: to_u32(n % 4),
         product_name: format!("Box {}", n % 2),
+        product_vendor: ["", "Dell Inc."][n % 2].to_owned(),
         controller: n.is_multiple_of(3).then_some(Controller::Ipmi),
         storages: vec![disk],
         nics: (0..n % 4).map(nic).collect(),
@@ -335,12 +358,15 @@ async fn create_instances(
         if n.is_multiple_of(2) {
             let mut node = nodes::lock(tx, host.id).await.expect("a node");
             node.provisioned = n.is_multiple_of(4);
+            node.agent_version = format!("0.{}.0", n % 12);
             node.status = Status::new("a_b\\c 50%", Indication::Idle, nth_time(n + 5));
             node.update_status = Status::new("Updating", Indication::InProgress, nth_time(n));
             ["", "edge os 2"][n / 2 % 2].clone_into(&mut node.os_update_available);
             node.facts_summary = FactsSummary {
                 kernel_release: Some(format!("6.1.0-{n}-amd64")),
                 reboot_required: [Some(true), Some(false), None][n / 2 % 3],
+                reboot_required_by: None,
+                boot_time: (!n.is_multiple_of(3)).then(|| nth_time(n + 1)),
                 package_lists_refreshed_at: n.is_multiple_of(4).then(|| nth_time(n + 3)),
                 package_lists_error: Some(["", "no route to host"][n / 2 % 2].to_owned()),
                 security_updates: [Some(0), Some(7), None][n / 2 % 3],

@@ -1,6 +1,7 @@
 //! Converts stored resources into records of the oracle, with the fields as the REST API shows
 //! them.
 
+use evenkeel_domain::Time;
 use evenkeel_domain::custom_config::CustomConfig;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::hardware::{Address, ConfigMethod, Gpu, Hardware, Link, Nic, Storage, Usb};
@@ -48,8 +49,20 @@ pub fn site(site: &Site) -> Record {
         .with_edge("region", site.spec.region.map(evenkeel_domain::id::RegionId::bits))
 }
 
+/// What lists show of the node of a host.
+#[derive(Clone, Copy, Default)]
+pub struct HostNode<'a> {
+    pub instance: Option<&'a Instance>,
+    pub last_contact: Option<Time>,
+}
+
 /// Adds a host and its parts.
-pub fn add_host(oracle: &mut ListingOracle, host: &Host, hardware: Option<&Hardware>) {
+pub fn add_host(
+    oracle: &mut ListingOracle,
+    host: &Host,
+    node: HostNode<'_>,
+    hardware: Option<&Hardware>,
+) {
     let onboarded = host.current == HostState::Onboarded;
     let (onboarding, indication) =
         if onboarded { ("Onboarded", "idle") } else { ("Not Connected", "unspecified") };
@@ -76,6 +89,7 @@ pub fn add_host(oracle: &mut ListingOracle, host: &Host, hardware: Option<&Hardw
         ("created_at", host.created_at.into()),
         ("updated_at", host.updated_at.into()),
     ];
+    cells.extend(node_cells(node));
     let mut part_ids: [Vec<u32>; 4] = Default::default();
     if let Some(hardware) = hardware {
         cells.extend(hardware_cells(hardware));
@@ -92,6 +106,20 @@ pub fn add_host(oracle: &mut ListingOracle, host: &Host, hardware: Option<&Hardw
             .with_edge("host_usbs", usbs)
             .with_edge("host_gpus", gpus),
     );
+}
+
+fn node_cells(node: HostNode<'_>) -> Vec<(&'static str, Cell)> {
+    let summary = node.instance.map(|instance| &instance.summary);
+    let facts = summary.map(|summary| &summary.facts);
+    let kernel = facts.and_then(|facts| facts.kernel_release.clone());
+    let version = summary.map(|summary| summary.agent_version.clone());
+    vec![
+        ("last_contact", Cell::Time(node.last_contact)),
+        ("agent_version", version.unwrap_or_default().into()),
+        ("kernel_release", kernel.unwrap_or_default().into()),
+        ("boot_time", Cell::Time(facts.and_then(|facts| facts.boot_time))),
+        ("reboot_required", Cell::Bool(facts.and_then(|facts| facts.reboot_required))),
+    ]
 }
 
 fn number_cell(bytes: u64) -> Cell {
@@ -112,6 +140,7 @@ fn hardware_cells(hardware: &Hardware) -> Vec<(&'static str, Cell)> {
         ("bmc_kind", enumeration(controller)),
         ("bmc_ip", hardware.controller_ip.as_str().into()),
         ("product_name", hardware.product_name.as_str().into()),
+        ("product_vendor", hardware.product_vendor.as_str().into()),
         ("bios_version", hardware.bios_version.as_str().into()),
         ("bios_release_date", hardware.bios_release_date.as_str().into()),
         ("bios_vendor", hardware.bios_vendor.as_str().into()),

@@ -229,12 +229,23 @@ async fn the_details_of_hosts_are_read_in_one_statement() {
     let storages = serde_json::to_string(&made_of.storages).expect("JSON");
     assert_eq!(rendered.parts.storages.get(), as_rendered(storages));
     assert_eq!((rendered.parts.usbs.get(), rendered.parts.gpus.get()), ("[]", "[]"));
+    let addresses = made_of.nics.iter().flat_map(|nic| &nic.ipaddresses);
+    let addresses: Vec<_> = addresses.map(|address| address.address.clone()).collect();
+    assert!(!addresses.is_empty());
     let one_by_one = HostDetails {
         host: hosts::find(&tx, host.id).await.expect("found"),
         instance: Some(loaded_instance),
+        last_contact: None,
+        addresses,
         hardware: None,
     };
-    let of_itself = HostDetails { host: bare_host, instance: None, hardware: None };
+    let of_itself = HostDetails {
+        host: bare_host,
+        instance: None,
+        last_contact: None,
+        addresses: Vec::new(),
+        hardware: None,
+    };
     assert_eq!(details, [one_by_one, of_itself]);
     let missing = hosts::find_details(&tx, HostId::nth(99)).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));

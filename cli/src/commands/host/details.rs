@@ -10,7 +10,7 @@ use crate::commands::instance::{
 };
 use crate::commands::site;
 use crate::page::{Cell, DetailPage, Tone, cells};
-use crate::time::format_unix_seconds;
+use crate::time::{format_time, format_unix_seconds};
 
 pub fn add_details(page: &mut DetailPage, host: &HostResource) {
     page.field("hostname", &host.hostname)
@@ -22,6 +22,7 @@ pub fn add_details(page: &mut DetailPage, host: &HostResource) {
         .field("uuid", &host.uuid)
         .field("serial", &host.serial_number)
         .field_if("note", &host.note);
+    add_node(page, host);
     if let Some(provider) = &host.provider {
         page.field("provider", &provider.name);
     }
@@ -39,6 +40,17 @@ pub fn add_details(page: &mut DetailPage, host: &HostResource) {
     add_hardware_tables(page, host);
 }
 
+/// Adds what is known about the node.
+fn add_node(page: &mut DetailPage, host: &HostResource) {
+    if let Some(at) = host.last_contact {
+        page.field("last contact", format_time(at));
+    }
+    page.field_if("agent", &host.agent_version);
+    if let Some(at) = host.boot_time {
+        page.field("booted", format_time(at));
+    }
+}
+
 fn add_instance(page: &mut DetailPage, instance: &InstanceResource) {
     let os = instance.os.as_ref().map(|os| os.name.clone());
     page.field("instance", &instance.resource_id)
@@ -51,7 +63,9 @@ fn add_instance(page: &mut DetailPage, instance: &InstanceResource) {
 
 /// Adds the hardware summary, as far as the node has reported it.
 fn add_hardware_summary(page: &mut DetailPage, host: &HostResource) {
-    page.field_if("product", &host.product_name);
+    let product = [host.product_vendor.as_str(), &host.product_name];
+    let product: Vec<_> = product.into_iter().filter(|part| !part.is_empty()).collect();
+    page.field_if("product", &product.join(" "));
     if host.cpu_cores > 0 {
         let cores = match host.cpu_cores {
             1 => "1 core".to_owned(),
