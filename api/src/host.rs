@@ -173,8 +173,8 @@ pub struct HostResource {
 
     /// Vendor of the product; empty if it is unknown.
     pub product_vendor: String,
-    /// Time of the last contact with the node; null if there was none, and in hosts that are part of
-    /// another resource. The server stores it every few seconds.
+    /// Time of the last call of the node; null if there was none, and in hosts that are part of another
+    /// resource. The server stores the times of calls every half a minute.
     pub last_contact: Option<DateTime<Utc>>,
     /// Version of the agent; empty if it is unknown, and in hosts that are part of another resource.
     pub agent_version: String,

@@ -22,6 +22,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod token;
+mod version;
 
 use std::fmt;
 
@@ -29,6 +30,7 @@ pub use self::error::BadFilter;
 pub use self::order::{OrderKey, parse_order};
 pub use self::pattern::Pattern;
 pub use self::schema::{Edge, Enumeration, FieldKind, FilterField, Resource};
+pub use self::version::VersionNumbers;
 use crate::Time;
 
 /// A filter of a list.
@@ -88,6 +90,8 @@ pub enum FieldCondition {
     Bool(bool),
     /// Compares a time; one that is not set never matches.
     Time(Comparison, Time),
+    /// Compares the numbers at the beginning of a version by size; a text without them never matches.
+    Version(Comparison, VersionNumbers),
 }
 
 /// A comparison of two values.

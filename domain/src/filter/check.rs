@@ -8,8 +8,8 @@ use super::error::{BadFilter, excerpt, nearest_match};
 use super::syntax::{self, Atom, SyntaxNode};
 use super::token::Operator;
 use super::{
-    Edge, EdgePath, Enumeration, FieldCondition, FieldKind, FieldTest, Filter, FilterField,
-    LabelCondition, Pattern, Resource,
+    Comparison, Edge, EdgePath, Enumeration, FieldCondition, FieldKind, FieldTest, Filter,
+    FilterField, LabelCondition, Pattern, Resource, VersionNumbers,
 };
 use crate::Time;
 
@@ -175,6 +175,7 @@ fn field_condition(
     }
     match field.kind {
         FieldKind::Id(_) | FieldKind::Text => text_condition(field, comparison),
+        FieldKind::Version => version_condition(field, comparison),
         FieldKind::Enumeration(values) => {
             enumeration_condition(field, values, comparison).map(Some)
         }
@@ -197,6 +198,24 @@ fn text_condition(
         Operator::Not => Ok(Some(FieldCondition::Not(comparison.value.plain()))),
         _ => Err(unordered_field_error(field, comparison)),
     }
+}
+
+/// A version is compared by size with the numbers of another one, and otherwise like a text.
+fn version_condition(
+    field: &FilterField,
+    comparison: &syntax::ComparisonNode,
+) -> Result<Option<FieldCondition>, BadFilter> {
+    let relation = comparison.operator.comparison();
+    if matches!(relation, Comparison::Equal | Comparison::NotEqual) {
+        return text_condition(field, comparison);
+    }
+    let text = comparison.value.plain();
+    let version = VersionNumbers::parse(&text).ok_or_else(|| {
+        let (text, name) = (excerpt(&text), excerpt(&field.wire_name()));
+        let why = format!("{text} is not a version such as \"0.10.2\", as needed for {name}");
+        BadFilter::at(comparison.value.at, why)
+    })?;
+    Ok(Some(FieldCondition::Version(relation, version)))
 }
 
 fn enumeration_condition(
@@ -304,7 +323,9 @@ fn time_condition(
 /// The condition that a field is set, if its kind has one.
 fn set_condition(field: &FilterField) -> Option<FieldCondition> {
     match field.kind {
-        FieldKind::Id(_) | FieldKind::Text => Some(FieldCondition::Not(String::new())),
+        FieldKind::Id(_) | FieldKind::Text | FieldKind::Version => {
+            Some(FieldCondition::Not(String::new()))
+        }
         FieldKind::Enumeration(values) => values.unspecified_name().map(FieldCondition::IsNot),
         _ => None,
     }
@@ -344,7 +365,9 @@ fn unordered_field_error(field: &FilterField, comparison: &syntax::ComparisonNod
 }
 
 fn unordered_error(what: &str, kind: &str, comparison: &syntax::ComparisonNode) -> BadFilter {
-    let why =
-        format!("`{}` compares only numbers and times, but {what} is {kind}", comparison.operator);
+    let why = format!(
+        "`{}` compares only numbers, versions and times, but {what} is {kind}",
+        comparison.operator
+    );
     BadFilter::at(comparison.at, why)
 }

@@ -80,6 +80,9 @@ impl Display for FieldTest {
                 write!(f, " {comparison} ")?;
                 write_time(f, self.field, *time)
             }
+            FieldCondition::Version(comparison, version) => {
+                write!(f, " {comparison} \"{version}\"")
+            }
         }
     }
 }

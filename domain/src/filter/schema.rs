@@ -163,6 +163,8 @@ pub enum FieldKind {
     /// An id, with the prefix before its dash.
     Id(&'static str),
     Text,
+    /// A text that begins with numbers, such as `0.10.2`. It can be compared by size.
+    Version,
     /// A value of an enumeration.
     Enumeration(&'static Enumeration),
     /// A whole number.
@@ -181,6 +183,7 @@ impl FieldKind {
         match self {
             Self::Id(_) => "an id",
             Self::Text => "a text",
+            Self::Version => "a version",
             Self::Enumeration(_) => "an enumeration value",
             Self::Number => "a number",
             Self::Bool => "a boolean",

@@ -25,7 +25,7 @@ const TABLE: &str = "hosts";
 pub struct HostDetails {
     pub host: Host,
     pub instance: Option<Instance>,
-    /// When its node last made contact; none if it never did. Written every few seconds.
+    /// When its node last made contact; none if it never did.
     pub last_contact: Option<Time>,
     /// The IP addresses of its network interfaces, with the length of their prefix.
     pub addresses: Vec<String>,

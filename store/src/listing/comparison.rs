@@ -2,7 +2,9 @@
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::Time;
-use evenkeel_domain::filter::{Comparison, FieldCondition, LabelCondition, Pattern};
+use evenkeel_domain::filter::{
+    Comparison, FieldCondition, LabelCondition, Pattern, VersionNumbers,
+};
 use evenkeel_domain::text::storable;
 use serde_json::json;
 use uuid::Uuid;
@@ -158,6 +160,20 @@ pub fn contains_folded(
     let condition = format!("{folded} LIKE lower({pattern})");
     builder.record_folded(&condition, format!("({sql}) ILIKE {pattern}"));
     nullable(condition)
+}
+
+/// Matches a version: by size with the numbers at its beginning, otherwise as a text.
+pub fn version(builder: &mut SqlBuilder, sql: &str, condition: &FieldCondition) -> SqlCondition {
+    let FieldCondition::Version(comparison, numbers) = condition else {
+        return text(builder, sql, condition);
+    };
+    let digits = format!("[0-9]{{1,{}}}", VersionNumbers::MAX_DIGITS);
+    let own = format!("substring({sql} FROM '^{digits}(?:[.]{digits})*')");
+    let other = builder.bind_text(&numbers.to_string());
+    let operator = operator(*comparison);
+    nullable(format!(
+        "string_to_array({own}, '.')::bigint[] {operator} string_to_array({other}, '.')::bigint[]"
+    ))
 }
 
 /// Matches an enumeration value.

@@ -10,7 +10,7 @@ use evenkeel_domain::filter::{
 use super::columns::{self, Column, ColumnForm, Link, ResourceTable};
 use super::comparison::{
     SqlCondition, boolean, certain, contains_folded, enumeration, id, id_in_pattern, label, number,
-    one_of, parse_id, text, time, uuid,
+    one_of, parse_id, text, time, uuid, version,
 };
 use super::sql_builder::{Level, SqlBuilder, unknown_column};
 use crate::error::StoreError;
@@ -245,6 +245,7 @@ fn column_condition(
             }
             _ => text(builder, &sql, condition),
         },
+        (FieldKind::Version, _) => version(builder, &sql, condition),
         (FieldKind::Enumeration(_), _) => enumeration(builder, &sql, condition),
         (FieldKind::Number, _) => number(builder, &sql, condition),
         (FieldKind::Bool, _) => boolean(&sql, condition),

@@ -209,7 +209,10 @@ fn comparable(level: &mut Level, column: &Column, field: FieldKind) -> (String, 
     };
     match (field, column.form) {
         (FieldKind::Id(_), ColumnForm::Bits) => (sql, TermKind::Bits),
-        (FieldKind::Id(_) | FieldKind::Text | FieldKind::Enumeration(_), form) => {
+        (
+            FieldKind::Id(_) | FieldKind::Text | FieldKind::Version | FieldKind::Enumeration(_),
+            form,
+        ) => {
             let nothing = match field {
                 FieldKind::Enumeration(_) => "'unspecified'",
                 _ => "''",

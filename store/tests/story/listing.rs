@@ -2,7 +2,7 @@
 
 use evenkeel_domain::filter::{
     Comparison, Edge, FieldCondition, FieldKind, FieldTest, Filter, FilterField, LabelCondition,
-    OrderKey, Pattern, Resource,
+    OrderKey, Pattern, Resource, VersionNumbers,
 };
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::listing::{self, Listing, PageKey};
@@ -32,6 +32,16 @@ fn conditions(kind: FieldKind) -> Vec<FieldCondition> {
             FieldCondition::Not(text()),
             FieldCondition::Exactly("01234567-89ab-cdef-0123-456789abcdef".to_owned()),
         ]),
+        FieldKind::Version => {
+            let version = VersionNumbers::parse("0.10.2").expect("a version");
+            conditions.extend([
+                FieldCondition::Contains(pattern()),
+                FieldCondition::Exactly(text()),
+                FieldCondition::Not(text()),
+            ]);
+            let all = Comparison::ALL.iter();
+            conditions.extend(all.map(|c| FieldCondition::Version(*c, version.clone())));
+        }
         FieldKind::Enumeration(values) => {
             let both =
                 |name: &&'static str| [FieldCondition::Is(name), FieldCondition::IsNot(name)];

@@ -7,7 +7,7 @@ use chrono::{DateTime, SubsecRound};
 use evenkeel_domain::Time;
 use evenkeel_domain::filter::{
     Comparison, Edge, FieldCondition, FieldKind, Filter, FilterField, LabelCondition, OrderKey,
-    Pattern, Resource,
+    Pattern, Resource, VersionNumbers,
 };
 
 /// A record by its resource and the bits of its id; records without an id are numbered.
@@ -79,7 +79,7 @@ impl Record {
     ) -> Self {
         let unset = |field: &'static FilterField| {
             let cell = match field.kind {
-                FieldKind::Id(_) | FieldKind::Text => Cell::from(""),
+                FieldKind::Id(_) | FieldKind::Text | FieldKind::Version => Cell::from(""),
                 FieldKind::Enumeration(_) => enumeration("unspecified"),
                 FieldKind::Number => Cell::Number(None),
                 FieldKind::Bool => Cell::Bool(Some(false)),
@@ -219,6 +219,10 @@ fn cell_matches(cell: &Cell, field: &FilterField, condition: &FieldCondition) ->
         (Cell::Text(text), FieldCondition::Exactly(expected)) => same_text(field, text, expected),
         (Cell::Text(text), FieldCondition::Not(other)) => {
             !text.is_empty() && !same_text(field, text, other)
+        }
+        (Cell::Text(text), FieldCondition::Version(comparison, expected)) => {
+            let numbers = VersionNumbers::parse(text);
+            numbers.is_some_and(|numbers| satisfies(numbers.cmp(expected), *comparison))
         }
         (Cell::Enumeration(name), FieldCondition::Unset) => name == "unspecified",
         (Cell::Enumeration(name), FieldCondition::Is(expected)) => name == expected,

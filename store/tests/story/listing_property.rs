@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::{SubsecRound, TimeDelta};
 use evenkeel_domain::filter::{
     Comparison, Edge, FieldCondition, FieldKind, FieldTest, Filter, FilterField, LabelCondition,
-    OrderKey, Pattern, Resource,
+    OrderKey, Pattern, Resource, VersionNumbers,
 };
 use evenkeel_store::Tx;
 use evenkeel_store::listing::{self, Listing};
@@ -75,6 +75,7 @@ fn leaf_tests_for(end: Resource, oracle: &ListingOracle) -> Vec<Leaf> {
         let cells: Vec<_> = oracle.records_of(end).map(|record| record.cell(field.name)).collect();
         let conditions = match field.kind {
             FieldKind::Id(_) | FieldKind::Text => text_conditions(&cells),
+            FieldKind::Version => version_conditions(&cells),
             FieldKind::Enumeration(values) => values
                 .names
                 .iter()
@@ -123,6 +124,16 @@ fn text_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {
         conditions.extend(patterns.into_iter().filter_map(contains));
     }
     conditions
+}
+
+fn version_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {
+    let versions = ["0", "0.3", "0.3.0", "0.10", "0.10.0.1", "1"].map(VersionNumbers::parse);
+    let versions = versions.into_iter().flatten();
+    let compared = versions.flat_map(|version| {
+        let condition = move |c: &Comparison| FieldCondition::Version(*c, version.clone());
+        Comparison::ALL.iter().map(condition)
+    });
+    text_conditions(cells).into_iter().chain(compared).collect()
 }
 
 fn number_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {

@@ -81,7 +81,7 @@ const HOST: &[FilterField] = &[
     number("user_lvm_size"),
     text("product_vendor"),
     field("last_contact", FieldKind::Rfc3339Time),
-    text("agent_version"),
+    field("agent_version", FieldKind::Version),
     text("kernel_release"),
     field("boot_time", FieldKind::Rfc3339Time),
     boolean("reboot_required"),

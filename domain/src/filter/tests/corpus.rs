@@ -6,6 +6,7 @@ const CORPUS: &[(Resource, &str)] = &[
     (Resource::Host, r#"name="X""#),
     (Resource::Host, "serialNumber='S' AND uuid='U'"),
     (Resource::Host, "hostStatus='onboarded'"),
+    (Resource::Host, "agentVersion < '0.10' AND NOT agentVersion = '~rc'"),
     (Resource::Host, "hostStatus='error'"),
     (Resource::Host, "hostStatus=''"),
     (Resource::Region, "resource_id='region-0a1b2c3d'"),

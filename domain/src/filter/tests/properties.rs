@@ -41,6 +41,13 @@ fn a_condition(kind: FieldKind) -> BoxedStrategy<FieldCondition> {
             Just(FieldCondition::Not(String::new())),
         ]
         .boxed(),
+        FieldKind::Version => prop_oneof![
+            a_pattern().prop_map(FieldCondition::Contains),
+            a_text().prop_map(FieldCondition::Exactly),
+            (select(ORDERED), a_version())
+                .prop_map(|(comparison, version)| FieldCondition::Version(comparison, version)),
+        ]
+        .boxed(),
         FieldKind::Enumeration(values) => prop_oneof![
             select(values.names).prop_map(FieldCondition::Is),
             select(values.names).prop_map(FieldCondition::IsNot),
@@ -55,6 +62,19 @@ fn a_condition(kind: FieldKind) -> BoxedStrategy<FieldCondition> {
             .boxed(),
     };
     prop_oneof![9 => of_kind, 1 => Just(FieldCondition::Unset)].boxed()
+}
+
+/// The comparisons by size.
+const ORDERED: &[Comparison] =
+    &[Comparison::Less, Comparison::LessOrEqual, Comparison::Greater, Comparison::GreaterOrEqual];
+
+fn a_version() -> impl Strategy<Value = VersionNumbers> {
+    prop::collection::vec(0..1_000_000_000_u32, 1..=VersionNumbers::MAX_NUMBERS).prop_map(
+        |numbers| {
+            let numbers: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+            VersionNumbers::parse(&numbers.join(".")).expect("a version")
+        },
+    )
 }
 
 fn a_time() -> impl Strategy<Value = Time> {
