@@ -8,6 +8,7 @@ mod stable_text;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use evenkeel_cli::args::Cli;
@@ -18,6 +19,9 @@ use tempfile::TempDir;
 
 use self::stable_text::stabilize;
 use super::machine::{Machine, serial, uuid};
+
+/// Maximum time until a contact of a node is stored.
+const CONTACT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// All commands and their output.
 struct Story {
@@ -232,6 +236,7 @@ async fn show_runs(story: &mut Story) {
     story.part("Runs");
     let run = story.run_unrecorded("evenkeel run list --host edge-01 -q").await;
     let run = run.trim();
+    wait_for_contact(story, "edge-01").await;
     for line in [
         "evenkeel run list --filter 'instance.host.name = \"edge-01\"'".to_owned(),
         format!("evenkeel run get {run}"),
@@ -241,6 +246,16 @@ async fn show_runs(story: &mut Story) {
         "evenkeel assignment list".to_owned(),
     ] {
         story.run(&line).await;
+    }
+}
+
+/// Waits until the server has stored a contact of the node of a host.
+async fn wait_for_contact(story: &Story, host: &str) {
+    let list = format!("evenkeel host list -q --filter 'name == {host} AND lastContact != null'");
+    let begun = Instant::now();
+    while story.run_unrecorded(&list).await.trim().is_empty() {
+        assert!(begun.elapsed() < CONTACT_TIMEOUT, "{host} shows no contact");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

@@ -10,7 +10,8 @@ pub fn settings(home: &Path) -> String {
     let address = format!("oci:{}", home.join("registry").display());
     let registry = format!("address = {address:?}\ntrust = \"off\"\n");
     format!(
-        "[os_resource_manager]\nat_start = false\n[os_resource_manager.registries.release]\n{registry}"
+        "[maintenance_manager]\ncontact_write_interval = \"1s\"\n\
+         [os_resource_manager]\nat_start = false\n[os_resource_manager.registries.release]\n{registry}"
     )
 }
 
