@@ -251,7 +251,8 @@ async fn show_runs(story: &mut Story) {
 
 /// Waits until the server has stored a contact of the node of a host.
 async fn wait_for_contact(story: &Story, host: &str) {
-    let list = format!("evenkeel host list -q --filter 'name == {host} AND lastContact != null'");
+    let list =
+        format!("evenkeel host list -q --filter 'name == \"{host}\" AND lastContact != null'");
     let begun = Instant::now();
     while story.run_unrecorded(&list).await.trim().is_empty() {
         assert!(begun.elapsed() < CONTACT_TIMEOUT, "{host} shows no contact");

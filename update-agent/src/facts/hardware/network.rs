@@ -308,3 +308,30 @@ Local:
         }
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+    use crate::fuzz_driver::{fuzz, text};
+
+    #[test]
+    fn any_text_yields_valid_addresses() {
+        let samples = [
+            "Iface\tDestination\neth0\t000200C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n",
+            "Local:\n |-- 192.0.2.7\n /32 host LOCAL\n",
+            "20010db8000000000000000000000007 02 40 00 80     eth0\n",
+        ];
+        fuzz("/proc/net", |rng| {
+            let routes = parse_routes(&text(rng, &samples, "\t\n 0123456789ABCDEF|-/."));
+            for address in parse_local_addresses(&text(rng, &samples, "\n |-/.0123456789")) {
+                assert!(!address.is_loopback());
+                let found = find_interface(&routes, address);
+                assert!(found.is_none_or(|(_, prefix)| prefix <= 32), "{found:?}");
+            }
+            for line in text(rng, &samples, "\n 0123456789abcdef").lines() {
+                let parsed = parse_ipv6_address(line);
+                assert!(parsed.is_none_or(|(_, _, prefix)| prefix <= 128), "{parsed:?}");
+            }
+        });
+    }
+}
