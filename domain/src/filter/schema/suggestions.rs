@@ -19,6 +19,8 @@ const HOST: &[(&str, &str)] = &[
     ("siteId", "site.resourceId"),
     ("providerId", "provider.resourceId"),
     ("instanceId", "instance.resourceId"),
+    ("ipAddresses", "hostNics.ipaddresses.address"),
+    ("rebootRequiredBy", "rebootRequired"),
 ];
 
 const INSTANCE: &[(&str, &str)] = &[

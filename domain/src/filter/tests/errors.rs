@@ -84,6 +84,14 @@ fn a_misspelled_field_is_recognised() {
 }
 
 #[test]
+fn a_version_is_compared_by_size_only_with_numbers() {
+    let bad = refused("agentVersion < '1.x'");
+    let why = "at 15: `1.x` is not a version such as \"0.10.2\", as needed for `agentVersion`";
+    assert_eq!(bad.to_string(), why);
+    assert!(parse_filter(Resource::Host, "agentVersion = '1.x'").is_ok());
+}
+
+#[test]
 fn a_linking_id_is_suggested_as_a_path() {
     let hint = |resource: Resource, text: &str| {
         let bad = parse_filter(resource, text).expect_err("a bad filter");
@@ -102,6 +110,7 @@ fn a_suggestion_fits_at_the_reported_position() {
     for text in [
         "nam = 'a'",
         "siteId = 'site-0a1b2c3d'",
+        "ipAddresses = '192.0.2.'",
         "instance.hostID = 'host-0a1b2c3d'",
         "site = 'site-0a1b2c3d'",
         "sit.name = 'a'",

@@ -40,7 +40,7 @@ fn random_condition(rng: &mut Rng, resource: Resource, secrets: &Secrets) -> Str
     }
     let fields = end.fields().iter();
     let fields: Vec<&FilterField> =
-        fields.filter(|field| matches!(field.kind, FieldKind::Id(_) | FieldKind::Text)).collect();
+        fields.filter(|field| is_compared_as_text(field.kind)).collect();
     let field = rng.pick(&fields);
     let comparison = match field.kind {
         FieldKind::Id(prefix) if !secrets.ids_with_prefix(prefix).is_empty() => {
@@ -55,6 +55,10 @@ fn random_condition(rng: &mut Rng, resource: Resource, secrets: &Secrets) -> Str
         }
     };
     format!("{path}{} {comparison}", field.name)
+}
+
+const fn is_compared_as_text(kind: FieldKind) -> bool {
+    matches!(kind, FieldKind::Id(_) | FieldKind::Text | FieldKind::Version)
 }
 
 /// A condition on a label that only resources of that project have.
