@@ -173,10 +173,13 @@ fn interfaces_with_a_device_and_those_on_them_are_read() {
     root.write("proc/net/if_inet6", "20010db8000000000000000000000007 02 40 00 80 eth0\n");
     let hardware = root.read();
     assert_eq!(names(&hardware).1, ["bond0", "br0", "eth0"]);
-    let [bond, bridge, eth0] = hardware.network_interfaces.as_slice() else {
+    let [aggregate, bridge, eth0] = hardware.network_interfaces.as_slice() else {
         panic!("{hardware:?}");
     };
-    assert_eq!((bond.has_link, bridge.has_link, eth0.has_link), (None, Some(false), Some(true)));
+    assert_eq!(
+        (aggregate.has_link, bridge.has_link, eth0.has_link),
+        (None, Some(false), Some(true))
+    );
     assert_eq!((eth0.pci_address.as_str(), eth0.mtu), ("0000:00:1f.6", 1_500));
     assert_eq!((bridge.pci_address.as_str(), bridge.mtu), ("", 0));
     assert_eq!(eth0.mac_address, "52:54:00:12:34:56");
